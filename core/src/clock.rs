@@ -1,0 +1,142 @@
+//! The only reader of time.
+//!
+//! Two scales. `Raw` is the counter of the processor (the time-stamp counter where there is one, else
+//! the monotonic clock in nanoseconds): 10 ns to read, meaningless by itself. `Ns` is CLOCK_MONOTONIC in
+//! nanoseconds, comparable between processes of one host. An [`Anchor`] is one reading of all clocks at once;
+//! two anchors turn raw ticks into nanoseconds. Hot paths store raw ticks; readers convert.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Ns(pub u64);
+
+impl Ns {
+    /// This moment and `d` more.
+    #[must_use]
+    pub const fn after(self, d: Duration) -> Self {
+        Self(self.0.saturating_add(d.as_nanos() as u64))
+    }
+    /// Time since `earlier`; zero if that lies in the future.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Ticks of the raw counter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Raw(pub u64);
+
+/// One reading of all clocks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Anchor {
+    /// The raw counter.
+    pub raw: Raw,
+    /// CLOCK_MONOTONIC.
+    pub mono: Ns,
+    /// CLOCK_REALTIME in nanoseconds since 1970.
+    pub real_ns: u64,
+}
+
+/// The raw counter, now.
+#[inline]
+#[must_use]
+pub fn raw() -> Raw {
+    Raw(crate::sys::counter())
+}
+
+/// CLOCK_MONOTONIC, now.
+#[inline]
+#[must_use]
+pub fn now() -> Ns {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Ns(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// CLOCK_REALTIME in nanoseconds since 1970, now.
+#[must_use]
+pub fn real_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Reads all clocks at once.
+#[must_use]
+pub fn anchor() -> Anchor {
+    Anchor { raw: raw(), mono: now(), real_ns: real_ns() }
+}
+
+/// Sleeps for `d`: for helpers that poll, never on a data path.
+pub fn sleep(d: Duration) {
+    std::thread::sleep(d);
+}
+
+/// How raw ticks become nanoseconds: two anchors, far enough apart.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scale {
+    base: Anchor,
+    ns_per_tick: f64,
+}
+
+impl Scale {
+    /// The line through two anchors. If they are less than 1 ms apart, `fallback` gives the slope.
+    #[must_use]
+    pub fn between(first: Anchor, last: Anchor, fallback: f64) -> Self {
+        let ticks = last.raw.0.saturating_sub(first.raw.0);
+        let ns = last.mono.0.saturating_sub(first.mono.0);
+        let ns_per_tick = if ns < 1_000_000 || ticks == 0 { fallback } else { ns as f64 / ticks as f64 };
+        Self { base: last, ns_per_tick }
+    }
+    /// CLOCK_MONOTONIC at that tick.
+    #[must_use]
+    pub fn mono(&self, raw: Raw) -> Ns {
+        let ticks = raw.0.wrapping_sub(self.base.raw.0) as i64;
+        Ns((self.base.mono.0 as i64).saturating_add((ticks as f64 * self.ns_per_tick) as i64).max(0) as u64)
+    }
+    /// The length of `ticks` in nanoseconds.
+    #[must_use]
+    pub fn ns(&self, ticks: u64) -> u64 {
+        (ticks as f64 * self.ns_per_tick) as u64
+    }
+    /// Nanoseconds per tick.
+    #[must_use]
+    pub const fn ns_per_tick(&self) -> f64 {
+        self.ns_per_tick
+    }
+}
+
+/// The scale of this process: measured once over 2 ms, at the first use.
+#[must_use]
+pub fn scale() -> Scale {
+    static SCALE: OnceLock<Scale> = OnceLock::new();
+    *SCALE.get_or_init(|| {
+        let first = anchor();
+        std::thread::sleep(Duration::from_millis(2));
+        Scale::between(first, anchor(), 1.0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_ticks_become_monotonic_nanoseconds() {
+        let first = Anchor { raw: Raw(1_000), mono: Ns(5_000_000), real_ns: 0 };
+        let last = Anchor { raw: Raw(1_000 + 26_000_000), mono: Ns(15_000_000), real_ns: 0 };
+        let scale = Scale::between(first, last, 1.0);
+        assert_eq!(scale.mono(Raw(1_000)), Ns(5_000_000));
+        assert_eq!(scale.ns(2_600), 1_000);
+        // Anchors too close to tell the slope: the fallback holds.
+        assert_eq!(Scale::between(first, first, 0.5).ns(10), 5);
+    }
+
+    #[test]
+    fn the_scale_of_this_process_agrees_with_the_monotonic_clock() {
+        let scale = scale();
+        let (tick, ns) = (raw(), now());
+        assert!(scale.mono(tick).0.abs_diff(ns.0) < 10_000_000, "{:?} against {ns:?}", scale.mono(tick));
+    }
+}

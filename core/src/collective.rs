@@ -1,0 +1,203 @@
+//! A request as data: what is asked for, the sizes it implies, and the 32 bytes that say whether two ranks
+//! ask for the same.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{CollKind, Datatype, Rank, ReduceOp};
+
+/// One call, before anyone decided how to carry it out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// What is asked for.
+    pub kind: CollKind,
+    /// The element type.
+    pub dtype: Datatype,
+    /// How elements are combined; `Sum` where nothing is.
+    pub op: ReduceOp,
+    /// The root of broadcast and reduce, the peer of send and receive; else rank 0.
+    pub root: Rank,
+    /// Elements: of the whole buffer for all-reduce, broadcast, reduce, send and receive; of one rank's
+    /// block for all-gather and reduce-scatter (the convention of `nccl.h`).
+    pub count: u64,
+}
+
+/// Bytes in and out of one rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Bytes read from the caller's input.
+    pub input: u64,
+    /// Bytes written to the caller's output.
+    pub output: u64,
+}
+
+impl Request {
+    /// A barrier: a request of no bytes.
+    #[must_use]
+    pub const fn barrier() -> Self {
+        Self { kind: CollKind::Barrier, dtype: Datatype::U8, op: ReduceOp::Sum, root: Rank(0), count: 0 }
+    }
+
+    /// Bytes of `count` elements.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.count * self.dtype.size() as u64
+    }
+
+    /// Bytes in and out of `me`, one of `nranks`.
+    #[must_use]
+    pub fn sizes(&self, nranks: u32, me: Rank) -> Sizes {
+        let bytes = self.bytes();
+        let all = bytes * u64::from(nranks);
+        let at_root = |n| if self.root == me { n } else { 0 };
+        match self.kind {
+            CollKind::AllReduce => Sizes { input: bytes, output: bytes },
+            CollKind::AllGather => Sizes { input: bytes, output: all },
+            CollKind::ReduceScatter => Sizes { input: all, output: bytes },
+            CollKind::Broadcast => Sizes { input: at_root(bytes), output: bytes },
+            CollKind::Reduce => Sizes { input: bytes, output: at_root(bytes) },
+            CollKind::Barrier => Sizes { input: 0, output: 0 },
+            CollKind::Send => Sizes { input: bytes, output: 0 },
+            CollKind::Recv => Sizes { input: 0, output: bytes },
+        }
+    }
+
+    /// Refuses what no plan could carry out.
+    ///
+    /// # Errors
+    /// `Usage` if the root is no rank, or if the bytes of all ranks together overflow 63 bits.
+    pub fn check(&self, nranks: u32) -> Result<()> {
+        if self.root.0 >= nranks {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("root {} is not one of {nranks} ranks", self.root),
+            )
+            .hint("pass a root below the communicator's size"));
+        }
+        let all =
+            self.count.checked_mul(self.dtype.size() as u64).and_then(|b| b.checked_mul(u64::from(nranks)));
+        if all.is_none_or(|b| b > i64::MAX as u64) {
+            return Err(Error::new(ErrorKind::Usage, format!("{} elements are too many", self.count)));
+        }
+        Ok(())
+    }
+}
+
+/// What must be equal on all ranks of a collective (or on both of a pair), in 32 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// What was called. A receive describes itself as the send it awaits.
+    pub kind: CollKind,
+    /// The element type.
+    pub dtype: Datatype,
+    /// How elements are combined.
+    pub op: ReduceOp,
+    /// The root; the sender of a pair.
+    pub root: Rank,
+    /// Elements.
+    pub count: u64,
+    /// Which call this is: the collective or point-to-point sequence number.
+    pub seq: u64,
+    /// Hash of all that the plan was made from.
+    pub plan: u64,
+}
+
+impl Descriptor {
+    /// The 32 bytes, little-endian; byte 3 is zero.
+    #[must_use]
+    pub fn encode(&self) -> [u64; 4] {
+        let first = u64::from(self.kind as u8)
+            | u64::from(self.dtype as u8) << 8
+            | u64::from(self.op as u8) << 16
+            | u64::from(self.root.0) << 32;
+        [first, self.count, self.seq, self.plan]
+    }
+
+    /// Reads the 32 bytes back; `None` if a field holds what this version does not know.
+    #[must_use]
+    pub fn decode(words: [u64; 4]) -> Option<Self> {
+        let [first, count, seq, plan] = words;
+        Some(Self {
+            kind: CollKind::from_u8(first as u8)?,
+            dtype: Datatype::from_u8((first >> 8) as u8)?,
+            op: ReduceOp::from_u8((first >> 16) as u8)?,
+            root: Rank((first >> 32) as u32),
+            count,
+            seq,
+            plan,
+        })
+    }
+
+    /// The 64 bits that travel in every message and are always compared.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        let mut bytes = [0; 32];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(self.encode()) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+
+    /// The fields in which two descriptors differ, for people: `count 4 / 8, op Sum / Max`.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> String {
+        let mut found = Vec::new();
+        let mut compare = |name: &str, a: String, b: String| {
+            if a != b {
+                found.push(format!("{name} {a} / {b}"));
+            }
+        };
+        compare("kind", self.kind.to_string(), other.kind.to_string());
+        compare("dtype", self.dtype.to_string(), other.dtype.to_string());
+        compare("op", self.op.to_string(), other.op.to_string());
+        compare("root", self.root.to_string(), other.root.to_string());
+        compare("count", self.count.to_string(), other.count.to_string());
+        compare("seq", self.seq.to_string(), other.seq.to_string());
+        compare("plan", format!("{:016x}", self.plan), format!("{:016x}", other.plan));
+        found.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_survives_its_words_and_each_field_changes_the_hash() {
+        let base = Descriptor {
+            kind: CollKind::Reduce,
+            dtype: Datatype::I64,
+            op: ReduceOp::Max,
+            root: Rank(3),
+            count: 77,
+            seq: 9,
+            plan: 0xfeed,
+        };
+        assert_eq!(Descriptor::decode(base.encode()), Some(base));
+        for other in [
+            Descriptor { kind: CollKind::AllReduce, ..base },
+            Descriptor { dtype: Datatype::F64, ..base },
+            Descriptor { op: ReduceOp::Min, ..base },
+            Descriptor { root: Rank(2), ..base },
+            Descriptor { count: 78, ..base },
+            Descriptor { seq: 10, ..base },
+            Descriptor { plan: 1, ..base },
+        ] {
+            assert_ne!(base.hash(), other.hash());
+            assert!(base.differences(&other).contains(" / "), "{}", base.differences(&other));
+        }
+        assert_eq!(Descriptor::decode([200, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn sizes_follow_the_convention_of_nccl() {
+        let request =
+            |kind| Request { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(1), count: 5 };
+        assert_eq!(request(CollKind::AllGather).sizes(3, Rank(0)), Sizes { input: 20, output: 60 });
+        assert_eq!(request(CollKind::ReduceScatter).sizes(3, Rank(0)), Sizes { input: 60, output: 20 });
+        assert_eq!(request(CollKind::Reduce).sizes(3, Rank(0)), Sizes { input: 20, output: 0 });
+        assert_eq!(request(CollKind::Reduce).sizes(3, Rank(1)), Sizes { input: 20, output: 20 });
+        assert!(Request { root: Rank(3), ..request(CollKind::Reduce) }.check(3).is_err());
+        assert!(Request { count: u64::MAX / 8, ..request(CollKind::Reduce) }.check(3).is_err());
+    }
+}

@@ -1,0 +1,3 @@
+//! What runs beside the data path: the service thread, the inspector's socket, news between ranks.
+
+pub mod service;

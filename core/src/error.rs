@@ -1,0 +1,140 @@
+//! One error type. Its kind says what a caller can do; `at` says where; `hint` says the next thing to do.
+
+use std::fmt;
+
+use crate::types::{ChannelId, CollKind, Rank};
+
+/// What a caller can do about an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorKind {
+    /// The call or a setting is wrong: change the program.
+    Usage,
+    /// Something this needs is not here (a transport, a file system, a library): choose another.
+    Unavailable,
+    /// A peer is gone: go on without it.
+    Peer,
+    /// Ranks called different things: change the program; both sides are in the text.
+    Mismatch,
+    /// A deadline passed: look who is awaited.
+    Timeout,
+    /// The communicator was aborted, here or elsewhere.
+    Aborted,
+    /// The operating system refused something.
+    System,
+}
+
+/// Where an error happened. What is unknown or does not apply is `None`.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct At {
+    /// The communicator, by name or id.
+    pub comm: Option<String>,
+    /// The rank that reports.
+    pub rank: Option<Rank>,
+    /// The operation and its sequence number.
+    pub op: Option<(CollKind, u64)>,
+    /// The rank on the other side.
+    pub peer: Option<Rank>,
+    /// The channel.
+    pub channel: Option<ChannelId>,
+}
+
+/// An error of this crate.
+#[derive(Clone)]
+pub struct Error {
+    /// What a caller can do about it.
+    pub kind: ErrorKind,
+    /// Where it happened.
+    pub at: At,
+    /// What happened, one sentence.
+    pub what: String,
+    /// The next thing to do; empty if there is nothing to add.
+    pub hint: String,
+    source: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The result of this crate's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind` that says `what`.
+    #[must_use]
+    pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+        Self { kind, at: At::default(), what: what.into(), hint: String::new(), source: None }
+    }
+    /// An error of the operating system, met while doing `what`.
+    #[must_use]
+    pub fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        let source = source.into();
+        let mut error = Self::new(ErrorKind::System, format!("{}: {source}", what.into()));
+        error.source = Some(std::sync::Arc::new(source));
+        error
+    }
+    /// Adds the next thing to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+    /// Adds the communicator and the reporting rank.
+    #[must_use]
+    pub fn in_comm(mut self, comm: impl Into<String>, rank: Rank) -> Self {
+        self.at.comm = Some(comm.into());
+        self.at.rank = Some(rank);
+        self
+    }
+    /// Adds the operation.
+    #[must_use]
+    pub fn in_op(mut self, kind: CollKind, seq: u64) -> Self {
+        self.at.op = Some((kind, seq));
+        self
+    }
+    /// Adds the peer.
+    #[must_use]
+    pub fn with_peer(mut self, peer: Rank) -> Self {
+        self.at.peer = Some(peer);
+        self
+    }
+    /// Adds the channel.
+    #[must_use]
+    pub fn on_channel(mut self, channel: ChannelId) -> Self {
+        self.at.channel = Some(channel);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(comm) = &self.at.comm {
+            write!(f, "comm {comm}: ")?;
+        }
+        if let Some(rank) = self.at.rank {
+            write!(f, "rank {rank}: ")?;
+        }
+        if let Some((kind, seq)) = self.at.op {
+            write!(f, "{kind} #{seq}: ")?;
+        }
+        if let Some(channel) = self.at.channel {
+            write!(f, "channel {channel}: ")?;
+        }
+        if let Some(peer) = self.at.peer {
+            write!(f, "peer rank {peer}: ")?;
+        }
+        f.write_str(&self.what)?;
+        if !self.hint.is_empty() {
+            write!(f, "; {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|e| e as _)
+    }
+}

@@ -1,0 +1,201 @@
+//! The events: facts in the past tense, published once, where the state changes.
+//!
+//! One plain `Copy` enum without strings. Levels gate what is kept: 0 nothing, 1 one event per operation and everything rare
+//! (bootstrap, connections, errors), 2 every step, 3 network work requests. `publish` is generic over a [`Subscriber`] whose
+//! wants are a constant, so that `()` compiles to nothing; the product publishes to the recorder, tests to a [`Script`].
+
+use crate::types::{
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind, WaitReason,
+};
+
+/// A fact. Times are not in here: whoever keeps an event stamps it, except where a duration is the fact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A phase of making the communicator ended.
+    PhaseEnded {
+        /// Which phase.
+        phase: Phase,
+        /// How long it took, in nanoseconds.
+        duration_ns: u64,
+    },
+    /// A link came up.
+    LinkUp {
+        /// Its channel.
+        channel: ChannelId,
+        /// The rank on the other side; `None`: all.
+        peer: Option<Rank>,
+        /// Which way it points.
+        direction: Direction,
+        /// What carries its bytes.
+        transport: TransportKind,
+    },
+    /// A link carries no more.
+    LinkDown {
+        /// Its channel.
+        channel: ChannelId,
+        /// The rank on the other side; `None`: all.
+        peer: Option<Rank>,
+        /// Which way it points.
+        direction: Direction,
+    },
+    /// An operation was handed to the engine and planned.
+    OpPlanned {
+        /// What was asked for.
+        kind: CollKind,
+        /// Its sequence number.
+        seq: u64,
+        /// How it is shared out.
+        algorithm: Algorithm,
+        /// Bytes of the request.
+        bytes: u64,
+    },
+    /// An operation completed on this rank. At level 1 this is its only event.
+    OpCompleted {
+        /// What was asked for.
+        kind: CollKind,
+        /// The element type.
+        dtype: Datatype,
+        /// How elements were combined.
+        op: ReduceOp,
+        /// How it was shared out.
+        algorithm: Algorithm,
+        /// Its sequence number.
+        seq: u64,
+        /// Bytes of the request.
+        bytes: u64,
+        /// From the call to here, in ticks of the raw counter.
+        duration_ticks: u64,
+    },
+    /// An operation failed on this rank.
+    OpFailed {
+        /// What was asked for.
+        kind: CollKind,
+        /// Its sequence number.
+        seq: u64,
+        /// Why, as a class of error (the number of `ErrorKind`).
+        error: u8,
+        /// The rank that is to blame, if one is.
+        peer: Option<Rank>,
+    },
+    /// A message was published on a lane.
+    MessageSent {
+        /// The lane's channel.
+        channel: ChannelId,
+        /// Its reader; `None`: all.
+        peer: Option<Rank>,
+        /// The number of the message on this lane, from 1.
+        step: u64,
+        /// Its bytes.
+        bytes: u32,
+    },
+    /// A message was read and freed.
+    MessageTaken {
+        /// The lane's channel.
+        channel: ChannelId,
+        /// Its writer.
+        peer: Rank,
+        /// The number of the message on this lane, from 1.
+        step: u64,
+        /// Its bytes.
+        bytes: u32,
+    },
+    /// A driver began to wait longer than it spins.
+    WaitBegan {
+        /// The channel whose program waits.
+        channel: ChannelId,
+        /// Who is waited for.
+        peer: Rank,
+        /// What for.
+        reason: WaitReason,
+    },
+    /// That wait ended.
+    WaitEnded {
+        /// The channel whose program waited.
+        channel: ChannelId,
+        /// How long, in nanoseconds.
+        duration_ns: u64,
+    },
+    /// A peer was found dead or gone.
+    PeerLost {
+        /// The peer.
+        peer: Rank,
+    },
+    /// A rank called something else.
+    MismatchFound {
+        /// The rank whose message showed it.
+        peer: Rank,
+        /// The sequence number here.
+        seq: u64,
+    },
+    /// The communicator was aborted on this rank.
+    Aborted,
+    /// The clocks were read together: raw counter, CLOCK_MONOTONIC, CLOCK_REALTIME.
+    ClockAnchored {
+        /// Ticks of the raw counter.
+        raw: u64,
+        /// CLOCK_MONOTONIC in nanoseconds.
+        mono_ns: u64,
+        /// CLOCK_REALTIME in nanoseconds since 1970.
+        real_ns: u64,
+    },
+    /// Written by a version that knows more: kept as its code.
+    Unknown {
+        /// The code.
+        code: u16,
+    },
+}
+
+impl Event {
+    /// The lowest level at which this event is kept.
+    #[must_use]
+    pub const fn level(&self) -> u8 {
+        match self {
+            Self::PhaseEnded { .. }
+            | Self::LinkUp { .. }
+            | Self::LinkDown { .. }
+            | Self::OpCompleted { .. }
+            | Self::OpFailed { .. }
+            | Self::PeerLost { .. }
+            | Self::MismatchFound { .. }
+            | Self::Aborted
+            | Self::ClockAnchored { .. }
+            | Self::Unknown { .. } => 1,
+            Self::OpPlanned { .. }
+            | Self::MessageSent { .. }
+            | Self::MessageTaken { .. }
+            | Self::WaitBegan { .. }
+            | Self::WaitEnded { .. } => 2,
+        }
+    }
+}
+
+/// Whoever wants events.
+pub trait Subscriber {
+    /// Whether it wants any: if not, publishing compiles to nothing.
+    const WANTS: bool = true;
+    /// Takes one.
+    fn take(&mut self, event: Event);
+}
+
+impl Subscriber for () {
+    const WANTS: bool = false;
+    fn take(&mut self, _: Event) {}
+}
+
+/// The events of one rank in order: what tests compare.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Script(pub Vec<Event>);
+
+impl Subscriber for Script {
+    fn take(&mut self, event: Event) {
+        self.0.push(event);
+    }
+}
+
+/// Publishes one event. `make` runs only if somebody wants it.
+#[inline]
+pub fn publish<S: Subscriber>(to: &mut S, make: impl FnOnce() -> Event) {
+    if S::WANTS {
+        to.take(make());
+    }
+}

@@ -1,0 +1,26 @@
+//! The floor: raw system interfaces, each wrapped once. Absence of something is a value, never a crash.
+
+pub mod fds;
+
+/// The raw counter of the processor: the time-stamp counter on x86-64, the virtual counter on AArch64, elsewhere
+/// CLOCK_MONOTONIC in nanoseconds.
+#[inline]
+#[must_use]
+pub fn counter() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has RDTSC.
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let ticks: u64;
+        // SAFETY: CNTVCT_EL0 is readable from user space on Linux; the read has no side effects.
+        unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
+        ticks
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        crate::clock::now().0
+    }
+}
