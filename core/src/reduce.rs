@@ -69,7 +69,7 @@ fn check(dtype: Datatype, sources: &[View], destinations: &[(ViewMut, Store)]) -
         destinations.iter().all(|(d, _)| d.len() == len),
         "destinations of another length than the sources"
     );
-    assert!(len % dtype.size() == 0, "{len} bytes are no whole number of {dtype}");
+    assert!(len.is_multiple_of(dtype.size()), "{len} bytes are no whole number of {dtype}");
     len
 }
 
@@ -82,9 +82,12 @@ fn choose<T: Number>(op: ReduceOp, len: usize, sources: &[View], destinations: &
 }
 
 fn blocks<T: Number, O: Operation>(len: usize, sources: &[View], destinations: &[(ViewMut, Store)]) {
-    let mut scratch = MaybeUninit::<[u8; BLOCK]>::uninit();
-    let scratch = scratch.as_mut_ptr().cast::<u8>();
-    let plain = destinations.iter().position(|&(_, how)| !streams(how, len));
+    let mut scratch = [MaybeUninit::<[u8; BLOCK]>::uninit(); 2];
+    let scratch = scratch.each_mut().map(|block| block.as_mut_ptr().cast::<u8>());
+    // The kernel's result goes straight to a destination if it can. It cannot go to a source: the compiler's vector loops
+    // check at their start that what they write is not what they read, and are slow where it is.
+    let is_source = |d: ViewMut| sources.iter().any(|s| std::ptr::eq(s.as_ptr(), d.as_ptr()));
+    let direct = destinations.iter().position(|&(d, how)| !streams(how, len) && !is_source(d));
     let two = kernel::<T, O>();
     let mut at = 0;
     while at < len {
@@ -93,12 +96,12 @@ fn blocks<T: Number, O: Operation>(len: usize, sources: &[View], destinations: &
         let source = |k: usize| unsafe { sources[k].as_ptr().add(at) };
         // SAFETY: as above.
         let destination = |k: usize| unsafe { destinations[k].0.as_ptr().add(at) };
-        // Only the last source's pass stores to a destination: until then a destination may still be a source.
-        let result = plain.map_or(scratch, destination);
         let mut sum = source(0);
         for k in 1..sources.len() {
-            let to = if k + 1 == sources.len() { result } else { scratch };
-            // SAFETY: `n <= BLOCK` bytes at each pointer: of views as above, or of `scratch`, written by the pass before.
+            let last = k + 1 == sources.len();
+            let to = direct.filter(|_| last).map_or(scratch[k % 2], destination);
+            // SAFETY: `n <= BLOCK` bytes at each pointer: of views as above, or of a scratch block, the other one
+            // than the pass before wrote. So `to` is neither the block `sum` is in nor, by the choice of `direct`, a source.
             unsafe { two(to, sum, source(k), n) };
             sum = to;
         }
@@ -118,11 +121,6 @@ trait Number: Copy {
     fn sum(self, other: Self) -> Self;
     fn min(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
-    /// Stores `O` of the `len` bytes of elements at `a` and at `b` to `to`.
-    ///
-    /// # Safety
-    /// `len` bytes at each pointer are valid, `to` for writing; `to` is `a`, or `b`, or overlaps neither.
-    unsafe fn two<O: Operation>(to: *mut u8, a: *const u8, b: *const u8, len: usize);
 }
 
 /// What two elements become.
@@ -164,42 +162,13 @@ macro_rules! number {
             // Spelled out, not `f32::min`: which of -0.0 and 0.0 wins is then the same in every build.
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                if (other < self) | $nan(self) { other } else { self }
+                let least = if other < self { other } else { self };
+                if $nan(self) { other } else { least }
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                if (other > self) | $nan(self) { other } else { self }
-            }
-            #[inline(always)]
-            unsafe fn two<O: Operation>(to: *mut u8, a: *const u8, b: *const u8, len: usize) {
-                // A group is loaded whole before it is stored: the compiler may use vectors without having to prove
-                // that `to` is neither `a` nor `b`, which it often is.
-                const GROUP: usize = 64 / size_of::<$t>();
-                type Group = [$t; GROUP];
-                let mut at = 0;
-                while at + size_of::<Group>() <= len {
-                    // SAFETY: inside the `len` bytes the caller vouches for; any alignment.
-                    unsafe {
-                        let (x, y) = (
-                            a.add(at).cast::<Group>().read_unaligned(),
-                            b.add(at).cast::<Group>().read_unaligned(),
-                        );
-                        let z: Group = std::array::from_fn(|i| O::of(x[i], y[i]));
-                        to.add(at).cast::<Group>().write_unaligned(z);
-                    }
-                    at += size_of::<Group>();
-                }
-                while at < len {
-                    // SAFETY: as above; `len` is a whole number of elements.
-                    unsafe {
-                        let (x, y) = (
-                            a.add(at).cast::<$t>().read_unaligned(),
-                            b.add(at).cast::<$t>().read_unaligned(),
-                        );
-                        to.add(at).cast::<$t>().write_unaligned(O::of(x, y));
-                    }
-                    at += size_of::<$t>();
-                }
+                let most = if other > self { other } else { self };
+                if $nan(self) { other } else { most }
             }
         }
     };
@@ -210,7 +179,23 @@ number!(i32, |a, b| a.wrapping_add(b), |_| false);
 number!(i64, |a, b| a.wrapping_add(b), |_| false);
 number!(u8, |a, b| a.wrapping_add(b), |_| false);
 
-/// A compiled [`Number::two`].
+/// Stores `O` of the `len` bytes of elements at `a` and at `b` to `to`.
+///
+/// # Safety
+/// `len` bytes at each pointer are valid, `to` for writing, and `to` overlaps neither of the others.
+#[inline(always)]
+unsafe fn two<T: Number, O: Operation>(to: *mut u8, a: *const u8, b: *const u8, len: usize) {
+    let count = len / size_of::<T>();
+    let (to, a, b) = (to.cast::<T>(), a.cast::<T>(), b.cast::<T>());
+    for i in 0..count {
+        // SAFETY: element `i < count` lies inside the `len` bytes the caller vouches for; any alignment.
+        unsafe {
+            to.add(i).write_unaligned(O::of(a.add(i).read_unaligned(), b.add(i).read_unaligned()));
+        }
+    }
+}
+
+/// A compiled [`two`].
 type Kernel = unsafe fn(*mut u8, *const u8, *const u8, usize);
 
 /// The best kernel for this machine.
@@ -219,15 +204,15 @@ fn kernel<T: Number, O: Operation>() -> Kernel {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         /// # Safety
-        /// As [`Number::two`], on a machine with AVX2.
+        /// As [`two`], on a machine with AVX2.
         #[target_feature(enable = "avx2")]
         unsafe fn with_avx2<T: Number, O: Operation>(to: *mut u8, a: *const u8, b: *const u8, len: usize) {
             // SAFETY: the caller's promise is the same.
-            unsafe { T::two::<O>(to, a, b, len) }
+            unsafe { two::<T, O>(to, a, b, len) }
         }
         return with_avx2::<T, O>;
     }
-    T::two::<O>
+    two::<T, O>
 }
 
 /// Whether a store of `len` bytes goes past the caches.
@@ -399,7 +384,7 @@ mod tests {
         let mut first = Buffer::new(count * size_of::<T>(), misaligned);
         let mut second = Buffer::new(count * size_of::<T>(), 0);
         let to = in_place.map_or_else(|| first.view(), |k| sources[k].view());
-        let how = if misaligned % 2 == 0 { Store::Plain } else { Store::Streaming };
+        let how = if misaligned.is_multiple_of(2) { Store::Plain } else { Store::Streaming };
         combine(op, T::DTYPE, &views, &[(to, how), (second.view(), Store::Streaming)]);
         second.check(&expected, &what);
         in_place.map_or(&first, |k| &sources[k]).check(&expected, &what);
@@ -446,15 +431,12 @@ mod tests {
 
     #[test]
     fn the_portable_kernel_gives_the_same_bits_as_the_best_one() {
-        fn both<T: Bits, O: Operation>()
-        where
-            T: Number,
-        {
+        fn both<T: Bits + Number, O: Operation>() {
             let make = |s: u64| (0..203).map(|i| T::make(s + i)).collect::<Vec<_>>();
             let (a, b) = (make(1), make(5_000));
             let bytes = size_of_val(&a[..]);
             let mut results = [vec![0u8; bytes], vec![0u8; bytes]];
-            for (kernel, result) in [T::two::<O>, kernel::<T, O>()].into_iter().zip(&mut results) {
+            for (kernel, result) in [two::<T, O> as Kernel, kernel::<T, O>()].into_iter().zip(&mut results) {
                 // SAFETY: three disjoint buffers of `bytes` bytes.
                 unsafe { kernel(result.as_mut_ptr(), a.as_ptr().cast(), b.as_ptr().cast(), bytes) };
             }
