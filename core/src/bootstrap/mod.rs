@@ -3,3 +3,4 @@
 pub mod auth;
 mod frame;
 pub mod greet;
+pub mod id;
