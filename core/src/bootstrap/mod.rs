@@ -1,1 +1,5 @@
-//! (stub)
+//! How ranks find each other.
+
+pub mod auth;
+mod frame;
+pub mod greet;
