@@ -66,6 +66,13 @@ pub fn info(socket: &impl AsFd) -> std::io::Result<TcpInfo> {
     Ok(TcpInfo::parse(&bytes))
 }
 
+/// Moves this thread into a fresh network namespace, which ends with it; whether that is allowed.
+#[cfg(test)]
+pub(crate) fn own_network() -> bool {
+    // SAFETY: unshare(2) takes no memory, and this namespace can be a thread's own.
+    unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

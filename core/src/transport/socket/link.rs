@@ -14,7 +14,7 @@
 use std::alloc::Layout;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
@@ -24,6 +24,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use crate::control::service::Interest;
 use crate::memory::{View, ViewMut};
 use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS};
+use crate::sys::fds::Fd;
 use crate::sys::tcp::{self, TcpInfo};
 use crate::transport::{LinkFault, Message};
 use crate::types::{Rank, TransportKind};
@@ -107,7 +108,7 @@ fn fault_of(errno: Errno) -> LinkFault {
 
 #[derive(Debug)]
 struct OutStream {
-    fd: OwnedFd,
+    fd: Fd,
     /// The message whose bytes go next, and how many of them have gone.
     next: u64,
     gone: usize,
@@ -132,7 +133,7 @@ pub struct Sender {
 impl Sender {
     /// The lane to `reader` over these connected, non-blocking streams, in order.
     #[must_use]
-    pub fn new(streams: Vec<OwnedFd>, reader: Rank) -> Self {
+    pub fn new(streams: Vec<Fd>, reader: Rank) -> Self {
         assert!(!streams.is_empty(), "a lane has a stream");
         let stream = |(next, fd)| OutStream { fd, next, gone: 0, refusals: 0, since_ack_ms: 0 };
         Self {
@@ -317,7 +318,7 @@ struct Body {
 
 #[derive(Debug)]
 struct InStream {
-    fd: OwnedFd,
+    fd: Fd,
     /// The message whose bytes come next; its header has been read if there is a body.
     next: u64,
     body: Option<Body>,
@@ -343,7 +344,7 @@ pub struct Receiver {
 impl Receiver {
     /// The lane from `writer` over these connected, non-blocking streams, in order.
     #[must_use]
-    pub fn new(streams: Vec<OwnedFd>, writer: Rank) -> Self {
+    pub fn new(streams: Vec<Fd>, writer: Rank) -> Self {
         assert!(!streams.is_empty(), "a lane has a stream");
         let stream = |(next, fd)| InStream {
             fd,
@@ -527,6 +528,24 @@ impl InStream {
         self.stash.copy_within(HEADER + filled..self.stashed, 0);
         self.stashed -= HEADER + filled;
         self.body = Some(Body { check, len, filled });
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod test_bytes {
+    use super::{View, ViewMut};
+
+    /// Fills a reserved slot.
+    pub(crate) fn fill(view: ViewMut, bytes: &[u8]) {
+        assert_eq!(view.len(), bytes.len());
+        // SAFETY: tests call it between `reserve` and `publish`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), view.as_ptr(), bytes.len()) }
+    }
+
+    /// The bytes of a complete message.
+    pub(crate) fn bytes_of(view: View) -> Vec<u8> {
+        // SAFETY: tests call it between `peek` and `release`.
+        unsafe { std::slice::from_raw_parts(view.as_ptr(), view.len()) }.to_vec()
     }
 }
 

@@ -4,6 +4,7 @@ use std::os::unix::net::UnixStream;
 
 use proptest::prelude::*;
 
+use super::test_bytes::{bytes_of, fill};
 use super::*;
 
 fn pair() -> (UnixStream, UnixStream) {
@@ -29,8 +30,8 @@ impl Wire {
         for _ in 0..streams {
             let (sender, near) = pair();
             let (far, receiver) = pair();
-            out.push(sender.into());
-            back.push(receiver.into());
+            out.push(Fd::new(sender.into()));
+            back.push(Fd::new(receiver.into()));
             wire.ends.push((near, far));
         }
         (Sender::new(out, Rank(1)), wire, Receiver::new(back, Rank(0)))
@@ -51,17 +52,6 @@ impl Wire {
 
 fn content(number: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (number.wrapping_mul(31) as usize + i * 7 + i / 251) as u8).collect()
-}
-
-fn fill(view: ViewMut, bytes: &[u8]) {
-    assert_eq!(view.len(), bytes.len());
-    // SAFETY: a reserved slot of `len` bytes.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), view.as_ptr(), bytes.len()) }
-}
-
-fn bytes_of(view: View) -> Vec<u8> {
-    // SAFETY: a complete message's slot, not yet released.
-    unsafe { std::slice::from_raw_parts(view.as_ptr(), view.len()) }.to_vec()
 }
 
 fn send(sender: &mut Sender, check: u64, bytes: &[u8]) -> bool {
@@ -164,7 +154,7 @@ fn raw(streams: usize) -> (Vec<UnixStream>, Receiver) {
         .map(|_| {
             let (a, b) = UnixStream::pair().unwrap();
             b.set_nonblocking(true).unwrap();
-            (a, b.into())
+            (a, Fd::new(b.into()))
         })
         .unzip();
     (writers, Receiver::new(readers, Rank(0)))
@@ -270,7 +260,7 @@ fn a_reader_that_stops_reading_stops_the_writer_and_a_reader_that_leaves_ends_it
 fn a_reader_that_half_closes_or_talks_is_noticed_while_blocked() {
     let check = |act: fn(&mut UnixStream), expect: LinkFault| {
         let (a, mut b) = pair();
-        let mut sender = Sender::new(vec![a.into()], Rank(1));
+        let mut sender = Sender::new(vec![Fd::new(a.into())], Rank(1));
         while send(&mut sender, 0, &[0; 4096]) {}
         act(&mut b);
         assert_eq!(sender.pump(), Err(expect.clone()));
@@ -283,7 +273,7 @@ fn a_reader_that_half_closes_or_talks_is_noticed_while_blocked() {
 #[test]
 fn publishing_to_a_reader_that_left_is_told_by_the_next_call() {
     let (a, b) = pair();
-    let mut sender = Sender::new(vec![a.into()], Rank(1));
+    let mut sender = Sender::new(vec![Fd::new(a.into())], Rank(1));
     drop(b);
     assert!(send(&mut sender, 0, b"x"));
     assert_eq!(sender.reserve(1).unwrap_err(), LinkFault::Gone);
