@@ -29,11 +29,11 @@ bench:
 
 soak:
 	@scripts/setup soak
-	CCL_TEST_SIZE=long scripts/test --release
+	TEST_SIZE=long scripts/test --release
 
 fuzz:
 	@scripts/setup fuzz
-	CCL_TEST_SIZE=long PROPTEST_CASES=200000 scripts/test --release --lib
+	TEST_SIZE=long PROPTEST_CASES=200000 scripts/test --release --lib
 
 ci:
 	.ci/run
