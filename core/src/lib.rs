@@ -20,6 +20,7 @@
 //! | [`recorder`] | the mapping that tells now and so far, to others and after death |
 //! | [`snapshot`], [`diagnose`] | one reading of a mapping; who is awaited, by whom |
 //! | [`control`] | the service thread, the socket that inspectors attach to, news between ranks |
+//! | [`types`], [`error`] | the nouns; what can go wrong, and where it did |
 //! | [`config`], [`clock`], [`memory`], [`sys`] | settings, time, buffers, the floor below |
 
 pub mod bootstrap;

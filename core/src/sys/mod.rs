@@ -4,6 +4,7 @@ pub mod fds;
 pub mod futex;
 pub mod process;
 pub mod shared;
+pub mod tcp;
 pub mod unix;
 
 pub use fds::{forked, generation};

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -53,21 +54,22 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A shared mapping of a file from its beginning, unmapped when dropped. Others may write it at any time: it is read and
-/// written through atomics and raw pointers only.
+/// A range of memory that others may read and write at any time: a mapping of a file from its beginning, or fresh zero bytes
+/// of this process. It is read and written through atomics and raw pointers only, and given back when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a mapping is an address range of the process, usable from any thread; `Mapping` itself gives out only its address.
+// SAFETY: a mapping is an address range of the process, usable from any thread; `Mapping` itself gives out only its
+// addresses and atomics in it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes.
+    /// Maps the first `len` bytes of a file.
     ///
     /// # Errors
     /// `System` if the kernel refuses, as it does for no bytes.
@@ -77,12 +79,36 @@ impl Mapping {
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: the kernel chooses a free range, so no memory in use is replaced.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }
-            .map_err(|e| Error::system(format!("mapping {len} bytes of shared memory"), e))?;
-        let base =
-            NonNull::new(base.cast()).ok_or_else(|| Error::system("mapping shared memory", Errno::NOMEM))?;
-        Ok(Self { base, len })
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) };
+        Self::mapped(base, len)
     }
+
+    /// Fresh zero bytes of this process, page-aligned. They cost memory once they are written.
+    ///
+    /// # Errors
+    /// `System` if there is no room.
+    #[cfg(not(miri))]
+    pub fn private(len: usize) -> Result<Self> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a free range, so no memory in use is replaced.
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE) };
+        Self::mapped(base, len)
+    }
+
+    /// The same from the allocator, for miri: it cannot map.
+    #[cfg(miri)]
+    pub fn private(len: usize) -> Result<Self> {
+        let layout = std::alloc::Layout::from_size_align(len, 4096).map_err(std::io::Error::other);
+        let layout = layout.map_err(|e| Error::system("allocating", e))?;
+        // SAFETY: callers ask for more than no bytes.
+        Self::mapped(Ok(unsafe { std::alloc::alloc_zeroed(layout) }.cast()), len)
+    }
+
+    fn mapped(base: rustix::io::Result<*mut std::ffi::c_void>, len: usize) -> Result<Self> {
+        let base = base.and_then(|base| NonNull::new(base.cast()).ok_or(Errno::NOMEM));
+        base.map(|base| Self { base, len }).map_err(|e| Error::system(format!("mapping {len} bytes"), e))
+    }
+
     /// The first byte; page-aligned.
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
@@ -94,12 +120,38 @@ impl Mapping {
     pub const fn len(&self) -> usize {
         self.len
     }
+    /// The word at byte `at`. Panics if that is not inside or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u64_at(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at <= self.len - 8, "no word at {at} of {} bytes", self.len);
+        // SAFETY: inside the range and aligned, by the assertion and the page-aligned base; it lives as long as `self`, and
+        // is accessed atomically by everyone.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
+    }
+    /// The half word at byte `at`. Panics if that is not inside or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u32_at(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at <= self.len - 4, "no word at {at} of {} bytes", self.len);
+        // SAFETY: as in `u64_at`.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
+    }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `new` mapped exactly this range, and whoever uses addresses in it keeps the `Mapping` alive.
+        #[cfg(not(miri))]
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        // SAFETY: under miri `private` allocated it with this very layout.
+        #[cfg(miri)]
+        unsafe {
+            std::alloc::dealloc(
+                self.base.as_ptr(),
+                std::alloc::Layout::from_size_align_unchecked(self.len, 4096),
+            );
+        }
     }
 }
 
@@ -185,11 +237,8 @@ mod tests {
             Mapping::new(&fd, 4096, Access::ReadWrite).unwrap(),
             Mapping::new(&fd, 4096, Access::Read).unwrap(),
         );
-        // SAFETY: both are 4096 mapped bytes.
-        unsafe {
-            a.base().as_ptr().add(100).write_volatile(7);
-            assert_eq!(b.base().as_ptr().add(100).read_volatile(), 7);
-        }
+        a.u64_at(104).store(7 << 32, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(b.u32_at(108).load(std::sync::atomic::Ordering::Relaxed), 7);
         assert!(Mapping::new(&fd, 0, Access::Read).is_err());
     }
 
