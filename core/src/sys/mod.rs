@@ -1,6 +1,7 @@
 //! The floor: raw system interfaces, each wrapped once. Absence of something is a value, never a crash.
 
 pub mod fds;
+pub mod namespace;
 
 /// The raw counter of the processor: the time-stamp counter on x86-64, the virtual counter on AArch64, elsewhere
 /// CLOCK_MONOTONIC in nanoseconds.
