@@ -1,7 +1,13 @@
 //! The floor: raw system interfaces, each wrapped once. Absence of something is a value, never a crash.
 
 pub mod fds;
+pub mod futex;
 pub mod namespace;
+pub mod process;
+pub mod shared;
+pub mod unix;
+
+pub use fds::{forked, generation};
 
 /// The raw counter of the processor: the time-stamp counter on x86-64, the virtual counter on AArch64, elsewhere
 /// CLOCK_MONOTONIC in nanoseconds.
