@@ -308,7 +308,6 @@ impl Inner {
         };
         let error = self.error(driver, &failure);
         driver.ended = Some(error.clone());
-        self.recorder.keep();
         driver.owned.retain_mut(|owned| !owned.fail(&error));
         error
     }
@@ -434,7 +433,7 @@ impl Inner {
     }
 
     pub(crate) fn recorder_path(&self) -> Option<PathBuf> {
-        self.recorder.path()
+        self.recorder.path().map(std::path::Path::to_path_buf)
     }
 
     pub(crate) fn abort(&self, reason: &str) {

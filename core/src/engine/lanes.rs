@@ -228,7 +228,8 @@ impl Out {
     /// Copies the link's counters into its cell.
     #[inline]
     pub(super) fn store(&self) {
-        self.cell.set(self.link.posted(), self.link.moved(), self.link.done(), self.bytes);
+        self.cell.set(self.link.posted(), self.link.moved(), self.link.done());
+        self.cell.bytes(self.bytes);
     }
 }
 
@@ -236,6 +237,7 @@ impl In {
     /// Copies the link's counters into its cell.
     #[inline]
     pub(super) fn store(&self) {
-        self.cell.set(self.link.posted(), self.link.moved(), self.link.done(), self.bytes);
+        self.cell.set(self.link.posted(), self.link.moved(), self.link.done());
+        self.cell.bytes(self.bytes);
     }
 }

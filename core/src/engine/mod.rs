@@ -168,7 +168,7 @@ impl<S: Subscriber> Engine<S> {
             bytes: op.bytes(),
         });
         if op.kind().is_p2p() {
-            self.row.p2p_called(&op.called(), now);
+            self.row.p2p_called(op.descriptor(), op.peer(), now);
             self.pairs.push(op);
         } else {
             self.row.called(&descriptor, now);
@@ -243,7 +243,7 @@ impl<S: Subscriber> Engine<S> {
             if op.has_run() && (op.kind() == CollKind::Recv || self.lanes.is_flushed(&mut self.waits)) {
                 let op = self.pairs.remove(at);
                 let now = clock();
-                self.row.p2p_completed(&op.called(), now);
+                self.row.p2p_completed(op.descriptor(), now);
                 publish(&mut self.events, || op.completed(now));
                 advanced = true;
             } else {
@@ -286,7 +286,7 @@ impl<S: Subscriber> Engine<S> {
             publish(&mut self.events, || op.failed(error, failure.peer));
         }
         for op in self.pairs.drain(..) {
-            self.row.p2p_failed(&op.called(), error, now);
+            self.row.p2p_failed(op.descriptor(), error, now);
             publish(&mut self.events, || op.failed(error, failure.peer));
         }
         if let (Cause::Mismatch { .. }, Some(peer), Some((_, seq))) =

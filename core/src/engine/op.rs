@@ -78,10 +78,6 @@ impl Op {
     pub(super) const fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }
-    /// What was called here, from this rank's side: a receive is a receive, and `root` is the peer.
-    pub(super) fn called(&self) -> Descriptor {
-        Descriptor { kind: self.request.kind, root: self.request.root, ..self.descriptor }
-    }
     pub(super) const fn algorithm(&self) -> Algorithm {
         match &self.plan {
             Plan::Generated { shape, .. } => shape.algorithm,

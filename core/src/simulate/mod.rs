@@ -77,6 +77,7 @@ impl<S: Subscriber + Default> Cluster<S> {
                 name: "sim",
                 rank: Rank(rank),
                 nranks: n,
+                world: Rank(rank),
             };
             Engine::new(Rank(rank), Arc::clone(&topology), recorder.comm(info), S::default())
         });

@@ -7,7 +7,11 @@
 //! A worker (`bench worker BYTES MS BATCHES`) is one of two processes that call all-reduce back to back, in place, f32 sum;
 //! it is pinned to a processor of its own, as Open MPI's launcher pins its ranks.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people: it prints, and ends where it cannot go on")]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a program for people: it prints, and ends where it cannot go on"
+)]
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -130,7 +134,10 @@ fn build_open_mpi() -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/openmpi.c");
     let program = std::env::current_exe().unwrap().with_file_name("bench-openmpi");
     let built = Command::new("mpicc.openmpi").args(["-O2", "-o"]).arg(&program).arg(source).status();
-    assert!(built.is_ok_and(|status| status.success()), "mpicc.openmpi builds {source}: make bench installs it");
+    assert!(
+        built.is_ok_and(|status| status.success()),
+        "mpicc.openmpi builds {source}: make bench installs it"
+    );
     program
 }
 
@@ -181,7 +188,10 @@ fn bench(rounds: usize) {
             let part: Vec<f64> = took[2].iter().zip(&base).map(|(one, none)| one / none).collect();
             let (more, ratio) = (median(extra.clone()), median(part.clone()));
             if bytes < 64 << 10 {
-                println!("  level 1 costs {more:.1} ns more than CCL_OBSERVE=0; budget 35 ns: {}", verdict(more <= 35.0));
+                println!(
+                    "  level 1 costs {more:.1} ns more than CCL_OBSERVE=0; budget 35 ns: {}",
+                    verdict(more <= 35.0)
+                );
             } else {
                 println!(
                     "  level 1 / CCL_OBSERVE=0 = {}; budget 1.005: {}",
@@ -205,7 +215,8 @@ fn bench(rounds: usize) {
 fn event_sites(rounds: usize) {
     const TIMES: u64 = 4_000_000;
     let recorder = Recorder::heap();
-    let info = CommInfo { id: CommId(1), job: JobId(1), name: "bench", rank: Rank(0), nranks: 1 };
+    let info =
+        CommInfo { id: CommId(1), job: JobId(1), name: "bench", rank: Rank(0), nranks: 1, world: Rank(0) };
     let row = recorder.comm(info);
     let mut ring = row.ring();
     let mut time = |level: u8| {
@@ -229,6 +240,14 @@ fn event_sites(rounds: usize) {
         off.push(time(0));
         on.push(time(1));
     }
-    println!("an event site, gated off {} ns; budget 1 ns: {}", spread(&off), verdict(median(off.clone()) <= 1.0));
-    println!("an event, recorded       {} ns; budget 15 ns: {}\n", spread(&on), verdict(median(on.clone()) <= 15.0));
+    println!(
+        "an event site, gated off {} ns; budget 1 ns: {}",
+        spread(&off),
+        verdict(median(off.clone()) <= 1.0)
+    );
+    println!(
+        "an event, recorded       {} ns; budget 15 ns: {}\n",
+        spread(&on),
+        verdict(median(on.clone()) <= 15.0)
+    );
 }
