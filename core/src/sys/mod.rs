@@ -2,8 +2,10 @@
 
 pub mod fds;
 pub mod futex;
+pub mod namespace;
 pub mod process;
 pub mod shared;
+pub mod tcp;
 pub mod unix;
 
 pub use fds::{forked, generation};
