@@ -1,5 +1,7 @@
 //! Tests of links over memory: one model, threads, processes, liars.
 
+#[cfg(not(miri))]
+mod connect;
 mod hostile;
 mod model;
 #[cfg(not(miri))]
