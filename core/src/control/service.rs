@@ -257,3 +257,34 @@ impl Drop for Handle {
         }
     }
 }
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    /// Never has anything to do.
+    struct Idle;
+
+    impl Task for Idle {
+        fn interests(&self, _: &mut Vec<Interest>) {}
+        fn turn(&mut self, _: Ns) -> Turn {
+            Turn::Again(None)
+        }
+    }
+
+    #[test]
+    fn a_forked_child_is_refused_and_leaves_its_copies_alone() {
+        let handle = Service::get().unwrap().add(Idle).unwrap();
+        let (handle, service) = (&mut Some(handle), Service::get().unwrap());
+        let status = crate::sys::process::in_fork(|| {
+            let refused = Service::get().is_err_and(|e| e.hint.contains("spawn"));
+            let handle = handle.take().unwrap();
+            handle.nudge();
+            drop(handle);
+            i32::from(!refused || !service.is_stale())
+        });
+        assert_eq!(status, Some(0));
+        assert!(Service::get().is_ok());
+    }
+}

@@ -189,7 +189,8 @@ pub fn at_end(socket: impl AsFd) -> bool {
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;

@@ -9,5 +9,6 @@ pub mod local;
 pub mod memory;
 pub mod wait;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

@@ -15,7 +15,6 @@ use crate::types::{ChannelId, JobId, TransportKind};
 const JOB: &str = "CCL_TEST_JOB";
 const RANK: &str = "CCL_TEST_RANK";
 const KEY: &str = "CCL_TEST_KEY";
-const NAMESPACE: &str = "CCL_TEST_NAMESPACE";
 const FOLDER: &str = "CCL_TEST_FOLDER";
 
 fn soon() -> Ns {
@@ -51,9 +50,6 @@ fn take(from: &mut Receiver) -> (u64, Vec<u8>) {
 fn peer_process() {
     let Some(rank) = environment(RANK) else { return };
     let job = JobId(environment(JOB).unwrap().parse().unwrap());
-    if environment(NAMESPACE).is_some() {
-        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).unwrap();
-    }
     let terms = terms(job, rank.parse().unwrap(), environment(KEY).unwrap().parse().unwrap());
     let listener = Listener::open(terms.clone(), Some(Path::new(&environment(FOLDER).unwrap()))).unwrap();
     println!("\n@ {}", listener.path().unwrap().display());
@@ -79,6 +75,13 @@ fn peer_process() {
     }
 }
 
+/// `program` in a network namespace of its own; in a user namespace too, so that anybody may who may at all.
+fn in_namespace(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("unshare");
+    command.arg("-rn").arg("--").arg(program);
+    command
+}
+
 struct Peer {
     child: Child,
     input: Option<ChildStdin>,
@@ -87,13 +90,11 @@ struct Peer {
 
 impl Peer {
     fn start(job: JobId, rank: u32, key: u8, folder: &Path, namespace: bool) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let program = std::env::current_exe().unwrap();
+        let mut command = if namespace { in_namespace(&program) } else { Command::new(&program) };
         command.args(["--exact", "transport::shm::tests::connect::peer_process", "--nocapture"]);
         command.env(JOB, job.0.to_string()).env(RANK, rank.to_string()).env(KEY, key.to_string());
         command.env(FOLDER, folder);
-        if namespace {
-            command.env(NAMESPACE, "1");
-        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, output }
@@ -168,9 +169,8 @@ fn a_killed_process_is_dead_although_its_worker_lives() {
 
 #[test]
 fn processes_of_two_network_namespaces_meet_through_the_folder() {
-    let alone = std::thread::spawn(|| rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET));
-    if let Err(e) = alone.join().unwrap() {
-        println!("SKIPPED: this user cannot make a network namespace: {e}");
+    if !in_namespace("true").status().is_ok_and(|status| status.success()) {
+        println!("SKIPPED: this user cannot make a network namespace");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
