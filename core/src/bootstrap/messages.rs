@@ -60,6 +60,43 @@ pub(crate) enum OnRing {
     Failed(Fault),
     /// What follows on this stream is no longer the bootstrap's.
     Handover,
+    /// Somebody's deadline has passed: this rank waits for those. Whoever hears it says the same of itself.
+    Awaits {
+        /// Who says it.
+        rank: Rank,
+        /// Whom it waits for.
+        awaited: Vec<Wait>,
+    },
+}
+
+/// The way by which something should come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Via {
+    /// From that rank itself.
+    Direct = 0,
+    /// Around the ring, through the previous rank.
+    Prev = 1,
+    /// Around the ring, through the next rank.
+    Next = 2,
+}
+
+impl Via {
+    const fn from_u8(n: u8) -> Option<Self> {
+        match n {
+            0 => Some(Self::Direct),
+            1 => Some(Self::Prev),
+            2 => Some(Self::Next),
+            _ => None,
+        }
+    }
+}
+
+/// Somebody waits for something of that rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wait {
+    pub(crate) via: Via,
+    pub(crate) rank: Rank,
 }
 
 /// A tagged message.
@@ -125,6 +162,15 @@ impl OnRing {
             }
             Self::Failed(fault) => frame(2, &fault.encode()),
             Self::Handover => frame(3, &[]),
+            Self::Awaits { rank, awaited } => {
+                let mut body = Vec::new();
+                put(&mut body, rank.0);
+                for wait in awaited {
+                    put(&mut body, wait.via as u8);
+                    put(&mut body, wait.rank.0);
+                }
+                frame(4, &body)
+            }
         }
     }
     pub(crate) fn decode(kind: u8, body: &[u8]) -> Option<Self> {
@@ -137,6 +183,11 @@ impl OnRing {
             }),
             2 => Fault::decode(body).map(Self::Failed),
             3 => Some(Self::Handover),
+            4 if body.len() <= MAX_ROOT_FRAME => {
+                let rank = Rank(fields.u32()?);
+                let wait = || Some(Wait { via: Via::from_u8(fields.u8()?)?, rank: Rank(fields.u32()?) });
+                Some(Self::Awaits { rank, awaited: std::iter::from_fn(wait).collect() })
+            }
             _ => None,
         }
     }
@@ -252,6 +303,7 @@ mod tests {
             OnRing::Block { round: 3, origin: Rank(4), bytes: vec![1, 2] },
             OnRing::Failed(fault),
             OnRing::Handover,
+            OnRing::Awaits { rank: Rank(3), awaited: vec![Wait { via: Via::Prev, rank: Rank(1) }] },
         ] {
             let encoded = message.encode();
             let (kind, body) = parts(&encoded);

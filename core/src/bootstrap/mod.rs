@@ -15,3 +15,7 @@ mod messages;
 mod p2p;
 mod ring;
 mod root;
+#[cfg(test)]
+mod sim_net;
+#[cfg(test)]
+mod sim_tests;

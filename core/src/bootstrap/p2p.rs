@@ -21,6 +21,8 @@ const MAX_HELD: usize = 64 << 20;
 enum Way {
     Dialling(Box<Dial>, Vec<u8>),
     Up(StreamId),
+    /// It was up and has ended. A rank that has all it needs may leave before we do, so this is no fault before we send again.
+    Lost(String),
 }
 
 /// The point-to-point part of one rank.
@@ -46,7 +48,7 @@ impl P2p {
         bytes: &[u8],
         dial: impl FnOnce() -> Dial,
         io: &mut Io<'_>,
-    ) {
+    ) -> Result<(), Wrong> {
         let way = self.out.entry(to).or_insert_with(|| Way::Dialling(Box::new(dial()), Vec::new()));
         let message = Tagged::encode(tag, bytes);
         match way {
@@ -55,7 +57,11 @@ impl P2p {
                 queue.extend(message);
                 dial.turn(io);
             }
+            Way::Lost(why) => {
+                return Err((to, format!("rank {to} has closed its bootstrap connection: {why}")));
+            }
         }
+        Ok(())
     }
 
     /// Puts a message of this rank to itself into its inbox.
@@ -89,7 +95,7 @@ impl P2p {
     pub(crate) fn trouble(&self, to: Rank) -> Option<String> {
         match self.out.get(&to) {
             Some(Way::Dialling(dial, _)) => Some(dial.history()),
-            Some(Way::Up(_)) | None => None,
+            Some(Way::Up(_) | Way::Lost(_)) | None => None,
         }
     }
 
@@ -105,7 +111,7 @@ impl P2p {
     pub(crate) fn connected(&mut self, stream: StreamId, io: &mut Io<'_>) -> bool {
         self.out.values_mut().any(|way| match way {
             Way::Dialling(dial, _) => dial.connected(stream, io),
-            Way::Up(_) => false,
+            Way::Up(_) | Way::Lost(_) => false,
         })
     }
 
@@ -151,31 +157,20 @@ impl P2p {
         Ok(())
     }
 
-    /// A stream ended. `None`: not of these streams.
-    pub(crate) fn closed(
-        &mut self,
-        stream: StreamId,
-        why: &str,
-        io: &mut Io<'_>,
-    ) -> Option<Result<(), Wrong>> {
+    /// A stream ended; whether it was one of these.
+    pub(crate) fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) -> bool {
         if let Some((from, _)) = self.inn.remove(&stream) {
             self.gone.insert(from);
-            return Some(Ok(()));
+            return true;
         }
-        for (to, way) in &mut self.out {
-            match way {
-                Way::Dialling(dial, _) => {
-                    if dial.closed(stream, why, io) {
-                        return Some(Ok(()));
-                    }
-                }
-                Way::Up(up) if *up == stream => {
-                    return Some(Err((*to, format!("rank {to} closed its bootstrap connection: {why}"))));
-                }
-                Way::Up(_) => {}
+        self.out.values_mut().any(|way| match way {
+            Way::Dialling(dial, _) => dial.closed(stream, why, io),
+            Way::Up(up) if *up == stream => {
+                *way = Way::Lost(why.to_string());
+                true
             }
-        }
-        None
+            Way::Up(_) | Way::Lost(_) => false,
+        })
     }
 
     pub(crate) fn turn(&mut self, io: &mut Io<'_>) {
@@ -189,7 +184,7 @@ impl P2p {
     pub(crate) fn wake(&self) -> Option<Ns> {
         let dials = self.out.values().filter_map(|way| match way {
             Way::Dialling(dial, _) => dial.wake(),
-            Way::Up(_) => None,
+            Way::Up(_) | Way::Lost(_) => None,
         });
         dials.min()
     }
@@ -199,6 +194,7 @@ impl P2p {
             match way {
                 Way::Dialling(dial, _) => dial.hang_up(io),
                 Way::Up(stream) => io.close(*stream),
+                Way::Lost(_) => {}
             }
         }
         self.inn.keys().for_each(|stream| io.close(*stream));

@@ -119,16 +119,16 @@ impl Rounds {
         self.open.pop_front()?.blocks.into_iter().collect()
     }
 
-    /// Whom a round waits for: on each side the nearest rank whose block is missing. Those further away may only be hidden behind it.
-    pub(crate) fn awaited(&mut self, number: u32) -> Vec<Rank> {
+    /// Whom a round waits for: on each side the nearest rank whose block is missing. Those further away may only be hidden behind
+    /// it; and it may have sent its block, and a rank on the way not have passed it on.
+    pub(crate) fn awaited(&mut self, number: u32) -> Vec<(Side, Rank)> {
         let ((onward, back), n, me) = (self.reach(), self.nranks, self.rank);
         let Some(round) = self.round(number) else { return Vec::new() };
         let lacks = |rank: &u32| round.blocks[*rank as usize].is_none();
         let before = (1..=onward).map(|d| (me + n - d) % n).find(lacks);
         let behind = (1..=back).map(|d| (me + d) % n).find(lacks);
-        let mut awaited: Vec<Rank> = [before, behind].into_iter().flatten().map(Rank).collect();
-        awaited.sort();
-        awaited
+        let sides = [(Side::Prev, before), (Side::Next, behind)];
+        sides.into_iter().filter_map(|(side, rank)| Some((side, Rank(rank?)))).collect()
     }
 }
 
@@ -137,7 +137,8 @@ mod tests {
     use super::*;
 
     /// Runs one round on `n` ranks of which `absent` never begins; what everybody has, and whom everybody awaits.
-    fn play(n: u32, absent: Option<u32>) -> Vec<Result<Vec<Vec<u8>>, Vec<Rank>>> {
+    #[expect(clippy::type_complexity)]
+    fn play(n: u32, absent: Option<u32>) -> Vec<Result<Vec<Vec<u8>>, Vec<(Side, Rank)>>> {
         let mut ranks: Vec<Rounds> = (0..n).map(|r| Rounds::new(Rank(r), n)).collect();
         let mut flying = VecDeque::new();
         for rank in (0..n).filter(|rank| Some(*rank) != absent) {
@@ -176,7 +177,11 @@ mod tests {
             for absent in 0..n {
                 for (rank, seen) in play(n, Some(absent)).into_iter().enumerate() {
                     if rank as u32 != absent {
-                        assert_eq!(seen, Err(vec![Rank(absent)]), "rank {rank} of {n}");
+                        let awaited = seen.unwrap_err();
+                        assert!(
+                            matches!(awaited[..], [(_, Rank(r))] if r == absent),
+                            "rank {rank} of {n}: {awaited:?}"
+                        );
                     }
                 }
             }

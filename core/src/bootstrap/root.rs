@@ -277,8 +277,13 @@ impl Root {
         for member in self.members.values().filter(|member| !member.ready) {
             io.send(member.stream, FromRoot::Failed(fault.clone()).encode());
         }
+        // Who has not checked in yet stays, and hears the same when it does.
+        for member in self.members.values() {
+            io.close(member.stream);
+            self.visitors.remove(&member.stream);
+        }
         self.outcome = Some(Outcome::Failed(fault));
-        self.close_all(io);
+        (self.tell_at, self.verdict_at) = (None, None);
     }
 
     fn close_all(&mut self, io: &mut Io<'_>) {

@@ -14,7 +14,7 @@ use crate::error::ErrorKind;
 
 impl Machine for Member {
     fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
-        if self.fault.is_some() || self.pending == Pending::Handover {
+        if self.fault.is_some() || matches!(self.pending, Pending::Handover | Pending::Over) {
             return io.close(stream);
         }
         self.lobby.accepted(stream, from, io);
@@ -110,12 +110,10 @@ impl Machine for Member {
         for (side, rank) in [(Side::Prev, self.prev_rank()), (Side::Next, self.next_rank())] {
             if self.side(side).is_some_and(|one| one.stream == stream) {
                 let text = format!("rank {rank} closed its connection of the bootstrap ring: {why}");
-                return self.blame(Err((rank, text)), io);
+                return self.suspect(rank, text, io);
             }
         }
-        if let Some(result) = self.p2p.closed(stream, why, io) {
-            self.blame(result, io);
-        }
+        self.p2p.closed(stream, why, io);
     }
 
     fn turn(&mut self, io: &mut Io<'_>) {
@@ -137,7 +135,10 @@ impl Machine for Member {
             let text = format!("rank {from} left the bootstrap before it sent a message with tag {tag:#x}");
             self.blame(Err((from, text)), io);
         }
-        if self.deadline <= io.now {
+        if let Some((_, fault)) = self.suspicion.take_if(|(at, _)| *at <= io.now) {
+            self.fail(fault, io);
+        }
+        if self.fault.is_none() && self.overdue_at().is_some_and(|at| at <= io.now) {
             self.overdue(io);
         }
     }
@@ -146,17 +147,13 @@ impl Machine for Member {
         if self.fault.is_some() {
             return None;
         }
-        let (root, gave_up) = match &self.root {
-            ToTheRoot::Dialling(dial) => (dial.wake(), None),
-            ToTheRoot::Up { gave_up, .. } => (None, *gave_up),
-            ToTheRoot::Left => (None, None),
+        let root = match &self.root {
+            ToTheRoot::Dialling(dial) => dial.wake(),
+            ToTheRoot::Up { .. } | ToTheRoot::Left => None,
         };
-        let deadline = match (self.pending, gave_up) {
-            (Pending::Nothing, _) => None,
-            (_, Some(until)) => Some(until),
-            (_, None) => Some(self.deadline),
-        };
+        let overdue = self.overdue_at();
         let successor = self.successor.as_ref().and_then(Dial::wake);
-        [root, successor, deadline, self.lobby.wake(), self.p2p.wake()].into_iter().flatten().min()
+        let suspicion = self.suspicion.as_ref().map(|(at, _)| *at);
+        [root, successor, overdue, suspicion, self.lobby.wake(), self.p2p.wake()].into_iter().flatten().min()
     }
 }

@@ -9,6 +9,7 @@
 //! not with "my neighbour closed".
 
 mod events;
+mod overdue;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,8 +30,8 @@ use crate::clock::Ns;
 use crate::error::ErrorKind;
 use crate::types::{CommId, JobId, Phase, Rank};
 
-/// How long the root has to say who is to blame once the deadline has passed.
-pub(crate) const GRACE: Duration = Duration::from_millis(600);
+/// How long the root has to say why a neighbour closed.
+const ROOT_KNOWS_WITHIN: Duration = Duration::from_millis(200);
 /// What a guest may say before this rank knows which job it belongs to: a hello is shorter.
 const MAX_EARLY: usize = 256;
 
@@ -58,6 +59,8 @@ pub(crate) enum Pending {
     Message(Rank, u64),
     Delivery(Rank),
     Handover,
+    /// The bootstrap is over.
+    Over,
 }
 
 /// A rank as a machine.
@@ -87,6 +90,9 @@ pub(crate) struct Member {
     unheard: Vec<String>,
     /// Blocks that came from one neighbour before the other was there.
     held_back: Vec<(Side, Vec<u8>)>,
+    /// A neighbour is gone; what the root knows about that goes first, if it comes before this moment.
+    suspicion: Option<(Ns, Fault)>,
+    overdue: overdue::Overdue,
     fault: Option<Fault>,
 }
 
@@ -123,6 +129,8 @@ impl Member {
             waiting: String::new(),
             unheard: Vec::new(),
             held_back: Vec::new(),
+            suspicion: None,
+            overdue: overdue::Overdue::default(),
             fault: None,
             id,
         }
@@ -153,7 +161,7 @@ impl Member {
 
     pub(crate) fn begin_round(&mut self, own: &[u8], deadline: Ns, io: &mut Io<'_>) {
         let number = self.rounds.begin(own.to_vec());
-        (self.pending, self.deadline) = (Pending::Round(number), deadline);
+        self.wait_for(Pending::Round(number), deadline);
         let block = OnRing::Block { round: number, origin: self.rank, bytes: own.to_vec() }.encode();
         let (onward, back) = self.rounds.ways();
         if let Some(next) = self.next.as_ref().filter(|_| onward) {
@@ -179,10 +187,11 @@ impl Member {
         let (job, key, comm) = (self.job(), self.id.key.clone(), self.id.comm());
         let (from, contact) = (self.rank, self.peers[to.index()].contact);
         let dial = || Dial::new(contact, Hello::new(Purpose::P2p, job, comm, from, to), key, false, io.now);
-        (self.pending, self.deadline) = (Pending::Delivery(to), deadline);
+        self.wait_for(Pending::Delivery(to), deadline);
         // The dial is made from what `io` says now, and used with it.
         let dial = dial();
-        self.p2p.send(to, tag, bytes, || dial, io);
+        let result = self.p2p.send(to, tag, bytes, || dial, io);
+        self.blame(result, io);
     }
 
     /// Whether what was sent is on its way: the connection is up and has been given all.
@@ -195,8 +204,8 @@ impl Member {
         up
     }
 
-    pub(crate) const fn begin_receive(&mut self, from: Rank, tag: u64, deadline: Ns) {
-        (self.pending, self.deadline) = (Pending::Message(from, tag), deadline);
+    pub(crate) fn begin_receive(&mut self, from: Rank, tag: u64, deadline: Ns) {
+        self.wait_for(Pending::Message(from, tag), deadline);
     }
 
     pub(crate) fn end_receive(&mut self) -> Option<Vec<u8>> {
@@ -208,7 +217,7 @@ impl Member {
 
     /// Tells the neighbours that this rank's bootstrap is over.
     pub(crate) fn begin_handover(&mut self, deadline: Ns, io: &mut Io<'_>) {
-        (self.pending, self.deadline) = (Pending::Handover, deadline);
+        self.wait_for(Pending::Handover, deadline);
         for neighbour in [&self.next, &self.prev].into_iter().flatten() {
             io.send(neighbour.stream, OnRing::Handover.encode());
         }
@@ -222,7 +231,7 @@ impl Member {
         if self.pending != Pending::Handover || !through(&self.next) || !through(&self.prev) {
             return None;
         }
-        self.pending = Pending::Nothing;
+        self.pending = Pending::Over;
         self.p2p.close_all(io);
         let sides = [self.next.take(), self.prev.take()];
         Some(sides.into_iter().flatten().map(|mut one| (one.stream, one.frames.rest())).collect())
@@ -234,7 +243,8 @@ impl Member {
             return;
         }
         for neighbour in [&self.next, &self.prev].into_iter().flatten() {
-            if !neighbour.handed_over {
+            // Behind our handover nothing of the bootstrap's can be said.
+            if !matches!(self.pending, Pending::Handover | Pending::Over) {
                 io.send(neighbour.stream, OnRing::Failed(fault.clone()).encode());
             }
             io.close(neighbour.stream);
@@ -257,6 +267,10 @@ impl Member {
     }
 
     // --- the parts ---
+
+    fn wait_for(&mut self, what: Pending, deadline: Ns) {
+        (self.pending, self.deadline, self.overdue) = (what, deadline, overdue::Overdue::default());
+    }
 
     fn next_rank(&self) -> Rank {
         Rank((self.rank.0 + 1) % self.nranks)
@@ -367,6 +381,7 @@ impl Member {
                     self.block(side, rank, round, origin, bytes, io);
                 }
                 Some(OnRing::Failed(fault)) => self.fail(fault, io),
+                Some(OnRing::Awaits { rank, awaited }) => self.heard_awaits(side, rank, awaited, io),
                 Some(OnRing::Handover) => {
                     neighbour.handed_over = true;
                     let stream = neighbour.stream;
@@ -431,58 +446,19 @@ impl Member {
         self.root = ToTheRoot::Left;
     }
 
+    /// A neighbour closed: by itself, or because it heard of a failure. While the root is there it says which.
+    fn suspect(&mut self, rank: Rank, text: String, io: &mut Io<'_>) {
+        let fault = Fault::new(ErrorKind::Peer, &[rank], text);
+        if matches!(self.root, ToTheRoot::Up { .. }) {
+            self.suspicion.get_or_insert((io.now.after(ROOT_KNOWS_WITHIN), fault));
+        } else {
+            self.fail(fault, io);
+        }
+    }
+
     fn blame(&mut self, result: Result<(), Wrong>, io: &mut Io<'_>) {
         if let Err((rank, text)) = result {
             self.fail(Fault::new(ErrorKind::Peer, &[rank], text), io);
         }
-    }
-
-    /// The deadline has passed: find out whom to name.
-    fn overdue(&mut self, io: &mut Io<'_>) {
-        let fault = match self.pending {
-            Pending::Nothing => return,
-            Pending::Join => match &mut self.root {
-                ToTheRoot::Up { stream, gave_up: gave_up @ None, .. } => {
-                    *gave_up = Some(io.now.after(GRACE));
-                    return io.send(*stream, ToRoot::GiveUp.encode());
-                }
-                ToTheRoot::Up { gave_up: Some(until), .. } if io.now < *until => return,
-                ToTheRoot::Up { .. } | ToTheRoot::Left => {
-                    let text = format!(
-                        "the deadline of initialization has passed and the root at {} does not answer; {}",
-                        self.id.root, self.waiting
-                    );
-                    Fault::new(ErrorKind::Timeout, &[], text)
-                }
-                ToTheRoot::Dialling(dial) => {
-                    let text = format!("the bootstrap root was not found in time: {}", dial.history());
-                    Fault::new(ErrorKind::Timeout, &[], text)
-                }
-            },
-            Pending::Round(number) => {
-                let awaited = self.rounds.awaited(number);
-                let text = format!("round {number} of the bootstrap waits for {}", name_ranks(&awaited));
-                Fault::new(ErrorKind::Timeout, &awaited, text)
-            }
-            Pending::Message(from, tag) => {
-                let text = format!("no bootstrap message with tag {tag:#x} came from rank {from} in time");
-                Fault::new(ErrorKind::Timeout, &[from], text)
-            }
-            Pending::Delivery(to) => {
-                let how = self.p2p.trouble(to).unwrap_or_else(|| "it takes no bytes".into());
-                let text = format!("a bootstrap message to rank {to} was not delivered in time: {how}");
-                Fault::new(ErrorKind::Timeout, &[to], text)
-            }
-            Pending::Handover => {
-                let sides = [(&self.prev, self.prev_rank()), (&self.next, self.next_rank())];
-                let late =
-                    |(side, _): &(&Option<Neighbour>, Rank)| side.as_ref().is_some_and(|n| !n.handed_over);
-                let mut late: Vec<Rank> = sides.into_iter().filter(late).map(|(_, rank)| rank).collect();
-                late.dedup();
-                let text = format!("the end of the bootstrap waits for {}", name_ranks(&late));
-                Fault::new(ErrorKind::Timeout, &late, text)
-            }
-        };
-        self.fail(fault, io);
     }
 }
