@@ -14,6 +14,16 @@
 //! steps and the read marked `last` frees it. A rank runs the steps of a program strictly in order and
 //! waits where a message is not there or no slot is free. Programs of different channels are independent.
 //!
+//! What a step means, in full, for whoever executes it:
+//!
+//! 1. It waits until the head message of every `Recv` source is there and every `Send` destination has a slot (the one being
+//!    filled, else a free one). It does nothing before all of that is so, and the check of every head message has been compared.
+//! 2. It reads all sources and stores to all destinations, `len` bytes each. In one step no lane occurs twice among the sources nor
+//!    among the destinations; ranges of the caller's memory are the very same or disjoint.
+//! 3. `last` sources free their messages, `last` destinations publish theirs.
+//!
+//! With nothing in it a step is done at once. Without destinations it moves no bytes, whatever its `len` and action.
+//!
 //! That makes a set of programs a network of deterministic processes over bounded queues: whether it
 //! ends, and with what, does not depend on the schedule. `verify` uses this: one schedule proves all.
 //!
@@ -21,6 +31,9 @@
 //! plan takes no memory and a reader can say what step 1,234 does without running the first 1,233.
 
 pub mod direct;
+mod exchange;
+mod layout;
+mod local;
 pub mod pair;
 pub mod ring;
 pub mod select;
@@ -142,7 +155,7 @@ pub enum Operand {
 /// What the sources of a step become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Action {
-    /// The one source is copied to all destinations. With no destination: a message is passed over.
+    /// The one source is copied to all destinations. With no destination, any number of messages is awaited.
     Copy,
     /// The sources are reduced in order, by the request's dtype and operation.
     Reduce,
@@ -174,6 +187,14 @@ impl Step {
         step.len = len;
         step.sources.push(from);
         step.destinations.extend(to.iter().copied());
+        step
+    }
+    /// Waits for the messages of `from` and, where they are marked `last`, frees them; stores nothing. With none marked it is a roll
+    /// call: what comes after it has heard of everyone.
+    #[must_use]
+    pub fn pass(from: impl IntoIterator<Item = Operand>) -> Self {
+        let mut step = Self::nothing();
+        step.sources.extend(from);
         step
     }
     /// A reduction of `len` bytes of each source, in order.
@@ -265,7 +286,7 @@ impl Plan {
             Self::Generated { request, shape, me } => match shape.algorithm {
                 Algorithm::Ring => ring::step(topology, request, shape, *me, channel, index),
                 Algorithm::Direct | Algorithm::Exchange => direct::step(topology, request, shape, *me, index),
-                Algorithm::Pair => pair::step(request, shape, *me, index),
+                Algorithm::Pair => pair::step(request, shape, index),
             },
             Self::Given(programs) => programs.0[usize::from(channel)][index as usize].clone(),
         }

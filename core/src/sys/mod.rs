@@ -5,6 +5,7 @@ pub mod futex;
 pub mod namespace;
 pub mod process;
 pub mod shared;
+pub mod tcp;
 pub mod unix;
 
 pub use fds::{forked, generation};
