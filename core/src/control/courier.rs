@@ -12,6 +12,7 @@ use crate::clock::{self, Ns};
 use crate::control::news::{News, Report, Side, Verdict};
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
+use crate::transport::shm::connect::PeerMemory;
 use crate::types::Rank;
 
 /// The longest message. A report holds two descriptors and a sentence.
@@ -23,14 +24,10 @@ const LOCKS: Duration = Duration::from_millis(100);
 
 /// Told when something is decided: runs in the service thread, must not block.
 pub(crate) type Told = Box<dyn Fn(&Verdict) + Send>;
-/// Whether a local peer's process is known to be dead, by a lock the kernel frees.
-pub(crate) type IsDead = Box<dyn Fn() -> bool + Send>;
-
-/// A local peer: its control connection and its lock.
+/// A local peer in another process: its memory with its lock, and its control connection.
 pub(crate) struct Watched {
     pub(crate) rank: Rank,
-    pub(crate) control: Arc<Fd>,
-    pub(crate) is_dead: IsDead,
+    pub(crate) peer: PeerMemory,
 }
 
 struct Line {
@@ -155,7 +152,7 @@ impl Task for Round {
             }
         }
         out.extend(self.watched.iter().map(|peer| Interest {
-            fd: peer.control.as_fd().as_raw_fd(),
+            fd: peer.peer.control.as_fd().as_raw_fd(),
             read: true,
             write: false,
         }));
@@ -203,10 +200,10 @@ impl Round {
         }
         self.watched.retain(|peer| {
             let mut byte = [0u8; 8];
-            match rustix::io::read(peer.control.as_fd(), &mut byte) {
+            match rustix::io::read(peer.peer.control.as_fd(), &mut byte) {
                 Ok(n) if n > 0 && byte[0] == FAREWELL => false,
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
-                    let is_dead = look_at_locks && (peer.is_dead)();
+                    let is_dead = look_at_locks && peer.peer.memory.is_dead();
                     if is_dead {
                         news.lost(peer.rank, now);
                     }
@@ -227,7 +224,7 @@ impl Drop for Round {
         for peer in &self.watched {
             if left {
                 // Best effort: a peer that is gone has no use for it.
-                let _ = rustix::io::write(peer.control.as_fd(), &[FAREWELL]);
+                let _ = rustix::io::write(peer.peer.control.as_fd(), &[FAREWELL]);
             }
         }
     }

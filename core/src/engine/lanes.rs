@@ -205,6 +205,10 @@ impl Lanes {
         }
     }
 
+    pub(super) fn is_clean(&self) -> bool {
+        self.outs.iter().all(|lane| lane.filling.is_none())
+    }
+
     pub(super) fn interests(&self, out: &mut Vec<Interest>) {
         for &index in &self.pumped_outs {
             let lane = &self.outs[index as usize];

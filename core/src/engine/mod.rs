@@ -312,6 +312,12 @@ impl<S: Subscriber> Engine<S> {
         self.collectives.front().or_else(|| self.pairs.first()).map(|op| (op.kind(), op.descriptor().seq))
     }
 
+    /// Whether no message is half filled: so it is between operations.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.lanes.is_clean()
+    }
+
     /// What the oldest collective under way asks for.
     #[must_use]
     pub fn descriptor(&self) -> Option<&Descriptor> {

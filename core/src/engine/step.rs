@@ -194,6 +194,7 @@ fn destination(
                 }
             }
             let slot = lane.filling.unwrap_or(ViewMut::EMPTY);
+            assert_eq!(slot.len(), total as usize, "fills of one message agree on its length");
             Ok((slot.part(at as usize, len), Store::Streaming))
         }
         Operand::Input { .. } | Operand::Recv { .. } => {

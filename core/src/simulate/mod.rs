@@ -3,6 +3,9 @@
 //! A [`Cluster`] holds one engine per rank and one [`Net`]. It turns a rank only when something changed for it, which
 //! rank is drawn from the seed, and jumps in time when nothing can move. The same seed gives the same run, event by event.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use crate::clock::Raw;
@@ -237,7 +240,7 @@ impl<S: Subscriber + Default> Cluster<S> {
                 .engines
                 .iter()
                 .enumerate()
-                .filter(|(at, engine)| self.last[*at].is_some_and(|id| !engine.is_done(id)))
+                .filter(|(at, _)| !self.is_done(Rank(*at as u32)))
                 .map(|(at, engine)| (Rank(at as u32), engine.waits().to_vec()))
                 .collect();
             return if stuck.is_empty() { Outcome::Finished } else { Outcome::Stuck(stuck) };
@@ -273,6 +276,18 @@ impl<S: Subscriber + Default> Cluster<S> {
     #[must_use]
     pub fn engine(&self, rank: Rank) -> &Engine<S> {
         &self.engines[rank.index()]
+    }
+
+    /// Whether nothing is left over: no message unread, none half filled.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.net.unread() == 0 && self.engines.iter().all(Engine::is_clean)
+    }
+
+    /// Whether all that `rank` called has ended.
+    #[must_use]
+    pub fn is_done(&self, rank: Rank) -> bool {
+        self.last[rank.index()].is_none_or(|id| self.engines[rank.index()].is_done(id))
     }
 
     /// The virtual time, in nanoseconds since the start.

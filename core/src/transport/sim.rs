@@ -45,6 +45,8 @@ struct Time {
     arrivals: BinaryHeap<Reverse<(Ns, Rank)>>,
     /// Ranks for which something changed, to be turned.
     ready: BTreeSet<Rank>,
+    /// Messages published and not freed yet, once per reader.
+    unread: u64,
 }
 
 /// A network of simulated lanes with one virtual clock.
@@ -108,7 +110,7 @@ impl Net {
     /// A network whose messages take `delay_ns.0..=delay_ns.1`, drawn from `seed`.
     #[must_use]
     pub fn new(seed: u64, delay_ns: (u64, u64)) -> Self {
-        let time = Time { now: Ns(0), arrivals: BinaryHeap::new(), ready: BTreeSet::new() };
+        let time = Time { now: Ns(0), arrivals: BinaryHeap::new(), ready: BTreeSet::new(), unread: 0 };
         Self { time: Arc::new(Mutex::new(time)), seed: Seed(seed), delay_ns }
     }
 
@@ -182,6 +184,12 @@ impl Net {
         Some(rank)
     }
 
+    /// Messages that were published and not freed by all their readers, once per reader.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        lock(&self.time).unread
+    }
+
     /// Makes a rank ready, as when its application called something.
     pub fn make_ready(&self, rank: Rank) {
         lock(&self.time).ready.insert(rank);
@@ -214,9 +222,10 @@ impl Sender {
             let ahead = lane.flying.back().map_or(Ns(0), |message| message.at[reader]);
             at.push(drawn.max(ahead));
         }
-        lock(&self.net.time)
-            .arrivals
-            .extend(at.iter().copied().zip(self.readers.iter().copied()).map(Reverse));
+        let mut time = lock(&self.net.time);
+        time.arrivals.extend(at.iter().copied().zip(self.readers.iter().copied()).map(Reverse));
+        time.unread += at.len() as u64;
+        drop(time);
         lane.posted += 1;
         lane.flying.push_back(Flying { check, data, at });
     }
@@ -275,7 +284,10 @@ impl Receiver {
     pub(crate) fn release(&mut self) {
         self.peeked = None;
         self.done += 1;
-        self.net.make_ready(self.writer);
+        let mut time = lock(&self.net.time);
+        time.ready.insert(self.writer);
+        time.unread -= 1;
+        drop(time);
         let mut lane = lock(&self.lane);
         lane.done[self.reader] = self.done;
         let least = lane.done.iter().copied().min().unwrap_or(0);
