@@ -14,12 +14,14 @@
 //! | [`bootstrap`] | unique id, root, ring, barrier, rendezvous: state machines without I/O, and their driver |
 //! | [`plan`] | pure: topology, request, rank -> steps; and the proof that they are right |
 //! | [`engine`] | executes steps over links; no I/O and no clock of its own |
+//! | [`simulate`] | many ranks in one process: plan and engine over simulated links |
 //! | [`transport`] | memory, sockets, the simulator, and faults around any of them |
 //! | [`reduce`] | the element-wise kernels |
 //! | [`event`] | what happened, as data |
 //! | [`recorder`] | the mapping that tells now and so far, to others and after death |
 //! | [`snapshot`], [`diagnose`] | one reading of a mapping; who is awaited, by whom |
 //! | [`control`] | the service thread, the socket that inspectors attach to, news between ranks |
+//! | [`types`], [`error`] | the nouns; what can go wrong, and where it did |
 //! | [`config`], [`clock`], [`memory`], [`sys`] | settings, time, buffers, the floor below |
 
 pub mod bootstrap;
@@ -37,6 +39,7 @@ pub mod memory;
 pub mod plan;
 pub mod recorder;
 pub mod reduce;
+pub mod simulate;
 pub mod snapshot;
 pub mod sys;
 pub mod transport;

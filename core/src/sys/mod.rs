@@ -1,6 +1,14 @@
 //! The floor: raw system interfaces, each wrapped once. Absence of something is a value, never a crash.
 
 pub mod fds;
+pub mod futex;
+pub mod namespace;
+pub mod process;
+pub mod shared;
+pub mod tcp;
+pub mod unix;
+
+pub use fds::{forked, generation};
 
 /// The raw counter of the processor: the time-stamp counter on x86-64, the virtual counter on AArch64, elsewhere
 /// CLOCK_MONOTONIC in nanoseconds.

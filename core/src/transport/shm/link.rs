@@ -1,59 +1,404 @@
-//! (stub)
-use crate::memory::ViewMut;
+//! Links through memory: a lane's slots, and how writer and readers hand them over.
+//!
+//! A slot has a *header line* of 64 bytes, and data for messages that do not fit into it:
+//!
+//! ```text
+//!   0 seq u64 | 8 check u64 | 16 len u32 | 20 (4 bytes unused) | 24 up to 40 bytes of a short message
+//! ```
+//!
+//! `seq` is the number of the message, stored last with release: whoever loads it with acquire sees the rest. Message m lies in slot
+//! `(m - 1) % slots`, so a reader that awaits m finds m there, or m - slots (0 at first) while it is not there, or a liar.
+//! A short message moves one line from core to core and nothing else; it is put together in private staging, because a line
+//! that a reader polls would travel at each store into it.
+//!
+//! A reader frees messages by storing their count in its own ack line. The writer looks there only when it has run out of
+//! slots it knows to be free.
+//!
+//! The addresses in a link lie in mappings whose `Arc` the link holds. A slot's bytes belong to the writer until `seq` says
+//! otherwise, then to the readers until all have acknowledged.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::memory::{LaneId, RankMemory};
+use super::wait::AWAKE;
+use crate::memory::{View, ViewMut};
+use crate::plan::Readers;
 use crate::transport::{LinkFault, Message};
-use crate::types::{Rank, TransportKind};
-/// The writing end.
+use crate::types::{ChannelId, Rank, TransportKind};
+
+/// The longest message that travels inside its header line.
+pub const INLINE_BYTES: usize = 40;
+const WORDS: usize = INLINE_BYTES / 8;
+
+/// A header line as it lies in memory. All of it is written by one rank; peers read it.
+#[repr(C, align(64))]
+struct Header {
+    seq: AtomicU64,
+    check: AtomicU64,
+    len: AtomicU32,
+    unused: AtomicU32,
+    inline: [AtomicU64; WORDS],
+}
+const _: () = assert!(size_of::<Header>() == 64);
+
+/// The slots of a lane, as addresses in its writer's memory.
 #[derive(Debug)]
-pub struct Sender;
-/// The reading end.
-#[derive(Debug)]
-pub struct Receiver;
-impl Sender {
-    pub(crate) fn reserve(&mut self, _total: u32) -> Result<Option<ViewMut>, LinkFault> {
-        unreachable!()
+struct Slots {
+    headers: *const Header,
+    data: *mut u8,
+    mask: u64,
+    bytes: u32,
+    /// Keeps the addresses valid.
+    memory: Arc<RankMemory>,
+}
+
+impl Slots {
+    fn of(memory: &Arc<RankMemory>, lane: LaneId) -> Self {
+        let at = memory.layout().lane(lane);
+        assert!(at.slots.is_power_of_two());
+        let base = memory.base().as_ptr();
+        // SAFETY: a layout puts the lane inside the mapping; `RankMemory` mapped `Layout::size` bytes.
+        let (headers, data) = unsafe { (base.add(at.headers).cast(), base.add(at.data)) };
+        Self {
+            headers,
+            data,
+            mask: u64::from(at.slots - 1),
+            bytes: at.slot_bytes,
+            memory: Arc::clone(memory),
+        }
     }
-    pub(crate) fn publish(&mut self, _check: u64) {
-        unreachable!()
+    const fn count(&self) -> u64 {
+        self.mask + 1
     }
-    pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
-        unreachable!()
+    /// The header of the message after `before` others.
+    #[inline]
+    fn header(&self, before: u64) -> &Header {
+        // SAFETY: the masked index is below the number of slots; headers are 64 bytes, 64-aligned, and consist of atomics only.
+        unsafe { &*self.headers.add((before & self.mask) as usize) }
     }
-    pub(crate) fn posted(&self) -> u64 {
-        unreachable!()
-    }
-    pub(crate) fn moved(&self) -> u64 {
-        unreachable!()
-    }
-    pub(crate) fn done(&self) -> u64 {
-        unreachable!()
-    }
-    pub(crate) fn slowest(&self) -> Rank {
-        unreachable!()
-    }
-    pub(crate) fn transport(&self) -> TransportKind {
-        unreachable!()
+    /// The data of the message after `before` others.
+    #[inline]
+    fn data(&self, before: u64) -> *mut u8 {
+        // SAFETY: the masked index is below the number of slots, each of `bytes` bytes.
+        unsafe { self.data.add((before & self.mask) as usize * self.bytes as usize) }
     }
 }
-impl Receiver {
-    pub(crate) fn peek(&mut self) -> Result<Option<Message>, LinkFault> {
-        unreachable!()
+
+/// A reader, as its writer sees it.
+#[derive(Debug)]
+struct Reader {
+    /// Its ack word of the lane, and the word that says whether it sleeps; both in its memory.
+    ack: *const AtomicU64,
+    sleeping: *const AtomicU32,
+    /// Its count when last looked at.
+    done: u64,
+    memory: Arc<RankMemory>,
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub struct Sender {
+    slots: Slots,
+    posted: u64,
+    /// Messages known to be freed by all readers.
+    done: u64,
+    /// Bytes of the reserved message.
+    reserved: Option<u32>,
+    staging: Box<UnsafeCell<[u64; WORDS]>>,
+    readers: Vec<Reader>,
+    slowest: Rank,
+    fault: Option<LinkFault>,
+    transport: TransportKind,
+}
+
+// SAFETY: the addresses in it are usable from any thread, as those of the mappings it holds; an engine's lock lets one thread
+// at a time use a link.
+unsafe impl Send for Sender {}
+
+impl Sender {
+    /// The writing end of the pair lane from the rank of `own` to the rank of `to`. A lane has one writing end at a time.
+    #[must_use]
+    pub fn pair(own: &Arc<RankMemory>, channel: ChannelId, to: &Arc<RankMemory>) -> Self {
+        Self::of(own, LaneId { readers: Readers::One(to.identity().rank), channel }, std::slice::from_ref(to))
     }
-    pub(crate) fn release(&mut self) {
-        unreachable!()
+    /// The writing end of the wide lane of the rank of `own`. Panics without peers.
+    #[must_use]
+    pub fn wide(own: &Arc<RankMemory>, peers: &[Arc<RankMemory>]) -> Self {
+        Self::of(own, LaneId { readers: Readers::All, channel: ChannelId(0) }, peers)
     }
+
+    fn of(own: &Arc<RankMemory>, lane: LaneId, peers: &[Arc<RankMemory>]) -> Self {
+        let from = own.identity().rank;
+        let readers: Vec<_> = peers
+            .iter()
+            .map(|peer| Reader {
+                ack: ack_of(peer, from, lane),
+                sleeping: std::ptr::from_ref(peer.sleeping()),
+                done: 0,
+                memory: Arc::clone(peer),
+            })
+            .collect();
+        let transport = readers.iter().map(|r| r.memory.transport()).max().expect("a lane has a reader");
+        let slowest = readers[0].memory.identity().rank;
+        Self {
+            slots: Slots::of(own, lane),
+            posted: 0,
+            done: 0,
+            reserved: None,
+            staging: Box::new(UnsafeCell::new([0; WORDS])),
+            readers,
+            slowest,
+            fault: None,
+            transport,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
+        assert!(total <= self.slots.bytes, "a message of {total} bytes in slots of {}", self.slots.bytes);
+        if self.posted - self.done >= self.slots.count() || self.fault.is_some() {
+            self.look()?;
+            if self.posted - self.done >= self.slots.count() {
+                return Ok(None);
+            }
+        }
+        debug_assert!(self.reserved.is_none_or(|t| t == total), "a message changed its length");
+        self.reserved = Some(total);
+        let at = if total as usize <= INLINE_BYTES {
+            self.staging.get().cast()
+        } else {
+            self.slots.data(self.posted)
+        };
+        // SAFETY: the staging is ours, boxed, and 40 bytes long. A slot is `bytes` long, and all readers are done with its last
+        // message: nobody else touches it until `publish`.
+        Ok(Some(unsafe { ViewMut::new(at, total as usize) }))
+    }
+
+    #[inline]
+    pub(crate) fn publish(&mut self, check: u64) {
+        let total = self.reserved.take().expect("a message is reserved before it is published");
+        let header = self.slots.header(self.posted);
+        if total as usize <= INLINE_BYTES {
+            // SAFETY: the views that `reserve` gave out are no longer used once the message is published.
+            let staged = unsafe { &*self.staging.get() };
+            for (word, staged) in header.inline.iter().zip(staged).take((total as usize).div_ceil(8)) {
+                word.store(*staged, Ordering::Relaxed);
+            }
+        } else {
+            streamed_stores_done();
+        }
+        self.posted += 1;
+        header.check.store(check, Ordering::Relaxed);
+        header.len.store(total, Ordering::Relaxed);
+        header.seq.store(self.posted, Ordering::Release);
+        fence(Ordering::SeqCst);
+        for reader in &self.readers {
+            // SAFETY: the word lies in the reader's mapping, which the `Arc` beside it holds.
+            if unsafe { &*reader.sleeping }.load(Ordering::Relaxed) != AWAKE {
+                reader.memory.wake_if_asleep();
+            }
+        }
+    }
+
+    /// Looks how far the readers are.
+    #[cold]
+    fn look(&mut self) -> Result<(), LinkFault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let mut least = u64::MAX;
+        for reader in &mut self.readers {
+            // SAFETY: the word lies in the reader's mapping, which the `Arc` beside it holds.
+            let ack = unsafe { &*reader.ack }.load(Ordering::Acquire);
+            if ack < reader.done || ack > self.posted {
+                let rank = reader.memory.identity().rank;
+                let fault = LinkFault::Corrupt(format!(
+                    "rank {rank} acknowledged {ack} messages after {}, of {}",
+                    reader.done, self.posted
+                ));
+                self.fault = Some(fault.clone());
+                return Err(fault);
+            }
+            reader.done = ack;
+            if ack < least {
+                (least, self.slowest) = (ack, reader.memory.identity().rank);
+            }
+        }
+        self.done = least;
+        Ok(())
+    }
+
+    #[inline]
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
-        unreachable!()
+        self.fault.clone().map_or(Ok(false), Err)
     }
-    pub(crate) fn posted(&self) -> u64 {
-        unreachable!()
+    pub(crate) const fn posted(&self) -> u64 {
+        self.posted
     }
-    pub(crate) fn moved(&self) -> u64 {
-        unreachable!()
+    pub(crate) const fn moved(&self) -> u64 {
+        self.posted
     }
-    pub(crate) fn done(&self) -> u64 {
-        unreachable!()
+    pub(crate) const fn done(&self) -> u64 {
+        self.done
+    }
+    pub(crate) const fn slowest(&self) -> Rank {
+        self.slowest
+    }
+    pub(crate) const fn transport(&self) -> TransportKind {
+        self.transport
+    }
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct Receiver {
+    slots: Slots,
+    done: u64,
+    /// Messages seen whole: `done`, or one more once the head was peeked.
+    moved: u64,
+    head: Message,
+    ack: *const AtomicU64,
+    /// The word that says whether the writer sleeps.
+    sleeping: *const AtomicU32,
+    fault: Option<LinkFault>,
+    /// Holds the memory the ack lies in.
+    _own: Arc<RankMemory>,
+}
+
+// SAFETY: as for `Sender`.
+unsafe impl Send for Receiver {}
+
+impl Receiver {
+    /// The reading end of the pair lane from the rank of `from` to the rank of `own`. A lane has one reading end per reader.
+    #[must_use]
+    pub fn pair(own: &Arc<RankMemory>, channel: ChannelId, from: &Arc<RankMemory>) -> Self {
+        Self::of(own, LaneId { readers: Readers::One(own.identity().rank), channel }, from)
+    }
+    /// The reading end of the wide lane of the rank of `from`.
+    #[must_use]
+    pub fn wide(own: &Arc<RankMemory>, from: &Arc<RankMemory>) -> Self {
+        Self::of(own, LaneId { readers: Readers::All, channel: ChannelId(0) }, from)
+    }
+
+    fn of(own: &Arc<RankMemory>, lane: LaneId, from: &Arc<RankMemory>) -> Self {
+        Self {
+            slots: Slots::of(from, lane),
+            done: 0,
+            moved: 0,
+            head: Message { check: 0, data: View::EMPTY },
+            ack: ack_of(own, from.identity().rank, lane),
+            sleeping: std::ptr::from_ref(from.sleeping()),
+            fault: None,
+            _own: Arc::clone(own),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Result<Option<Message>, LinkFault> {
+        if self.moved > self.done {
+            return Ok(Some(self.head));
+        }
+        let header = self.slots.header(self.done);
+        let seq = header.seq.load(Ordering::Acquire);
+        if seq != self.done + 1 || self.fault.is_some() {
+            return self.absent(seq);
+        }
+        // Read once: what is checked here is what everyone gets, whatever the writer does to the header now.
+        let len = header.len.load(Ordering::Relaxed);
+        let at = if len as usize <= INLINE_BYTES {
+            std::ptr::from_ref(&header.inline).cast()
+        } else {
+            self.slots.data(self.done).cast_const()
+        };
+        if len > self.slots.bytes {
+            return self.broken(format!("{len} bytes in a slot of {}", self.slots.bytes));
+        }
+        // SAFETY: `len` bytes lie there, inside the header or the slot, in a mapping this link holds; the writer leaves them
+        // alone until `release`. A peer that does not can change the bytes, as it could before sending them.
+        let data = unsafe { View::new(at, len as usize) };
+        self.head = Message { check: header.check.load(Ordering::Relaxed), data };
+        self.moved += 1;
+        Ok(Some(self.head))
+    }
+
+    /// The awaited message is not there: either its slot still has the one before, or the writer lies.
+    fn absent(&mut self, seq: u64) -> Result<Option<Message>, LinkFault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if seq == (self.done + 1).saturating_sub(self.slots.count()) {
+            return Ok(None);
+        }
+        self.broken(format!("message {seq} where {} is awaited", self.done + 1))
+    }
+
+    #[cold]
+    fn broken(&mut self, what: String) -> Result<Option<Message>, LinkFault> {
+        let fault = LinkFault::Corrupt(what);
+        self.fault = Some(fault.clone());
+        Err(fault)
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        assert!(self.moved > self.done, "a message is peeked before it is released");
+        self.done = self.moved;
+        // SAFETY: the word lies in our own mapping, which `_own` holds. The release keeps our loads of the message before it.
+        unsafe { &*self.ack }.store(self.done, Ordering::Release);
+        fence(Ordering::SeqCst);
+        // SAFETY: the word lies in the writer's mapping, which `slots` holds.
+        if unsafe { &*self.sleeping }.load(Ordering::Relaxed) != AWAKE {
+            self.slots.memory.wake_if_asleep();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
+        self.fault.clone().map_or(Ok(false), Err)
+    }
+    pub(crate) const fn posted(&self) -> u64 {
+        self.done + self.slots.count()
+    }
+    pub(crate) const fn moved(&self) -> u64 {
+        self.moved
+    }
+    pub(crate) const fn done(&self) -> u64 {
+        self.done
     }
     pub(crate) fn transport(&self) -> TransportKind {
-        unreachable!()
+        self.slots.memory.transport()
     }
+}
+
+fn ack_of(reader: &Arc<RankMemory>, from: Rank, lane: LaneId) -> *const AtomicU64 {
+    let at = reader.layout().ack(from, lane);
+    // SAFETY: a layout puts acks inside the mapping, 64-aligned.
+    unsafe { reader.base().as_ptr().add(at).cast_const().cast() }
+}
+
+/// Keeps streaming stores into a slot, which a release store does not order, before the stores that follow.
+#[inline]
+fn streamed_stores_done() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every x86-64 processor has SFENCE.
+    unsafe {
+        core::arch::x86_64::_mm_sfence();
+    }
+}
+
+/// For tests: fills a reserved slot.
+#[cfg(test)]
+pub(super) fn store(slot: ViewMut, bytes: &[u8]) {
+    assert_eq!(slot.len(), bytes.len());
+    // SAFETY: the caller reserved the slot, of this length, and has not published it.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot.as_ptr(), bytes.len()) };
+}
+
+/// For tests: the bytes of a peeked message.
+#[cfg(test)]
+pub(super) fn load(message: &Message) -> Vec<u8> {
+    // SAFETY: the caller peeked the message and has not released it.
+    unsafe { std::slice::from_raw_parts(message.data.as_ptr(), message.data.len()) }.to_vec()
 }

@@ -1,59 +1,553 @@
-//! (stub)
-use crate::memory::ViewMut;
+//! The two ends of a lane over non-blocking TCP streams.
+//!
+//! ```text
+//!   header, little-endian:  magic u64 | number u64 | check u64 | len u32 | 36 bytes zero      then `len` bytes
+//! ```
+//!
+//! *Sender.* Message m lies in slot `m % PAIR_SLOTS`, header and payload side by side, until its last byte is in the
+//! kernel. `moved` counts those wholly there, in order; a slot is free again once it is below `moved`.
+//!
+//! *Receiver.* Each stream reads ahead into a small *stash*: headers, and small messages whole. A large payload is read
+//! into its slot, and what follows it into the stash, by one call. So a message costs one call to the kernel, large or small.
+//! A stream stops reading while the slot of its next message is not free: that fills the kernel, and then stops the writer.
+
+use std::alloc::Layout;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+
+use arrayvec::ArrayVec;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use crate::control::service::Interest;
+use crate::memory::{View, ViewMut};
+use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS};
+use crate::sys::fds::Fd;
+use crate::sys::tcp::{self, TcpInfo};
 use crate::transport::{LinkFault, Message};
 use crate::types::{Rank, TransportKind};
-/// The writing end.
+
+const HEADER: usize = 64;
+const MAGIC: u64 = u64::from_le_bytes(*b"ccl.msg1");
+const SLOTS: usize = PAIR_SLOTS as usize;
+const STRIDE: usize = HEADER + PAIR_SLOT_BYTES as usize;
+/// Bytes a stream reads ahead: a header and a message of 4 KiB.
+const STASH: usize = HEADER + 4096;
+/// The writer looks at the kernel's account of the connection once per so many refusals.
+const REFUSALS_PER_LOOK: u32 = 16;
+
+/// `PAIR_SLOTS` slots of a header and `PAIR_SLOT_BYTES`, allocated once.
 #[derive(Debug)]
-pub struct Sender;
-/// The reading end.
+struct Slots {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the allocation is owned by this value alone; views of it are bound to the promise of `View::new`.
+unsafe impl Send for Slots {}
+
+impl Slots {
+    const LAYOUT: Layout = match Layout::from_size_align(SLOTS * STRIDE, 64) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a size of a few hundred KiB fits"),
+    };
+
+    fn new() -> Self {
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { std::alloc::alloc_zeroed(Self::LAYOUT) };
+        let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(Self::LAYOUT) };
+        Self { base }
+    }
+    fn at(&self, message: u64, range: &Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= STRIDE, "{range:?} of a slot of {STRIDE}");
+        // SAFETY: slot and range are inside the allocation, by the remainder and the assertion.
+        unsafe { self.base.as_ptr().add((message % SLOTS as u64) as usize * STRIDE + range.start) }
+    }
+    fn bytes(&self, message: u64, range: Range<usize>) -> &[u8] {
+        // SAFETY: inside and initialised (zeroed at first). Slices reach only slots in the kernel's turn (published, or not
+        // yet complete), views only those in the engine's turn (reserved, or complete): never the same bytes.
+        unsafe { std::slice::from_raw_parts(self.at(message, &range), range.len()) }
+    }
+    fn bytes_mut(&mut self, message: u64, range: Range<usize>) -> &mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` keeps other slices away.
+        unsafe { std::slice::from_raw_parts_mut(self.at(message, &range), range.len()) }
+    }
+    /// The payload of a slot that is the engine's until `publish`.
+    fn fill(&mut self, message: u64, len: usize) -> ViewMut {
+        // SAFETY: nothing here touches a reserved slot's payload before it is published.
+        unsafe { ViewMut::new(self.at(message, &(HEADER..HEADER + len)), len) }
+    }
+    /// The payload of a slot that is the engine's until `release`.
+    fn read(&self, message: u64, len: usize) -> View {
+        // SAFETY: nothing here touches a complete message's slot before it is released.
+        unsafe { View::new(self.at(message, &(HEADER..HEADER + len)), len) }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed here only.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), Self::LAYOUT) }
+    }
+}
+
+/// What a refusal of the kernel means for the link.
+fn fault_of(errno: Errno) -> LinkFault {
+    match errno {
+        Errno::CONNRESET
+        | Errno::PIPE
+        | Errno::TIMEDOUT
+        | Errno::CONNABORTED
+        | Errno::HOSTUNREACH
+        | Errno::NETUNREACH
+        | Errno::NETDOWN => LinkFault::Gone,
+        other => LinkFault::System(std::io::Error::from(other).to_string()),
+    }
+}
+
 #[derive(Debug)]
-pub struct Receiver;
+struct OutStream {
+    fd: Fd,
+    /// The message whose bytes go next, and how many of them have gone.
+    next: u64,
+    gone: usize,
+    /// Refusals of the kernel in a row, and how old the reader's last answer was at the first.
+    refusals: u32,
+    since_ack_ms: u32,
+}
+
+/// The writing end of a lane.
+#[derive(Debug)]
+pub struct Sender {
+    streams: Vec<OutStream>,
+    slots: Slots,
+    lens: [u32; SLOTS],
+    reader: Rank,
+    reserved: Option<u32>,
+    posted: u64,
+    moved: u64,
+    fault: Option<LinkFault>,
+}
+
 impl Sender {
-    pub(crate) fn reserve(&mut self, _total: u32) -> Result<Option<ViewMut>, LinkFault> {
-        unreachable!()
+    /// The lane to `reader` over these connected, non-blocking streams, in order.
+    #[must_use]
+    pub fn new(streams: Vec<Fd>, reader: Rank) -> Self {
+        assert!(!streams.is_empty(), "a lane has a stream");
+        let stream = |(next, fd)| OutStream { fd, next, gone: 0, refusals: 0, since_ack_ms: 0 };
+        Self {
+            streams: (0..).zip(streams).map(stream).collect(),
+            slots: Slots::new(),
+            lens: [0; SLOTS],
+            reader,
+            reserved: None,
+            posted: 0,
+            moved: 0,
+            fault: None,
+        }
     }
-    pub(crate) fn publish(&mut self, _check: u64) {
-        unreachable!()
+
+    pub(crate) fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
+        assert!(total <= PAIR_SLOT_BYTES, "a message of {total} bytes");
+        if self.is_full() {
+            self.pump()?;
+        } else if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if self.is_full() {
+            return Ok(None);
+        }
+        self.reserved = Some(total);
+        Ok(Some(self.slots.fill(self.posted, total as usize)))
     }
+
+    pub(crate) fn publish(&mut self, check: u64) {
+        let len = self.reserved.take().expect("published what was reserved");
+        let number = self.posted;
+        let header = self.slots.bytes_mut(number, 0..HEADER);
+        header[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        header[8..16].copy_from_slice(&number.to_le_bytes());
+        header[16..24].copy_from_slice(&check.to_le_bytes());
+        header[24..28].copy_from_slice(&len.to_le_bytes());
+        self.lens[(number % SLOTS as u64) as usize] = len;
+        self.posted += 1;
+        // Straight to the kernel, unless it refused bytes before these. A fault is told by the next call that can tell it.
+        let stream = (number % self.streams.len() as u64) as usize;
+        if self.fault.is_none() && self.streams[stream].next == number {
+            let _ = self.flush(stream);
+        }
+    }
+
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
-        unreachable!()
+        let mut any = false;
+        for stream in 0..self.streams.len() {
+            if let Some(fault) = &self.fault {
+                return Err(fault.clone());
+            }
+            if self.streams[stream].next < self.posted {
+                any |= self.flush(stream)?;
+            }
+        }
+        Ok(any)
     }
-    pub(crate) fn posted(&self) -> u64 {
-        unreachable!()
+
+    pub(crate) const fn posted(&self) -> u64 {
+        self.posted
     }
-    pub(crate) fn moved(&self) -> u64 {
-        unreachable!()
+    pub(crate) const fn moved(&self) -> u64 {
+        self.moved
     }
-    pub(crate) fn done(&self) -> u64 {
-        unreachable!()
+    /// The reader's `done` does not travel back: what the kernel has, it delivers or names a fault.
+    pub(crate) const fn done(&self) -> u64 {
+        self.moved
     }
-    pub(crate) fn slowest(&self) -> Rank {
-        unreachable!()
+    pub(crate) const fn slowest(&self) -> Rank {
+        self.reader
     }
-    pub(crate) fn transport(&self) -> TransportKind {
-        unreachable!()
+    #[expect(clippy::unused_self, reason = "the seam asks the link")]
+    pub(crate) const fn transport(&self) -> TransportKind {
+        TransportKind::Socket
+    }
+
+    /// Whether published bytes wait for the kernel to take them.
+    #[must_use]
+    pub const fn blocked_in_kernel(&self) -> bool {
+        self.moved < self.posted
+    }
+    /// What to poll for while blocked in the kernel: room to write, and the reader's end.
+    pub fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
+        let blocked = self.streams.iter().filter(|stream| stream.next < self.posted);
+        blocked.map(|stream| Interest { fd: stream.fd.as_raw_fd(), read: true, write: true })
+    }
+    /// The kernel's account of each stream.
+    pub fn samples(&self) -> impl Iterator<Item = TcpInfo> + '_ {
+        self.streams.iter().filter_map(|stream| tcp::info(&stream.fd).ok())
+    }
+
+    const fn is_full(&self) -> bool {
+        self.posted >= self.moved + SLOTS as u64
+    }
+
+    /// Gives the kernel what it takes of one stream's queue. Whether it took anything.
+    fn flush(&mut self, index: usize) -> Result<bool, LinkFault> {
+        let pace = self.streams.len() as u64;
+        let stream = &mut self.streams[index];
+        let mut any = false;
+        while stream.next < self.posted {
+            let mut parts: ArrayVec<IoSlice<'_>, SLOTS> = ArrayVec::new();
+            let mut offered = 0;
+            let mut from = stream.gone;
+            for message in (stream.next..self.posted).step_by(pace as usize) {
+                let end = HEADER + self.lens[(message % SLOTS as u64) as usize] as usize;
+                parts.push(IoSlice::new(self.slots.bytes(message, from..end)));
+                offered += end - from;
+                from = 0;
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::sendmsg(&stream.fd, &parts, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(taken) => {
+                    any |= taken > 0;
+                    stream.refusals = 0;
+                    stream.gone += taken;
+                    while stream.next < self.posted {
+                        let end = HEADER + self.lens[(stream.next % SLOTS as u64) as usize] as usize;
+                        if stream.gone < end {
+                            break;
+                        }
+                        stream.gone -= end;
+                        stream.next += pace;
+                    }
+                    if taken < offered {
+                        break;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    if let Some(fault) = stream.refused() {
+                        self.fault = Some(fault.clone());
+                        return Err(fault);
+                    }
+                    break;
+                }
+                Err(errno) => {
+                    let fault = fault_of(errno);
+                    self.fault = Some(fault.clone());
+                    return Err(fault);
+                }
+            }
+        }
+        // A stream whose queue is empty stands beyond `posted`.
+        let oldest = self.streams.iter().map(|stream| stream.next).min().unwrap_or(0);
+        self.moved = oldest.min(self.posted);
+        Ok(any)
     }
 }
+
+impl OutStream {
+    /// The kernel is full: is there still somebody who will take the bytes?
+    fn refused(&mut self) -> Option<LinkFault> {
+        let mut byte = [0];
+        match rustix::net::recv(&self.fd, &mut byte, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Some(LinkFault::Gone),
+            Ok(_) => return Some(LinkFault::Corrupt("the reader of a lane sent something".into())),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) => return Some(fault_of(errno)),
+        }
+        self.refusals += 1;
+        if self.refusals % REFUSALS_PER_LOOK != 1 {
+            return None;
+        }
+        // The link has no clock, but the kernel has. A connection of Unix sockets (in tests) has no account.
+        let info = tcp::info(&self.fd).ok()?;
+        if self.refusals == 1 {
+            self.since_ack_ms = info.since_ack_ms;
+        }
+        let silence_ms = info.since_ack_ms.saturating_sub(self.since_ack_ms);
+        (info.unanswered() && u128::from(silence_ms) >= super::SILENCE.as_millis()).then_some(LinkFault::Gone)
+    }
+}
+
+/// A message on its way in.
+#[derive(Clone, Copy, Debug)]
+struct Body {
+    check: u64,
+    len: usize,
+    filled: usize,
+}
+
+#[derive(Debug)]
+struct InStream {
+    fd: Fd,
+    /// The message whose bytes come next; its header has been read if there is a body.
+    next: u64,
+    body: Option<Body>,
+    stash: Box<[u8]>,
+    /// Bytes in the stash. None while a body is incomplete.
+    stashed: usize,
+    end: Option<LinkFault>,
+}
+
+/// The reading end of a lane.
+#[derive(Debug)]
+pub struct Receiver {
+    streams: Vec<InStream>,
+    slots: Slots,
+    /// By slot: check and length of a complete message.
+    ready: [Option<(u64, usize)>; SLOTS],
+    writer: Rank,
+    moved: u64,
+    done: u64,
+    fault: Option<LinkFault>,
+}
+
 impl Receiver {
+    /// The lane from `writer` over these connected, non-blocking streams, in order.
+    #[must_use]
+    pub fn new(streams: Vec<Fd>, writer: Rank) -> Self {
+        assert!(!streams.is_empty(), "a lane has a stream");
+        let stream = |(next, fd)| InStream {
+            fd,
+            next,
+            body: None,
+            stash: vec![0; STASH].into_boxed_slice(),
+            stashed: 0,
+            end: None,
+        };
+        Self {
+            streams: (0..).zip(streams).map(stream).collect(),
+            slots: Slots::new(),
+            ready: [None; SLOTS],
+            writer,
+            moved: 0,
+            done: 0,
+            fault: None,
+        }
+    }
+
+    /// Everything that arrived whole is given before the fault that came after it.
     pub(crate) fn peek(&mut self) -> Result<Option<Message>, LinkFault> {
-        unreachable!()
+        if self.oldest().is_none() {
+            self.check_fault()?;
+            // Only the stream that has it: the others' bytes are as well off in the kernel.
+            self.read((self.done % self.streams.len() as u64) as usize, Some(self.done));
+            self.count();
+            self.check_fault()?;
+        }
+        let data = |(check, len)| Message { check, data: self.slots.read(self.done, len) };
+        Ok(self.oldest().map(data))
     }
+
     pub(crate) fn release(&mut self) {
-        unreachable!()
+        let freed = self.ready[(self.done % SLOTS as u64) as usize].take();
+        assert!(freed.is_some(), "released what was peeked");
+        self.done += 1;
     }
+
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
-        unreachable!()
+        let mut any = false;
+        for stream in 0..self.streams.len() {
+            any |= self.read(stream, None);
+        }
+        self.count();
+        self.check_fault()?;
+        Ok(any)
     }
-    pub(crate) fn posted(&self) -> u64 {
-        unreachable!()
+
+    pub(crate) const fn posted(&self) -> u64 {
+        self.done + SLOTS as u64
     }
-    pub(crate) fn moved(&self) -> u64 {
-        unreachable!()
+    pub(crate) const fn moved(&self) -> u64 {
+        self.moved
     }
-    pub(crate) fn done(&self) -> u64 {
-        unreachable!()
+    pub(crate) const fn done(&self) -> u64 {
+        self.done
     }
-    pub(crate) fn transport(&self) -> TransportKind {
-        unreachable!()
+    /// The rank at the other end.
+    #[must_use]
+    pub const fn writer(&self) -> Rank {
+        self.writer
+    }
+    #[expect(clippy::unused_self, reason = "the seam asks the link")]
+    pub(crate) const fn transport(&self) -> TransportKind {
+        TransportKind::Socket
+    }
+
+    /// What to poll for while nothing is ready: the streams that have room for their next message.
+    pub fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
+        let open = self.streams.iter().filter(|s| s.end.is_none() && s.next < self.posted());
+        open.map(|stream| Interest { fd: stream.fd.as_raw_fd(), read: true, write: false })
+    }
+    /// The kernel's account of each stream.
+    pub fn samples(&self) -> impl Iterator<Item = TcpInfo> + '_ {
+        self.streams.iter().filter_map(|stream| tcp::info(&stream.fd).ok())
+    }
+
+    fn oldest(&self) -> Option<(u64, usize)> {
+        self.ready[(self.done % SLOTS as u64) as usize]
+    }
+    fn count(&mut self) {
+        while self.moved < self.posted() && self.ready[(self.moved % SLOTS as u64) as usize].is_some() {
+            self.moved += 1;
+        }
+    }
+    /// A fault once it is due: a breach of the protocol at once, an end when the next message would have had to come after it.
+    fn check_fault(&mut self) -> Result<(), LinkFault> {
+        if self.fault.is_none() && self.oldest().is_none() {
+            let next = &self.streams[(self.done % self.streams.len() as u64) as usize];
+            let breach = |s: &&InStream| matches!(s.end, Some(LinkFault::Corrupt(_)));
+            self.fault = self.streams.iter().find(breach).unwrap_or(next).end.clone();
+        }
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// Reads one stream until the kernel has no more, there is no free slot, or message `until` is complete.
+    /// Whether anything came.
+    fn read(&mut self, index: usize, until: Option<u64>) -> bool {
+        let (bound, pace) = (self.posted(), self.streams.len() as u64);
+        let stream = &mut self.streams[index];
+        let mut any = false;
+        while stream.end.is_none() && stream.next < bound && until.is_none_or(|last| stream.next <= last) {
+            match stream.body {
+                None if stream.stashed >= HEADER => stream.begin(&mut self.slots),
+                None => match stream.receive(None) {
+                    Some(read) => any |= read,
+                    None => break,
+                },
+                Some(body) if body.filled == body.len => {
+                    self.ready[(stream.next % SLOTS as u64) as usize] = Some((body.check, body.len));
+                    stream.next += pace;
+                    stream.body = None;
+                }
+                Some(body) => {
+                    let rest = HEADER + body.filled..HEADER + body.len;
+                    match stream.receive(Some(self.slots.bytes_mut(stream.next, rest))) {
+                        Some(read) => any |= read,
+                        None => break,
+                    }
+                }
+            }
+        }
+        any
     }
 }
+
+impl InStream {
+    /// Reads into `rest` of the body, if one is given, and into the stash behind it.
+    /// `None`: the kernel has nothing now; else whether bytes came (at the end none did).
+    fn receive(&mut self, rest: Option<&mut [u8]>) -> Option<bool> {
+        let wanted = rest.as_ref().map_or(0, |rest| rest.len());
+        let mut parts: ArrayVec<IoSliceMut<'_>, 2> = rest.into_iter().map(IoSliceMut::new).collect();
+        parts.push(IoSliceMut::new(&mut self.stash[self.stashed..]));
+        match rustix::io::readv(&self.fd, &mut parts) {
+            Ok(0) => {
+                self.end = Some(LinkFault::Gone);
+                Some(false)
+            }
+            Ok(read) => {
+                if let Some(body) = &mut self.body {
+                    body.filled += read.min(wanted);
+                }
+                self.stashed += read.saturating_sub(wanted);
+                Some(true)
+            }
+            Err(Errno::INTR) => Some(false),
+            Err(Errno::AGAIN) => None,
+            Err(errno) => {
+                self.end = Some(fault_of(errno));
+                Some(false)
+            }
+        }
+    }
+
+    /// Takes the header at the front of the stash, and as much of the body as is there.
+    fn begin(&mut self, slots: &mut Slots) {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.stash[at + i]));
+        let (magic, number, check, len) = (word(0), word(8), word(16), word(24));
+        // The upper half of the last word is reserved and zero, so a longer number is caught here too.
+        let what = if magic != MAGIC {
+            Some(format!("a header begins with {magic:#018x}"))
+        } else if number != self.next {
+            Some(format!("message {number} stands where {} is due", self.next))
+        } else if len > u64::from(PAIR_SLOT_BYTES) {
+            Some(format!("message {number} claims {len:#x} bytes of at most {PAIR_SLOT_BYTES:#x}"))
+        } else if self.stash[32..HEADER].iter().any(|&byte| byte != 0) {
+            Some(format!("message {number} has reserved bytes set"))
+        } else {
+            None
+        };
+        if let Some(what) = what {
+            self.end = Some(LinkFault::Corrupt(what));
+            return;
+        }
+        let len = len as usize;
+        let filled = len.min(self.stashed - HEADER);
+        slots
+            .bytes_mut(self.next, HEADER..HEADER + filled)
+            .copy_from_slice(&self.stash[HEADER..HEADER + filled]);
+        self.stash.copy_within(HEADER + filled..self.stashed, 0);
+        self.stashed -= HEADER + filled;
+        self.body = Some(Body { check, len, filled });
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod test_bytes {
+    use super::{View, ViewMut};
+
+    /// Fills a reserved slot.
+    pub(crate) fn fill(view: ViewMut, bytes: &[u8]) {
+        assert_eq!(view.len(), bytes.len());
+        // SAFETY: tests call it between `reserve` and `publish`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), view.as_ptr(), bytes.len()) }
+    }
+
+    /// The bytes of a complete message.
+    pub(crate) fn bytes_of(view: View) -> Vec<u8> {
+        // SAFETY: tests call it between `peek` and `release`.
+        unsafe { std::slice::from_raw_parts(view.as_ptr(), view.len()) }.to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,39 @@
+# One command each, after a clone on a fresh Debian 12 with Rust 1.88 or newer.
+#
+#   make demo    trains on 4 ranks of two emulated hosts and finds the straggler nobody was told of (under 2 minutes)
+#   make test    every test at its CI size
+#   make bench   what observing costs, and ours beside Open MPI
+#   make soak    the same tests at their long size (hours, by hand)
+#   make fuzz    the property tests with many more cases (hours, by hand)
+#   make ci      all that a change must pass
+#
+# scripts/setup installs the missing Debian packages of the target and says so, or prints the line to run and ends with 2.
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.PHONY: demo test bench soak fuzz ci
+
+demo:
+	@scripts/setup demo
+	cargo build --release --locked -p ccl-examples -p ccl-inspect --bins
+	cargo run --release --locked --quiet -p ccl-examples --bin demo
+
+test:
+	@scripts/setup test
+	scripts/test
+
+bench:
+	@scripts/setup bench
+	cargo build --release --locked --workspace --bins
+	cargo run --release --locked --quiet -p ccl-tests --bin bench
+
+soak:
+	@scripts/setup soak
+	TEST_SIZE=long scripts/test --release
+
+fuzz:
+	@scripts/setup fuzz
+	TEST_SIZE=long PROPTEST_CASES=200000 scripts/test --release --lib
+
+ci:
+	.ci/run

@@ -1,0 +1,83 @@
+//! What the kernel says about processes: pids across namespaces, the processors allowed, forks in tests.
+
+/// How many processors this process may use: its affinity mask and its control group's quota, at least 1.
+#[must_use]
+pub fn allowed_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The pids of process `pid` (`None`: this one) in its own namespaces, from the one of the /proc that is mounted here to the
+/// innermost. `None` if there is no such process or the kernel does not say.
+#[must_use]
+pub fn namespace_pids(pid: Option<u32>) -> Option<Vec<u32>> {
+    let who = pid.map_or_else(|| "self".to_string(), |pid| pid.to_string());
+    parse_namespace_pids(&std::fs::read_to_string(format!("/proc/{who}/status")).ok()?)
+}
+
+fn parse_namespace_pids(status: &str) -> Option<Vec<u32>> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let pids: Option<Vec<u32>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
+    pids.filter(|pids| !pids.is_empty())
+}
+
+/// Runs `work` in a forked child and returns its status; `None` if a signal ended it. The child must not need locks that
+/// other threads may hold.
+#[cfg(test)]
+#[cfg(not(miri))]
+pub(crate) fn in_fork(work: impl FnOnce() -> i32) -> Option<i32> {
+    wait(fork(work))
+}
+
+/// Forks a child that runs `work` and leaves with its status; returns the child's pid.
+#[cfg(test)]
+#[cfg(not(miri))]
+pub(crate) fn fork(work: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs `work` and leaves without returning into the test harness. It has one thread; glibc makes
+    // its allocator usable in it, and `work` takes no other lock.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0, "fork refused");
+        if pid == 0 {
+            let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(101);
+            libc::_exit(status);
+        }
+        pid
+    }
+}
+
+/// Waits for a child; its status, or `None` if a signal ended it.
+#[cfg(test)]
+#[cfg(not(miri))]
+pub(crate) fn wait(pid: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the result.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
+}
+
+/// Kills a child, as nobody can prevent.
+#[cfg(test)]
+#[cfg(not(miri))]
+pub(crate) fn kill(pid: i32) {
+    // SAFETY: kill(2) takes no memory.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespace_pids_end_with_the_one_the_process_sees_itself() {
+        assert_eq!(parse_namespace_pids("Name:\tx\nNSpid:\t4711\t12\t1\n"), Some(vec![4711, 12, 1]));
+        assert_eq!(parse_namespace_pids("NSpid:\t\n"), None);
+        assert_eq!(parse_namespace_pids("Name:\tx\n"), None);
+        #[cfg(not(miri))]
+        assert_eq!(namespace_pids(None).and_then(|pids| pids.last().copied()), Some(std::process::id()));
+    }
+
+    #[test]
+    fn at_least_one_processor_is_allowed() {
+        assert!(allowed_cpus() >= 1);
+    }
+}

@@ -1,0 +1,284 @@
+//! Memory that processes share: sealed memfds, mappings, and the record lock that tells whether an owner lives.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What keeps a memfd from shrinking under its readers (a SIGBUS) and from growing over its budget.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// A memfd of `len` zero bytes whose length nobody can change. Sparse: pages cost memory once they are written.
+///
+/// # Errors
+/// `System` if the kernel refuses.
+pub fn sealed_memfd(name: &str, len: u64) -> Result<OwnedFd> {
+    let refuse = |e: Errno| Error::system(format!("making a memfd of {len} bytes"), e);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create(name, flags).map_err(refuse)?;
+    rustix::fs::ftruncate(&fd, len).map_err(refuse)?;
+    rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL).map_err(refuse)?;
+    Ok(fd)
+}
+
+/// Refuses a descriptor that is no memfd of exactly `len` bytes that nobody can shrink: mapping it could end in SIGBUS.
+///
+/// # Errors
+/// `Usage` naming what is wrong with it.
+pub fn check_sealed(fd: impl AsFd, len: u64) -> Result<()> {
+    let refuse =
+        |what: String| Err(Error::new(ErrorKind::Usage, format!("a peer's memory is refused: {what}")));
+    match rustix::fs::fcntl_get_seals(&fd) {
+        Ok(seals) if seals.contains(SEALS) => {}
+        Ok(seals) => return refuse(format!("its length is not sealed ({seals:?})")),
+        Err(e) => return refuse(format!("it is no memfd ({e})")),
+    }
+    match rustix::fs::fstat(&fd) {
+        Ok(stat) if stat.st_size as u64 == len => Ok(()),
+        Ok(stat) => refuse(format!("it has {} bytes, not {len}", stat.st_size)),
+        Err(e) => refuse(e.to_string()),
+    }
+}
+
+/// Whether a mapping may be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Loads only.
+    Read,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// A range of memory that others may read and write at any time: a mapping of a file from its beginning, or fresh zero bytes
+/// of this process. It is read and written through atomics and raw pointers only, and given back when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range of the process, usable from any thread; `Mapping` itself gives out only its
+// addresses and atomics in it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a file.
+    ///
+    /// # Errors
+    /// `System` if the kernel refuses, as it does for no bytes.
+    pub fn new(fd: impl AsFd, len: usize, access: Access) -> Result<Self> {
+        let prot = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: the kernel chooses a free range, so no memory in use is replaced.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) };
+        Self::mapped(base, len)
+    }
+
+    /// Fresh zero bytes of this process, page-aligned. They cost memory once they are written.
+    ///
+    /// # Errors
+    /// `System` if there is no room.
+    #[cfg(not(miri))]
+    pub fn private(len: usize) -> Result<Self> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a free range, so no memory in use is replaced.
+        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE) };
+        Self::mapped(base, len)
+    }
+
+    /// The same from the allocator, for miri: it cannot map.
+    #[cfg(miri)]
+    pub fn private(len: usize) -> Result<Self> {
+        let layout = std::alloc::Layout::from_size_align(len, 4096).map_err(std::io::Error::other);
+        let layout = layout.map_err(|e| Error::system("allocating", e))?;
+        // SAFETY: callers ask for more than no bytes.
+        Self::mapped(Ok(unsafe { std::alloc::alloc_zeroed(layout) }.cast()), len)
+    }
+
+    fn mapped(base: rustix::io::Result<*mut std::ffi::c_void>, len: usize) -> Result<Self> {
+        let base = base.and_then(|base| NonNull::new(base.cast()).ok_or(Errno::NOMEM));
+        base.map(|base| Self { base, len }).map_err(|e| Error::system(format!("mapping {len} bytes"), e))
+    }
+
+    /// The first byte; page-aligned.
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    /// The number of bytes; never 0.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "never empty")]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+    /// The word at byte `at`. Panics if that is not inside or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u64_at(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at <= self.len - 8, "no word at {at} of {} bytes", self.len);
+        // SAFETY: inside the range and aligned, by the assertion and the page-aligned base; it lives as long as `self`, and
+        // is accessed atomically by everyone.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
+    }
+    /// The half word at byte `at`. Panics if that is not inside or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn u32_at(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at <= self.len - 4, "no word at {at} of {} bytes", self.len);
+        // SAFETY: as in `u64_at`.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(at).cast()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped exactly this range, and whoever uses addresses in it keeps the `Mapping` alive.
+        #[cfg(not(miri))]
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        // SAFETY: under miri `private` allocated it with this very layout.
+        #[cfg(miri)]
+        unsafe {
+            std::alloc::dealloc(
+                self.base.as_ptr(),
+                std::alloc::Layout::from_size_align_unchecked(self.len, 4096),
+            );
+        }
+    }
+}
+
+/// Who holds the record lock on byte 0 of a file, as seen from this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// Nobody: the owner is dead or has closed it. Also the answer for a lock of this very process.
+    None,
+    /// A process. Its pid is not known where the lock was taken in a pid namespace that is not seen from here.
+    Alive(Option<u32>),
+}
+
+/// Takes the record lock on byte 0. The kernel frees it when this process dies, even if a forked child lives on, and when
+/// this process closes ANY descriptor of the file: so the process must have only the one, and must never open or receive it again.
+///
+/// # Errors
+/// `System` if another process holds it or the file system has no locks.
+pub fn lock_alive(fd: impl AsFd) -> Result<()> {
+    let mut lock = whole_lock(libc::F_WRLCK);
+    record_lock(fd.as_fd(), libc::F_SETLK, &mut lock).map_err(|e| Error::system("taking the alive lock", e))
+}
+
+/// Looks at the record lock on byte 0.
+///
+/// # Errors
+/// `System` if the descriptor cannot be asked.
+pub fn owner(fd: impl AsFd) -> Result<Owner> {
+    let mut lock = whole_lock(libc::F_WRLCK);
+    record_lock(fd.as_fd(), libc::F_GETLK, &mut lock)
+        .map_err(|e| Error::system("reading the alive lock", e))?;
+    if lock.l_type == libc::F_UNLCK as libc::c_short {
+        return Ok(Owner::None);
+    }
+    Ok(Owner::Alive(u32::try_from(lock.l_pid).ok().filter(|&pid| pid > 0)))
+}
+
+fn whole_lock(kind: libc::c_int) -> libc::flock {
+    // SAFETY: `flock` is a plain struct of integers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_len = 1;
+    lock
+}
+
+fn record_lock(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> std::io::Result<()> {
+    // SAFETY: the descriptor is open and `lock` is a valid struct, which F_GETLK overwrites.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), command, std::ptr::from_mut(lock)) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::sys::process;
+
+    #[test]
+    fn a_sealed_memfd_keeps_its_length_and_others_are_refused() {
+        let fd = sealed_memfd("ccl-test", 8192).unwrap();
+        check_sealed(&fd, 8192).unwrap();
+        assert!(rustix::fs::ftruncate(&fd, 4096).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 16384).is_err());
+        assert!(check_sealed(&fd, 4096).unwrap_err().to_string().contains("8192 bytes, not 4096"));
+        let open = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&open, 8192).unwrap();
+        assert!(check_sealed(&open, 8192).unwrap_err().to_string().contains("not sealed"));
+        let file = tempfile::tempfile().unwrap();
+        assert!(check_sealed(&file, 0).is_err());
+        assert!(
+            check_sealed(std::fs::File::open("/dev/null").unwrap(), 0)
+                .unwrap_err()
+                .to_string()
+                .contains("no memfd")
+        );
+    }
+
+    #[test]
+    fn a_mapping_is_shared() {
+        let fd = sealed_memfd("ccl-test", 4096).unwrap();
+        let (a, b) = (
+            Mapping::new(&fd, 4096, Access::ReadWrite).unwrap(),
+            Mapping::new(&fd, 4096, Access::Read).unwrap(),
+        );
+        a.u64_at(104).store(7 << 32, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(b.u32_at(108).load(std::sync::atomic::Ordering::Relaxed), 7);
+        assert!(Mapping::new(&fd, 0, Access::Read).is_err());
+    }
+
+    /// The rules of record locks that the rest relies on.
+    #[test]
+    fn the_alive_lock_shows_through_a_peers_descriptor_and_falls_with_any_descriptor_of_the_owner() {
+        let fd = sealed_memfd("ccl-test", 4096).unwrap();
+        let (to_child, from_parent) = rustix::pipe::pipe().unwrap();
+        let (to_parent, from_child) = rustix::pipe::pipe().unwrap();
+        let say = |fd: &OwnedFd| rustix::io::write(fd, b"x").unwrap();
+        let hear = |fd: &OwnedFd| rustix::io::read(fd, &mut [0; 1]).unwrap();
+        let pid = process::fork(|| {
+            lock_alive(&fd).unwrap();
+            say(&from_child);
+            hear(&to_child);
+            // A second descriptor of the same file, opened and closed: the lock is gone though `fd` is open.
+            drop(std::fs::File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap());
+            say(&from_child);
+            hear(&to_child);
+            lock_alive(&fd).unwrap();
+            // A duplicate that only dies with its process does no harm.
+            let _grandchild = process::fork(|| hear(&to_child) as i32);
+            say(&from_child);
+            hear(&to_child);
+            0
+        });
+        hear(&to_parent);
+        assert_eq!(owner(&fd).unwrap(), Owner::Alive(Some(pid as u32)));
+        assert!(lock_alive(&fd).is_err());
+        say(&from_parent);
+        hear(&to_parent);
+        assert_eq!(owner(&fd).unwrap(), Owner::None);
+        say(&from_parent);
+        hear(&to_parent);
+        assert_eq!(owner(&fd).unwrap(), Owner::Alive(Some(pid as u32)));
+        // Killed while its own forked child, which inherited the descriptor, lives on.
+        process::kill(pid);
+        assert_eq!(process::wait(pid), None);
+        assert_eq!(owner(&fd).unwrap(), Owner::None);
+        say(&from_parent);
+    }
+}

@@ -1,0 +1,250 @@
+//! Unix sockets: names, streams, who is at the other end, and passing descriptors. Nothing here blocks.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
+};
+
+use super::fds::Fd;
+
+/// The name of a listener.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Name<'a> {
+    /// In the abstract space of a network namespace; gone with its socket.
+    Abstract(&'a str),
+    /// In the file system, of any length.
+    Path(&'a Path),
+}
+
+impl Name<'_> {
+    /// The address, and what must stay open while it is used: a path that is too long for an address is named through its folder.
+    fn address(self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
+        let path = match self {
+            Self::Abstract(name) => return Ok((SocketAddrUnix::new_abstract_name(name.as_bytes())?, None)),
+            Self::Path(path) => path,
+        };
+        match (SocketAddrUnix::new(path), path.parent(), path.file_name()) {
+            (Err(rustix::io::Errno::NAMETOOLONG), Some(folder), Some(file)) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+                let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(file);
+                Ok((SocketAddrUnix::new(short)?, Some(folder)))
+            }
+            (address, ..) => Ok((address?, None)),
+        }
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Listens at `name`.
+///
+/// # Errors
+/// What the kernel says; `AddrInUse` where something has that name.
+pub fn listen(name: Name<'_>) -> io::Result<Fd> {
+    let (address, _folder) = name.address()?;
+    let socket = socket()?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(Fd::new(socket))
+}
+
+/// The next connection of a listener, if there is one.
+///
+/// # Errors
+/// What the kernel says, as of too many open files.
+pub fn accept(listener: impl AsFd) -> io::Result<Option<Stream>> {
+    use rustix::io::Errno;
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(fd) => Ok(Some(Stream(Fd::new(fd)))),
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Connects to the listener at `name`.
+///
+/// # Errors
+/// What the kernel says; `WouldBlock` while the listener's queue is full.
+pub fn connect(name: Name<'_>) -> io::Result<Stream> {
+    let (address, _folder) = name.address()?;
+    let socket = socket()?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(Stream(Fd::new(socket)))
+}
+
+/// A connected stream that does not block, and that a forked child closes.
+#[derive(Debug)]
+pub struct Stream(Fd);
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, bytes)?)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Not write(2): a peer that has gone must not become a SIGPIPE.
+        Ok(rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The most descriptors in one message.
+pub const MAX_PASSED: usize = 4;
+
+/// Sends `bytes` with descriptors attached; returns how many bytes went. The descriptors go with the first byte.
+/// The kernel takes its own reference: nothing is duplicated in this process, so no record lock falls.
+///
+/// # Errors
+/// What the kernel says; `WouldBlock` on a full non-blocking socket.
+pub fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    assert!(fds.len() <= MAX_PASSED, "{} descriptors in one message", fds.len());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(
+            control.push(SendAncillaryMessage::ScmRights(fds)),
+            "the space holds {MAX_PASSED} descriptors"
+        );
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+}
+
+/// Receives up to `bytes.len()` bytes, and the descriptors that came with them, onto `fds`. 0 bytes: the peer has closed.
+///
+/// # Errors
+/// What the kernel says; `WouldBlock` if nothing is there; `InvalidData` if more descriptors came than a message may carry.
+pub fn recv_with(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            fds.extend(passed);
+        }
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors in a message"));
+    }
+    Ok(got.bytes)
+}
+
+/// The effective user at the other end when it connected or listened.
+///
+/// # Errors
+/// What the kernel says.
+pub fn peer_uid(socket: impl AsFd) -> io::Result<u32> {
+    // Not rustix's call: its pid type has no 0, which the kernel says for a peer of an unseen pid namespace.
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the buffer is a `ucred` of `len` bytes, all of whose bit patterns are values.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut who).cast(),
+            &raw mut len,
+        )
+    };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(who.uid) }
+}
+
+/// The uid that the kernel shows for every user that is not mapped in this namespace: it tells nobody apart.
+const OVERFLOW_UID: u32 = 65534;
+
+/// Whether a peer with this uid may talk to this process: the same user, or root.
+#[must_use]
+pub fn may_talk(uid: u32) -> bool {
+    uid != OVERFLOW_UID && (uid == 0 || uid == rustix::process::geteuid().as_raw())
+}
+
+/// Whether the other end has closed or died: end of file, without taking a byte.
+#[must_use]
+pub fn at_end(socket: impl AsFd) -> bool {
+    let mut byte = [0u8; 1];
+    match rustix::net::recv(socket, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, n)) => n == 0,
+        Err(e) => !matches!(e, rustix::io::Errno::AGAIN | rustix::io::Errno::INTR),
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn descriptors_travel_with_the_first_byte_and_close_on_exec() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut fds = Vec::new();
+        let mut bytes = [0; 8];
+        assert_eq!(recv_with(&b, &mut bytes, &mut fds).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(send_with(&a, b"ab", &[null.as_fd(), null.as_fd()]).unwrap(), 2);
+        assert_eq!(recv_with(&b, &mut bytes[..1], &mut fds).unwrap(), 1);
+        assert_eq!(fds.len(), 2);
+        assert!(rustix::io::fcntl_getfd(&fds[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        assert_eq!(recv_with(&b, &mut bytes, &mut fds).unwrap(), 1);
+        assert_eq!(fds.len(), 2);
+        assert!(!at_end(&b));
+        drop(a);
+        assert!(at_end(&b));
+        assert_eq!(recv_with(&b, &mut bytes, &mut fds).unwrap(), 0);
+    }
+
+    #[test]
+    fn names_of_any_length_are_listened_at_and_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("d".repeat(150));
+        std::fs::create_dir(&long).unwrap();
+        let unique = format!("ccl-test-{}", std::process::id());
+        for name in
+            [Name::Abstract(&unique), Name::Path(&folder.path().join("s")), Name::Path(&long.join("s"))]
+        {
+            assert!(connect(name).is_err());
+            let listener = listen(name).unwrap();
+            assert_eq!(listen(name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert!(accept(&listener).unwrap().is_none());
+            let mut connected = connect(name).unwrap();
+            let mut accepted = accept(&listener).unwrap().unwrap();
+            assert_eq!(connected.write(b"hi").unwrap(), 2);
+            let mut bytes = [0; 4];
+            assert_eq!(accepted.read(&mut bytes).unwrap(), 2);
+            assert_eq!(accepted.read(&mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            drop(connected);
+            assert_eq!(accepted.read(&mut bytes).unwrap(), 0);
+            assert!(accepted.write(b"gone").is_err());
+        }
+    }
+
+    #[test]
+    fn a_peer_of_this_process_is_this_user_and_nobody_is_nobody() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        assert_eq!(peer_uid(&a).unwrap(), rustix::process::geteuid().as_raw());
+        assert!(may_talk(peer_uid(&a).unwrap()));
+        assert!(may_talk(0));
+        assert!(!may_talk(65534));
+    }
+}

@@ -1,0 +1,526 @@
+//! The memory of one rank: what it tells its local peers, and the lanes it writes.
+//!
+//! ```text
+//!   | identity | poison | sleeping | descriptor |  acks: one line per lane this rank READS
+//!   | headers of the wide lane | headers of the pair lanes | data of the wide lane | data of the pair lanes |
+//! ```
+//!
+//! A message lies in the memory of its writer; readers look at the slot's header there. How far a reader is, it writes into its
+//! own memory (its *ack line* of the lane), where the writer looks when it has run out of slots. So every line has one
+//! writer, except `sleeping`, which whoever wakes the rank clears.
+//!
+//! Where things lie is a pure function of the number of ranks and channels. The file is sparse: a lane nobody uses costs
+//! nothing. Zero bytes are an empty lane. Everything a peer wrote is hostile until checked: identity and length when it is
+//! mapped, headers and acks at each look.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::wait;
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS, Readers, WIDE_SLOT_BYTES, WIDE_SLOTS};
+use crate::sys::fds::{Doorbell, Fd};
+use crate::sys::shared::{self, Access, Mapping, Owner};
+use crate::types::{ChannelId, CommId, Rank, TransportKind};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"cclRANK\x01");
+/// Raised when anything below changes its place or meaning.
+const VERSION: u64 = 1;
+/// The sizes of slots, which peers must agree on.
+const SLOTS: u64 = (WIDE_SLOTS as u64) << 56
+    | (PAIR_SLOTS as u64) << 48
+    | (WIDE_SLOT_BYTES as u64 / 64) << 24
+    | (PAIR_SLOT_BYTES as u64 / 64);
+
+const LINE: usize = 64;
+const PAGE: usize = 4096;
+
+const AT_MAGIC: usize = 0;
+const AT_IDENTITY: usize = 8;
+const AT_POISON: usize = LINE;
+const AT_SLEEPING: usize = 2 * LINE;
+const AT_LATCH: usize = 3 * LINE;
+const AT_DESCRIPTOR: usize = 3 * LINE + 8;
+const AT_ACKS: usize = 8 * LINE;
+
+/// A lane of one writer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct LaneId {
+    /// Who reads it.
+    pub readers: Readers,
+    /// Its channel; a wide lane exists on channel 0 only.
+    pub channel: ChannelId,
+}
+
+/// Where a lane lies in its writer's memory, in bytes from the beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaneAt {
+    /// The header lines, one per slot.
+    pub headers: usize,
+    /// The data of slot 0; the others follow.
+    pub data: usize,
+    /// Slots; a power of two.
+    pub slots: u32,
+    /// Bytes per slot.
+    pub slot_bytes: u32,
+}
+
+/// Where everything lies in the memory of any rank of a communicator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    nranks: usize,
+    channels: usize,
+    wide_headers: usize,
+    pair_headers: usize,
+    wide_data: usize,
+    pair_data: usize,
+    size: usize,
+}
+
+impl Layout {
+    /// The layout for that many ranks, with this many channels of collectives and one more for send and receive.
+    ///
+    /// # Errors
+    /// `Usage` if that does not fit into half of the address space.
+    pub fn new(nranks: u32, channels: u16) -> Result<Self> {
+        Self::checked(nranks as usize, usize::from(channels)).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Usage,
+                format!("{nranks} ranks with {channels} channels need more shared memory than can be mapped"),
+            )
+        })
+    }
+
+    fn checked(nranks: usize, channels: usize) -> Option<Self> {
+        let pairs = nranks.checked_mul(channels.checked_add(1)?)?;
+        let acks = nranks.checked_mul(channels.checked_add(2)?)?.checked_mul(LINE)?;
+        let wide_headers = AT_ACKS.checked_add(acks)?;
+        let pair_headers = wide_headers.checked_add(WIDE_SLOTS as usize * LINE)?;
+        let headers_end = pair_headers.checked_add(pairs.checked_mul(PAIR_SLOTS as usize * LINE)?)?;
+        let wide_data = headers_end.checked_next_multiple_of(PAGE)?;
+        let pair_data = wide_data.checked_add(WIDE_SLOTS as usize * WIDE_SLOT_BYTES as usize)?;
+        let pair_bytes = PAIR_SLOTS as usize * PAIR_SLOT_BYTES as usize;
+        let size = pair_data.checked_add(pairs.checked_mul(pair_bytes)?)?;
+        (size <= isize::MAX as usize / 2).then_some(Self {
+            nranks,
+            channels,
+            wide_headers,
+            pair_headers,
+            wide_data,
+            pair_data,
+            size,
+        })
+    }
+
+    /// Bytes of the whole.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The place of a pair lane among those to one peer. Panics if there is no such channel.
+    fn channel(&self, channel: ChannelId) -> usize {
+        let at = if channel == ChannelId::P2P { self.channels } else { usize::from(channel.0) };
+        assert!(at < self.channels || channel == ChannelId::P2P, "channel {channel} of {}", self.channels);
+        at
+    }
+
+    /// Where a lane lies in its writer's memory. Panics if there is no such rank or channel.
+    #[must_use]
+    pub fn lane(&self, lane: LaneId) -> LaneAt {
+        match lane.readers {
+            Readers::All => LaneAt {
+                headers: self.wide_headers,
+                data: self.wide_data,
+                slots: WIDE_SLOTS,
+                slot_bytes: WIDE_SLOT_BYTES,
+            },
+            Readers::One(to) => {
+                assert!(to.index() < self.nranks, "rank {to} of {}", self.nranks);
+                let pair = to.index() * (self.channels + 1) + self.channel(lane.channel);
+                LaneAt {
+                    headers: self.pair_headers + pair * PAIR_SLOTS as usize * LINE,
+                    data: self.pair_data + pair * PAIR_SLOTS as usize * PAIR_SLOT_BYTES as usize,
+                    slots: PAIR_SLOTS,
+                    slot_bytes: PAIR_SLOT_BYTES,
+                }
+            }
+        }
+    }
+
+    /// Where a reader acknowledges the messages of a lane of `from`. Panics if there is no such rank or channel.
+    #[must_use]
+    pub fn ack(&self, from: Rank, lane: LaneId) -> usize {
+        assert!(from.index() < self.nranks, "rank {from} of {}", self.nranks);
+        let at = match lane.readers {
+            Readers::All => 0,
+            Readers::One(_) => 1 + self.channel(lane.channel),
+        };
+        AT_ACKS + (from.index() * (self.channels + 2) + at) * LINE
+    }
+}
+
+/// Whose memory it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The communicator.
+    pub comm: CommId,
+    /// The rank.
+    pub rank: Rank,
+}
+
+/// The memory of one rank: its own, or a peer's.
+pub struct RankMemory {
+    identity: Identity,
+    layout: Layout,
+    mapping: Mapping,
+    /// The one descriptor of the file. Of an own file no other may ever be opened here: it holds the alive lock.
+    memfd: Option<Fd>,
+    doorbell: Option<Doorbell>,
+    transport: TransportKind,
+}
+
+impl fmt::Debug for RankMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RankMemory({} rank {}, {})", self.identity.comm, self.identity.rank, self.transport)
+    }
+}
+
+impl RankMemory {
+    /// Makes this rank's memory as a file that peers in other processes can map, and takes its alive lock. `bell`: whether
+    /// the rank will ever sleep on sockets too, and so needs a doorbell.
+    ///
+    /// # Errors
+    /// `System` if the kernel refuses.
+    pub fn shared(identity: Identity, layout: Layout, bell: bool) -> Result<Arc<Self>> {
+        let fd =
+            shared::sealed_memfd(&format!("ccl-{}-{}", identity.comm, identity.rank), layout.size as u64)?;
+        let mapping = Mapping::new(&fd, layout.size, Access::ReadWrite)?;
+        shared::lock_alive(&fd)?;
+        Self::own(identity, layout, mapping, Some(Fd::new(fd)), bell)
+    }
+
+    /// Makes this rank's memory for peers in this process only.
+    ///
+    /// # Errors
+    /// `System` if the kernel refuses.
+    pub fn private(identity: Identity, layout: Layout, bell: bool) -> Result<Arc<Self>> {
+        Self::own(identity, layout, Mapping::private(layout.size)?, None, bell)
+    }
+
+    fn own(
+        identity: Identity,
+        layout: Layout,
+        mapping: Mapping,
+        memfd: Option<Fd>,
+        bell: bool,
+    ) -> Result<Arc<Self>> {
+        let doorbell = if bell { Some(Doorbell::new()?) } else { None };
+        let made = Self { identity, layout, mapping, memfd, doorbell, transport: TransportKind::Direct };
+        for (at, word) in made.identity_words().into_iter().enumerate() {
+            made.mapping.u64_at(AT_IDENTITY + 8 * at).store(word, Ordering::Relaxed);
+        }
+        made.mapping.u64_at(AT_MAGIC).store(MAGIC, Ordering::Release);
+        Ok(Arc::new(made))
+    }
+
+    /// Maps a peer's memory, as received from it, if it is what it should be.
+    ///
+    /// # Errors
+    /// `Usage` naming what is wrong with it, `System` if the kernel refuses.
+    pub fn of_peer(
+        identity: Identity,
+        layout: Layout,
+        memfd: OwnedFd,
+        doorbell: Option<OwnedFd>,
+    ) -> Result<Arc<Self>> {
+        shared::check_sealed(&memfd, layout.size as u64).map_err(|e| e.with_peer(identity.rank))?;
+        let mapping = Mapping::new(&memfd, layout.size, Access::ReadWrite)?;
+        let doorbell = doorbell.map(Doorbell::received).transpose()?;
+        let memfd = Some(Fd::new(memfd));
+        let made = Self { identity, layout, mapping, memfd, doorbell, transport: TransportKind::Shm };
+        let magic = made.mapping.u64_at(AT_MAGIC).load(Ordering::Acquire);
+        let found: [u64; 6] =
+            std::array::from_fn(|at| made.mapping.u64_at(AT_IDENTITY + 8 * at).load(Ordering::Relaxed));
+        if magic != MAGIC || found != made.identity_words() {
+            let what = format!(
+                "a peer's memory says {magic:x} {found:x?}, not {MAGIC:x} {:x?}",
+                made.identity_words()
+            );
+            return Err(Error::new(ErrorKind::Usage, what)
+                .with_peer(identity.rank)
+                .hint("run the same version of ccl with the same settings on all ranks"));
+        }
+        Ok(Arc::new(made))
+    }
+
+    fn identity_words(&self) -> [u64; 6] {
+        [
+            VERSION,
+            self.identity.comm.0,
+            u64::from(self.identity.rank.0),
+            self.layout.nranks as u64,
+            self.layout.channels as u64,
+            SLOTS,
+        ]
+    }
+
+    /// Whose memory it is.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        self.identity
+    }
+    /// Where things lie in it.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
+    }
+    /// `Shm` if it was mapped from another process, else `Direct`.
+    #[must_use]
+    pub const fn transport(&self) -> TransportKind {
+        self.transport
+    }
+    /// The descriptor to hand to a peer in another process. It must be sent as it is: were it duplicated and the duplicate
+    /// closed, the alive lock would fall.
+    #[must_use]
+    pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
+        self.memfd.as_ref().map(AsFd::as_fd)
+    }
+    /// What wakes the rank while it sleeps on sockets too.
+    #[must_use]
+    pub const fn doorbell(&self) -> Option<&Doorbell> {
+        self.doorbell.as_ref()
+    }
+
+    /// The poison word: 0 while all is well. What other values mean is for those who write it to say.
+    #[inline]
+    #[must_use]
+    pub fn poison(&self) -> u64 {
+        self.mapping.u64_at(AT_POISON).load(Ordering::Acquire)
+    }
+    /// Sets the poison word if it is still 0, and wakes the rank. Whether this was the first.
+    pub fn set_poison(&self, why: u64) -> bool {
+        let word = self.mapping.u64_at(AT_POISON);
+        let first = word.compare_exchange(0, why, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        self.wake_if_asleep();
+        first
+    }
+
+    /// Says what this rank is called upon to do now. Written by its driver only.
+    pub fn set_descriptor(&self, words: [u64; 4]) {
+        let latch = self.mapping.u64_at(AT_LATCH);
+        let next = latch.load(Ordering::Relaxed).wrapping_add(1);
+        // Two copies: the older one is overwritten while the latch points to the newer. The fence keeps these stores behind
+        // the latch's last one, so that a reader who sees any of them sees the latch moved too.
+        fence(Ordering::Release);
+        for (at, word) in words.into_iter().enumerate() {
+            self.copy(next, at).store(word, Ordering::Relaxed);
+        }
+        latch.store(next, Ordering::Release);
+    }
+    /// What the rank last said with `set_descriptor`; `None` if it never did, or says new things faster than they can be read.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<[u64; 4]> {
+        let latch = self.mapping.u64_at(AT_LATCH);
+        for _ in 0..100 {
+            let now = latch.load(Ordering::Acquire);
+            if now == 0 {
+                return None;
+            }
+            let words = std::array::from_fn(|at| self.copy(now, at).load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if latch.load(Ordering::Relaxed) == now {
+                return Some(words);
+            }
+        }
+        None
+    }
+    fn copy(&self, latch: u64, at: usize) -> &AtomicU64 {
+        self.mapping.u64_at(AT_DESCRIPTOR + 32 * (latch % 2) as usize + 8 * at)
+    }
+
+    /// The word that says whether the rank's driver sleeps, and how.
+    pub(super) fn sleeping(&self) -> &AtomicU32 {
+        self.mapping.u32_at(AT_SLEEPING)
+    }
+    /// Wakes the rank's driver if it sleeps. What it shall find must have been stored before.
+    pub fn wake_if_asleep(&self) {
+        match wait::look(self.sleeping()) {
+            wait::ON_WORD => crate::sys::futex::wake_one(self.sleeping()),
+            wait::ON_SOCKETS => {
+                if let Some(bell) = &self.doorbell {
+                    bell.ring();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the rank's process is gone: its alive lock is free. Own memory is never dead.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        match (&self.memfd, self.transport) {
+            (Some(fd), TransportKind::Shm) => shared::owner(fd).is_ok_and(|owner| owner == Owner::None),
+            _ => false,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+    /// The first byte, for links. They keep the `Arc` as long as they use addresses in it.
+    pub(super) const fn base(&self) -> NonNull<u8> {
+        self.mapping.base()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(rank: u32) -> Identity {
+        Identity { comm: CommId(7), rank: Rank(rank) }
+    }
+
+    #[test]
+    fn nothing_overlaps_in_a_layout() {
+        for (nranks, channels) in [(1, 1), (2, 2), (5, 3), (9, 16)] {
+            let layout = Layout::new(nranks, channels).unwrap();
+            let channel_ids = || (0..channels).map(ChannelId).chain([ChannelId::P2P]);
+            let mut ranges = vec![(0, AT_ACKS)];
+            let mut lane = |id: LaneId| {
+                let at = layout.lane(id);
+                assert!(
+                    at.slots.is_power_of_two()
+                        && at.headers.is_multiple_of(64)
+                        && at.data.is_multiple_of(4096)
+                );
+                ranges.push((at.headers, at.headers + at.slots as usize * 64));
+                ranges.push((at.data, at.data + (at.slots * at.slot_bytes) as usize));
+            };
+            let wide = LaneId { readers: Readers::All, channel: ChannelId(0) };
+            lane(wide);
+            for (rank, channel) in (0..nranks).flat_map(|r| channel_ids().map(move |c| (Rank(r), c))) {
+                lane(LaneId { readers: Readers::One(rank), channel });
+            }
+            for from in (0..nranks).map(Rank) {
+                let ack = layout.ack(from, wide);
+                ranges.push((ack, ack + 64));
+                for channel in channel_ids() {
+                    let ack = layout.ack(from, LaneId { readers: Readers::One(Rank(0)), channel });
+                    ranges.push((ack, ack + 64));
+                }
+            }
+            ranges.sort_unstable();
+            assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0), "{nranks} ranks, {channels} channels");
+            assert_eq!(ranges.last().unwrap().1, layout.size());
+        }
+    }
+
+    #[test]
+    fn a_layout_that_cannot_be_mapped_is_refused() {
+        assert_eq!(Layout::new(u32::MAX, u16::MAX).unwrap_err().kind, ErrorKind::Usage);
+        assert!(Layout::checked(usize::MAX, 1).is_none());
+        assert!(Layout::new(4096, 16).is_ok());
+    }
+
+    #[test]
+    fn a_descriptor_is_read_whole_while_it_changes() {
+        let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap(), false).unwrap();
+        assert_eq!(memory.descriptor(), None);
+        let rounds = if cfg!(miri) { 50 } else { 50_000 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| (1..=rounds).for_each(|n| memory.set_descriptor([n; 4])));
+            let mut last = 0;
+            while last < rounds {
+                if let Some(words) = memory.descriptor() {
+                    assert!(words.iter().all(|&w| w == words[0] && w >= last), "{words:?}");
+                    last = words[0];
+                }
+                std::thread::yield_now();
+            }
+        });
+    }
+
+    #[test]
+    fn the_first_poison_stays() {
+        let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap(), false).unwrap();
+        assert_eq!(memory.poison(), 0);
+        assert!(memory.set_poison(3));
+        assert!(!memory.set_poison(4));
+        assert_eq!(memory.poison(), 3);
+    }
+
+    #[cfg(not(miri))]
+    mod processes {
+        use super::*;
+        use crate::sys::process;
+
+        fn received(fd: BorrowedFd<'_>) -> OwnedFd {
+            rustix::io::fcntl_dupfd_cloexec(fd, 0).unwrap()
+        }
+
+        #[test]
+        fn a_peers_memory_must_be_the_one_expected() {
+            let layout = Layout::new(3, 2).unwrap();
+            let memory = RankMemory::shared(id(1), layout, true).unwrap();
+            let map = |identity, layout| {
+                let bell = received(memory.doorbell().unwrap().as_fd());
+                RankMemory::of_peer(identity, layout, received(memory.memfd().unwrap()), Some(bell))
+            };
+            let peer = map(id(1), layout).unwrap();
+            assert_eq!(peer.transport(), TransportKind::Shm);
+            memory.set_poison(9);
+            assert_eq!(peer.poison(), 9);
+            let refused = |identity, layout| map(identity, layout).unwrap_err();
+            assert!(refused(id(2), layout).to_string().contains("memory says"));
+            assert!(
+                refused(Identity { comm: CommId(8), ..id(1) }, layout).to_string().contains("memory says")
+            );
+            assert!(refused(id(1), Layout::new(4, 2).unwrap()).to_string().contains("bytes"));
+            memory.mapping.u64_at(AT_IDENTITY).store(VERSION + 1, Ordering::Relaxed);
+            assert!(refused(id(1), layout).to_string().contains("same version"));
+        }
+
+        #[test]
+        fn a_sparse_memory_costs_what_is_touched() {
+            let layout = Layout::new(1024, 16).unwrap();
+            let memory = RankMemory::shared(id(0), layout, false).unwrap();
+            let stat = rustix::fs::fstat(memory.memfd().unwrap()).unwrap();
+            assert!(stat.st_size > 1 << 30 && stat.st_blocks * 512 <= 8192, "{} blocks", stat.st_blocks);
+        }
+
+        #[test]
+        fn a_killed_rank_is_dead_although_its_forked_child_lives() {
+            let layout = Layout::new(2, 1).unwrap();
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let (hold, release) = rustix::pipe::pipe().unwrap();
+            let linger = || rustix::io::read(&hold, &mut [0; 1]).map_or(1, |_| 0);
+            let pid = process::fork(|| {
+                let memory = RankMemory::shared(id(1), layout, false).unwrap();
+                // Sent twice, as to two peers: the lock must survive that.
+                for _ in 0..2 {
+                    crate::sys::unix::send_with(&theirs, b"x", &[memory.memfd().unwrap()]).unwrap();
+                }
+                process::fork(linger);
+                linger()
+            });
+            let mut fds = Vec::new();
+            while fds.len() < 2 {
+                let _ = crate::sys::unix::recv_with(&ours, &mut [0; 1], &mut fds);
+                std::thread::yield_now();
+            }
+            let peers: Vec<_> =
+                fds.into_iter().map(|fd| RankMemory::of_peer(id(1), layout, fd, None).unwrap()).collect();
+            assert!(!peers[0].is_dead());
+            process::kill(pid);
+            assert_eq!(process::wait(pid), None);
+            assert!(peers[0].is_dead() && peers[1].is_dead());
+            rustix::io::write(&release, b"x").unwrap();
+        }
+    }
+}

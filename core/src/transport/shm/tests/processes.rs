@@ -1,0 +1,55 @@
+//! Two processes.
+
+use std::os::fd::AsFd;
+
+use super::*;
+use crate::sys::process;
+use crate::transport::shm::wait::Waiter;
+use crate::types::{ChannelId, TransportKind};
+
+/// The other rank's memory, as a peer process would map it.
+fn mapped(memory: &RankMemory) -> Arc<RankMemory> {
+    let fd = rustix::io::fcntl_dupfd_cloexec(memory.memfd().unwrap(), 0).unwrap();
+    let bell = rustix::io::fcntl_dupfd_cloexec(memory.doorbell().unwrap().as_fd(), 0).unwrap();
+    RankMemory::of_peer(memory.identity(), *memory.layout(), fd, Some(bell)).unwrap()
+}
+
+#[test]
+fn two_processes_exchange_messages() {
+    const ROUNDS: u64 = 2_000;
+    let layout = Layout::new(2, 1).unwrap();
+    let memories = [0, 1].map(|r| RankMemory::shared(id(r), layout, true).unwrap());
+    // The parent maps both as a peer would, so that the child's copies of descriptors, closed by the fork, do not matter.
+    let peers = [mapped(&memories[0]), mapped(&memories[1])];
+    let run = |me: usize| {
+        let (own, peer) = (&memories[me], &peers[1 - me]);
+        let mut to = Sender::pair(own, ChannelId(0), peer);
+        let mut from = Receiver::pair(own, ChannelId(0), peer);
+        assert_eq!(to.transport(), TransportKind::Shm);
+        assert_eq!(from.transport(), TransportKind::Shm);
+        let mut waiter = Waiter::new(Arc::clone(own), false);
+        let (mut sent, mut taken) = (0, 0);
+        while sent < ROUNDS || taken < ROUNDS {
+            // The child dawdles now and then, so that the parent sleeps.
+            if me == 1 && taken % 500 == 499 && sent == taken {
+                crate::clock::sleep(std::time::Duration::from_millis(5));
+            }
+            let mut moved = sent < ROUNDS && try_send(&mut to, sent + 1, (sent % 20_000) as usize);
+            sent += u64::from(moved);
+            if let Some((n, bytes)) = try_take(&mut from) {
+                taken += 1;
+                assert_eq!((n, bytes), (taken, bytes_of(taken, ((taken - 1) % 20_000) as usize)));
+                moved = true;
+            }
+            if moved {
+                waiter.reset();
+            } else {
+                waiter.idle(&[], &mut || from.peek().unwrap().is_some());
+            }
+        }
+        0
+    };
+    let pid = process::fork(|| run(1));
+    run(0);
+    assert_eq!(process::wait(pid), Some(0));
+}

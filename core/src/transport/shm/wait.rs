@@ -1,0 +1,363 @@
+//! How a driver waits: it spins, then yields, then sleeps in the kernel.
+//!
+//! Sleeping and waking meet at one word of the sleeper's memory:
+//!
+//! ```text
+//!   sleeper                            waker
+//!   word = ON_WORD | ON_SOCKETS        store what the sleeper waits for
+//!   fence(SeqCst)                      fence(SeqCst)
+//!   look again for what it waits for   if word != AWAKE: word = AWAKE, wake by the way it said
+//!   sleep while word != AWAKE
+//! ```
+//!
+//! With both fences one of the two sees the other's store: either the sleeper finds what it waits for, or the waker finds the
+//! sleeper. In the usual case nobody sleeps and a waker pays for a fence and a load of a line that nobody writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+#[cfg(loom)]
+use loom::sync::atomic::fence;
+#[cfg(not(loom))]
+use std::sync::atomic::fence;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::memory::RankMemory;
+use crate::clock::{self, Raw};
+use crate::control::service::Interest;
+use crate::sys::{fds, futex};
+
+/// Nobody sleeps. What zero bytes say.
+pub(super) const AWAKE: u32 = 0;
+/// The driver sleeps on the word itself.
+pub(super) const ON_WORD: u32 = 1;
+/// The driver sleeps on descriptors, its doorbell among them.
+pub(super) const ON_SOCKETS: u32 = 2;
+
+/// Spinning costs nothing but this processor's time, where no other rank needs it.
+const SPIN: Duration = Duration::from_micros(1);
+/// From then on a wait is long enough to be worth the 15 us of a wake-up.
+const YIELD: Duration = Duration::from_millis(1);
+/// The longest sleep: what nobody rings for is seen then.
+const SLEEP: Duration = Duration::from_millis(100);
+
+/// The word, as the protocol sees it: real, or a model's.
+pub(super) trait Word {
+    fn load(&self) -> u32;
+    fn store(&self, value: u32);
+    fn swap(&self, value: u32) -> u32;
+}
+
+impl Word for AtomicU32 {
+    #[inline]
+    fn load(&self) -> u32 {
+        self.load(Ordering::Relaxed)
+    }
+    fn store(&self, value: u32) {
+        self.store(value, Ordering::Relaxed);
+    }
+    fn swap(&self, value: u32) -> u32 {
+        self.swap(value, Ordering::Relaxed)
+    }
+}
+
+/// The sleeper's half: sleeps unless `recheck` finds what is waited for. Whether it slept.
+fn lie_down<W: Word>(word: &W, how: u32, recheck: &mut dyn FnMut() -> bool, sleep: impl FnOnce(&W)) -> bool {
+    word.store(how);
+    fence(Ordering::SeqCst);
+    let sleeps = !recheck();
+    if sleeps {
+        sleep(word);
+    }
+    word.store(AWAKE);
+    sleeps
+}
+
+/// The waker's half, after its store: how the sleeper is to be woken. Whoever gets an answer other than `AWAKE` must do it.
+#[inline]
+pub(super) fn look<W: Word>(word: &W) -> u32 {
+    fence(Ordering::SeqCst);
+    if word.load() == AWAKE { AWAKE } else { word.swap(AWAKE) }
+}
+
+/// What [`Waiter::idle`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    /// It spun: the wait is still short.
+    Spun,
+    /// It let others run.
+    Yielded,
+    /// It slept in the kernel.
+    Slept,
+}
+
+/// The waiting of one driver.
+#[derive(Debug)]
+pub struct Waiter {
+    memory: Arc<RankMemory>,
+    spin_ticks: u64,
+    yield_ticks: u64,
+    turns: u32,
+    since: Raw,
+}
+
+impl Waiter {
+    /// The waiting of the driver of the rank whose memory this is. `crowded`: more ranks than processors share this host, so
+    /// that spinning would take the processor from the rank that is waited for.
+    #[must_use]
+    pub fn new(memory: Arc<RankMemory>, crowded: bool) -> Self {
+        let ticks = |d: Duration| (d.as_nanos() as f64 / clock::scale().ns_per_tick()) as u64;
+        let spin_ticks = if crowded { 0 } else { ticks(SPIN) };
+        Self { memory, spin_ticks, yield_ticks: ticks(YIELD), turns: 0, since: Raw(0) }
+    }
+
+    /// Something moved: the next wait is a new one.
+    #[inline]
+    pub const fn reset(&mut self) {
+        self.turns = 0;
+    }
+
+    /// Waits a little, longer and deeper with each call since `reset`: returns soon while it spins or yields, and when woken,
+    /// when a descriptor is ready or after 100 ms when it sleeps. `recheck` is asked once before it sleeps, and says
+    /// whether something could move: it must look at everything that whoever wakes this rank may have stored.
+    ///
+    /// A rank that waits for descriptors must have a doorbell.
+    #[inline]
+    pub fn idle(&mut self, fds: &[Interest], recheck: &mut dyn FnMut() -> bool) -> Waited {
+        self.turns = self.turns.saturating_add(1);
+        // The first looks are free of the clock, which takes as long as a message on its way.
+        if self.turns <= 8 && self.spin_ticks != 0 {
+            self.since = if self.turns == 8 { clock::raw() } else { self.since };
+            std::hint::spin_loop();
+            return Waited::Spun;
+        }
+        self.idle_longer(fds, recheck)
+    }
+
+    fn idle_longer(&mut self, fds: &[Interest], recheck: &mut dyn FnMut() -> bool) -> Waited {
+        let now = clock::raw();
+        if self.turns == 1 {
+            self.since = now;
+        }
+        let waited = now.0.saturating_sub(self.since.0);
+        if waited < self.spin_ticks {
+            std::hint::spin_loop();
+            Waited::Spun
+        } else if waited < self.yield_ticks {
+            std::thread::yield_now();
+            Waited::Yielded
+        } else if self.sleep(fds, recheck) {
+            Waited::Slept
+        } else {
+            Waited::Yielded
+        }
+    }
+
+    fn sleep(&self, fds: &[Interest], recheck: &mut dyn FnMut() -> bool) -> bool {
+        let word = self.memory.sleeping();
+        if fds.is_empty() {
+            return lie_down(word, ON_WORD, recheck, |word| futex::wait(word, ON_WORD, SLEEP));
+        }
+        let bell = self.memory.doorbell().expect("a rank that waits for descriptors has a doorbell");
+        lie_down(word, ON_SOCKETS, recheck, |_| {
+            let mut polled = Vec::with_capacity(fds.len() + 1);
+            polled.push(PollFd::new(bell, PollFlags::IN));
+            for interest in fds {
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, interest.read);
+                flags.set(PollFlags::OUT, interest.write);
+                polled.push(PollFd::from_borrowed_fd(fds::borrow(interest.fd), flags));
+            }
+            let limit = Timespec { tv_sec: 0, tv_nsec: SLEEP.as_nanos() as _ };
+            // Interrupted or timed out: the driver looks again.
+            let _ = poll(&mut polled, Some(&limit));
+            bell.clear();
+        })
+    }
+}
+
+#[cfg(test)]
+#[cfg(loom)]
+mod model {
+    use super::*;
+    use loom::sync::{Condvar, Mutex, atomic::AtomicU64};
+
+    impl Word for loom::sync::atomic::AtomicU32 {
+        fn load(&self) -> u32 {
+            self.load(Ordering::Relaxed)
+        }
+        fn store(&self, value: u32) {
+            self.store(value, Ordering::Relaxed);
+        }
+        fn swap(&self, value: u32) -> u32 {
+            self.swap(value, Ordering::Relaxed)
+        }
+    }
+
+    /// One rank: its word, what it waits for, and the kernel's part of a futex (or of an eventfd, for `ON_SOCKETS`).
+    #[derive(Default)]
+    struct Rank {
+        word: loom::sync::atomic::AtomicU32,
+        message: AtomicU64,
+        kernel: Mutex<bool>,
+        bed: Condvar,
+    }
+
+    impl Rank {
+        fn wait_for(&self, message: u64, how: u32) {
+            let there = || self.message.load(Ordering::Acquire) == message;
+            while !there() {
+                lie_down(&self.word, how, &mut || there(), |word| {
+                    let mut rung = self.kernel.lock().unwrap();
+                    // The kernel compares the word under its own lock; a doorbell stays rung until it is cleared.
+                    while if how == ON_WORD { Word::load(word) == ON_WORD } else { !*rung } {
+                        rung = self.bed.wait(rung).unwrap();
+                    }
+                    *rung = false;
+                });
+            }
+        }
+        fn send(&self, message: u64) {
+            self.message.store(message, Ordering::Release);
+            if look(&self.word) != AWAKE {
+                *self.kernel.lock().unwrap() = true;
+                self.bed.notify_one();
+            }
+        }
+    }
+
+    /// A lost wake-up is a deadlock, which loom reports: model sleeps have no bound.
+    fn check(how: u32) {
+        loom::model(move || {
+            let rank = loom::sync::Arc::new(Rank::default());
+            let waker = loom::sync::Arc::clone(&rank);
+            let thread = loom::thread::spawn(move || waker.send(1));
+            rank.wait_for(1, how);
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_a_wake_up_of_a_sleeper_on_its_word_is_never_lost() {
+        check(ON_WORD);
+    }
+
+    #[test]
+    fn loom_a_wake_up_of_a_sleeper_on_sockets_is_never_lost() {
+        check(ON_SOCKETS);
+    }
+
+    #[test]
+    fn loom_two_wakers_and_one_sleeper() {
+        // Three threads have too many schedules: those with up to three preemptions.
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let rank = loom::sync::Arc::new(Rank::default());
+            let waker = loom::sync::Arc::clone(&rank);
+            // Another wakes it for no reason of its own, as the service thread may.
+            let other = loom::sync::Arc::clone(&rank);
+            let first = loom::thread::spawn(move || waker.send(1));
+            let second = loom::thread::spawn(move || {
+                if look(&other.word) != AWAKE {
+                    *other.kernel.lock().unwrap() = true;
+                    other.bed.notify_one();
+                }
+            });
+            rank.wait_for(1, ON_WORD);
+            first.join().unwrap();
+            second.join().unwrap();
+        });
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(any(miri, loom)))]
+mod tests {
+    use super::super::memory::{Identity, Layout};
+    use super::*;
+    use crate::types::{CommId, Rank};
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::AtomicBool;
+
+    fn memory(bell: bool) -> Arc<RankMemory> {
+        let identity = Identity { comm: CommId(1), rank: Rank(0) };
+        RankMemory::private(identity, Layout::new(1, 1).unwrap(), bell).unwrap()
+    }
+
+    /// Waits until `there` is set by another thread after `delay`; how it waited last, and for how long.
+    fn wait_for(
+        waiter: &mut Waiter,
+        memory: &RankMemory,
+        fds: &[Interest],
+        delay: Duration,
+    ) -> (Waited, Duration) {
+        let there = AtomicBool::new(false);
+        let set = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                clock::sleep(delay);
+                set.store((clock::now().0 / 1000) as u32, Ordering::Relaxed);
+                there.store(true, Ordering::Release);
+                memory.wake_if_asleep();
+            });
+            waiter.reset();
+            let mut last = Waited::Spun;
+            while !there.load(Ordering::Acquire) {
+                last = waiter.idle(fds, &mut || there.load(Ordering::Acquire));
+            }
+            let late = ((clock::now().0 / 1000) as u32).wrapping_sub(set.load(Ordering::Relaxed));
+            (last, Duration::from_micros(u64::from(late)))
+        })
+    }
+
+    #[test]
+    fn a_long_wait_sleeps_and_is_woken() {
+        let (plain, bell) = (memory(false), memory(true));
+        let socket = std::os::unix::net::UnixStream::pair().unwrap();
+        let fds = [Interest { fd: socket.0.as_raw_fd(), read: true, write: false }];
+        for (memory, fds) in [(&plain, &[][..]), (&bell, &fds[..])] {
+            let mut waiter = Waiter::new(Arc::clone(memory), false);
+            let waits: Vec<_> =
+                (0..5).map(|_| wait_for(&mut waiter, memory, fds, Duration::from_millis(10))).collect();
+            assert!(waits.iter().all(|(waited, _)| *waited == Waited::Slept), "{waits:?}");
+            // An unwoken sleeper would be 90 ms late each time; a loaded machine is late now and then.
+            assert!(waits.iter().any(|(_, late)| *late < Duration::from_millis(50)), "{waits:?}");
+        }
+    }
+
+    #[test]
+    fn waits_deepen_and_a_reset_begins_anew() {
+        let mut waiter = Waiter::new(memory(false), false);
+        assert_eq!(waiter.idle(&[], &mut || false), Waited::Spun);
+        let mut seen = Vec::new();
+        while seen.last() != Some(&Waited::Slept) {
+            seen.push(waiter.idle(&[], &mut || false));
+            seen.dedup();
+        }
+        assert_eq!(seen, [Waited::Spun, Waited::Yielded, Waited::Slept]);
+        // What is found at the last look is not slept on.
+        assert_eq!(waiter.idle(&[], &mut || true), Waited::Yielded);
+        waiter.reset();
+        assert_eq!(waiter.idle(&[], &mut || false), Waited::Spun);
+    }
+
+    #[test]
+    fn a_crowded_rank_does_not_spin() {
+        let mut waiter = Waiter::new(memory(false), true);
+        assert_eq!(waiter.idle(&[], &mut || false), Waited::Yielded);
+    }
+
+    #[test]
+    fn a_ready_socket_ends_a_sleep() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        rustix::io::write(&theirs, b"x").unwrap();
+        let fds = [Interest { fd: ours.as_raw_fd(), read: true, write: false }];
+        let mut waiter = Waiter::new(memory(true), true);
+        let begin = clock::now();
+        while waiter.idle(&fds, &mut || false) != Waited::Slept {}
+        assert!(clock::now().since(begin) < Duration::from_millis(90));
+    }
+}

@@ -1,0 +1,313 @@
+//! The writer's side of setting up a lane: a state machine that never blocks, and a loop around it for those who may.
+//!
+//! Each stream goes its own way: connect, handshake, wait for the reader's byte. What fails on the way for a reason
+//! that may pass (nobody listens yet, the reader was too busy and closed) is tried again until the deadline; what
+//! cannot pass (another secret, another version) ends the lane.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::link::Sender;
+use super::{CONFIRMED, MAX_STREAMS, Stream};
+use crate::bootstrap::auth::{Handshake, HandshakeError, Hello, Key, Nonce, Refusal};
+use crate::clock::{self, Ns};
+use crate::control::service::Interest;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::fds::{self, Fd};
+
+const RETRY_FIRST: Duration = Duration::from_millis(5);
+const RETRY_MOST: Duration = Duration::from_millis(200);
+
+/// Where a lane's reader is, and what it must be told.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The reader's data listener.
+    pub address: SocketAddr,
+    /// The address of the interface to go out by, whose port is not looked at; `None`: as the routes say.
+    pub bind: Option<SocketAddr>,
+    /// The job's key.
+    pub key: Key,
+    /// Job, communicator, ranks and channel. Index and count are filled in here.
+    pub hello: Hello,
+    /// How many streams.
+    pub streams: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    /// To be tried at this moment.
+    Waiting(Ns),
+    /// The kernel is at it.
+    Connecting(Stream),
+    /// Bytes to send, then the other side's to read.
+    Greeting(Stream, Box<Handshake>, Vec<u8>),
+    /// Both sides are who they should be; the reader has not said that it has all streams.
+    Proven(Stream),
+    /// The reader has it.
+    Up(Stream),
+    /// Between two states.
+    Moving,
+}
+
+/// Why a try ended.
+enum Failure {
+    /// It may go better next time.
+    Passing(String),
+    /// It will not.
+    Final(HandshakeError),
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Self {
+        Self::Passing(e.to_string())
+    }
+}
+
+impl From<HandshakeError> for Failure {
+    fn from(e: HandshakeError) -> Self {
+        match e {
+            HandshakeError::Closed | HandshakeError::Deadline | HandshakeError::System(_) => {
+                Self::Passing(e.to_string())
+            }
+            e => Self::Final(e),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Dial {
+    state: State,
+    pause: Duration,
+    last: String,
+}
+
+/// A lane on its way up.
+#[derive(Debug)]
+pub struct Connecting {
+    target: Target,
+    dials: Vec<Dial>,
+    deadline: Ns,
+}
+
+impl Connecting {
+    /// Begins. Nothing happens before the first [`turn`](Self::turn).
+    #[must_use]
+    pub fn new(target: Target, deadline: Ns) -> Self {
+        assert!((1..=MAX_STREAMS).contains(&target.streams), "{} streams", target.streams);
+        let dial =
+            |_| Dial { state: State::Waiting(Ns(0)), pause: RETRY_FIRST, last: "no answer".to_string() };
+        Self { dials: (0..target.streams).map(dial).collect(), target, deadline }
+    }
+
+    /// Does what can be done without waiting. The lane, once it is up.
+    ///
+    /// # Errors
+    /// `Timeout` at the deadline, with the last reason; or why the reader can never be reached this way. Each names reader,
+    /// channel, address and stream.
+    pub fn turn(&mut self, now: Ns) -> Result<Option<Sender>> {
+        for index in 0..self.dials.len() {
+            self.advance(index, now)?;
+        }
+        if self.dials.iter().all(|dial| matches!(dial.state, State::Up(_))) {
+            let streams = self.dials.drain(..).filter_map(|dial| match dial.state {
+                State::Up(stream) => Some(stream.0),
+                _ => None,
+            });
+            return Ok(Some(Sender::new(streams.collect(), self.target.hello.to)));
+        }
+        if now >= self.deadline {
+            let slow = self.dials.iter().position(|dial| !matches!(dial.state, State::Up(_))).unwrap_or(0);
+            let what = format!("{} until the deadline: {}", self.place(slow), self.dials[slow].last);
+            return Err(self.error(Error::new(ErrorKind::Timeout, what)));
+        }
+        Ok(None)
+    }
+
+    /// What to poll for.
+    pub fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
+        self.dials.iter().filter_map(|dial| {
+            let (stream, read, write) = match &dial.state {
+                State::Connecting(stream) => (stream, false, true),
+                State::Greeting(stream, _, to_send) => (stream, true, !to_send.is_empty()),
+                State::Proven(stream) => (stream, true, false),
+                State::Waiting(_) | State::Up(_) | State::Moving => return None,
+            };
+            Some(Interest { fd: stream.0.as_raw_fd(), read, write })
+        })
+    }
+
+    /// When to turn it again though nothing is ready.
+    #[must_use]
+    pub fn wake(&self) -> Ns {
+        let retry = self.dials.iter().filter_map(|dial| match dial.state {
+            State::Waiting(at) => Some(at),
+            _ => None,
+        });
+        retry.min().unwrap_or(self.deadline).min(self.deadline)
+    }
+
+    /// Moves one stream as far as it goes now.
+    fn advance(&mut self, index: usize, now: Ns) -> Result<()> {
+        loop {
+            let state = std::mem::replace(&mut self.dials[index].state, State::Moving);
+            let (state, moved) = match self.step(index, state, now) {
+                Ok(next) => next,
+                Err(Failure::Final(e)) => {
+                    let mut error = e.into_error(&self.target.address.to_string());
+                    error.what = format!("{}: {}", self.place(index), error.what);
+                    return Err(self.error(error));
+                }
+                Err(Failure::Passing(why)) => {
+                    let dial = &mut self.dials[index];
+                    let at = now.after(dial.pause);
+                    dial.pause = (dial.pause * 2).min(RETRY_MOST);
+                    dial.last = why;
+                    (State::Waiting(at), false)
+                }
+            };
+            self.dials[index].state = state;
+            if !moved {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One transition of one stream; whether there was any.
+    fn step(&self, index: usize, state: State, now: Ns) -> std::result::Result<(State, bool), Failure> {
+        match state {
+            State::Waiting(at) if at > now => Ok((State::Waiting(at), false)),
+            State::Waiting(_) => Ok((State::Connecting(self.connect()?), true)),
+            State::Connecting(stream) => {
+                if !is_connected(&stream)? {
+                    return Ok((State::Connecting(stream), false));
+                }
+                let mut hello = self.target.hello;
+                (hello.index, hello.count) = (index as u32, self.target.streams);
+                let nonce = Nonce::draw().map_err(|e| Failure::Passing(e.to_string()))?;
+                let mut handshake = Box::new(Handshake::connect(self.target.key.clone(), hello, nonce));
+                let first = handshake.feed(&[], &|_, _| None)?.to_send;
+                Ok((State::Greeting(stream, handshake, first), true))
+            }
+            State::Greeting(mut stream, mut handshake, mut to_send) => {
+                while !to_send.is_empty() {
+                    match stream.write(&to_send) {
+                        Ok(count) => drop(to_send.drain(..count)),
+                        Err(e) if is_transient(&e) => {
+                            return Ok((State::Greeting(stream, handshake, to_send), false));
+                        }
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+                if handshake.wants() == 0 {
+                    return Ok((State::Proven(stream), true));
+                }
+                let mut bytes = [0; 128];
+                let wanted = handshake.wants().min(bytes.len());
+                match stream.read(&mut bytes[..wanted]) {
+                    Ok(0) => Err(HandshakeError::Closed.into()),
+                    Ok(count) => {
+                        let to_send = handshake.feed(&bytes[..count], &|_, _| None)?.to_send;
+                        Ok((State::Greeting(stream, handshake, to_send), true))
+                    }
+                    Err(e) if is_transient(&e) => Ok((State::Greeting(stream, handshake, to_send), false)),
+                    Err(e) => Err(e.into()),
+                }
+            }
+            State::Proven(mut stream) => {
+                let mut byte = [0];
+                match stream.read(&mut byte) {
+                    Ok(1) if byte == CONFIRMED => Ok((State::Up(stream), true)),
+                    Ok(0) => Err(HandshakeError::Closed.into()),
+                    // Its farewell: it did not like the last message of the handshake.
+                    Ok(_) => Err(Failure::Final(HandshakeError::Refused(Refusal::Proof))),
+                    Err(e) if is_transient(&e) => Ok((State::Proven(stream), false)),
+                    Err(e) => Err(e.into()),
+                }
+            }
+            state @ (State::Up(_) | State::Moving) => Ok((state, false)),
+        }
+    }
+
+    fn connect(&self) -> std::io::Result<Stream> {
+        let address = self.target.address;
+        let socket =
+            Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        super::tune(&socket)?;
+        if let Some(mut bind) = self.target.bind {
+            bind.set_port(0);
+            socket.bind(&bind.into())?;
+        }
+        match socket.connect(&address.into()) {
+            Err(e) if e.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(e),
+            _ => Ok(Stream(Fd::new(socket.into()))),
+        }
+    }
+
+    fn place(&self, index: usize) -> String {
+        format!("connecting stream {} of {} to {}", index + 1, self.target.streams, self.target.address)
+    }
+    fn error(&self, error: Error) -> Error {
+        let hello = &self.target.hello;
+        error.in_comm(hello.comm.to_string(), hello.from).with_peer(hello.to).on_channel(hello.channel)
+    }
+}
+
+/// Whether the kernel has connected it; its refusal is the error.
+fn is_connected(stream: &Stream) -> std::io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&now)) {
+        Ok(0) | Err(Errno::INTR) => return Ok(false),
+        Ok(_) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let socket = SockRef::from(stream);
+    if let Some(refused) = socket.take_error()? {
+        return Err(refused);
+    }
+    // On its own host, a socket that dials a free port may be given just that port, and meets itself.
+    let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
+    if local.as_socket() == peer.as_socket() {
+        return Err(Errno::CONNREFUSED.into());
+    }
+    Ok(true)
+}
+
+fn is_transient(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
+}
+
+/// Sets up a lane in the caller's thread. `stop` is asked at least every 50 ms; what it answers ends the try.
+///
+/// # Errors
+/// As [`Connecting::turn`], or what `stop` answers.
+pub fn connect_lane(target: Target, deadline: Ns, stop: &dyn Fn() -> Option<Error>) -> Result<Sender> {
+    let mut connecting = Connecting::new(target, deadline);
+    loop {
+        if let Some(error) = stop() {
+            return Err(connecting.error(error));
+        }
+        let now = clock::now();
+        if let Some(sender) = connecting.turn(now)? {
+            return Ok(sender);
+        }
+        let mut polled: Vec<PollFd<'_>> = Vec::new();
+        for interest in connecting.fds() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, interest.read);
+            flags.set(PollFlags::OUT, interest.write);
+            polled.push(PollFd::from_borrowed_fd(fds::borrow(interest.fd), flags));
+        }
+        let left = connecting.wake().since(now).min(Duration::from_millis(50));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
+        // Interrupted or refused: the next turn sees what is the matter, at the latest at the deadline.
+        if poll(&mut polled, Some(&timeout)).is_err_and(|e| e != Errno::INTR) {
+            clock::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Trains on 4 ranks of two emulated hosts with a straggler drawn at random, and finds it from outside. `make demo` runs it.
+//!
+//! The draw is told to the training program alone, in its environment; neither ccl nor `ccl-inspect` reads it. Who is slowest is
+//! measured as anybody would: by asking the running job again and again who is awaited.
+#![expect(clippy::print_stdout, reason = "a program that shows something")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ccl::clock::{self, Ns};
+use ccl_examples::drawn::STRAGGLER;
+use ccl_examples::readings::Readings;
+
+const RANKS: usize = 4;
+const EPOCHS: &str = "8";
+/// Milliseconds of every step, and what the straggler adds.
+const STEP_MS: &str = "10";
+const LATE_MS: u64 = 30;
+const DEADLINE: Duration = Duration::from_secs(110);
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    match demo() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            ccl_examples::complain(error.as_ref());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn demo() -> Outcome<()> {
+    let deadline = clock::now().after(DEADLINE);
+    let mut random = [0];
+    getrandom::fill(&mut random).map_err(|e| format!("no random numbers here: {e}"))?;
+    let drawn = usize::from(random[0]) % RANKS;
+    let programs = std::env::current_exe()?.parent().ok_or("this program lies in no folder")?.to_path_buf();
+    let room = Room::make()?;
+
+    println!("demo: 4 ranks train on handwritten digits, 2 + 2 on two emulated hosts.");
+    println!("demo: one of them was drawn to be late at every step. Only its own program knows.\n");
+    let inspect = |verb: &[&str]| {
+        let mut command = Command::new(programs.join("ccl-inspect"));
+        command.args(verb).env("CCL_RUNTIME_DIR", &room.0).stdin(Stdio::null());
+        command
+    };
+    let train = programs.join("train_digits");
+    let mut job = Job(inspect(&["run", "-n", "4", "--hosts", "2", "--"])
+        .arg(&train)
+        .args(["--epochs", EPOCHS, "--step-delay", STEP_MS])
+        .env(STRAGGLER, format!("{drawn}:{LATE_MS}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("ccl-inspect, which must lie beside this program, does not start: {e}"))?);
+
+    let (readings, shown) = watch(&mut job, deadline, &inspect)?;
+    job.end(deadline)?;
+    if !shown {
+        return Err("the training was over before a snapshot could be shown".into());
+    }
+
+    let (slowest, times) = readings.slowest().ok_or("no reading showed anybody who is awaited")?;
+    let taken = readings.taken;
+    println!("\ndemo: bytes moved over shared memory: {}, over sockets: {}", readings.shm, readings.socket);
+    println!("demo: the slowest as measured: rank {slowest}, awaited in {times} of {taken} readings");
+    println!("demo: the straggler as drawn:  rank {drawn}, {LATE_MS} ms late at each step");
+    if slowest != drawn as u64 {
+        return Err("the slowest as measured is not the one drawn".into());
+    }
+    if readings.shm == 0 || readings.socket == 0 {
+        return Err("nothing went over shared memory, or nothing over sockets".into());
+    }
+    println!("demo: it is the one.");
+    Ok(())
+}
+
+/// Passes the job's output on, and reads the job's state from outside while the training goes on. Also tells whether a
+/// snapshot could be shown.
+fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> Outcome<(Readings, bool)> {
+    let output = job.0.stdout.take().ok_or("the job's output is not there")?;
+    let (training, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut readings = Readings::default();
+    let mut shown = false;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                println!("{line}");
+                training.fetch_or(line.contains("loss"), Ordering::Relaxed);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        while !over.load(Ordering::Relaxed) {
+            if clock::now() > deadline {
+                // The thread ends with the job, and the scope with the thread.
+                job.kill();
+                break;
+            }
+            clock::sleep(Duration::from_millis(40));
+            // The first epoch's loss has been printed: all links are up and carry gradients.
+            if !training.load(Ordering::Relaxed) {
+                continue;
+            }
+            if let Ok(read) = inspect(&["snapshot", "--json"]).stderr(Stdio::null()).output() {
+                // The last one meets a job that is leaving.
+                if read.status.success() {
+                    readings.add(&read.stdout);
+                }
+            }
+            if readings.taken == 20 && !shown {
+                shown = true;
+                println!("\n$ ccl-inspect snapshot");
+                if let Ok(text) = inspect(&["snapshot"]).output() {
+                    println!("{}", String::from_utf8_lossy(&text.stdout));
+                }
+            }
+        }
+    });
+    Ok((readings, shown))
+}
+
+/// A folder of its own for recorders and sockets, in memory: other jobs of this machine are not in the picture.
+struct Room(PathBuf);
+
+impl Room {
+    fn make() -> Outcome<Self> {
+        let shm = Path::new("/dev/shm");
+        let parent = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
+        let folder = parent.join(format!("ccl-demo-{}", std::process::id()));
+        std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // A leftover in a folder of temporary files is no reason to fail.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The launcher and what it started; ended when the demo ends early.
+struct Job(Child);
+
+impl Job {
+    fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    fn end(&mut self, deadline: Ns) -> Outcome<()> {
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return if status.success() { Ok(()) } else { Err(format!("the training: {status}").into()) };
+            }
+            if clock::now() > deadline {
+                return Err(format!("the training took longer than {} s", DEADLINE.as_secs()).into());
+            }
+            clock::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,85 @@
+//! What many readings of a running job add up to: who was awaited how often, and how much went which way.
+//!
+//! Reads the JSON of `ccl-inspect snapshot --json` (`ccl.snapshot/1`), as a program of anybody's would.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// The sum of readings.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Readings {
+    /// Readings that were a snapshot.
+    pub taken: u64,
+    /// The most that one reading saw moved over shared memory.
+    pub shm: u64,
+    /// The most that one reading saw moved over sockets.
+    pub socket: u64,
+    awaited: BTreeMap<u64, u64>,
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+impl Readings {
+    /// Adds one snapshot. Whatever is none is passed over.
+    pub fn add(&mut self, json: &[u8]) {
+        let Ok(snapshot) = serde_json::from_slice::<Value>(json) else { return };
+        if snapshot["schema"] != "ccl.snapshot/1" {
+            return;
+        }
+        self.taken += 1;
+        for awaited in list(&snapshot, "awaited") {
+            for rank in list(awaited, "missing").iter().chain(list(awaited, "inside")) {
+                if let Some(rank) = rank.as_u64() {
+                    *self.awaited.entry(rank).or_default() += 1;
+                }
+            }
+        }
+        let comms = list(&snapshot, "ranks").iter().flat_map(|rank| list(rank, "comms"));
+        let (mut shm, mut socket) = (0, 0);
+        for link in comms.flat_map(|comm| list(comm, "links")) {
+            let bytes = link["bytes"].as_u64().unwrap_or(0);
+            match link["transport"].as_str() {
+                Some("shm") => shm += bytes,
+                Some("socket") => socket += bytes,
+                _ => {}
+            }
+        }
+        self.shm = self.shm.max(shm);
+        self.socket = self.socket.max(socket);
+    }
+
+    /// The rank that was awaited in most readings, and in how many.
+    #[must_use]
+    pub fn slowest(&self) -> Option<(u64, u64)> {
+        self.awaited.iter().max_by_key(|(_, times)| **times).map(|(rank, times)| (*rank, *times))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readings_add_up() {
+        let snapshot = |missing: &str, shm: u64| {
+            format!(
+                r#"{{"schema":"ccl.snapshot/1","ranks":[{{"comms":[{{"links":[
+                    {{"transport":"shm","bytes":{shm}}},{{"transport":"socket","bytes":7}},{{"transport":"shm","bytes":1}}]}}]}}],
+                    "awaited":[{{"missing":[{missing}],"inside":[1]}}]}}"#
+            )
+        };
+        let mut readings = Readings::default();
+        readings.add(b"not a snapshot");
+        readings.add(br#"{"schema":"another/1"}"#);
+        assert_eq!((readings.taken, readings.slowest()), (0, None));
+        readings.add(snapshot("3", 10).as_bytes());
+        readings.add(snapshot("3,2", 20).as_bytes());
+        readings.add(snapshot("3", 5).as_bytes());
+        readings.add(br#"{"schema":"ccl.snapshot/1","awaited":[{"missing":[3]}]}"#);
+        assert_eq!((readings.taken, readings.shm, readings.socket), (4, 21, 7));
+        assert_eq!(readings.slowest(), Some((3, 4)));
+    }
+}
