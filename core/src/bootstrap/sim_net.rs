@@ -97,8 +97,9 @@ pub(crate) struct Net<N> {
     weather: Weather,
     places: Vec<Place<N>>,
     events: BinaryHeap<Reverse<(Ns, u64, usize)>>,
-    /// Events by number: the heap holds numbers, since events have no order of their own.
-    bodies: BTreeMap<usize, Event>,
+    /// Events by place: the heap holds places, since events have no order of their own.
+    bodies: Vec<Option<Event>>,
+    free: Vec<usize>,
     count: u64,
     /// Hash of everything delivered: equal for equal seeds.
     pub(crate) history: u64,
@@ -114,7 +115,8 @@ impl<N: Node> Net<N> {
             weather,
             places: Vec::new(),
             events: BinaryHeap::new(),
-            bodies: BTreeMap::new(),
+            bodies: Vec::new(),
+            free: Vec::new(),
             count: 0,
             history: 0,
             resets: Vec::new(),
@@ -155,8 +157,12 @@ impl<N: Node> Net<N> {
 
     fn push(&mut self, at: Ns, event: Event) {
         self.count += 1;
-        self.bodies.insert(self.count as usize, event);
-        self.events.push(Reverse((at, self.count, self.count as usize)));
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.bodies.push(None);
+            self.bodies.len() - 1
+        });
+        self.bodies[place] = Some(event);
+        self.events.push(Reverse((at, self.count, place)));
     }
 
     /// Runs until nothing is left to happen before `until`, or `done` says so.
@@ -166,7 +172,8 @@ impl<N: Node> Net<N> {
                 return;
             }
             self.now = at.max(self.now);
-            let event = self.bodies.remove(&body).expect("each number is in the heap once");
+            let event = self.bodies[body].take().expect("each place is in the heap once");
+            self.free.push(body);
             self.happen(event);
             if done(self) {
                 return;
@@ -235,15 +242,9 @@ impl<N: Node> Net<N> {
             Told::Bytes(_, bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
             Told::Closed(stream, _) => 2_000_000 + stream.0,
         };
-        self.history = xxhash_rust::xxh3::xxh3_64(
-            &[
-                self.history.to_le_bytes(),
-                (at as u64).to_le_bytes(),
-                self.now.0.to_le_bytes(),
-                what.to_le_bytes(),
-            ]
-            .concat(),
-        );
+        for word in [at as u64, self.now.0, what] {
+            self.history = Random(self.history ^ word).next();
+        }
     }
 
     fn delay(&mut self) -> Duration {

