@@ -14,7 +14,6 @@ use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Request};
 use crate::comm::links::Links;
 use crate::comm::pending::Owned;
-use crate::config::{Key, Settings};
 use crate::control::courier::Courier;
 use crate::control::news::{Report, Trouble, Verdict};
 use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
@@ -74,7 +73,6 @@ pub(crate) struct Inner {
     pub(crate) name: String,
     pub(crate) rank: Rank,
     pub(crate) nranks: u32,
-    pub(super) settings: Settings,
     pub(super) topology: Arc<Topology>,
     pub(super) forced: Option<Algorithm>,
     pub(super) timeout: Duration,
@@ -486,11 +484,5 @@ impl Inner {
     pub(crate) fn close(&self) {
         drop(lock(&self.courier).take());
         drop(lock(&self.attended).take());
-    }
-
-    /// The time an operation may take without progress.
-    #[must_use]
-    pub(crate) fn timeout_of(settings: &Settings) -> Duration {
-        settings.duration(Key::Timeout)
     }
 }

@@ -21,7 +21,7 @@ use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::connect::{Target, connect_lane};
 use crate::transport::socket::listen::Inbox;
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank};
+use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank, TransportKind};
 
 /// How a peer is reached.
 #[derive(Debug)]
@@ -180,6 +180,20 @@ impl Links {
             engine.add_receiver(channel, writer.identity().rank, true, RecvLink::Memory(link));
         }
         Ok(())
+    }
+
+    /// What carries the links to this rank's peers, for people: `Shm and Socket`.
+    pub(super) fn transports(&self) -> String {
+        let kinds: BTreeSet<&str> = self
+            .peers
+            .iter()
+            .filter_map(|peer| match &peer.reach {
+                Reach::Myself => None,
+                Reach::Memory(memory) => Some(memory.transport().name()),
+                Reach::Network(_) => Some(TransportKind::Socket.name()),
+            })
+            .collect();
+        if kinds.is_empty() { "none".into() } else { kinds.into_iter().collect::<Vec<_>>().join(" and ") }
     }
 
     /// Gives the engine the links that came up since the last look.

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
 use crate::control::news::{News, Report, Side, Verdict};
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
@@ -28,6 +29,8 @@ pub(crate) type Told = Box<dyn Fn(&Verdict) + Send>;
 pub(crate) struct Watched {
     pub(crate) rank: Rank,
     pub(crate) peer: PeerMemory,
+    /// Whether its lock tells anything: a process cannot see its own.
+    pub(crate) has_lock: bool,
 }
 
 struct Line {
@@ -69,20 +72,21 @@ fn lock(state: &(Mutex<State>, Condvar)) -> MutexGuard<'_, State> {
 }
 
 impl Courier {
-    /// Begins to carry news over the ring's streams (`None` where this rank is alone).
+    /// Begins to carry news over the ring's streams, to the next and from the previous rank (`None` where this rank is alone).
     pub(crate) fn start(
         service: &Arc<Service>,
         news: News,
-        streams: Option<(Fd, Fd)>,
+        streams: [Option<RingStream>; 2],
         watched: Vec<Watched>,
         told: Told,
     ) -> crate::Result<Self> {
         let state = Arc::new((Mutex::new(State { news, flushed: false }), Condvar::new()));
-        let line =
-            |stream, side| Line { stream: Some(stream), side, input: Vec::new(), output: VecDeque::new() };
-        let lines = streams
-            .map(|(next, previous)| vec![line(next, Side::Next), line(previous, Side::Previous)])
-            .unwrap_or_default();
+        let sides = [Side::Next, Side::Previous];
+        let lines = streams.into_iter().zip(sides).filter_map(|(stream, side)| {
+            let RingStream { fd, early, .. } = stream?;
+            Some(Line { stream: Some(fd), side, input: early, output: VecDeque::new() })
+        });
+        let lines = lines.collect();
         let round = Round {
             state: Arc::clone(&state),
             lines,
@@ -115,11 +119,6 @@ impl Courier {
             let waited = self.state.1.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
         }
-    }
-
-    /// Whether that rank said farewell.
-    pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.lock().news.has_left(rank)
     }
 
     /// Says farewell and waits, for `limit` at most, until it is on its way.
@@ -203,7 +202,7 @@ impl Round {
             match rustix::io::read(peer.peer.control.as_fd(), &mut byte) {
                 Ok(n) if n > 0 && byte[0] == FAREWELL => false,
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
-                    let is_dead = look_at_locks && peer.peer.memory.is_dead();
+                    let is_dead = look_at_locks && peer.has_lock && peer.peer.memory.is_dead();
                     if is_dead {
                         news.lost(peer.rank, now);
                     }

@@ -2,7 +2,6 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part; a test may panic")]
 
-use ccl::bootstrap::id::UniqueId;
 use ccl::comm::{Communicator, Config};
 use ccl::config::{Key, Settings};
 
@@ -24,7 +23,7 @@ pub fn with_ranks<R: Send>(
     settings: &Settings,
     body: impl Fn(Communicator) -> R + Send + Sync,
 ) -> Vec<R> {
-    let (id, root) = UniqueId::create(settings).unwrap();
+    let (id, root) = ccl::bootstrap::root_task::create(settings).unwrap();
     let results = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..nranks)
             .map(|rank| {
