@@ -36,7 +36,8 @@ impl Identity {
         // The same pid may live in many namespaces, and again after its death: the start time (field 22, the 20th behind the name) differs.
         let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let stat = read("/proc/self/stat");
-        let start = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).unwrap_or_default();
+        let start =
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).unwrap_or_default();
         let process = hash(&[
             &host.to_le_bytes(),
             &pid.to_le_bytes(),

@@ -1,20 +1,20 @@
 //! Real sockets under a machine: non-blocking, polled, nothing left open. See [`machine`](super::machine) for what is promised.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::auth::fill_random;
 use super::machine::{Action, Io, Machine, StreamId};
 use crate::clock::{self, Ns};
 use crate::control::service::Interest;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::fds::Fd;
 
 /// How long a closed stream may take to deliver what was sent, and to hear that the peer closed too: a socket that is dropped with
 /// unread bytes resets the connection, and what was said last is lost.
@@ -26,7 +26,7 @@ const READS_PER_TURN: usize = 64;
 
 #[derive(Debug)]
 struct Sock {
-    socket: Socket,
+    fd: Fd,
     connecting: bool,
     out: Vec<u8>,
     /// Writing failed: what is still to read is read, the end of that ends the stream.
@@ -38,7 +38,7 @@ struct Sock {
 /// The sockets of one machine.
 #[derive(Debug)]
 pub(crate) struct Net {
-    listener: Option<Socket>,
+    listener: Option<Fd>,
     accept_after: Ns,
     streams: BTreeMap<StreamId, Sock>,
     next_stream: u64,
@@ -55,7 +55,7 @@ impl Net {
             listener.set_nonblocking(true).map_err(|e| Error::system("preparing a listener", e))?;
         }
         Ok(Self {
-            listener,
+            listener: listener.map(|socket| Fd::new(socket.into())),
             accept_after: Ns(0),
             streams: BTreeMap::new(),
             next_stream: 0,
@@ -106,7 +106,7 @@ impl Net {
     pub(crate) fn interests(&self, out: &mut Vec<Interest>) {
         for sock in self.streams.values() {
             let write = sock.wants_write();
-            out.push(Interest { fd: sock.socket.as_raw_fd(), read: sock.wants_read(), write });
+            out.push(Interest { fd: sock.fd.as_raw_fd(), read: sock.wants_read(), write });
         }
         let listener = self.listener.iter().filter(|_| self.accepts());
         out.extend(listener.map(|l| Interest { fd: l.as_raw_fd(), read: true, write: false }));
@@ -130,8 +130,8 @@ impl Net {
     }
 
     /// Takes a stream out: it is somebody else's now.
-    pub(crate) fn take(&mut self, stream: StreamId) -> Option<Socket> {
-        self.streams.remove(&stream).map(|sock| sock.socket)
+    pub(crate) fn take(&mut self, stream: StreamId) -> Option<Fd> {
+        self.streams.remove(&stream).map(|sock| sock.fd)
     }
 
     /// Stops listening, and gives closing streams a last chance to deliver.
@@ -151,7 +151,7 @@ impl Net {
     fn accept(&mut self, machine: &mut impl Machine) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listener.as_ref().filter(|_| self.accepts()) else { return };
-            match listener.accept() {
+            match SockRef::from(listener).accept() {
                 Ok((socket, from)) => {
                     let Some(from) = from.as_socket() else { continue };
                     if prepare(&socket).is_err() {
@@ -164,7 +164,8 @@ impl Net {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // A connection that ended in the queue is no error of ours.
-                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(_) => self.accept_after = clock::now().after(ACCEPT_PAUSE),
             }
         }
@@ -200,7 +201,7 @@ impl Net {
         for _ in 0..READS_PER_TURN {
             let Some(sock) = self.streams.get_mut(&stream).filter(|sock| !sock.paused) else { return };
             let mut buffer = [0; 16 << 10];
-            let why = match sock.socket.read(&mut buffer) {
+            let why = match (&*sock.socket()).read(&mut buffer) {
                 Ok(0) => "end of stream".to_string(),
                 Ok(_) if sock.closing.is_some() => continue,
                 Ok(count) => {
@@ -251,8 +252,18 @@ impl Net {
 }
 
 impl Sock {
-    const fn new(socket: Socket, connecting: bool) -> Self {
-        Self { socket, connecting, out: Vec::new(), mute: false, paused: false, closing: None }
+    fn new(socket: Socket, connecting: bool) -> Self {
+        Self {
+            fd: Fd::new(socket.into()),
+            connecting,
+            out: Vec::new(),
+            mute: false,
+            paused: false,
+            closing: None,
+        }
+    }
+    fn socket(&self) -> SockRef<'_> {
+        SockRef::from(&self.fd)
     }
     const fn wants_read(&self) -> bool {
         !self.connecting && !self.paused
@@ -263,10 +274,10 @@ impl Sock {
 
     /// The connection is up, or why it is not.
     fn connected(&mut self) -> Result<(), String> {
-        if let Some(e) = self.socket.take_error().ok().flatten() {
+        if let Some(e) = self.socket().take_error().ok().flatten() {
             return Err(e.to_string());
         }
-        let ends = (self.socket.local_addr(), self.socket.peer_addr());
+        let ends = (self.socket().local_addr(), self.socket().peer_addr());
         let (Ok(ours), Ok(theirs)) = ends else { return Err("not connected".into()) };
         // A free port of this host that connects to itself would keep the one who is to listen there from it.
         if ours.as_socket() == theirs.as_socket() {
@@ -278,7 +289,8 @@ impl Sock {
 
     fn flush(&mut self) {
         while !self.out.is_empty() && !self.connecting && !self.mute {
-            match self.socket.write(&self.out) {
+            // A library must not have its program killed by a signal because a peer went away.
+            match self.socket().send_with_flags(&self.out, libc::MSG_NOSIGNAL) {
                 Ok(count) => drop(self.out.drain(..count)),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -290,7 +302,7 @@ impl Sock {
         }
         if self.closing.is_some() && self.out.is_empty() {
             // Refused where the peer closed first: then there is nobody to tell.
-            let _ = self.socket.shutdown(Shutdown::Write);
+            let _ = self.socket().shutdown(Shutdown::Write);
         }
     }
 }
@@ -299,7 +311,7 @@ fn poll_fd(sock: &Sock) -> PollFd<'_> {
     let mut flags = PollFlags::empty();
     flags.set(PollFlags::IN, sock.wants_read());
     flags.set(PollFlags::OUT, sock.wants_write());
-    PollFd::from_borrowed_fd(sock.socket.as_fd(), flags)
+    PollFd::from_borrowed_fd(sock.fd.as_fd(), flags)
 }
 
 fn prepare(socket: &Socket) -> io::Result<()> {
@@ -317,7 +329,9 @@ fn connect(to: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     prepare(&socket)?;
     match socket.connect(&to.into()) {
-        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) && e.kind() != io::ErrorKind::WouldBlock => Err(e),
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) && e.kind() != io::ErrorKind::WouldBlock => {
+            Err(e)
+        }
         _ => Ok(socket),
     }
 }
@@ -357,15 +371,6 @@ pub(crate) fn listen(address: SocketAddr, forced: bool) -> Result<Socket> {
 pub(crate) fn local_address(socket: &Socket) -> Result<SocketAddr> {
     let address = socket.local_addr().map_err(|e| Error::system("asking a listener for its address", e))?;
     address.as_socket().ok_or_else(|| Error::new(ErrorKind::System, "a listener without an IP address"))
-}
-
-/// Whether the peer has closed or reset: looks without taking bytes.
-pub(crate) fn is_at_end(socket: &Socket) -> bool {
-    match socket.peek(&mut [MaybeUninit::uninit()]) {
-        Ok(0) => true,
-        Ok(_) => false,
-        Err(e) => e.kind() != io::ErrorKind::WouldBlock,
-    }
 }
 
 /// Raises the limit of open files as far as it goes: a root holds a connection to every rank.

@@ -97,15 +97,21 @@ impl Root {
         self.outcome.as_ref()
     }
 
-    /// Ends it for everybody: the process that holds the root gives up.
+    /// Whether ranks have come and others are awaited.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.outcome.is_none() && !self.members.is_empty()
+    }
+
+    /// Ends it for everybody: the process that holds the root gives up. Who is still at the door is sent away.
     pub(crate) fn abandon(&mut self, io: &mut Io<'_>) {
+        self.lobby.close_all(io);
         let text = format!("the process that holds the bootstrap root left; {}", self.standing());
         let missing = self.missing();
         self.fail(Fault::new(ErrorKind::Aborted, &missing, text), io);
     }
 
     /// "63/64 in, waiting for rank 37", and what else is worth knowing.
-    fn standing(&self) -> String {
+    pub(crate) fn standing(&self) -> String {
         let missing = self.missing();
         let laggards: Vec<Rank> = self.members.iter().filter(|(_, m)| !m.ready).map(|(r, _)| *r).collect();
         let mut text = match (self.nranks, missing.is_empty()) {
