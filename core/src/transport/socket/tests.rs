@@ -52,7 +52,9 @@ impl Reader {
     fn open(address: &str) -> Self {
         let (inbox, woken) = (Inbox::default(), Arc::new(AtomicU64::new(0)));
         let count = Arc::clone(&woken);
-        let wake = Arc::new(move || drop(count.fetch_add(1, Ordering::SeqCst)));
+        let wake = Arc::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
         let listener = Listener::open(address.parse().unwrap(), scope(), Arc::clone(&inbox), wake).unwrap();
         Self { listener, inbox, woken }
     }
