@@ -2,6 +2,7 @@
 
 pub mod fds;
 pub mod futex;
+pub mod namespace;
 pub mod process;
 pub mod shared;
 pub mod tcp;

@@ -1,0 +1,235 @@
+//! Events as six words and back: `code | four bytes | channel`, then the wide fields.
+//!
+//! Numbers of codes and places of fields are part of the layout and never change their meaning. A code or a member of a set that is
+//! not known here decodes to [`Event::Unknown`].
+
+use super::layout::slot::EVENT_WORDS;
+use crate::event::Event;
+use crate::types::{
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind, WaitReason,
+};
+
+type Words = [u64; EVENT_WORDS];
+
+const PHASE_ENDED: u16 = 1;
+const LINK_UP: u16 = 2;
+const LINK_DOWN: u16 = 3;
+const OP_PLANNED: u16 = 4;
+const OP_COMPLETED: u16 = 5;
+const OP_FAILED: u16 = 6;
+const MESSAGE_SENT: u16 = 7;
+const MESSAGE_TAKEN: u16 = 8;
+const WAIT_BEGAN: u16 = 9;
+const WAIT_ENDED: u16 = 10;
+const PEER_LOST: u16 = 11;
+const MISMATCH_FOUND: u16 = 12;
+const ABORTED: u16 = 13;
+const CLOCK_ANCHORED: u16 = 14;
+
+#[inline]
+fn first(code: u16, bytes: [u8; 4], channel: ChannelId) -> u64 {
+    u64::from(code) | u64::from(u32::from_le_bytes(bytes)) << 16 | u64::from(channel.0) << 48
+}
+
+#[inline]
+fn some_rank(peer: Option<Rank>) -> u64 {
+    peer.map_or(0, |rank| 1 << 32 | u64::from(rank.0))
+}
+
+/// The words of an event.
+#[inline]
+#[must_use]
+pub(super) fn encode(event: &Event) -> Words {
+    let none = ChannelId(0);
+    match *event {
+        Event::PhaseEnded { phase, duration_ns } => {
+            [first(PHASE_ENDED, [phase as u8, 0, 0, 0], none), duration_ns, 0, 0, 0, 0]
+        }
+        Event::LinkUp { channel, peer, direction, transport } => {
+            let bytes = [direction as u8, transport as u8, 0, 0];
+            [first(LINK_UP, bytes, channel), some_rank(peer), 0, 0, 0, 0]
+        }
+        Event::LinkDown { channel, peer, direction } => {
+            [first(LINK_DOWN, [direction as u8, 0, 0, 0], channel), some_rank(peer), 0, 0, 0, 0]
+        }
+        Event::OpPlanned { kind, seq, algorithm, bytes } => {
+            [first(OP_PLANNED, [kind as u8, algorithm as u8, 0, 0], none), seq, bytes, 0, 0, 0]
+        }
+        Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks } => {
+            let fields = [kind as u8, dtype as u8, op as u8, algorithm as u8];
+            [first(OP_COMPLETED, fields, none), seq, bytes, duration_ticks, 0, 0]
+        }
+        Event::OpFailed { kind, seq, error, peer } => {
+            [first(OP_FAILED, [kind as u8, error, 0, 0], none), seq, some_rank(peer), 0, 0, 0]
+        }
+        Event::MessageSent { channel, peer, step, bytes } => {
+            [first(MESSAGE_SENT, [0; 4], channel), some_rank(peer), step, u64::from(bytes), 0, 0]
+        }
+        Event::MessageTaken { channel, peer, step, bytes } => {
+            [first(MESSAGE_TAKEN, [0; 4], channel), u64::from(peer.0), step, u64::from(bytes), 0, 0]
+        }
+        Event::WaitBegan { channel, peer, reason } => {
+            [first(WAIT_BEGAN, [reason as u8, 0, 0, 0], channel), u64::from(peer.0), 0, 0, 0, 0]
+        }
+        Event::WaitEnded { channel, duration_ns } => {
+            [first(WAIT_ENDED, [0; 4], channel), duration_ns, 0, 0, 0, 0]
+        }
+        Event::PeerLost { peer } => [first(PEER_LOST, [0; 4], none), u64::from(peer.0), 0, 0, 0, 0],
+        Event::MismatchFound { peer, seq } => {
+            [first(MISMATCH_FOUND, [0; 4], none), u64::from(peer.0), seq, 0, 0, 0]
+        }
+        Event::Aborted => [first(ABORTED, [0; 4], none), 0, 0, 0, 0, 0],
+        Event::ClockAnchored { raw, mono_ns, real_ns } => {
+            [first(CLOCK_ANCHORED, [0; 4], none), raw, mono_ns, real_ns, 0, 0]
+        }
+        Event::Unknown { code } => [first(code, [0; 4], none), 0, 0, 0, 0, 0],
+    }
+}
+
+/// The event of six words, whatever they hold.
+#[must_use]
+pub(super) fn decode(words: &Words) -> Event {
+    known(words).unwrap_or(Event::Unknown { code: words[0] as u16 })
+}
+
+fn known(words: &Words) -> Option<Event> {
+    let [head, a, b, c, ..] = *words;
+    let bytes = ((head >> 16) as u32).to_le_bytes();
+    let channel = ChannelId((head >> 48) as u16);
+    let rank = |word: u64| Rank(word as u32);
+    let peer = |word: u64| (word >> 32 != 0).then(|| rank(word));
+    Some(match head as u16 {
+        PHASE_ENDED => Event::PhaseEnded { phase: Phase::from_u8(bytes[0])?, duration_ns: a },
+        LINK_UP => Event::LinkUp {
+            channel,
+            peer: peer(a),
+            direction: Direction::from_u8(bytes[0])?,
+            transport: TransportKind::from_u8(bytes[1])?,
+        },
+        LINK_DOWN => Event::LinkDown { channel, peer: peer(a), direction: Direction::from_u8(bytes[0])? },
+        OP_PLANNED => Event::OpPlanned {
+            kind: CollKind::from_u8(bytes[0])?,
+            seq: a,
+            algorithm: Algorithm::from_u8(bytes[1])?,
+            bytes: b,
+        },
+        OP_COMPLETED => Event::OpCompleted {
+            kind: CollKind::from_u8(bytes[0])?,
+            dtype: Datatype::from_u8(bytes[1])?,
+            op: ReduceOp::from_u8(bytes[2])?,
+            algorithm: Algorithm::from_u8(bytes[3])?,
+            seq: a,
+            bytes: b,
+            duration_ticks: c,
+        },
+        OP_FAILED => {
+            Event::OpFailed { kind: CollKind::from_u8(bytes[0])?, seq: a, error: bytes[1], peer: peer(b) }
+        }
+        MESSAGE_SENT => Event::MessageSent { channel, peer: peer(a), step: b, bytes: c as u32 },
+        MESSAGE_TAKEN => Event::MessageTaken { channel, peer: rank(a), step: b, bytes: c as u32 },
+        WAIT_BEGAN => Event::WaitBegan { channel, peer: rank(a), reason: WaitReason::from_u8(bytes[0])? },
+        WAIT_ENDED => Event::WaitEnded { channel, duration_ns: a },
+        PEER_LOST => Event::PeerLost { peer: rank(a) },
+        MISMATCH_FOUND => Event::MismatchFound { peer: rank(a), seq: b },
+        ABORTED => Event::Aborted,
+        CLOCK_ANCHORED => Event::ClockAnchored { raw: a, mono_ns: b, real_ns: c },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one_of<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
+        proptest::sample::select(all)
+    }
+
+    /// Any event of any variant.
+    pub(crate) fn any_event() -> impl Strategy<Value = Event> {
+        let wide = || any::<u64>();
+        let peer = || proptest::option::of(any::<u32>().prop_map(Rank));
+        let rank = || any::<u32>().prop_map(Rank);
+        let channel = || any::<u16>().prop_map(ChannelId);
+        prop_oneof![
+            (one_of(Phase::ALL), wide())
+                .prop_map(|(phase, duration_ns)| Event::PhaseEnded { phase, duration_ns }),
+            (channel(), peer(), one_of(Direction::ALL), one_of(TransportKind::ALL)).prop_map(
+                |(channel, peer, direction, transport)| Event::LinkUp { channel, peer, direction, transport }
+            ),
+            (channel(), peer(), one_of(Direction::ALL))
+                .prop_map(|(channel, peer, direction)| Event::LinkDown { channel, peer, direction }),
+            (one_of(CollKind::ALL), wide(), one_of(Algorithm::ALL), wide())
+                .prop_map(|(kind, seq, algorithm, bytes)| Event::OpPlanned { kind, seq, algorithm, bytes }),
+            (
+                one_of(CollKind::ALL),
+                one_of(Datatype::ALL),
+                one_of(ReduceOp::ALL),
+                one_of(Algorithm::ALL),
+                wide(),
+                wide(),
+                wide()
+            )
+                .prop_map(|(kind, dtype, op, algorithm, seq, bytes, duration_ticks)| {
+                    Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks }
+                }),
+            (one_of(CollKind::ALL), wide(), any::<u8>(), peer())
+                .prop_map(|(kind, seq, error, peer)| Event::OpFailed { kind, seq, error, peer }),
+            (channel(), peer(), wide(), any::<u32>()).prop_map(|(channel, peer, step, bytes)| {
+                Event::MessageSent { channel, peer, step, bytes }
+            }),
+            (channel(), rank(), wide(), any::<u32>()).prop_map(|(channel, peer, step, bytes)| {
+                Event::MessageTaken { channel, peer, step, bytes }
+            }),
+            (channel(), rank(), one_of(WaitReason::ALL))
+                .prop_map(|(channel, peer, reason)| Event::WaitBegan { channel, peer, reason }),
+            (channel(), wide()).prop_map(|(channel, duration_ns)| Event::WaitEnded { channel, duration_ns }),
+            rank().prop_map(|peer| Event::PeerLost { peer }),
+            (rank(), wide()).prop_map(|(peer, seq)| Event::MismatchFound { peer, seq }),
+            Just(Event::Aborted),
+            (wide(), wide(), wide()).prop_map(|(raw, mono_ns, real_ns)| Event::ClockAnchored {
+                raw,
+                mono_ns,
+                real_ns
+            }),
+            (100..u16::MAX).prop_map(|code| Event::Unknown { code }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+        #[test]
+        #[cfg_attr(miri, ignore = "slow")]
+        fn every_event_survives_its_words(event in any_event()) {
+            prop_assert_eq!(decode(&encode(&event)), event);
+        }
+        #[test]
+        #[cfg_attr(miri, ignore = "slow")]
+        fn any_words_are_some_event(words: Words) {
+            let event = decode(&words);
+            if event != (Event::Unknown { code: words[0] as u16 }) {
+                prop_assert_eq!(decode(&encode(&event)), event);
+            }
+        }
+    }
+
+    #[test]
+    fn codes_and_places_are_the_published_ones() {
+        let completed = Event::OpCompleted {
+            kind: CollKind::Reduce,
+            dtype: Datatype::F64,
+            op: ReduceOp::Max,
+            algorithm: Algorithm::Pair,
+            seq: 7,
+            bytes: 8,
+            duration_ticks: 9,
+        };
+        assert_eq!(encode(&completed), [0x0302_0104_0005, 7, 8, 9, 0, 0]);
+        let sent = Event::MessageSent { channel: ChannelId::P2P, peer: Some(Rank(3)), step: 4, bytes: 5 };
+        assert_eq!(encode(&sent), [0xffff_0000_0000_0007, 1 << 32 | 3, 4, 5, 0, 0]);
+        // A kind that a later version added.
+        assert_eq!(decode(&[0x00ff_0004, 1, 2, 3, 4, 5]), Event::Unknown { code: OP_PLANNED });
+        assert_eq!(decode(&[0; 6]), Event::Unknown { code: 0 });
+    }
+}

@@ -1,0 +1,237 @@
+//! The memory of a recorder: 64-bit atomic words, on the heap or in a shared mapping; and spans of it that handles hold.
+//!
+//! Other processes may map the same words, so nothing here is ever a plain reference to bytes.
+
+use std::alloc::Layout;
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
+
+use super::layout::slot;
+use crate::sys::shared::Mapping;
+
+/// Zeroed words at one place for as long as this lives.
+pub(crate) struct Memory {
+    base: NonNull<AtomicU64>,
+    words: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    Heap(Layout),
+    /// Held for its drop, which unmaps.
+    Shared(#[expect(dead_code, reason = "held for its drop")] Mapping),
+}
+
+// SAFETY: all access goes through atomics; the range is freed by whoever drops the last owner.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Private memory. Large blocks cost pages only where they are written.
+    pub(crate) fn heap(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes.next_multiple_of(64).max(64), 64).expect("a sane size");
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
+        Self { base: base.cast(), words: layout.size() / 8, kind: Kind::Heap(layout) }
+    }
+
+    /// A writable shared mapping of a file's zeroed bytes. In a forked child its place is taken by private zeros, so that handles
+    /// copied into the child write nothing of the parent's.
+    pub(crate) fn shared(mapping: Mapping) -> Self {
+        fork::detach_in_children(mapping.base().as_ptr() as usize, mapping.len());
+        Self { base: mapping.base().cast(), words: mapping.len() / 8, kind: Kind::Shared(mapping) }
+    }
+
+    /// All words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `base` begins `words` aligned, initialised (zeroed) words, which live as long as `self`; that others
+        // store to them meanwhile is what atomics are for.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
+    /// `N` words from the byte `at`.
+    pub(crate) fn span<const N: usize>(self: &Arc<Self>, at: usize) -> Span<N> {
+        let words: &[AtomicU64; N] = self.words()[at / 8..][..N].try_into().expect("exactly N");
+        Span { first: NonNull::from(words), memory: Arc::clone(self) }
+    }
+
+    /// `count` ring slots from the byte `at`; a power of two.
+    pub(crate) fn slots(self: &Arc<Self>, at: usize, count: usize) -> Slots {
+        assert!(count.is_power_of_two(), "{count} slots");
+        let words = &self.words()[at / 8..][..count * slot::WORDS];
+        Slots { first: NonNull::from(words).cast(), mask: count as u64 - 1, memory: Arc::clone(self) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        match self.kind {
+            // SAFETY: allocated with this layout, and no span is left, since each holds an `Arc` of this.
+            Kind::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr().cast(), layout) },
+            Kind::Shared(_) => fork::forget(self.base.as_ptr() as usize),
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} words)", self.words)
+    }
+}
+
+/// `N` words of a memory, which it keeps alive: a load or store through it costs no check.
+#[derive(Clone)]
+pub(crate) struct Span<const N: usize> {
+    first: NonNull<[AtomicU64; N]>,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: atomics of a memory that the span keeps alive.
+unsafe impl<const N: usize> Send for Span<N> {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Sync for Span<N> {}
+
+impl<const N: usize> Span<N> {
+    /// `M` of its words, from the word `at`.
+    pub(crate) fn part<const M: usize>(&self, at: usize) -> Span<M> {
+        let words: &[AtomicU64; M] = self[at..][..M].try_into().expect("exactly M");
+        Span { first: NonNull::from(words), memory: Arc::clone(&self.memory) }
+    }
+}
+
+impl<const N: usize> Deref for Span<N> {
+    type Target = [AtomicU64; N];
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: made from a reference into `memory`, which lives as long as `self` and gives out only atomics.
+        unsafe { self.first.as_ref() }
+    }
+}
+
+impl<const N: usize> fmt::Debug for Span<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({N} words)")
+    }
+}
+
+/// The slots of one ring.
+pub(crate) struct Slots {
+    first: NonNull<[AtomicU64; slot::WORDS]>,
+    mask: u64,
+    memory: Arc<Memory>,
+}
+
+// SAFETY: as for `Span`.
+unsafe impl Send for Slots {}
+// SAFETY: as for `Span`.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    /// The slot of event `n`.
+    #[inline]
+    pub(crate) fn of(&self, n: u64) -> &[AtomicU64; slot::WORDS] {
+        // SAFETY: the index is at most `mask`, and `slots` checked that so many lie in `memory`, which `self` keeps alive.
+        unsafe { self.first.add((n & self.mask) as usize).as_ref() }
+    }
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slots({} in {:?})", self.mask + 1, self.memory)
+    }
+}
+
+/// Detaches shared mappings in forked children.
+mod fork {
+    use super::{AtomicUsize, Once, Ordering};
+
+    /// Base and length of each; a base of 0 is free. One recorder lives at a time, and a second for the moment in which one follows another.
+    static SHARED: [[AtomicUsize; 2]; 4] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; 4];
+
+    pub(super) fn detach_in_children(base: usize, len: usize) {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| {
+            // SAFETY: the handler is a static function that calls only mmap(2), a plain system call.
+            unsafe {
+                libc::pthread_atfork(None, None, Some(in_child));
+            }
+        });
+        for [slot, length] in &SHARED {
+            if slot.compare_exchange(0, base, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                length.store(len, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn forget(base: usize) {
+        for [slot, length] in &SHARED {
+            if slot.load(Ordering::Relaxed) == base {
+                length.store(0, Ordering::Relaxed);
+                slot.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    extern "C" fn in_child() {
+        for [slot, length] in &SHARED {
+            let (base, len) = (slot.load(Ordering::Relaxed), length.load(Ordering::Relaxed));
+            if base == 0 || len == 0 {
+                continue;
+            }
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: the range is a mapping of the parent's `Memory`, whose copy in this child keeps it reserved; private zeros take
+            // its place, which atomics may use as before. If the kernel refuses, the shared pages stay.
+            unsafe {
+                libc::mmap(base as *mut libc::c_void, len, prot, flags, -1, 0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_and_slots_are_parts_and_outlive_the_handle_they_came_from() {
+        let memory = Arc::new(Memory::heap(4096));
+        let (span, slots) = (memory.span::<4>(64), memory.slots(1024, 8));
+        span[3].store(7, Ordering::Relaxed);
+        slots.of(9)[1].store(8, Ordering::Relaxed);
+        assert_eq!(memory.words()[8 + 3].load(Ordering::Relaxed), 7);
+        assert_eq!(memory.words()[128 + 8 + 1].load(Ordering::Relaxed), 8);
+        drop(memory);
+        assert_eq!(span.clone()[3].load(Ordering::Relaxed), 7);
+        assert_eq!(slots.of(1)[1].load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index")]
+    fn a_span_beyond_the_end_is_a_bug() {
+        let _ = Arc::new(Memory::heap(64)).span::<4>(48);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "no mmap of files under miri")]
+    fn a_forked_child_writes_nothing_of_its_parents() {
+        use crate::sys::shared::Access;
+        let file = rustix::fs::memfd_create("ccl-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        let memory = Memory::shared(Mapping::new(&file, 8192, Access::ReadWrite).unwrap());
+        memory.words()[5].store(1, Ordering::Relaxed);
+        let status = crate::sys::process::in_fork(|| {
+            let fresh = memory.words()[5].load(Ordering::Relaxed) == 0;
+            memory.words()[5].store(2, Ordering::Relaxed);
+            i32::from(!fresh)
+        });
+        assert_eq!(status, Some(0));
+        assert_eq!(memory.words()[5].load(Ordering::Relaxed), 1);
+    }
+}

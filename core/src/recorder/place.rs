@@ -1,0 +1,364 @@
+//! Where a recorder lies: which folder, which file, and what else is there.
+//!
+//! The folder is `ccl-UID` in the first tmpfs of a short list; it must be ours alone and no link. Stores into a file
+//! mapping on a disk stall under write-back, so a disk is used only where it was asked for or nothing else is left, and that is said.
+//! The file's pages are allocated when it is made: a file system that fills up later must not become a SIGBUS.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::layout::{Capacity, Home};
+use super::mapping::Memory;
+use crate::clock;
+use crate::config::{Key, Settings};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::fds::Fd;
+use crate::sys::process::namespace_pids;
+use crate::sys::shared::{self, Access, Mapping, Owner};
+
+/// Makes a file this long, its pages included. An argument, so that tests can be a full file system.
+pub type Allocate = fn(BorrowedFd<'_>, Home, u64) -> io::Result<()>;
+
+/// Dead recorders kept in a folder, newest first.
+const KEEP_FILES: usize = 64;
+/// Bytes of dead recorders kept, or a quarter of the file system if that is less.
+const KEEP_BYTES: u64 = 64 << 20;
+
+/// The file of a recorder, open and locked.
+#[derive(Debug)]
+pub struct Place {
+    /// The one descriptor of the file in this process: closing any other would drop the alive lock.
+    file: Fd,
+    home: Home,
+    path: PathBuf,
+    folder: Option<Folder>,
+    stem: String,
+}
+
+/// A folder that passed the checks.
+#[derive(Debug)]
+struct Folder {
+    dir: Fd,
+    path: PathBuf,
+    memory: bool,
+}
+
+impl Place {
+    /// Where others find the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// What kind of place it is.
+    #[must_use]
+    pub const fn home(&self) -> Home {
+        self.home
+    }
+    /// A name in the same folder.
+    #[must_use]
+    pub fn beside(&self, extension: &str) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.path.join(format!("{}.{extension}", self.stem)))
+    }
+    /// Removes the file's name.
+    pub fn unlink(&self) {
+        if let (Home::File, Some(folder)) = (self.home, &self.folder)
+            && !self.file.is_stale()
+        {
+            let _ = rustix::fs::unlinkat(&folder.dir, format!("{}.rec", self.stem), AtFlags::empty());
+        }
+    }
+}
+
+/// Makes the file, or a memfd where no file can be made: as large as there is room for. Notes what should be said.
+pub(super) fn create(
+    settings: &Settings,
+    allocate: Allocate,
+    notes: &mut Vec<String>,
+) -> Result<(Place, Capacity, Memory)> {
+    let stem = stem();
+    let folder = choose(&candidates(settings), notes);
+    if let Some(folder) = &folder {
+        prune(&folder.path, Some(&stem));
+    }
+    let name = format!("{stem}.rec");
+    let mut refusal = None;
+    for home in [Home::File, Home::Memfd] {
+        if home == Home::File && folder.is_none() {
+            continue;
+        }
+        for capacity in Capacity::LADDER {
+            let made = open(home, folder.as_ref(), &name)
+                .and_then(|fd| furnish(fd, home, folder.as_ref(), &name, capacity, allocate));
+            match made {
+                Ok((file, memory)) => {
+                    let path = match (&folder, home) {
+                        (Some(folder), Home::File) => folder.path.join(&name),
+                        _ => format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(),
+                    };
+                    if capacity != Capacity::FULL || home != Home::File {
+                        let why = refusal.map_or_else(String::new, |e: Error| format!(" ({e})"));
+                        let kib = capacity.total() >> 10;
+                        notes.push(format!("the recorder is {} of {kib} KiB{why}", path.display()));
+                    }
+                    return Ok((Place { file, home, path, folder, stem }, capacity, memory));
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+    }
+    Err(refusal.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no place for a recorder")))
+}
+
+fn open(home: Home, folder: Option<&Folder>, name: &str) -> Result<OwnedFd> {
+    let made = match (home, folder) {
+        (Home::File, Some(folder)) => {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&folder.dir, name, flags, Mode::RUSR | Mode::WUSR)
+        }
+        _ => rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC),
+    };
+    made.map_err(|e| Error::system(format!("making {name}"), e))
+}
+
+/// Locks, lengthens and maps a new file; removes it again if that fails.
+fn furnish(
+    file: OwnedFd,
+    home: Home,
+    folder: Option<&Folder>,
+    name: &str,
+    capacity: Capacity,
+    allocate: Allocate,
+) -> Result<(Fd, Memory)> {
+    let bytes = capacity.total();
+    let furnished = shared::lock_alive(&file)
+        .and_then(|()| {
+            allocate(file.as_fd(), home, bytes as u64)
+                .map_err(|e| Error::system(format!("allocating {bytes} bytes for {name}"), e))
+        })
+        .and_then(|()| Mapping::new(&file, bytes, Access::ReadWrite));
+    match (furnished, folder) {
+        (Ok(mapping), _) => Ok((Fd::new(file), Memory::shared(mapping))),
+        (Err(error), Some(folder)) if home == Home::File => {
+            let _ = rustix::fs::unlinkat(&folder.dir, name, AtFlags::empty());
+            Err(error)
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Asks the file system for the pages; where it cannot promise any, writes zeros.
+pub(super) fn allocate(fd: BorrowedFd<'_>, _: Home, bytes: u64) -> io::Result<()> {
+    loop {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => break,
+            done => return done.map_err(io::Error::from),
+        }
+    }
+    let zeros = [0; 4096];
+    let mut at = 0;
+    while at < bytes {
+        let len = zeros.len().min((bytes - at) as usize);
+        at += rustix::io::pwrite(fd, &zeros[..len], at)? as u64;
+    }
+    Ok(())
+}
+
+/// `<pid>-<pid namespace inode>-<start>`.
+fn stem() -> String {
+    format!("{}-{}-{}", std::process::id(), pid_namespace(), clock::real_ns())
+}
+
+fn candidates(settings: &Settings) -> Vec<Candidate> {
+    let uid = rustix::process::geteuid().as_raw();
+    let given = settings.given(Key::RuntimeDir).map(|path| Candidate { parent: path.into(), given: true });
+    let usual = usual(uid).into_iter().map(|parent| Candidate { parent, given: false });
+    given.into_iter().chain(usual).collect()
+}
+
+fn usual(uid: u32) -> [PathBuf; 4] {
+    [format!("/run/user/{uid}").into(), "/run".into(), "/dev/shm".into(), "/tmp".into()]
+}
+
+/// A folder in which ours may be made.
+#[derive(Clone, Debug)]
+struct Candidate {
+    parent: PathBuf,
+    /// Asked for by name: then a disk will do.
+    given: bool,
+}
+
+/// The first place in memory; else the first on a disk.
+fn choose(candidates: &[Candidate], notes: &mut Vec<String>) -> Option<Folder> {
+    let mut disk = None;
+    for candidate in candidates {
+        match enter(&candidate.parent) {
+            Ok(folder) if folder.memory || candidate.given => {
+                if !folder.memory {
+                    notes.push(on_a_disk(&folder.path));
+                }
+                return Some(folder);
+            }
+            Ok(folder) => disk = disk.or(Some(folder)),
+            // What is usually not there, or not ours to write to, is no news.
+            Err(Refusal::Absent(why)) if candidate.given => notes.push(why),
+            Err(Refusal::Absent(_)) => {}
+            Err(Refusal::Squatted(why)) => notes.push(why),
+        }
+    }
+    if let Some(folder) = &disk {
+        notes.push(on_a_disk(&folder.path));
+    }
+    disk
+}
+
+fn on_a_disk(path: &Path) -> String {
+    format!(
+        "{} is on a disk, where recording can stall the job; point CCL_RUNTIME_DIR to a tmpfs",
+        path.display()
+    )
+}
+
+enum Refusal {
+    Absent(String),
+    Squatted(String),
+}
+
+/// Opens `ccl-UID` in `parent`, making it if need be, and checks that it is ours alone.
+fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
+    let uid = rustix::process::geteuid().as_raw();
+    let name = format!("ccl-{uid}");
+    let path = parent.join(&name);
+    let absent = |e: Errno| Refusal::Absent(format!("{} cannot be used: {e}", path.display()));
+    let squatted =
+        |what: &str| Refusal::Squatted(format!("{} is refused: {what}; remove it", path.display()));
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = rustix::fs::open(parent, flags, Mode::empty()).map_err(absent)?;
+    let memory = rustix::fs::fstatfs(&above).is_ok_and(|fs| fs.f_type == libc::TMPFS_MAGIC);
+    match rustix::fs::mkdirat(&above, &name, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(absent(e)),
+    }
+    let dir = match rustix::fs::openat(&above, &name, flags | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(dir) => dir,
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err(squatted("it is a link or a file")),
+        Err(Errno::ACCESS) => return Err(squatted("it belongs to somebody else")),
+        Err(e) => return Err(absent(e)),
+    };
+    let stat = rustix::fs::fstat(&dir).map_err(absent)?;
+    if stat.st_uid != uid {
+        return Err(squatted("it belongs to somebody else"));
+    }
+    if stat.st_mode & 0o777 != 0o700 {
+        return Err(squatted("its mode is not 0700"));
+    }
+    Ok(Folder { dir: Fd::new(dir), path, memory })
+}
+
+/// The folders in which recorders of user `uid` may lie, those that are there.
+#[must_use]
+pub fn folders(settings: &Settings, uid: u32) -> Vec<PathBuf> {
+    let given = settings.given(Key::RuntimeDir).map(PathBuf::from);
+    let parents = given.into_iter().chain(usual(uid));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in parents.map(|parent| parent.join(format!("ccl-{uid}"))) {
+        let there = path.symlink_metadata().is_ok_and(|about| about.is_dir());
+        if there && !found.contains(&path) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The recorder files of a folder, by name.
+#[must_use]
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries =
+        std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut files: Vec<_> = entries.filter(|path| path.extension().is_some_and(|e| e == "rec")).collect();
+    files.sort();
+    files
+}
+
+/// Removes the oldest of the dead recorders, and the sockets of all dead ones; returns how many files. `own` is the stem of the caller's:
+/// it must not open its own file.
+pub fn prune(folder: &Path, own: Option<&str>) -> usize {
+    let room = rustix::fs::statvfs(folder).map_or(KEEP_BYTES, |fs| fs.f_blocks * fs.f_frsize / 4);
+    prune_to(folder, own, KEEP_FILES, KEEP_BYTES.min(room))
+}
+
+fn prune_to(folder: &Path, own: Option<&str>, keep_files: usize, keep_bytes: u64) -> usize {
+    // All recorders of this process share the first two parts of the stem.
+    let own = own.and_then(|stem| stem.rsplit_once('-')).map(|(own, _)| format!("{own}-"));
+    let mut dead = Vec::new();
+    for path in files(folder) {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if own.as_ref().is_some_and(|own| name.starts_with(own)) || !is_dead(&path) {
+            continue;
+        }
+        if let Ok(about) = path.symlink_metadata() {
+            let _ = std::fs::remove_file(path.with_extension("sock"));
+            dead.push((about.modified().ok(), about.len(), path));
+        }
+    }
+    dead.sort_by_key(|(modified, ..)| std::cmp::Reverse(*modified));
+    let (mut bytes, mut removed) = (0, 0);
+    for (at, (_, len, path)) in dead.iter().enumerate() {
+        bytes += len;
+        if at >= keep_files || bytes > keep_bytes {
+            removed += usize::from(std::fs::remove_file(path).is_ok());
+        }
+    }
+    removed
+}
+
+/// Whether nobody holds the lock of a recorder file. Not to be asked of a file of this process.
+fn is_dead(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+        .is_ok_and(|fd| shared::owner(&fd).is_ok_and(|owner| owner == Owner::None))
+}
+
+/// What a header says of its process.
+#[derive(Debug)]
+pub(super) struct Identity {
+    pub(super) pid: u32,
+    /// The pid in the namespace of the /proc that is mounted here; 0 if the kernel does not say.
+    pub(super) outer_pid: u32,
+    pub(super) pid_namespace: u64,
+    pub(super) uid: u32,
+    pub(super) boot_id: String,
+    pub(super) host: String,
+}
+
+pub(super) fn identity() -> Identity {
+    Identity {
+        pid: std::process::id(),
+        outer_pid: namespace_pids(None).and_then(|pids| pids.first().copied()).unwrap_or(0),
+        pid_namespace: pid_namespace(),
+        uid: rustix::process::geteuid().as_raw(),
+        boot_id: boot_id(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+    }
+}
+
+/// Which boot of which kernel this is.
+pub(super) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_or_else(|_| String::new(), |id| id.trim().into())
+}
+
+fn pid_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
+}
+
+/// major << 32 | minor << 16 | patch.
+pub(super) fn library_version() -> u64 {
+    let mut parts = env!("CARGO_PKG_VERSION").split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0u64);
+    next() << 32 | next() << 16 | next()
+}

@@ -1,0 +1,466 @@
+//! The writers' handles: a communicator's row, its links, rings and peers.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Recorder;
+use super::cells::{self, LinkCell};
+use super::layout::{self, RowState, Table, comm, header, histogram, link, link_id, op, peer, ring};
+use super::mapping::{Memory, Span};
+use super::protocol::latch_write;
+use super::ring::EventRing;
+use crate::clock::{Ns, Raw};
+use crate::collective::Descriptor;
+use crate::types::{ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind};
+
+/// Which communicator a row tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CommInfo<'a> {
+    /// Equal on all ranks.
+    pub id: CommId,
+    /// The public job id.
+    pub job: JobId,
+    /// For people.
+    pub name: &'a str,
+    /// This rank.
+    pub rank: Rank,
+    /// How many there are.
+    pub nranks: u32,
+    /// This rank in the communicator that the job began with.
+    pub world: Rank,
+}
+
+/// A member of a communicator, and where it can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer<'a> {
+    /// Its rank.
+    pub rank: Rank,
+    /// Its rank in the communicator that the job began with.
+    pub world: Rank,
+    /// Its host.
+    pub host: &'a str,
+    /// Its pid, as it sees it.
+    pub pid: u32,
+    /// The path of its recorder; empty if it has none.
+    pub recorder: &'a str,
+    /// The path of its control socket; empty if it has none.
+    pub control: &'a str,
+}
+
+/// Slots of a ring that found no place in the mapping.
+const PRIVATE_RING: usize = 256;
+
+/// The row of one communicator and rank. The op cells have one writer, whoever holds the engine's lock; the rest may be written from any thread.
+pub struct CommRow {
+    recorder: Arc<Recorder>,
+    words: Span<{ comm::WORDS }>,
+    histogram: Span<{ histogram::WORDS }>,
+    /// The row in the table; `None`: private memory.
+    row: Option<usize>,
+    histogram_row: Option<usize>,
+    generation: u32,
+    me: Rank,
+    id: CommId,
+    /// Nanoseconds per tick, 32.32 fixed point.
+    ns_per_tick: u64,
+    /// The rows of its members; and the lock of what is rarely written.
+    peers: Mutex<Vec<usize>>,
+}
+
+impl Recorder {
+    /// A row for a communicator.
+    #[must_use]
+    pub fn comm(self: &Arc<Self>, info: CommInfo<'_>) -> CommRow {
+        let mut rows = self.lock();
+        let row = rows.comms.take();
+        let histogram_row = row.and_then(|row| rows.take_histogram(row));
+        drop(rows);
+        let histogram_row = histogram_row.map(|(at, before)| {
+            if let Some(before) = before {
+                // A row that ended refers to it still.
+                let old: Span<{ comm::WORDS }> = self.span(Table::Comms, Some(before));
+                if old[comm::HISTOGRAM].load(Ordering::Relaxed) == at as u64 + 1 {
+                    old[comm::HISTOGRAM].store(0, Ordering::Release);
+                }
+            }
+            at
+        });
+        self.note_job(info.job);
+        let words: Span<{ comm::WORDS }> = self.span(Table::Comms, row);
+        let histogram: Span<{ histogram::WORDS }> = self.span(Table::Histograms, histogram_row);
+        let put = |at: usize, value: u64| words[at].store(value, Ordering::Relaxed);
+        let generation = next_generation(&words[comm::STATE]);
+        words[comm::STATE].store(RowState::Free as u64, Ordering::Relaxed);
+        // Whoever sees a word of the new tenant sees that the row was taken: readers look at the state again afterwards.
+        std::sync::atomic::fence(Ordering::Release);
+        for word in words.iter().skip(1).chain(histogram.iter()) {
+            word.store(0, Ordering::Relaxed);
+        }
+        put(comm::ID, info.id.0);
+        put(comm::JOB, info.job.0);
+        put(comm::RANK, u64::from(info.rank.0) | u64::from(info.nranks) << 32);
+        put(comm::WORLD, u64::from(info.world.0));
+        put(comm::LEVEL, u64::from(self.level()));
+        put(comm::MADE, crate::clock::raw().0);
+        put(comm::HISTOGRAM, histogram_row.map_or(0, |at| at as u64 + 1));
+        for (n, word) in layout::encode_text::<{ comm::NAME_WORDS }>(info.name).into_iter().enumerate() {
+            put(comm::NAME + n, word);
+        }
+        let live = RowState::Live as u64 | u64::from(generation) << 32;
+        words[comm::STATE].store(live, Ordering::Release);
+        CommRow {
+            recorder: Arc::clone(self),
+            words,
+            histogram,
+            row,
+            histogram_row,
+            generation,
+            me: info.rank,
+            id: info.id,
+            ns_per_tick: self.header(header::NS_PER_TICK).load(Ordering::Relaxed),
+            peers: Mutex::default(),
+        }
+    }
+
+    /// The ring of a thread that drives no communicator: the smallest that is free. Its level is the recorder's.
+    #[must_use]
+    pub fn ring(self: &Arc<Self>) -> EventRing {
+        let at = self.take_ring(|taken| taken.iter().rposition(|taken| !taken));
+        self.open_ring(at, CommId(0), Rank(0), self.memory.span(header::LEVEL * 8))
+    }
+
+    pub(super) fn write_ring_descriptors(&self) {
+        let mut first = 0;
+        for (at, slots) in self.capacity.rings().enumerate() {
+            let about: Span<{ ring::WORDS }> = self.span(Table::Rings, Some(at));
+            about[ring::FIRST].store(first as u64, Ordering::Relaxed);
+            about[ring::SLOTS].store(slots as u64, Ordering::Relaxed);
+            first += slots;
+        }
+    }
+
+    fn take_ring(&self, choose: impl FnOnce(&[bool]) -> Option<usize>) -> Option<usize> {
+        let mut rows = self.lock();
+        let at = choose(&rows.rings);
+        if let Some(at) = at {
+            rows.rings[at] = true;
+        }
+        at
+    }
+
+    fn open_ring(self: &Arc<Self>, at: Option<usize>, id: CommId, rank: Rank, level: Span<1>) -> EventRing {
+        let Some(at) = at else {
+            self.overflow(Table::Rings);
+            let memory = Arc::new(Memory::heap(64 + PRIVATE_RING * 64));
+            return EventRing::new(memory.slots(64, PRIVATE_RING), memory.span(0), level, None);
+        };
+        let about: Span<{ ring::WORDS }> = self.span(Table::Rings, Some(at));
+        let word = |n: usize| about[n].load(Ordering::Relaxed);
+        let generation = next_generation(&about[ring::STATE]);
+        about[ring::STATE].store(RowState::Free as u64, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::Release);
+        about[ring::START].store(word(ring::HEAD), Ordering::Relaxed);
+        about[ring::COMM].store(id.0, Ordering::Relaxed);
+        about[ring::RANK].store(u64::from(rank.0), Ordering::Relaxed);
+        let live = RowState::Live as u64 | u64::from(generation) << 32;
+        about[ring::STATE].store(live, Ordering::Release);
+        let first = self.capacity.offset(Table::Slots) + word(ring::FIRST) as usize * 64;
+        let slots = self.memory.slots(first, word(ring::SLOTS) as usize);
+        EventRing::new(slots, about, level, Some((Arc::clone(self), at)))
+    }
+
+    pub(super) fn ring_ended(&self, at: usize) {
+        if !self.is_stale() {
+            end(&self.span::<{ ring::WORDS }>(Table::Rings, Some(at))[ring::STATE]);
+            self.lock().rings[at] = false;
+        }
+    }
+
+    pub(super) fn link_ended(&self, at: usize) {
+        if !self.is_stale() {
+            end(&self.span::<{ link_id::WORDS }>(Table::LinkIds, Some(at))[link_id::WHAT]);
+            self.lock().links.give(at);
+        }
+    }
+
+    /// The row of a table, or as much private memory, which is counted.
+    fn span<const N: usize>(&self, table: Table, row: Option<usize>) -> Span<N> {
+        match row {
+            Some(row) => self.memory.span(self.capacity.offset(table) + row * N * 8),
+            None => {
+                self.overflow(table);
+                Arc::new(Memory::heap(N * 8)).span(0)
+            }
+        }
+    }
+
+    fn overflow(&self, table: Table) {
+        self.header(header::OVERFLOW + table as usize).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The reference of a string, stored if it is new; 0 for an empty one, and if there is no room.
+    pub(super) fn string(&self, text: &str) -> u64 {
+        if text.is_empty() {
+            return 0;
+        }
+        let mut rows = self.lock();
+        if let Some(reference) = rows.strings.get(text) {
+            return *reference;
+        }
+        let (at, end) = (rows.string_bytes, rows.string_bytes + text.len().next_multiple_of(8));
+        if end > self.capacity.strings {
+            drop(rows);
+            self.overflow(Table::Strings);
+            return 0;
+        }
+        let first = (self.capacity.offset(Table::Strings) + at) / 8;
+        for (word, bytes) in self.memory.words()[first..].iter().zip(text.as_bytes().chunks(8)) {
+            let mut full = [0; 8];
+            full[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(full), Ordering::Relaxed);
+        }
+        rows.string_bytes = end;
+        let reference = at as u64 | (text.len() as u64) << 32;
+        rows.strings.insert(text.to_string(), reference);
+        reference
+    }
+}
+
+fn next_generation(state: &AtomicU64) -> u32 {
+    ((state.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1)
+}
+
+/// Marks a row as given back: its low byte is the state.
+fn end(state: &AtomicU64) {
+    let word = state.load(Ordering::Relaxed);
+    state.store(word & !0xff | RowState::Ended as u64, Ordering::Release);
+}
+
+impl CommRow {
+    /// A collective was called. If none is under way it is the one under way now.
+    #[inline]
+    pub fn called(&self, descriptor: &Descriptor, at: Raw) {
+        let cell = self.cell(comm::COLL);
+        if cell[op::CALLED].load(Ordering::Relaxed) == cell[op::COMPLETED].load(Ordering::Relaxed) {
+            cells::op_fact(cell, descriptor, None, at);
+            cell[op::STARTED].store(descriptor.seq, Ordering::Relaxed);
+        }
+        cell[op::CALLED].store(descriptor.seq, Ordering::Release);
+    }
+    /// A collective that was called while another was under way is under way now.
+    #[inline]
+    pub fn started(&self, descriptor: &Descriptor, at: Raw) {
+        let cell = self.cell(comm::COLL);
+        cells::op_fact(cell, descriptor, None, at);
+        cell[op::STARTED].store(descriptor.seq, Ordering::Release);
+    }
+    /// A collective completed.
+    #[inline]
+    pub fn completed(&self, descriptor: &Descriptor, at: Raw) {
+        let cell = self.cell(comm::COLL);
+        cell[op::COMPLETED_AT].store(at.0, Ordering::Relaxed);
+        cell[op::COMPLETED].store(descriptor.seq, Ordering::Release);
+        self.count(cell, descriptor, descriptor.kind, at);
+    }
+    /// A collective failed; `error` is the number of its `ErrorKind`. The recorder stays as evidence.
+    pub fn failed(&self, descriptor: &Descriptor, error: u8, at: Raw) {
+        cells::op_failed(self.cell(comm::COLL), descriptor.seq, error, at);
+        self.recorder.header(header::FAILED).fetch_add(1, Ordering::Release);
+    }
+
+    /// A send or receive was called; `peer` is the rank on the other side. The descriptor's root is the sender.
+    #[inline]
+    pub fn p2p_called(&self, descriptor: &Descriptor, peer: Rank, at: Raw) {
+        let cell = self.cell(comm::P2P);
+        cells::op_fact(cell, descriptor, Some(peer), at);
+        let called = cell[op::CALLED].load(Ordering::Relaxed) + 1;
+        cell[op::STARTED].store(called, Ordering::Relaxed);
+        cell[op::CALLED].store(called, Ordering::Release);
+    }
+    /// A send or receive completed.
+    #[inline]
+    pub fn p2p_completed(&self, descriptor: &Descriptor, at: Raw) {
+        let cell = self.cell(comm::P2P);
+        let kind = if descriptor.root == self.me { CollKind::Send } else { CollKind::Recv };
+        let completed = cell[op::COMPLETED].load(Ordering::Relaxed) + 1;
+        cell[op::COMPLETED_AT].store(at.0, Ordering::Relaxed);
+        cell[op::COMPLETED].store(completed, Ordering::Release);
+        self.count(cell, descriptor, kind, at);
+    }
+    /// A send or receive failed; `error` is the number of its `ErrorKind`.
+    pub fn p2p_failed(&self, descriptor: &Descriptor, error: u8, at: Raw) {
+        cells::op_failed(self.cell(comm::P2P), descriptor.seq, error, at);
+        self.recorder.header(header::FAILED).fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    fn count(&self, cell: &[AtomicU64], descriptor: &Descriptor, kind: CollKind, at: Raw) {
+        if self.level() == 0 {
+            return;
+        }
+        if let Some(since) = cells::op_since(cell, descriptor) {
+            let ticks = u128::from(at.0.saturating_sub(since.0));
+            let ns = ((ticks * u128::from(self.ns_per_tick)) >> 32) as u64;
+            let bytes = descriptor.count * descriptor.dtype.size() as u64;
+            cells::count(&self.histogram[..], kind as u8, bytes, ns);
+        }
+    }
+
+    #[inline]
+    fn cell(&self, at: usize) -> &[AtomicU64] {
+        &self.words[at..at + op::WORDS]
+    }
+
+    /// The user's word on where the program is, shown beside the operation; cut at 88 bytes.
+    pub fn tag(&self, text: &str) {
+        let tag: [u64; comm::TAG_WORDS] = layout::encode_text(text);
+        // The lock makes this the one writer of the latch.
+        let _one = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        latch_write(&self.words[comm::TAG_LATCH], &self.words[comm::TAG..], &tag);
+    }
+
+    /// A phase of making the communicator began.
+    pub fn phase_began(&self, phase: Phase, at: Raw) {
+        self.words[comm::PHASE_SINCE].store(at.0, Ordering::Relaxed);
+        self.words[comm::PHASE].store(phase as u64 + 1, Ordering::Release);
+    }
+    /// A phase ended after `duration`.
+    pub fn phase(&self, phase: Phase, duration: Ns) {
+        self.words[comm::PHASES + phase as usize].store(duration.0.saturating_add(1), Ordering::Relaxed);
+        self.words[comm::PHASE].store(0, Ordering::Release);
+    }
+    /// The driver gives a sign of life: before it sleeps and when it wakes.
+    #[inline]
+    pub fn driven(&self, at: Raw) {
+        self.words[comm::DRIVEN].store(at.0, Ordering::Relaxed);
+    }
+
+    /// The level of detail at this moment.
+    #[inline]
+    #[must_use]
+    pub fn level(&self) -> u8 {
+        self.words[comm::LEVEL].load(Ordering::Relaxed) as u8
+    }
+    /// Changes it.
+    pub fn set_level(&self, level: u8) {
+        self.words[comm::LEVEL].store(u64::from(level), Ordering::Relaxed);
+    }
+    /// Names communicator and job anew, where the row was made before the bootstrap agreed on them.
+    pub fn set_identity(&mut self, id: CommId, job: JobId) {
+        self.id = id;
+        self.words[comm::ID].store(id.0, Ordering::Relaxed);
+        self.words[comm::JOB].store(job.0, Ordering::Release);
+        self.recorder.note_job(job);
+    }
+    /// The recorder it belongs to.
+    #[must_use]
+    pub const fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
+    }
+
+    /// Tells who the members are and where they can be read, in place of what was told before.
+    pub fn peers(&self, peers: &[Peer<'_>]) {
+        let Some(row) = self.row else { return };
+        let recorder = &self.recorder;
+        let mut mine = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        recorder.peers_ended(&mut mine);
+        for member in peers {
+            let at = recorder.lock().peers.take();
+            let Some(at) = at else {
+                recorder.overflow(Table::Peers);
+                continue;
+            };
+            let words: Span<{ peer::WORDS }> = recorder.span(Table::Peers, Some(at));
+            let put = |n: usize, value: u64| words[n].store(value, Ordering::Relaxed);
+            put(peer::STATE, RowState::Free as u64);
+            std::sync::atomic::fence(Ordering::Release);
+            put(peer::RANK, u64::from(member.rank.0) | u64::from(member.pid) << 32);
+            put(peer::HOST, recorder.string(member.host));
+            put(peer::RECORDER, recorder.string(member.recorder));
+            put(peer::CONTROL, recorder.string(member.control));
+            put(peer::WORLD, u64::from(member.world.0));
+            let state = RowState::Live as u64 | (row as u64) << 16 | u64::from(self.generation) << 32;
+            words[peer::STATE].store(state, Ordering::Release);
+            mine.push(at);
+        }
+    }
+
+    /// The cell of a link; `None`: the link reaches all other ranks.
+    #[must_use]
+    pub fn link(
+        &self,
+        channel: ChannelId,
+        to: Option<Rank>,
+        direction: Direction,
+        transport: TransportKind,
+    ) -> LinkCell {
+        let recorder = &self.recorder;
+        // A link of a row that nobody can find would not be found either.
+        let at = self.row.and_then(|row| Some((row, recorder.lock().links.take()?)));
+        let words: Span<{ link::WORDS }> = recorder.span(Table::Links, at.map(|(_, at)| at));
+        let Some((row, at)) = at else { return LinkCell::new(words, None) };
+        let id: Span<{ link_id::WORDS }> = recorder.span(Table::LinkIds, Some(at));
+        id[link_id::WHAT].store(RowState::Free as u64, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::Release);
+        for word in words.iter() {
+            word.store(0, Ordering::Relaxed);
+        }
+        let peer = to.map_or(0, |rank| u64::from(rank.0)) | u64::from(self.generation) << 32;
+        id[link_id::PEER].store(peer, Ordering::Relaxed);
+        let what = RowState::Live as u64
+            | (direction as u64) << 8
+            | (transport as u64) << 16
+            | u64::from(to.is_some()) << 24
+            | u64::from(channel.0) << 32
+            | (row as u64) << 48;
+        id[link_id::WHAT].store(what, Ordering::Release);
+        LinkCell::new(words, Some((Arc::clone(recorder), at)))
+    }
+
+    /// The ring of the engine: the largest that is free. Its level is this communicator's.
+    #[must_use]
+    pub fn ring(&self) -> EventRing {
+        let at = self.recorder.take_ring(|taken| taken.iter().position(|taken| !taken));
+        let level = self.words.part(comm::LEVEL);
+        self.recorder.open_ring(at, self.id, self.me, level)
+    }
+}
+
+impl Recorder {
+    fn peers_ended(&self, rows: &mut Vec<usize>) {
+        let mut pool = self.lock();
+        for at in rows.drain(..) {
+            end(&self.span::<{ peer::WORDS }>(Table::Peers, Some(at))[peer::STATE]);
+            pool.peers.give(at);
+        }
+    }
+}
+
+impl Drop for CommRow {
+    fn drop(&mut self) {
+        let recorder = &self.recorder;
+        if recorder.is_stale() {
+            return;
+        }
+        end(&self.words[comm::STATE]);
+        // Members stay readable as long as the row does: they are given back with it, and taken again last.
+        let mut mine = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = recorder.lock();
+        for at in mine.drain(..) {
+            rows.peers.give(at);
+        }
+        if let Some(at) = self.histogram_row {
+            rows.histograms.give(at);
+        }
+        if let Some(at) = self.row {
+            rows.comms.give(at);
+        }
+    }
+}
+
+impl fmt::Debug for CommRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CommRow({}, rank {}, row {:?})", self.id, self.me, self.row)
+    }
+}
