@@ -308,3 +308,36 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_keeps_hosts_together() {
+        let topology = Topology::new(&[7, 3, 7, 3, 5], 0);
+        assert_eq!(topology.ring, [0, 2, 1, 3, 4].map(Rank));
+        assert_eq!(topology.place, [0, 2, 1, 3, 4]);
+        assert!(!topology.one_host && Topology::new(&[4, 4], 1).one_host);
+        assert_eq!((topology.nranks(), topology.channels), (5, 1));
+        assert_eq!((topology.after(Rank(0), 1), topology.after(Rank(4), 1)), (Rank(2), Rank(0)));
+        assert_eq!((topology.before(Rank(0)), topology.before(Rank(1))), (Rank(4), Rank(2)));
+    }
+
+    #[test]
+    fn all_that_a_plan_is_made_from_changes_its_hash() {
+        let topology = Topology::new(&[1, 1, 1], 1);
+        let shape = Shape { algorithm: Algorithm::Ring, channels: 1, chunk: 64 };
+        let hash = shape.hash(&topology);
+        assert_eq!(hash, shape.hash(&topology.clone()));
+        for other in [
+            Shape { algorithm: Algorithm::Direct, ..shape },
+            Shape { channels: 2, ..shape },
+            Shape { chunk: 128, ..shape },
+        ] {
+            assert_ne!(hash, other.hash(&topology));
+        }
+        assert_ne!(hash, shape.hash(&Topology::new(&[1, 2, 1], 1)));
+        assert_ne!(hash, shape.hash(&Topology::new(&[1, 2, 2], 1)));
+    }
+}

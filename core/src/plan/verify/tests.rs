@@ -168,6 +168,50 @@ fn the_shortest_calls_have_the_fewest_steps() {
     assert_eq!(steps(&[1], CollKind::Barrier, 0), 0);
 }
 
+#[test]
+fn no_output_changes_before_the_first_messages_are_there() {
+    for n in [2, 3, 8, 9, 12] {
+        let topology = Topology::new(&vec![1; n], 1);
+        for kind in COLLECTIVES {
+            for algorithm in ALGORITHMS {
+                let request = request(kind, Datatype::F64, 1, 100);
+                let Some(shape) = shaped(&topology, &request, algorithm, 1, 64) else { continue };
+                for (me, program) in (0..).map(Rank).zip(generate(&topology, &request, shape)) {
+                    let mut heard = std::collections::BTreeSet::new();
+                    let stores =
+                        |s: &Step| s.destinations.iter().any(|d| matches!(d, Operand::Output { .. }));
+                    for step in &program[0] {
+                        heard.extend(step.sources.iter().filter_map(|s| match s {
+                            Operand::Recv { from, .. } => Some(*from),
+                            _ => None,
+                        }));
+                        if stores(step) {
+                            break;
+                        }
+                    }
+                    let wanted = match (kind, algorithm) {
+                        (CollKind::Broadcast, _) if me == request.root => 0,
+                        (CollKind::Broadcast, _) | (_, Algorithm::Ring) => 1,
+                        (CollKind::Reduce, _) if me != request.root => 0,
+                        _ => n - 1,
+                    };
+                    let enough = heard.len() >= wanted || !program[0].iter().any(stores);
+                    assert!(enough, "{kind} {algorithm} {n} ranks, {me}: {heard:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_verified_can_be_executed_as_given() {
+    let (topology, request, programs) = exchange();
+    let verified = verify(&topology, &request, &programs, Slots::default()).expect("right");
+    assert_eq!(verified[1], Verified::unverified(programs[1].clone()));
+    let plan = Plan::Given(std::sync::Arc::new(verified[1].clone()));
+    assert_eq!(steps_of(&plan, &topology), programs[1]);
+}
+
 /// The fewest wide and pair slots with which a plan of many chunks does not get stuck.
 #[test]
 fn lanes_have_more_slots_than_plans_need() {
