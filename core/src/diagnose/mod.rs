@@ -1,1 +1,3 @@
-//! (stub)
+//! From snapshots to answers. Pure: no I/O, no clock, no environment, no global.
+
+pub mod awaited;

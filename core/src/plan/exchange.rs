@@ -4,7 +4,7 @@
 //! path of the shortest latency. Every reader waits for every writer, so that it is a barrier too, and no output changes
 //! before all announcements were compared.
 
-use super::{Operand, Readers, Shape, Step, Topology};
+use super::{Action, Operand, Readers, Shape, Step, Topology};
 use crate::collective::Request;
 use crate::types::{CollKind, Rank};
 
@@ -20,15 +20,22 @@ pub(super) fn len(request: &Request, shape: &Shape) -> u64 {
 pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Rank, index: u64) -> Step {
     let at = index / 2 * u64::from(shape.chunk);
     let len = (request.bytes() - at).min(u64::from(shape.chunk)) as u32;
-    if index % 2 == 0 {
+    if index.is_multiple_of(2) {
         let to = Operand::Send { to: Readers::All, at: 0, total: len, last: true };
         return Step::copy(len, Operand::Input { at }, &[to]);
     }
-    let ranks = (0..topology.nranks()).map(Rank);
-    let theirs = |from| Operand::Recv { from, wide: true, at: 0, last: true };
-    if request.kind == CollKind::Barrier {
-        return Step::pass(ranks.filter(|&r| r != me).map(theirs));
+    let barrier = request.kind == CollKind::Barrier;
+    let mut step = Step::nothing();
+    for rank in (0..topology.nranks()).map(Rank) {
+        if rank != me {
+            step.sources.push(Operand::Recv { from: rank, wide: true, at: 0, last: true });
+        } else if !barrier {
+            step.sources.push(Operand::Input { at });
+        }
     }
-    let sources = ranks.map(|r| if r == me { Operand::Input { at } } else { theirs(r) });
-    Step::reduce(len, sources, &[Operand::Output { at }])
+    if !barrier {
+        (step.len, step.action) = (len, Action::Reduce);
+        step.destinations.push(Operand::Output { at });
+    }
+    step
 }

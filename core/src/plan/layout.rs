@@ -111,7 +111,7 @@ mod tests {
                 let part = round.part(j);
                 assert_eq!(round.at + part.at, at, "{rounds:?} {k} {j}");
                 assert!(u64::from(part.len) <= most && u64::from(part.len) <= rounds.most());
-                assert!(part.len == 0 || part.at % most.min(LINE) == 0);
+                assert!(part.len == 0 || part.at.is_multiple_of(most.min(LINE)));
                 at += u64::from(part.len);
             }
         }

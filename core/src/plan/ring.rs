@@ -17,7 +17,7 @@
 //! block only what it computes from it in that very step. Nobody stores to the output before the first message of the rank
 //! before it is there; its own block is kept last for this reason.
 //!
-//! Capacity: all ranks begin a loop by sending the messages of one chunk before they receive any. [`DEPTH`] of them are one
+//! Capacity: all ranks begin a loop by sending the messages of one chunk before they receive any. `DEPTH` of them are one
 //! fewer than a lane has slots, so that one slot in the ring is free for the first rank that goes on.
 
 use super::layout::{LINE, Rounds, Span, piece, share};
@@ -173,10 +173,10 @@ impl<'a> Ring<'a> {
         let round = self.rounds.round(round);
         let (at, len) = (self.from + round.at, round.len as u32);
         let (output, next) = (Operand::Output { at }, self.next(len));
-        let from_root = self.from_root();
-        if from_root == 0 {
+        let after_root = self.places_after_root();
+        if after_root == 0 {
             Step::copy(len, Operand::Input { at }, &[output, next])
-        } else if from_root + 1 < self.n {
+        } else if after_root + 1 < self.n {
             Step::copy(len, self.before(), &[output, next])
         } else {
             Step::copy(len, self.before(), &[output])
@@ -186,9 +186,9 @@ impl<'a> Ring<'a> {
     fn reduce(&self, round: u64) -> Step {
         let round = self.rounds.round(round);
         let p = Piece { at: self.from + round.at, len: round.len as u32 };
-        let from_root = self.from_root();
-        if from_root > 0 {
-            return self.pass_on_sum(&p, p.at, from_root > 1);
+        let after_root = self.places_after_root();
+        if after_root > 0 {
+            return self.pass_on_sum(&p, p.at, after_root > 1);
         }
         let sources = [self.before(), Operand::Input { at: p.at }];
         Step::reduce(p.len, sources, &[Operand::Output { at: p.at }])
@@ -241,7 +241,7 @@ impl<'a> Ring<'a> {
     }
 
     /// How many places this rank is after the root.
-    fn from_root(&self) -> u32 {
+    fn places_after_root(&self) -> u32 {
         let place = |rank: Rank| self.topology.place[rank.index()];
         (place(self.me) + self.n - place(self.request.root)) % self.n
     }

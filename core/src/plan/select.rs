@@ -104,7 +104,7 @@ mod tests {
         let check = |t: &Topology, kind, count, forced, expect| {
             let shape = select(t, &request(kind, count), forced);
             assert_eq!(shape.algorithm, expect, "{kind} {count} {forced:?}");
-            assert!(shape.chunk % 64 == 0 && shape.chunk > 0 && shape.channels >= 1);
+            assert!(shape.chunk.is_multiple_of(64) && shape.chunk > 0 && shape.channels >= 1);
             let most = match shape.algorithm {
                 Algorithm::Ring | Algorithm::Pair => PAIR_SLOT_BYTES,
                 Algorithm::Direct | Algorithm::Exchange => WIDE_SLOT_BYTES,

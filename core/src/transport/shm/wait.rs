@@ -178,7 +178,8 @@ impl Waiter {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod model {
     use super::*;
     use loom::sync::{Condvar, Mutex, atomic::AtomicU64};
@@ -272,7 +273,8 @@ mod model {
     }
 }
 
-#[cfg(all(test, not(miri), not(loom)))]
+#[cfg(test)]
+#[cfg(not(any(miri, loom)))]
 mod tests {
     use super::super::memory::{Identity, Layout};
     use super::*;

@@ -51,7 +51,7 @@ fn check(sender: &mut Sender, receivers: &mut [Receiver], slots: u64, acts: &[Ac
                 let link = &mut receivers[reader];
                 let expect = queues[reader].front().copied();
                 for _ in 0..2 {
-                    let found = link.peek().unwrap().map(|m| (m.check, bytes(&m)));
+                    let found = link.peek().unwrap().map(|m| (m.check, link::load(&m)));
                     assert_eq!(found, expect.map(|(n, len)| (n, bytes_of(n, len))));
                 }
                 assert_eq!(link.moved(), taken[reader] + u64::from(expect.is_some()));

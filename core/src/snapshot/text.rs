@@ -1,0 +1,274 @@
+//! A job's snapshot as text for a tired engineer: first the answer, then what it rests on, then everything.
+
+use std::fmt::Write as _;
+
+use super::{Awaited, CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State, Waits};
+use crate::types::{ChannelId, Rank};
+
+/// The snapshot as text; lines end with a newline.
+#[must_use]
+pub fn render_text(job: &Snapshot) -> String {
+    let mut out = String::new();
+    answer(&mut out, job);
+    for missing in &job.missing {
+        let place = match (missing.host.as_str(), missing.pid) {
+            ("", _) => String::new(),
+            (host, pid) => format!(" (pid {pid} on {host})"),
+        };
+        let _ = writeln!(out, "not read: rank {}{place}: {}", missing.rank, missing.why);
+    }
+    for note in &job.notes {
+        let _ = writeln!(out, "note: {note}");
+    }
+    let _ = writeln!(
+        out,
+        "\njob {}  {} of {} ranks read",
+        job.job,
+        job.ranks.len(),
+        job.ranks.len() + job.missing.len()
+    );
+    table(&mut out, job);
+    waiting_links(&mut out, job);
+    out
+}
+
+fn answer(out: &mut String, job: &Snapshot) {
+    if job.awaited.is_empty() {
+        let what = if job.complete { "nobody waits" } else { "nobody that was read waits" };
+        let _ = writeln!(out, "{what}");
+    }
+    for awaited in &job.awaited {
+        let _ = writeln!(out, "{}", sentence(job, awaited));
+        if let Some(link) = &awaited.link {
+            let way = if link.waits == Waits::Peer { "for message" } else { "to send message" };
+            let _ = writeln!(
+                out,
+                "  rank {} waits {way} {} {} rank {} on channel {} ({}), {}, for {}",
+                link.rank,
+                link.step + 1,
+                if link.waits == Waits::Peer { "from" } else { "to" },
+                link.peer,
+                link.channel,
+                link.transport,
+                link.waits,
+                duration(link.since_ns)
+            );
+        }
+        for behind in &awaited.behind {
+            let _ = writeln!(
+                out,
+                "  behind it: {} #{} of {}, where {} for {}",
+                behind.op,
+                behind.seq,
+                name(&behind.name, behind.comm.0),
+                plural(&behind.by, "waits", "wait"),
+                ranks_text(&behind.through)
+            );
+        }
+    }
+}
+
+/// `AWAITED rank 3 (pid 71 on a, stopped) has not called AllReduce #7 of dp; ranks 0-2 wait inside it for 12.4 s (at "step 12")`.
+fn sentence(job: &Snapshot, awaited: &Awaited) -> String {
+    let op = format!("{} #{} of {}", awaited.op, awaited.seq, name(&awaited.name, awaited.comm.0));
+    let mut parts = Vec::new();
+    if !awaited.missing.is_empty() {
+        let who = described(job, awaited, &awaited.missing);
+        let verb = if awaited.missing.len() == 1 { "has" } else { "have" };
+        parts.push(format!("{who} {verb} not called {op}"));
+    }
+    if !awaited.inside.is_empty() {
+        let who = described(job, awaited, &awaited.inside);
+        let verb = if awaited.inside.len() == 1 { "holds" } else { "hold" };
+        parts.push(format!("{who} {verb} it up inside {op}"));
+    }
+    let unseen = match (awaited.unseen.as_slice(), parts.is_empty()) {
+        ([], _) => String::new(),
+        (unseen, true) => {
+            parts.push(format!("{} could not be read and may be the one", ranks_text(unseen)));
+            String::new()
+        }
+        (unseen, false) => format!("; {} could not be read and may be awaited too", ranks_text(unseen)),
+    };
+    if parts.is_empty() {
+        parts.push("nobody in particular: all wait for each other, a message is on its way or lost".into());
+    }
+    let tag = if awaited.tag.is_empty() { String::new() } else { format!(" (at \"{}\")", awaited.tag) };
+    let inside = if awaited.missing.is_empty() && awaited.inside.is_empty() {
+        format!(" in {op}")
+    } else {
+        String::new()
+    };
+    format!(
+        "AWAITED {}; {}{inside} for {}{tag}{unseen}",
+        parts.join(", and "),
+        plural(&awaited.by, "waits", "wait"),
+        duration(awaited.since_ns),
+    )
+}
+
+/// Ranks of a communicator, the single one with its process.
+fn described(job: &Snapshot, awaited: &Awaited, ranks: &[Rank]) -> String {
+    let [one] = ranks else { return ranks_text(ranks) };
+    let is_it = |comm: &CommSnapshot| comm.id == awaited.comm && comm.rank == *one;
+    match job.ranks.iter().find(|rank| rank.comms.iter().any(is_it)) {
+        None => ranks_text(ranks),
+        Some(process) => {
+            let world = match process.rank == *one {
+                true => String::new(),
+                false => format!("rank {} of the job, ", process.rank),
+            };
+            format!("rank {one} ({world}pid {} on {}, {})", process.pid, process.host, process.state)
+        }
+    }
+}
+
+fn table(out: &mut String, job: &Snapshot) {
+    let mut rows = vec![
+        ["rank", "pid", "host", "state", "from", "comm", "in it", "operation", "", "for", "tag"]
+            .map(String::from),
+    ];
+    for rank in &job.ranks {
+        // What has ended matters only where it failed.
+        let shown = |comm: &&CommSnapshot| !comm.ended || comm.op.state == OpState::Failed;
+        let mut comms = rank.comms.iter().filter(shown).peekable();
+        if comms.peek().is_none() {
+            rows.push(row(rank, None));
+        }
+        rows.extend(comms.map(|comm| row(rank, Some(comm))));
+    }
+    let mut widths = [0; 11];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
+    let letter = rank.letter.filter(|letter| *letter == 'D').map(|_| " (D)").unwrap_or_default();
+    let process = [
+        rank.rank.to_string(),
+        rank.pid.to_string(),
+        rank.host.clone(),
+        format!("{}{letter}", state(rank.state)),
+        match rank.source {
+            Source::Socket => "socket",
+            Source::Mapping => "mapping",
+            Source::File => "file",
+            Source::Unknown => "?",
+        }
+        .into(),
+    ];
+    let about = match comm {
+        None => std::array::from_fn(|_| String::new()),
+        Some(comm) => {
+            let pair =
+                comm.p2p.as_ref().filter(|p2p| comm.op.state == OpState::Idle && p2p.state != OpState::Idle);
+            let op = pair.unwrap_or(&comm.op);
+            let what = match (op.kind.as_str(), &comm.phase) {
+                (_, Some(phase)) => format!("being made: {}", phase.phase),
+                ("", None) => "-".into(),
+                (kind, None) => format!("{kind} #{}", op.seq),
+            };
+            let state = match (op.state, op.error.as_str()) {
+                (OpState::Failed, error) if !error.is_empty() => format!("failed: {error}"),
+                (state, _) => state.to_string(),
+            };
+            [
+                name(&comm.name, comm.id.0),
+                format!("{}/{}", comm.rank, comm.nranks),
+                what,
+                state,
+                duration(comm.phase.as_ref().map_or(op.age_ns, |phase| phase.duration_ns)),
+                comm.op.tag.clone(),
+            ]
+        }
+    };
+    let mut cells = process.into_iter().chain(about);
+    std::array::from_fn(|_| cells.next().unwrap_or_default())
+}
+
+fn waiting_links(out: &mut String, job: &Snapshot) {
+    let mut first = true;
+    for rank in &job.ranks {
+        for comm in rank.comms.iter().filter(|comm| !comm.ended || comm.op.state == OpState::Failed) {
+            for link in
+                comm.links.iter().filter(|link| !matches!(link.waits, Waits::Nothing | Waits::Unknown))
+            {
+                if std::mem::take(&mut first) {
+                    out.push_str("\nlinks that wait\n");
+                }
+                let channel = match link.channel {
+                    ChannelId::P2P => "p2p".to_string(),
+                    channel => format!("channel {channel}"),
+                };
+                let _ = writeln!(
+                    out,
+                    "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, waits for {} ({}) for {}",
+                    name(&comm.name, comm.id.0),
+                    comm.rank,
+                    link.direction,
+                    link.peer.map_or_else(|| "all".into(), |peer| format!("rank {peer}")),
+                    link.transport,
+                    link.posted,
+                    link.moved,
+                    link.done,
+                    link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| format!("rank {peer}")),
+                    link.waits,
+                    duration(link.since_ns)
+                );
+            }
+        }
+    }
+}
+
+/// State as glyph and word: not by colour alone.
+const fn state(state: State) -> &'static str {
+    match state {
+        State::Running => "running",
+        State::Stopped => "STOPPED",
+        State::Dead => "DEAD",
+        State::Exited => "exited",
+        State::Unknown => "?",
+    }
+}
+
+fn name(name: &str, id: u64) -> String {
+    if name.is_empty() { format!("{id:016x}") } else { name.to_string() }
+}
+
+fn plural(ranks: &[Rank], one: &str, many: &str) -> String {
+    format!("{} {}", ranks_text(ranks), if ranks.len() == 1 { one } else { many })
+}
+
+/// `rank 3`, `ranks 0-2,5`.
+fn ranks_text(ranks: &[Rank]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if last.wrapping_add(1) == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    let runs: Vec<String> =
+        runs.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, runs.join(","))
+}
+
+/// Three digits and a unit.
+fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        1_000_000_000..120_000_000_000 => format!("{:.1} s", ns as f64 / 1e9),
+        120_000_000_000..7_200_000_000_000 => format!("{:.1} min", ns as f64 / 60e9),
+        _ => format!("{:.1} h", ns as f64 / 3600e9),
+    }
+}
