@@ -46,6 +46,7 @@ pub mod transport;
 pub mod types;
 
 pub use collective::Request;
+pub use comm::{Communicator, Config};
 pub use error::{Error, ErrorKind, Result};
 pub use memory::{Element, Region};
 pub use types::{ChannelId, CollKind, Datatype, Rank, ReduceOp};

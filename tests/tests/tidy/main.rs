@@ -151,8 +151,13 @@ fn unsafe_lies_where_it_is_expected() {
 /// Process-wide state: file, name, and why it is no state of one rank.
 const STATICS: &[(&str, &str, &str)] = &[
     ("core/src/clock.rs", "SCALE", "a property of the processor, measured once"),
+    ("core/src/comm/pending.rs", "THREAD", "the one progress thread of the process"),
     ("core/src/config.rs", "READ", "the settings, read once"),
     ("core/src/control/service.rs", "SERVICE", "the one service thread of the process"),
+    ("core/src/recorder/mapping.rs", "SHARED", "mappings that a forked child must not write to"),
+    ("core/src/recorder/mapping.rs", "INSTALLED", "the fork handler is the process's, installed once"),
+    ("core/src/recorder/mod.rs", "OF_PROCESS", "the recorder: one per process"),
+    ("core/src/recorder/mod.rs", "INSTALLED", "the exit handler is the process's, installed once"),
     ("core/src/sys/fds.rs", "OPEN", "a forked child has all descriptors of the process, and closes ours"),
     ("core/src/sys/fds.rs", "FORKS", "tells a forked child that it is one"),
     ("core/src/sys/fds.rs", "INSTALLED", "the fork handler is the process's, installed once"),
@@ -169,16 +174,15 @@ fn process_wide_state_is_on_the_list() {
             let rest = code[at + "static".len()..].trim_start();
             let rest = rest.strip_prefix("mut ").unwrap_or(rest).trim_start_matches("ref ");
             let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            if STATICS.iter().any(|(path, known, _)| *path == source.path && *known == name) {
-                found.push(name);
-            } else {
-                findings.push(format!("{}: static {name}", place(source, at)));
+            match STATICS.iter().find(|(path, known, _)| *path == source.path && *known == name) {
+                Some((path, known, _)) => found.push((path, known)),
+                None => findings.push(format!("{}: static {name}", place(source, at))),
             }
         }
         let at = words_at(code, "thread_local!");
         findings.extend(at.map(|at| format!("{}: thread_local!", place(source, at))));
     }
-    let gone = STATICS.iter().filter(|(_, name, _)| !found.iter().any(|f| f == name));
+    let gone = STATICS.iter().filter(|(path, name, _)| !found.contains(&(path, name)));
     findings.extend(gone.map(|(path, name, _)| format!("{path}: {name} is on the list, but not there")));
     clean(
         &findings,
