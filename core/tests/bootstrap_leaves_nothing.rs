@@ -37,7 +37,8 @@ fn no_socket_and_no_thread_is_left() {
                     else {
                         return assert_eq!(round, 1);
                     };
-                    bootstrap.send(Rank((rank + 1) % 3), 1, b"x").unwrap();
+                    // Fails where the one that leaves in round 2 was faster.
+                    let _ = bootstrap.send(Rank((rank + 1) % 3), 1, b"x");
                     match round {
                         // One leaves in the middle.
                         2 if *rank == 1 => drop(bootstrap),
