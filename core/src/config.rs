@@ -53,7 +53,7 @@ macro_rules! settings {
 
 settings! {
     CommId, "CCL_COMM_ID", Some("NCCL_COMM_ID"), Kind::Text, "",
-        "Address of the bootstrap root, host:port, [v6]:port or hostname:port; rank 0 listens there and no id is passed around.";
+        "Address of the bootstrap root: host:port, where an IPv6 address stands in brackets; rank 0 listens there and no id is passed around.";
     JobSecret, "CCL_JOB_SECRET", None, Kind::Text, "",
         "Secret that joining ranks must know where the rendezvous is public; without it such a job is unauthenticated.";
     JobSecretFile, "CCL_JOB_SECRET_FILE", None, Kind::Text, "",

@@ -9,7 +9,7 @@ use crate::types::{
 };
 
 /// A fact. Times are not in here: whoever keeps an event stamps it, except where a duration is the fact.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
     /// A phase of making the communicator ended.
     PhaseEnded {
@@ -189,6 +189,30 @@ pub struct Script(pub Vec<Event>);
 impl Subscriber for Script {
     fn take(&mut self, event: Event) {
         self.0.push(event);
+    }
+}
+
+/// The hash of all events of one rank in order: what long replays compare.
+#[derive(Clone, Default)]
+pub struct Digest(xxhash_rust::xxh3::Xxh3);
+
+impl Digest {
+    /// The hash so far.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Digest({:016x})", self.value())
+    }
+}
+
+impl Subscriber for Digest {
+    fn take(&mut self, event: Event) {
+        std::hash::Hash::hash(&event, &mut self.0);
     }
 }
 

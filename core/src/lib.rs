@@ -14,6 +14,7 @@
 //! | [`bootstrap`] | unique id, root, ring, barrier, rendezvous: state machines without I/O, and their driver |
 //! | [`plan`] | pure: topology, request, rank -> steps; and the proof that they are right |
 //! | [`engine`] | executes steps over links; no I/O and no clock of its own |
+//! | [`simulate`] | many ranks in one process: plan and engine over simulated links |
 //! | [`transport`] | memory, sockets, the simulator, and faults around any of them |
 //! | [`reduce`] | the element-wise kernels |
 //! | [`event`] | what happened, as data |
@@ -38,12 +39,14 @@ pub mod memory;
 pub mod plan;
 pub mod recorder;
 pub mod reduce;
+pub mod simulate;
 pub mod snapshot;
 pub mod sys;
 pub mod transport;
 pub mod types;
 
 pub use collective::Request;
+pub use comm::{Communicator, Config};
 pub use error::{Error, ErrorKind, Result};
 pub use memory::{Element, Region};
 pub use types::{ChannelId, CollKind, Datatype, Rank, ReduceOp};

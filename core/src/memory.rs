@@ -173,3 +173,31 @@ impl<T: Element> std::ops::Deref for Region<T> {
         &self.data
     }
 }
+
+/// A slot in private memory, for links that stage messages on the heap.
+///
+/// The views it hands out are addresses into it: its link must keep it, unmoved in memory, for as long as an engine may use
+/// them, which is until the engine's next `publish` or `release` on that link. A boxed slice does not move with its owner.
+#[derive(Debug)]
+pub(crate) struct Slot(Box<[u8]>);
+
+impl Slot {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self(vec![0; bytes].into())
+    }
+    pub(crate) fn view(&self, len: usize) -> View {
+        // SAFETY: inside the box; the link that owns it keeps it while the engine holds the view (see above), and only
+        // overwrites it after the engine has freed the message.
+        unsafe { View::new(self.0[..len].as_ptr(), len) }
+    }
+    pub(crate) fn view_mut(&mut self, len: usize) -> ViewMut {
+        // SAFETY: as in `view`; the link does not touch it until the engine has published it.
+        unsafe { ViewMut::new(self.0[..len].as_mut_ptr(), len) }
+    }
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}

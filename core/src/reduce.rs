@@ -6,7 +6,7 @@
 //! output and into a message) is computed once and the second store reads what the first has just left there.
 //!
 //! The vector code is the compiler's: one generic loop, compiled twice, for any machine and for AVX2, and chosen when it runs.
-//! Both give the same bits, so that ranks on different machines agree. Only streaming stores, which go past the
+//! Both give the same bits (but for which NaN a NaN is), so that ranks on different machines agree. Only streaming stores, which go past the
 //! caches because another core reads the bytes next, are written by hand.
 
 use std::mem::MaybeUninit;
@@ -394,12 +394,12 @@ mod tests {
     }
 
     fn all_ops<T: Bits>() {
-        let counts: &[usize] = if cfg!(miri) { &[0, 1, 67] } else { &[0, 1, 2, 61, 1021, 5_003] };
-        let misalignments: &[usize] = if cfg!(miri) { &[0, 3] } else { &[0, 1, 4, 7, 31] };
+        let counts: &[usize] = if cfg!(miri) { &[0, 19] } else { &[0, 1, 2, 61, 1021, 5_003] };
+        let misalignments: &[usize] = if cfg!(miri) { &[3] } else { &[0, 1, 4, 7, 31] };
         for &op in ReduceOp::ALL {
             for &count in counts {
                 for &misaligned in misalignments {
-                    for nsources in 1..=8 {
+                    for nsources in (1..=8).step_by(if cfg!(miri) { 3 } else { 1 }) {
                         case::<T>(op, count, nsources, misaligned, None);
                         case::<T>(op, count, nsources, misaligned, Some(nsources / 2));
                     }
@@ -435,12 +435,13 @@ mod tests {
             let make = |s: u64| (0..203).map(|i| T::make(s + i)).collect::<Vec<_>>();
             let (a, b) = (make(1), make(5_000));
             let bytes = size_of_val(&a[..]);
-            let mut results = [vec![0u8; bytes], vec![0u8; bytes]];
+            let mut results = [make(0), make(0)];
             for (kernel, result) in [two::<T, O> as Kernel, kernel::<T, O>()].into_iter().zip(&mut results) {
                 // SAFETY: three disjoint buffers of `bytes` bytes.
-                unsafe { kernel(result.as_mut_ptr(), a.as_ptr().cast(), b.as_ptr().cast(), bytes) };
+                unsafe { kernel(result.as_mut_ptr().cast(), a.as_ptr().cast(), b.as_ptr().cast(), bytes) };
             }
-            assert_eq!(results[0], results[1]);
+            let [portable, best] = results.map(|r| r.into_iter().map(T::bits).collect::<Vec<_>>());
+            assert_eq!(portable, best);
         }
         fn ops<T: Bits + Number>() {
             both::<T, Sum>();

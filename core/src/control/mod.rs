@@ -1,3 +1,6 @@
 //! What runs beside the data path: the service thread, the inspector's socket, news between ranks.
 
+pub(crate) mod attendance;
+pub(crate) mod courier;
+pub mod news;
 pub mod service;

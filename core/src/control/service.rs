@@ -63,11 +63,13 @@ pub struct Service {
     tasks: Mutex<Tasks>,
     left: Condvar,
     bell: Doorbell,
+    /// The process it belongs to: a forked child has a copy without the thread, and perhaps a lock that nobody will free.
+    generation: u32,
 }
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Service({} tasks)", self.lock().entries.len())
+        write!(f, "Service(generation {})", self.generation)
     }
 }
 
@@ -82,13 +84,23 @@ impl Service {
     /// The service of this process.
     ///
     /// # Errors
-    /// `System` if its doorbell could not be made.
+    /// `System` if its doorbell could not be made, `Unavailable` in a forked child of a process that has one.
     pub fn get() -> crate::Result<Arc<Self>> {
         static SERVICE: OnceLock<Arc<Service>> = OnceLock::new();
         if let Some(service) = SERVICE.get() {
+            if service.is_stale() {
+                let what = "this process was forked from one that uses ccl, and has none of its threads";
+                return Err(crate::Error::new(crate::ErrorKind::Unavailable, what)
+                    .hint("start workers that use ccl with exec (Python: the start method \"spawn\")"));
+            }
             return Ok(Arc::clone(service));
         }
-        let made = Arc::new(Self { tasks: Mutex::default(), left: Condvar::new(), bell: Doorbell::new()? });
+        let made = Arc::new(Self {
+            tasks: Mutex::default(),
+            left: Condvar::new(),
+            bell: Doorbell::new()?,
+            generation: crate::sys::generation(),
+        });
         Ok(Arc::clone(SERVICE.get_or_init(|| made)))
     }
 
@@ -118,6 +130,10 @@ impl Service {
         drop(tasks);
         self.bell.ring();
         Ok(Handle { id, service: Arc::clone(self) })
+    }
+
+    fn is_stale(&self) -> bool {
+        self.generation != crate::sys::generation()
     }
 
     fn lock(&self) -> MutexGuard<'_, Tasks> {
@@ -214,6 +230,9 @@ impl Service {
 impl Handle {
     /// Has the task turned soon.
     pub fn nudge(&self) {
+        if self.service.is_stale() {
+            return;
+        }
         if let Some(entry) = self.service.lock().entries.iter_mut().find(|entry| entry.id == self.id) {
             entry.nudged = true;
         }
@@ -223,6 +242,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.service.is_stale() {
+            return;
+        }
         let on_thread = std::thread::current().name() == Some("ccl-service");
         let mut tasks = self.service.lock();
         if let Some(entry) = tasks.entries.iter_mut().find(|entry| entry.id == self.id) {
@@ -233,5 +255,36 @@ impl Drop for Handle {
         while !on_thread && tasks.running && tasks.entries.iter().any(|entry| entry.id == self.id) {
             tasks = self.service.left.wait(tasks).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    /// Never has anything to do.
+    struct Idle;
+
+    impl Task for Idle {
+        fn interests(&self, _: &mut Vec<Interest>) {}
+        fn turn(&mut self, _: Ns) -> Turn {
+            Turn::Again(None)
+        }
+    }
+
+    #[test]
+    fn a_forked_child_is_refused_and_leaves_its_copies_alone() {
+        let handle = Service::get().unwrap().add(Idle).unwrap();
+        let (handle, service) = (&mut Some(handle), Service::get().unwrap());
+        let status = crate::sys::process::in_fork(|| {
+            let refused = Service::get().is_err_and(|e| e.hint.contains("spawn"));
+            let handle = handle.take().unwrap();
+            handle.nudge();
+            drop(handle);
+            i32::from(!refused || !service.is_stale())
+        });
+        assert_eq!(status, Some(0));
+        assert!(Service::get().is_ok());
     }
 }

@@ -1,1 +1,369 @@
-//! (stub)
+//! The engine: one per rank of a communicator. It executes the steps of plans over links.
+//!
+//! `submit` takes an operation; `turn` does all that can be done without waiting and says what it found. Nothing here
+//! waits, sleeps, reads a clock by itself or touches a descriptor: time is an argument, links bring the bytes. So the
+//! same code runs under a blocked caller, a progress thread and the simulator.
+//!
+//! Collectives run one after another in the order of submission, their channels side by side. Sends and receives run
+//! beside them, in order per peer and direction. An operation has ended when its programs have run and every byte it
+//! sent is in peers' memory or in the kernel: then nothing of it needs this rank any more.
+//!
+//! A failure is final: the first one is kept, all operations under way end with it, and no more are taken.
+
+mod lanes;
+mod op;
+mod step;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::clock::Raw;
+use crate::collective::Descriptor;
+use crate::event::{Event, Subscriber, publish};
+use crate::plan::{Plan, Readers, Topology};
+use crate::recorder::CommRow;
+use crate::transport::{LinkFault, RecvLink, SendLink};
+use crate::types::{ChannelId, CollKind, Direction, Rank, WaitReason};
+
+use lanes::Lanes;
+pub use op::{Op, OpId};
+
+/// What a turn found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Nothing is under way.
+    Idle,
+    /// Something moved.
+    Advanced,
+    /// Everything under way waits; [`Engine::waits`] says for what.
+    Blocked,
+    /// The engine has failed; [`Engine::failure`] says why.
+    Failed,
+}
+
+/// What one program waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// The channel of the program.
+    pub channel: ChannelId,
+    /// Who is awaited.
+    pub peer: Rank,
+    /// Which way the link points that waits.
+    pub direction: Direction,
+    /// Whether it is a wide lane.
+    pub wide: bool,
+    /// What for.
+    pub reason: WaitReason,
+}
+
+/// Why an engine stopped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// What it is.
+    pub cause: Cause,
+    /// The operation it was found in.
+    pub op: Option<(CollKind, u64)>,
+    /// The rank on the other side.
+    pub peer: Option<Rank>,
+    /// The channel.
+    pub channel: Option<ChannelId>,
+}
+
+/// What stopped an engine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// A link carries no more.
+    Link(LinkFault),
+    /// A peer's message belongs to another operation than ours.
+    Mismatch {
+        /// The hash of the operation here.
+        ours: u64,
+        /// The hash in the message.
+        theirs: u64,
+    },
+    /// Somebody else decided: abort, a deadline, news of a peer's death or mismatch.
+    Told(crate::error::Error),
+}
+
+/// Executes the operations of one rank of one communicator.
+#[derive(Debug)]
+pub struct Engine<S: Subscriber> {
+    me: Rank,
+    topology: Arc<Topology>,
+    lanes: Lanes,
+    collectives: VecDeque<Op>,
+    pairs: Vec<Op>,
+    waits: Vec<Wait>,
+    noted: bool,
+    failure: Option<Failure>,
+    next_id: u64,
+    row: CommRow,
+    events: S,
+}
+
+impl<S: Subscriber> Engine<S> {
+    /// An engine without links.
+    #[must_use]
+    pub fn new(me: Rank, topology: Arc<Topology>, row: CommRow, events: S) -> Self {
+        let lanes = Lanes::new(topology.nranks(), topology.channels);
+        Self {
+            me,
+            topology,
+            lanes,
+            collectives: VecDeque::new(),
+            pairs: Vec::new(),
+            waits: Vec::new(),
+            noted: false,
+            failure: None,
+            next_id: 0,
+            row,
+            events,
+        }
+    }
+
+    /// Gives the engine the writing end of a lane.
+    pub fn add_sender(&mut self, channel: ChannelId, to: Readers, link: SendLink) {
+        let (peer, transport) = (peer_of(to), link.transport());
+        let cell = self.row.link(channel, peer, Direction::Send, transport);
+        self.lanes.add_sender(channel, to, link, cell);
+        let up = Event::LinkUp { channel, peer, direction: Direction::Send, transport };
+        publish(&mut self.events, || up);
+    }
+
+    /// Gives the engine the reading end of a lane.
+    pub fn add_receiver(&mut self, channel: ChannelId, from: Rank, wide: bool, link: RecvLink) {
+        let transport = link.transport();
+        let cell = self.row.link(channel, Some(from), Direction::Recv, transport);
+        self.lanes.add_receiver(channel, from, wide, link, cell);
+        publish(&mut self.events, || Event::LinkUp {
+            channel,
+            peer: Some(from),
+            direction: Direction::Recv,
+            transport,
+        });
+    }
+
+    /// Whether this rank can already write that lane.
+    #[must_use]
+    pub fn has_sender(&self, channel: ChannelId, to: Readers) -> bool {
+        self.lanes.sender(channel, to).is_some()
+    }
+
+    /// Takes an operation. Its links may still be missing: its steps then wait for them.
+    ///
+    /// # Errors
+    /// The failure of the engine, if it has failed.
+    pub fn submit(&mut self, mut op: Op, now: Raw) -> Result<OpId, Failure> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        self.next_id += 1;
+        op.begin(OpId(self.next_id), &self.topology, now);
+        let descriptor = *op.descriptor();
+        let algorithm = op.algorithm();
+        publish(&mut self.events, || Event::OpPlanned {
+            kind: op.kind(),
+            seq: descriptor.seq,
+            algorithm,
+            bytes: op.bytes(),
+        });
+        if op.kind().is_p2p() {
+            self.row.p2p_called(op.descriptor(), op.peer(), now);
+            self.pairs.push(op);
+        } else {
+            self.row.called(&descriptor, now);
+            self.collectives.push_back(op);
+        }
+        Ok(OpId(self.next_id))
+    }
+
+    /// Whether that operation has ended well. One that has not may still be under way, or have failed with the engine.
+    #[must_use]
+    pub fn is_done(&self, id: OpId) -> bool {
+        self.failure.is_none() && !self.collectives.iter().chain(&self.pairs).any(|op| op.id() == id)
+    }
+
+    /// Does all that can be done without waiting. `clock` is asked once per operation that ends.
+    #[inline]
+    pub fn turn(&mut self, clock: &impl Fn() -> Raw) -> Progress {
+        if self.failure.is_some() {
+            return Progress::Failed;
+        }
+        if self.collectives.is_empty() && self.pairs.is_empty() {
+            return Progress::Idle;
+        }
+        self.waits.clear();
+        match self.try_turn(clock) {
+            Ok(true) => {
+                if self.noted {
+                    self.lanes.moves();
+                    self.noted = false;
+                }
+                Progress::Advanced
+            }
+            Ok(false) => Progress::Blocked,
+            Err(failure) => {
+                self.fail(failure, clock());
+                Progress::Failed
+            }
+        }
+    }
+
+    fn try_turn(&mut self, clock: &impl Fn() -> Raw) -> Result<bool, Failure> {
+        let mut advanced = self.lanes.pump().map_err(|(channel, peer, fault)| Failure {
+            cause: Cause::Link(fault),
+            op: self.under_way(),
+            peer: Some(peer),
+            channel: Some(channel),
+        })?;
+        while let Some(op) = self.collectives.front_mut() {
+            let ran =
+                step::run(op, self.me, &self.topology, &mut self.lanes, &mut self.waits, &mut self.events)?;
+            advanced |= ran;
+            if !(op.has_run() && self.lanes.is_flushed(&mut self.waits)) {
+                break;
+            }
+            let now = clock();
+            let Some(op) = self.collectives.pop_front() else { break };
+            self.row.completed(op.descriptor(), now);
+            publish(&mut self.events, || op.completed(now));
+            advanced = true;
+        }
+        let mut at = 0;
+        while at < self.pairs.len() {
+            // In order per peer and direction: one behind another of the same way waits for it.
+            if self.pairs[..at].iter().any(|earlier| earlier.same_way(&self.pairs[at])) {
+                at += 1;
+                continue;
+            }
+            let op = &mut self.pairs[at];
+            let ran =
+                step::run(op, self.me, &self.topology, &mut self.lanes, &mut self.waits, &mut self.events)?;
+            advanced |= ran;
+            if op.has_run() && (op.kind() == CollKind::Recv || self.lanes.is_flushed(&mut self.waits)) {
+                let op = self.pairs.remove(at);
+                let now = clock();
+                self.row.p2p_completed(op.descriptor(), now);
+                publish(&mut self.events, || op.completed(now));
+                advanced = true;
+            } else {
+                at += 1;
+            }
+        }
+        Ok(advanced)
+    }
+
+    /// What the programs under way wait for, as of the last turn.
+    #[must_use]
+    pub fn waits(&self) -> &[Wait] {
+        &self.waits
+    }
+
+    /// Writes what is waited for into the cells. The driver calls this when it has spun long enough; the next turn that
+    /// advances takes it back.
+    pub fn note_waits(&mut self, now: Raw) {
+        if !self.noted {
+            self.noted = true;
+            for wait in &self.waits {
+                self.lanes.note(wait, now);
+                publish(&mut self.events, || Event::WaitBegan {
+                    channel: wait.channel,
+                    peer: wait.peer,
+                    reason: wait.reason,
+                });
+            }
+        }
+    }
+
+    /// Ends everything under way with `failure`, the first of which is kept.
+    pub fn fail(&mut self, failure: Failure, now: Raw) {
+        if self.failure.is_some() {
+            return;
+        }
+        let error = failure.kind() as u8;
+        for op in self.collectives.drain(..) {
+            self.row.failed(op.descriptor(), error, now);
+            publish(&mut self.events, || op.failed(error, failure.peer));
+        }
+        for op in self.pairs.drain(..) {
+            self.row.p2p_failed(op.descriptor(), error, now);
+            publish(&mut self.events, || op.failed(error, failure.peer));
+        }
+        if let (Cause::Mismatch { .. }, Some(peer), Some((_, seq))) =
+            (&failure.cause, failure.peer, failure.op)
+        {
+            publish(&mut self.events, || Event::MismatchFound { peer, seq });
+        }
+        if let (Cause::Link(_), Some(peer)) = (&failure.cause, failure.peer) {
+            publish(&mut self.events, || Event::PeerLost { peer });
+        }
+        self.failure = Some(failure);
+    }
+
+    /// Why the engine stopped, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// The operation under way, the oldest collective first.
+    #[must_use]
+    pub fn under_way(&self) -> Option<(CollKind, u64)> {
+        self.collectives.front().or_else(|| self.pairs.first()).map(|op| (op.kind(), op.descriptor().seq))
+    }
+
+    /// Whether no message is half filled: so it is between operations.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.lanes.is_clean()
+    }
+
+    /// What the oldest collective under way asks for.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<&Descriptor> {
+        self.collectives.front().map(Op::descriptor)
+    }
+
+    /// The descriptors to sleep on until something can move.
+    pub fn interests(&self, out: &mut Vec<crate::control::service::Interest>) {
+        self.lanes.interests(out);
+    }
+
+    /// The plan of the oldest collective under way, and the step each of its programs stands at.
+    #[must_use]
+    pub fn standing(&self) -> Option<(&Plan, Vec<u64>)> {
+        self.collectives.front().map(|op| (op.plan(), op.standing()))
+    }
+
+    /// The recorder's row of this engine.
+    #[must_use]
+    pub fn row(&self) -> &CommRow {
+        &self.row
+    }
+
+    /// The events taken so far, where the subscriber keeps them.
+    #[must_use]
+    pub fn events(&self) -> &S {
+        &self.events
+    }
+}
+
+impl Failure {
+    /// What a caller can do about it.
+    #[must_use]
+    pub const fn kind(&self) -> crate::error::ErrorKind {
+        match &self.cause {
+            Cause::Link(LinkFault::Gone) => crate::error::ErrorKind::Peer,
+            Cause::Link(_) => crate::error::ErrorKind::System,
+            Cause::Mismatch { .. } => crate::error::ErrorKind::Mismatch,
+            Cause::Told(error) => error.kind,
+        }
+    }
+}
+
+fn peer_of(to: Readers) -> Option<Rank> {
+    match to {
+        Readers::One(rank) => Some(rank),
+        Readers::All => None,
+    }
+}

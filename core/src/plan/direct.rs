@@ -1,10 +1,295 @@
-//! (stub)
-use super::{Shape, Step, Topology};
+//! All ranks on one host: each publishes for everyone, each reads from everyone.
+//!
+//! ```text
+//!   all-reduce, chunk k, 3 ranks              stage A      fill a wide message with all slices but one's own
+//!   input of rank 1:   [ s0 | s1 | s2 ]       stage B      reduce one's own slice: own input + the others' A messages
+//!   A message of 1:    [ s0 | s2 ]                         -> output, and published as a result message R
+//!   R message of 1:    [ s1 reduced ]         stage C      read every other's R message into the output
+//! ```
+//!
+//! Nouns: a *chunk* is what one round of messages carries; a *slice* is the part of a chunk that one rank reduces. All bytes are
+//! reduced once, by one rank, so that all get the same bits. The stages of successive chunks overlap:
+//!
+//! ```text
+//!   A0 A1 B0 | A2 B1 C0 | A3 B2 C1 | ... | B(K-1) C(K-2) C(K-1)
+//! ```
+//!
+//! A lane thus carries A0 A1 R0 A2 R1 ..., which is also the order in which every reader takes them. The other collectives are
+//! made of the same stages: reduce-scatter is A and B; reduce lets only the root read results; all-gather is A (one's own
+//! block) and B (reading all blocks); barrier the same without bytes; in a broadcast the root runs A and the others B.
+//!
+//! In place: what stage B or C stores is what this rank published before (or reduces in that very step), and every rank's own data comes
+//! first where a reduction takes several steps through the output. No output changes before the first message
+//! of every rank is there: where stage B alone does not see to that, a *roll call* stands before it.
+
+use arrayvec::ArrayVec;
+
+use super::layout::{Round, Rounds, Span, piece};
+use super::{MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Shape, Step, Topology, exchange, local};
 use crate::collective::Request;
-use crate::types::Rank;
-pub(super) fn len(_t: &Topology, _r: &Request, _s: &Shape, _me: Rank) -> u64 {
-    unreachable!()
+use crate::types::{Algorithm, CollKind, Rank};
+
+/// The most ranks of a direct reduction to a root: ranks without an output have nowhere to keep a sum of more sources.
+pub(super) const MOST_TO_ROOT: u32 = MAX_SOURCES as u32;
+
+/// The number of steps.
+#[inline]
+pub(super) fn len(topology: &Topology, request: &Request, shape: &Shape, me: Rank) -> u64 {
+    if topology.nranks() == 1 {
+        return local::len(request);
+    }
+    if shape.algorithm == Algorithm::Exchange {
+        return exchange::len(request, shape);
+    }
+    Direct::new(topology, request, shape, me).stages.len()
 }
-pub(super) fn step(_t: &Topology, _r: &Request, _s: &Shape, _me: Rank, _i: u64) -> Step {
-    unreachable!()
+
+/// Step `index`.
+#[inline]
+pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Rank, index: u64) -> Step {
+    if topology.nranks() == 1 {
+        return local::step(request, index);
+    }
+    if shape.algorithm == Algorithm::Exchange {
+        return exchange::step(topology, request, shape, me, index);
+    }
+    Direct::new(topology, request, shape, me).step(index)
+}
+
+/// Where in the pipeline a step stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Step `at` of stage 0, 1 or 2 (A, B, C) of chunk `round`.
+    Stage { stage: usize, round: u64, at: u32 },
+    /// Step `at` of the roll call.
+    RollCall { at: u32 },
+}
+
+/// The overlapped stages of `rounds` chunks.
+#[derive(Clone, Copy, Debug)]
+struct Stages {
+    rounds: u64,
+    /// Steps of stages A, B and C of one chunk.
+    steps: [u32; 3],
+    /// Steps of the roll call, just before B0.
+    calls: u32,
+}
+
+impl Stages {
+    fn len(&self) -> u64 {
+        self.rounds * self.steps.iter().map(|&s| u64::from(s)).sum::<u64>() + u64::from(self.calls)
+    }
+
+    fn find(&self, index: u64) -> Place {
+        let calls = u64::from(self.calls);
+        let call_from = u64::from(self.steps[0]) * self.rounds.min(2);
+        if (call_from..call_from + calls).contains(&index) {
+            return Place::RollCall { at: (index - call_from) as u32 };
+        }
+        let at = if index < call_from { index } else { index - calls };
+        let found = if self.rounds == 1 {
+            self.pick(at, [(0, 0), (1, 0), (2, 0)])
+        } else {
+            self.pick(at, [(0, 0), (0, 1), (1, 0)]).or_else(|rest| {
+                // Groups A(k+2) B(k+1) C(k), then the tail.
+                let group: u64 = self.steps.iter().map(|&s| u64::from(s)).sum();
+                let (k, last) = ((rest / group).min(self.rounds - 2), self.rounds - 1);
+                let tail = k == self.rounds - 2;
+                let stages = if tail {
+                    [(1, last), (2, last - 1), (2, last)]
+                } else {
+                    [(0, k + 2), (1, k + 1), (2, k)]
+                };
+                self.pick(rest - k * group, stages)
+            })
+        };
+        found.unwrap_or_else(|_| panic!("step {index} of a program of {} steps", self.len()))
+    }
+
+    /// The place of step `at` of these stages, run one after the other; else what `at` is after them.
+    fn pick(&self, mut at: u64, stages: [(usize, u64); 3]) -> Result<Place, u64> {
+        for (stage, round) in stages {
+            let steps = u64::from(self.steps[stage]);
+            if at < steps {
+                return Ok(Place::Stage { stage, round, at: at as u32 });
+            }
+            at -= steps;
+        }
+        Err(at)
+    }
+}
+
+/// All that the steps of one rank are made from.
+struct Direct<'a> {
+    request: &'a Request,
+    me: Rank,
+    n: u32,
+    rounds: Rounds,
+    stages: Stages,
+}
+
+impl<'a> Direct<'a> {
+    fn new(topology: &Topology, request: &'a Request, shape: &Shape, me: Rank) -> Self {
+        let n = topology.nranks();
+        let (bytes, at_root) = (request.bytes(), request.root == me);
+        let whole = |pieces| piece(shape.chunk, pieces, request.dtype);
+        // Steps that take the messages of all others, and those that reduce all ranks' data.
+        let takes = (n - 1).div_ceil(MAX_SOURCES as u32);
+        let sums = 1 + n.saturating_sub(MAX_SOURCES as u32).div_ceil(MAX_SOURCES as u32 - 1);
+        let calls = if sums > 1 { takes } else { 0 };
+        let (rounds, steps, calls) = match request.kind {
+            CollKind::AllReduce => (Rounds::new(bytes, n, whole(n - 1)), [2, sums, n - 1], calls),
+            CollKind::Reduce => {
+                let results = if at_root { n - 1 } else { (n - 2).div_ceil(MAX_SOURCES as u32) };
+                (Rounds::new(bytes, n, whole(n - 1)), [2, sums, results], calls)
+            }
+            CollKind::ReduceScatter => (Rounds::new(bytes, 1, whole(n - 1)), [n - 1, sums, 0], calls),
+            CollKind::AllGather => {
+                let calls = if n > 2 { takes } else { 0 };
+                (Rounds::new(bytes, 1, whole(1)), [1, n, 0], calls)
+            }
+            CollKind::Broadcast => {
+                (Rounds::new(bytes, 1, whole(1)), if at_root { [1, 0, 0] } else { [0, 1, 0] }, 0)
+            }
+            CollKind::Barrier | CollKind::Send | CollKind::Recv => (Rounds::new(0, 1, 1), [1, takes, 0], 0),
+        };
+        Self { request, me, n, rounds, stages: Stages { rounds: rounds.count, steps, calls } }
+    }
+
+    fn step(&self, index: u64) -> Step {
+        let (stage, round, at) = match self.stages.find(index) {
+            Place::Stage { stage, round, at } => (stage, self.rounds.round(round), at),
+            Place::RollCall { at } => return pass(self.others(), at, false),
+        };
+        match (self.request.kind, stage) {
+            (CollKind::AllReduce | CollKind::Reduce, 0) => self.fill_slices(round, at),
+            (CollKind::AllReduce | CollKind::Reduce | CollKind::ReduceScatter, 1) => self.sum(round, at),
+            (CollKind::AllReduce, _) => self.result(round, at),
+            (CollKind::Reduce, _) if self.request.root == self.me => self.result(round, at),
+            // The root publishes no results: nobody else wants them.
+            (CollKind::Reduce, _) => pass(self.others().filter(|&r| r != self.request.root), at, true),
+            (CollKind::ReduceScatter, _) => self.fill_block(round, at),
+            (CollKind::AllGather | CollKind::Broadcast, 0) => self.publish(round),
+            (CollKind::AllGather | CollKind::Broadcast, _) => self.gather(round, at),
+            (_, 0) => self.publish(round),
+            _ => pass(self.others(), at, true),
+        }
+    }
+
+    /// The other ranks, beginning with the next: so not all read from the same one at a time.
+    fn others(&self) -> impl Iterator<Item = Rank> {
+        (0..self.n - 1).map(|ahead| self.other(ahead))
+    }
+
+    /// The other rank `ahead + 1` places on.
+    fn other(&self, ahead: u32) -> Rank {
+        Rank((self.me.0 + 1 + ahead) % self.n)
+    }
+
+    /// Bytes of one rank's block, in what is a block per rank.
+    fn block(&self, rank: Rank) -> u64 {
+        u64::from(rank.0) * self.request.bytes()
+    }
+
+    /// Stage A of a reduction in slices: what lies before one's own slice, then what lies after it, which ends the message.
+    fn fill_slices(&self, round: Round, at: u32) -> Step {
+        let own = round.part(self.me.0);
+        let after = own.at + u64::from(own.len);
+        let total = (round.len - u64::from(own.len)) as u32;
+        let (from, filled, len) = if at == 0 { (0, 0, own.at) } else { (after, own.at, round.len - after) };
+        if at == 0 && len == 0 {
+            return Step::nothing();
+        }
+        let to = Operand::Send { to: Readers::All, at: filled as u32, total, last: at == 1 };
+        Step::copy(len as u32, Operand::Input { at: round.at + from }, &[to])
+    }
+
+    /// Stage A of reduce-scatter: the chunk of each other rank's block in turn.
+    fn fill_block(&self, round: Round, at: u32) -> Step {
+        let (len, others) = (round.len as u32, self.n - 1);
+        let to =
+            Operand::Send { to: Readers::All, at: at * len, total: others * len, last: at + 1 == others };
+        Step::copy(len, Operand::Input { at: self.block(self.other(at)) + round.at }, &[to])
+    }
+
+    /// Where one's own slice lies in the A message of `from`.
+    fn slice_from(&self, round: Round, from: Rank) -> u32 {
+        if self.request.kind == CollKind::ReduceScatter {
+            return (self.me.0 + self.n - from.0 - 1) % self.n * round.len as u32;
+        }
+        let left_out = if from < self.me { round.part(from.0).len } else { 0 };
+        round.part(self.me.0).at as u32 - left_out
+    }
+
+    /// Stage B of a reduction: step `at` of reducing one's own slice.
+    fn sum(&self, round: Round, at: u32) -> Step {
+        let (n, me, kind) = (self.n, self.me, self.request.kind);
+        let own = round.part(me.0);
+        let (input, output, len) = if kind == CollKind::ReduceScatter {
+            (self.block(me) + round.at, round.at, round.len as u32)
+        } else {
+            (round.at + own.at, round.at + own.at, own.len)
+        };
+        // The first step takes as many as a step can, every later one has the sum so far as its first source.
+        let most = MAX_SOURCES as u32;
+        let (from, to) =
+            if at == 0 { (0, most) } else { (most + (most - 1) * (at - 1), most + (most - 1) * at) };
+        let to = to.min(n);
+        // In rank order as in an exchange; but one's own data first where later steps could find it overwritten.
+        let first = if n <= most { 0 } else { me.0 };
+        let so_far = (at > 0).then_some(Operand::Output { at: output });
+        let ranks = (from..to).map(|x| Rank((first + x) % n));
+        let sources = so_far.into_iter().chain(ranks.map(|r| {
+            if r == me {
+                Operand::Input { at: input }
+            } else {
+                Operand::Recv { from: r, wide: true, at: self.slice_from(round, r), last: true }
+            }
+        }));
+        let keeps = kind != CollKind::Reduce || self.request.root == me;
+        let publishes = to == n && (kind == CollKind::AllReduce || !keeps);
+        let kept = keeps.then_some(Operand::Output { at: output });
+        let published =
+            publishes.then_some(Operand::Send { to: Readers::All, at: 0, total: len, last: true });
+        let destinations: ArrayVec<Operand, MAX_DESTINATIONS> = kept.into_iter().chain(published).collect();
+        Step::reduce(len, sources, &destinations)
+    }
+
+    /// Stage C of a reduction: the result of another rank's slice.
+    fn result(&self, round: Round, at: u32) -> Step {
+        let from = self.other(at);
+        let Span { at, len } = round.part(from.0);
+        let source = Operand::Recv { from, wide: true, at: 0, last: true };
+        Step::copy(len, source, &[Operand::Output { at: round.at + at }])
+    }
+
+    /// Stage A where a message is a chunk of the input.
+    fn publish(&self, round: Round) -> Step {
+        let len = round.len as u32;
+        let to = Operand::Send { to: Readers::All, at: 0, total: len, last: true };
+        let output = Operand::Output { at: round.at };
+        let destinations = [output, to];
+        let kept = usize::from(self.request.kind != CollKind::Broadcast);
+        Step::copy(len, Operand::Input { at: round.at }, &destinations[kept..])
+    }
+
+    /// Stage B where a message is a chunk of the input: the chunk of the root, or of each other rank and one's own last.
+    fn gather(&self, round: Round, at: u32) -> Step {
+        let len = round.len as u32;
+        let (source, to) = if self.request.kind == CollKind::Broadcast {
+            (Operand::Recv { from: self.request.root, wide: true, at: 0, last: true }, 0)
+        } else if at + 1 < self.n {
+            let from = self.other(at);
+            (Operand::Recv { from, wide: true, at: 0, last: true }, self.block(from))
+        } else {
+            (Operand::Input { at: round.at }, self.block(self.me))
+        };
+        Step::copy(len, source, &[Operand::Output { at: to + round.at }])
+    }
+}
+
+/// Passing over (or awaiting, if not `last`) the next messages of group `at` of `ranks`.
+fn pass(ranks: impl Iterator<Item = Rank>, at: u32, last: bool) -> Step {
+    let group = ranks.skip(at as usize * MAX_SOURCES).take(MAX_SOURCES);
+    Step::pass(group.map(|from| Operand::Recv { from, wide: true, at: 0, last }))
 }

@@ -1,10 +1,28 @@
-//! (stub)
-use super::{Shape, Step};
+//! Send and receive: chunks over the pair's lane. No bytes are one empty message.
+
+use super::layout::Rounds;
+use super::{Operand, Readers, Shape, Step};
 use crate::collective::Request;
-use crate::types::Rank;
-pub(super) fn len(_r: &Request, _s: &Shape) -> u64 {
-    unreachable!()
+use crate::types::CollKind;
+
+/// The number of steps.
+pub(super) fn len(request: &Request, shape: &Shape) -> u64 {
+    rounds(request, shape).count
 }
-pub(super) fn step(_r: &Request, _s: &Shape, _me: Rank, _i: u64) -> Step {
-    unreachable!()
+
+/// Step `index`.
+pub(super) fn step(request: &Request, shape: &Shape, index: u64) -> Step {
+    let round = rounds(request, shape).round(index);
+    let (peer, len) = (request.root, round.len as u32);
+    if request.kind == CollKind::Send {
+        let to = Operand::Send { to: Readers::One(peer), at: 0, total: len, last: true };
+        Step::copy(len, Operand::Input { at: round.at }, &[to])
+    } else {
+        let from = Operand::Recv { from: peer, wide: false, at: 0, last: true };
+        Step::copy(len, from, &[Operand::Output { at: round.at }])
+    }
+}
+
+fn rounds(request: &Request, shape: &Shape) -> Rounds {
+    Rounds::new(request.bytes(), 1, u64::from(shape.chunk))
 }

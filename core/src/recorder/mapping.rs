@@ -218,6 +218,7 @@ mod tests {
         let _ = Arc::new(Memory::heap(64)).span::<4>(48);
     }
 
+    #[cfg(not(miri))]
     #[test]
     #[cfg_attr(miri, ignore = "no mmap of files under miri")]
     fn a_forked_child_writes_nothing_of_its_parents() {

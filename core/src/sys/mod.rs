@@ -2,6 +2,7 @@
 
 pub mod fds;
 pub mod futex;
+pub mod namespace;
 pub mod process;
 pub mod shared;
 pub mod tcp;
@@ -10,23 +11,23 @@ pub mod unix;
 pub use fds::{forked, generation};
 
 /// The raw counter of the processor: the time-stamp counter on x86-64, the virtual counter on AArch64, elsewhere
-/// CLOCK_MONOTONIC in nanoseconds.
+/// CLOCK_MONOTONIC in nanoseconds (also under miri, which knows no counter).
 #[inline]
 #[must_use]
 pub fn counter() -> u64 {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every x86-64 processor has RDTSC.
     unsafe {
         core::arch::x86_64::_rdtsc()
     }
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
     {
         let ticks: u64;
         // SAFETY: CNTVCT_EL0 is readable from user space on Linux; the read has no side effects.
         unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
         ticks
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     {
         crate::clock::now().0
     }

@@ -23,12 +23,14 @@ fn parse_namespace_pids(status: &str) -> Option<Vec<u32>> {
 /// Runs `work` in a forked child and returns its status; `None` if a signal ended it. The child must not need locks that
 /// other threads may hold.
 #[cfg(test)]
+#[cfg(not(miri))]
 pub(crate) fn in_fork(work: impl FnOnce() -> i32) -> Option<i32> {
     wait(fork(work))
 }
 
 /// Forks a child that runs `work` and leaves with its status; returns the child's pid.
 #[cfg(test)]
+#[cfg(not(miri))]
 pub(crate) fn fork(work: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child runs `work` and leaves without returning into the test harness. It has one thread; glibc makes
     // its allocator usable in it, and `work` takes no other lock.
@@ -45,6 +47,7 @@ pub(crate) fn fork(work: impl FnOnce() -> i32) -> i32 {
 
 /// Waits for a child; its status, or `None` if a signal ended it.
 #[cfg(test)]
+#[cfg(not(miri))]
 pub(crate) fn wait(pid: i32) -> Option<i32> {
     let mut status = 0;
     // SAFETY: `status` is a valid place for the result.
@@ -54,6 +57,7 @@ pub(crate) fn wait(pid: i32) -> Option<i32> {
 
 /// Kills a child, as nobody can prevent.
 #[cfg(test)]
+#[cfg(not(miri))]
 pub(crate) fn kill(pid: i32) {
     // SAFETY: kill(2) takes no memory.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);

@@ -205,7 +205,8 @@ fn record_lock(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock)
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod tests {
     use super::*;
     use crate::sys::process;

@@ -1,13 +1,112 @@
-//! Unix sockets: who is at the other end, and passing descriptors.
+//! Unix sockets: names, streams, who is at the other end, and passing descriptors. Nothing here blocks.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
 };
+
+use super::fds::Fd;
+
+/// The name of a listener.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Name<'a> {
+    /// In the abstract space of a network namespace; gone with its socket.
+    Abstract(&'a str),
+    /// In the file system, of any length.
+    Path(&'a Path),
+}
+
+impl Name<'_> {
+    /// The address, and what must stay open while it is used: a path that is too long for an address is named through its folder.
+    fn address(self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
+        let path = match self {
+            Self::Abstract(name) => return Ok((SocketAddrUnix::new_abstract_name(name.as_bytes())?, None)),
+            Self::Path(path) => path,
+        };
+        match (SocketAddrUnix::new(path), path.parent(), path.file_name()) {
+            (Err(rustix::io::Errno::NAMETOOLONG), Some(folder), Some(file)) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+                let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(file);
+                Ok((SocketAddrUnix::new(short)?, Some(folder)))
+            }
+            (address, ..) => Ok((address?, None)),
+        }
+    }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Listens at `name`.
+///
+/// # Errors
+/// What the kernel says; `AddrInUse` where something has that name.
+pub fn listen(name: Name<'_>) -> io::Result<Fd> {
+    let (address, _folder) = name.address()?;
+    let socket = socket()?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(Fd::new(socket))
+}
+
+/// The next connection of a listener, if there is one.
+///
+/// # Errors
+/// What the kernel says, as of too many open files.
+pub fn accept(listener: impl AsFd) -> io::Result<Option<Stream>> {
+    use rustix::io::Errno;
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(fd) => Ok(Some(Stream(Fd::new(fd)))),
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Connects to the listener at `name`.
+///
+/// # Errors
+/// What the kernel says; `WouldBlock` while the listener's queue is full.
+pub fn connect(name: Name<'_>) -> io::Result<Stream> {
+    let (address, _folder) = name.address()?;
+    let socket = socket()?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(Stream(Fd::new(socket)))
+}
+
+/// A connected stream that does not block, and that a forked child closes.
+#[derive(Debug)]
+pub struct Stream(Fd);
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, bytes)?)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Not write(2): a peer that has gone must not become a SIGPIPE.
+        Ok(rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// The most descriptors in one message.
 pub const MAX_PASSED: usize = 4;
@@ -90,7 +189,8 @@ pub fn at_end(socket: impl AsFd) -> bool {
     }
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
@@ -112,6 +212,31 @@ mod tests {
         drop(a);
         assert!(at_end(&b));
         assert_eq!(recv_with(&b, &mut bytes, &mut fds).unwrap(), 0);
+    }
+
+    #[test]
+    fn names_of_any_length_are_listened_at_and_connected_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("d".repeat(150));
+        std::fs::create_dir(&long).unwrap();
+        let unique = format!("ccl-test-{}", std::process::id());
+        for name in
+            [Name::Abstract(&unique), Name::Path(&folder.path().join("s")), Name::Path(&long.join("s"))]
+        {
+            assert!(connect(name).is_err());
+            let listener = listen(name).unwrap();
+            assert_eq!(listen(name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert!(accept(&listener).unwrap().is_none());
+            let mut connected = connect(name).unwrap();
+            let mut accepted = accept(&listener).unwrap().unwrap();
+            assert_eq!(connected.write(b"hi").unwrap(), 2);
+            let mut bytes = [0; 4];
+            assert_eq!(accepted.read(&mut bytes).unwrap(), 2);
+            assert_eq!(accepted.read(&mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            drop(connected);
+            assert_eq!(accepted.read(&mut bytes).unwrap(), 0);
+            assert!(accepted.write(b"gone").is_err());
+        }
     }
 
     #[test]

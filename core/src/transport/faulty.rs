@@ -1,59 +1,138 @@
-//! (stub)
+//! Faults around any link: the same code paths as without, and one message that does not behave.
+//!
+//! A fault names the message it begins at (from 1). `Hold` makes one message invisible for a number of looks; `Cut` lets nothing
+//! through from there on, without a word; `Close` ends the link; `Corrupt` changes the check of one message.
+
 use crate::memory::ViewMut;
-use crate::transport::{LinkFault, Message};
+use crate::transport::{LinkFault, Message, RecvLink, SendLink};
 use crate::types::{Rank, TransportKind};
-/// The writing end.
+
+/// What goes wrong, and from which message on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Message `at` is not seen during the first `looks` looks.
+    Hold {
+        /// The message, from 1.
+        at: u64,
+        /// Looks at the receiver, attempts at the sender.
+        looks: u32,
+    },
+    /// Nothing passes from message `at` on, and nobody is told: a cable without a link beat.
+    Cut {
+        /// The message, from 1.
+        at: u64,
+    },
+    /// The link ends before message `at`.
+    Close {
+        /// The message, from 1.
+        at: u64,
+    },
+    /// Message `at` carries another check.
+    Corrupt {
+        /// The message, from 1.
+        at: u64,
+    },
+}
+
+/// A writing end with a fault.
 #[derive(Debug)]
-pub struct Sender;
-/// The reading end.
+pub struct Sender {
+    inner: SendLink,
+    fault: Fault,
+    looks: u32,
+}
+
+/// A reading end with a fault.
 #[derive(Debug)]
-pub struct Receiver;
+pub struct Receiver {
+    inner: RecvLink,
+    fault: Fault,
+    looks: u32,
+}
+
 impl Sender {
-    pub(crate) fn reserve(&mut self, _total: u32) -> Result<Option<ViewMut>, LinkFault> {
-        unreachable!()
+    /// Wraps a link.
+    #[must_use]
+    pub const fn new(inner: SendLink, fault: Fault) -> Self {
+        Self { inner, fault, looks: 0 }
     }
-    pub(crate) fn publish(&mut self, _check: u64) {
-        unreachable!()
+    pub(crate) fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
+        let message = self.inner.posted() + 1;
+        match self.fault {
+            Fault::Hold { at, looks } if message == at && self.looks < looks => {
+                self.looks += 1;
+                Ok(None)
+            }
+            Fault::Close { at } if message >= at => Err(LinkFault::Gone),
+            Fault::Cut { at } if message >= at => Ok(None),
+            Fault::Hold { .. } | Fault::Cut { .. } | Fault::Close { .. } | Fault::Corrupt { .. } => {
+                self.inner.reserve(total)
+            }
+        }
+    }
+    pub(crate) fn publish(&mut self, check: u64) {
+        let hit = self.fault == (Fault::Corrupt { at: self.inner.posted() + 1 });
+        self.inner.publish(if hit { !check } else { check });
     }
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
-        unreachable!()
+        self.inner.pump()
     }
     pub(crate) fn posted(&self) -> u64 {
-        unreachable!()
+        self.inner.posted()
     }
     pub(crate) fn moved(&self) -> u64 {
-        unreachable!()
+        self.inner.moved()
     }
     pub(crate) fn done(&self) -> u64 {
-        unreachable!()
+        self.inner.done()
     }
     pub(crate) fn slowest(&self) -> Rank {
-        unreachable!()
+        self.inner.slowest()
     }
     pub(crate) fn transport(&self) -> TransportKind {
-        unreachable!()
+        self.inner.transport()
     }
 }
+
 impl Receiver {
+    /// Wraps a link.
+    #[must_use]
+    pub const fn new(inner: RecvLink, fault: Fault) -> Self {
+        Self { inner, fault, looks: 0 }
+    }
     pub(crate) fn peek(&mut self) -> Result<Option<Message>, LinkFault> {
-        unreachable!()
+        let message = self.inner.done() + 1;
+        match self.fault {
+            Fault::Hold { at, looks } if message == at && self.looks < looks => {
+                self.looks += 1;
+                Ok(None)
+            }
+            Fault::Close { at } if message >= at => Err(LinkFault::Gone),
+            Fault::Cut { at } if message >= at => Ok(None),
+            Fault::Corrupt { at } if message == at => {
+                Ok(self.inner.peek()?.map(|m| Message { check: !m.check, ..m }))
+            }
+            Fault::Hold { .. } | Fault::Cut { .. } | Fault::Close { .. } | Fault::Corrupt { .. } => {
+                self.inner.peek()
+            }
+        }
     }
     pub(crate) fn release(&mut self) {
-        unreachable!()
+        self.inner.release();
     }
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
-        unreachable!()
+        self.inner.pump()
     }
     pub(crate) fn posted(&self) -> u64 {
-        unreachable!()
+        self.inner.posted()
     }
     pub(crate) fn moved(&self) -> u64 {
-        unreachable!()
+        self.inner.moved()
     }
     pub(crate) fn done(&self) -> u64 {
-        unreachable!()
+        self.inner.done()
     }
     pub(crate) fn transport(&self) -> TransportKind {
-        unreachable!()
+        self.inner.transport()
     }
 }

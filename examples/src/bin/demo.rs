@@ -57,8 +57,11 @@ fn demo() -> Outcome<()> {
         .spawn()
         .map_err(|e| format!("ccl-inspect, which must lie beside this program, does not start: {e}"))?);
 
-    let readings = watch(&mut job, deadline, &inspect)?;
+    let (readings, shown) = watch(&mut job, deadline, &inspect)?;
     job.end(deadline)?;
+    if !shown {
+        return Err("the training was over before a snapshot could be shown".into());
+    }
 
     let (slowest, times) = readings.slowest().ok_or("no reading showed anybody who is awaited")?;
     let taken = readings.taken;
@@ -75,8 +78,9 @@ fn demo() -> Outcome<()> {
     Ok(())
 }
 
-/// Passes the job's output on, and reads the job's state from outside while the training goes on.
-fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> Outcome<Readings> {
+/// Passes the job's output on, and reads the job's state from outside while the training goes on. Also tells whether a
+/// snapshot could be shown.
+fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> Outcome<(Readings, bool)> {
     let output = job.0.stdout.take().ok_or("the job's output is not there")?;
     let (training, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut readings = Readings::default();
@@ -115,10 +119,7 @@ fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> O
             }
         }
     });
-    if !shown {
-        return Err("the training was over before a snapshot could be shown".into());
-    }
-    Ok(readings)
+    Ok((readings, shown))
 }
 
 /// A folder of its own for recorders and sockets, in memory: other jobs of this machine are not in the picture.

@@ -387,3 +387,18 @@ fn streamed_stores_done() {
         core::arch::x86_64::_mm_sfence();
     }
 }
+
+/// For tests: fills a reserved slot.
+#[cfg(test)]
+pub(super) fn store(slot: ViewMut, bytes: &[u8]) {
+    assert_eq!(slot.len(), bytes.len());
+    // SAFETY: the caller reserved the slot, of this length, and has not published it.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot.as_ptr(), bytes.len()) };
+}
+
+/// For tests: the bytes of a peeked message.
+#[cfg(test)]
+pub(super) fn load(message: &Message) -> Vec<u8> {
+    // SAFETY: the caller peeked the message and has not released it.
+    unsafe { std::slice::from_raw_parts(message.data.as_ptr(), message.data.len()) }.to_vec()
+}

@@ -3,10 +3,12 @@
 //! Every rank has one [`memory::RankMemory`]; its peers map it once ([`connect`]), or find it in [`local`] if they live in the
 //! same process. [`link`] moves messages through it, [`wait`] sleeps on it.
 
+pub mod connect;
 pub mod link;
 pub mod local;
 pub mod memory;
 pub mod wait;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::link::Receiver;
-use super::{CONFIRMED, MAX_STREAMS, Stream};
+use super::{CONFIRMED, MAX_STREAMS, SILENCE, Stream};
 use crate::bootstrap::auth::{Accepted, Accepting, Hello, Key, PROTOCOL, Purpose};
 use crate::clock::Ns;
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
@@ -204,7 +204,9 @@ impl Accept {
                 self.counts.strangers.fetch_add(1, Ordering::Relaxed);
             }
             let deadline = now.after(PROVE_WITHIN);
-            if let (Ok(()), Ok(accepting)) = (super::tune(&stream), Accepting::new(stream, deadline)) {
+            let tuned = super::tune(&stream)
+                .and_then(|()| SockRef::from(&stream).set_tcp_user_timeout(Some(SILENCE)));
+            if let (Ok(()), Ok(accepting)) = (tuned, Accepting::new(stream, deadline)) {
                 self.unproven.push(accepting);
             }
         }

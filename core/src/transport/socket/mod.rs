@@ -4,9 +4,10 @@
 //! (`listen`). Once the reader has them all, it says so by one byte on each. From then on nothing travels that way: message
 //! m goes whole on stream `m % streams`, after a header of 64 bytes (`link`), and the kernel's window is the flow control.
 //!
-//! TCP_USER_TIMEOUT is not used: it also ends a connection whose peer answers but takes nothing (a closed window), which is a
-//! rank that is late or stopped, and that is no fault of the link. A host that answers no more is found by keep-alive
-//! where nothing is unacknowledged (always so at the reader), and by the kernel's account of unanswered sends at the writer.
+//! A host that answers no more is found after [`SILENCE`]. At the reader, who sends nothing, by keep-alive, and by
+//! TCP_USER_TIMEOUT should even its one byte stay unanswered. At the writer TCP_USER_TIMEOUT would be wrong: it also ends a
+//! connection whose peer answers but takes nothing (a closed window), which is a rank that is late or stopped, and that is no
+//! fault of the link. There keep-alive serves while all is acknowledged, else the kernel's account of unanswered sends.
 
 pub mod connect;
 pub mod link;

@@ -1,5 +1,7 @@
 //! Tests of links over memory: one model, threads, processes, liars.
 
+#[cfg(not(miri))]
+mod connect;
 mod hostile;
 mod model;
 #[cfg(not(miri))]
@@ -8,9 +10,8 @@ mod threads;
 
 use std::sync::Arc;
 
-use super::link::{Receiver, Sender};
+use super::link::{self, Receiver, Sender};
 use super::memory::{Identity, Layout, RankMemory};
-use crate::transport::Message;
 use crate::types::{CommId, Rank};
 
 /// The memories of `n` ranks of one process, with one channel.
@@ -31,10 +32,7 @@ fn bytes_of(n: u64, len: usize) -> Vec<u8> {
 /// Sends message `n` if a slot is free.
 fn try_send(sender: &mut Sender, n: u64, len: usize) -> bool {
     let Some(slot) = sender.reserve(len as u32).unwrap() else { return false };
-    assert_eq!(slot.len(), len);
-    let bytes = bytes_of(n, len);
-    // SAFETY: the slot is `len` bytes long and ours until it is published.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot.as_ptr(), len) };
+    link::store(slot, &bytes_of(n, len));
     sender.publish(n);
     true
 }
@@ -42,12 +40,7 @@ fn try_send(sender: &mut Sender, n: u64, len: usize) -> bool {
 /// Takes a message if one is there: its check and its bytes.
 fn try_take(receiver: &mut Receiver) -> Option<(u64, Vec<u8>)> {
     let message = receiver.peek().unwrap()?;
-    let taken = (message.check, bytes(&message));
+    let taken = (message.check, link::load(&message));
     receiver.release();
     Some(taken)
-}
-
-fn bytes(message: &Message) -> Vec<u8> {
-    // SAFETY: a peeked message is readable until it is released.
-    unsafe { std::slice::from_raw_parts(message.data.as_ptr(), message.data.len()) }.to_vec()
 }

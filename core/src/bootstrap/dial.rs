@@ -1,0 +1,152 @@
+//! An outgoing connection: dialled until it is up and proven, or until it is clear that it never will be.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::auth::{Handshake, HandshakeError, Hello, Key, Refusal};
+use super::lobby::PATIENCE;
+use super::machine::{Io, StreamId};
+use crate::clock::Ns;
+
+/// Pauses between attempts grow to this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+enum State {
+    Resting(Ns),
+    Connecting(StreamId, Ns),
+    Greeting(StreamId, Box<Handshake>, Ns),
+    Over,
+}
+
+/// What an event meant for a dial.
+#[derive(Debug)]
+pub(crate) enum Dialled {
+    /// It was about another stream.
+    NotMine,
+    /// Nothing is decided.
+    Pending,
+    /// The stream is up and proven; the bytes came behind the handshake.
+    Up(StreamId, Vec<u8>),
+    /// It will never be: why.
+    Hopeless(HandshakeError),
+}
+
+/// One outgoing connection.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    to: SocketAddr,
+    hello: Hello,
+    key: Key,
+    /// What may listen at the address before the right one does is not held against it.
+    patient: bool,
+    state: State,
+    attempts: u32,
+    last: String,
+}
+
+impl Dial {
+    pub(crate) const fn new(to: SocketAddr, hello: Hello, key: Key, patient: bool, now: Ns) -> Self {
+        Self { to, hello, key, patient, state: State::Resting(now), attempts: 0, last: String::new() }
+    }
+
+    /// How it went so far, for the text of an error.
+    pub(crate) fn history(&self) -> String {
+        match self.last.as_str() {
+            "" => format!("no answer from {}", self.to),
+            last => format!("{} attempts to reach {}, lastly: {last}", self.attempts, self.to),
+        }
+    }
+
+    pub(crate) const fn stream(&self) -> Option<StreamId> {
+        match &self.state {
+            State::Connecting(stream, _) | State::Greeting(stream, ..) => Some(*stream),
+            State::Resting(_) | State::Over => None,
+        }
+    }
+
+    pub(crate) const fn wake(&self) -> Option<Ns> {
+        match &self.state {
+            State::Resting(at) | State::Connecting(_, at) | State::Greeting(_, _, at) => Some(*at),
+            State::Over => None,
+        }
+    }
+
+    pub(crate) fn turn(&mut self, io: &mut Io<'_>) {
+        match self.state {
+            State::Resting(at) if at <= io.now => {
+                self.attempts += 1;
+                self.state = State::Connecting(io.connect(self.to), io.now.after(PATIENCE));
+            }
+            State::Connecting(stream, at) | State::Greeting(stream, _, at) if at <= io.now => {
+                io.close(stream);
+                self.rest("it did not answer in time", io.now);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn connected(&mut self, stream: StreamId, io: &mut Io<'_>) -> bool {
+        if self.stream() != Some(stream) {
+            return false;
+        }
+        let mut handshake = Handshake::connect(self.key.clone(), self.hello, io.nonce());
+        let first = handshake.feed(&[], &|_, _| None).expect("the first word cannot be wrong");
+        io.send(stream, first.to_send);
+        self.state = State::Greeting(stream, Box::new(handshake), io.now.after(PATIENCE));
+        true
+    }
+
+    pub(crate) fn bytes(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) -> Dialled {
+        if self.stream() != Some(stream) {
+            return Dialled::NotMine;
+        }
+        let State::Greeting(_, handshake, _) = &mut self.state else { return Dialled::Pending };
+        match handshake.feed(bytes, &|_, _| None) {
+            Ok(step) => {
+                io.send(stream, step.to_send);
+                let Some((_, rest)) = step.done else { return Dialled::Pending };
+                self.state = State::Over;
+                Dialled::Up(stream, rest)
+            }
+            Err(error) => {
+                io.close(stream);
+                let passing = match error {
+                    HandshakeError::WrongMagic(_)
+                    | HandshakeError::Refused(Refusal::UnknownJob)
+                    | HandshakeError::Malformed(_) => self.patient,
+                    _ => false,
+                };
+                if passing {
+                    self.rest(&error.to_string(), io.now);
+                    return Dialled::Pending;
+                }
+                self.state = State::Over;
+                Dialled::Hopeless(error)
+            }
+        }
+    }
+
+    pub(crate) fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) -> bool {
+        let mine = self.stream() == Some(stream);
+        if mine {
+            self.rest(why, io.now);
+        }
+        mine
+    }
+
+    /// Gives up.
+    pub(crate) fn hang_up(&mut self, io: &mut Io<'_>) {
+        if let Some(stream) = self.stream() {
+            io.close(stream);
+        }
+        self.state = State::Over;
+    }
+
+    fn rest(&mut self, why: &str, now: Ns) {
+        why.clone_into(&mut self.last);
+        let pause = (FIRST_PAUSE * 2u32.saturating_pow(self.attempts.min(16))).min(LONGEST_PAUSE);
+        self.state = State::Resting(now.after(pause));
+    }
+}

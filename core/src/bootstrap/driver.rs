@@ -1,0 +1,381 @@
+//! The bootstrap of one rank on real sockets: what the makers of a communicator call. Every call blocks until its answer is there, some
+//! rank has failed, or the deadline has passed; the error names the rank.
+//!
+//! Between calls nobody serves this rank's part of the ring. Calls that concern all ranks are made by all of them in the same order.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::agreement::own_settings;
+use super::fault::Fault;
+use super::id::UniqueId;
+use super::interfaces;
+use super::machine::{Io, Machine};
+use super::member::Member;
+use super::messages::{Introduction, MAX_BLOCK};
+use super::net::{Net, listen, local_address};
+use super::notice::{Level, say};
+use super::root::MAX_RANKS;
+use crate::clock::{self, Ns};
+use crate::config::Settings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::fds::Fd;
+use crate::types::{JobId, Phase, Rank};
+
+/// How long a failed bootstrap takes to tell the others.
+const TELL_WITHIN: Duration = Duration::from_millis(300);
+/// How often a waiting call looks whether it was cancelled.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Tags from here on are the bootstrap's own.
+const OWN_TAGS: u64 = 1 << 62;
+const TAG_LOCAL_GATHER: u64 = OWN_TAGS | 1 << 32;
+const TAG_LOCAL_RESULT: u64 = OWN_TAGS | 2 << 32;
+const TAG_LOCAL_BROADCAST: u64 = OWN_TAGS | 3 << 32;
+
+/// Whether to give up: asked about every 50 ms from the waiting thread.
+pub type Cancelled<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// A stream of the ring, kept for news between ranks.
+#[derive(Debug)]
+pub struct RingStream {
+    /// The connected socket; it does not block.
+    pub fd: Fd,
+    /// The rank on the other side.
+    pub peer: Rank,
+    /// What the peer has sent already.
+    pub early: Vec<u8>,
+}
+
+/// Both streams of the ring, authenticated. `None` where a rank is alone.
+#[derive(Debug)]
+pub struct RingStreams {
+    /// To the next rank.
+    pub next: Option<RingStream>,
+    /// From the previous rank.
+    pub prev: Option<RingStream>,
+}
+
+/// One rank, joined to all others.
+#[derive(Debug)]
+pub struct Bootstrap {
+    rank: Rank,
+    nranks: u32,
+    job: JobId,
+    deadline: Ns,
+    peers: Vec<Vec<u8>>,
+    phases: Vec<(Phase, Duration)>,
+    /// `None` where a rank is alone.
+    ring: Option<Ring>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    member: Member,
+    net: Net,
+    rank: Rank,
+}
+
+impl Bootstrap {
+    /// Joins the job of `id` as `rank` of `nranks`. `own` is told to all ranks, see [`peers`](Self::peers). `deadline` holds for this and all later
+    /// calls.
+    ///
+    /// # Errors
+    /// `Usage` for an impossible rank, a rank that is there twice; `Mismatch` for differing settings, world sizes or versions; `Timeout`
+    /// that names who is missing; `Peer` that names who went away; `Unavailable` or `System` where this host is the reason.
+    pub fn join(
+        id: &UniqueId,
+        rank: Rank,
+        nranks: u32,
+        own: &[u8],
+        settings: &Settings,
+        deadline: Ns,
+    ) -> Result<Self> {
+        Self::join_unless(id, rank, nranks, own, settings, deadline, &|| false)
+    }
+
+    /// As [`join`](Self::join), and gives up with `Aborted` soon after `cancelled` says so.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_unless(
+        id: &UniqueId,
+        rank: Rank,
+        nranks: u32,
+        own: &[u8],
+        settings: &Settings,
+        deadline: Ns,
+        cancelled: Cancelled<'_>,
+    ) -> Result<Self> {
+        if !(1..=MAX_RANKS).contains(&nranks) || rank.0 >= nranks {
+            let what = format!(
+                "rank {rank} of {nranks} is impossible: ranks go from 0 to one less than their number"
+            );
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        check_size(own.len() + 4096)?;
+        let mut made = Self {
+            rank,
+            nranks,
+            job: id.job(),
+            deadline,
+            peers: vec![own.to_vec()],
+            phases: Vec::new(),
+            ring: None,
+        };
+        if nranks == 1 {
+            return Ok(made);
+        }
+        if id.key.is_none() && rank.0 == 0 {
+            let text = "this job is unauthenticated: whoever reaches its ports may join; set CCL_JOB_SECRET";
+            say(settings, Level::Warn, text);
+        }
+        let here = interfaces::choose(settings, Some(id.root.ip()))?;
+        let listener = listen(SocketAddr::new(here.ip, 0), false)?;
+        let contact = local_address(&listener)?;
+        let introduction = Introduction { contact, settings: own_settings(settings), own: own.to_vec() };
+        let member = Member::new(id.clone(), rank, nranks, introduction, clock::now(), deadline);
+        let mut ring = Ring { member, net: Net::new(Some(listener))?, rank };
+        ring.drive(cancelled, |member, _| {
+            for text in member.hear() {
+                say(settings, Level::Info, &format!("rank {rank}: {text}"));
+            }
+            member.has_joined().then_some(())
+        })?;
+        made.job = ring.member.job();
+        made.peers = ring.member.peers().iter().map(|peer| peer.own.clone()).collect();
+        made.phases = ring.member.phases().to_vec();
+        made.ring = Some(ring);
+        Ok(made)
+    }
+
+    /// This rank.
+    #[must_use]
+    pub const fn rank(&self) -> Rank {
+        self.rank
+    }
+    /// How many ranks there are.
+    #[must_use]
+    pub const fn nranks(&self) -> u32 {
+        self.nranks
+    }
+    /// The public name of this generation of the job, equal on all ranks.
+    #[must_use]
+    pub const fn job(&self) -> JobId {
+        self.job
+    }
+    /// What each rank gave as `own` when it joined.
+    #[must_use]
+    pub fn peers(&self) -> &[Vec<u8>] {
+        &self.peers
+    }
+    /// How long the phases of joining took.
+    #[must_use]
+    pub fn phases(&self) -> &[(Phase, Duration)] {
+        &self.phases
+    }
+    /// Sets the deadline of later calls.
+    pub const fn set_deadline(&mut self, deadline: Ns) {
+        self.deadline = deadline;
+    }
+
+    /// Gives every rank everybody's block. Blocks may differ in length.
+    ///
+    /// # Errors
+    /// Who is missing or went away.
+    pub fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        check_size(own.len())?;
+        let deadline = self.deadline;
+        let Some(ring) = &mut self.ring else { return Ok(vec![own.to_vec()]) };
+        ring.call(|member, io| member.begin_round(own, deadline, io));
+        ring.drive(&|| false, |member, _| member.end_round())
+    }
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// Who is missing or went away.
+    pub fn barrier(&mut self) -> Result<()> {
+        self.all_gather(&[]).map(drop)
+    }
+
+    /// Sends a message to one rank; returns when the kernel has it. `tag` is below 2^62.
+    ///
+    /// # Errors
+    /// If that rank cannot be reached.
+    pub fn send(&mut self, to: Rank, tag: u64, bytes: &[u8]) -> Result<()> {
+        check_tag(tag)?;
+        self.send_tagged(to, tag, bytes)
+    }
+
+    /// Receives the oldest message of that rank with that tag.
+    ///
+    /// # Errors
+    /// If that rank went away or its message does not come.
+    pub fn recv(&mut self, from: Rank, tag: u64) -> Result<Vec<u8>> {
+        check_tag(tag)?;
+        self.receive_tagged(from, tag)
+    }
+
+    /// Gives the ranks of `group` (ascending, equal on all of them, this one included) everybody's block, in the order of the group.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send) and [`recv`](Self::recv); `Usage` if this rank is not of the group.
+    pub fn local_all_gather(&mut self, group: &[Rank], own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let leader = self.leader(group)?;
+        if self.rank != leader {
+            self.send_tagged(leader, TAG_LOCAL_GATHER, own)?;
+            return group.iter().map(|_| self.receive_tagged(leader, TAG_LOCAL_RESULT)).collect();
+        }
+        let mut blocks = vec![own.to_vec()];
+        for peer in &group[1..] {
+            blocks.push(self.receive_tagged(*peer, TAG_LOCAL_GATHER)?);
+        }
+        for peer in &group[1..] {
+            for block in &blocks {
+                self.send_tagged(*peer, TAG_LOCAL_RESULT, block)?;
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Gives the ranks of `group` what its first rank gives as `own`; what the others give is ignored.
+    ///
+    /// # Errors
+    /// As [`local_all_gather`](Self::local_all_gather).
+    pub fn local_broadcast(&mut self, group: &[Rank], own: &[u8]) -> Result<Vec<u8>> {
+        let leader = self.leader(group)?;
+        if self.rank != leader {
+            return self.receive_tagged(leader, TAG_LOCAL_BROADCAST);
+        }
+        for peer in &group[1..] {
+            self.send_tagged(*peer, TAG_LOCAL_BROADCAST, own)?;
+        }
+        Ok(own.to_vec())
+    }
+
+    /// Ends the bootstrap on all ranks and keeps the streams of the ring. The listener and all other connections are closed.
+    ///
+    /// # Errors
+    /// If a neighbour does not come to the end.
+    pub fn into_ring(mut self) -> Result<RingStreams> {
+        let Some(mut ring) = self.ring.take() else { return Ok(RingStreams { next: None, prev: None }) };
+        let deadline = self.deadline;
+        ring.call(|member, io| member.begin_handover(deadline, io));
+        let streams = ring.drive(&|| false, |member, io| member.end_handover(io))?;
+        let n = self.nranks;
+        let peers = [Rank((self.rank.0 + 1) % n), Rank((self.rank.0 + n - 1) % n)];
+        let mut kept = streams.into_iter().zip(peers).map(|((stream, early), peer)| {
+            let fd = ring.net.take(stream)?;
+            Some(RingStream { fd, peer, early })
+        });
+        match (kept.next().flatten(), kept.next().flatten()) {
+            (Some(next), Some(prev)) => Ok(RingStreams { next: Some(next), prev: Some(prev) }),
+            _ => Err(Error::new(ErrorKind::Peer, "a neighbour closed at the end of the bootstrap")),
+        }
+    }
+
+    /// Gives up, and tells the other ranks why.
+    pub fn abort(mut self, why: &str) {
+        let text = format!("rank {} gave up its bootstrap: {why}", self.rank);
+        self.fail(&text);
+    }
+
+    fn fail(&mut self, text: &str) {
+        let Some(mut ring) = self.ring.take() else { return };
+        let fault = Fault::new(ErrorKind::Aborted, &[self.rank], text);
+        ring.call(|member, io| member.fail(fault, io));
+        ring.net.finish(&mut ring.member, TELL_WITHIN);
+    }
+
+    fn leader(&self, group: &[Rank]) -> Result<Rank> {
+        let sound = group.contains(&self.rank)
+            && group.is_sorted_by(|a, b| a < b)
+            && group.iter().all(|rank| rank.0 < self.nranks);
+        let what =
+            || Error::new(ErrorKind::Usage, format!("{group:?} is no group that rank {} is in", self.rank));
+        if sound { Ok(group[0]) } else { Err(what()) }
+    }
+
+    fn send_tagged(&mut self, to: Rank, tag: u64, bytes: &[u8]) -> Result<()> {
+        check_size(bytes.len())?;
+        self.check_peer(to)?;
+        let deadline = self.deadline;
+        let Some(ring) = &mut self.ring else {
+            return Err(Error::new(ErrorKind::Usage, "a rank that is alone has nobody to send to"));
+        };
+        ring.call(|member, io| member.begin_send(to, tag, bytes, deadline, io));
+        ring.drive(&|| false, |member, _| member.end_send().then_some(()))
+    }
+
+    fn receive_tagged(&mut self, from: Rank, tag: u64) -> Result<Vec<u8>> {
+        self.check_peer(from)?;
+        let deadline = self.deadline;
+        let Some(ring) = &mut self.ring else {
+            return Err(Error::new(ErrorKind::Usage, "a rank that is alone has nobody to receive from"));
+        };
+        ring.call(|member, _| member.begin_receive(from, tag, deadline));
+        ring.drive(&|| false, |member, _| member.end_receive())
+    }
+
+    fn check_peer(&self, peer: Rank) -> Result<()> {
+        let what = || Error::new(ErrorKind::Usage, format!("there is no rank {peer} among {}", self.nranks));
+        if peer.0 < self.nranks { Ok(()) } else { Err(what()) }
+    }
+}
+
+impl Drop for Bootstrap {
+    fn drop(&mut self) {
+        if !crate::sys::fds::forked() {
+            self.fail(&format!("rank {} left before the bootstrap was over", self.rank));
+        }
+    }
+}
+
+impl Ring {
+    fn call<T>(&mut self, call: impl FnOnce(&mut Member, &mut Io<'_>) -> T) -> T {
+        self.net.with(&mut self.member, call)
+    }
+
+    /// Turns until `done` has an answer and all that was to be sent is with the kernel.
+    fn drive<T>(
+        &mut self,
+        cancelled: Cancelled<'_>,
+        mut done: impl FnMut(&mut Member, &mut Io<'_>) -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            self.net.turn(&mut self.member);
+            if self.member.fault().is_none() && cancelled() {
+                let text = format!("rank {} was aborted during initialization", self.rank);
+                let fault = Fault::new(ErrorKind::Aborted, &[self.rank], text);
+                self.call(|member, io| member.fail(fault, io));
+            }
+            if let Some(fault) = self.member.fault().cloned() {
+                self.net.finish(&mut self.member, TELL_WITHIN);
+                return Err(fault.into_error(self.rank));
+            }
+            if self.net.is_flushed()
+                && let Some(answer) = self.call(&mut done)
+            {
+                return Ok(answer);
+            }
+            let wake = self.net.wake(&self.member);
+            let look = clock::now().after(LOOK_EVERY);
+            self.net.wait(wake.map_or(look, |wake| wake.min(look)));
+        }
+    }
+}
+
+fn check_size(bytes: usize) -> Result<()> {
+    let what = || {
+        Error::new(
+            ErrorKind::Usage,
+            format!("{bytes} bytes are too many for the bootstrap: it takes {MAX_BLOCK}"),
+        )
+    };
+    if bytes <= MAX_BLOCK { Ok(()) } else { Err(what()) }
+}
+
+fn check_tag(tag: u64) -> Result<()> {
+    let what = || Error::new(ErrorKind::Usage, format!("tag {tag:#x} is the bootstrap's own"));
+    if tag < OWN_TAGS { Ok(()) } else { Err(what()) }
+}

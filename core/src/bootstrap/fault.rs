@@ -1,0 +1,119 @@
+//! Why a bootstrap failed, in a form that travels: whoever waits gets the same text, naming the same ranks.
+
+use super::frame::{Fields, put, put_bytes};
+use crate::error::{Error, ErrorKind};
+use crate::types::Rank;
+
+/// Why, and who is to blame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// What a caller can do about it.
+    pub kind: ErrorKind,
+    /// The ranks that are missing or at fault; empty if that is not known.
+    pub culprits: Vec<Rank>,
+    /// What happened, one sentence.
+    pub text: String,
+}
+
+const MAX_CULPRITS: usize = 64;
+const MAX_TEXT: usize = 2048;
+const KINDS: [ErrorKind; 7] = [
+    ErrorKind::Usage,
+    ErrorKind::Unavailable,
+    ErrorKind::Peer,
+    ErrorKind::Mismatch,
+    ErrorKind::Timeout,
+    ErrorKind::Aborted,
+    ErrorKind::System,
+];
+
+impl Fault {
+    pub(crate) fn new(kind: ErrorKind, culprits: &[Rank], text: impl Into<String>) -> Self {
+        Self { kind, culprits: culprits.to_vec(), text: text.into() }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let kind = KINDS.iter().position(|kind| *kind == self.kind).expect("KINDS has all of them");
+        put(&mut out, kind as u8);
+        let culprits = &self.culprits[..self.culprits.len().min(MAX_CULPRITS)];
+        put(&mut out, culprits.len() as u32);
+        culprits.iter().for_each(|rank| put(&mut out, rank.0));
+        let mut end = self.text.len().min(MAX_TEXT);
+        while !self.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        put_bytes(&mut out, &self.text.as_bytes()[..end]);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields(bytes);
+        let kind = *KINDS.get(usize::from(fields.u8()?))?;
+        let count = fields.u32()? as usize;
+        if count > MAX_CULPRITS {
+            return None;
+        }
+        let culprits = (0..count).map(|_| fields.u32().map(Rank)).collect::<Option<_>>()?;
+        Some(Self { kind, culprits, text: fields.text()? })
+    }
+
+    /// As an error of the crate, at `rank`.
+    #[must_use]
+    pub fn into_error(self, rank: Rank) -> Error {
+        let mut error = Error::new(self.kind, self.text);
+        error.at.rank = Some(rank);
+        error.at.peer = self.culprits.first().copied().filter(|peer| *peer != rank);
+        error
+    }
+}
+
+/// "rank 3", "ranks 3, 5-9 and 2 more": ranks as people read them.
+#[must_use]
+pub fn name_ranks(ranks: &[Rank]) -> String {
+    const SHOWN: usize = 8;
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    let rest: u32 = runs.iter().skip(SHOWN).map(|(first, last)| last - first + 1).sum();
+    let shown: Vec<String> = runs
+        .iter()
+        .take(SHOWN)
+        .map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") })
+        .collect();
+    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+    format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(ranks: &[u32], expect: &str) {
+        let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
+        assert_eq!(name_ranks(&ranks), expect);
+    }
+
+    #[test]
+    fn ranks_read_well() {
+        check(&[37], "rank 37");
+        check(&[3, 5, 6, 7], "ranks 3, 5-7");
+        check(&[1, 3, 5, 7, 9, 11, 13, 15, 17, 18], "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 2 more");
+    }
+
+    #[test]
+    fn faults_travel_and_bad_ones_are_refused() {
+        for kind in KINDS {
+            let fault = Fault::new(kind, &[Rank(4), Rank(9)], "it went away");
+            assert_eq!(Fault::decode(&fault.encode()), Some(fault));
+        }
+        let long = Fault::new(ErrorKind::Peer, &[], "é".repeat(3000));
+        assert_eq!(Fault::decode(&long.encode()).unwrap().text.len(), MAX_TEXT);
+        assert_eq!(Fault::decode(&[9, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Fault::decode(&[0, 255, 255, 255, 255]), None);
+    }
+}

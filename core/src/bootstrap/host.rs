@@ -1,0 +1,158 @@
+//! Which ranks share a host, and which a process.
+//!
+//! A host is a kernel (its boot id) and `CCL_HOSTID`, not a network namespace: pods of one machine share memory. Ranks that
+//! must talk over the network although they share a kernel are given different `CCL_HOSTID`s.
+
+use super::frame::{Fields, put, put_bytes};
+use crate::config::{Key, Settings};
+use crate::types::Rank;
+
+/// What a rank says about where it runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Equal for ranks that share a host.
+    pub host: u64,
+    /// Equal for ranks that share a process.
+    pub process: u64,
+    /// The process id, as its own namespace counts.
+    pub pid: u32,
+    /// The host's name, for people.
+    pub host_name: String,
+}
+
+impl Identity {
+    /// That of this process.
+    #[must_use]
+    pub fn own(settings: &Settings) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let boot = match read("/proc/sys/kernel/random/boot_id").trim() {
+            "" => host_name.clone(),
+            boot => boot.to_string(),
+        };
+        let host_id = settings.text(Key::HostId);
+        let host = hash(&[boot.as_bytes(), host_id.as_bytes()]);
+        let pid = std::process::id();
+        // The same pid may live in many namespaces, and again after its death: the start time (field 22, the 20th behind the name) differs.
+        let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let stat = read("/proc/self/stat");
+        let start =
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).unwrap_or_default();
+        let process = hash(&[
+            &host.to_le_bytes(),
+            &pid.to_le_bytes(),
+            namespace.as_os_str().as_encoded_bytes(),
+            start.as_bytes(),
+        ]);
+        let host_name = if host_id.is_empty() { host_name } else { host_id.to_string() };
+        Self { host, process, pid, host_name }
+    }
+
+    /// As bytes for other ranks.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put(&mut out, self.host);
+        put(&mut out, self.process);
+        put(&mut out, self.pid);
+        put_bytes(&mut out, self.host_name.as_bytes());
+        out
+    }
+
+    /// From the front of another rank's bytes, and what follows; `None` if they are too short.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let mut fields = Fields(bytes);
+        let (host, process, pid) = (fields.u64()?, fields.u64()?, fields.u32()?);
+        let host_name = fields.text()?;
+        Some((Self { host, process, pid, host_name }, fields.0))
+    }
+}
+
+fn hash(parts: &[&[u8]]) -> u64 {
+    let mut all = Vec::new();
+    parts.iter().for_each(|part| put_bytes(&mut all, part));
+    xxhash_rust::xxh3::xxh3_64(&all)
+}
+
+/// One rank among all: who shares its host and its process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Locality {
+    /// The ranks of this host, ascending, this one included.
+    pub local: Vec<Rank>,
+    /// Which of them this one is.
+    pub local_rank: u32,
+    /// The ranks of this process, ascending, this one included.
+    pub in_process: Vec<Rank>,
+    /// For each rank the number of its host; hosts count by their lowest rank.
+    pub host_of: Vec<u32>,
+    /// How many hosts there are.
+    pub hosts: u32,
+}
+
+impl Locality {
+    /// That of `rank` among all ranks' identities.
+    #[must_use]
+    pub fn of(rank: Rank, all: &[Identity]) -> Self {
+        let own = &all[rank.index()];
+        let those = |keep: &dyn Fn(&Identity) -> bool| -> Vec<Rank> {
+            (0..all.len() as u32).map(Rank).filter(|r| keep(&all[r.index()])).collect()
+        };
+        let local = those(&|one| one.host == own.host);
+        let in_process = those(&|one| one.host == own.host && one.process == own.process);
+        let mut order: Vec<u64> = Vec::new();
+        let host_of = all.iter().map(|one| {
+            let at = order.iter().position(|host| *host == one.host).unwrap_or_else(|| {
+                order.push(one.host);
+                order.len() - 1
+            });
+            at as u32
+        });
+        let host_of = host_of.collect();
+        let local_rank = local.iter().position(|r| *r == rank).expect("a rank shares its own host") as u32;
+        Self { local_rank, local, in_process, host_of, hosts: order.len() as u32 }
+    }
+
+    /// How many ranks this host has.
+    #[must_use]
+    pub const fn local_size(&self) -> u32 {
+        self.local.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: u64, process: u64) -> Identity {
+        Identity { host, process, pid: 1, host_name: "h".into() }
+    }
+
+    #[test]
+    fn ranks_are_grouped_by_host_and_process_in_any_order() {
+        let all = [at(7, 1), at(3, 1), at(7, 1), at(3, 2), at(7, 2)];
+        let seen = Locality::of(Rank(2), &all);
+        let ranks = |list: &[u32]| list.iter().copied().map(Rank).collect::<Vec<_>>();
+        assert_eq!(seen.local, ranks(&[0, 2, 4]));
+        assert_eq!((seen.local_rank, seen.local_size()), (1, 3));
+        // Process 1 of another host is another process.
+        assert_eq!(seen.in_process, ranks(&[0, 2]));
+        assert_eq!((seen.host_of, seen.hosts), (vec![0, 1, 0, 1, 0], 2));
+    }
+
+    #[test]
+    fn identities_travel_and_differ_by_host_id() {
+        let mut settings = Settings::default();
+        let own = Identity::own(&settings);
+        assert_eq!(own, Identity::own(&settings), "the same at every look");
+        assert_eq!(own.pid, std::process::id());
+        let mut bytes = own.encode();
+        bytes.extend(b"more");
+        assert_eq!(Identity::decode(&bytes), Some((own.clone(), &b"more"[..])));
+        assert_eq!(Identity::decode(&bytes[..20]), None);
+        settings.set(Key::HostId, "b").unwrap();
+        let other = Identity::own(&settings);
+        assert_eq!(other.host_name, "b");
+        assert!(other.host != own.host && other.process != own.process);
+    }
+}

@@ -1,0 +1,159 @@
+//! What happens to a rank: events of its streams, handed to the part they concern.
+
+use std::net::SocketAddr;
+
+use super::super::dial::{Dial, Dialled};
+use super::super::fault::Fault;
+use super::super::frame::Frames;
+use super::super::machine::{Io, Machine, StreamId};
+use super::super::messages::{MAX_RING_FRAME, MAX_ROOT_FRAME, ToRoot};
+use super::super::ring::Side;
+use super::{Member, Neighbour, Pending, ToTheRoot};
+use crate::clock::Ns;
+use crate::error::ErrorKind;
+
+impl Machine for Member {
+    fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
+        if self.fault.is_some() || matches!(self.pending, Pending::Handover | Pending::Over) {
+            return io.close(stream);
+        }
+        self.lobby.accepted(stream, from, io);
+    }
+
+    fn connected(&mut self, stream: StreamId, io: &mut Io<'_>) {
+        let is_root = match &mut self.root {
+            ToTheRoot::Dialling(dial) => dial.connected(stream, io),
+            ToTheRoot::Up { .. } | ToTheRoot::Left => false,
+        };
+        let is_successor = self.successor.as_mut().is_some_and(|dial| dial.connected(stream, io));
+        if !is_root && !is_successor {
+            self.p2p.connected(stream, io);
+        }
+    }
+
+    fn bytes(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
+        if self.fault.is_some() {
+            return;
+        }
+        match &mut self.root {
+            ToTheRoot::Up { stream: root, .. } if *root == stream => return self.from_root(bytes, io),
+            ToTheRoot::Dialling(dial) => match dial.bytes(stream, bytes, io) {
+                Dialled::NotMine => {}
+                Dialled::Pending => return,
+                Dialled::Up(stream, rest) => {
+                    let frames = Frames::new(MAX_ROOT_FRAME);
+                    self.root = ToTheRoot::Up { stream, frames, gave_up: None };
+                    io.send(stream, ToRoot::CheckIn(self.introduction.contact).encode());
+                    return self.from_root(&rest, io);
+                }
+                Dialled::Hopeless(error) => {
+                    let error = error.into_error(&format!("the bootstrap root at {}", self.id.root));
+                    let hint =
+                        if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+                    return self.fail(Fault::new(error.kind, &[], error.what + &hint), io);
+                }
+            },
+            ToTheRoot::Up { .. } | ToTheRoot::Left => {}
+        }
+        let is_at = |side: &Option<Neighbour>| side.as_ref().is_some_and(|one| one.stream == stream);
+        if is_at(&self.prev) {
+            return self.from_ring(Side::Prev, bytes, io);
+        }
+        if is_at(&self.next) {
+            return self.from_ring(Side::Next, bytes, io);
+        }
+        if let Some(dial) = &mut self.successor {
+            match dial.bytes(stream, bytes, io) {
+                Dialled::NotMine => {}
+                Dialled::Pending => return,
+                Dialled::Up(stream, rest) => {
+                    let frames = Frames::new(MAX_RING_FRAME);
+                    (self.successor, self.next) =
+                        (None, Some(Neighbour { stream, frames, handed_over: false }));
+                    self.ring_up(io);
+                    return self.from_ring(Side::Next, &rest, io);
+                }
+                Dialled::Hopeless(error) => {
+                    let rank = self.next_rank();
+                    return self.blame(Err((rank, format!("handshake with rank {rank}: {error}"))), io);
+                }
+            }
+        }
+        if self.lobby.has(stream) {
+            return self.from_guest(stream, bytes, io);
+        }
+        if let Some(result) = self.p2p.bytes(stream, bytes, io) {
+            self.blame(result, io);
+        }
+    }
+
+    fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) {
+        self.early.remove(&stream);
+        self.lobby.closed(stream);
+        match &mut self.root {
+            ToTheRoot::Dialling(dial) => {
+                if dial.closed(stream, why, io) {
+                    return;
+                }
+            }
+            ToTheRoot::Up { stream: root, .. } if *root == stream => {
+                let text =
+                    format!("the bootstrap root at {} went away: {why}; {}", self.id.root, self.waiting);
+                self.root = ToTheRoot::Left;
+                return self.fail(Fault::new(ErrorKind::Peer, &[], text), io);
+            }
+            ToTheRoot::Up { .. } | ToTheRoot::Left => {}
+        }
+        if self.successor.as_mut().is_some_and(|dial| dial.closed(stream, why, io)) {
+            return;
+        }
+        for (side, rank) in [(Side::Prev, self.prev_rank()), (Side::Next, self.next_rank())] {
+            if self.side(side).is_some_and(|one| one.stream == stream) {
+                let text = format!("rank {rank} closed its connection of the bootstrap ring: {why}");
+                return self.suspect(rank, text, io);
+            }
+        }
+        self.p2p.closed(stream, why, io);
+    }
+
+    fn turn(&mut self, io: &mut Io<'_>) {
+        if self.fault.is_some() {
+            return;
+        }
+        if let ToTheRoot::Dialling(dial) = &mut self.root {
+            dial.turn(io);
+        }
+        if let Some(dial) = &mut self.successor {
+            dial.turn(io);
+        }
+        self.lobby.turn(io);
+        self.p2p.turn(io);
+        if let Pending::Message(from, tag) = self.pending
+            && self.p2p.is_gone(from)
+            && !self.p2p.holds(from, tag)
+        {
+            let text = format!("rank {from} left the bootstrap before it sent a message with tag {tag:#x}");
+            self.blame(Err((from, text)), io);
+        }
+        if let Some((_, fault)) = self.suspicion.take_if(|(at, _)| *at <= io.now) {
+            self.fail(fault, io);
+        }
+        if self.fault.is_none() && self.overdue_at().is_some_and(|at| at <= io.now) {
+            self.overdue(io);
+        }
+    }
+
+    fn wake(&self) -> Option<Ns> {
+        if self.fault.is_some() {
+            return None;
+        }
+        let root = match &self.root {
+            ToTheRoot::Dialling(dial) => dial.wake(),
+            ToTheRoot::Up { .. } | ToTheRoot::Left => None,
+        };
+        let overdue = self.overdue_at();
+        let successor = self.successor.as_ref().and_then(Dial::wake);
+        let suspicion = self.suspicion.as_ref().map(|(at, _)| *at);
+        [root, successor, overdue, suspicion, self.lobby.wake(), self.p2p.wake()].into_iter().flatten().min()
+    }
+}

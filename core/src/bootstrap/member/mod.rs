@@ -1,0 +1,464 @@
+//! One rank of the bootstrap: checks in, joins the ring, and exchanges what the makers of a communicator need.
+//!
+//! ```text
+//!  dial the root -> check in -> learn the generation and the successor -> ring (dial next, let previous in)
+//!    -> round 0: introductions; settings must agree -> ready: the root is left -> rounds, messages -> handover
+//! ```
+//!
+//! Whoever fails tells both neighbours, and the root while it is there; they pass it on. So every rank ends with the text of the first failure,
+//! not with "my neighbour closed".
+
+mod events;
+mod overdue;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::agreement::differing_settings;
+use super::auth::{Hello, Key, Purpose};
+use super::dial::Dial;
+use super::fault::{Fault, name_ranks};
+use super::frame::Frames;
+use super::id::UniqueId;
+use super::lobby::{Entered, Lobby};
+use super::machine::{Io, StreamId};
+use super::messages::{FromRoot, Introduction, MAX_RING_FRAME, OnRing, ToRoot};
+use super::p2p::{P2p, Wrong};
+use super::ring::{Rounds, Side};
+use crate::clock::Ns;
+use crate::error::ErrorKind;
+use crate::types::{CommId, JobId, Phase, Rank};
+
+/// How long the root has to say why a neighbour closed.
+const ROOT_KNOWS_WITHIN: Duration = Duration::from_millis(200);
+/// What a guest may say before this rank knows which job it belongs to: a hello is shorter.
+const MAX_EARLY: usize = 256;
+
+#[derive(Debug)]
+enum ToTheRoot {
+    Dialling(Dial),
+    Up { stream: StreamId, frames: Frames, gave_up: Option<Ns> },
+    Left,
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    stream: StreamId,
+    frames: Frames,
+    /// It has said that what follows is not the bootstrap's.
+    handed_over: bool,
+}
+
+/// What the caller waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pending {
+    Nothing,
+    Join,
+    Round(u32),
+    Message(Rank, u64),
+    Delivery(Rank),
+    Handover,
+    /// The bootstrap is over.
+    Over,
+}
+
+/// A rank as a machine.
+#[derive(Debug)]
+pub(crate) struct Member {
+    id: UniqueId,
+    rank: Rank,
+    nranks: u32,
+    introduction: Introduction,
+    job: Option<JobId>,
+    root: ToTheRoot,
+    successor: Option<Dial>,
+    next: Option<Neighbour>,
+    prev: Option<Neighbour>,
+    lobby: Lobby,
+    /// What guests said before this rank knew its job.
+    early: BTreeMap<StreamId, Vec<u8>>,
+    rounds: Rounds,
+    p2p: P2p,
+    peers: Vec<Introduction>,
+    pending: Pending,
+    deadline: Ns,
+    phases: Vec<(Phase, Duration)>,
+    phase_began: Ns,
+    /// Whom the root waits for, as it said last.
+    waiting: String,
+    unheard: Vec<String>,
+    /// Blocks that came from one neighbour before the other was there.
+    held_back: Vec<(Side, Vec<u8>)>,
+    /// A neighbour is gone; what the root knows about that goes first, if it comes before this moment.
+    suspicion: Option<(Ns, Fault)>,
+    overdue: overdue::Overdue,
+    fault: Option<Fault>,
+}
+
+impl Member {
+    /// A rank that will be reached at `introduction.contact` and must have joined by `deadline`.
+    pub(crate) fn new(
+        id: UniqueId,
+        rank: Rank,
+        nranks: u32,
+        introduction: Introduction,
+        now: Ns,
+        deadline: Ns,
+    ) -> Self {
+        let hello = Hello { count: nranks, ..Hello::new(Purpose::Root, id.job(), id.comm(), rank, Rank(0)) };
+        let root = Dial::new(id.root, hello, id.key.clone(), id.is_public(), now);
+        Self {
+            rank,
+            nranks,
+            introduction,
+            job: None,
+            root: ToTheRoot::Dialling(root),
+            successor: None,
+            next: None,
+            prev: None,
+            lobby: Lobby::default(),
+            early: BTreeMap::new(),
+            rounds: Rounds::new(rank, nranks),
+            p2p: P2p::default(),
+            peers: Vec::new(),
+            pending: Pending::Join,
+            deadline,
+            phases: Vec::new(),
+            phase_began: now,
+            waiting: String::new(),
+            unheard: Vec::new(),
+            held_back: Vec::new(),
+            suspicion: None,
+            overdue: overdue::Overdue::default(),
+            fault: None,
+            id,
+        }
+    }
+
+    // --- what the caller asks for; each is followed by driving until its answer is there ---
+
+    pub(crate) const fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
+    }
+    pub(crate) const fn has_joined(&self) -> bool {
+        !matches!(self.pending, Pending::Join)
+    }
+    pub(crate) fn job(&self) -> JobId {
+        self.job.unwrap_or_else(|| self.id.job())
+    }
+    /// The introductions of all ranks, once this one has joined.
+    pub(crate) fn peers(&self) -> &[Introduction] {
+        &self.peers
+    }
+    pub(crate) fn phases(&self) -> &[(Phase, Duration)] {
+        &self.phases
+    }
+    /// News for people: whom the root waits for.
+    pub(crate) fn hear(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.unheard)
+    }
+
+    pub(crate) fn begin_round(&mut self, own: &[u8], deadline: Ns, io: &mut Io<'_>) {
+        let number = self.rounds.begin(own.to_vec());
+        self.wait_for(Pending::Round(number), deadline);
+        let block = OnRing::Block { round: number, origin: self.rank, bytes: own.to_vec() }.encode();
+        let (onward, back) = self.rounds.ways();
+        if let Some(next) = self.next.as_ref().filter(|_| onward) {
+            io.send(next.stream, block.clone());
+        }
+        if let Some(prev) = self.prev.as_ref().filter(|_| back) {
+            io.send(prev.stream, block);
+        }
+    }
+
+    /// The blocks of the round under way, once all are there.
+    pub(crate) fn end_round(&mut self) -> Option<Vec<Vec<u8>>> {
+        let Pending::Round(number) = self.pending else { return None };
+        let blocks = self.rounds.take(number)?;
+        self.pending = Pending::Nothing;
+        Some(blocks)
+    }
+
+    pub(crate) fn begin_send(&mut self, to: Rank, tag: u64, bytes: &[u8], deadline: Ns, io: &mut Io<'_>) {
+        if to == self.rank {
+            return self.p2p.keep(to, tag, bytes.to_vec());
+        }
+        let (job, key, comm) = (self.job(), self.id.key.clone(), self.id.comm());
+        let (from, contact) = (self.rank, self.peers[to.index()].contact);
+        let dial = || Dial::new(contact, Hello::new(Purpose::P2p, job, comm, from, to), key, false, io.now);
+        self.wait_for(Pending::Delivery(to), deadline);
+        // The dial is made from what `io` says now, and used with it.
+        let dial = dial();
+        let result = self.p2p.send(to, tag, bytes, || dial, io);
+        self.blame(result, io);
+    }
+
+    /// Whether what was sent is on its way: the connection is up and has been given all.
+    pub(crate) fn end_send(&mut self) -> bool {
+        let Pending::Delivery(to) = self.pending else { return true };
+        let up = self.p2p.trouble(to).is_none();
+        if up {
+            self.pending = Pending::Nothing;
+        }
+        up
+    }
+
+    pub(crate) fn begin_receive(&mut self, from: Rank, tag: u64, deadline: Ns) {
+        self.wait_for(Pending::Message(from, tag), deadline);
+    }
+
+    pub(crate) fn end_receive(&mut self) -> Option<Vec<u8>> {
+        let Pending::Message(from, tag) = self.pending else { return None };
+        let bytes = self.p2p.receive(from, tag)?;
+        self.pending = Pending::Nothing;
+        Some(bytes)
+    }
+
+    /// Tells the neighbours that this rank's bootstrap is over.
+    pub(crate) fn begin_handover(&mut self, deadline: Ns, io: &mut Io<'_>) {
+        self.wait_for(Pending::Handover, deadline);
+        for neighbour in [&self.next, &self.prev].into_iter().flatten() {
+            io.send(neighbour.stream, OnRing::Handover.encode());
+        }
+        self.lobby.close_all(io);
+    }
+
+    /// The streams to the next and from the previous rank, and what came on them behind the bootstrap, once both neighbours are through.
+    #[expect(clippy::type_complexity)]
+    pub(crate) fn end_handover(&mut self, io: &mut Io<'_>) -> Option<Vec<(StreamId, Vec<u8>)>> {
+        let through = |side: &Option<Neighbour>| side.as_ref().is_none_or(|one| one.handed_over);
+        if self.pending != Pending::Handover || !through(&self.next) || !through(&self.prev) {
+            return None;
+        }
+        self.pending = Pending::Over;
+        self.p2p.close_all(io);
+        let sides = [self.next.take(), self.prev.take()];
+        Some(sides.into_iter().flatten().map(|mut one| (one.stream, one.frames.rest())).collect())
+    }
+
+    /// Fails, tells whoever can be told, and closes everything.
+    pub(crate) fn fail(&mut self, fault: Fault, io: &mut Io<'_>) {
+        if self.fault.is_some() {
+            return;
+        }
+        for neighbour in [&self.next, &self.prev].into_iter().flatten() {
+            // Behind our handover nothing of the bootstrap's can be said.
+            if !matches!(self.pending, Pending::Handover | Pending::Over) {
+                io.send(neighbour.stream, OnRing::Failed(fault.clone()).encode());
+            }
+            io.close(neighbour.stream);
+        }
+        match &mut self.root {
+            ToTheRoot::Up { stream, .. } => {
+                io.send(*stream, ToRoot::Failed(fault.clone()).encode());
+                io.close(*stream);
+            }
+            ToTheRoot::Dialling(dial) => dial.hang_up(io),
+            ToTheRoot::Left => {}
+        }
+        if let Some(dial) = &mut self.successor {
+            dial.hang_up(io);
+        }
+        self.lobby.close_all(io);
+        self.p2p.close_all(io);
+        (self.next, self.prev, self.successor, self.root) = (None, None, None, ToTheRoot::Left);
+        self.fault = Some(fault);
+    }
+
+    // --- the parts ---
+
+    fn wait_for(&mut self, what: Pending, deadline: Ns) {
+        (self.pending, self.deadline, self.overdue) = (what, deadline, overdue::Overdue::default());
+    }
+
+    fn next_rank(&self) -> Rank {
+        Rank((self.rank.0 + 1) % self.nranks)
+    }
+    fn prev_rank(&self) -> Rank {
+        Rank((self.rank.0 + self.nranks - 1) % self.nranks)
+    }
+
+    fn end_phase(&mut self, phase: Phase, now: Ns) {
+        self.phases.push((phase, now.since(self.phase_began)));
+        self.phase_began = now;
+    }
+
+    fn from_root(&mut self, bytes: &[u8], io: &mut Io<'_>) {
+        if let ToTheRoot::Up { frames, .. } = &mut self.root {
+            frames.extend(bytes);
+        }
+        while let ToTheRoot::Up { stream, frames, .. } = &mut self.root {
+            let message = match frames.next() {
+                Ok(None) => return,
+                Ok(Some((kind, body))) => FromRoot::decode(kind, &body),
+                Err(_) => None,
+            };
+            match message {
+                Some(FromRoot::Welcome(magic)) => {
+                    self.job = Some(self.id.key.job(magic));
+                    for (stream, bytes) in std::mem::take(&mut self.early) {
+                        self.from_guest(stream, &bytes, io);
+                    }
+                }
+                Some(FromRoot::Successor(contact)) => self.meet(contact, io),
+                Some(FromRoot::Waiting(text)) => {
+                    self.unheard.push(text.clone());
+                    self.waiting = text;
+                }
+                Some(FromRoot::Ping) => io.send(*stream, ToRoot::Pong.encode()),
+                Some(FromRoot::Failed(fault)) => self.fail(fault, io),
+                None => {
+                    let text = format!("the root at {} said something that makes no sense", self.id.root);
+                    self.fail(Fault::new(ErrorKind::System, &[], text), io);
+                }
+            }
+        }
+    }
+
+    fn meet(&mut self, contact: SocketAddr, io: &mut Io<'_>) {
+        self.end_phase(Phase::CheckIn, io.now);
+        let to = self.next_rank();
+        let hello = Hello::new(Purpose::Ring, self.job(), self.id.comm(), self.rank, to);
+        let mut dial = Dial::new(contact, hello, self.id.key.clone(), false, io.now);
+        dial.turn(io);
+        self.successor = Some(dial);
+    }
+
+    fn from_guest(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
+        let Some(job) = self.job else {
+            let early = self.early.entry(stream).or_default();
+            if early.len() + bytes.len() <= MAX_EARLY {
+                early.extend(bytes);
+            }
+            return;
+        };
+        let (comm, key) = (self.id.comm(), self.id.key.clone());
+        let lookup = |j: JobId, c: CommId| -> Option<Key> { (j == job && c == comm).then(|| key.clone()) };
+        let Some(entered) = self.lobby.bytes(stream, bytes, &lookup, io) else { return };
+        let Entered { stream, hello, rest, .. } = entered;
+        let for_me = hello.to == self.rank && hello.from.0 < self.nranks;
+        match hello.purpose {
+            Purpose::Ring if for_me && hello.from == self.prev_rank() && self.prev.is_none() => {
+                self.prev =
+                    Some(Neighbour { stream, frames: Frames::new(MAX_RING_FRAME), handed_over: false });
+                self.ring_up(io);
+                self.from_ring(Side::Prev, &rest, io);
+            }
+            Purpose::P2p if for_me && self.p2p.accepted(stream, hello.from) => {
+                let result = self.p2p.bytes(stream, &rest, io).unwrap_or(Ok(()));
+                self.blame(result, io);
+            }
+            _ => io.close(stream),
+        }
+    }
+
+    /// Begins round 0 once both neighbours are there.
+    fn ring_up(&mut self, io: &mut Io<'_>) {
+        let (Some(next), Some(prev)) = (&self.next, &self.prev) else { return };
+        for (side, block) in std::mem::take(&mut self.held_back) {
+            io.send(if side == Side::Prev { next.stream } else { prev.stream }, block);
+        }
+        self.end_phase(Phase::Ring, io.now);
+        let (own, deadline) = (self.introduction.encode(), self.deadline);
+        self.begin_round(&own, deadline, io);
+        self.pending = Pending::Join;
+    }
+
+    fn from_ring(&mut self, side: Side, bytes: &[u8], io: &mut Io<'_>) {
+        let rank = if side == Side::Prev { self.prev_rank() } else { self.next_rank() };
+        if let Some(neighbour) = self.side(side) {
+            neighbour.frames.extend(bytes);
+        }
+        while let Some(neighbour) = self.side(side).filter(|one| !one.handed_over) {
+            let message = match neighbour.frames.next() {
+                Ok(None) => break,
+                Ok(Some((kind, body))) => OnRing::decode(kind, &body),
+                Err(_) => None,
+            };
+            match message {
+                Some(OnRing::Block { round, origin, bytes }) => {
+                    self.block(side, rank, round, origin, bytes, io);
+                }
+                Some(OnRing::Failed(fault)) => self.fail(fault, io),
+                Some(OnRing::Awaits { rank, awaited }) => self.heard_awaits(side, rank, awaited, io),
+                Some(OnRing::Handover) => {
+                    neighbour.handed_over = true;
+                    let stream = neighbour.stream;
+                    io.pause(stream);
+                }
+                None => self.blame(Err((rank, format!("rank {rank} sent a frame that makes no sense"))), io),
+            }
+        }
+        self.introduced(io);
+    }
+
+    fn side(&mut self, side: Side) -> Option<&mut Neighbour> {
+        match side {
+            Side::Prev => self.prev.as_mut(),
+            Side::Next => self.next.as_mut(),
+        }
+    }
+
+    fn block(&mut self, side: Side, rank: Rank, round: u32, origin: Rank, bytes: Vec<u8>, io: &mut Io<'_>) {
+        let on = match side {
+            Side::Prev => self.next.as_ref(),
+            Side::Next => self.prev.as_ref(),
+        };
+        let on = on.map(|neighbour| neighbour.stream);
+        let copy = OnRing::Block { round, origin, bytes };
+        let encoded = copy.encode();
+        let OnRing::Block { bytes, .. } = copy else { unreachable!("made above") };
+        match (self.rounds.arrived(side, round, origin, bytes), on) {
+            (Ok(true), Some(stream)) => io.send(stream, encoded),
+            // The other neighbour is not there yet: what came early is sent when it is.
+            (Ok(true), None) => self.held_back.push((side, encoded)),
+            (Ok(false), _) => {}
+            (Err(what), _) => self.blame(Err((rank, format!("rank {rank} sent {what}"))), io),
+        }
+    }
+
+    /// After round 0: takes everybody's introduction, compares settings, and leaves the root.
+    fn introduced(&mut self, io: &mut Io<'_>) {
+        if self.pending != Pending::Join || self.fault.is_some() {
+            return;
+        }
+        let Some(blocks) = self.rounds.take(0) else { return };
+        for (rank, block) in blocks.iter().enumerate() {
+            match Introduction::decode(block) {
+                Some(introduction) => self.peers.push(introduction),
+                None => {
+                    let rank = Rank(rank as u32);
+                    return self
+                        .blame(Err((rank, format!("rank {rank} introduced itself with nonsense"))), io);
+                }
+            }
+        }
+        if let Some(fault) = differing_settings(&self.peers) {
+            return self.fail(fault, io);
+        }
+        self.end_phase(Phase::Exchange, io.now);
+        self.pending = Pending::Nothing;
+        if let ToTheRoot::Up { stream, .. } = self.root {
+            io.send(stream, ToRoot::Ready.encode());
+            io.close(stream);
+        }
+        self.root = ToTheRoot::Left;
+    }
+
+    /// A neighbour closed: by itself, or because it heard of a failure. While the root is there it says which.
+    fn suspect(&mut self, rank: Rank, text: String, io: &mut Io<'_>) {
+        let fault = Fault::new(ErrorKind::Peer, &[rank], text);
+        if matches!(self.root, ToTheRoot::Up { .. }) {
+            self.suspicion.get_or_insert((io.now.after(ROOT_KNOWS_WITHIN), fault));
+        } else {
+            self.fail(fault, io);
+        }
+    }
+
+    fn blame(&mut self, result: Result<(), Wrong>, io: &mut Io<'_>) {
+        if let Err((rank, text)) = result {
+            self.fail(Fault::new(ErrorKind::Peer, &[rank], text), io);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Whose fault it is that a deadline has passed.
+//!
+//! While the root is there, it knows who is missing. Later the ranks ask each other: whoever is overdue tells the ring whom it
+//! waits for, whoever hears that does the same, and after a moment the end of the chain is named: a rank that is waited for, or stands on
+//! the way of what is waited for, and has not said that it waits itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::super::fault::{Fault, name_ranks};
+use super::super::machine::Io;
+use super::super::messages::{OnRing, ToRoot, Via, Wait};
+use super::super::ring::Side;
+use super::{Member, Neighbour, Pending, ToTheRoot};
+use crate::clock::Ns;
+use crate::error::ErrorKind;
+use crate::types::Rank;
+
+/// How long the root has to say who is to blame once the deadline has passed.
+const ROOT_ANSWERS_WITHIN: Duration = Duration::from_millis(600);
+/// How long the other ranks have.
+const RANKS_ANSWER_WITHIN: Duration = Duration::from_millis(400);
+
+/// What is known since somebody's deadline has passed.
+#[derive(Debug, Default)]
+pub(crate) struct Overdue {
+    awaited: BTreeMap<Rank, Vec<Wait>>,
+    verdict_at: Option<Ns>,
+}
+
+impl Overdue {
+    /// Those at the ends of the chains that begin at `me`.
+    fn ends(&self, me: Rank, nranks: u32) -> Vec<Rank> {
+        let (mut seen, mut ends) = (BTreeSet::new(), BTreeSet::new());
+        let mut next = vec![me];
+        while let Some(waiter) = next.pop() {
+            if !seen.insert(waiter) {
+                continue;
+            }
+            for wait in self.awaited.get(&waiter).into_iter().flatten() {
+                match way(waiter, *wait, nranks).find(|rank| !self.awaited.contains_key(rank)) {
+                    Some(silent) => drop(ends.insert(silent)),
+                    None => next.push(wait.rank),
+                }
+            }
+        }
+        ends.into_iter().collect()
+    }
+}
+
+/// The ranks through which what is awaited comes, the nearest first, its origin last.
+fn way(waiter: Rank, wait: Wait, nranks: u32) -> impl Iterator<Item = Rank> {
+    let (me, to) = (waiter.0, wait.rank.0);
+    let (step, count) = match wait.via {
+        Via::Direct => (0, 1),
+        Via::Next => (1, (to + nranks - me) % nranks),
+        Via::Prev => (nranks - 1, (me + nranks - to) % nranks),
+    };
+    let first = if wait.via == Via::Direct { to } else { (me + step) % nranks };
+    (0..u64::from(count))
+        .map(move |hop| Rank(((u64::from(first) + hop * u64::from(step)) % u64::from(nranks)) as u32))
+}
+
+impl Member {
+    /// When the deadline, or what follows it, is due.
+    pub(super) fn overdue_at(&self) -> Option<Ns> {
+        let gave_up = match &self.root {
+            ToTheRoot::Up { gave_up, .. } => *gave_up,
+            ToTheRoot::Dialling(_) | ToTheRoot::Left => None,
+        };
+        (!matches!(self.pending, Pending::Nothing | Pending::Over))
+            .then(|| gave_up.or(self.overdue.verdict_at).unwrap_or(self.deadline))
+    }
+
+    /// The deadline, or what follows it, is due.
+    pub(super) fn overdue(&mut self, io: &mut Io<'_>) {
+        if self.pending == Pending::Join {
+            return self.overdue_join(io);
+        }
+        if self.overdue.verdict_at.is_none() {
+            self.overdue.verdict_at = Some(io.now.after(RANKS_ANSWER_WITHIN));
+            return self.say_awaits(io);
+        }
+        let waits = self.awaits();
+        let awaited: Vec<Rank> =
+            waits.iter().map(|wait| wait.rank).collect::<BTreeSet<_>>().into_iter().collect();
+        self.overdue.awaited.insert(self.rank, waits);
+        let ends = self.overdue.ends(self.rank, self.nranks);
+        let mut text = self.pending_text(&awaited);
+        if ends != awaited && !ends.is_empty() {
+            text = format!("{text}; in the end all wait for {}", name_ranks(&ends));
+        }
+        let culprits = if ends.is_empty() { awaited } else { ends };
+        self.fail(Fault::new(ErrorKind::Timeout, &culprits, text), io);
+    }
+
+    fn overdue_join(&mut self, io: &mut Io<'_>) {
+        let text = match &mut self.root {
+            ToTheRoot::Up { stream, gave_up: gave_up @ None, .. } => {
+                *gave_up = Some(io.now.after(ROOT_ANSWERS_WITHIN));
+                return io.send(*stream, ToRoot::GiveUp.encode());
+            }
+            ToTheRoot::Up { .. } | ToTheRoot::Left => format!(
+                "the deadline of initialization has passed and the root at {} does not answer; {}",
+                self.id.root, self.waiting
+            ),
+            ToTheRoot::Dialling(dial) => {
+                format!("the bootstrap root was not found in time: {}", dial.history())
+            }
+        };
+        self.fail(Fault::new(ErrorKind::Timeout, &[], text), io);
+    }
+
+    /// Whom this rank waits for now.
+    fn awaits(&mut self) -> Vec<Wait> {
+        let wait = |via, rank| Wait { via, rank };
+        let round = match self.pending {
+            Pending::Nothing | Pending::Over => return Vec::new(),
+            Pending::Join => 0,
+            Pending::Round(number) => number,
+            Pending::Message(rank, _) | Pending::Delivery(rank) => return vec![wait(Via::Direct, rank)],
+            Pending::Handover => {
+                let late = |side: &Option<Neighbour>| side.as_ref().is_some_and(|one| !one.handed_over);
+                let sides = [(late(&self.prev), self.prev_rank()), (late(&self.next), self.next_rank())];
+                let late = sides.into_iter().filter(|(late, _)| *late);
+                return late.map(|(_, rank)| wait(Via::Direct, rank)).collect();
+            }
+        };
+        let via = |side| if side == Side::Prev { Via::Prev } else { Via::Next };
+        self.rounds.awaited(round).into_iter().map(|(side, rank)| wait(via(side), rank)).collect()
+    }
+
+    fn pending_text(&self, awaited: &[Rank]) -> String {
+        let awaited = name_ranks(awaited);
+        match self.pending {
+            Pending::Nothing | Pending::Over | Pending::Join => format!("initialization waits for {awaited}"),
+            Pending::Round(number) => format!("round {number} of the bootstrap waits for {awaited}"),
+            Pending::Message(_, tag) => {
+                format!("no bootstrap message with tag {tag:#x} came from {awaited} in time")
+            }
+            Pending::Delivery(to) => {
+                let how = self.p2p.trouble(to).unwrap_or_else(|| "it takes no bytes".into());
+                format!("a bootstrap message to {awaited} was not delivered in time: {how}")
+            }
+            Pending::Handover => format!("the end of the bootstrap waits for {awaited}"),
+        }
+    }
+
+    /// Tells the ring, once per wait, whom this rank waits for.
+    fn say_awaits(&mut self, io: &mut Io<'_>) {
+        let awaited = self.awaits();
+        // Behind our handover nothing of the bootstrap's can be said; and who waits for nobody has nothing to say.
+        if self.pending == Pending::Handover
+            || awaited.is_empty()
+            || self.overdue.awaited.contains_key(&self.rank)
+        {
+            return;
+        }
+        self.overdue.awaited.insert(self.rank, awaited.clone());
+        let said = OnRing::Awaits { rank: self.rank, awaited }.encode();
+        for neighbour in [&self.next, &self.prev].into_iter().flatten() {
+            io.send(neighbour.stream, said.clone());
+        }
+    }
+
+    pub(super) fn heard_awaits(&mut self, side: Side, rank: Rank, awaited: Vec<Wait>, io: &mut Io<'_>) {
+        let sound = rank.0 < self.nranks && awaited.iter().all(|wait| wait.rank.0 < self.nranks);
+        let known = !sound || self.overdue.awaited.contains_key(&rank);
+        if known || matches!(self.pending, Pending::Handover | Pending::Over) {
+            return;
+        }
+        let other = if side == Side::Prev { &self.next } else { &self.prev };
+        if let Some(other) = other {
+            io.send(other.stream, OnRing::Awaits { rank, awaited: awaited.clone() }.encode());
+        }
+        self.overdue.awaited.insert(rank, awaited);
+        self.say_awaits(io);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const N: u32 = 8;
+
+    fn check(said: &[(u32, &[(Via, u32)])], expect: &[u32]) {
+        let waits =
+            |list: &[(Via, u32)]| list.iter().map(|(via, r)| Wait { via: *via, rank: Rank(*r) }).collect();
+        let awaited = said.iter().map(|(rank, list)| (Rank(*rank), waits(list))).collect();
+        let overdue = Overdue { awaited, verdict_at: None };
+        let expect: Vec<Rank> = expect.iter().copied().map(Rank).collect();
+        assert_eq!(overdue.ends(Rank(7), N), expect, "{said:?}");
+    }
+
+    #[test]
+    fn the_end_of_the_chain_is_named() {
+        use Via::{Direct, Next, Prev};
+        check(&[(7, &[(Direct, 3)])], &[3]);
+        check(&[(7, &[(Direct, 2)]), (2, &[(Direct, 1)]), (1, &[(Direct, 0)])], &[0]);
+        check(&[(7, &[(Direct, 1), (Direct, 2)]), (1, &[(Direct, 4)]), (2, &[(Direct, 5)])], &[4, 5]);
+        // Rank 0 on the way to 1 says nothing: it did not pass on what 1 sent.
+        check(&[(7, &[(Next, 1)]), (1, &[(Prev, 7)])], &[0]);
+        check(&[(7, &[(Prev, 4)]), (6, &[(Prev, 4)])], &[5]);
+        // All on the way wait for the same rank.
+        check(&[(7, &[(Prev, 4)]), (6, &[(Prev, 4)]), (5, &[(Prev, 4)])], &[4]);
+        // A circle has no end.
+        check(&[(7, &[(Direct, 2)]), (2, &[(Direct, 7)])], &[]);
+    }
+}

@@ -1,0 +1,385 @@
+//! Real sockets under a machine: non-blocking, polled, nothing left open. See [`machine`](super::machine) for what is promised.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use super::auth::fill_random;
+use super::machine::{Action, Io, Machine, StreamId};
+use crate::clock::{self, Ns};
+use crate::control::service::Interest;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::fds::Fd;
+
+/// How long a closed stream may take to deliver what was sent, and to hear that the peer closed too: a socket that is dropped with
+/// unread bytes resets the connection, and what was said last is lost.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long nothing is accepted after the kernel had no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPTS_PER_TURN: usize = 64;
+const READS_PER_TURN: usize = 64;
+
+#[derive(Debug)]
+struct Sock {
+    fd: Fd,
+    connecting: bool,
+    out: Vec<u8>,
+    /// Writing failed: what is still to read is read, the end of that ends the stream.
+    mute: bool,
+    paused: bool,
+    closing: Option<Ns>,
+}
+
+/// The sockets of one machine.
+#[derive(Debug)]
+pub(crate) struct Net {
+    listener: Option<Fd>,
+    accept_after: Ns,
+    streams: BTreeMap<StreamId, Sock>,
+    next_stream: u64,
+    /// Streams that ended before they began, to be told.
+    stillborn: Vec<(StreamId, String)>,
+}
+
+impl Net {
+    /// # Errors
+    /// `System` if the kernel has no random bytes, or refuses to make the listener non-blocking.
+    pub(crate) fn new(listener: Option<Socket>) -> Result<Self> {
+        fill_random(&mut [0])?;
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true).map_err(|e| Error::system("preparing a listener", e))?;
+        }
+        Ok(Self {
+            listener: listener.map(|socket| Fd::new(socket.into())),
+            accept_after: Ns(0),
+            streams: BTreeMap::new(),
+            next_stream: 0,
+            stillborn: Vec::new(),
+        })
+    }
+
+    /// Calls the machine, and does what it wants.
+    pub(crate) fn with<M, T>(&mut self, machine: &mut M, call: impl FnOnce(&mut M, &mut Io<'_>) -> T) -> T {
+        let mut actions = Vec::new();
+        let mut io = Io {
+            now: clock::now(),
+            actions: &mut actions,
+            next_stream: &mut self.next_stream,
+            random: &mut |out| fill_random(out).expect("it had random bytes when this began"),
+        };
+        let result = call(machine, &mut io);
+        for action in actions {
+            self.act(action);
+        }
+        result
+    }
+
+    /// Does what can be done without waiting.
+    pub(crate) fn turn(&mut self, machine: &mut impl Machine) {
+        self.accept(machine);
+        for (stream, revents) in self.ready() {
+            self.serve(machine, stream, revents);
+        }
+        for (stream, why) in std::mem::take(&mut self.stillborn) {
+            self.with(machine, |machine, io| machine.closed(stream, &why, io));
+        }
+        self.with(machine, |machine, io| machine.turn(io));
+        let now = clock::now();
+        self.streams.retain(|_, sock| sock.closing.is_none_or(|until| until > now));
+    }
+
+    /// Waits until something is ready, or the moment has come.
+    pub(crate) fn wait(&self, until: Ns) {
+        let left = if self.stillborn.is_empty() { until.since(clock::now()) } else { Duration::ZERO };
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut fds: Vec<PollFd<'_>> = self.streams.values().map(poll_fd).collect();
+        fds.extend(self.listener.iter().filter(|_| self.accepts()).map(|l| PollFd::new(l, PollFlags::IN)));
+        // An interrupted poll is a turn with nothing ready.
+        let _ = poll(&mut fds, Some(&timeout));
+    }
+
+    pub(crate) fn interests(&self, out: &mut Vec<Interest>) {
+        for sock in self.streams.values() {
+            let write = sock.wants_write();
+            out.push(Interest { fd: sock.fd.as_raw_fd(), read: sock.wants_read(), write });
+        }
+        let listener = self.listener.iter().filter(|_| self.accepts());
+        out.extend(listener.map(|l| Interest { fd: l.as_raw_fd(), read: true, write: false }));
+    }
+
+    /// When a turn is due though nothing is ready.
+    pub(crate) fn wake(&self, machine: &impl Machine) -> Option<Ns> {
+        let closing = self.streams.values().filter_map(|sock| sock.closing).min();
+        let accept = (!self.accepts() && self.listener.is_some()).then_some(self.accept_after);
+        let stillborn = (!self.stillborn.is_empty()).then_some(Ns(0));
+        [machine.wake(), closing, accept, stillborn].into_iter().flatten().min()
+    }
+
+    /// Whether the kernel has taken all that was sent on streams that are not closing.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.streams.values().all(|sock| sock.closing.is_some() || sock.out.is_empty())
+    }
+    /// Whether no stream is left, closing ones included.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// Takes a stream out: it is somebody else's now.
+    pub(crate) fn take(&mut self, stream: StreamId) -> Option<Fd> {
+        self.streams.remove(&stream).map(|sock| sock.fd)
+    }
+
+    /// Stops listening, and gives closing streams a last chance to deliver.
+    pub(crate) fn finish(&mut self, machine: &mut impl Machine, within: Duration) {
+        self.listener = None;
+        let until = clock::now().after(within);
+        while self.streams.values().any(|sock| sock.closing.is_some()) && clock::now() < until {
+            self.wait(until);
+            self.turn(machine);
+        }
+    }
+
+    fn accepts(&self) -> bool {
+        clock::now() >= self.accept_after
+    }
+
+    fn accept(&mut self, machine: &mut impl Machine) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = self.listener.as_ref().filter(|_| self.accepts()) else { return };
+            match SockRef::from(listener).accept() {
+                Ok((socket, from)) => {
+                    let Some(from) = from.as_socket() else { continue };
+                    if prepare(&socket).is_err() {
+                        continue;
+                    }
+                    let stream = StreamId(self.next_stream);
+                    self.next_stream += 1;
+                    self.streams.insert(stream, Sock::new(socket, false));
+                    self.with(machine, |machine, io| machine.accepted(stream, from, io));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // A connection that ended in the queue is no error of ours.
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(_) => self.accept_after = clock::now().after(ACCEPT_PAUSE),
+            }
+        }
+    }
+
+    fn ready(&self) -> Vec<(StreamId, PollFlags)> {
+        let mut fds: Vec<PollFd<'_>> = self.streams.values().map(poll_fd).collect();
+        if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_err() {
+            return Vec::new();
+        }
+        let all = self.streams.keys().zip(&fds);
+        all.map(|(stream, fd)| (*stream, fd.revents())).filter(|(_, revents)| !revents.is_empty()).collect()
+    }
+
+    fn serve(&mut self, machine: &mut impl Machine, stream: StreamId, revents: PollFlags) {
+        let Some(sock) = self.streams.get_mut(&stream) else { return };
+        if sock.connecting {
+            match sock.connected() {
+                Ok(()) => self.with(machine, |machine, io| machine.connected(stream, io)),
+                Err(why) => {
+                    self.streams.remove(&stream);
+                    self.with(machine, |machine, io| machine.closed(stream, &why, io));
+                }
+            }
+            return;
+        }
+        if revents.contains(PollFlags::OUT) {
+            sock.flush();
+        }
+        if !revents.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            return;
+        }
+        for _ in 0..READS_PER_TURN {
+            let Some(sock) = self.streams.get_mut(&stream).filter(|sock| !sock.paused) else { return };
+            let mut buffer = [0; 16 << 10];
+            let why = match (&*sock.socket()).read(&mut buffer) {
+                Ok(0) => "end of stream".to_string(),
+                Ok(_) if sock.closing.is_some() => continue,
+                Ok(count) => {
+                    self.with(machine, |machine, io| machine.bytes(stream, &buffer[..count], io));
+                    continue;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => e.to_string(),
+            };
+            let closing = sock.closing.is_some();
+            self.streams.remove(&stream);
+            if !closing {
+                self.with(machine, |machine, io| machine.closed(stream, &why, io));
+            }
+            return;
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Connect(stream, to) => match connect(to) {
+                Ok(socket) => drop(self.streams.insert(stream, Sock::new(socket, true))),
+                Err(e) => self.stillborn.push((stream, format!("connecting to {to}: {e}"))),
+            },
+            Action::Send(stream, bytes) => {
+                if let Some(sock) = self.streams.get_mut(&stream).filter(|sock| sock.closing.is_none()) {
+                    sock.out.extend(bytes);
+                    sock.flush();
+                }
+            }
+            Action::Close(stream) => {
+                let Some(sock) = self.streams.get_mut(&stream) else { return };
+                if sock.connecting {
+                    self.streams.remove(&stream);
+                    return;
+                }
+                sock.closing.get_or_insert(clock::now().after(LINGER));
+                sock.flush();
+            }
+            Action::Pause(stream) => {
+                if let Some(sock) = self.streams.get_mut(&stream) {
+                    sock.paused = true;
+                }
+            }
+        }
+    }
+}
+
+impl Sock {
+    fn new(socket: Socket, connecting: bool) -> Self {
+        Self {
+            fd: Fd::new(socket.into()),
+            connecting,
+            out: Vec::new(),
+            mute: false,
+            paused: false,
+            closing: None,
+        }
+    }
+    fn socket(&self) -> SockRef<'_> {
+        SockRef::from(&self.fd)
+    }
+    const fn wants_read(&self) -> bool {
+        !self.connecting && !self.paused
+    }
+    fn wants_write(&self) -> bool {
+        self.connecting || !self.out.is_empty()
+    }
+
+    /// The connection is up, or why it is not.
+    fn connected(&mut self) -> Result<(), String> {
+        if let Some(e) = self.socket().take_error().ok().flatten() {
+            return Err(e.to_string());
+        }
+        let ends = (self.socket().local_addr(), self.socket().peer_addr());
+        let (Ok(ours), Ok(theirs)) = ends else { return Err("not connected".into()) };
+        // A free port of this host that connects to itself would keep the one who is to listen there from it.
+        if ours.as_socket() == theirs.as_socket() {
+            return Err("nobody listens there yet".into());
+        }
+        self.connecting = false;
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        while !self.out.is_empty() && !self.connecting && !self.mute {
+            // A library must not have its program killed by a signal because a peer went away.
+            match self.socket().send_with_flags(&self.out, libc::MSG_NOSIGNAL) {
+                Ok(count) => drop(self.out.drain(..count)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.mute = true,
+            }
+        }
+        if self.mute {
+            self.out.clear();
+        }
+        if self.closing.is_some() && self.out.is_empty() {
+            // Refused where the peer closed first: then there is nobody to tell.
+            let _ = self.socket().shutdown(Shutdown::Write);
+        }
+    }
+}
+
+fn poll_fd(sock: &Sock) -> PollFd<'_> {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, sock.wants_read());
+    flags.set(PollFlags::OUT, sock.wants_write());
+    PollFd::from_borrowed_fd(sock.fd.as_fd(), flags)
+}
+
+fn prepare(socket: &Socket) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    // A host that vanishes is noticed after about ten seconds.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(5))
+        .with_interval(Duration::from_secs(1))
+        .with_retries(5);
+    socket.set_tcp_keepalive(&keepalive)
+}
+
+fn connect(to: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    prepare(&socket)?;
+    match socket.connect(&to.into()) {
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) && e.kind() != io::ErrorKind::WouldBlock => {
+            Err(e)
+        }
+        _ => Ok(socket),
+    }
+}
+
+/// Listens at `address`. A `forced` port is one that somebody chose: it is shared with sockets of an earlier run that linger.
+pub(crate) fn listen(address: SocketAddr, forced: bool) -> Result<Socket> {
+    let refused = |e: io::Error| {
+        let in_use = e.kind() == io::ErrorKind::AddrInUse;
+        let elsewhere = e.kind() == io::ErrorKind::AddrNotAvailable;
+        let error = Error::system(format!("listening at {address}"), e);
+        match (in_use, elsewhere) {
+            (true, _) => error.hint(
+                "who else may hold it: an earlier run, torch's TCPStore at MASTER_PORT, or NCCL, which reads NCCL_COMM_ID too",
+            ),
+            (_, true) => error.hint("the address is not one of this host: rank 0 must run where it is"),
+            _ => error,
+        }
+    };
+    let open = || -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if forced {
+            socket.set_reuse_address(true)?;
+            socket.set_reuse_port(true)?;
+        }
+        if address.is_ipv6() && address.ip().is_unspecified() {
+            socket.set_only_v6(false)?;
+        }
+        socket.bind(&address.into())?;
+        // The kernel cuts this to its own limit: a whole job may knock at once.
+        socket.listen(16384)?;
+        Ok(socket)
+    };
+    open().map_err(refused)
+}
+
+/// Where a listener listens.
+pub(crate) fn local_address(socket: &Socket) -> Result<SocketAddr> {
+    let address = socket.local_addr().map_err(|e| Error::system("asking a listener for its address", e))?;
+    address.as_socket().ok_or_else(|| Error::new(ErrorKind::System, "a listener without an IP address"))
+}
+
+/// Raises the limit of open files as far as it goes: a root holds a connection to every rank.
+pub(crate) fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum || (limit.current.is_some() && limit.maximum.is_none()) {
+        limit.current = limit.maximum;
+        // Refused by some sandboxes: then the limit that was there holds.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}

@@ -1,0 +1,344 @@
+//! How the ranks of a job learn the unique id when nobody hands it to them: from the environment that a launcher made.
+//!
+//! | found, in this order | then |
+//! |---|---|
+//! | no `WORLD_SIZE`, no other launcher | a job of one rank |
+//! | `CCL_RENDEZVOUS_FILE` | rank 0 writes the id there |
+//! | `CCL_COMM_ID` | rank 0 listens there; no id is passed around |
+//! | `MASTER_ADDR`, `MASTER_PORT`, and torchrun's agent listens there | the id goes through its store |
+//! | `MASTER_ADDR`, `MASTER_PORT` otherwise | rank 0 listens there, as with `CCL_COMM_ID` |
+//!
+//! Ranks are numbered by `RANK` and `WORLD_SIZE`. A process may make several communicators from one environment, all ranks in the
+//! same order: they are told apart by a count.
+
+mod comm_id;
+mod file;
+mod tcpstore;
+
+use std::net::{IpAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::auth::{Hello, Purpose, connect_blocking};
+use super::id::{Address, UniqueId, job_key};
+use super::root_task::{RootHandle, create_near};
+use crate::clock::{self, Ns};
+use crate::config::{Key, Settings, environment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::Rank;
+
+/// The longest one look for a root may take.
+const PROBE_WITHIN: Duration = Duration::from_secs(2);
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A variable of the environment.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What a rank learns from its environment.
+#[derive(Debug)]
+pub struct Rendezvous {
+    /// The id.
+    pub id: UniqueId,
+    /// This rank.
+    pub rank: Rank,
+    /// How many ranks there are.
+    pub nranks: u32,
+    /// The root, where this process holds it. Keep it until all ranks have joined.
+    pub root: Option<RootHandle>,
+    /// How it was found, for people.
+    pub how: String,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Which rank of how many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    rank: Rank,
+    nranks: u32,
+}
+
+/// The ways to meet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Way {
+    Alone,
+    File(String),
+    Public(Address),
+    Store { address: Address, key: String },
+}
+
+/// Meets the other ranks as the environment of this process says, within `CCL_INIT_TIMEOUT`. The n-th call meets the n-th calls of the other ranks.
+///
+/// # Errors
+/// `Usage` if variables contradict each other or are missing, `Unavailable` for launchers that are not known, `Timeout` if rank 0 does
+/// not come.
+pub fn from_environment(settings: &Settings) -> Result<Rendezvous> {
+    // The one count that must be the process's: the environment is, too.
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let instance = MADE.fetch_add(1, Ordering::Relaxed);
+    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
+    meet(&environment, settings, instance, deadline)
+}
+
+/// Meets the other ranks as `environment` says; the `instance`-th time it says so.
+///
+/// # Errors
+/// As [`from_environment`].
+pub fn meet(
+    environment: Environment<'_>,
+    settings: &Settings,
+    instance: u32,
+    deadline: Ns,
+) -> Result<Rendezvous> {
+    let began = clock::now();
+    let (place, way) = detect(environment, settings)?;
+    let Place { rank, nranks } = place;
+    let (id, root, how) = match &way {
+        Way::Alone => {
+            let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+            (UniqueId::fresh(nowhere)?, None, "alone".to_string())
+        }
+        Way::File(path) => {
+            let (id, root) = file::meet(path, place, instance, settings, deadline)?;
+            (id, root, format!("through the file {path}"))
+        }
+        Way::Public(address) => {
+            let (id, root) = comm_id::meet(address, place, job_key(settings)?, instance, settings)?;
+            (id, root, format!("at {address}"))
+        }
+        Way::Store { address, key } => {
+            let key = format!("{key}/{instance}");
+            let (id, root) = tcpstore::meet(address, &key, place, settings, deadline)?;
+            (id, root, format!("through the store at {address}"))
+        }
+    };
+    Ok(Rendezvous { id, rank, nranks, root, how, took: clock::now().since(began) })
+}
+
+fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Place, Way)> {
+    let given = |name: &str| environment(name).filter(|value| !value.is_empty());
+    let Some(nranks) = number(environment, "WORLD_SIZE")? else {
+        refuse_other_launchers(environment)?;
+        return Ok((Place { rank: Rank(0), nranks: 1 }, Way::Alone));
+    };
+    let missing = |what: &str, why: &str| {
+        Err(Error::new(ErrorKind::Usage, format!("{what} is not set, but {why}"))
+            .hint("run under torchrun or ccl-inspect run, or set RANK, WORLD_SIZE and CCL_COMM_ID=host:port"))
+    };
+    let Some(rank) = number(environment, "RANK")? else { return missing("RANK", "WORLD_SIZE is") };
+    if rank >= nranks {
+        return Err(Error::new(ErrorKind::Usage, format!("RANK={rank} is not below WORLD_SIZE={nranks}")));
+    }
+    let place = Place { rank: Rank(rank), nranks };
+    if nranks == 1 {
+        return Ok((place, Way::Alone));
+    }
+    if let Some(path) = settings.given(Key::RendezvousFile) {
+        return Ok((place, Way::File(path.to_string())));
+    }
+    if let Some(text) = settings.given(Key::CommId) {
+        return Ok((place, Way::Public(Address::parse("CCL_COMM_ID", text)?)));
+    }
+    let (Some(host), Some(port)) = (given("MASTER_ADDR"), given("MASTER_PORT")) else {
+        return missing("MASTER_ADDR or MASTER_PORT", "RANK and WORLD_SIZE are");
+    };
+    let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let address = Address::parse("MASTER_ADDR:MASTER_PORT", &text)?;
+    if given("TORCHELASTIC_USE_AGENT_STORE").is_none_or(|says| says != "True") {
+        return Ok((place, Way::Public(address)));
+    }
+    // The agent's keys survive a restart: what an earlier round wrote must not be read. A round in which agents joined keeps its restart count,
+    // but not its world size.
+    let run = given("TORCHELASTIC_RUN_ID").unwrap_or_default();
+    let restart = given("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
+    Ok((place, Way::Store { address, key: format!("/ccl/{run}/{restart}/{nranks}") }))
+}
+
+fn number(environment: Environment<'_>, name: &str) -> Result<Option<u32>> {
+    let Some(text) = environment(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let wrong = |_| Error::new(ErrorKind::Usage, format!("{name}={text} is no number"));
+    text.trim().parse().map(Some).map_err(wrong)
+}
+
+/// Launchers whose ranks would each believe that they are alone.
+fn refuse_other_launchers(environment: Environment<'_>) -> Result<()> {
+    let has = |name: &str| environment(name).is_some();
+    // Launchers nest, and mpirun inside a Slurm job leaks Slurm's variables: the order matters.
+    let (launcher, rank, size) = if has("PMI_FD") || has("PMI_PORT") {
+        ("MPICH or Intel MPI (PMI)", "PMI_RANK", "PMI_SIZE")
+    } else if has("OMPI_COMM_WORLD_RANK") {
+        ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    } else if has("SLURM_STEP_ID") && has("SLURM_PROCID") {
+        ("Slurm", "SLURM_PROCID", "SLURM_NTASKS")
+    } else {
+        return Ok(());
+    };
+    let what =
+        format!("this process was started by {launcher}, whose rendezvous this version does not speak");
+    Err(Error::new(ErrorKind::Unavailable, what)
+        .hint(format!("set RANK=${rank} WORLD_SIZE=${size} and CCL_COMM_ID=host:port of rank 0")))
+}
+
+/// Makes an id for this job, and the root behind it.
+fn make(nranks: u32, near: Option<IpAddr>, settings: &Settings) -> Result<(UniqueId, RootHandle)> {
+    let (mut id, root) = create_near(near, settings)?;
+    id.nranks = nranks;
+    Ok((id, root))
+}
+
+/// A host's own name often leads to its loopback (Debian writes it so): a rank that took that as the root's address would
+/// offer its own loopback to ranks of other hosts.
+fn means_this_host(address: &Address, found: IpAddr) -> bool {
+    matches!(address, Address::Name(name, _) if name != "localhost") && found.is_loopback()
+}
+
+/// Whether the root of this id is there and knows its secret: an id that was found somewhere may be of an earlier run.
+fn is_alive(id: &UniqueId, rank: Rank, deadline: Ns) -> bool {
+    let left = deadline.since(clock::now()).min(PROBE_WITHIN);
+    if left.is_zero() {
+        return false;
+    }
+    let Ok(mut stream) = TcpStream::connect_timeout(&id.root, left) else { return false };
+    let hello = Hello::new(Purpose::Probe, id.job(), id.comm(), rank, Rank(0));
+    connect_blocking(&mut stream, &id.key, hello, clock::now().after(left)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::driver::Bootstrap;
+
+    fn check(variables: &[(&str, &str)], expect: &str) {
+        let look = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
+        let settings = Settings::read(&look, "").unwrap();
+        let seen = match detect(&look, &settings) {
+            Ok((place, way)) => format!("{} of {}: {way:?}", place.rank, place.nranks),
+            Err(error) => format!("{:?}: {error}", error.kind),
+        };
+        assert!(seen.contains(expect), "{variables:?} gave {seen:?}, not {expect:?}");
+    }
+
+    const TORCHRUN: &[(&str, &str)] = &[
+        ("RANK", "1"),
+        ("WORLD_SIZE", "4"),
+        ("MASTER_ADDR", "node-1"),
+        ("MASTER_PORT", "29500"),
+        ("TORCHELASTIC_RUN_ID", "run7"),
+        ("TORCHELASTIC_RESTART_COUNT", "2"),
+        ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+    ];
+
+    #[test]
+    fn launchers_and_settings_in_their_order() {
+        check(&[], "0 of 1: Alone");
+        check(&[("RANK", "0"), ("WORLD_SIZE", "1")], "0 of 1: Alone");
+        check(TORCHRUN, "1 of 4: Store { address: Name(\"node-1\", 29500), key: \"/ccl/run7/2/4\" }");
+        check(&TORCHRUN[..4], "1 of 4: Public(Name(\"node-1\", 29500))");
+        let with = |more: (&'static str, &'static str)| [TORCHRUN, &[more]].concat();
+        check(&with(("CCL_COMM_ID", "10.0.0.1:99")), "Public(Literal(10.0.0.1:99))");
+        check(&with(("NCCL_COMM_ID", "10.0.0.1:99")), "Public(Literal(10.0.0.1:99))");
+        check(&with(("CCL_RENDEZVOUS_FILE", "/x/y")), "File(\"/x/y\")");
+        // Slurm's variables leak into whatever runs inside it.
+        check(&with(("SLURM_PROCID", "0")), "Store");
+        let v6 = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "fd00::1"), ("MASTER_PORT", "5")];
+        check(&v6, "Public(Literal([fd00::1]:5))");
+    }
+
+    #[test]
+    fn a_hosts_own_name_is_not_its_loopback() {
+        let loopback: IpAddr = "127.0.1.1".parse().unwrap();
+        assert!(means_this_host(&Address::Name("node-1".into(), 1), loopback));
+        assert!(!means_this_host(&Address::Name("localhost".into(), 1), loopback));
+        assert!(!means_this_host(&Address::Literal("127.0.0.1:1".parse().unwrap()), loopback));
+        assert!(!means_this_host(&Address::Name("node-1".into(), 1), "10.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        check(&[("WORLD_SIZE", "2")], "Usage: RANK is not set, but WORLD_SIZE is");
+        check(&[("WORLD_SIZE", "two")], "Usage: WORLD_SIZE=two is no number");
+        check(&[("WORLD_SIZE", "2"), ("RANK", "2")], "Usage: RANK=2 is not below WORLD_SIZE=2");
+        check(&[("WORLD_SIZE", "2"), ("RANK", "1")], "Usage: MASTER_ADDR or MASTER_PORT is not set");
+        let bad = [("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "b")];
+        check(&bad, "Usage: MASTER_ADDR:MASTER_PORT=a:b is not an address");
+        check(&[("PMI_FD", "5"), ("PMI_RANK", "1")], "Unavailable: this process was started by MPICH");
+        check(&[("OMPI_COMM_WORLD_RANK", "1"), ("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "0")], "by Open MPI");
+        check(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0")], "RANK=$SLURM_PROCID");
+        // A bare sbatch script is no task of a step.
+        check(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")], "0 of 1: Alone");
+    }
+
+    /// The n-th look at one environment, as each of three ranks on threads, and then a whole bootstrap.
+    fn everybody_meets(variables: &[(&str, &str)]) {
+        for instance in 0..2 {
+            let deadline = clock::now().after(Duration::from_secs(20));
+            std::thread::scope(|scope| {
+                let rank = |rank: u32| {
+                    let own = rank.to_string();
+                    let look = |name: &str| match name {
+                        "RANK" => Some(own.clone()),
+                        "WORLD_SIZE" => Some("3".into()),
+                        _ => variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string()),
+                    };
+                    let settings = Settings::read(&look, "").unwrap();
+                    let met = meet(&look, &settings, instance, deadline).unwrap();
+                    assert_eq!((met.rank, met.nranks, met.root.is_some()), (Rank(rank), 3, rank == 0));
+                    let bootstrap =
+                        Bootstrap::join(&met.id, met.rank, 3, own.as_bytes(), &settings, deadline).unwrap();
+                    assert_eq!(bootstrap.peers(), [b"0", b"1", b"2"]);
+                    (bootstrap.job(), bootstrap.into_ring().unwrap(), met.root)
+                };
+                let ranks: Vec<_> = (0..3).map(|r| scope.spawn(move || rank(r))).collect();
+                let jobs: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+                assert!(jobs.iter().all(|(job, ..)| *job == jobs[0].0));
+            });
+        }
+    }
+
+    fn free_port() -> u16 {
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn ranks_meet_at_a_public_address_with_and_without_a_secret() {
+        let address = format!("127.0.0.1:{}", free_port());
+        everybody_meets(&[("CCL_COMM_ID", &address), ("CCL_JOB_SECRET", "sesame")]);
+        let port = free_port().to_string();
+        everybody_meets(&[("MASTER_ADDR", "localhost"), ("MASTER_PORT", &port)]);
+    }
+
+    #[test]
+    fn ranks_meet_through_a_file_though_an_earlier_one_lies_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("meet");
+        // An id whose root is gone, and whose port may be anybody's.
+        let (stale, root) = create_near("127.0.0.1".parse().ok(), &Settings::default()).unwrap();
+        drop(root);
+        std::fs::write(&path, stale.to_hex()).unwrap();
+        everybody_meets(&[("CCL_RENDEZVOUS_FILE", path.to_str().unwrap())]);
+        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn a_file_that_never_comes_or_stays_stale_is_a_timeout_that_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("meet");
+        let text = path.to_str().unwrap();
+        let place = Place { rank: Rank(1), nranks: 2 };
+        let look = |expect: &str| {
+            let deadline = clock::now().after(Duration::from_millis(300));
+            let error = file::meet(text, place, 0, &Settings::default(), deadline).unwrap_err();
+            assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(Rank(0))));
+            assert!(error.what.contains(expect), "{error}");
+        };
+        look("No such file");
+        std::fs::write(&path, "rubbish").unwrap();
+        look("256 hexadecimal digits");
+        let (stale, root) = create_near("127.0.0.1".parse().ok(), &Settings::default()).unwrap();
+        drop(root);
+        std::fs::write(&path, stale.to_hex()).unwrap();
+        look("it may be of an earlier run");
+    }
+}

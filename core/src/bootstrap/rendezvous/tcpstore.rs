@@ -1,0 +1,201 @@
+//! Torch's TCPStore as torchrun's agent runs it: just enough of its client to hand an id from rank 0 to the others.
+//!
+//! Numbers are little-endian, texts go after a 64-bit length, messages have no length. A connection begins with VALIDATE, in one write: some
+//! servers close when it comes in two. SET has no answer, so CHECK follows it. GET of a missing key answers nothing good, so WAIT precedes it; WAIT
+//! ends on the wire only by CANCEL_WAIT. Keys are written under `/ccl/` and nothing else is touched. Portable over torch 2.2 to 2.15.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::{LOOK_EVERY, Place, is_alive, make, means_this_host};
+use crate::bootstrap::frame::put;
+use crate::bootstrap::id::{self, Address, UniqueId};
+use crate::bootstrap::root_task::RootHandle;
+use crate::clock::{self, Ns};
+use crate::config::Settings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::Rank;
+
+const VALIDATE: [u8; 5] = [0x00, 0xce, 0xf7, 0x85, 0x3c];
+const SET: u8 = 1;
+const GET: u8 = 3;
+const CHECK: u8 = 5;
+const WAIT: u8 = 6;
+const CANCEL_WAIT: u8 = 12;
+
+/// How long after CANCEL_WAIT the server may take.
+const CANCEL_WITHIN: Duration = Duration::from_secs(1);
+
+pub(super) fn meet(
+    address: &Address,
+    key: &str,
+    place: Place,
+    settings: &Settings,
+    deadline: Ns,
+) -> Result<(UniqueId, Option<RootHandle>)> {
+    let found = address.resolve(settings)?;
+    let mut store = Store::connect(found, deadline)?;
+    if place.rank.0 == 0 {
+        // Where the agent is reached, rank 0 is too: the same subnet is tried first.
+        let near = Some(found.ip()).filter(|ip| !means_this_host(address, *ip));
+        let (id, root) = make(place.nranks, near, settings)?;
+        store.set(key, &id.to_hex())?;
+        return Ok((id, Some(root)));
+    }
+    let mut seen = "nothing was there".to_string();
+    while clock::now() < deadline && store.wait(key)? {
+        match UniqueId::from_hex(&store.get(key)?) {
+            Ok(id) if is_alive(&id, place.rank, deadline) => return Ok((id, None)),
+            Ok(id) => {
+                seen = format!("the root at {} does not answer: it may be of an earlier round", id.root)
+            }
+            Err(error) if error.kind == ErrorKind::Mismatch => return Err(error),
+            Err(error) => seen = error.to_string(),
+        }
+        clock::sleep(LOOK_EVERY);
+    }
+    let what = format!("rank 0 did not put an id at {key} into the TCPStore at {address} in time: {seen}");
+    Err(Error::new(ErrorKind::Timeout, what).with_peer(Rank(0)))
+}
+
+/// A connection to a store.
+struct Store {
+    stream: TcpStream,
+    address: SocketAddr,
+    deadline: Ns,
+}
+
+impl Store {
+    fn connect(address: SocketAddr, deadline: Ns) -> Result<Self> {
+        loop {
+            let left = deadline.since(clock::now());
+            let error = if left.is_zero() {
+                std::io::Error::from(std::io::ErrorKind::TimedOut)
+            } else {
+                match TcpStream::connect_timeout(&address, left) {
+                    Ok(stream) => {
+                        let mut store = Self { stream, address, deadline };
+                        let ready = store.stream.set_nodelay(true);
+                        ready
+                            .map_err(|e| Error::system(format!("preparing a connection to {address}"), e))?;
+                        store.say(&VALIDATE)?;
+                        return Ok(store);
+                    }
+                    Err(e) => e,
+                }
+            };
+            // The agent listens before it starts its workers, but a worker may be faster than the network.
+            if deadline.since(clock::now()) <= LOOK_EVERY {
+                return Err(Error::system(format!("connecting to the TCPStore at {address}"), error)
+                    .hint("torchrun's agent listens at MASTER_ADDR:MASTER_PORT"));
+            }
+            clock::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Sets a key, and makes sure that it arrived.
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let mut message = vec![SET];
+        put_text(&mut message, key);
+        put_text(&mut message, value);
+        message.extend([CHECK]);
+        put(&mut message, 1u64);
+        put_text(&mut message, key);
+        self.say(&message)?;
+        match self.hear()? {
+            [0] => Ok(()),
+            [_] => Err(self.broken("it does not have the key that was just set")),
+        }
+    }
+
+    /// Waits for a key; whether it came before the deadline.
+    fn wait(&mut self, key: &str) -> Result<bool> {
+        let mut message = vec![WAIT];
+        put(&mut message, 1u64);
+        put_text(&mut message, key);
+        self.say(&message)?;
+        match self.hear_until(self.deadline)? {
+            Some([0]) => return Ok(true),
+            Some([_]) => return Err(self.broken("an unexpected answer to WAIT")),
+            None => {}
+        }
+        // The deadline has passed: end the wait on the server too. The key may win the race: then 0 comes first.
+        self.say(&[CANCEL_WAIT])?;
+        match self.hear_until(clock::now().after(CANCEL_WITHIN))? {
+            Some([0]) => Ok(true),
+            Some([_]) | None => Ok(false),
+        }
+    }
+
+    fn get(&mut self, key: &str) -> Result<String> {
+        let mut message = vec![GET];
+        put_text(&mut message, key);
+        self.say(&message)?;
+        let length = u64::from_le_bytes(self.hear()?);
+        // An id's text and no more: what is longer is not ours.
+        if length > 4 * id::LEN as u64 {
+            return Err(self.broken(&format!("a value of {length} bytes where an id should be")));
+        }
+        let mut value = vec![0; length as usize];
+        let deadline = self.deadline;
+        if !self.fill(&mut value, deadline)? {
+            return Err(self.silent());
+        }
+        Ok(String::from_utf8_lossy(&value).into_owned())
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> Result<()> {
+        let left = self.deadline.since(clock::now()).max(CANCEL_WITHIN);
+        let sent = self.stream.set_write_timeout(Some(left)).and_then(|()| self.stream.write_all(bytes));
+        sent.map_err(|e| Error::system(format!("writing to the TCPStore at {}", self.address), e))
+    }
+
+    fn hear<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.hear_until(self.deadline)?.ok_or_else(|| self.silent())
+    }
+
+    /// `None` if nothing came in time.
+    fn hear_until<const N: usize>(&mut self, deadline: Ns) -> Result<Option<[u8; N]>> {
+        let mut bytes = [0; N];
+        Ok(self.fill(&mut bytes, deadline)?.then_some(bytes))
+    }
+
+    fn fill(&mut self, bytes: &mut [u8], deadline: Ns) -> Result<bool> {
+        use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+        let mut have = 0;
+        while have < bytes.len() {
+            let left = deadline.since(clock::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let read =
+                self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut bytes[have..]));
+            match read {
+                Ok(0) => return Err(self.broken("it closed the connection")),
+                Ok(count) => have += count,
+                Err(e) if matches!(e.kind(), Interrupted | TimedOut | WouldBlock) => {}
+                Err(e) => {
+                    return Err(Error::system(format!("reading from the TCPStore at {}", self.address), e));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn broken(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Unavailable, format!("the TCPStore at {}: {what}", self.address))
+            .hint("torch 2.2 or newer is needed")
+    }
+    fn silent(&self) -> Error {
+        Error::new(ErrorKind::Timeout, format!("the TCPStore at {} does not answer", self.address))
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    put(out, text.len() as u64);
+    out.extend(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,378 @@
+//! The root: where ranks check in and learn who follows them.
+//!
+//! Each rank says where its predecessor reaches it. As soon as a rank and its successor are both known, the rank is told. Every rank
+//! stays connected until it has seen the ring complete, so that all of them hear at once when one fails, leaves or is
+//! missing. Whoever waits hears once a second for whom. Strangers, ranks that came twice and ranks of another world size
+//! are told what is wrong with them, remembered for the text of an error, and otherwise survived.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::auth::{Key, Purpose};
+use super::fault::{Fault, name_ranks};
+use super::frame::Frames;
+use super::lobby::{Entered, Lobby, PATIENCE};
+use super::machine::{Io, Machine, StreamId};
+use super::messages::{FromRoot, MAX_ROOT_FRAME, ToRoot};
+use crate::clock::Ns;
+use crate::error::ErrorKind;
+use crate::types::{CommId, JobId, Rank};
+
+/// How often ranks hear whom they wait for.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How long ranks have to show that they are alive when one of them gives up.
+const ALIVE_WITHIN: Duration = Duration::from_millis(200);
+/// How many ranks a job may have: bounds what a wrong count makes the root hold.
+pub(crate) const MAX_RANKS: u32 = 1 << 16;
+const REMARKS: usize = 8;
+
+#[derive(Debug)]
+struct Visitor {
+    from: SocketAddr,
+    rank: Rank,
+    nranks: u32,
+    frames: Frames,
+    /// Until when it must check in; `None` once it has.
+    until: Option<Ns>,
+}
+
+#[derive(Debug)]
+struct Member {
+    stream: StreamId,
+    from: SocketAddr,
+    contact: SocketAddr,
+    told: bool,
+    ready: bool,
+    alive: bool,
+}
+
+/// How the root's work ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// All ranks have seen the ring complete.
+    Complete,
+    /// It failed, and all who were there have been told.
+    Failed(Fault),
+}
+
+/// The root as a machine.
+#[derive(Debug)]
+pub(crate) struct Root {
+    key: Key,
+    job: JobId,
+    comm: CommId,
+    magic: u64,
+    nranks: u32,
+    lobby: Lobby,
+    visitors: BTreeMap<StreamId, Visitor>,
+    members: BTreeMap<Rank, Member>,
+    remarks: Vec<String>,
+    tell_at: Option<Ns>,
+    /// Somebody gave up: who answers until then is not to blame.
+    verdict_at: Option<Ns>,
+    outcome: Option<Outcome>,
+}
+
+impl Root {
+    /// A root for ranks that ask for `job` and `comm`. `magic` is that of this generation; `nranks` may be 0: the first check-in says.
+    pub(crate) fn new(key: Key, job: JobId, comm: CommId, magic: u64, nranks: u32) -> Self {
+        Self {
+            key,
+            job,
+            comm,
+            magic,
+            nranks,
+            lobby: Lobby::default(),
+            visitors: BTreeMap::new(),
+            members: BTreeMap::new(),
+            remarks: Vec::new(),
+            tell_at: None,
+            verdict_at: None,
+            outcome: None,
+        }
+    }
+
+    pub(crate) const fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Whether ranks have come and others are awaited.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.outcome.is_none() && !self.members.is_empty()
+    }
+
+    /// Ends it for everybody: the process that holds the root gives up. Who is still at the door is sent away.
+    pub(crate) fn abandon(&mut self, io: &mut Io<'_>) {
+        self.lobby.close_all(io);
+        let text = format!("the process that holds the bootstrap root left; {}", self.standing());
+        let missing = self.missing();
+        self.fail(Fault::new(ErrorKind::Aborted, &missing, text), io);
+    }
+
+    /// "63/64 in, waiting for rank 37", and what else is worth knowing.
+    pub(crate) fn standing(&self) -> String {
+        let missing = self.missing();
+        let laggards: Vec<Rank> = self.members.iter().filter(|(_, m)| !m.ready).map(|(r, _)| *r).collect();
+        let mut text = match (self.nranks, missing.is_empty()) {
+            (0, _) => "nobody checked in".to_string(),
+            (n, false) => format!("{}/{n} in, waiting for {}", self.members.len(), name_ranks(&missing)),
+            (n, true) => format!("{n}/{n} in, but the ring is not complete at {}", name_ranks(&laggards)),
+        };
+        for remark in self.remarks.iter().map(String::as_str).chain([self.lobby.remarks().as_str()]) {
+            if !remark.is_empty() {
+                text = format!("{text}; {remark}");
+            }
+        }
+        text
+    }
+
+    fn missing(&self) -> Vec<Rank> {
+        (0..self.nranks).map(Rank).filter(|rank| !self.members.contains_key(rank)).collect()
+    }
+
+    fn remark(&mut self, text: String) {
+        if self.remarks.len() < REMARKS && !self.remarks.contains(&text) {
+            self.remarks.push(text);
+        }
+    }
+
+    fn entered(&mut self, entered: Entered, io: &mut Io<'_>) {
+        let Entered { stream, from, hello, rest } = entered;
+        if hello.purpose != Purpose::Root {
+            // A probe, or a connection that lost its way: it has its answer by now.
+            io.close(stream);
+            return;
+        }
+        let visitor = Visitor {
+            from,
+            rank: hello.from,
+            nranks: hello.count,
+            frames: Frames::new(MAX_ROOT_FRAME),
+            until: Some(io.now.after(PATIENCE)),
+        };
+        self.visitors.insert(stream, visitor);
+        self.heard(stream, &rest, io);
+    }
+
+    fn heard(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
+        let Some(visitor) = self.visitors.get_mut(&stream) else { return };
+        visitor.frames.extend(bytes);
+        while let Some(visitor) = self.visitors.get_mut(&stream) {
+            let message = match visitor.frames.next() {
+                Ok(None) => return,
+                Ok(Some((kind, body))) => ToRoot::decode(kind, &body),
+                Err(_) => None,
+            };
+            let rank = visitor.rank;
+            match message {
+                Some(message) => self.message(stream, rank, message, io),
+                None => {
+                    let text = format!("rank {rank} said something to the root that makes no sense");
+                    self.turn_away(stream, Fault::new(ErrorKind::System, &[rank], text), io);
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, stream: StreamId, rank: Rank, message: ToRoot, io: &mut Io<'_>) {
+        let is_member = self.members.get(&rank).is_some_and(|member| member.stream == stream);
+        match message {
+            ToRoot::CheckIn(contact) => self.check_in(stream, rank, contact, io),
+            // Only who has checked in may speak for a rank.
+            _ if !is_member => {}
+            ToRoot::Ready => {
+                self.members.get_mut(&rank).expect("is_member").ready = true;
+                if self.members.len() == self.nranks as usize && self.members.values().all(|m| m.ready) {
+                    self.outcome = Some(Outcome::Complete);
+                    self.close_all(io);
+                }
+            }
+            ToRoot::GiveUp => self.give_up(rank, io),
+            ToRoot::Pong => self.members.get_mut(&rank).expect("is_member").alive = true,
+            ToRoot::Failed(fault) => self.fail(fault, io),
+        }
+    }
+
+    fn check_in(&mut self, stream: StreamId, rank: Rank, contact: SocketAddr, io: &mut Io<'_>) {
+        let Some(visitor) = self.visitors.get_mut(&stream) else { return };
+        visitor.until = None;
+        let (from, nranks) = (visitor.from, visitor.nranks);
+        if let Some(Outcome::Failed(fault)) = &self.outcome {
+            let fault = fault.clone();
+            return self.turn_away(stream, fault, io);
+        }
+        if self.nranks == 0 && (1..=MAX_RANKS).contains(&nranks) {
+            self.nranks = nranks;
+        }
+        if nranks != self.nranks {
+            let text = format!(
+                "rank {rank} (from {from}) says the job has {nranks} ranks, the root knows of {}",
+                self.nranks
+            );
+            self.remark(text.clone());
+            return self.turn_away(stream, Fault::new(ErrorKind::Mismatch, &[rank], text), io);
+        }
+        if rank.0 >= nranks {
+            let text = format!("rank {rank} (from {from}) is beyond the job's {nranks} ranks");
+            self.remark(text.clone());
+            return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
+        }
+        if let Some(first) = self.members.get(&rank) {
+            let text = format!("rank {rank} checked in twice: first from {}, then from {from}", first.from);
+            self.remark(text.clone());
+            return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
+        }
+        let member = Member { stream, from, contact, told: false, ready: false, alive: false };
+        self.members.insert(rank, member);
+        io.send(stream, FromRoot::Welcome(self.magic).encode());
+        self.introduce(Rank((rank.0 + nranks - 1) % nranks), io);
+        self.introduce(rank, io);
+        self.tell_at.get_or_insert(io.now.after(TELL_EVERY));
+    }
+
+    /// Tells `rank` who follows it, if both are known.
+    fn introduce(&mut self, rank: Rank, io: &mut Io<'_>) {
+        let Some(contact) = self.members.get(&Rank((rank.0 + 1) % self.nranks)).map(|next| next.contact)
+        else {
+            return;
+        };
+        if let Some(member) = self.members.get_mut(&rank).filter(|member| !member.told) {
+            member.told = true;
+            io.send(member.stream, FromRoot::Successor(contact).encode());
+        }
+    }
+
+    /// A rank's deadline has passed. If somebody is missing that is the answer; else whoever does not answer is to blame.
+    fn give_up(&mut self, rank: Rank, io: &mut Io<'_>) {
+        if !self.missing().is_empty() {
+            return self.verdict(io);
+        }
+        if self.verdict_at.is_none() {
+            self.verdict_at = Some(io.now.after(ALIVE_WITHIN));
+            for (other, member) in &mut self.members {
+                member.alive = *other == rank || member.ready;
+                io.send(member.stream, FromRoot::Ping.encode());
+            }
+        }
+    }
+
+    fn verdict(&mut self, io: &mut Io<'_>) {
+        let missing = self.missing();
+        let silent: Vec<Rank> = self.members.iter().filter(|(_, m)| !m.alive).map(|(r, _)| *r).collect();
+        let (culprits, text) = match (missing.is_empty(), silent.is_empty()) {
+            (false, _) => (missing, self.standing()),
+            (true, false) => {
+                let does = if silent.len() == 1 { "does" } else { "do" };
+                let text = format!("{} {does} not answer; {}", name_ranks(&silent), self.standing());
+                (silent, text)
+            }
+            (true, true) => {
+                let laggards = self.members.iter().filter(|(_, m)| !m.ready).map(|(r, _)| *r).collect();
+                (laggards, self.standing())
+            }
+        };
+        let text = format!("the deadline of initialization has passed: {text}");
+        self.fail(Fault::new(ErrorKind::Timeout, &culprits, text), io);
+    }
+
+    fn fail(&mut self, fault: Fault, io: &mut Io<'_>) {
+        if self.outcome.is_some() {
+            return;
+        }
+        for member in self.members.values().filter(|member| !member.ready) {
+            io.send(member.stream, FromRoot::Failed(fault.clone()).encode());
+        }
+        // Who has not checked in yet stays, and hears the same when it does.
+        for member in self.members.values() {
+            io.close(member.stream);
+            self.visitors.remove(&member.stream);
+        }
+        self.outcome = Some(Outcome::Failed(fault));
+        (self.tell_at, self.verdict_at) = (None, None);
+    }
+
+    fn close_all(&mut self, io: &mut Io<'_>) {
+        self.visitors.keys().for_each(|stream| io.close(*stream));
+        self.visitors.clear();
+        self.lobby.close_all(io);
+        (self.tell_at, self.verdict_at) = (None, None);
+    }
+
+    /// Says to one visitor why it is not let in.
+    fn turn_away(&mut self, stream: StreamId, fault: Fault, io: &mut Io<'_>) {
+        let Some(visitor) = self.visitors.get(&stream) else { return };
+        if self.members.get(&visitor.rank).is_some_and(|member| member.stream == stream) {
+            // It had checked in: the job cannot do without it.
+            return self.fail(fault, io);
+        }
+        self.visitors.remove(&stream);
+        io.send(stream, FromRoot::Failed(fault).encode());
+        io.close(stream);
+    }
+}
+
+impl Machine for Root {
+    fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
+        self.lobby.accepted(stream, from, io);
+    }
+
+    fn connected(&mut self, _: StreamId, _: &mut Io<'_>) {}
+
+    fn bytes(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
+        if !self.lobby.has(stream) {
+            return self.heard(stream, bytes, io);
+        }
+        let (job, comm, key) = (self.job, self.comm, self.key.clone());
+        let lookup = |j: JobId, c: CommId| (j == job && c == comm).then(|| key.clone());
+        if let Some(entered) = self.lobby.bytes(stream, bytes, &lookup, io) {
+            self.entered(entered, io);
+        }
+    }
+
+    fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) {
+        self.lobby.closed(stream);
+        let Some(visitor) = self.visitors.remove(&stream) else { return };
+        let rank = visitor.rank;
+        let member = self.members.get(&rank).filter(|member| member.stream == stream);
+        if member.is_some_and(|member| !member.ready) {
+            let text = format!(
+                "rank {rank} (from {}) went away during initialization: {why}; {}",
+                visitor.from,
+                self.standing()
+            );
+            self.fail(Fault::new(ErrorKind::Peer, &[rank], text), io);
+        }
+    }
+
+    fn turn(&mut self, io: &mut Io<'_>) {
+        self.lobby.turn(io);
+        let late: Vec<StreamId> = self
+            .visitors
+            .iter()
+            .filter(|(_, visitor)| visitor.until.is_some_and(|until| until <= io.now))
+            .map(|(stream, _)| *stream)
+            .collect();
+        for stream in late {
+            let rank = self.visitors[&stream].rank;
+            let fault =
+                Fault::new(ErrorKind::Timeout, &[rank], format!("rank {rank} did not check in in time"));
+            self.turn_away(stream, fault, io);
+        }
+        if self.verdict_at.is_some_and(|at| at <= io.now) {
+            self.verdict(io);
+        }
+        if self.tell_at.is_some_and(|at| at <= io.now) {
+            self.tell_at = Some(io.now.after(TELL_EVERY));
+            let text = self.standing();
+            for member in self.members.values().filter(|member| !member.ready) {
+                io.send(member.stream, FromRoot::Waiting(text.clone()).encode());
+            }
+        }
+    }
+
+    fn wake(&self) -> Option<Ns> {
+        let late = self.visitors.values().filter_map(|visitor| visitor.until).min();
+        [self.lobby.wake(), late, self.tell_at, self.verdict_at].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,346 @@
+//! A small network for tests: machines, streams with latency, and faults, all from one seed. Time is virtual.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::machine::{Action, Io, Machine, StreamId};
+use crate::clock::Ns;
+
+/// A small generator of pseudo-random numbers (splitmix64): a seed is a whole run.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+    pub(crate) fn fill(&mut self, out: &mut [u8]) {
+        out.iter_mut().for_each(|byte| *byte = self.next() as u8);
+    }
+}
+
+/// What the network does to streams.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    /// The longest time a piece is under way.
+    pub(crate) latency: Duration,
+    /// Whether pieces are cut at random places.
+    pub(crate) cuts: bool,
+    /// Of 1000 connections, how many are reset at a random moment.
+    pub(crate) resets: u64,
+    /// When such a reset comes, at most, after the connection began.
+    pub(crate) reset_within: Duration,
+}
+
+impl Weather {
+    pub(crate) const FINE: Self = Self {
+        latency: Duration::from_millis(1),
+        cuts: false,
+        resets: 0,
+        reset_within: Duration::from_millis(1),
+    };
+}
+
+/// A machine in the net, with what it does besides reacting.
+pub(crate) trait Node: Machine {
+    /// Called after every event.
+    fn advance(&mut self, _: &mut Io<'_>) {}
+}
+
+#[derive(Debug)]
+enum Event {
+    Accepted(usize, StreamId, SocketAddr),
+    Connected(usize, StreamId),
+    Bytes(usize, StreamId, Vec<u8>),
+    Closed(usize, StreamId, &'static str),
+    Reset(usize, StreamId),
+    Wake(usize),
+    Kill(usize),
+    Stall(usize),
+}
+
+#[derive(Debug)]
+struct End {
+    peer: Option<(usize, StreamId)>,
+    /// Its node wants to hear no more of it.
+    paused: bool,
+    /// Pieces sent from here arrive in order.
+    last_arrival: Ns,
+}
+
+struct Place<N> {
+    node: N,
+    address: SocketAddr,
+    next_stream: u64,
+    ends: BTreeMap<StreamId, End>,
+    wake_at: Option<Ns>,
+    alive: bool,
+    stalled: bool,
+}
+
+/// The net.
+pub(crate) struct Net<N> {
+    pub(crate) now: Ns,
+    random: Random,
+    weather: Weather,
+    places: Vec<Place<N>>,
+    events: BinaryHeap<Reverse<(Ns, u64, usize)>>,
+    /// Events by place: the heap holds places, since events have no order of their own.
+    bodies: Vec<Option<Event>>,
+    free: Vec<usize>,
+    count: u64,
+    /// Hash of everything delivered: equal for equal seeds.
+    pub(crate) history: u64,
+    /// Pairs of nodes between which a stream was reset.
+    pub(crate) resets: Vec<(usize, usize)>,
+}
+
+impl<N: Node> Net<N> {
+    pub(crate) fn new(seed: u64, weather: Weather) -> Self {
+        Self {
+            now: Ns(1_000_000_000),
+            random: Random(seed),
+            weather,
+            places: Vec::new(),
+            events: BinaryHeap::new(),
+            bodies: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            history: 0,
+            resets: Vec::new(),
+        }
+    }
+
+    /// Adds a node that listens at `address` and begins `after`.
+    pub(crate) fn add(&mut self, node: N, address: SocketAddr, after: Duration) -> usize {
+        self.places.push(Place {
+            node,
+            address,
+            next_stream: 0,
+            ends: BTreeMap::new(),
+            wake_at: None,
+            alive: true,
+            stalled: false,
+        });
+        let at = self.places.len() - 1;
+        self.push(self.now.after(after), Event::Wake(at));
+        at
+    }
+
+    pub(crate) fn node(&self, at: usize) -> &N {
+        &self.places[at].node
+    }
+    /// Streams a node has open.
+    pub(crate) fn open_streams(&self, at: usize) -> usize {
+        self.places[at].ends.len()
+    }
+    /// The node dies: its streams end.
+    pub(crate) fn kill(&mut self, at: usize, after: Duration) {
+        self.push(self.now.after(after), Event::Kill(at));
+    }
+    /// The node does nothing more, but its streams stay.
+    pub(crate) fn stall(&mut self, at: usize, after: Duration) {
+        self.push(self.now.after(after), Event::Stall(at));
+    }
+
+    fn push(&mut self, at: Ns, event: Event) {
+        self.count += 1;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.bodies.push(None);
+            self.bodies.len() - 1
+        });
+        self.bodies[place] = Some(event);
+        self.events.push(Reverse((at, self.count, place)));
+    }
+
+    /// Runs until nothing is left to happen before `until`, or `done` says so.
+    pub(crate) fn run(&mut self, until: Ns, mut done: impl FnMut(&Self) -> bool) {
+        while let Some(Reverse((at, _, body))) = self.events.pop() {
+            if at > until {
+                return;
+            }
+            self.now = at.max(self.now);
+            let event = self.bodies[body].take().expect("each place is in the heap once");
+            self.free.push(body);
+            self.happen(event);
+            if done(self) {
+                return;
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        let (at, told) = match event {
+            Event::Kill(at) => return self.die(at),
+            Event::Stall(at) => {
+                self.places[at].stalled = true;
+                return;
+            }
+            Event::Reset(at, stream) => return self.reset(at, stream),
+            Event::Wake(at) => (at, Told::Nothing),
+            Event::Accepted(at, stream, from) => (at, Told::Accepted(stream, from)),
+            Event::Connected(at, stream) => (at, Told::Connected(stream)),
+            Event::Bytes(at, stream, bytes) => (at, Told::Bytes(stream, bytes)),
+            Event::Closed(at, stream, why) => (at, Told::Closed(stream, why)),
+        };
+        if !self.places[at].alive || self.places[at].stalled {
+            return;
+        }
+        if let Told::Bytes(stream, _) | Told::Connected(stream) | Told::Closed(stream, _) = &told
+            && self.places[at].ends.get(stream).is_none_or(|end| end.paused)
+        {
+            return;
+        }
+        if let Told::Closed(stream, _) = &told {
+            self.places[at].ends.remove(stream);
+        }
+        self.remember(at, &told);
+        let (now, place, random) = (self.now, &mut self.places[at], &mut self.random);
+        let mut actions = Vec::new();
+        let mut io = Io {
+            now,
+            actions: &mut actions,
+            next_stream: &mut place.next_stream,
+            random: &mut |out| random.fill(out),
+        };
+        match told {
+            Told::Nothing => {}
+            Told::Accepted(stream, from) => place.node.accepted(stream, from, &mut io),
+            Told::Connected(stream) => place.node.connected(stream, &mut io),
+            Told::Bytes(stream, bytes) => place.node.bytes(stream, &bytes, &mut io),
+            Told::Closed(stream, why) => place.node.closed(stream, why, &mut io),
+        }
+        place.node.turn(&mut io);
+        place.node.advance(&mut io);
+        for action in actions {
+            self.act(at, action);
+        }
+        let wake = self.places[at].node.wake();
+        if let Some(wake) = wake.filter(|wake| self.places[at].wake_at != Some(*wake) || *wake <= self.now) {
+            self.places[at].wake_at = Some(wake);
+            self.push(wake.max(Ns(self.now.0 + 1)), Event::Wake(at));
+        }
+    }
+
+    fn remember(&mut self, at: usize, told: &Told) {
+        let what = match told {
+            Told::Nothing => 0,
+            Told::Accepted(stream, _) => 1 + stream.0,
+            Told::Connected(stream) => 1_000_000 + stream.0,
+            Told::Bytes(_, bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
+            Told::Closed(stream, _) => 2_000_000 + stream.0,
+        };
+        for word in [at as u64, self.now.0, what] {
+            self.history = Random(self.history ^ word).next();
+        }
+    }
+
+    fn delay(&mut self) -> Duration {
+        Duration::from_nanos(1 + self.random.below(self.weather.latency.as_nanos() as u64))
+    }
+
+    fn act(&mut self, at: usize, action: Action) {
+        match action {
+            Action::Connect(stream, to) => self.connect(at, stream, to),
+            Action::Send(stream, bytes) => self.send(at, stream, bytes),
+            Action::Close(stream) => {
+                let Some(end) = self.places[at].ends.remove(&stream) else { return };
+                if let Some((peer, theirs)) = end.peer {
+                    let arrival = self.now.after(self.delay()).max(end.last_arrival);
+                    self.push(arrival, Event::Closed(peer, theirs, "end of stream"));
+                }
+            }
+            Action::Pause(stream) => {
+                if let Some(end) = self.places[at].ends.get_mut(&stream) {
+                    end.paused = true;
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, at: usize, stream: StreamId, to: SocketAddr) {
+        let arrival = self.now.after(self.delay());
+        let target = self.places.iter().position(|place| place.address == to && place.alive);
+        self.places[at].ends.insert(stream, End { peer: None, paused: false, last_arrival: arrival });
+        let Some(target) = target else {
+            return self.push(arrival, Event::Closed(at, stream, "connection refused"));
+        };
+        let place = &mut self.places[target];
+        let theirs = StreamId(place.next_stream);
+        place.next_stream += 1;
+        place.ends.insert(theirs, End { peer: Some((at, stream)), paused: false, last_arrival: arrival });
+        self.places[at]
+            .ends
+            .insert(stream, End { peer: Some((target, theirs)), paused: false, last_arrival: arrival });
+        let from = self.places[at].address;
+        self.push(arrival, Event::Accepted(target, theirs, from));
+        self.push(arrival, Event::Connected(at, stream));
+        if self.random.chance(self.weather.resets) {
+            let when = self.random.below(self.weather.reset_within.as_nanos() as u64);
+            self.push(arrival.after(Duration::from_nanos(when)), Event::Reset(at, stream));
+        }
+    }
+
+    fn send(&mut self, at: usize, stream: StreamId, mut bytes: Vec<u8>) {
+        loop {
+            let cut = if self.weather.cuts && bytes.len() > 1 && self.random.chance(300) {
+                1 + self.random.below(bytes.len() as u64 - 1) as usize
+            } else {
+                bytes.len()
+            };
+            let rest = bytes.split_off(cut);
+            let delay = self.delay();
+            let now = self.now;
+            let Some(end) = self.places[at].ends.get_mut(&stream) else { return };
+            end.last_arrival = now.after(delay).max(end.last_arrival);
+            let (arrival, peer) = (end.last_arrival, end.peer);
+            if let Some((peer, theirs)) = peer {
+                self.push(arrival, Event::Bytes(peer, theirs, bytes));
+            }
+            if rest.is_empty() {
+                return;
+            }
+            bytes = rest;
+        }
+    }
+
+    fn reset(&mut self, at: usize, stream: StreamId) {
+        let Some(end) = self.places[at].ends.get(&stream) else { return };
+        if let Some((peer, theirs)) = end.peer {
+            self.resets.push((at, peer));
+            self.push(self.now, Event::Closed(at, stream, "connection reset"));
+            self.push(self.now, Event::Closed(peer, theirs, "connection reset"));
+        }
+    }
+
+    fn die(&mut self, at: usize) {
+        self.places[at].alive = false;
+        let ends = std::mem::take(&mut self.places[at].ends);
+        for end in ends.into_values() {
+            if let Some((peer, theirs)) = end.peer {
+                let arrival = self.now.after(self.delay()).max(end.last_arrival);
+                self.push(arrival, Event::Closed(peer, theirs, "end of stream"));
+            }
+        }
+    }
+}
+
+enum Told {
+    Nothing,
+    Accepted(StreamId, SocketAddr),
+    Connected(StreamId),
+    Bytes(StreamId, Vec<u8>),
+    Closed(StreamId, &'static str),
+}

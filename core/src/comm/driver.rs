@@ -1,0 +1,488 @@
+//! Submitting and driving: what a call does between the door and the engine.
+//!
+//! Whoever calls locks the driver, hands the operation to the engine and turns it until the operation has ended: no thread in
+//! between. What comes from outside (a verdict, a link that came up) is flagged in [`Shared`] by the service thread, which
+//! rings this rank's doorbell; the driver looks at the flag whenever it waits.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::clock::{self, Ns};
+use crate::collective::{Descriptor, Request};
+use crate::comm::links::Links;
+use crate::comm::pending::Owned;
+use crate::control::courier::Courier;
+use crate::control::news::{Report, Trouble, Verdict};
+use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
+use crate::error::{At, Error, ErrorKind, Result};
+use crate::memory::{View, ViewMut};
+use crate::plan::{Plan, Shape, Topology, select};
+use crate::recorder::{EventRing, Recorder};
+use crate::transport::LinkFault;
+use crate::transport::shm::wait::{Waited, Waiter};
+use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank};
+
+/// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
+const VERDICT: Duration = Duration::from_millis(200);
+/// How long leaving waits for the farewell to be on its way.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What the service thread may touch of a communicator without its driver's lock.
+pub(crate) struct Shared {
+    /// Something is to be looked at: a verdict, a link that came up.
+    pub(super) flag: AtomicBool,
+    pub(super) verdict: Mutex<Option<Verdict>>,
+    /// Ends a driver's sleep.
+    pub(super) wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Shared {
+    /// Has the driver look.
+    pub(crate) fn call(&self) {
+        self.flag.store(true, Ordering::Release);
+        (self.wake)();
+    }
+    /// Something was decided.
+    pub(crate) fn decided(&self, verdict: &Verdict) {
+        *lock(&self.verdict) = Some(verdict.clone());
+        self.call();
+    }
+}
+
+/// The part of a communicator that drives its engine.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(super) engine: Engine<EventRing>,
+    pub(super) links: Links,
+    pub(super) waiter: Waiter,
+    pub(super) owned: Vec<Owned>,
+    seq: u64,
+    pair_seqs: BTreeMap<(CollKind, Rank), u64>,
+    shapes: Vec<(Shape, u64)>,
+    /// Why no more calls are taken.
+    ended: Option<Error>,
+}
+
+/// One rank of a communicator, as calls, pending operations and the progress thread share it.
+pub(crate) struct Inner {
+    pub(crate) id: CommId,
+    pub(crate) job: JobId,
+    pub(crate) name: String,
+    pub(crate) rank: Rank,
+    pub(crate) nranks: u32,
+    pub(super) topology: Arc<Topology>,
+    pub(super) forced: Option<Algorithm>,
+    pub(super) timeout: Duration,
+    pub(super) driver: Mutex<Driver>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) recorder: Arc<Recorder>,
+    /// Given back, in this order, when the communicator closes.
+    pub(super) attended: Mutex<Option<super::init::Attended>>,
+    pub(super) courier: Mutex<Option<Arc<Courier>>>,
+    pub(super) forks: u32,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Communicator({} {}, rank {} of {})", self.name, self.id, self.rank, self.nranks)
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shared(flag {:?})", self.flag)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic under one of these locks left consistent data: nothing is updated in two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Driver {
+    pub(super) fn new(engine: Engine<EventRing>, links: Links, waiter: Waiter) -> Self {
+        Self {
+            engine,
+            links,
+            waiter,
+            owned: Vec::new(),
+            seq: 0,
+            pair_seqs: BTreeMap::new(),
+            shapes: Vec::new(),
+            ended: None,
+        }
+    }
+}
+
+impl Inner {
+    /// Carries out one request and returns when it has ended.
+    pub(crate) fn call(&self, request: Request, input: View, output: ViewMut) -> Result<()> {
+        self.check(&request)?;
+        let mut driver = lock(&self.driver);
+        let id = self.submit(&mut driver, request, input, output)?;
+        self.drive(&mut driver, &mut |driver| driver.engine.is_done(id))
+    }
+
+    /// Carries out several requests side by side and returns when all have ended.
+    pub(crate) fn call_all(&self, calls: &[(Request, View, ViewMut)]) -> Result<()> {
+        for (request, ..) in calls {
+            self.check(request)?;
+        }
+        let mut driver = lock(&self.driver);
+        let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
+        for &(request, input, output) in calls {
+            ids.push(self.submit(&mut driver, request, input, output)?);
+        }
+        self.drive(&mut driver, &mut |driver| ids.iter().all(|id| driver.engine.is_done(*id)))
+    }
+
+    /// Refuses what cannot be carried out, before anything of it is counted.
+    pub(super) fn check(&self, request: &Request) -> Result<()> {
+        let here = |error: Error| error.in_comm(&self.name, self.rank).in_op(request.kind, 0);
+        request.check(self.nranks).map_err(here)?;
+        if request.kind.is_p2p() && request.root == self.rank {
+            let error = Error::new(ErrorKind::Usage, "a rank does not send to itself")
+                .hint("copy the buffer instead");
+            return Err(here(error));
+        }
+        if self.forks != crate::sys::fds::generation() {
+            let error = Error::new(
+                ErrorKind::Usage,
+                "this process was forked from the one that made the communicator",
+            )
+            .hint("make a communicator of its own in the child, or call from the parent");
+            return Err(here(error));
+        }
+        Ok(())
+    }
+
+    /// Numbers a request, plans it, brings its links up and hands it to the engine.
+    pub(super) fn submit(
+        &self,
+        driver: &mut Driver,
+        request: Request,
+        input: View,
+        output: ViewMut,
+    ) -> Result<OpId> {
+        if let Some(ended) = &driver.ended {
+            let mut error = ended.clone();
+            error.at.op = Some((request.kind, driver.seq + 1));
+            return Err(error);
+        }
+        let shape = select::select(&self.topology, &request, self.forced);
+        let plan = Plan::Generated { request, shape, me: self.rank };
+        let hash = match driver.shapes.iter().find(|(known, _)| *known == shape) {
+            Some((_, hash)) => *hash,
+            None => {
+                let hash = shape.hash(&self.topology);
+                driver.shapes.push((shape, hash));
+                hash
+            }
+        };
+        let (kind, root, seq) = match request.kind {
+            CollKind::Send | CollKind::Recv => {
+                let from = if request.kind == CollKind::Send { self.rank } else { request.root };
+                let seq = driver.pair_seqs.entry((request.kind, request.root)).or_insert(0);
+                *seq += 1;
+                (CollKind::Send, from, *seq)
+            }
+            kind => {
+                driver.seq += 1;
+                (kind, request.root, driver.seq)
+            }
+        };
+        let descriptor = Descriptor {
+            kind,
+            dtype: request.dtype,
+            op: request.op,
+            root,
+            count: request.count,
+            seq,
+            plan: hash,
+        };
+        driver.links.describe(&descriptor);
+        let started = clock::raw();
+        let op = Op::new(request, plan, descriptor, input, output);
+        let id = match driver.engine.submit(op, started) {
+            Ok(id) => id,
+            Err(failure) => return Err(self.end(driver, failure)),
+        };
+        // The operation is visible as called before its links are made: a peer that is not there yet is waited for in the open.
+        let Driver { engine, links, .. } = &mut *driver;
+        let stop =
+            || lock(&self.shared.verdict).as_ref().map(|v| Error::new(v.trouble.kind(), v.text.clone()));
+        if let Err(error) = links.ensure(engine, &shape, &request, (self.timeout, &stop)) {
+            return Err(
+                self.end(driver, Failure { cause: Cause::Told(error), op: None, peer: None, channel: None })
+            );
+        }
+        Ok(id)
+    }
+
+    /// Turns the engine until `done`, or until the communicator ends.
+    pub(super) fn drive(&self, driver: &mut Driver, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
+        // When the present wait outlived its spin.
+        let mut began: Option<Ns> = None;
+        driver.waiter.reset();
+        loop {
+            match driver.engine.turn(&clock::raw) {
+                Progress::Advanced | Progress::Idle => {
+                    if !driver.owned.is_empty() {
+                        driver.settle();
+                    }
+                    if done(driver) {
+                        return Ok(());
+                    }
+                    driver.waiter.reset();
+                    began = None;
+                }
+                Progress::Blocked if self.shared.flag.load(Ordering::Acquire) => self.look(driver),
+                Progress::Blocked => {
+                    let (waited, advanced) = self.wait(driver, began.is_some());
+                    if advanced {
+                        driver.waiter.reset();
+                        began = None;
+                    } else if waited != Waited::Spun {
+                        let now = clock::now();
+                        let since = *began.get_or_insert(now);
+                        driver.engine.note_waits(clock::raw());
+                        if now.since(since) >= self.timeout {
+                            self.time_out(driver);
+                        }
+                    }
+                }
+                Progress::Failed => return Err(self.give_up(driver)),
+            }
+        }
+    }
+
+    /// Spins, yields or sleeps, whichever the waiter finds right; what it did, and whether the engine moved before it slept.
+    fn wait(&self, driver: &mut Driver, is_long: bool) -> (Waited, bool) {
+        let mut interests = Vec::new();
+        // Only a long wait sleeps, and only a sleep needs them.
+        if is_long {
+            driver.engine.interests(&mut interests);
+        }
+        let Driver { engine, waiter, .. } = driver;
+        let flag = &self.shared.flag;
+        let mut advanced = false;
+        let waited = waiter.idle(&interests, &mut || {
+            advanced = engine.turn(&clock::raw) != Progress::Blocked;
+            advanced || flag.load(Ordering::SeqCst)
+        });
+        (waited, advanced)
+    }
+
+    /// Looks at what the service thread flagged.
+    pub(super) fn look(&self, driver: &mut Driver) {
+        self.shared.flag.store(false, Ordering::Release);
+        driver.links.take_arrivals(&mut driver.engine);
+        let verdict = lock(&self.shared.verdict).clone();
+        if let Some(verdict) = verdict {
+            let failure = self.told(driver, &verdict);
+            driver.engine.fail(failure, clock::raw());
+        }
+    }
+
+    /// Gives the communicator up for `failure`: learns or makes the verdict all ranks share, and keeps the error for later calls.
+    fn end(&self, driver: &mut Driver, failure: Failure) -> Error {
+        if let Some(ended) = &driver.ended {
+            return ended.clone();
+        }
+        driver.engine.fail(failure.clone(), clock::raw());
+        let failure = match &failure.cause {
+            Cause::Told(_) => failure,
+            Cause::Link(_) | Cause::Mismatch { .. } => {
+                let report = self.report(driver, &failure);
+                let courier = lock(&self.courier).clone();
+                match courier.and_then(|courier| courier.report(report, VERDICT)) {
+                    Some(verdict) => self.told(driver, &verdict),
+                    None => failure,
+                }
+            }
+        };
+        let error = self.error(driver, &failure);
+        driver.ended = Some(error.clone());
+        driver.owned.retain_mut(|owned| !owned.fail(&error));
+        error
+    }
+
+    /// The engine has failed: what it failed with, as every call from now on will say it.
+    pub(super) fn give_up(&self, driver: &mut Driver) -> Error {
+        match driver.engine.failure().cloned() {
+            Some(failure) => self.end(driver, failure),
+            None => {
+                Error::new(ErrorKind::Aborted, "the communicator has ended").in_comm(&self.name, self.rank)
+            }
+        }
+    }
+
+    /// Ends the communicator here and everywhere: the operation under way has passed its deadline.
+    pub(super) fn time_out(&self, driver: &mut Driver) {
+        let error = self.timed_out(driver);
+        let report = Report {
+            trouble: Trouble::TimedOut,
+            from: self.rank,
+            about: error.at.peer.unwrap_or(self.rank),
+            op: error.at.op,
+            channel: error.at.channel,
+            called: None,
+            text: error.what.clone(),
+        };
+        if let Some(courier) = lock(&self.courier).clone() {
+            courier.report(report, Duration::ZERO);
+        }
+        let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
+        driver.engine.fail(Failure { cause: Cause::Told(error), op, peer, channel }, clock::raw());
+    }
+
+    fn report(&self, driver: &Driver, failure: &Failure) -> Report {
+        let (trouble, text) = match &failure.cause {
+            Cause::Link(LinkFault::Gone) => (Trouble::LinkFailed, "its link ended".to_string()),
+            Cause::Link(fault) => (Trouble::LinkFailed, fault.to_string()),
+            Cause::Mismatch { .. } => (Trouble::Mismatch, "ranks called different things:".to_string()),
+            Cause::Told(error) => (Trouble::Aborted, error.what.clone()),
+        };
+        Report {
+            trouble,
+            from: self.rank,
+            about: failure.peer.unwrap_or(self.rank),
+            op: failure.op,
+            channel: failure.channel,
+            called: driver.links.described(),
+            text,
+        }
+    }
+
+    /// A verdict, as this rank's failure: where it stood, and whom it is about.
+    fn told(&self, driver: &Driver, verdict: &Verdict) -> Failure {
+        let hint = match verdict.trouble {
+            Trouble::Died => driver.links.where_is(verdict.about),
+            Trouble::Mismatch => "make all ranks call the same, in the same order".into(),
+            Trouble::Aborted | Trouble::TimedOut | Trouble::LinkFailed => String::new(),
+        };
+        let op = driver.engine.under_way().or_else(|| driver.engine.failure().and_then(|f| f.op));
+        let waits = driver.engine.waits();
+        let awaited = waits.iter().find(|wait| wait.peer == verdict.about).or(waits.first());
+        let channel = awaited.map_or(ChannelId(0), |wait| wait.channel);
+        let mut error =
+            Error::new(verdict.trouble.kind(), verdict.text.clone()).hint(hint).with_peer(verdict.about);
+        error.at.op = op;
+        error.at.channel = Some(channel);
+        Failure { cause: Cause::Told(error), op, peer: Some(verdict.about), channel: Some(channel) }
+    }
+
+    fn error(&self, driver: &Driver, failure: &Failure) -> Error {
+        let at = At {
+            comm: Some(self.name.clone()),
+            rank: Some(self.rank),
+            op: failure.op,
+            peer: failure.peer,
+            channel: failure.channel,
+        };
+        match &failure.cause {
+            Cause::Told(error) => {
+                let mut error = error.clone();
+                error.at = At {
+                    op: error.at.op.or(at.op),
+                    peer: error.at.peer.or(at.peer),
+                    channel: error.at.channel.or(at.channel),
+                    ..at
+                };
+                error
+            }
+            Cause::Link(fault) => {
+                let mut error = Error::new(failure.kind(), fault.to_string())
+                    .hint(failure.peer.map_or_else(String::new, |peer| driver.links.where_is(peer)));
+                error.at = at;
+                error
+            }
+            Cause::Mismatch { .. } => {
+                let mut error = Error::new(ErrorKind::Mismatch, "the peer called something else")
+                    .hint("make all ranks call the same, in the same order");
+                error.at = at;
+                error
+            }
+        }
+    }
+
+    fn timed_out(&self, driver: &Driver) -> Error {
+        let op = driver.engine.under_way();
+        let waits = driver.engine.waits();
+        let whom: Vec<String> = waits
+            .iter()
+            .map(|wait| format!("rank {} on channel {} ({})", wait.peer, wait.channel, wait.reason))
+            .collect();
+        let what = format!("no progress for {:?}: waits for {}", self.timeout, whom.join(", "));
+        let pid = std::process::id();
+        let mut error =
+            Error::new(ErrorKind::Timeout, what).hint(format!("look with: ccl-inspect snapshot {pid}"));
+        error.at.op = op;
+        error.at.peer = waits.first().map(|wait| wait.peer);
+        error.at.channel = waits.first().map(|wait| wait.channel);
+        error
+    }
+
+    pub(crate) fn tag(&self, text: &str) {
+        lock(&self.driver).engine.row().tag(text);
+    }
+
+    pub(crate) fn recorder_path(&self) -> Option<PathBuf> {
+        self.recorder.path().map(std::path::Path::to_path_buf)
+    }
+
+    pub(crate) fn abort(&self, reason: &str) {
+        let text = format!("rank {} aborted: {reason}", self.rank);
+        let error = Error::new(ErrorKind::Aborted, text).with_peer(self.rank);
+        let report = Report {
+            trouble: Trouble::Aborted,
+            from: self.rank,
+            about: self.rank,
+            op: None,
+            channel: None,
+            called: None,
+            text: error.what.clone(),
+        };
+        // Through the service thread, so that a caller blocked in this communicator is ended too.
+        let courier = lock(&self.courier).clone();
+        let verdict = courier.and_then(|courier| courier.report(report, VERDICT));
+        let verdict = verdict.unwrap_or(Verdict {
+            trouble: Trouble::Aborted,
+            by: self.rank,
+            about: self.rank,
+            text: error.what,
+        });
+        self.shared.decided(&verdict);
+        let mut driver = lock(&self.driver);
+        self.look(&mut driver);
+        if let Some(failure) = driver.engine.failure().cloned() {
+            self.end(&mut driver, failure);
+        }
+    }
+
+    pub(crate) fn finish(&self) -> Result<()> {
+        let result = {
+            let mut driver = lock(&self.driver);
+            match driver.ended.clone() {
+                Some(error) => Err(error),
+                None => self.drive(&mut driver, &mut |driver| driver.engine.under_way().is_none()),
+            }
+        };
+        if result.is_ok() {
+            if let Some(courier) = lock(&self.courier).take() {
+                courier.leave(FAREWELL);
+            }
+        }
+        self.close();
+        result
+    }
+
+    /// Gives everything back: tasks, descriptors, memory. Idempotent.
+    pub(crate) fn close(&self) {
+        drop(lock(&self.courier).take());
+        drop(lock(&self.attended).take());
+    }
+}

@@ -1,0 +1,342 @@
+//! Making a communicator: rendezvous, bootstrap, this rank's memory and listeners, its peers, the ring's news.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, Weak};
+
+use serde::{Deserialize, Serialize};
+
+use crate::bootstrap::driver::{Bootstrap, RingStreams};
+use crate::bootstrap::host::Identity as Process;
+use crate::bootstrap::id::UniqueId;
+use crate::bootstrap::interfaces;
+use crate::bootstrap::rendezvous;
+use crate::clock::{self, Ns};
+use crate::comm::Config;
+use crate::comm::driver::{Driver, Inner, Shared, lock};
+use crate::comm::links::{Links, Peer, Reach};
+use crate::config::{Key, Settings};
+use crate::control::attendance::Attendance;
+use crate::control::courier::{Courier, Watched};
+use crate::control::news::News;
+use crate::control::service::Service;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::Topology;
+use crate::recorder::{self, CommInfo, CommRow};
+use crate::sys;
+use crate::transport::shm::connect::{Listener as MemoryListener, LocalPeer, PeerMemory, Terms};
+use crate::transport::shm::local;
+use crate::transport::shm::memory::{Identity, Layout, RankMemory};
+use crate::transport::shm::wait::Waiter;
+use crate::transport::socket::listen::{Inbox, Listener as DataListener, Scope};
+use crate::types::{Algorithm, JobId, Phase, Rank};
+
+/// What a communicator keeps running beside itself. Dropped, all of it ends.
+pub(crate) struct Attended {
+    _data: Option<DataListener>,
+    _attendance: Arc<Attendance>,
+}
+
+/// What each rank tells all others about itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Card {
+    process: Vec<u8>,
+    /// Where its data listener is.
+    data: SocketAddr,
+    /// Where its memory listener is in the file system.
+    local: Option<PathBuf>,
+    recorder: String,
+    control: String,
+}
+
+/// Joins the job the environment describes.
+pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
+    let settings = settings_of(&config)?;
+    let met = rendezvous::from_environment(&settings)?;
+    let inner = join(&met.id, met.rank.0, met.nranks, config)?;
+    drop(met);
+    Ok(inner)
+}
+
+fn settings_of(config: &Config) -> Result<Settings> {
+    match &config.settings {
+        Some(settings) => Ok(settings.clone()),
+        None => Settings::of_process(),
+    }
+}
+
+/// Joins as `rank` of `nranks` around `id`.
+pub(super) fn join(id: &UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Arc<Inner>> {
+    let settings = settings_of(&config)?;
+    let name = if config.name.is_empty() { "world".to_string() } else { config.name };
+    make(id, Rank(rank), nranks, &name, settings).map_err(|error| error.in_comm(name, Rank(rank)))
+}
+
+fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) -> Result<Arc<Inner>> {
+    if rank.0 >= nranks {
+        return Err(Error::new(ErrorKind::Usage, format!("rank {rank} is not one of {nranks} ranks"))
+            .hint("ranks count from 0"));
+    }
+    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
+    let attendance = Attendance::of_process(&settings)?;
+    let recorder = attendance.recorder();
+    // The row is there before the bootstrap is: who hangs in it can be seen to.
+    let info = CommInfo { id: id.comm(), job: id.job(), name, rank, nranks, world: rank };
+    let mut row = recorder.comm(info);
+    row.phase_began(Phase::CheckIn, clock::raw());
+    let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
+    let mut bootstrap = Bootstrap::join(id, rank, nranks, &[], &settings, deadline)?;
+    let (job, comm) = (bootstrap.job(), id.comm());
+    row.set_identity(comm, job);
+
+    let channels = settings.number(Key::Channels) as u16;
+    let identity = Identity { comm, rank };
+    let memory = RankMemory::shared(identity, Layout::new(nranks, channels)?, true)?;
+    let shared = Arc::new(Shared {
+        flag: AtomicBool::new(false),
+        verdict: Mutex::new(None),
+        wake: Box::new({
+            let memory = Arc::clone(&memory);
+            move || memory.wake_if_asleep()
+        }),
+    });
+    let inbox = Inbox::default();
+    let scope = Scope { job, key: id.key.clone(), comm, rank, nranks, channels };
+    let data =
+        DataListener::open(SocketAddr::new(interface.ip, 0), scope, Arc::clone(&inbox), wake_by(&shared))?;
+    let beside = recorder.beside("link");
+    let terms = Terms { job, key: id.key.clone(), memory: Arc::clone(&memory) };
+    let door = MemoryListener::open(terms, beside.as_deref().and_then(Path::parent))?;
+    local::enter(job, &memory);
+
+    let card = Card {
+        process: Process::own(&settings).encode(),
+        data: data.address(),
+        local: door.path().map(PathBuf::from),
+        recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
+        control: attendance.control().map(|p| p.display().to_string()).unwrap_or_default(),
+    };
+    let (cards, processes) = exchange(&mut bootstrap, &card)?;
+    tell_peers(&row, &cards, &processes);
+
+    row.phase_began(Phase::Connect, clock::raw());
+    let began = clock::now();
+    let (peers, watched) = meet(
+        &Meeting { settings: &settings, identity, job, door: &door, cards: &cards, processes: &processes },
+        deadline,
+    )?;
+    row.phase(Phase::Connect, Ns(clock::now().0 - began.0));
+    row.phase_began(Phase::Barrier, clock::raw());
+    let began = clock::now();
+    bootstrap.barrier()?;
+    row.phase(Phase::Barrier, Ns(clock::now().0 - began.0));
+    drop(door);
+    for (phase, duration) in bootstrap.phases() {
+        row.phase(*phase, Ns(duration.as_nanos() as u64));
+    }
+    let RingStreams { next, prev } = bootstrap.into_ring()?;
+
+    let topology = Arc::new(Topology::new(&hosts(&processes, &settings), channels));
+    let own_host = processes[rank.index()].host;
+    let local = processes.iter().filter(|process| process.host == own_host).count();
+    let crowded = local > sys::process::allowed_cpus();
+    let links = Links {
+        me: rank,
+        job,
+        comm,
+        key: id.key.clone(),
+        memory: Arc::clone(&memory),
+        next: topology.after(rank, 1),
+        previous: topology.before(rank),
+        peers,
+        channels,
+        streams: settings.number(Key::Streams) as u32,
+        arrivals: inbox,
+        bind: Some(SocketAddr::new(data.address().ip(), 0)),
+        has_ring: false,
+        has_wide: false,
+        pairs: std::collections::BTreeSet::new(),
+        described: None,
+    };
+    let events = row.ring();
+    let engine = Engine::new(rank, Arc::clone(&topology), row, events);
+    let told = Arc::clone(&shared);
+    let bootstrap_next = Rank((rank.0 + 1) % nranks);
+    let bootstrap_previous = Rank((rank.0 + nranks - 1) % nranks);
+    let news = News::new(rank, bootstrap_next, bootstrap_previous, nranks);
+    let courier = Courier::start(
+        &Service::get()?,
+        news,
+        [next, prev],
+        watched,
+        Box::new(move |verdict| told.decided(verdict)),
+    )?;
+    let inner = Arc::new(Inner {
+        id: comm,
+        job,
+        name: name.to_string(),
+        rank,
+        nranks,
+        forced: forced(&settings),
+        timeout: settings.duration(Key::Timeout),
+        topology,
+        driver: Mutex::new(Driver::new(engine, links, Waiter::new(memory, crowded))),
+        shared,
+        recorder,
+        attended: Mutex::new(Some(Attended { _data: Some(data), _attendance: attendance })),
+        courier: Mutex::new(Some(Arc::new(courier))),
+        forks: sys::fds::generation(),
+    });
+    if rank == Rank(0) {
+        announce(&inner, &settings);
+    }
+    Ok(inner)
+}
+
+fn wake_by(shared: &Arc<Shared>) -> Arc<dyn Fn() + Send + Sync> {
+    // Weak: the listener must not keep alive what keeps it.
+    let shared: Weak<Shared> = Arc::downgrade(shared);
+    Arc::new(move || {
+        if let Some(shared) = shared.upgrade() {
+            shared.call();
+        }
+    })
+}
+
+/// Gives every rank everybody's card, and where everybody runs.
+fn exchange(bootstrap: &mut Bootstrap, card: &Card) -> Result<(Vec<Card>, Vec<Process>)> {
+    let own = serde_json::to_vec(card)
+        .map_err(|e| Error::new(ErrorKind::System, format!("writing a card: {e}")))?;
+    let (mut cards, mut processes) = (Vec::new(), Vec::new());
+    for (rank, bytes) in bootstrap.all_gather(&own)?.into_iter().enumerate() {
+        let card: Option<Card> = serde_json::from_slice(&bytes).ok();
+        let read = card.and_then(|card| Some((Process::decode(&card.process)?.0, card)));
+        let Some((process, card)) = read else {
+            let what = format!("what rank {rank} tells about itself cannot be read");
+            let hint = "run the same version of ccl on all ranks";
+            return Err(Error::new(ErrorKind::Mismatch, what).with_peer(Rank(rank as u32)).hint(hint));
+        };
+        cards.push(card);
+        processes.push(process);
+    }
+    Ok((cards, processes))
+}
+
+fn tell_peers(row: &CommRow, cards: &[Card], processes: &[Process]) {
+    let known = cards.iter().zip(processes).enumerate();
+    let peers: Vec<recorder::Peer<'_>> = known
+        .map(|(rank, (card, process))| recorder::Peer {
+            rank: Rank(rank as u32),
+            world: Rank(rank as u32),
+            host: &process.host_name,
+            pid: process.pid,
+            recorder: &card.recorder,
+            control: &card.control,
+        })
+        .collect();
+    row.peers(&peers);
+}
+
+struct Meeting<'a> {
+    settings: &'a Settings,
+    identity: Identity,
+    job: JobId,
+    door: &'a MemoryListener,
+    cards: &'a [Card],
+    processes: &'a [Process],
+}
+
+/// Decides how each peer is reached, and meets those of this host.
+fn meet(meeting: &Meeting<'_>, deadline: Ns) -> Result<(Vec<Peer>, Vec<Watched>)> {
+    let Meeting { settings, identity, job, door, cards, processes } = meeting;
+    let rank = identity.rank;
+    let own = &processes[rank.index()];
+    let forced = settings.text(Key::Transport);
+    let mut reaches: Vec<Option<Reach>> = Vec::with_capacity(cards.len());
+    let mut others: Vec<LocalPeer> = Vec::new();
+    for (at, (card, process)) in cards.iter().zip(*processes).enumerate() {
+        let peer = Rank(at as u32);
+        let is_local = process.host == own.host && forced != "socket";
+        let is_here = is_local && process.process == own.process && forced != "shm";
+        let unreachable = |why: &str| {
+            Error::new(ErrorKind::Unavailable, format!("CCL_TRANSPORT={forced} does not reach it: {why}"))
+                .with_peer(peer)
+                .hint("leave CCL_TRANSPORT unset to use what reaches each peer")
+        };
+        reaches.push(if peer == rank {
+            Some(Reach::Myself)
+        } else if is_here {
+            let memory = local::find(*job, Identity { comm: identity.comm, rank: peer });
+            Some(Reach::Memory(memory.ok_or_else(|| unreachable("it has left this process"))?))
+        } else if is_local && forced != "direct" {
+            others.push(LocalPeer { rank: peer, path: card.local.clone() });
+            None
+        } else if forced.is_empty() || forced == "socket" {
+            Some(Reach::Network(card.data))
+        } else {
+            return Err(unreachable(if is_local {
+                "it is another process"
+            } else {
+                "it is on another host"
+            }));
+        });
+    }
+    let mut watched = Vec::with_capacity(others.len());
+    for (met, peer) in door.connect(&others, deadline).into_iter().zip(&others) {
+        match met {
+            Ok(met) => {
+                reaches[peer.rank.index()] = Some(Reach::Memory(Arc::clone(&met.memory)));
+                let has_lock = processes[peer.rank.index()].process != own.process;
+                watched.push(Watched { rank: peer.rank, peer: met, has_lock });
+            }
+            Err(error) => return Err(error.with_peer(peer.rank)),
+        }
+    }
+    let known = cards.iter().zip(*processes);
+    let peers = reaches.into_iter().zip(known).map(|(reach, (card, process))| Peer {
+        reach: reach.unwrap_or(Reach::Network(card.data)),
+        host: process.host_name.clone(),
+        pid: process.pid,
+    });
+    Ok((peers.collect(), watched))
+}
+
+/// The host of each rank, as the topology is to see it: where sockets are forced, everyone has its own.
+fn hosts(processes: &[Process], settings: &Settings) -> Vec<u64> {
+    let is_apart = settings.text(Key::Transport) == "socket";
+    processes
+        .iter()
+        .enumerate()
+        .map(|(at, process)| if is_apart { at as u64 } else { process.host })
+        .collect()
+}
+
+fn forced(settings: &Settings) -> Option<Algorithm> {
+    match settings.text(Key::Algorithm) {
+        "ring" | "Ring" => Some(Algorithm::Ring),
+        "direct" => Some(Algorithm::Direct),
+        _ => None,
+    }
+}
+
+/// The line each job prints once: what runs, how ranks reach each other, and how to look at it.
+#[expect(clippy::print_stderr, reason = "the line a user finds the inspector by")]
+fn announce(inner: &Inner, settings: &Settings) {
+    if settings.text(Key::Log) == "NONE" {
+        return;
+    }
+    let transports = lock(&inner.driver).links.transports();
+    let recorder = inner.recorder_path().map_or_else(|| "none".into(), |path| path.display().to_string());
+    let changed = settings.changed();
+    let settings = if changed.is_empty() { String::new() } else { format!(", settings {changed}") };
+    eprintln!(
+        "ccl {}: job {} comm {} has {} ranks, transports {transports}, recorder {recorder}{settings}; attach with: ccl-inspect snapshot {}",
+        env!("CARGO_PKG_VERSION"),
+        inner.job,
+        inner.name,
+        inner.nranks,
+        std::process::id(),
+    );
+}

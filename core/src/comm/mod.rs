@@ -1,0 +1,351 @@
+//! The door: making a communicator, calling it, leaving it.
+//!
+//! A [`Communicator`] is one rank of a group. Its calls take slices and block until done, or take a
+//! [`Region`] and give a [`Pending`] back. All ranks make the same collective calls in the same order; a rank that
+//! calls something else is found out before any output changes, and named.
+//!
+//! | part | what it holds |
+//! |---|---|
+//! | `mod` | the calls |
+//! | `init` | making: rendezvous, bootstrap, memory, listeners, peers |
+//! | `links` | which links a request needs, and bringing them up |
+//! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
+//! | `pending` | calls that own their buffers, and the progress thread |
+
+mod driver;
+mod init;
+mod links;
+mod pending;
+
+use std::sync::Arc;
+
+use crate::collective::Request;
+use crate::config::Settings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Element, Region, View, ViewMut, view_of, view_of_mut};
+use crate::types::{CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
+
+pub(crate) use driver::Inner;
+pub use pending::Pending;
+
+/// What one communicator wants otherwise than the process.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Its name in messages, the recorder and the inspector; empty: `world`.
+    pub name: String,
+    /// Settings that override those of the process.
+    pub settings: Option<Settings>,
+}
+
+/// One rank of a group of ranks.
+///
+/// Leave with [`finish`](Self::finish). Dropping it without that aborts the communicator: ranks that still need this one get an
+/// error that says so.
+#[derive(Debug)]
+pub struct Communicator {
+    inner: Arc<Inner>,
+    finished: bool,
+}
+
+impl Communicator {
+    /// Joins the job the environment describes: torchrun's variables, `CCL_COMM_ID` or `CCL_RENDEZVOUS_FILE` with `RANK` and
+    /// `WORLD_SIZE`. Without any of these: a job of one rank.
+    ///
+    /// # Errors
+    /// `Usage` for settings that make no sense, `Timeout` naming the ranks that did not come, `Unavailable` where no transport reaches
+    /// a peer.
+    pub fn from_env() -> Result<Self> {
+        Self::from_env_with(Config::default())
+    }
+
+    /// Like [`from_env`](Self::from_env), with a name or settings of its own.
+    ///
+    /// # Errors
+    /// As `from_env`.
+    pub fn from_env_with(config: Config) -> Result<Self> {
+        init::from_env(config).map(|inner| Self { inner, finished: false })
+    }
+
+    /// Joins as `rank` of `nranks` around a unique id that one of them made
+    /// ([`UniqueId::create`](crate::bootstrap::id::UniqueId::create)).
+    ///
+    /// # Errors
+    /// As `from_env`.
+    pub fn init(id: &crate::bootstrap::id::UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Self> {
+        init::join(id, rank, nranks, config).map(|inner| Self { inner, finished: false })
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.inner.rank
+    }
+    /// The number of ranks.
+    #[must_use]
+    pub fn nranks(&self) -> u32 {
+        self.inner.nranks
+    }
+    /// The communicator's id: equal on all its ranks.
+    #[must_use]
+    pub fn id(&self) -> CommId {
+        self.inner.id
+    }
+    /// The public id of the job.
+    #[must_use]
+    pub fn job(&self) -> JobId {
+        self.inner.job
+    }
+    /// The communicator's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+    /// Where the recorder's file lies, if it lies in one.
+    #[must_use]
+    pub fn recorder_path(&self) -> Option<std::path::PathBuf> {
+        self.inner.recorder_path()
+    }
+
+    /// Shows `text` beside the operations that follow, wherever they are shown. 63 bytes are kept.
+    pub fn tag(&self, text: &str) {
+        self.inner.tag(text);
+    }
+
+    /// Every rank's `output` becomes the reduction of all ranks' `input`.
+    ///
+    /// # Errors
+    /// `Usage` if the lengths differ; else what befell the communicator: it takes no calls after that.
+    pub fn all_reduce<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        let request = request::<T>(CollKind::AllReduce, op, Rank(0), input.len());
+        self.inner.equal("output", output.len(), input.len(), &request)?;
+        self.inner.call(request, view_of(input), view_of_mut(output))
+    }
+
+    /// Every rank's `buffer` becomes the reduction of all ranks' buffers.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_reduce_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
+        let request = request::<T>(CollKind::AllReduce, op, Rank(0), buffer.len());
+        let view = view_of_mut(buffer);
+        self.inner.call(request, view.read(), view)
+    }
+
+    /// Every rank's `output` becomes all ranks' `input`, in rank order. `output` is `nranks` times as long as `input`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
+        let request = request::<T>(CollKind::AllGather, ReduceOp::Sum, Rank(0), input.len());
+        self.inner.equal("output", output.len(), input.len() * self.nranks() as usize, &request)?;
+        self.inner.call(request, view_of(input), view_of_mut(output))
+    }
+
+    /// Like [`all_gather`](Self::all_gather), this rank's part being its block of `buffer`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `buffer` has no equal blocks.
+    pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
+        let block = buffer.len() / self.nranks() as usize;
+        let request = request::<T>(CollKind::AllGather, ReduceOp::Sum, Rank(0), block);
+        self.inner.equal("buffer", buffer.len(), block * self.nranks() as usize, &request)?;
+        let (all, own) = self.blocks(buffer, block);
+        self.inner.call(request, own.read(), all)
+    }
+
+    /// Rank r's `output` becomes block r of the reduction of all ranks' `input`. `input` is `nranks` times as long as `output`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+        let request = request::<T>(CollKind::ReduceScatter, op, Rank(0), output.len());
+        self.inner.equal("input", input.len(), output.len() * self.nranks() as usize, &request)?;
+        self.inner.call(request, view_of(input), view_of_mut(output))
+    }
+
+    /// Like [`reduce_scatter`](Self::reduce_scatter), the result being stored in this rank's block of `buffer`; the other blocks
+    /// are left as they were.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `buffer` has no equal blocks.
+    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
+        let block = buffer.len() / self.nranks() as usize;
+        let request = request::<T>(CollKind::ReduceScatter, op, Rank(0), block);
+        self.inner.equal("buffer", buffer.len(), block * self.nranks() as usize, &request)?;
+        let (all, own) = self.blocks(buffer, block);
+        self.inner.call(request, all.read(), own)
+    }
+
+    /// Every rank's `buffer` becomes that of `root`.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is no rank.
+    pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
+        let request = request::<T>(CollKind::Broadcast, ReduceOp::Sum, root, buffer.len());
+        let view = view_of_mut(buffer);
+        let input = if self.rank() == root { view.read() } else { View::EMPTY };
+        self.inner.call(request, input, view)
+    }
+
+    /// `root`'s `output` becomes the reduction of all ranks' `input`; the others' is not touched and may be empty.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is no rank.
+    pub fn reduce<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
+        let request = request::<T>(CollKind::Reduce, op, root, input.len());
+        if self.rank() != root {
+            return self.inner.call(request, view_of(input), ViewMut::EMPTY);
+        }
+        self.inner.equal("output", output.len(), input.len(), &request)?;
+        self.inner.call(request, view_of(input), view_of_mut(output))
+    }
+
+    /// `root`'s `buffer` becomes the reduction of all ranks' buffers; the others' are left as they were.
+    ///
+    /// # Errors
+    /// As [`reduce`](Self::reduce).
+    pub fn reduce_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
+        let request = request::<T>(CollKind::Reduce, op, root, buffer.len());
+        let view = view_of_mut(buffer);
+        let output = if self.rank() == root { view } else { ViewMut::EMPTY };
+        self.inner.call(request, view.read(), output)
+    }
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// What befell the communicator.
+    pub fn barrier(&self) -> Result<()> {
+        self.inner.call(Request::barrier(), View::EMPTY, ViewMut::EMPTY)
+    }
+
+    /// Sends `buffer` to `peer`, which receives as many elements. Returns when the bytes are in the peer's memory or the kernel, which for
+    /// long messages needs the peer to receive: two ranks that send to each other first use a [`group`](Self::group).
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `peer` is this rank or none.
+    pub fn send<T: Element>(&self, buffer: &[T], peer: Rank) -> Result<()> {
+        let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
+        self.inner.call(request, view_of(buffer), ViewMut::EMPTY)
+    }
+
+    /// Receives `buffer` from `peer`, which sends as many elements.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn recv<T: Element>(&self, buffer: &mut [T], peer: Rank) -> Result<()> {
+        let request = request::<T>(CollKind::Recv, ReduceOp::Sum, peer, buffer.len());
+        self.inner.call(request, View::EMPTY, view_of_mut(buffer))
+    }
+
+    /// Sends and receives that progress together.
+    #[must_use]
+    pub fn group(&self) -> crate::group::Group<'_> {
+        crate::group::Group::new(&self.inner)
+    }
+
+    /// Begins an all-reduce of a buffer that the operation owns until it ends.
+    ///
+    /// # Errors
+    /// What befell the communicator.
+    pub fn all_reduce_async<T: Element>(
+        &self,
+        buffer: impl Into<Region<T>>,
+        op: ReduceOp,
+    ) -> Result<Pending<T>> {
+        let buffer = buffer.into();
+        let request = request::<T>(CollKind::AllReduce, op, Rank(0), buffer.len());
+        pending::begin(&self.inner, request, buffer)
+    }
+
+    /// Begins a broadcast of a buffer that the operation owns until it ends.
+    ///
+    /// # Errors
+    /// What befell the communicator.
+    pub fn broadcast_async<T: Element>(
+        &self,
+        buffer: impl Into<Region<T>>,
+        root: Rank,
+    ) -> Result<Pending<T>> {
+        let buffer = buffer.into();
+        let request = request::<T>(CollKind::Broadcast, ReduceOp::Sum, root, buffer.len());
+        pending::begin(&self.inner, request, buffer)
+    }
+
+    /// Begins to send a buffer that the operation owns until it ends.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_async<T: Element>(&self, buffer: impl Into<Region<T>>, peer: Rank) -> Result<Pending<T>> {
+        let buffer = buffer.into();
+        let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
+        pending::begin(&self.inner, request, buffer)
+    }
+
+    /// Begins to receive into a buffer that the operation owns until it ends.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn recv_async<T: Element>(&self, buffer: impl Into<Region<T>>, peer: Rank) -> Result<Pending<T>> {
+        let buffer = buffer.into();
+        let request = request::<T>(CollKind::Recv, ReduceOp::Sum, peer, buffer.len());
+        pending::begin(&self.inner, request, buffer)
+    }
+
+    /// Ends the communicator everywhere: every rank's call, now or next, fails with `reason`. Bounded; never waits for peers.
+    pub fn abort(&self, reason: &str) {
+        self.inner.abort(reason);
+    }
+
+    /// Leaves: waits for what is under way, says farewell to the others, and gives everything back.
+    ///
+    /// # Errors
+    /// What befell the communicator, if it failed before or in this.
+    pub fn finish(mut self) -> Result<()> {
+        self.finished = true;
+        self.inner.finish()
+    }
+
+    /// The blocks of an in-place buffer: all, and this rank's own.
+    fn blocks<T: Element>(&self, buffer: &mut [T], block: usize) -> (ViewMut, ViewMut) {
+        let bytes = block * T::DTYPE.size();
+        let all = view_of_mut(buffer);
+        (all, all.part(self.rank().index() * bytes, bytes))
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.inner.abort("it dropped the communicator without finish()");
+        }
+        self.inner.close();
+    }
+}
+
+/// The request of a typed call.
+pub(crate) const fn request_of(
+    kind: CollKind,
+    dtype: Datatype,
+    op: ReduceOp,
+    root: Rank,
+    count: usize,
+) -> Request {
+    Request { kind, dtype, op, root, count: count as u64 }
+}
+
+const fn request<T: Element>(kind: CollKind, op: ReduceOp, root: Rank, count: usize) -> Request {
+    request_of(kind, T::DTYPE, op, root, count)
+}
+
+impl Inner {
+    fn equal(&self, what: &str, has: usize, needs: usize, request: &Request) -> Result<()> {
+        if has == needs {
+            return Ok(());
+        }
+        let error =
+            Error::new(ErrorKind::Usage, format!("{what} has {has} elements where {needs} are needed"))
+                .hint("make the lengths fit");
+        Err(error.in_comm(&self.name, self.rank).in_op(request.kind, 0))
+    }
+}

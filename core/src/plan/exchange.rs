@@ -1,0 +1,41 @@
+//! Little data on one host: everyone publishes all it has in a message to all, then everyone reduces everything.
+//!
+//! In rank order, so that all ranks get the same bits. Two steps per message, and as a rule there is one message: this is the
+//! path of the shortest latency. Every reader waits for every writer, so that it is a barrier too, and no output changes
+//! before all announcements were compared.
+
+use super::{Action, Operand, Readers, Shape, Step, Topology};
+use crate::collective::Request;
+use crate::types::{CollKind, Rank};
+
+/// The number of steps.
+#[inline]
+pub(super) fn len(request: &Request, shape: &Shape) -> u64 {
+    let bytes = request.bytes();
+    if bytes <= u64::from(shape.chunk) { 2 } else { 2 * bytes.div_ceil(u64::from(shape.chunk)) }
+}
+
+/// Step `index`: publishing the next chunk, or reducing it.
+#[inline]
+pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Rank, index: u64) -> Step {
+    let at = index / 2 * u64::from(shape.chunk);
+    let len = (request.bytes() - at).min(u64::from(shape.chunk)) as u32;
+    if index.is_multiple_of(2) {
+        let to = Operand::Send { to: Readers::All, at: 0, total: len, last: true };
+        return Step::copy(len, Operand::Input { at }, &[to]);
+    }
+    let barrier = request.kind == CollKind::Barrier;
+    let mut step = Step::nothing();
+    for rank in (0..topology.nranks()).map(Rank) {
+        if rank != me {
+            step.sources.push(Operand::Recv { from: rank, wide: true, at: 0, last: true });
+        } else if !barrier {
+            step.sources.push(Operand::Input { at });
+        }
+    }
+    if !barrier {
+        (step.len, step.action) = (len, Action::Reduce);
+        step.destinations.push(Operand::Output { at });
+    }
+    step
+}

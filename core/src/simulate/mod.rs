@@ -1,0 +1,320 @@
+//! Many ranks in one process: the engine and the plans of production over simulated links.
+//!
+//! A [`Cluster`] holds one engine per rank and one [`Net`]. It turns a rank only when something changed for it, which
+//! rank is drawn from the seed, and jumps in time when nothing can move. The same seed gives the same run, event by event.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::clock::Raw;
+use crate::collective::{Descriptor, Request};
+use crate::engine::{Engine, Failure, Op, OpId, Progress, Wait};
+use crate::event::Subscriber;
+use crate::memory::{Slot, View, ViewMut};
+use crate::plan::{self, Plan, Readers, Shape, Topology};
+use crate::recorder::Recorder;
+use crate::transport::faulty::{self, Fault};
+use crate::transport::sim::{Net, Receiver, Seed, Sender};
+use crate::transport::{RecvLink, SendLink};
+use crate::types::{ChannelId, CollKind, CommId, JobId, Rank};
+
+/// How a run ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Every operation ended well.
+    Finished,
+    /// Nothing can move any more: who waits for what.
+    Stuck(Vec<(Rank, Vec<Wait>)>),
+    /// Some rank failed; the first to do so.
+    Failed(Rank, Failure),
+}
+
+/// A fault on one lane of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaneFault {
+    /// The lane's channel.
+    pub channel: ChannelId,
+    /// Its writer.
+    pub from: Rank,
+    /// The reader to whom the fault happens.
+    pub to: Rank,
+    /// What goes wrong.
+    pub fault: Fault,
+}
+
+/// Buffers of one operation of one rank: they live as long as the cluster.
+#[derive(Debug)]
+struct Buffers {
+    input: Slot,
+    /// The output; in place: the one buffer.
+    output: Slot,
+}
+
+/// Simulated ranks and the network between them.
+#[derive(Debug)]
+pub struct Cluster<S: Subscriber> {
+    topology: Arc<Topology>,
+    net: Net,
+    engines: Vec<Engine<S>>,
+    buffers: Vec<Vec<Buffers>>,
+    seqs: Vec<u64>,
+    pair_seqs: Vec<std::collections::BTreeMap<(CollKind, Rank), u64>>,
+    last: Vec<Option<OpId>>,
+    faults: Vec<LaneFault>,
+    draw: Seed,
+}
+
+impl<S: Subscriber + Default> Cluster<S> {
+    /// Ranks of `topology` whose messages take `delay_ns`, drawn from `seed`.
+    #[must_use]
+    pub fn new(topology: Topology, seed: u64, delay_ns: (u64, u64), faults: &[LaneFault]) -> Self {
+        let topology = Arc::new(topology);
+        let n = topology.nranks();
+        let recorder = Recorder::heap();
+        let engines = (0..n).map(|rank| {
+            let info = crate::recorder::CommInfo {
+                id: CommId(seed),
+                job: JobId(seed),
+                name: "sim",
+                rank: Rank(rank),
+                nranks: n,
+                world: Rank(rank),
+            };
+            Engine::new(Rank(rank), Arc::clone(&topology), recorder.comm(info), S::default())
+        });
+        let mut cluster = Self {
+            net: Net::new(seed, delay_ns),
+            engines: engines.collect(),
+            buffers: (0..n).map(|_| Vec::new()).collect(),
+            seqs: vec![0; n as usize],
+            pair_seqs: vec![std::collections::BTreeMap::new(); n as usize],
+            last: vec![None; n as usize],
+            faults: faults.to_vec(),
+            draw: Seed(seed).part(u64::MAX),
+            topology,
+        };
+        cluster.connect();
+        cluster
+    }
+
+    fn connect(&mut self) {
+        let n = self.topology.nranks();
+        if n < 2 {
+            return;
+        }
+        for from in (0..n).map(Rank) {
+            for channel in 0..self.topology.channels {
+                let to = self.topology.after(from, 1);
+                self.connect_pair(ChannelId(channel), from, to);
+            }
+            if self.topology.one_host {
+                let readers: Vec<Rank> = (0..n).map(Rank).filter(|r| *r != from).collect();
+                let (sender, receivers) =
+                    self.net.lane(0, from, &readers, plan::WIDE_SLOTS, plan::WIDE_SLOT_BYTES);
+                self.engines[from.index()].add_sender(ChannelId(0), Readers::All, SendLink::Sim(sender));
+                for (to, receiver) in readers.into_iter().zip(receivers) {
+                    let link = self.receiving(ChannelId(0), from, to, receiver);
+                    self.engines[to.index()].add_receiver(ChannelId(0), from, true, link);
+                }
+            }
+        }
+    }
+
+    fn connect_pair(&mut self, channel: ChannelId, from: Rank, to: Rank) {
+        if self.engines[from.index()].has_sender(channel, Readers::One(to)) {
+            return;
+        }
+        let (sender, receivers) =
+            self.net.lane(channel.0, from, &[to], plan::PAIR_SLOTS, plan::PAIR_SLOT_BYTES);
+        let link = self.sending(channel, from, to, sender);
+        self.engines[from.index()].add_sender(channel, Readers::One(to), link);
+        for receiver in receivers {
+            let link = self.receiving(channel, from, to, receiver);
+            self.engines[to.index()].add_receiver(channel, from, false, link);
+        }
+    }
+
+    fn fault(&self, channel: ChannelId, from: Rank, to: Rank) -> Option<Fault> {
+        let is_here = |f: &&LaneFault| (f.channel, f.from, f.to) == (channel, from, to);
+        self.faults.iter().find(is_here).map(|f| f.fault)
+    }
+
+    fn sending(&self, channel: ChannelId, from: Rank, to: Rank, sender: Sender) -> SendLink {
+        // A closed link is closed on both sides; every other fault is the reader's to see.
+        match self.fault(channel, from, to) {
+            Some(fault @ Fault::Close { .. }) => {
+                SendLink::Faulty(Box::new(faulty::Sender::new(SendLink::Sim(sender), fault)))
+            }
+            Some(_) | None => SendLink::Sim(sender),
+        }
+    }
+
+    fn receiving(&self, channel: ChannelId, from: Rank, to: Rank, receiver: Receiver) -> RecvLink {
+        let link = RecvLink::Sim(receiver);
+        match self.fault(channel, from, to) {
+            Some(fault) => RecvLink::Faulty(Box::new(faulty::Receiver::new(link, fault))),
+            None => link,
+        }
+    }
+
+    /// Has `rank` call `request` with `input`, by a plan of `shape`. In place where `in_place`.
+    pub fn call(&mut self, rank: Rank, request: Request, shape: Shape, input: &[u8], in_place: bool) {
+        let plan = Plan::Generated { request, shape, me: rank };
+        let hash = shape.hash(&self.topology);
+        self.call_plan(rank, request, plan, hash, input, in_place);
+    }
+
+    /// Has `rank` call `request` with `input`, by `plan`, whose inputs hash to `hash`.
+    pub fn call_plan(
+        &mut self,
+        rank: Rank,
+        request: Request,
+        plan: Plan,
+        hash: u64,
+        input: &[u8],
+        in_place: bool,
+    ) {
+        let sizes = request.sizes(self.topology.nranks(), rank);
+        assert_eq!(input.len() as u64, sizes.input, "input of {request:?} at rank {rank}");
+        let whole = if in_place { sizes.input.max(sizes.output) } else { sizes.output };
+        let mut buffers = Buffers { input: Slot::new(input.len()), output: Slot::new(whole as usize) };
+        let (from, to) = if in_place {
+            buffers.views_in_place(request, rank, input)
+        } else {
+            buffers.input.bytes_mut().copy_from_slice(input);
+            (buffers.input.view(input.len()), buffers.output.view_mut(sizes.output as usize))
+        };
+        let (kind, root, seq) = match request.kind {
+            CollKind::Send | CollKind::Recv => {
+                let (from, to) = match request.kind {
+                    CollKind::Send => (rank, request.root),
+                    _ => (request.root, rank),
+                };
+                self.connect_pair(ChannelId::P2P, from, to);
+                let seq = self.pair_seqs[rank.index()].entry((request.kind, request.root)).or_default();
+                *seq += 1;
+                (CollKind::Send, from, *seq)
+            }
+            kind => {
+                self.seqs[rank.index()] += 1;
+                (kind, request.root, self.seqs[rank.index()])
+            }
+        };
+        let descriptor = Descriptor {
+            kind,
+            dtype: request.dtype,
+            op: request.op,
+            root,
+            count: request.count,
+            seq,
+            plan: hash,
+        };
+        let op = Op::new(request, plan, descriptor, from, to);
+        self.buffers[rank.index()].push(buffers);
+        // An engine that has failed takes nothing more: `run` reports its failure.
+        if let Ok(id) = self.engines[rank.index()].submit(op, Raw(self.net.now().0)) {
+            self.last[rank.index()] = Some(id);
+        }
+        self.net.make_ready(rank);
+    }
+
+    /// Runs until everything has ended or nothing can move.
+    pub fn run(&mut self) -> Outcome {
+        loop {
+            while let Some(rank) = self.net.draw_ready(&mut self.draw) {
+                let engine = &mut self.engines[rank.index()];
+                let net = &self.net;
+                let clock = || Raw(net.now().0);
+                while engine.turn(&clock) == Progress::Advanced {}
+                if let Some(failure) = engine.failure() {
+                    return Outcome::Failed(rank, failure.clone());
+                }
+            }
+            // Links that hold a message back for a number of looks change by being looked at: as long as some wait, look on.
+            if self.net.advance() || self.look_again() {
+                continue;
+            }
+            let stuck: Vec<(Rank, Vec<Wait>)> = self
+                .engines
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| !self.is_done(Rank(*at as u32)))
+                .map(|(at, engine)| (Rank(at as u32), engine.waits().to_vec()))
+                .collect();
+            return if stuck.is_empty() { Outcome::Finished } else { Outcome::Stuck(stuck) };
+        }
+    }
+
+    fn look_again(&mut self) -> bool {
+        let has_hold = self.faults.iter().any(|f| matches!(f.fault, Fault::Hold { .. }));
+        has_hold && {
+            let net = &self.net;
+            let clock = || Raw(net.now().0);
+            let looks = self.faults.iter().map(|f| match f.fault {
+                Fault::Hold { looks, .. } => looks,
+                Fault::Cut { .. } | Fault::Close { .. } | Fault::Corrupt { .. } => 0,
+            });
+            let most = looks.max().unwrap_or(0);
+            let engines = &mut self.engines;
+            (0..=most).any(|_| {
+                engines
+                    .iter_mut()
+                    .fold(false, |any, engine| any | (engine.turn(&clock) == Progress::Advanced))
+            })
+        }
+    }
+
+    /// The output of the `nth` call of `rank`, from 0.
+    #[must_use]
+    pub fn output(&self, rank: Rank, nth: usize) -> &[u8] {
+        self.buffers[rank.index()][nth].output.bytes()
+    }
+
+    /// The engine of a rank.
+    #[must_use]
+    pub fn engine(&self, rank: Rank) -> &Engine<S> {
+        &self.engines[rank.index()]
+    }
+
+    /// Whether nothing is left over: no message unread, none half filled.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.net.unread() == 0 && self.engines.iter().all(Engine::is_clean)
+    }
+
+    /// Whether all that `rank` called has ended.
+    #[must_use]
+    pub fn is_done(&self, rank: Rank) -> bool {
+        self.last[rank.index()].is_none_or(|id| self.engines[rank.index()].is_done(id))
+    }
+
+    /// The virtual time, in nanoseconds since the start.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.net.now().0
+    }
+}
+
+impl Buffers {
+    /// One buffer for input and output, as callers of in-place operations lay it out (the convention of `nccl.h`).
+    fn views_in_place(&mut self, request: Request, me: Rank, input: &[u8]) -> (View, ViewMut) {
+        let block = request.bytes() as usize;
+        let whole = self.output.bytes().len();
+        let own = me.index() * block;
+        let at = if request.kind == CollKind::AllGather { own } else { 0 };
+        self.output.bytes_mut()[at..at + input.len()].copy_from_slice(input);
+        let all = self.output.view_mut(whole);
+        match request.kind {
+            CollKind::AllGather => (all.read().part(own, block), all),
+            CollKind::ReduceScatter => (all.read(), all.part(own, block)),
+            CollKind::AllReduce
+            | CollKind::Broadcast
+            | CollKind::Reduce
+            | CollKind::Barrier
+            | CollKind::Send
+            | CollKind::Recv => (all.read().part(0, input.len()), all),
+        }
+    }
+}

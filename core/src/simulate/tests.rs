@@ -1,0 +1,167 @@
+//! What `plan::verify` says of mutated plans, against what the engine does with them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::*;
+use crate::plan::verify::mutate::{Numbers, mutate};
+use crate::plan::verify::{Fault, Slots, verify};
+use crate::plan::{Step, Verified};
+use crate::types::{Algorithm, Datatype, ReduceOp};
+
+/// Schedules an accepted plan must survive.
+const SCHEDULES: u64 = 50;
+
+struct Case {
+    topology: Topology,
+    request: Request,
+    programs: Vec<Vec<Vec<Step>>>,
+}
+
+/// Element `index` of the input of `rank`: any bits, so that a wrong sum shows.
+fn given(rank: u32, index: u64) -> i64 {
+    Seed(u64::from(rank) << 32 | index).bits() as i64
+}
+
+impl Case {
+    /// A request, its plan, and one step of it dropped, doubled or swapped with another.
+    fn draw(seed: u64) -> Option<Self> {
+        let mut numbers = Numbers(seed);
+        let n = 2 + numbers.below(4);
+        let one_host = numbers.below(2) == 0;
+        let hosts: Vec<u64> = (0..n as u64).map(|rank| if one_host { 0 } else { rank }).collect();
+        let topology = Topology::new(&hosts, 2);
+        let kind = numbers.one_of(&[
+            CollKind::AllReduce,
+            CollKind::AllGather,
+            CollKind::ReduceScatter,
+            CollKind::Broadcast,
+            CollKind::Reduce,
+            CollKind::Barrier,
+        ]);
+        let count = if kind == CollKind::Barrier { 0 } else { numbers.one_of(&[1, 5, 17, 40]) };
+        let root = Rank(numbers.below(n) as u32);
+        let request = Request { kind, dtype: Datatype::I64, op: ReduceOp::Sum, root, count };
+        let algorithm = numbers.one_of(&[Algorithm::Ring, Algorithm::Direct]);
+        if algorithm == Algorithm::Direct && !one_host {
+            return None;
+        }
+        let channels = if algorithm == Algorithm::Ring { 1 + numbers.below(2) as u16 } else { 1 };
+        let shape = Shape { algorithm, channels, chunk: numbers.one_of(&[64, 128]) };
+        let steps = |me| {
+            let plan = Plan::Generated { request, shape, me };
+            let program = |channel| {
+                (0..plan.len(&topology, channel)).map(|i| plan.step(&topology, channel, i)).collect()
+            };
+            (0..plan.channels()).map(program).collect()
+        };
+        let mut programs: Vec<Vec<Vec<Step>>> = (0..n as u32).map(|rank| steps(Rank(rank))).collect();
+        if programs.iter().flatten().all(Vec::is_empty) {
+            return None;
+        }
+        mutate(&mut programs, numbers.next());
+        Some(Self { topology, request, programs })
+    }
+
+    fn call(&self, cluster: &mut Cluster<()>, rank: Rank, in_place: bool) {
+        let elements = self.request.sizes(self.topology.nranks(), rank).input / 8;
+        let input: Vec<u8> = (0..elements).flat_map(|i| given(rank.0, i).to_le_bytes()).collect();
+        let plan = Plan::Given(Arc::new(Verified::unverified(self.programs[rank.index()].clone())));
+        cluster.call_plan(rank, self.request, plan, 1, &input, in_place);
+    }
+
+    /// The reference result of `rank`, element by element.
+    fn wanted(&self, rank: Rank) -> Vec<i64> {
+        let (n, count) = (self.topology.nranks(), self.request.count);
+        let sum = |i: u64| (0..n).fold(0i64, |sum, r| sum.wrapping_add(given(r, i)));
+        let elements = self.request.sizes(n, rank).output / 8;
+        let element = |i: u64| match self.request.kind {
+            CollKind::AllGather => given((i / count) as u32, i % count),
+            CollKind::ReduceScatter => sum(u64::from(rank.0) * count + i),
+            CollKind::Broadcast => given(self.request.root.0, i),
+            _ => sum(i),
+        };
+        (0..elements).map(element).collect()
+    }
+
+    /// Runs the plan; what went wrong, if something did. `late` calls only when nobody else can move.
+    fn run(&self, seed: u64, in_place: bool, late: Option<Rank>) -> Result<(), String> {
+        let n = self.topology.nranks();
+        let mut cluster = Cluster::<()>::new(self.topology.clone(), seed, (0, 5_000), &[]);
+        let ranks = || (0..n).map(Rank).filter(|rank| Some(*rank) != late);
+        for rank in ranks() {
+            self.call(&mut cluster, rank, in_place);
+        }
+        if let Some(late) = late {
+            cluster.run();
+            if self.request.kind == CollKind::Barrier && ranks().any(|rank| cluster.is_done(rank)) {
+                return Err(format!("a rank left the barrier before rank {late} came"));
+            }
+            self.call(&mut cluster, late, in_place);
+        }
+        match cluster.run() {
+            Outcome::Finished => {}
+            other => return Err(format!("{other:?}")),
+        }
+        for rank in (0..n).map(Rank) {
+            let wanted = self.wanted(rank);
+            let block = self.request.bytes() as usize;
+            let own = rank.index() * block;
+            let output = cluster.output(rank, 0);
+            let output = match self.request.kind {
+                CollKind::ReduceScatter if in_place => &output[own..own + block],
+                _ => &output[..wanted.len() * 8],
+            };
+            let found: Vec<i64> =
+                output.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect();
+            if found != wanted {
+                return Err(format!("the output of rank {rank} is wrong"));
+            }
+        }
+        if cluster.is_clean() { Ok(()) } else { Err("messages were left over".into()) }
+    }
+}
+
+#[test]
+fn verify_agrees_with_the_engine_on_mutated_plans() {
+    let (mut accepted, mut rejected) = (0, 0);
+    for seed in 0.. {
+        if accepted + rejected == 10_000 {
+            break;
+        }
+        let Some(case) = Case::draw(seed) else { continue };
+        let run = |seed, in_place, late| {
+            catch_unwind(AssertUnwindSafe(|| case.run(seed, in_place, late)))
+                .unwrap_or_else(|_| Err("the engine refused a step".into()))
+        };
+        match verify(&case.topology, &case.request, &case.programs, Slots::default()) {
+            Ok(_) => {
+                accepted += 1;
+                for schedule in 0..SCHEDULES {
+                    let result = run(schedule, schedule % 2 == 1, None);
+                    assert_eq!(
+                        result,
+                        Ok(()),
+                        "seed {seed}, schedule {schedule}: accepted, {:?}",
+                        case.request
+                    );
+                }
+            }
+            Err(rejection) => {
+                rejected += 1;
+                let late = match rejection.fault {
+                    Fault::Unaware(_, late) => Some(late),
+                    _ => None,
+                };
+                let result = run(seed, rejection.in_place, late);
+                assert!(
+                    result.is_err(),
+                    "seed {seed}: rejected, but it runs: {rejection}\n{:?}",
+                    case.request
+                );
+            }
+        }
+    }
+    println!("{accepted} accepted, each survived {SCHEDULES} schedules; {rejected} rejected, each failed");
+    assert!(accepted > 200 && rejected > 200, "{accepted} accepted, {rejected} rejected");
+}

@@ -1,0 +1,197 @@
+//! Reference results: kind x dtype x op x ranks x size x transport, in place and out of place, with guard elements around
+//! every buffer and data that is a function of rank, index and iteration.
+
+mod common;
+
+use std::fmt::Debug;
+
+use ccl::comm::Communicator;
+use ccl::config::Key;
+use ccl::{Element, Rank, ReduceOp};
+
+/// An element whose reference results are exact: small integers.
+trait Number: Element + PartialEq + Debug {
+    fn from(n: i64) -> Self;
+    fn to(self) -> i64;
+}
+macro_rules! number {
+    ($($t:ty),+) => {$(
+        impl Number for $t {
+            fn from(n: i64) -> Self { n as Self }
+            fn to(self) -> i64 { self as i64 }
+        }
+    )+};
+}
+number!(f32, f64, i32, i64, u8);
+
+const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
+/// Nothing, one, a prime, more than a slot of a pair lane (for 8-byte elements), and more than that, odd.
+const SIZES: [usize; 5] = [0, 1, 97, 4_100, 33_331];
+
+/// The element `index` that `rank` contributes in iteration `round`: 0 to 16, so that nine of them fit in a byte.
+fn given(rank: u32, index: usize, round: u64) -> i64 {
+    ((u64::from(rank) * 31 + index as u64 * 7 + round * 3) % 17) as i64
+}
+
+fn reduced(nranks: u32, index: usize, round: u64, op: ReduceOp) -> i64 {
+    let all = (0..nranks).map(|rank| given(rank, index, round));
+    match op {
+        ReduceOp::Sum => all.sum(),
+        ReduceOp::Min => all.min().unwrap(),
+        ReduceOp::Max => all.max().unwrap(),
+    }
+}
+
+/// A buffer with guard elements around it, of which the calls must not touch one. Its start is not aligned to anything
+/// but the element.
+struct Guarded<T>(Vec<T>);
+
+const GUARD: usize = 5;
+
+impl<T: Number> Guarded<T> {
+    fn new(len: usize, at: impl Fn(usize) -> i64) -> Self {
+        let guard = || (0..GUARD).map(|n| T::from(100 + n as i64));
+        Self(guard().chain((0..len).map(|n| T::from(at(n)))).chain(guard()).collect())
+    }
+    fn all(&mut self) -> &mut [T] {
+        let len = self.0.len();
+        &mut self.0[GUARD..len - GUARD]
+    }
+    fn check(&self, what: &str, at: impl Fn(usize) -> i64) {
+        let len = self.0.len() - 2 * GUARD;
+        for n in 0..GUARD {
+            let guard = T::from(100 + n as i64);
+            assert_eq!((self.0[n], self.0[GUARD + len + n]), (guard, guard), "guard {n} of {what}");
+        }
+        for n in 0..len {
+            assert_eq!(self.0[GUARD + n].to(), at(n), "element {n} of {len} of {what}");
+        }
+    }
+}
+
+fn reductions<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &mut u64) {
+    let (me, n) = (comm.rank().0, comm.nranks());
+    for op in OPS {
+        let what = format!("{} {op} count {count} rank {me} of {n} round {round}", T::DTYPE);
+        let mut input = Guarded::<T>::new(count, |i| given(me, i, round));
+        let mut output = Guarded::<T>::new(count, |_| 99);
+        comm.all_reduce(input.all(), output.all(), op).unwrap();
+        output.check(&format!("all_reduce {what}"), |i| reduced(n, i, round, op));
+        input.check(&format!("input of all_reduce {what}"), |i| given(me, i, round));
+        comm.all_reduce_in_place(input.all(), op).unwrap();
+        input.check(&format!("all_reduce_in_place {what}"), |i| reduced(n, i, round, op));
+
+        let mut input = Guarded::<T>::new(count * n as usize, |i| given(me, i, round));
+        let mut output = Guarded::<T>::new(count, |_| 99);
+        let at = |i: usize| me as usize * count + i;
+        comm.reduce_scatter(input.all(), output.all(), op).unwrap();
+        output.check(&format!("reduce_scatter {what}"), |i| reduced(n, at(i), round, op));
+        comm.reduce_scatter_in_place(input.all(), op).unwrap();
+        input.check(&format!("reduce_scatter_in_place {what}"), |i| {
+            let is_own = (at(0)..at(count)).contains(&i);
+            if is_own { reduced(n, i, round, op) } else { given(me, i, round) }
+        });
+
+        let root = Rank((round % u64::from(n)) as u32);
+        let is_root = comm.rank() == root;
+        let mut input = Guarded::<T>::new(count, |i| given(me, i, round));
+        let mut output = Guarded::<T>::new(count, |_| 99);
+        comm.reduce(input.all(), output.all(), op, root).unwrap();
+        output.check(&format!("reduce {what}"), |i| if is_root { reduced(n, i, round, op) } else { 99 });
+        comm.reduce_in_place(input.all(), op, root).unwrap();
+        input.check(&format!("reduce_in_place {what}"), |i| {
+            if is_root { reduced(n, i, round, op) } else { given(me, i, round) }
+        });
+        *cases += 6;
+    }
+}
+
+fn movements<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &mut u64) {
+    let (me, n) = (comm.rank().0, comm.nranks());
+    let what = format!("{} count {count} rank {me} of {n} round {round}", T::DTYPE);
+    let gathered = |i: usize| given((i / count.max(1)) as u32, i % count.max(1), round);
+    let mut input = Guarded::<T>::new(count, |i| given(me, i, round));
+    let mut output = Guarded::<T>::new(count * n as usize, |_| 99);
+    comm.all_gather(input.all(), output.all()).unwrap();
+    output.check(&format!("all_gather {what}"), gathered);
+    let own = me as usize * count..(me as usize + 1) * count;
+    let mut all = Guarded::<T>::new(count * n as usize, |i| if own.contains(&i) { gathered(i) } else { 98 });
+    comm.all_gather_in_place(all.all()).unwrap();
+    all.check(&format!("all_gather_in_place {what}"), gathered);
+
+    for root in 0..n {
+        let mut buffer = Guarded::<T>::new(count, |i| given(me, i, round));
+        comm.broadcast(buffer.all(), Rank(root)).unwrap();
+        buffer.check(&format!("broadcast from {root} {what}"), |i| given(root, i, round));
+        *cases += 1;
+    }
+    comm.barrier().unwrap();
+
+    // Everyone sends to the next and receives from the previous: a group, or long messages would deadlock.
+    if n > 1 {
+        let (next, previous) = (Rank((me + 1) % n), Rank((me + n - 1) % n));
+        let mut sent = Guarded::<T>::new(count, |i| given(me, i, round));
+        let mut received = Guarded::<T>::new(count, |_| 97);
+        let mut group = comm.group();
+        group.send(sent.all(), next).recv(received.all(), previous);
+        group.run().unwrap();
+        received.check(&format!("send and receive {what}"), |i| given(previous.0, i, round));
+        *cases += 1;
+    }
+    *cases += 3;
+}
+
+fn all<T: Number>(comm: &Communicator, cases: &mut u64) {
+    for (round, count) in SIZES.into_iter().enumerate() {
+        reductions::<T>(comm, count, round as u64, cases);
+        movements::<T>(comm, count, round as u64, cases);
+    }
+}
+
+fn check(transport: &str, algorithm: &str, ranks: impl IntoIterator<Item = u32>) {
+    let mut cases = 0;
+    for n in ranks {
+        let settings = common::settings(&[
+            (Key::Transport, transport),
+            (Key::Algorithm, algorithm),
+            (Key::Observe, "0"),
+        ]);
+        let counted = common::with_ranks(n, &settings, |comm| {
+            let mut cases = 0;
+            all::<f32>(&comm, &mut cases);
+            all::<f64>(&comm, &mut cases);
+            all::<i32>(&comm, &mut cases);
+            all::<i64>(&comm, &mut cases);
+            all::<u8>(&comm, &mut cases);
+            comm.finish().unwrap();
+            cases
+        });
+        cases += counted.iter().sum::<u64>();
+    }
+    println!("reference {transport} {algorithm}: {cases} cases");
+}
+
+#[test]
+fn direct_between_ranks_of_one_process() {
+    check("direct", "", 1..=9);
+}
+
+#[test]
+fn ring_over_pointers() {
+    check("direct", "ring", [2, 3, 5, 8]);
+}
+
+#[test]
+fn direct_over_shared_memory() {
+    check("shm", "", [2, 3, 7]);
+}
+
+#[test]
+fn ring_over_shared_memory() {
+    check("shm", "ring", [2, 5]);
+}
+
+#[test]
+fn ring_over_sockets() {
+    check("socket", "", 2..=9);
+}

@@ -1,0 +1,82 @@
+//! Recorders found as open descriptors of processes: `/proc/PID/fd/N` reaches files of other mount namespaces, files that are
+//! unlinked, and memfds, which have no path at all.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A descriptor that may be a recorder's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Descriptor {
+    /// Whose it is.
+    pub(crate) pid: u32,
+    /// What to open.
+    pub(crate) path: PathBuf,
+    /// What the kernel calls it: a path in the process's own mount namespace, or a memfd's name.
+    pub(crate) link: PathBuf,
+    /// Device and inode.
+    pub(crate) identity: (u64, u64),
+}
+
+/// The candidates among the descriptors of a process.
+///
+/// # Errors
+/// The system's, if they cannot be listed: another user's process, or none.
+pub(crate) fn of(pid: u32) -> std::io::Result<Vec<Descriptor>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        // What is closed while we look was never there.
+        let Ok(entry) = entry else { continue };
+        let path = entry.path();
+        let Ok(link) = std::fs::read_link(&path) else { continue };
+        if !may_be_recorder(&link) {
+            continue;
+        }
+        if let Ok(identity) = identity(&path) {
+            found.push(Descriptor { pid, path, link, identity });
+        }
+    }
+    Ok(found)
+}
+
+/// Device and inode of a file.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
+fn may_be_recorder(link: &Path) -> bool {
+    let link = link.as_os_str().as_encoded_bytes();
+    let name = link.strip_suffix(b" (deleted)").unwrap_or(link);
+    name.ends_with(b".rec") || name.starts_with(b"/memfd:ccl")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn files_unlinked_ones_and_memfds_are_found_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = File::create(folder.path().join("1.rec")).unwrap();
+        let unlinked = File::create(folder.path().join("2.rec")).unwrap();
+        std::fs::remove_file(folder.path().join("2.rec")).unwrap();
+        let other = File::create(folder.path().join("1.log")).unwrap();
+        let memfd = rustix::fs::memfd_create("ccl-recorder", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let found = of(std::process::id()).unwrap();
+        let seen = |fd: i32| found.iter().any(|d| d.path.ends_with(fd.to_string()));
+        assert!(seen(kept.as_raw_fd()) && seen(unlinked.as_raw_fd()) && seen(memfd.as_raw_fd()));
+        assert!(!seen(other.as_raw_fd()));
+        let named = identity(&folder.path().join("1.rec")).unwrap();
+        assert_eq!(found.iter().filter(|d| d.identity == named).count(), 1);
+    }
+
+    #[test]
+    fn no_process_is_an_error() {
+        assert!(of(u32::MAX).is_err());
+    }
+}

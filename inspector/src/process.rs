@@ -1,0 +1,53 @@
+//! What /proc says of a process.
+
+use std::path::Path;
+
+/// One line of /proc/PID/stat, as far as anybody here reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stat {
+    /// The state's letter: R running, S and D asleep, T and t stopped, Z and X dead.
+    pub(crate) state: char,
+    /// The parent.
+    pub(crate) parent: u32,
+    /// When it was started, in clock ticks since boot: with the pid, a name that is not used twice.
+    pub(crate) start: u64,
+}
+
+/// The stat line of a process; `None` if there is none.
+pub(crate) fn stat(pid: u32) -> Option<Stat> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Every process this one can see.
+pub(crate) fn all() -> Vec<u32> {
+    let entries = std::fs::read_dir(Path::new("/proc")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn parse(line: &str) -> Option<Stat> {
+    // The name stands in parentheses and may hold any character, parentheses too.
+    let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    Some(Stat { state, parent, start: fields.nth(17)?.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_confuse() {
+        let line = "71 (a) R 1 (b) T 9 71 71 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1 1";
+        assert_eq!(parse(line), Some(Stat { state: 'T', parent: 9, start: 12345 }));
+        assert_eq!(parse("71 (a"), None);
+    }
+
+    #[test]
+    fn this_process_runs_and_is_listed() {
+        let own = std::process::id();
+        assert!(matches!(stat(own).unwrap().state, 'R' | 'S'));
+        assert!(all().contains(&own));
+        assert_eq!(stat(u32::MAX), None);
+    }
+}

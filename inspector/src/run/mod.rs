@@ -1,0 +1,225 @@
+//! `ccl-inspect run`: starts the ranks of a job on this machine, as torchrun would, and leaves nothing behind.
+
+mod environment;
+pub(crate) mod helper;
+mod hosts;
+mod output;
+mod program;
+mod ranks;
+mod sweep;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use environment::Job;
+use hosts::Hosts;
+use output::Sink;
+use rustix::process::Signal;
+use tokio::signal::unix::{Signal as Arrival, SignalKind, signal};
+
+use self::ranks::Ranks;
+use crate::exit;
+
+/// How long output may still arrive once every process that could write it is gone.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Start the ranks of a job here, with torchrun's environment
+///
+/// Every line of output is labelled with its rank. When one rank fails, the others are ended. The exit status is
+/// the highest among the ranks that ended by themselves; a signal counts as 128 + its number.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Run {
+    /// How many ranks
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: u32,
+    /// Emulate this many hosts, by network namespaces where they are allowed, and divide the ranks among them
+    #[arg(long, value_name = "H", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    hosts: Option<u32>,
+    /// Seconds between asking a rank to end (SIGTERM) and ending it (SIGKILL)
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    grace: Duration,
+    /// Digits of a label; default: those of the highest rank
+    #[arg(long, value_name = "DIGITS", value_parser = clap::value_parser!(u8).range(0..=20))]
+    label_width: Option<u8>,
+    /// The program and its arguments; looked up on the PATH, then beside ccl-inspect
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|e| e.to_string())?;
+    if !(0.0..=86_400.0).contains(&seconds) {
+        return Err("from 0 to 86400".to_string());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+impl Run {
+    /// Runs the job to its end; gives the exit status.
+    ///
+    /// # Errors
+    /// The exit status and what kept the job from starting.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let nhosts = self.hosts.unwrap_or(1);
+        if nhosts > self.ranks {
+            return Err((
+                exit::USAGE,
+                format!("{nhosts} hosts cannot share {} ranks: each needs one", self.ranks),
+            ));
+        }
+        let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(PathBuf::from));
+        let path = ccl::config::environment("PATH").unwrap_or_default();
+        let Some(program) = program::find(&self.command[0], &path, beside.as_deref()) else {
+            let name = self.command[0].display();
+            return Err((
+                exit::USAGE,
+                format!("there is no program {name} on the PATH or beside ccl-inspect"),
+            ));
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| (exit::ERROR, format!("starting the launcher: {e}")))?;
+        let (out, out_writer) = output::sink(std::io::stdout());
+        let (err, err_writer) = output::sink(std::io::stderr());
+        let outputs = Outputs { out, err, closed: out_writer.closed.clone() };
+        let result = runtime.block_on(self.launch(program, nhosts, outputs));
+        drop(runtime);
+        out_writer.finish();
+        err_writer.finish();
+        result.map_err(|why| (exit::ERROR, why))
+    }
+
+    async fn launch(&self, program: PathBuf, nhosts: u32, mut outputs: Outputs) -> Result<u8, String> {
+        // Before anything is started, so that no signal can end the launcher alone.
+        let mut signals = Signals::new().map_err(|e| format!("listening for signals: {e}"))?;
+        sweep::adopt_descendants();
+        let hosts = self.emulate(nhosts, &outputs.err).await;
+        let job = job(self.hosts.is_some(), hosts.is_some())?;
+        let width = self.label_width.map_or_else(|| (self.ranks - 1).to_string().len(), usize::from);
+
+        let mut ranks = Ranks::new(self.grace);
+        for place in environment::places(self.ranks, nhosts) {
+            let entry = hosts.as_ref().map(|hosts| hosts.entry(place.host)).unwrap_or_default();
+            let mut command = hosts::enter(&entry);
+            command.arg(&program).args(&self.command[1..]).envs(environment::variables(&job, &place));
+            if let Err(why) = ranks.start(place.rank, command, &outputs, width) {
+                outputs.err.say(&format!("starting rank {}: {why}; ending the others", place.rank)).await;
+                ranks.end(Signal::TERM);
+                break;
+            }
+        }
+        let status = loop {
+            let grace_is_over = ranks.grace_is_over();
+            tokio::select! {
+                ended = ranks.next() => match ended {
+                    None => break ranks.worst(),
+                    Some(ended) => if let Some(news) = ranks.note(&ended) {
+                        outputs.err.say(&news).await;
+                    },
+                },
+                number = signals.next() => ranks.interrupt(number),
+                () = outputs.closed() => ranks.interrupt(Signal::PIPE),
+                () = grace_is_over => ranks.kill(),
+            }
+        };
+        if let Some(hosts) = hosts {
+            hosts.close().await;
+        }
+        let left = sweep::sweep(self.grace).await;
+        if !left.is_empty() {
+            outputs.err.say(&format!("the kernel does not end these processes: {left:?}")).await;
+        }
+        ranks.drain(DRAIN).await;
+        Ok(status)
+    }
+
+    async fn emulate(&self, nhosts: u32, err: &Sink) -> Option<Hosts> {
+        self.hosts?;
+        match Hosts::new(nhosts).await {
+            Ok(hosts) => Some(hosts),
+            Err(why) => {
+                let text = format!(
+                    "network namespaces cannot be used here ({why}); the {nhosts} hosts share the loopback interface, \
+                     told apart by CCL_HOSTID"
+                );
+                err.say(&text).await;
+                None
+            }
+        }
+    }
+}
+
+/// Draws what distinguishes this run from all others.
+fn job(names_hosts: bool, namespaces: bool) -> Result<Job, String> {
+    let mut random = [0u8; 40];
+    getrandom::fill(&mut random).map_err(|e| format!("drawing a secret: {e}"))?;
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let set = |names: &[&str]| {
+        names.iter().any(|name| ccl::config::environment(name).is_some_and(|v| !v.is_empty()))
+    };
+    let has_secret = set(&["CCL_JOB_SECRET", "CCL_JOB_SECRET_FILE"]);
+    let on_loopback = names_hosts && !namespaces && !set(&["CCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]);
+    Ok(Job {
+        run_id: hex(&random[32..]),
+        secret: (!has_secret).then(|| hex(&random[..32])),
+        master_address: if namespaces { hosts::address(0) } else { "127.0.0.1".to_string() },
+        // In a namespace of our own every port is free.
+        master_port: if namespaces { 29500 } else { free_port(random[38], random[39])? },
+        names_hosts,
+        interface: on_loopback.then(|| "lo".to_string()),
+    })
+}
+
+/// A port that nobody listens at, below those that the kernel gives to outgoing connections: what is free now stays so
+/// until rank 0 binds it, unless another launcher draws the same.
+fn free_port(high: u8, low: u8) -> Result<u16, String> {
+    let (first, count) = (20_000, 12_000);
+    let start = u16::from_be_bytes([high, low]) % count;
+    (0..count)
+        .map(|n| first + (start + n) % count)
+        .find(|port| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok())
+        .ok_or_else(|| "no free port between 20000 and 32000".to_string())
+}
+
+/// Where the ranks' output goes.
+#[derive(Debug)]
+struct Outputs {
+    out: Sink,
+    err: Sink,
+    closed: tokio::sync::watch::Receiver<bool>,
+}
+
+impl Outputs {
+    /// Returns when nobody reads standard output any more, once.
+    async fn closed(&mut self) {
+        if self.closed.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The signals that end a job.
+#[derive(Debug)]
+struct Signals([(Signal, Arrival); 4]);
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self([
+            (Signal::INT, signal(SignalKind::interrupt())?),
+            (Signal::TERM, signal(SignalKind::terminate())?),
+            (Signal::HUP, signal(SignalKind::hangup())?),
+            (Signal::QUIT, signal(SignalKind::quit())?),
+        ]))
+    }
+
+    /// The next one that arrives.
+    async fn next(&mut self) -> Signal {
+        let [int, term, hup, quit] = &mut self.0;
+        tokio::select! {
+            _ = int.1.recv() => int.0,
+            _ = term.1.recv() => term.0,
+            _ = hup.1.recv() => hup.0,
+            _ = quit.1.recv() => quit.0,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The ranks' output: whole lines, each behind its rank's label. One thread per stream writes, so a reader of ours that
+//! has stopped reading holds up the ranks, as a pipe does, but never the launcher's ear for signals.
+
+use std::io::Write;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::{mpsc, watch};
+
+/// A line longer than this is broken, so that a rank that never ends its line costs bounded memory.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Cuts a stream of bytes into labelled lines.
+#[derive(Debug)]
+pub(super) struct Lines {
+    label: Vec<u8>,
+    partial: Vec<u8>,
+}
+
+impl Lines {
+    /// A stream whose lines are labelled `[rank] `, the rank padded to `width`.
+    pub(super) fn new(rank: u32, width: usize) -> Self {
+        Self { label: format!("[{rank:>width$}] ").into_bytes(), partial: Vec::new() }
+    }
+
+    /// Takes what was read; gives the lines that are whole by now.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4 + self.label.len());
+        for piece in bytes.split_inclusive(|b| *b == b'\n') {
+            self.partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.partial.len() >= LINE_BYTES_MAX {
+                out.append(&mut self.finish());
+            }
+        }
+        out
+    }
+
+    /// What is left when the stream ends: a last line without its end gets one.
+    pub(super) fn finish(&mut self) -> Vec<u8> {
+        if self.partial.is_empty() {
+            return Vec::new();
+        }
+        let mut out = self.label.clone();
+        out.append(&mut self.partial);
+        if !out.ends_with(b"\n") {
+            out.push(b'\n');
+        }
+        out
+    }
+}
+
+/// Where labelled lines go: standard output or standard error, behind a thread.
+#[derive(Clone, Debug)]
+pub(super) struct Sink(mpsc::Sender<Vec<u8>>);
+
+/// The writing side of a [`Sink`].
+#[derive(Debug)]
+pub(super) struct Writer {
+    thread: std::thread::JoinHandle<()>,
+    /// Turns true when nobody reads what is written.
+    pub(super) closed: watch::Receiver<bool>,
+}
+
+/// A sink, and the thread that writes what it takes to `to`.
+pub(super) fn sink(mut to: impl Write + Send + 'static) -> (Sink, Writer) {
+    let (sender, mut receiver) = mpsc::channel::<Vec<u8>>(256);
+    let (tell_closed, closed) = watch::channel(false);
+    let thread = std::thread::spawn(move || {
+        while let Some(lines) = receiver.blocking_recv() {
+            // After a failure the rest is taken and dropped, so that no rank is held up while it is ended.
+            if !*tell_closed.borrow() && to.write_all(&lines).and_then(|()| to.flush()).is_err() {
+                tell_closed.send_replace(true);
+            }
+        }
+    });
+    (Sink(sender), Writer { thread, closed })
+}
+
+impl Sink {
+    /// Hands over whole lines.
+    pub(super) async fn write(&self, lines: Vec<u8>) {
+        // The thread takes until the last sink is gone.
+        let _ = self.0.send(lines).await;
+    }
+
+    /// Says one line of the launcher's own.
+    pub(super) async fn say(&self, line: &str) {
+        self.write(format!("ccl-inspect: {line}\n").into_bytes()).await;
+    }
+
+    /// Copies a rank's stream to its end.
+    pub(super) async fn copy(self, mut from: impl AsyncRead + Unpin, mut lines: Lines) {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(bytes @ 1..) = from.read(&mut buffer).await {
+            let whole = lines.push(&buffer[..bytes]);
+            if !whole.is_empty() {
+                self.write(whole).await;
+            }
+        }
+        let rest = lines.finish();
+        if !rest.is_empty() {
+            self.write(rest).await;
+        }
+    }
+}
+
+impl Writer {
+    /// Waits until everything is written. All sinks must be gone.
+    pub(super) fn finish(self) {
+        // A panic of that thread has been reported already.
+        let _ = self.thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pieces: &[&str], expect: &str) {
+        let mut lines = Lines::new(3, 2);
+        let mut out: Vec<u8> = pieces.iter().flat_map(|piece| lines.push(piece.as_bytes())).collect();
+        out.extend(lines.finish());
+        assert_eq!(String::from_utf8(out).unwrap(), expect);
+    }
+
+    #[test]
+    fn lines_are_whole_however_they_arrive() {
+        check(&[], "");
+        check(&["a\nb\n"], "[ 3] a\n[ 3] b\n");
+        check(&["a", "", "b\n", "\n", "c"], "[ 3] ab\n[ 3] \n[ 3] c\n");
+        check(&["a\r", "b\n"], "[ 3] a\rb\n");
+    }
+
+    #[test]
+    fn a_line_without_end_is_broken_at_the_limit() {
+        let mut lines = Lines::new(0, 1);
+        assert!(lines.push(&vec![b'x'; LINE_BYTES_MAX - 1]).is_empty());
+        let broken = lines.push(b"xy");
+        assert_eq!((broken.len(), broken.last()), (4 + LINE_BYTES_MAX + 2, Some(&b'\n')));
+        assert!(lines.finish().is_empty());
+    }
+}
