@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Topology;
 use crate::recorder::{self, CommInfo, CommRow};
 use crate::sys;
-use crate::transport::shm::connect::{Listener as MemoryListener, LocalPeer, PeerMemory, Terms};
+use crate::transport::shm::connect::{Listener as MemoryListener, LocalPeer, Terms};
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
 use crate::transport::shm::wait::Waiter;

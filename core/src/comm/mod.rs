@@ -106,6 +106,12 @@ impl Communicator {
         self.inner.recorder_path()
     }
 
+    /// How many events this rank has recorded in its ring so far, overwritten ones included.
+    #[must_use]
+    pub fn events_recorded(&self) -> u64 {
+        self.inner.events_recorded()
+    }
+
     /// Shows `text` beside the operations that follow, wherever they are shown. 63 bytes are kept.
     pub fn tag(&self, text: &str) {
         self.inner.tag(text);
