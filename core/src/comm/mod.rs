@@ -67,7 +67,7 @@ impl Communicator {
     }
 
     /// Joins as `rank` of `nranks` around a unique id that one of them made
-    /// ([`UniqueId::create`](crate::bootstrap::id::UniqueId::create)).
+    /// ([`create`](crate::bootstrap::root_task::create)).
     ///
     /// # Errors
     /// As `from_env`.

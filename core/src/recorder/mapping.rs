@@ -167,19 +167,19 @@ impl fmt::Debug for Slots {
 
 /// Detaches shared mappings in forked children.
 mod fork {
+    use std::ffi::c_void;
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
     use super::{AtomicUsize, Once, Ordering};
+    use crate::sys::handlers::{self, Handler};
 
     /// Base and length of each; a base of 0 is free. One recorder lives at a time, and a second for the moment in which one follows another.
     static SHARED: [[AtomicUsize; 2]; 4] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; 4];
 
     pub(super) fn detach_in_children(base: usize, len: usize) {
         static INSTALLED: Once = Once::new();
-        INSTALLED.call_once(|| {
-            // SAFETY: the handler is a static function that calls only mmap(2), a plain system call.
-            unsafe {
-                libc::pthread_atfork(None, None, Some(in_child));
-            }
-        });
+        INSTALLED.call_once(handlers::in_forked_children::<Detach>);
         for [slot, length] in &SHARED {
             if slot.compare_exchange(0, base, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 length.store(len, Ordering::Relaxed);
@@ -197,18 +197,22 @@ mod fork {
         }
     }
 
-    extern "C" fn in_child() {
-        for [slot, length] in &SHARED {
-            let (base, len) = (slot.load(Ordering::Relaxed), length.load(Ordering::Relaxed));
-            if base == 0 || len == 0 {
-                continue;
-            }
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: the range is a mapping of the parent's `Memory`, whose copy in this child keeps it reserved; private zeros take
-            // its place, which atomics may use as before. If the kernel refuses, the shared pages stay.
-            unsafe {
-                libc::mmap(base as *mut libc::c_void, len, prot, flags, -1, 0);
+    struct Detach;
+
+    impl Handler for Detach {
+        fn run() {
+            for [slot, length] in &SHARED {
+                let (base, len) = (slot.load(Ordering::Relaxed), length.load(Ordering::Relaxed));
+                if base == 0 || len == 0 {
+                    continue;
+                }
+                let prot = ProtFlags::READ | ProtFlags::WRITE;
+                let flags = MapFlags::FIXED | MapFlags::PRIVATE;
+                // SAFETY: the range is a mapping of the parent's `Memory`, whose copy in this child keeps it reserved; private zeros
+                // take its place, which atomics may use as before.
+                let zeros = unsafe { mmap_anonymous(base as *mut c_void, len, prot, flags) };
+                // If the kernel refuses, the shared pages stay.
+                let _ = zeros;
             }
         }
     }
