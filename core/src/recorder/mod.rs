@@ -12,7 +12,8 @@
 //! `CCL_OBSERVE=0` the same stores go to private memory.
 //!
 //! **Alive** is the record lock on byte 0 of the file. The kernel frees it when the process dies, and also when the process
-//! closes any descriptor of the file: so a process never opens its own recorder, it borrows it.
+//! closes any descriptor of the file: so a process never opens its own recorder, it borrows it
+//! ([`Reader::of_process`]).
 //!
 //! **Leaving**: the file is unlinked when the last owner of the recorder is gone, or the process exits, if no operation failed and none was under
 //! way; otherwise it stays as evidence. A forked child has private zeros in its place and removes nothing.
@@ -23,9 +24,11 @@ pub mod layout;
 mod mapping;
 pub mod place;
 mod protocol;
+pub mod reader;
 
 mod ring;
 mod rows;
+mod sight;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 pub use cells::LinkCell;
 
+pub use reader::Reader;
 pub use ring::{EventRing, Reading, Recorded};
 pub use writer::{CommInfo, CommRow, Peer};
 
@@ -140,6 +144,11 @@ impl Recorder {
     pub fn beside(&self, extension: &str) -> Option<PathBuf> {
         self.place.as_ref()?.beside(extension)
     }
+    /// What now and so far are, read from within.
+    #[must_use]
+    pub fn reader(self: &Arc<Self>) -> Reader {
+        Reader::borrow(Arc::clone(self))
+    }
     /// What should be said aloud once: places that were refused, a disk instead of memory, smaller rings.
     #[must_use]
     pub fn notes(&self) -> &[String] {
@@ -176,6 +185,9 @@ impl Recorder {
     /// Reads all clocks together and keeps the reading: once a second, by the service thread.
     pub fn anchor(&self) -> Anchor {
         let anchor = clock::anchor();
+        if self.is_stale() {
+            return anchor;
+        }
         // The lock makes this the one writer of the latch.
         let _rows = self.lock();
         let fact: [u64; header::ANCHOR_WORDS] = [anchor.raw.0, anchor.mono.0, anchor.real_ns];
@@ -202,7 +214,7 @@ impl Recorder {
     /// Says that the process has left in good order, and unlinks the file unless it is evidence. The next
     /// [`Self::for_process`] makes a new one. Runs by itself when the last owner lets go and when the process exits.
     pub fn leave(&self) {
-        if sys::generation() != self.generation || self.left.swap(true, Ordering::Relaxed) {
+        if self.is_stale() || self.left.swap(true, Ordering::Relaxed) {
             return;
         }
         self.header(header::LEFT).store(1, Ordering::Release);
@@ -299,3 +311,6 @@ extern "C" fn leave_at_exit() {
         std::mem::forget(recorder);
     }
 }
+
+#[cfg(test)]
+mod tests;

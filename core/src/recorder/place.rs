@@ -58,6 +58,10 @@ impl Place {
     pub const fn home(&self) -> Home {
         self.home
     }
+    /// Device and inode of the file.
+    pub(super) fn inode(&self) -> Option<(u64, u64)> {
+        rustix::fs::fstat(&self.file).ok().map(|stat| (stat.st_dev, stat.st_ino))
+    }
     /// A name in the same folder.
     #[must_use]
     pub fn beside(&self, extension: &str) -> Option<PathBuf> {
@@ -362,3 +366,6 @@ pub(super) fn library_version() -> u64 {
     let mut next = || parts.next().unwrap_or(0u64);
     next() << 32 | next() << 16 | next()
 }
+
+#[cfg(test)]
+mod tests;

@@ -106,16 +106,16 @@ pub struct Reading {
     pub next: u64,
 }
 
-/// Reads the events from number `from` up to the ring's head. `slots` are its words in order, `head` was loaded before them.
-pub(super) fn read(slots: &[AtomicU64], head: u64, from: u64) -> Reading {
-    let capacity = (slots.len() / slot::WORDS) as u64;
+/// Reads the events from number `from` up to `head`, which was loaded before. `slots` are the ring's words, `stride` to a slot.
+pub(super) fn read(slots: &[AtomicU64], stride: usize, head: u64, from: u64) -> Reading {
+    let capacity = (slots.len() / stride) as u64;
     if capacity == 0 || head <= from {
         return Reading { next: from.max(head), ..Reading::default() };
     }
     let first = from.max(head.saturating_sub(capacity));
     let mut reading = Reading { events: Vec::new(), lost: first - from, next: head };
     for number in first..head {
-        let words = &slots[(number % capacity) as usize * slot::WORDS..][..slot::WORDS];
+        let words = &slots[(number % capacity) as usize * stride..][..slot::WORDS];
         match slot_read::<_, STAMPED>(&words[slot::SEQ], &words[slot::RAW..], number) {
             Some([raw, event @ ..]) => {
                 reading.events.push(Recorded { number, raw: Raw(raw), event: codec::decode(&event) });
@@ -141,7 +141,7 @@ mod tests {
 
     fn look(memory: &Memory, from: u64) -> Reading {
         let words = memory.words();
-        read(&words[16..], words[ring::HEAD].load(Ordering::Acquire), from)
+        read(&words[16..], slot::WORDS, words[ring::HEAD].load(Ordering::Acquire), from)
     }
 
     fn lost(n: u32) -> Event {

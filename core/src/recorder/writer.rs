@@ -10,6 +10,7 @@ use super::layout::{self, RowState, Table, comm, header, histogram, link, link_i
 use super::mapping::{Memory, Span};
 use super::protocol::latch_write;
 use super::ring::EventRing;
+use super::rows::Rows;
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
 use crate::types::{ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind};
@@ -72,10 +73,8 @@ impl Recorder {
     /// A row for a communicator.
     #[must_use]
     pub fn comm(self: &Arc<Self>, info: CommInfo<'_>) -> CommRow {
-        let mut rows = self.lock();
-        let row = rows.comms.take();
-        let histogram_row = row.and_then(|row| rows.take_histogram(row));
-        drop(rows);
+        let row = self.take(|rows| rows.comms.take());
+        let histogram_row = row.and_then(|row| self.take(|rows| rows.take_histogram(row)));
         let histogram_row = histogram_row.map(|(at, before)| {
             if let Some(before) = before {
                 // A row that ended refers to it still.
@@ -141,12 +140,16 @@ impl Recorder {
     }
 
     fn take_ring(&self, choose: impl FnOnce(&[bool]) -> Option<usize>) -> Option<usize> {
-        let mut rows = self.lock();
-        let at = choose(&rows.rings);
-        if let Some(at) = at {
+        self.take(|rows| {
+            let at = choose(&rows.rings)?;
             rows.rings[at] = true;
-        }
-        at
+            Some(at)
+        })
+    }
+
+    /// Takes a row, if one is free. A copy in a forked child has none: it records to private memory.
+    fn take<T>(&self, choose: impl FnOnce(&mut Rows) -> Option<T>) -> Option<T> {
+        if self.is_stale() { None } else { choose(&mut self.lock()) }
     }
 
     fn open_ring(self: &Arc<Self>, at: Option<usize>, id: CommId, rank: Rank, level: Span<1>) -> EventRing {
@@ -201,7 +204,7 @@ impl Recorder {
 
     /// The reference of a string, stored if it is new; 0 for an empty one, and if there is no room.
     pub(super) fn string(&self, text: &str) -> u64 {
-        if text.is_empty() {
+        if text.is_empty() || self.is_stale() {
             return 0;
         }
         let mut rows = self.lock();
@@ -314,6 +317,9 @@ impl CommRow {
 
     /// The user's word on where the program is, shown beside the operation; cut at 88 bytes.
     pub fn tag(&self, text: &str) {
+        if self.recorder.is_stale() {
+            return;
+        }
         let tag: [u64; comm::TAG_WORDS] = layout::encode_text(text);
         // The lock makes this the one writer of the latch.
         let _one = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -361,12 +367,12 @@ impl CommRow {
 
     /// Tells who the members are and where they can be read, in place of what was told before.
     pub fn peers(&self, peers: &[Peer<'_>]) {
-        let Some(row) = self.row else { return };
         let recorder = &self.recorder;
+        let Some(row) = self.row.filter(|_| !recorder.is_stale()) else { return };
         let mut mine = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         recorder.peers_ended(&mut mine);
         for member in peers {
-            let at = recorder.lock().peers.take();
+            let at = recorder.take(|rows| rows.peers.take());
             let Some(at) = at else {
                 recorder.overflow(Table::Peers);
                 continue;
@@ -397,7 +403,7 @@ impl CommRow {
     ) -> LinkCell {
         let recorder = &self.recorder;
         // A link of a row that nobody can find would not be found either.
-        let at = self.row.and_then(|row| Some((row, recorder.lock().links.take()?)));
+        let at = self.row.and_then(|row| Some((row, recorder.take(|rows| rows.links.take())?)));
         let words: Span<{ link::WORDS }> = recorder.span(Table::Links, at.map(|(_, at)| at));
         let Some((row, at)) = at else { return LinkCell::new(words, None) };
         let id: Span<{ link_id::WORDS }> = recorder.span(Table::LinkIds, Some(at));

@@ -137,7 +137,7 @@ fn rank_of(one: &Given, rank: Rank, comms: Vec<CommSnapshot>) -> RankSnapshot {
         recorder: process.path.clone(),
         failed: process.failed,
         heartbeat_ns: process.heartbeat_ns,
-        overflow: process.overflow.iter().map(|table| table.rows).sum(),
+        overflow: process.overflow.iter().fold(0, |sum, table| sum.saturating_add(table.rows)),
         to_real_ns: process.to_real_ns,
     }
 }

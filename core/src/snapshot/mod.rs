@@ -517,3 +517,50 @@ pub struct Overflow {
     /// How many.
     pub rows: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The schema as it was published. It may gain fields, and lose or change none.
+    const PUBLISHED: &str = r#"{"schema":"ccl.snapshot/1","job":"000000000000010b","complete":true,
+        "missing":[{"rank":5,"host":"b","why":"gone"}],
+        "ranks":[{"rank":0,"pid":71,"host":"a","state":"stopped","source":"mapping",
+          "comms":[{"id":"00000000000000c0","name":"dp","rank":0,"nranks":4,
+            "op":{"kind":"AllReduce","seq":7,"state":"running","age_ns":1,"tag":"step 12"},
+            "links":[{"peer":3,"channel":0,"direction":"recv","transport":"shm","step":2,"posted":4,"moved":2,"done":2,
+              "waits":"peer","since_ns":1}]}]}],
+        "awaited":[{"comm":"00000000000000c0","op":"AllReduce","seq":7,"missing":[3],"inside":[],"by":[0,1,2],"since_ns":1}]}"#;
+
+    /// Whether all that `small` has stands in `large`.
+    fn contains(large: &serde_json::Value, small: &serde_json::Value) -> bool {
+        use serde_json::Value;
+        match (large, small) {
+            (Value::Object(large), Value::Object(small)) => {
+                small.iter().all(|(key, value)| large.get(key).is_some_and(|there| contains(there, value)))
+            }
+            (Value::Array(large), Value::Array(small)) => {
+                large.len() == small.len() && large.iter().zip(small).all(|(a, b)| contains(a, b))
+            }
+            (a, b) => a == b,
+        }
+    }
+
+    #[test]
+    fn the_json_is_the_published_one_and_more() {
+        let published: serde_json::Value = serde_json::from_str(PUBLISHED).unwrap();
+        let job: Snapshot = serde_json::from_str(PUBLISHED).unwrap();
+        assert_eq!(job.ranks[0].comms[0].links[0].waits, Waits::Peer);
+        let written = serde_json::to_value(&job).unwrap();
+        assert!(contains(&written, &published), "{written:#}");
+        assert_eq!(serde_json::from_value::<Snapshot>(written).unwrap(), job);
+    }
+
+    #[test]
+    fn later_versions_are_read_as_far_as_they_are_known() {
+        let text =
+            r#"{"schema":"ccl.snapshot/1","later":[1],"ranks":[{"rank":0,"state":"hibernating","new":{}}]}"#;
+        let job: Snapshot = serde_json::from_str(text).unwrap();
+        assert_eq!((job.ranks[0].state, job.complete), (State::Unknown, false));
+    }
+}

@@ -45,7 +45,7 @@ fn answer(out: &mut String, job: &Snapshot) {
                 out,
                 "  rank {} waits {way} {} {} rank {} on channel {} ({}), {}, for {}",
                 link.rank,
-                link.step + 1,
+                link.step.saturating_add(1),
                 if link.waits == Waits::Peer { "from" } else { "to" },
                 link.peer,
                 link.channel,
@@ -270,5 +270,175 @@ fn duration(ns: u64) -> String {
         1_000_000_000..120_000_000_000 => format!("{:.1} s", ns as f64 / 1e9),
         120_000_000_000..7_200_000_000_000 => format!("{:.1} min", ns as f64 / 60e9),
         _ => format!("{:.1} h", ns as f64 / 3600e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnose::awaited::awaited;
+    use crate::snapshot::{Direction, LinkSnapshot, Missing, OpSnapshot, PhaseSnapshot, SCHEMA, Transport};
+    use crate::types::{CommId, JobId};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn rank(at: u32, state: State, op: OpState, seq: u64) -> RankSnapshot {
+        let op = OpSnapshot {
+            kind: "AllReduce".into(),
+            seq,
+            state: op,
+            called: seq,
+            started: seq,
+            completed: seq - u64::from(op == OpState::Running),
+            age_ns: (12 + u64::from(at)) * SECOND + SECOND / 5,
+            tag: "step 812".into(),
+            ..OpSnapshot::default()
+        };
+        let comm = CommSnapshot {
+            id: CommId(0xc0),
+            name: "dp".into(),
+            rank: Rank(at),
+            world: Rank(at),
+            nranks: 4,
+            op,
+            ..CommSnapshot::default()
+        };
+        RankSnapshot {
+            rank: Rank(at),
+            pid: 70 + at,
+            host: "a".into(),
+            state,
+            source: Source::Mapping,
+            comms: vec![comm],
+            ..RankSnapshot::default()
+        }
+    }
+
+    fn job(ranks: Vec<RankSnapshot>) -> Snapshot {
+        Snapshot {
+            schema: SCHEMA.into(),
+            job: JobId(0x10b),
+            complete: true,
+            awaited: awaited(&ranks),
+            ranks,
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn the_answer_is_the_first_line_and_the_evidence_below_it() {
+        let mut ranks: Vec<_> = (0..3).map(|at| rank(at, State::Running, OpState::Running, 7)).collect();
+        ranks.push(rank(3, State::Stopped, OpState::Idle, 6));
+        ranks[0].comms[0].links.push(LinkSnapshot {
+            peer: Some(Rank(3)),
+            direction: Direction::Recv,
+            transport: Transport::Shm,
+            step: 2,
+            posted: 6,
+            moved: 2,
+            done: 2,
+            waits: Waits::Peer,
+            since_ns: 12 * SECOND,
+            waits_for: Some(Rank(3)),
+            ..LinkSnapshot::default()
+        });
+        let text = render_text(&job(ranks));
+        assert_eq!(
+            text,
+            "AWAITED rank 3 (pid 73 on a, stopped) has not called AllReduce #7 of dp; ranks 0-2 wait for 14.2 s (at \"step 812\")
+  rank 0 waits for message 3 from rank 3 on channel 0 (shm), peer, for 12.0 s
+
+job 000000000000010b  4 of 4 ranks read
+rank  pid  host  state    from     comm  in it  operation              for     tag
+0     70   a     running  mapping  dp    0/4    AllReduce #7  running  12.2 s  step 812
+1     71   a     running  mapping  dp    1/4    AllReduce #7  running  13.2 s  step 812
+2     72   a     running  mapping  dp    2/4    AllReduce #7  running  14.2 s  step 812
+3     73   a     STOPPED  mapping  dp    3/4    AllReduce #6  idle     15.2 s  step 812
+
+links that wait
+  dp rank 0 channel 0 recv rank 3 (shm): posted 6 moved 2 done 2, waits for rank 3 (peer) for 12.0 s
+"
+        );
+    }
+
+    /// The first line of what is said.
+    fn check(job: &Snapshot, expect: &str) {
+        assert_eq!(render_text(job).lines().next().unwrap(), expect);
+    }
+
+    #[test]
+    fn each_kind_of_answer_has_its_sentence() {
+        let idle = |at| rank(at, State::Running, OpState::Idle, 6);
+        let inside = |at| rank(at, State::Running, OpState::Running, 7);
+        check(&job(vec![idle(0)]), "nobody waits");
+        check(&Snapshot { complete: false, ..job(vec![idle(0)]) }, "nobody that was read waits");
+        check(
+            &job(vec![inside(0), inside(1), idle(2), idle(3)]),
+            "AWAITED ranks 2-3 have not called AllReduce #7 of dp; ranks 0-1 wait for 13.2 s (at \"step 812\")",
+        );
+        let dead = rank(2, State::Dead, OpState::Running, 7);
+        check(
+            &job(vec![inside(0), inside(1), dead.clone(), inside(3)]),
+            "AWAITED rank 2 (pid 72 on a, dead) holds it up inside AllReduce #7 of dp; ranks 0-1,3 wait for 15.2 s (at \"step 812\")",
+        );
+        check(
+            &job(vec![inside(0), dead]),
+            "AWAITED rank 2 (pid 72 on a, dead) holds it up inside AllReduce #7 of dp; rank 0 waits for 12.2 s (at \"step 812\"); ranks 1,3 could not be read and may be awaited too",
+        );
+        let mut alone = inside(0);
+        alone.comms[0].op.tag.clear();
+        alone.comms[0].name.clear();
+        let link = LinkSnapshot {
+            waits: Waits::Credit,
+            waits_for: Some(Rank(1)),
+            since_ns: 30,
+            ..LinkSnapshot::default()
+        };
+        alone.comms[0].links.push(link);
+        let mut one = job(vec![alone]);
+        check(
+            &one,
+            "AWAITED ranks 1-3 could not be read and may be the one; rank 0 waits in AllReduce #7 of 00000000000000c0 for 30 ns",
+        );
+        one.missing = vec![Missing { rank: Rank(1), host: "b".into(), pid: 9, why: "no permission".into() }];
+        one.notes = vec!["look".into()];
+        let text = render_text(&one);
+        assert!(
+            text.contains(
+                "  rank 0 waits to send message 1 to rank 1 on channel 0 (unknown), credit, for 30 ns\n"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("\nnot read: rank 1 (pid 9 on b): no permission\nnote: look\n"), "{text}");
+        assert!(text.contains("  1 of 2 ranks read\n"), "{text}");
+    }
+
+    #[test]
+    fn a_rank_shows_its_phase_its_failure_and_what_it_left() {
+        let mut ranks: Vec<_> = (0..4).map(|at| rank(at, State::Running, OpState::Idle, 6)).collect();
+        ranks[0].comms[0].phase = Some(PhaseSnapshot { phase: "Ring".into(), duration_ns: 3_000 });
+        ranks[1].comms[0].op.state = OpState::Failed;
+        ranks[1].comms[0].op.error = "Peer".into();
+        ranks[1].letter = Some('D');
+        ranks[2].comms[0].ended = true;
+        let p2p =
+            OpSnapshot { kind: "Recv".into(), seq: 9, state: OpState::Running, ..OpSnapshot::default() };
+        ranks[3].comms[0].p2p = Some(p2p);
+        let text = render_text(&job(ranks));
+        for line in [
+            "being made: Ring",
+            "failed: Peer",
+            "running (D)",
+            "2     72   a     running      mapping\n",
+            "Recv #9",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn durations_have_three_digits_and_a_unit() {
+        let said = [7, 1_500, 2_500_000, 12_400_000_000, 150_000_000_000, 9_000_000_000_000].map(duration);
+        assert_eq!(said, ["7 ns", "1.5 us", "2.5 ms", "12.4 s", "2.5 min", "2.5 h"]);
     }
 }

@@ -1,0 +1,186 @@
+//! Places: chosen, refused, full, pruned.
+
+#![cfg(not(miri))]
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::*;
+use crate::config::Settings;
+
+fn settings(folder: &Path) -> Settings {
+    let mut settings = Settings::default();
+    settings.set(Key::RuntimeDir, folder.to_str().unwrap()).unwrap();
+    settings
+}
+
+fn full(fd: BorrowedFd<'_>, home: Home, bytes: u64) -> io::Result<()> {
+    match home {
+        Home::File => Err(Errno::NOSPC.into()),
+        _ => allocate(fd, home, bytes),
+    }
+}
+
+fn nearly_full(fd: BorrowedFd<'_>, home: Home, bytes: u64) -> io::Result<()> {
+    if bytes > 1 << 20 { Err(Errno::NOSPC.into()) } else { allocate(fd, home, bytes) }
+}
+
+fn own() -> String {
+    format!("ccl-{}", rustix::process::geteuid().as_raw())
+}
+
+#[test]
+fn a_file_is_ours_alone_allocated_and_named_after_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut notes = Vec::new();
+    let (place, capacity, memory) = create(&settings(folder.path()), allocate, &mut notes).unwrap();
+    assert_eq!((capacity, place.home()), (Capacity::FULL, Home::File));
+    assert_eq!(memory.words().len() * 8, capacity.total());
+    let about = std::fs::metadata(place.path()).unwrap();
+    assert_eq!(about.permissions().mode() & 0o777, 0o600);
+    assert_eq!(about.len(), capacity.total() as u64);
+    assert!(std::os::unix::fs::MetadataExt::blocks(&about) * 512 >= about.len(), "sparse");
+    let above = place.path().parent().unwrap();
+    assert_eq!(std::fs::metadata(above).unwrap().permissions().mode() & 0o777, 0o700);
+    let name = place.path().file_name().unwrap().to_str().unwrap();
+    let start = format!("{}-{}-", std::process::id(), pid_namespace());
+    assert!(name.starts_with(&start) && name.ends_with(".rec"), "{name}");
+    assert_eq!(place.beside("sock").unwrap(), place.path().with_extension("sock"));
+    assert_eq!(files(above), [place.path()]);
+    place.unlink();
+    assert_eq!(files(above), [""; 0].map(PathBuf::from));
+}
+
+#[test]
+fn a_full_file_system_means_smaller_rings_and_then_a_memfd() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut notes = Vec::new();
+    let (place, capacity, memory) = create(&settings(folder.path()), nearly_full, &mut notes).unwrap();
+    assert_eq!((capacity, place.home()), (Capacity::LADDER[1], Home::File));
+    assert_eq!(memory.words().len() * 8, capacity.total());
+    let said = notes.last().unwrap();
+    assert!(said.contains("KiB") && said.contains("No space left on device"), "{said}");
+    assert_eq!(files(&folder.path().join(own())).len(), 1);
+
+    let (place, capacity, _memory) = create(&settings(folder.path()), full, &mut notes).unwrap();
+    assert_eq!((capacity, place.home()), (Capacity::FULL, Home::Memfd));
+    assert!(place.path().starts_with(format!("/proc/{}/fd", std::process::id())), "{:?}", place.path());
+    assert!(place.beside("sock").is_some());
+    // Nothing of the failed attempts is left.
+    assert_eq!(files(&folder.path().join(own())).len(), 1);
+    let full: Allocate = |_, _, _| Err(Errno::NOSPC.into());
+    assert_eq!(create(&settings(folder.path()), full, &mut notes).unwrap_err().kind, ErrorKind::System);
+}
+
+/// What `choose` takes of two folders in the same parent file system, and what it says.
+fn chosen(prepare: impl FnOnce(&Path)) -> (bool, Vec<String>) {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    prepare(first.path());
+    let candidates = [&first, &second].map(|folder| Candidate { parent: folder.path().into(), given: true });
+    let mut notes = Vec::new();
+    let taken = choose(&candidates, &mut notes).unwrap();
+    notes.retain(|note| !note.contains("on a disk"));
+    (taken.path.starts_with(first.path()), notes)
+}
+
+#[test]
+fn a_squatted_folder_is_refused_and_the_next_place_taken() {
+    let check = |prepare: &dyn Fn(&Path), expect: &str| {
+        let (first, notes) = chosen(prepare);
+        assert!(!first && notes.len() == 1 && notes[0].contains(expect), "{notes:?}, wanted {expect}");
+    };
+    assert_eq!(chosen(|_| ()), (true, vec![]));
+    check(
+        &|parent| {
+            std::fs::create_dir(parent.join(own())).unwrap();
+            std::fs::set_permissions(parent.join(own()), PermissionsExt::from_mode(0o770)).unwrap();
+        },
+        "its mode is not 0700",
+    );
+    check(
+        &|parent| {
+            std::fs::create_dir(parent.join("elsewhere")).unwrap();
+            symlink(parent.join("elsewhere"), parent.join(own())).unwrap();
+        },
+        "it is a link or a file",
+    );
+    check(&|parent| std::fs::write(parent.join(own()), "").unwrap(), "it is a link or a file");
+    check(&|parent| std::fs::remove_dir(parent).unwrap(), "cannot be used");
+    if rustix::process::geteuid().is_root() {
+        check(
+            &|parent| {
+                std::fs::create_dir(parent.join(own())).unwrap();
+                std::fs::set_permissions(parent.join(own()), PermissionsExt::from_mode(0o700)).unwrap();
+                std::os::unix::fs::chown(parent.join(own()), Some(12345), None).unwrap();
+            },
+            "it belongs to somebody else",
+        );
+    }
+}
+
+#[test]
+fn memory_is_preferred_and_a_disk_is_said() {
+    let disk = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
+    let usual = |folder: &tempfile::TempDir| Candidate { parent: folder.path().into(), given: false };
+    let mut notes = Vec::new();
+    let taken = choose(&[usual(&disk), usual(&memory)], &mut notes).unwrap();
+    assert!(taken.memory && taken.path.starts_with(memory.path()) && notes.is_empty(), "{notes:?}");
+    let taken = choose(&[usual(&disk)], &mut notes).unwrap();
+    assert!(!taken.memory && notes[0].contains("is on a disk"), "{notes:?}");
+    assert!(choose(&[], &mut notes).is_none());
+}
+
+#[test]
+fn the_oldest_dead_files_are_pruned_with_their_sockets_and_the_living_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |n: u64, bytes: u64| {
+        let path = folder.path().join(format!("{n}-1-1.rec"));
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(bytes).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(n)).unwrap();
+        std::fs::write(path.with_extension("sock"), "").unwrap();
+        path
+    };
+    let left = || -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    for n in 1..=5 {
+        file(n, 100);
+    }
+    // Number 6 is held by another process; number 7 is of this one.
+    let held = file(6, 100);
+    file(7, 100);
+    let (to_parent, from_child) = rustix::pipe::pipe().unwrap();
+    let child = crate::sys::process::fork(|| {
+        let file = std::fs::File::options().write(true).open(&held).unwrap();
+        shared::lock_alive(&file).unwrap();
+        rustix::io::write(&from_child, b"x").unwrap();
+        clock::sleep(std::time::Duration::from_secs(60));
+        drop(file);
+        0
+    });
+    rustix::io::read(&to_parent, &mut [0; 1]).unwrap();
+    assert_eq!(prune_to(folder.path(), Some("7-1-9"), 3, 1000), 2);
+    let living = ["6-1-1.rec", "6-1-1.sock", "7-1-1.rec", "7-1-1.sock"];
+    assert_eq!(left(), [&["3-1-1.rec", "4-1-1.rec", "5-1-1.rec"][..], &living].concat());
+    assert_eq!(prune_to(folder.path(), Some("7-1-9"), 3, 250), 1);
+    assert_eq!(left(), [&["4-1-1.rec", "5-1-1.rec"][..], &living].concat());
+    crate::sys::process::kill(child);
+    assert_eq!(crate::sys::process::wait(child), None);
+    assert_eq!(prune(folder.path(), Some("7-1-9")), 0);
+    assert_eq!(left().len(), 5);
+}
+
+#[test]
+fn folders_to_look_into_are_those_that_are_there() {
+    let parent = tempfile::tempdir().unwrap();
+    let settings = settings(parent.path());
+    assert!(!folders(&settings, 4_000_000).iter().any(|path| path.starts_with(parent.path())));
+    std::fs::create_dir(parent.path().join("ccl-4000000")).unwrap();
+    assert_eq!(folders(&settings, 4_000_000), [parent.path().join("ccl-4000000")]);
+}

@@ -1,0 +1,169 @@
+//! Files that are cut, that lie, that come from another version, or are none.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use layout::{ENTRY_WORDS, VERSION, comm, op};
+
+/// The words of a recorder that has seen something.
+fn words() -> Vec<u64> {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let cell = row.link(ChannelId(0), Some(Rank(0)), Direction::Recv, TransportKind::Shm);
+    cell.waits(WaitReason::Peer, Rank(0), ago(5));
+    let mut ring = row.ring();
+    (0..20).for_each(|n| ring.take(Event::PeerLost { peer: Rank(n) }));
+    let peer = Peer { rank: Rank(0), world: Rank(0), host: "h", pid: 1, recorder: "/a.rec", control: "" };
+    row.peers(&[peer]);
+    row.called(&descriptor(CollKind::AllReduce, 7), ago(5));
+    row.completed(&descriptor(CollKind::AllReduce, 7), clock::raw());
+    row.called(&descriptor(CollKind::AllReduce, 8), ago(5));
+    recorder.memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect()
+}
+
+fn write(path: &Path, words: &[u64], len: usize) {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    std::fs::write(path, &bytes[..len.min(bytes.len())]).unwrap();
+}
+
+/// Reads all there is to read.
+fn read_all(path: &Path) -> Option<ProcessSnapshot> {
+    let reader = Reader::open(path).ok()?;
+    let _ = reader.events(&mut reader::Cursor::default()).unwrap();
+    let _ = reader.histograms().unwrap();
+    let process = reader.snapshot().unwrap();
+    let given = snapshot::Given { process: process.clone(), source: snapshot::Source::File, letter: None };
+    let job = snapshot::merge(&[given], None, &[]);
+    assert!(!snapshot::render_text(&job).is_empty());
+    Some(process)
+}
+
+#[test]
+fn a_cut_file_tells_what_is_left_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.rec");
+    let words = words();
+    write(&path, &words, usize::MAX);
+    let whole = read_all(&path).unwrap();
+    assert!(!whole.truncated && !whole.alive);
+    assert_eq!((whole.comms[0].op.seq, whole.comms[0].links.len(), whole.comms[0].peers.len()), (8, 1, 1));
+    for len in [0, 7, 8, 1000, 1023] {
+        write(&path, &words, len);
+        assert!(Reader::open(&path).unwrap_err().to_string().contains("is no recorder"), "{len}");
+    }
+    for len in [1024, 1100, 4096, 5000, 6000, 300_000, 400_000, 600_000, 757_800, 760_000, 1_544_760] {
+        write(&path, &words, len);
+        let process = read_all(&path).unwrap();
+        assert!(process.truncated, "{len}");
+        assert_eq!(process.pid, whole.pid);
+        assert_eq!(process.comms.len(), usize::from(len >= 4096 + 1024), "{len}");
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_or_vanishes_while_it_is_open_is_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.rec");
+    write(&path, &words(), usize::MAX);
+    let reader = Reader::open(&path).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
+    assert!(reader.snapshot().unwrap().truncated);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(reader.snapshot().is_err());
+    assert!(Reader::open(&path).is_err());
+    assert!(Reader::open(folder.path()).is_err(), "a folder");
+    assert!(Reader::open("/dev/zero").is_err());
+    assert!(Reader::open("/proc/self/status").is_err());
+}
+
+/// The file as a writer with other strides and tables would have written it.
+fn relaid(words: &[u64], stride: impl Fn(usize) -> usize, version: u64) -> Vec<u64> {
+    let entries = layout::TABLES.len();
+    let entry = |n: usize, field: usize| header::DIRECTORY_AT + n * ENTRY_WORDS + field;
+    let mut out = words[..512].to_vec();
+    out[header::VERSION] = version;
+    for n in 0..entries {
+        let field = |at: usize| words[entry(n, at)] as usize;
+        let (offset, old, count) = (field(1) / 8, field(2) / 8, field(3));
+        let new = stride(old);
+        out[entry(n, 1)] = out.len() as u64 * 8;
+        out[entry(n, 2)] = new as u64 * 8;
+        for row in 0..count {
+            let row = &words[offset + row * old..][..old];
+            out.extend((0..new).map(|at| row.get(at).copied().unwrap_or(u64::MAX)));
+        }
+    }
+    // And a table that nobody knows.
+    out[header::DIRECTORY_COUNT] = entries as u64 + 1;
+    out[entry(entries, 0)] = 4711;
+    out[header::TOTAL] = out.len() as u64 * 8;
+    out
+}
+
+#[test]
+fn older_and_newer_layouts_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.rec");
+    let words = words();
+    write(&path, &words, usize::MAX);
+    let here = read_all(&path).unwrap();
+    // Newer: rows have grown by words this reader does not know. Strings have no rows.
+    let newer =
+        relaid(&words, |old| if old == 1 { 1 } else { old + 8 }, (u64::from(VERSION) + 5) | (1 << 32));
+    write(&path, &newer, usize::MAX);
+    let there = read_all(&path).unwrap();
+    assert!(!there.truncated);
+    assert_eq!((&there.comms, &there.rings), (&here.comms, &here.rings));
+    // Older: rows end before words this reader knows, which are zero then.
+    let older = relaid(&words, |old| if old == comm::WORDS { comm::TAG_LATCH } else { old }, 1 | (1 << 32));
+    write(&path, &older, usize::MAX);
+    let there = read_all(&path).unwrap();
+    assert_eq!((there.comms[0].op.seq, there.comms[0].op.tag.as_str()), (8, ""));
+    // Meaning has changed: not readable here.
+    let mut later = words;
+    later[header::VERSION] = 9 | (9 << 32);
+    write(&path, &later, usize::MAX);
+    let error = Reader::open(&path).unwrap_err().to_string();
+    assert!(error.contains("layout 9") && error.contains("the version that wrote it"), "{error}");
+}
+
+#[test]
+fn a_writer_that_died_half_way_left_the_fact_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.rec");
+    let mut words = words();
+    // The copy that the latch does not point to is the one a writer would have been in.
+    let cell = Capacity::FULL.offset(Table::Comms) / 8 + comm::COLL;
+    let copy = if words[cell + op::LATCH] & 1 == 0 { op::FACT + op::FACT_WORDS } else { op::FACT };
+    words[cell + copy..][..3].fill(u64::MAX);
+    write(&path, &words, usize::MAX);
+    let op = read_all(&path).unwrap().comms[0].op.clone();
+    assert_eq!((op.kind.as_str(), op.seq, op.state), ("AllReduce", 8, OpState::Running));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_file_can_do_harm(
+        changes in proptest::collection::vec((0usize..2000, any::<u64>()), 1..40),
+        anywhere in proptest::collection::vec((0usize..190_000, any::<u64>()), 0..40),
+        small in any::<bool>(),
+        len in 1024usize..1_600_000,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.rec");
+        let mut words = words();
+        for (at, value) in changes.into_iter().chain(anywhere) {
+            let count = words.len();
+            words[at % count] = if small { value % 4096 } else { value };
+        }
+        words[header::MAGIC] = layout::MAGIC;
+        words[header::VERSION] = u64::from(VERSION);
+        write(&path, &words, len);
+        let _ = read_all(&path);
+    }
+}

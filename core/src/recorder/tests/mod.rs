@@ -1,0 +1,311 @@
+//! What is written is what is read, here and after death, and no more than a file can prove.
+
+#[cfg(not(miri))]
+mod hostile;
+#[cfg(not(miri))]
+mod life;
+
+use super::*;
+use crate::clock::{Ns, Raw};
+use crate::collective::Descriptor;
+use crate::event::{Event, Subscriber};
+use crate::snapshot::{self, OpState, ProcessSnapshot, Waits};
+use crate::types::{
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind, WaitReason,
+};
+
+const INFO: CommInfo<'static> =
+    CommInfo { id: CommId(0xc0), job: JobId(0x10b), name: "dp", rank: Rank(1), nranks: 4, world: Rank(5) };
+
+fn descriptor(kind: CollKind, seq: u64) -> Descriptor {
+    Descriptor { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(0), count: 256, seq, plan: 0xabc }
+}
+
+/// A raw time `ms` milliseconds ago.
+fn ago(ms: u64) -> Raw {
+    Raw(clock::raw().0 - (ms as f64 * 1e6 / clock::scale().ns_per_tick()) as u64)
+}
+
+fn read(recorder: &Arc<Recorder>) -> ProcessSnapshot {
+    recorder.reader().snapshot().unwrap()
+}
+
+#[test]
+fn an_operation_is_seen_called_completed_and_failed() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let op = || read(&recorder).comms[0].op.clone();
+    assert_eq!((op().kind.as_str(), op().seq, op().state), ("", 0, OpState::Idle));
+    row.tag("step 12");
+    row.called(&descriptor(CollKind::AllReduce, 7), ago(500));
+    let seen = op();
+    assert_eq!(
+        (seen.kind.as_str(), seen.seq, seen.state, seen.called),
+        ("AllReduce", 7, OpState::Running, 7)
+    );
+    assert_eq!((seen.dtype.as_str(), seen.op.as_str(), seen.count, seen.bytes), ("F32", "Sum", 256, 1024));
+    assert_eq!((seen.plan.as_str(), seen.tag.as_str()), ("0000000000000abc", "step 12"));
+    assert!((400_000_000..5_000_000_000).contains(&seen.age_ns), "{}", seen.age_ns);
+    // Called behind it: the one under way stays shown until it is started.
+    row.called(&descriptor(CollKind::Barrier, 8), clock::raw());
+    assert_eq!((op().kind.as_str(), op().seq, op().called), ("AllReduce", 7, 8));
+    row.completed(&descriptor(CollKind::AllReduce, 7), clock::raw());
+    row.started(&descriptor(CollKind::Barrier, 8), clock::raw());
+    assert_eq!((op().kind.as_str(), op().seq, op().started, op().completed), ("Barrier", 8, 8, 7));
+    assert!(recorder.is_evidence(), "one is under way");
+    row.completed(&descriptor(CollKind::Barrier, 8), clock::raw());
+    assert_eq!((op().seq, op().state), (8, OpState::Idle));
+    assert!(!recorder.is_evidence());
+    row.called(&descriptor(CollKind::Reduce, 9), clock::raw());
+    row.failed(&descriptor(CollKind::Reduce, 9), ErrorKind::Peer as u8, ago(100));
+    assert_eq!((op().seq, op().state, op().error.as_str()), (9, OpState::Failed, "Peer"));
+    assert!(op().age_ns >= 80_000_000);
+    assert_eq!((read(&recorder).failed, recorder.is_evidence()), (1, true));
+    drop(row);
+    assert!(read(&recorder).comms[0].ended);
+    assert!(recorder.is_evidence());
+}
+
+#[test]
+fn sends_and_receives_have_a_cell_of_their_own() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    assert_eq!(read(&recorder).comms[0].p2p, None);
+    let sent = Descriptor { root: Rank(1), ..descriptor(CollKind::Send, 3) };
+    let received = Descriptor { root: Rank(2), ..descriptor(CollKind::Send, 9) };
+    row.p2p_called(&sent, Rank(3), ago(50));
+    row.p2p_completed(&sent, clock::raw());
+    let op = || read(&recorder).comms[0].p2p.clone().unwrap();
+    assert_eq!(
+        (op().kind.as_str(), op().seq, op().state, op().peer),
+        ("Send", 3, OpState::Idle, Some(Rank(3)))
+    );
+    row.p2p_called(&received, Rank(2), ago(50));
+    assert_eq!(
+        (op().kind.as_str(), op().seq, op().state, op().peer),
+        ("Recv", 9, OpState::Running, Some(Rank(2)))
+    );
+    assert_eq!((op().called, op().completed), (2, 1));
+    row.p2p_failed(&received, ErrorKind::Timeout as u8, clock::raw());
+    assert_eq!((op().state, op().error.as_str()), (OpState::Failed, "Timeout"));
+    let kinds: Vec<_> =
+        recorder.reader().histograms().unwrap().iter().map(|h| (h.kind, h.sum_bytes)).collect();
+    assert_eq!(kinds, [(CollKind::Send, 1024)]);
+}
+
+#[test]
+fn links_phases_peers_and_identity_are_seen() {
+    let recorder = Recorder::heap();
+    let mut row = recorder.comm(INFO);
+    let cell = row.link(ChannelId(1), Some(Rank(3)), Direction::Recv, TransportKind::Shm);
+    let wide = row.link(ChannelId(0), None, Direction::Send, TransportKind::Direct);
+    cell.set(4, 2, 1);
+    cell.bytes(100);
+    cell.add_bytes(28);
+    cell.op(7);
+    cell.waits(WaitReason::Peer, Rank(3), ago(300));
+    wide.waits(WaitReason::Credit, Rank(2), ago(10));
+    wide.moves();
+    row.phase_began(Phase::Rendezvous, ago(20));
+    row.phase(Phase::Rendezvous, Ns(20));
+    row.phase_began(Phase::Ring, ago(30));
+    row.driven(ago(40));
+    row.set_identity(CommId(0xc1), JobId(0x10c));
+    let member = Peer {
+        rank: Rank(3),
+        world: Rank(7),
+        host: "b",
+        pid: 71,
+        recorder: "/dev/shm/ccl-0/71.rec",
+        control: "/dev/shm/ccl-0/71.sock",
+    };
+    row.peers(&[member]);
+    row.peers(&[Peer { host: "a", rank: Rank(2), ..member }, member]);
+
+    let process = read(&recorder);
+    assert_eq!((process.job, process.alive, process.left), (JobId(0x10b), true, false));
+    assert_eq!((process.pid, process.truncated), (std::process::id(), false));
+    assert!(process.heartbeat_ns < 10_000_000_000);
+    let [comm] = process.comms.as_slice() else { panic!("{process:?}") };
+    assert_eq!((comm.id, comm.job, comm.name.as_str()), (CommId(0xc1), JobId(0x10c), "dp"));
+    assert_eq!((comm.rank, comm.nranks, comm.world, comm.ended), (Rank(1), 4, Rank(5), false));
+    assert!(comm.consistent);
+    assert!(comm.driven_ns.unwrap() >= 30_000_000);
+    let [all, link] = comm.links.as_slice() else { panic!("{comm:?}") };
+    assert_eq!(
+        (link.peer, link.channel, link.direction),
+        (Some(Rank(3)), ChannelId(1), snapshot::Direction::Recv)
+    );
+    assert_eq!((link.posted, link.moved, link.done, link.step), (4, 2, 1, 2));
+    assert_eq!((link.bytes, link.op, link.waited), (128, 7, 1));
+    assert_eq!((link.waits, link.waits_for), (Waits::Peer, Some(Rank(3))));
+    assert!((250_000_000..5_000_000_000).contains(&link.since_ns));
+    assert_eq!((all.peer, all.transport, all.waits), (None, snapshot::Transport::Direct, Waits::Nothing));
+    assert_eq!((all.waits_for, all.since_ns, all.waited), (None, 0, 1));
+    assert_eq!((comm.phases[0].phase.as_str(), comm.phases[0].duration_ns), ("Rendezvous", 20));
+    let phase = comm.phase.as_ref().unwrap();
+    assert!(phase.phase == "Ring" && phase.duration_ns >= 25_000_000, "{phase:?}");
+    let peers: Vec<_> = comm.peers.iter().map(|p| (p.rank.0, p.world.0, p.host.as_str(), p.pid)).collect();
+    assert_eq!(peers, [(2, 7, "a", 71), (3, 7, "b", 71)]);
+    assert_eq!(comm.peers[1].recorder, "/dev/shm/ccl-0/71.rec");
+    assert_eq!(comm.peers[1].control, "/dev/shm/ccl-0/71.sock");
+
+    // A link that is gone is not shown, unless the communicator is gone too.
+    drop(cell);
+    assert_eq!(read(&recorder).comms[0].links.len(), 1);
+    drop(row);
+    assert_eq!(read(&recorder).comms[0].links.len(), 2);
+    assert_eq!(read(&recorder).comms[0].peers.len(), 2);
+}
+
+#[test]
+fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
+    let recorder = Recorder::heap();
+    let count = Capacity::FULL.comms as u64;
+    let rows: Vec<_> = (1..=count).map(|n| recorder.comm(CommInfo { id: CommId(n), ..INFO })).collect();
+    let private = recorder.comm(CommInfo { id: CommId(99), ..INFO });
+    let cell = private.link(ChannelId(0), Some(Rank(0)), Direction::Send, TransportKind::Shm);
+    // Recorded where nobody sees it, with no other difference.
+    private.called(&descriptor(CollKind::AllReduce, 1), clock::raw());
+    private.completed(&descriptor(CollKind::AllReduce, 1), clock::raw());
+    private.tag("x");
+    private.peers(&[]);
+    cell.set(1, 1, 1);
+    let process = read(&recorder);
+    assert_eq!(process.comms.len() as u64, count);
+    let overflow: Vec<_> = process.overflow.iter().map(|o| (o.table.as_str(), o.rows)).collect();
+    let histograms = count + 1 - Capacity::FULL.histograms as u64;
+    assert_eq!(overflow, [("Comms", 1), ("Histograms", histograms), ("Links", 1)]);
+    // A row's links go with it, whoever has it next.
+    let link = rows[3].link(ChannelId(0), Some(Rank(0)), Direction::Send, TransportKind::Shm);
+    rows[3].called(&descriptor(CollKind::AllReduce, 1), clock::raw());
+    rows[3].completed(&descriptor(CollKind::AllReduce, 1), clock::raw());
+    drop(private);
+    let mut rows = rows;
+    drop(rows.remove(3));
+    assert_eq!(read(&recorder).comms[3].links.len(), 1);
+    assert_eq!(recorder.reader().histograms().unwrap().len(), 1);
+    let again = recorder.comm(CommInfo { id: CommId(77), ..INFO });
+    let comm = read(&recorder).comms[3].clone();
+    assert_eq!((comm.id, comm.ended, comm.op.called, comm.links.len()), (CommId(77), false, 0, 0));
+    assert_eq!(recorder.reader().histograms().unwrap(), []);
+    drop((again, link));
+}
+
+#[test]
+fn histograms_count_what_completed_at_level_1_and_above() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let run = |seq: u64, ms: u64| {
+        row.called(&descriptor(CollKind::AllReduce, seq), ago(ms));
+        row.completed(&descriptor(CollKind::AllReduce, seq), clock::raw());
+    };
+    run(1, 3);
+    run(2, 3);
+    row.set_level(0);
+    run(3, 3);
+    assert!(recorder.set_level(Some(INFO.id), 1));
+    assert!(!recorder.set_level(Some(CommId(1)), 2));
+    run(4, 100);
+    let found = recorder.reader().histograms().unwrap();
+    let [one] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((one.comm, one.rank, one.kind), (INFO.id, INFO.rank, CollKind::AllReduce));
+    assert_eq!((one.name.as_str(), one.class_bytes, one.sum_bytes), ("dp", Some(4096), 3 * 1024));
+    assert!(one.sum_ns >= 80_000_000, "{}", one.sum_ns);
+    assert_eq!(one.buckets.iter().map(|(_, n)| n).sum::<u64>(), 3);
+    let below =
+        |ns: u64| one.buckets.iter().filter(|(b, _)| b.is_some_and(|b| b <= ns)).map(|(_, n)| n).sum::<u64>();
+    assert_eq!((below(1 << 20), below(1 << 31)), (0, 3));
+}
+
+#[test]
+fn events_are_read_once_with_their_owner_and_losses_are_counted() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let mut engine = row.ring();
+    let mut service = recorder.ring();
+    let event = |seq| Event::OpPlanned { kind: CollKind::Send, seq, algorithm: Algorithm::Pair, bytes: 1 };
+    engine.take(event(0));
+    assert_eq!(engine.written(), 0, "steps are not kept at level 1");
+    row.set_level(2);
+    engine.take(event(1));
+    service.take(Event::Aborted);
+    let mut cursor = reader::Cursor::default();
+    let reader = recorder.reader();
+    let mut look = || -> Vec<_> {
+        let readings = reader.events(&mut cursor).unwrap().into_iter();
+        readings
+            .map(|r| (r.owner, r.reading.events.iter().map(|e| e.event).collect::<Vec<_>>(), r.reading.lost))
+            .collect()
+    };
+    let owner = Some((INFO.id, INFO.rank));
+    assert_eq!(look(), [(owner, vec![event(1)], 0), (None, vec![Event::Aborted], 0)]);
+    assert_eq!(look(), []);
+    let slots = layout::RING_SLOTS[0] as u64;
+    for seq in 0..slots + 5 {
+        engine.take(event(seq));
+    }
+    let found = look();
+    assert_eq!((found.len(), found[0].1.len() as u64, found[0].2), (1, slots, 5));
+    assert_eq!(found[0].1.last(), Some(&event(slots + 4)));
+    // What is left in a ring whose owner has gone is read, without a name.
+    engine.take(event(50));
+    drop(engine);
+    let mut next = recorder.comm(CommInfo { id: CommId(2), ..INFO }).ring();
+    next.take(Event::Aborted);
+    let found = look();
+    assert_eq!(found, [(None, vec![event(50)], 0), (Some((CommId(2), Rank(1))), vec![Event::Aborted], 0)]);
+    let process = read(&recorder);
+    assert_eq!((process.rings[0].written, process.rings[0].overwritten), (slots + 8, 8));
+    // More threads than rings: the others record to private memory.
+    let more: Vec<_> = (0..9).map(|_| recorder.ring()).collect();
+    assert_eq!(read(&recorder).overflow[0], snapshot::Overflow { table: "Rings".into(), rows: 2 });
+    drop(more);
+}
+
+#[test]
+fn the_process_snapshot_survives_json() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    row.called(&descriptor(CollKind::AllReduce, 7), clock::raw());
+    let _cell = row.link(ChannelId::P2P, Some(Rank(3)), Direction::Recv, TransportKind::Socket);
+    let process = read(&recorder);
+    let json = serde_json::to_string(&process).unwrap();
+    assert_eq!(serde_json::from_str::<ProcessSnapshot>(&json).unwrap(), process);
+}
+
+#[test]
+fn cells_are_read_while_they_are_written() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let rounds: u64 = if cfg!(miri) { 20 } else { 100_000 };
+    let writer = std::thread::spawn(move || {
+        for seq in 1..=rounds {
+            let both = Descriptor { count: seq, plan: seq, ..descriptor(CollKind::AllReduce, seq) };
+            row.called(&both, Raw(seq));
+            row.tag(&format!("step {seq} {seq}"));
+            row.completed(&both, Raw(seq));
+        }
+        row
+    });
+    let reader = recorder.reader();
+    let mut consistent = 0;
+    loop {
+        let process = reader.snapshot().unwrap();
+        let comm = &process.comms[0];
+        consistent += u64::from(comm.consistent);
+        assert!(comm.op.called >= comm.op.started.saturating_sub(1) && comm.op.started >= comm.op.completed);
+        if comm.op.count != 0 {
+            assert_eq!(format!("{:016x}", comm.op.count), comm.op.plan);
+        }
+        let tag: Vec<_> = comm.op.tag.split(' ').skip(1).collect();
+        assert!(tag.windows(2).all(|w| w[0] == w[1]), "{tag:?}");
+        if writer.is_finished() {
+            break;
+        }
+    }
+    drop(writer.join().unwrap());
+    assert!(reader.snapshot().unwrap().comms[0].consistent);
+    assert_eq!(read(&recorder).comms[0].op.completed, rounds);
+    let _ = consistent;
+}
