@@ -32,7 +32,7 @@ use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
 use crate::transport::shm::wait::Waiter;
 use crate::transport::socket::listen::{Inbox, Listener as DataListener, Scope};
-use crate::types::{Algorithm, JobId, Phase, Rank};
+use crate::types::{Algorithm, CommId, JobId, Phase, Rank};
 
 /// What a communicator keeps running beside itself. Dropped, all of it ends.
 pub(crate) struct Attended {
@@ -90,7 +90,8 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     row.phase_began(Phase::CheckIn, clock::raw());
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
     let mut bootstrap = Bootstrap::join(id, rank, nranks, &[], &settings, deadline)?;
-    let (job, comm) = (bootstrap.job(), id.comm());
+    let job = bootstrap.job();
+    let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
 
     let channels = settings.number(Key::Channels) as u16;

@@ -25,7 +25,7 @@ pub(super) fn run<S: Subscriber>(
 ) -> Result<bool, Failure> {
     let mut advanced = false;
     let is_pair = op.algorithm() == Algorithm::Pair;
-    for program in 0..op.cursors.len() {
+    for (program, waiting) in steps.iter_mut().enumerate().take(op.cursors.len()) {
         let channel = if is_pair { ChannelId::P2P } else { ChannelId(program as u16) };
         loop {
             let cursor = &op.cursors[program];
@@ -33,10 +33,10 @@ pub(super) fn run<S: Subscriber>(
                 break;
             }
             let index = cursor.index;
-            let step = steps[program].get_or_insert_with(|| op.plan().step(topology, program as u16, index));
+            let step = waiting.get_or_insert_with(|| op.plan().step(topology, program as u16, index));
             match run_step(step, op, me, channel, lanes, events) {
                 Ok(()) => {
-                    steps[program] = None;
+                    *waiting = None;
                     op.cursors[program].index += 1;
                     advanced = true;
                 }
