@@ -168,7 +168,7 @@ fn check(transport: &str, algorithm: &str, ranks: impl IntoIterator<Item = u32>)
         });
         cases += counted.iter().sum::<u64>();
     }
-    println!("reference {transport} {algorithm}: {cases} cases");
+    println!("cases: reference-{transport} {cases}");
 }
 
 #[test]

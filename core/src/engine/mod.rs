@@ -20,12 +20,13 @@ use std::sync::Arc;
 use crate::clock::Raw;
 use crate::collective::Descriptor;
 use crate::event::{Event, Subscriber, publish};
-use crate::plan::{Plan, Readers, Step, Topology};
+use crate::plan::{Plan, Readers, Topology};
 use crate::recorder::CommRow;
 use crate::transport::{LinkFault, RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, WaitReason};
 
 use lanes::Lanes;
+use op::Program;
 pub use op::{Op, OpId};
 
 /// What a turn found.
@@ -91,10 +92,12 @@ pub struct Engine<S: Subscriber> {
     me: Rank,
     topology: Arc<Topology>,
     lanes: Lanes,
+    /// In the order of submission; the first is under way.
     collectives: VecDeque<Op>,
-    pairs: Vec<Op>,
-    /// The step each program of the collective under way waits in.
-    steps: Vec<Option<Step>>,
+    /// The programs of the collective under way; none before its first turn.
+    programs: Vec<Program>,
+    /// Sends and receives in the order of submission, each with its one program.
+    pairs: Vec<(Op, Program)>,
     waits: Vec<Wait>,
     noted: bool,
     failure: Option<Failure>,
@@ -114,7 +117,7 @@ impl<S: Subscriber> Engine<S> {
             lanes,
             collectives: VecDeque::new(),
             pairs: Vec::new(),
-            steps: vec![None; op::MAX_PROGRAMS],
+            programs: Vec::new(),
             waits: Vec::new(),
             noted: false,
             failure: None,
@@ -161,7 +164,7 @@ impl<S: Subscriber> Engine<S> {
             return Err(failure.clone());
         }
         self.next_id += 1;
-        op.begin(OpId(self.next_id), &self.topology, now);
+        op.called(OpId(self.next_id), now);
         let descriptor = *op.descriptor();
         let algorithm = op.algorithm();
         publish(&mut self.events, || Event::OpPlanned {
@@ -172,7 +175,8 @@ impl<S: Subscriber> Engine<S> {
         });
         if op.kind().is_p2p() {
             self.row.p2p_called(op.descriptor(), op.peer(), now);
-            self.pairs.push(op);
+            let program = Program::new(&op, &self.topology, 0);
+            self.pairs.push((op, program));
         } else {
             self.row.called(&descriptor, now);
             self.collectives.push_back(op);
@@ -183,7 +187,8 @@ impl<S: Subscriber> Engine<S> {
     /// Whether that operation has ended well. One that has not may still be under way, or have failed with the engine.
     #[must_use]
     pub fn is_done(&self, id: OpId) -> bool {
-        self.failure.is_none() && !self.collectives.iter().chain(&self.pairs).any(|op| op.id() == id)
+        self.failure.is_none()
+            && !self.collectives.iter().chain(self.pairs.iter().map(|(op, _)| op)).any(|op| op.id() == id)
     }
 
     /// Does all that can be done without waiting. `clock` is asked once per operation that ends.
@@ -221,33 +226,41 @@ impl<S: Subscriber> Engine<S> {
             peer: Some(peer),
             channel: Some(channel),
         })?;
-        while let Some(op) = self.collectives.front_mut() {
-            let who = (self.me, &*self.topology);
-            let ran =
-                step::run(op, &mut self.steps, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
-            advanced |= ran;
-            if !(op.has_run() && self.lanes.is_flushed(&mut self.waits)) {
+        let who = (self.me, &*self.topology);
+        while let Some(op) = self.collectives.front() {
+            if self.programs.is_empty() {
+                self.programs.extend((0..op.plan().channels()).map(|n| Program::new(op, &self.topology, n)));
+            }
+            advanced |=
+                step::run(op, &mut self.programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
+            let has_run = self.programs.iter().all(Program::has_run);
+            if !(has_run && self.lanes.is_flushed(&mut self.waits)) {
                 break;
             }
             let now = clock();
-            let Some(op) = self.collectives.pop_front() else { break };
             self.row.completed(op.descriptor(), now);
             publish(&mut self.events, || op.completed(now));
+            self.collectives.pop_front();
+            self.programs.clear();
+            if let Some(next) = self.collectives.front() {
+                self.row.started(next.descriptor(), now);
+            }
             advanced = true;
         }
         let mut at = 0;
         while at < self.pairs.len() {
             // In order per peer and direction: one behind another of the same way waits for it.
-            if self.pairs[..at].iter().any(|earlier| earlier.same_way(&self.pairs[at])) {
+            let (earlier, rest) = self.pairs.split_at_mut(at);
+            let (op, program) = &mut rest[0];
+            if earlier.iter().any(|(earlier, _)| earlier.same_way(op)) {
                 at += 1;
                 continue;
             }
-            let op = &mut self.pairs[at];
-            let who = (self.me, &*self.topology);
-            let ran = step::run(op, &mut [None], who, &mut self.lanes, &mut self.waits, &mut self.events)?;
-            advanced |= ran;
-            if op.has_run() && (op.kind() == CollKind::Recv || self.lanes.is_flushed(&mut self.waits)) {
-                let op = self.pairs.remove(at);
+            let programs = std::slice::from_mut(program);
+            advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
+            let is_here = op.kind() == CollKind::Recv || self.lanes.is_flushed(&mut self.waits);
+            if program.has_run() && is_here {
+                let (op, _) = self.pairs.remove(at);
                 let now = clock();
                 self.row.p2p_completed(op.descriptor(), now);
                 publish(&mut self.events, || op.completed(now));
@@ -291,7 +304,7 @@ impl<S: Subscriber> Engine<S> {
             self.row.failed(op.descriptor(), error, now);
             publish(&mut self.events, || op.failed(error, failure.peer));
         }
-        for op in self.pairs.drain(..) {
+        for (op, _) in self.pairs.drain(..) {
             self.row.p2p_failed(op.descriptor(), error, now);
             publish(&mut self.events, || op.failed(error, failure.peer));
         }
@@ -315,7 +328,8 @@ impl<S: Subscriber> Engine<S> {
     /// The operation under way, the oldest collective first.
     #[must_use]
     pub fn under_way(&self) -> Option<(CollKind, u64)> {
-        self.collectives.front().or_else(|| self.pairs.first()).map(|op| (op.kind(), op.descriptor().seq))
+        let pair = || self.pairs.first().map(|(op, _)| op);
+        self.collectives.front().or_else(pair).map(|op| (op.kind(), op.descriptor().seq))
     }
 
     /// Whether no message is half filled: so it is between operations.
@@ -338,7 +352,8 @@ impl<S: Subscriber> Engine<S> {
     /// The plan of the oldest collective under way, and the step each of its programs stands at.
     #[must_use]
     pub fn standing(&self) -> Option<(&Plan, Vec<u64>)> {
-        self.collectives.front().map(|op| (op.plan(), op.standing()))
+        let steps = || self.programs.iter().map(|program| program.index).collect();
+        self.collectives.front().map(|op| (op.plan(), steps()))
     }
 
     /// The recorder's row of this engine.

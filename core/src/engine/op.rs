@@ -1,28 +1,35 @@
 //! One operation under way: its plan, its buffers, and how far each of its programs has come.
 
-use arrayvec::ArrayVec;
-
 use crate::clock::Raw;
 use crate::collective::{Descriptor, Request};
 use crate::event::Event;
 use crate::memory::{View, ViewMut};
-use crate::plan::{Plan, Topology};
+use crate::plan::{Plan, Step, Topology};
 use crate::types::{Algorithm, CollKind, Rank};
-
-/// The most programs of a plan: bounds `CCL_CHANNELS`.
-pub(super) const MAX_PROGRAMS: usize = 16;
 
 /// Names an operation of one engine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OpId(pub(super) u64);
 
-/// How far one program has come. Small: operations are moved about, and moving is most of what a short one costs.
+/// How far one program has come. Kept apart from its operation, which is moved about: moving is most of what a short one costs.
 #[derive(Debug)]
-pub(super) struct Cursor {
+pub(super) struct Program {
     /// The step to run next.
     pub(super) index: u64,
     /// How many there are.
     pub(super) len: u64,
+    /// The step it waits in, so that waiting does not generate it again and again.
+    pub(super) waiting: Option<Step>,
+}
+
+impl Program {
+    /// The beginning of program `channel` of an operation.
+    pub(super) fn new(op: &Op, topology: &Topology, channel: u16) -> Self {
+        Self { index: 0, len: op.plan.len(topology, channel), waiting: None }
+    }
+    pub(super) const fn has_run(&self) -> bool {
+        self.index == self.len
+    }
 }
 
 /// One operation: what to do, with which buffers.
@@ -35,7 +42,6 @@ pub struct Op {
     check: u64,
     pub(super) input: View,
     pub(super) output: ViewMut,
-    pub(super) cursors: ArrayVec<Cursor, MAX_PROGRAMS>,
     began: Raw,
 }
 
@@ -44,17 +50,12 @@ impl Op {
     #[must_use]
     pub fn new(request: Request, plan: Plan, descriptor: Descriptor, input: View, output: ViewMut) -> Self {
         let check = descriptor.hash();
-        let cursors = ArrayVec::new();
-        Self { id: OpId(0), request, plan, descriptor, check, input, output, cursors, began: Raw(0) }
+        Self { id: OpId(0), request, plan, descriptor, check, input, output, began: Raw(0) }
     }
 
-    pub(super) fn begin(&mut self, id: OpId, topology: &Topology, now: Raw) {
+    pub(super) const fn called(&mut self, id: OpId, now: Raw) {
         self.id = id;
         self.began = now;
-        for channel in 0..self.plan.channels() {
-            let len = self.plan.len(topology, channel);
-            self.cursors.push(Cursor { index: 0, len });
-        }
     }
 
     pub(super) const fn id(&self) -> OpId {
@@ -81,14 +82,6 @@ impl Op {
             Plan::Generated { shape, .. } => shape.algorithm,
             Plan::Given(_) => Algorithm::Ring,
         }
-    }
-    /// Whether all programs are at their end.
-    pub(super) fn has_run(&self) -> bool {
-        self.cursors.iter().all(|cursor| cursor.index == cursor.len)
-    }
-    /// The step each program stands at.
-    pub(super) fn standing(&self) -> Vec<u64> {
-        self.cursors.iter().map(|cursor| cursor.index).collect()
     }
     /// Whether two point-to-point operations use the same lane.
     pub(super) fn same_way(&self, other: &Self) -> bool {

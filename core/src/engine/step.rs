@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::engine::lanes::Lanes;
-use crate::engine::op::Op;
+use crate::engine::op::{Op, Program};
 use crate::engine::{Cause, Failure, Wait};
 use crate::event::{Event, Subscriber, publish};
 use crate::memory::{View, ViewMut};
@@ -12,12 +12,11 @@ use crate::reduce::{self, Store};
 use crate::transport::LinkFault;
 use crate::types::{Algorithm, ChannelId, Direction, Rank, WaitReason};
 
-/// Runs what can be run; whether any step was. `steps` holds the step each program waits in, so that waiting does not
-/// generate it again and again.
+/// Runs what can be run of an operation's programs; whether any step was.
 #[inline]
 pub(super) fn run<S: Subscriber>(
-    op: &mut Op,
-    steps: &mut [Option<Step>],
+    op: &Op,
+    programs: &mut [Program],
     (me, topology): (Rank, &Topology),
     lanes: &mut Lanes,
     waits: &mut Vec<Wait>,
@@ -25,19 +24,15 @@ pub(super) fn run<S: Subscriber>(
 ) -> Result<bool, Failure> {
     let mut advanced = false;
     let is_pair = op.algorithm() == Algorithm::Pair;
-    for (program, waiting) in steps.iter_mut().enumerate().take(op.cursors.len()) {
-        let channel = if is_pair { ChannelId::P2P } else { ChannelId(program as u16) };
-        loop {
-            let cursor = &op.cursors[program];
-            if cursor.index == cursor.len {
-                break;
-            }
-            let index = cursor.index;
-            let step = waiting.get_or_insert_with(|| op.plan().step(topology, program as u16, index));
+    for (number, program) in programs.iter_mut().enumerate() {
+        let channel = if is_pair { ChannelId::P2P } else { ChannelId(number as u16) };
+        while !program.has_run() {
+            let index = program.index;
+            let step = program.waiting.get_or_insert_with(|| op.plan().step(topology, number as u16, index));
             match run_step(step, op, me, channel, lanes, events) {
                 Ok(()) => {
-                    *waiting = None;
-                    op.cursors[program].index += 1;
+                    program.waiting = None;
+                    program.index += 1;
                     advanced = true;
                 }
                 Err(Stop::Wait(wait)) => {

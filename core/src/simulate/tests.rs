@@ -162,6 +162,7 @@ fn verify_agrees_with_the_engine_on_mutated_plans() {
             }
         }
     }
+    println!("cases: mutated-plans {}", accepted + rejected);
     println!("{accepted} accepted, each survived {SCHEDULES} schedules; {rejected} rejected, each failed");
     assert!(accepted > 200 && rejected > 200, "{accepted} accepted, {rejected} rejected");
 }
