@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags};
@@ -345,19 +346,19 @@ pub(super) fn identity() -> Identity {
         outer_pid: namespace_pids(None).and_then(|pids| pids.first().copied()).unwrap_or(0),
         pid_namespace: pid_namespace(),
         uid: rustix::process::geteuid().as_raw(),
-        boot_id: boot_id(),
-        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        boot_id: kernel("random/boot_id"),
+        host: kernel("hostname"),
     }
 }
 
-/// Which boot of which kernel this is.
-pub(super) fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map_or_else(|_| String::new(), |id| id.trim().into())
+/// One of the kernel's own words; empty where it does not say.
+fn kernel(name: &str) -> String {
+    let said = std::fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+    said.map_or_else(|_| String::new(), |said| said.trim().into())
 }
 
 fn pid_namespace() -> u64 {
-    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |about| about.ino())
 }
 
 /// major << 32 | minor << 16 | patch.

@@ -354,6 +354,7 @@ fn send_and_receive() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "slow")]
 fn a_snapshot_that_lies_is_survived() {
     let mut ranks = job(2);
     ranks[0].inside(u64::MAX, u64::MAX / SECOND).comms[0].nranks = u32::MAX;
