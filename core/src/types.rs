@@ -96,6 +96,17 @@ hex_id! {
     JobId
 }
 
+impl CommId {
+    /// The `nth` communicator that the ranks of a job make together, from 0.
+    #[must_use]
+    pub fn of_job(job: JobId, nth: u32) -> Self {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&job.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&nth.to_le_bytes());
+        Self(xxhash_rust::xxh3::xxh3_64(&bytes))
+    }
+}
+
 macro_rules! closed_set {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $n:literal,)+ }) => {
         $(#[$doc])*

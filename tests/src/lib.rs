@@ -3,5 +3,22 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`programs`] | the workspace's programs, started as processes of their own |
+//! | [`job`] | jobs of `worker` processes, what they say, signals to them |
+//! | [`orders`] | what workers are told |
+//! | [`scenario`] | fault scenarios as data: what is injected, what must be said |
+//! | [`drawn`] | one drawn instance of a scenario, and what it must bring about |
+//! | [`processes`], [`simulated`] | carrying instances out, on processes and in the simulator |
+//! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
+//! | [`matrix`] | what was expected against what was said |
+//! | [`random`] | numbers from a seed |
 
+pub mod deaths;
+pub mod drawn;
+pub mod job;
+pub mod matrix;
+pub mod orders;
+pub mod processes;
 pub mod programs;
+pub mod random;
+pub mod scenario;
+pub mod simulated;

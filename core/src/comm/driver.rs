@@ -366,7 +366,7 @@ impl Inner {
         };
         let op = driver.engine.under_way().or_else(|| driver.engine.failure().and_then(|f| f.op));
         let waits = driver.engine.waits();
-        let awaited = waits.iter().find(|wait| wait.peer == verdict.about).or(waits.first());
+        let awaited = waits.iter().find(|wait| wait.peer == verdict.about).or_else(|| waits.first());
         let channel = awaited.map_or(ChannelId(0), |wait| wait.channel);
         let mut error =
             Error::new(verdict.trouble.kind(), verdict.text.clone()).hint(hint).with_peer(verdict.about);
@@ -475,10 +475,9 @@ impl Inner {
                 None => self.drive(&mut driver, &mut |driver| driver.engine.under_way().is_none()),
             }
         };
-        if result.is_ok() {
-            if let Some(courier) = lock(&self.courier).take() {
-                courier.leave(FAREWELL);
-            }
+        let courier = lock(&self.courier).take();
+        if let (Ok(()), Some(courier)) = (&result, courier) {
+            courier.leave(FAREWELL);
         }
         self.close();
         result

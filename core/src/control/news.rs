@@ -294,7 +294,7 @@ impl News {
                 Trouble::Died | Trouble::Aborted | Trouble::TimedOut => false,
             };
             if may_improve {
-                self.due.get_or_insert(now.after(OTHER_SIDE));
+                self.due.get_or_insert_with(|| now.after(OTHER_SIDE));
             } else {
                 self.decide();
             }
@@ -314,7 +314,7 @@ impl News {
 
     fn decide(&mut self) {
         let is_cause = |report: &&Report| report.trouble != Trouble::LinkFailed;
-        let Some(first) = self.reports.iter().find(is_cause).or(self.reports.first()) else { return };
+        let Some(first) = self.reports.iter().find(is_cause).or_else(|| self.reports.first()) else { return };
         let verdict = Verdict {
             trouble: first.trouble,
             by: self.me,

@@ -9,8 +9,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 
+use rustix::mm::{MapFlags, ProtFlags};
+
 use super::layout::slot;
 use crate::sys::shared::Mapping;
+
+/// Bytes from which private memory is mapped rather than allocated.
+const LARGE: usize = 64 << 10;
 
 /// Zeroed words at one place for as long as this lives.
 pub(crate) struct Memory {
@@ -21,6 +26,7 @@ pub(crate) struct Memory {
 
 enum Kind {
     Heap(Layout),
+    Anonymous,
     /// Held for its drop, which unmaps.
     Shared(#[expect(dead_code, reason = "held for its drop")] Mapping),
 }
@@ -31,8 +37,17 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Private memory. Large blocks cost pages only where they are written.
+    /// Private memory. Large blocks cost pages only where they are written: a simulation has a thousand of them.
     pub(crate) fn heap(bytes: usize) -> Self {
+        if bytes >= LARGE && !cfg!(miri) {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: the kernel chooses a free range, so no memory in use is replaced.
+            let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) };
+            if let Some(base) = base.ok().and_then(NonNull::new) {
+                return Self { base: base.cast(), words: bytes / 8, kind: Kind::Anonymous };
+            }
+        }
         let layout = Layout::from_size_align(bytes.next_multiple_of(64).max(64), 64).expect("a sane size");
         // SAFETY: the layout's size is not zero.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
@@ -73,6 +88,10 @@ impl Drop for Memory {
         match self.kind {
             // SAFETY: allocated with this layout, and no span is left, since each holds an `Arc` of this.
             Kind::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr().cast(), layout) },
+            Kind::Anonymous => {
+                // SAFETY: `heap` mapped exactly this range, and no span is left.
+                let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * 8) };
+            }
             Kind::Shared(_) => fork::forget(self.base.as_ptr() as usize),
         }
     }

@@ -84,7 +84,7 @@ impl Reader {
         Recorder::of_process().map(Self::borrow)
     }
 
-    pub(super) const fn borrow(recorder: Arc<Recorder>) -> Self {
+    pub(crate) const fn borrow(recorder: Arc<Recorder>) -> Self {
         Self { from: From::Own(recorder) }
     }
 

@@ -15,6 +15,8 @@ use crate::event::Subscriber;
 use crate::memory::{Slot, View, ViewMut};
 use crate::plan::{self, Plan, Readers, Shape, Topology};
 use crate::recorder::Recorder;
+use crate::recorder::reader::Reader;
+use crate::snapshot::{self, Given, Snapshot, Source};
 use crate::transport::faulty::{self, Fault};
 use crate::transport::sim::{Net, Receiver, Seed, Sender};
 use crate::transport::{RecvLink, SendLink};
@@ -64,6 +66,7 @@ pub struct Cluster<S: Subscriber> {
     last: Vec<Option<OpId>>,
     faults: Vec<LaneFault>,
     draw: Seed,
+    recorder: Arc<Recorder>,
 }
 
 impl<S: Subscriber + Default> Cluster<S> {
@@ -84,9 +87,10 @@ impl<S: Subscriber + Default> Cluster<S> {
             };
             Engine::new(Rank(rank), Arc::clone(&topology), recorder.comm(info), S::default())
         });
+        let engines = engines.collect();
         let mut cluster = Self {
             net: Net::new(seed, delay_ns),
-            engines: engines.collect(),
+            engines,
             buffers: (0..n).map(|_| Vec::new()).collect(),
             seqs: vec![0; n as usize],
             pair_seqs: vec![std::collections::BTreeMap::new(); n as usize],
@@ -94,6 +98,7 @@ impl<S: Subscriber + Default> Cluster<S> {
             faults: faults.to_vec(),
             draw: Seed(seed).part(u64::MAX),
             topology,
+            recorder,
         };
         cluster.connect();
         cluster
@@ -288,6 +293,18 @@ impl<S: Subscriber + Default> Cluster<S> {
     #[must_use]
     pub fn is_done(&self, rank: Rank) -> bool {
         self.last[rank.index()].is_none_or(|id| self.engines[rank.index()].is_done(id))
+    }
+
+    /// What the cells of all ranks tell, after each has noted what it waits for. The recorder's clock is the real one, so ages mean
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`Reader::snapshot`].
+    pub fn snapshot(&mut self) -> crate::Result<Snapshot> {
+        let now = Raw(self.net.now().0);
+        self.engines.iter_mut().for_each(|engine| engine.note_waits(now));
+        let process = Reader::borrow(Arc::clone(&self.recorder)).snapshot()?;
+        Ok(snapshot::merge(&[Given { process, source: Source::Mapping, letter: None }], None, &[]))
     }
 
     /// The virtual time, in nanoseconds since the start.

@@ -14,7 +14,8 @@ use crate::error::ErrorKind;
 
 impl Machine for Member {
     fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
-        if self.fault.is_some() || matches!(self.pending, Pending::Handover | Pending::Over) {
+        // A neighbour that is not through may still want to send to this rank.
+        if self.fault.is_some() || self.pending == Pending::Over {
             return io.close(stream);
         }
         self.lobby.accepted(stream, from, io);

@@ -221,7 +221,6 @@ impl Member {
         for neighbour in [&self.next, &self.prev].into_iter().flatten() {
             io.send(neighbour.stream, OnRing::Handover.encode());
         }
-        self.lobby.close_all(io);
     }
 
     /// The streams to the next and from the previous rank, and what came on them behind the bootstrap, once both neighbours are through.
@@ -235,6 +234,7 @@ impl Member {
             return None;
         }
         self.pending = Pending::Over;
+        self.lobby.close_all(io);
         self.p2p.close_all(io);
         let sides = [self.next.take(), self.prev.take()];
         Some(sides.into_iter().flatten().map(|mut one| (one.stream, one.frames.rest())).collect())

@@ -1,0 +1,69 @@
+//! The fault scenarios and the rounds of `kill -9` at their long size: `soak [FIRST SEED] [SEEDS] [WORDS OF A SCENARIO'S NAME]`. Seeds are
+//! printed; `soak SEED 1` replays one.
+#![expect(clippy::print_stdout, reason = "a program that prints what it finds")]
+
+use std::process::ExitCode;
+
+use ccl_tests::deaths::rounds;
+use ccl_tests::drawn::Drawn;
+use ccl_tests::matrix::Matrix;
+use ccl_tests::scenario::{Place, of};
+use ccl_tests::{processes, simulated};
+
+/// Seeds of each scenario.
+const SEEDS: u64 = 20;
+/// Rounds per transport for as many seeds.
+const ROUNDS: u64 = 50;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |default| arguments.next().map_or(Some(default), |word| word.parse().ok());
+    let (Some(first), Some(seeds)) = (number(1), number(SEEDS)) else {
+        println!("usage: soak [FIRST SEED] [SEEDS] [WORDS OF A NAME]");
+        return ExitCode::from(2);
+    };
+    let words = arguments.collect::<Vec<_>>().join(" ");
+    let mut bad = 0_u32;
+    let mut complain = |what: String| {
+        println!("WRONG {what}");
+        bad += 1;
+    };
+    for (name, place) in [("sim", Place::Sim), ("processes", Place::Processes)] {
+        let mut matrix = Matrix::default();
+        for scenario in of(place).iter().filter(|scenario| scenario.name.contains(&words)) {
+            for seed in first..first + seeds {
+                let drawn = Drawn::new(scenario, seed);
+                println!("{name}: {drawn}");
+                let outcome = match place {
+                    Place::Sim => simulated::carry_out(&drawn),
+                    Place::Processes => processes::carry_out(&drawn),
+                };
+                match outcome {
+                    Ok((class, wrong)) => {
+                        matrix.add(scenario.expect.class, class);
+                        wrong.iter().for_each(|what| complain(format!("{drawn}: {what}")));
+                    }
+                    Err(why) => complain(format!("{drawn}: {why}")),
+                }
+            }
+        }
+        println!("{name}:\n{matrix}");
+    }
+    let mut latencies = Vec::new();
+    let deaths = rounds(first, if seeds == SEEDS { ROUNDS } else { seeds });
+    for death in deaths.iter().filter(|_| "deaths".contains(&words)) {
+        println!("deaths: {death}");
+        match death.carry_out() {
+            Ok(shown) => {
+                latencies.extend(shown.latencies);
+                shown.wrong.iter().for_each(|what| complain(format!("{death}: {what}")));
+            }
+            Err(why) => complain(format!("{death}: {why}")),
+        }
+    }
+    latencies.sort_unstable();
+    let half = latencies.get(latencies.len() / 2);
+    println!("{} errors after deaths: median {half:?}, worst {:?}", latencies.len(), latencies.last());
+    println!("{bad} wrong");
+    if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,175 @@
+//! Rounds of `kill -9`: what the survivors say, how soon, and what they leave behind.
+
+use std::fmt;
+use std::time::Duration;
+
+use ccl::{CollKind, clock};
+use rustix::process::Signal;
+
+use crate::job::{Job, Line, Setting, Transport};
+use crate::orders::Orders;
+use crate::random::Random;
+
+/// What survivors on the victim's host may take to say it.
+pub const ON_HOST: Duration = Duration::from_secs(1);
+/// What those of other hosts may.
+pub const ACROSS: Duration = Duration::from_secs(2);
+
+/// What dies, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Death {
+    /// For what is left to chance: the moment, and what is called.
+    pub seed: u64,
+    /// How many ranks.
+    pub nranks: u32,
+    /// How they reach each other.
+    pub transport: Transport,
+    /// Who dies.
+    pub victim: u32,
+    /// Who dies at the same moment.
+    pub with: Option<u32>,
+    /// Whether the victim leaves a child that it forked.
+    pub has_child: bool,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, nranks, transport, victim, with, has_child } = self;
+        write!(f, "seed {seed}: rank {victim} of {nranks} over {transport:?}")?;
+        if let Some(with) = with {
+            write!(f, ", with rank {with}")?;
+        }
+        if *has_child {
+            f.write_str(", with a living child")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a round showed.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Shown {
+    /// From the kill to the error, per survivor.
+    pub latencies: Vec<Duration>,
+    /// What is not as it must be.
+    pub wrong: Vec<String>,
+}
+
+impl Death {
+    fn host(&self, rank: u32) -> bool {
+        self.transport == Transport::Mixed && rank >= self.nranks / 2
+    }
+
+    fn dies(&self, rank: u32) -> bool {
+        rank == self.victim || Some(rank) == self.with
+    }
+
+    /// Carries it out.
+    ///
+    /// # Errors
+    /// Why it could not be.
+    pub fn carry_out(&self) -> Result<Shown, String> {
+        let mut random = Random::new(self.seed);
+        let kinds = [
+            CollKind::AllReduce,
+            CollKind::AllGather,
+            CollKind::ReduceScatter,
+            CollKind::Barrier,
+            CollKind::Send,
+        ];
+        let orders = Orders {
+            kind: random.one_of(&kinds),
+            count: random.one_of(&[1, 1000, 100_000]),
+            victim: self.victim,
+            fork: self.has_child,
+            stay: true,
+            retry: true,
+            ..Orders::default()
+        };
+        let mut job = Setting::new(self.nranks, self.transport, orders).start();
+        job.works()?;
+        clock::sleep(Duration::from_micros(random.below(30_000)));
+        self.kill_and_look(&mut job)
+    }
+
+    /// Kills in a job that works, and looks at what follows.
+    ///
+    /// # Errors
+    /// A survivor does not speak.
+    pub fn kill_and_look(&self, job: &mut Job) -> Result<Shown, String> {
+        let mut shown = Shown::default();
+        let killed = clock::now();
+        for rank in (0..self.nranks).filter(|rank| self.dies(*rank)) {
+            job.workers[rank as usize].signal(Signal::KILL);
+        }
+        for rank in (0..self.nranks).filter(|rank| !self.dies(*rank)) {
+            let worker = &job.workers[rank as usize];
+            let is_error = |line: &Line| matches!(line, Line::Error { .. }).then(|| line.clone());
+            let error = worker.hear("its error", 1, is_error)?.remove(0);
+            let Line::Error { at_ns, .. } = &error else { continue };
+            let took = clock::Ns(*at_ns).since(killed);
+            let limit = if self.host(rank) == self.host(self.victim) { ON_HOST } else { ACROSS };
+            if took > limit {
+                shown.wrong.push(format!("rank {rank} spoke after {took:?}: {error:?}"));
+            }
+            shown.latencies.push(took);
+            shown.wrong.extend(self.judge(rank, &error));
+        }
+        for rank in (0..self.nranks).filter(|rank| !self.dies(*rank)) {
+            let worker = &mut job.workers[rank as usize];
+            let left = |line: &Line| match line {
+                Line::Left { left_over } => Some(left_over.clone()),
+                _ => None,
+            };
+            let left_over = worker.hear("what is left", 1, left)?.remove(0);
+            shown.wrong.extend(left_over.iter().map(|what| format!("rank {rank} has left {what}")));
+            worker.go();
+            let status = worker.wait()?;
+            if status.code() != Some(1) {
+                shown.wrong.push(format!("rank {rank} ended with {status}"));
+            }
+            let again = Line::Note { text: "again: Err(Peer)".into() };
+            if !worker.said().contains(&again) {
+                shown.wrong.push(format!("rank {rank} was taken another call from: {:?}", worker.said()));
+            }
+        }
+        job.kill();
+        let files = job.files();
+        let recorders = files.iter().filter(|name| name.ends_with(".rec")).count();
+        if recorders != self.nranks as usize || files.len() != recorders {
+            shown.wrong.push(format!("of {} failed processes there are {files:?}", self.nranks));
+        }
+        Ok(shown)
+    }
+
+    /// What an error must name: one of the dead, the operation, the channel.
+    fn judge(&self, rank: u32, error: &Line) -> Vec<String> {
+        let Line::Error { kind, text, op, peer, channel, .. } = error else { return Vec::new() };
+        let is_named = peer.is_some_and(|peer| self.dies(peer) && text.contains(&format!("rank {peer}")))
+            && op.as_ref().is_some_and(|op| text.contains(op.as_str()))
+            && channel.is_some()
+            && text.contains("channel ");
+        if kind == "Peer" && is_named {
+            return Vec::new();
+        }
+        vec![format!("rank {rank} says {kind}, op {op:?}, peer {peer:?}, channel {channel:?}: {text}")]
+    }
+}
+
+/// The rounds of one size: over each transport every rank dies, in turn.
+#[must_use]
+pub fn rounds(seed: u64, count: u64) -> Vec<Death> {
+    let transports = [Transport::Shm, Transport::Socket, Transport::Mixed];
+    let mut deaths = Vec::new();
+    for transport in transports {
+        for round in 0..count {
+            let seed = seed.wrapping_mul(1000).wrapping_add(round);
+            let (nranks, victim) = (4, (round % 4) as u32);
+            // Every fourth round with a child, every eighth with company.
+            let has_child = round % 4 == 1;
+            let with = (round % 8 == 6).then_some((victim + 2) % nranks);
+            deaths.push(Death { seed, nranks, transport, victim, with, has_child });
+        }
+    }
+    deaths
+}

@@ -1,0 +1,262 @@
+//! One instance of a scenario: everything that is left open is drawn from a seed. And what the instance must bring about.
+
+use std::fmt;
+
+use ccl::snapshot::Snapshot;
+use ccl::{CollKind, Rank};
+
+use crate::job::{Line, Transport};
+use crate::orders::{How, Orders};
+use crate::random::Random;
+use crate::scenario::{Class, Failing, Fault, Name, Scenario, Who};
+
+/// Elements of a usual call: direct on one host, and within what links hold.
+const COUNT: usize = 1000;
+/// Elements that no link and no kernel holds: 16 MiB over one stream.
+const BIG: usize = 4 << 20;
+
+/// A drawn instance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Drawn {
+    /// Of what.
+    pub scenario: Scenario,
+    /// From what.
+    pub seed: u64,
+    /// How many ranks.
+    pub nranks: u32,
+    /// How they reach each other.
+    pub transport: Transport,
+    /// What is called.
+    pub kind: CollKind,
+    /// Its root.
+    pub root: u32,
+    /// Who goes wrong.
+    pub victim: u32,
+    /// In which iteration, from 2: in the first the links come up.
+    pub at: u64,
+    /// For what else is left to chance.
+    pub chance: u64,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, seed {}: {} ranks over {:?}, {} of root {}, iteration {}, victim {}",
+            self.scenario.name,
+            self.seed,
+            self.nranks,
+            self.transport,
+            self.kind,
+            self.root,
+            self.at,
+            self.victim
+        )
+    }
+}
+
+impl Drawn {
+    /// Draws an instance.
+    #[must_use]
+    pub fn new(scenario: &Scenario, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let nranks = random.one_of(&scenario.ranks);
+        Self {
+            seed,
+            nranks,
+            transport: random.one_of(&scenario.transports),
+            kind: random.one_of(&scenario.collectives),
+            root: random.below(u64::from(nranks)) as u32,
+            victim: random.below(u64::from(nranks)) as u32,
+            at: 2 + random.below(8),
+            chance: random.bits(),
+            scenario: scenario.clone(),
+        }
+    }
+
+    /// What its workers are told.
+    #[must_use]
+    pub fn orders(&self) -> Orders {
+        let fault = self.scenario.inject.fault;
+        let how = match fault {
+            Fault::Nothing | Fault::Paused | Fault::LinkCut | Fault::LinkEnd | Fault::LinkCorrupt => {
+                How::Well
+            }
+            Fault::Sleeps | Fault::KilledBefore | Fault::Killed => How::Sleep,
+            Fault::StoppedInside | Fault::KilledInside => How::Alone,
+            Fault::Count => How::Count,
+            Fault::Kind => How::Kind,
+            Fault::Operator => How::Operator,
+            Fault::Datatype => How::Datatype,
+            Fault::Aborts => How::Abort,
+            Fault::Drops => How::Drop,
+        };
+        let calls = match fault {
+            Fault::Nothing => 20,
+            Fault::Paused => 2000,
+            _ => u64::MAX,
+        };
+        Orders {
+            calls,
+            kind: self.kind,
+            root: self.root,
+            count: COUNT,
+            at: self.at,
+            big: if fault == Fault::StoppedInside { BIG } else { COUNT },
+            victim: self.victim,
+            how,
+            block: self.scenario.inject.control_blocked,
+            ..Orders::default()
+        }
+    }
+
+    /// The ranks that play this part.
+    #[must_use]
+    pub fn ranks(&self, who: Who) -> Vec<Rank> {
+        let next = (self.victim + 1) % self.nranks;
+        let all = 0..self.nranks;
+        let ranks: Vec<u32> = match who {
+            Who::Victim => vec![self.victim],
+            Who::Others => all.filter(|rank| *rank != self.victim).collect(),
+            Who::Reader => vec![next],
+            Who::Either => vec![self.victim, next],
+        };
+        ranks.into_iter().map(Rank).collect()
+    }
+
+    fn ranks_of(&self, who: &[Who]) -> Vec<Rank> {
+        let mut ranks: Vec<Rank> = who.iter().flat_map(|who| self.ranks(*who)).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// Sequence numbers of the operations that may be the first in which somebody waits: the drawn one, if somebody in it needs the
+    /// absent; where that depends on how data travels, the barrier behind it too.
+    #[must_use]
+    pub fn seqs(&self) -> Vec<u64> {
+        let (first, behind) = (2 * self.at - 1, 2 * self.at);
+        let is_root = self.root == self.victim;
+        let needed = match (self.scenario.inject.fault, self.kind) {
+            (Fault::StoppedInside, _) => true,
+            // The victim is alone: does it need anybody?
+            (Fault::KilledInside, CollKind::Broadcast) => !is_root,
+            (Fault::KilledInside, CollKind::Reduce) => is_root,
+            // The victim is absent: does anybody need it?
+            (_, CollKind::Broadcast) => is_root,
+            (_, CollKind::Reduce) => !is_root,
+            _ => true,
+        };
+        if needed { vec![first] } else { vec![first, behind] }
+    }
+
+    /// What a snapshot says, in one word, and everything in it that is not as it must be.
+    #[must_use]
+    pub fn judge(&self, snapshot: &Snapshot) -> (Class, Vec<String>) {
+        let mut wrong = Vec::new();
+        let class = class_of(snapshot);
+        if !snapshot.complete {
+            wrong.push(format!("incomplete: {:?}", snapshot.missing));
+        }
+        if let Some(states) = &self.scenario.expect.states {
+            for rank in &snapshot.ranks {
+                let expect = if rank.rank.0 == self.victim { states.victim } else { states.others };
+                if rank.state != expect {
+                    wrong.push(format!("rank {} is {}, not {expect}", rank.rank, rank.state));
+                }
+            }
+        }
+        if let Some(source) = self.scenario.expect.source {
+            let other = snapshot.ranks.iter().filter(|rank| rank.source != source);
+            wrong.extend(other.map(|rank| format!("rank {} comes from {}", rank.rank, rank.source)));
+        }
+        match (&self.scenario.expect.awaited, snapshot.awaited.first()) {
+            (None, None) => {}
+            (None, Some(one)) => wrong.push(format!("somebody is awaited: {one:?}")),
+            (Some(_), None) => wrong.push("nobody is awaited".into()),
+            (Some(expect), Some(one)) => {
+                let mut compare = |what: &str, found: &[Rank], expect: Vec<Rank>| {
+                    if found != expect {
+                        wrong.push(format!("{what} {found:?}, not {expect:?}"));
+                    }
+                };
+                compare("missing", &one.missing, self.ranks_of(&expect.missing));
+                compare("inside", &one.inside, self.ranks_of(&expect.inside));
+                if expect.by == [Who::Reader] {
+                    // Who else waits depends on how far the others came.
+                    let reader = self.ranks(Who::Reader);
+                    compare(
+                        "by",
+                        &one.by.iter().copied().filter(|r| reader.contains(r)).collect::<Vec<_>>(),
+                        reader,
+                    );
+                } else {
+                    compare("by", &one.by, self.ranks_of(&expect.by));
+                }
+                if !self.seqs().contains(&one.seq) {
+                    wrong.push(format!("{} #{}, not one of {:?}", one.op, one.seq, self.seqs()));
+                }
+                if snapshot.awaited.len() > 1 {
+                    wrong.push(format!("and more: {:?}", &snapshot.awaited[1..]));
+                }
+            }
+        }
+        (class, wrong)
+    }
+
+    /// What an error says, in one word, and everything in it that is not as it must be.
+    #[must_use]
+    pub fn judge_error(&self, expect: &Failing, line: &Line) -> (Class, Vec<String>) {
+        let Line::Error { rank, kind, text, op, peer, channel, .. } = line else {
+            return (Class::Other, vec![format!("no error: {line:?}")]);
+        };
+        let mut wrong = Vec::new();
+        if *kind != expect.kind {
+            wrong.push(format!("rank {rank}: {kind}, not {}: {text}", expect.kind));
+        }
+        if let Some(who) = expect.peer {
+            if !peer.is_some_and(|peer| self.ranks(who).contains(&Rank(peer))) {
+                wrong.push(format!("rank {rank}: it is about {peer:?}: {text}"));
+            }
+        }
+        for name in &expect.names {
+            let is_named = match name {
+                Name::Op => {
+                    // Who was still in the barrier before has not met the drawn one yet.
+                    let seqs = 2 * self.at - 2..=2 * self.at;
+                    let seq = op.as_ref().and_then(|op| op.rsplit('#').next()?.parse::<u64>().ok());
+                    seq.is_some_and(|seq| seqs.contains(&seq))
+                        && op.as_ref().is_some_and(|op| text.contains(op.as_str()))
+                }
+                Name::Channel => channel
+                    .is_some_and(|channel| text.contains(&format!("channel {}", ccl::ChannelId(channel)))),
+                Name::Victim => text.contains(&format!("rank {}", self.victim)),
+            };
+            if !is_named {
+                wrong.push(format!("rank {rank}: {name:?} is not named: {text}"));
+            }
+        }
+        (class_of_error(kind), wrong)
+    }
+}
+
+/// A kind of error, as a class.
+#[must_use]
+pub fn class_of_error(kind: &str) -> Class {
+    match kind {
+        "Peer" => Class::Peer,
+        "Mismatch" => Class::Mismatch,
+        "Aborted" => Class::Aborted,
+        _ => Class::Other,
+    }
+}
+
+/// What a snapshot says, in one word.
+#[must_use]
+pub fn class_of(snapshot: &Snapshot) -> Class {
+    match snapshot.awaited.first() {
+        None => Class::Nobody,
+        Some(one) if !one.missing.is_empty() => Class::Missing,
+        Some(one) if !one.inside.is_empty() => Class::Inside,
+        Some(_) => Class::Link,
+    }
+}

@@ -1,0 +1,414 @@
+//! A job of workers, started without a launcher: plain processes with the variables that torchrun would set.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use ccl::clock::{self, Ns};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::orders::Orders;
+use crate::programs::program;
+
+/// The longest a test waits for what must happen; a loaded machine is slow.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a worker says, one line of JSON each.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// Its communicator is made.
+    Ready {
+        /// Its rank.
+        rank: u32,
+        /// Its process.
+        pid: u32,
+        /// A forked child that lives beside it.
+        child: Option<i32>,
+    },
+    /// Its first iteration is done: all links are up.
+    Works,
+    /// It waits for a line on standard input before this iteration.
+    Holds {
+        /// Which.
+        at: u64,
+    },
+    /// It is about to call.
+    Enters {
+        /// The iteration.
+        at: u64,
+    },
+    /// It sleeps instead of calling.
+    Sleeps {
+        /// The iteration.
+        at: u64,
+    },
+    /// A call failed.
+    Error {
+        /// Who says so.
+        rank: u32,
+        /// The kind of error.
+        kind: String,
+        /// All of it.
+        text: String,
+        /// The operation it names.
+        op: Option<String>,
+        /// The rank it names.
+        peer: Option<u32>,
+        /// The channel it names.
+        channel: Option<u16>,
+        /// When the call returned, on the monotonic clock.
+        at_ns: u64,
+    },
+    /// The communicator is given back.
+    Left {
+        /// What the process has that it had not before.
+        left_over: Vec<String>,
+    },
+    /// Anything else.
+    Note {
+        /// What.
+        text: String,
+    },
+}
+
+/// What a process holds: threads, descriptors, mappings that have a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Possessions(BTreeMap<String, usize>);
+
+impl Possessions {
+    /// Those of this process.
+    #[must_use]
+    pub fn now() -> Self {
+        let mut all: BTreeMap<String, usize> = BTreeMap::new();
+        let mut add = |what: String| *all.entry(what).or_default() += 1;
+        for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+            let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            add(format!("thread {}", name.trim()));
+        }
+        for fd in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
+            let to = std::fs::read_link(fd.path()).unwrap_or_default();
+            let to = to.to_string_lossy().into_owned();
+            // Looking opens the folder; sockets are told apart by inodes, which change.
+            if !to.contains("/fd") {
+                add(format!("descriptor {}", to.split(":[").next().unwrap_or_default()));
+            }
+        }
+        for line in std::fs::read_to_string("/proc/self/maps").unwrap_or_default().lines() {
+            // Only what others could see too: memory that is shared.
+            let mut words = line.split_whitespace();
+            if words.nth(1).is_some_and(|mode| mode.ends_with('s')) {
+                add(format!("mapping {}", words.last().unwrap_or("without a name")));
+            }
+        }
+        Self(all)
+    }
+
+    /// What this process has now and had not then. A thread that ends takes a moment to be gone: it is given one.
+    #[must_use]
+    pub fn left_over(&self) -> Vec<String> {
+        let end = clock::now().after(Duration::from_secs(2));
+        loop {
+            let more = |(what, count): (String, usize)| {
+                let had = self.0.get(&what).copied().unwrap_or(0);
+                (count > had).then(|| format!("{} x {what}", count - had))
+            };
+            let left: Vec<String> = Self::now().0.into_iter().filter_map(more).collect();
+            if left.is_empty() || clock::now() >= end {
+                return left;
+            }
+            clock::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// How the ranks of a job reach each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Threads of one process.
+    Direct,
+    /// Processes of one host.
+    Shm,
+    /// Sockets between all.
+    Socket,
+    /// Two hosts: memory inside, sockets between.
+    Mixed,
+}
+
+type Said = Arc<(Mutex<Vec<(Ns, Line)>>, Condvar)>;
+
+/// One worker process.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    said: Said,
+    /// What it wrote to standard error.
+    pub complaints: Arc<Mutex<String>>,
+}
+
+/// The workers of a job. Dropped, they are killed.
+#[derive(Debug)]
+pub struct Job {
+    /// In the order of their ranks; one where all ranks are threads of one.
+    pub workers: Vec<Worker>,
+    /// How many ranks there are.
+    pub nranks: u32,
+    folder: tempfile::TempDir,
+    strays: BTreeSet<i32>,
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+/// How a job is started; `Job::start` for the usual.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// How many ranks.
+    pub nranks: u32,
+    /// How they reach each other.
+    pub transport: Transport,
+    /// What they are told.
+    pub orders: Orders,
+    /// Variables for all of them.
+    pub variables: Vec<(String, String)>,
+    /// Words before the program, per rank: `ip netns exec a`.
+    pub wrap: Vec<Vec<String>>,
+    /// Where they meet.
+    pub address: String,
+}
+
+impl Setting {
+    /// Ranks of this machine.
+    #[must_use]
+    pub fn new(nranks: u32, transport: Transport, orders: Orders) -> Self {
+        let address = "127.0.0.1".into();
+        Self { nranks, transport, orders, variables: Vec::new(), wrap: Vec::new(), address }
+    }
+
+    /// Starts all ranks.
+    ///
+    /// # Panics
+    /// If the machine refuses.
+    #[must_use]
+    pub fn start(&self) -> Job {
+        let shm = std::path::Path::new("/dev/shm");
+        let folder = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
+        let folder = folder.expect("a temporary folder");
+        let port = free_port();
+        let processes = if self.transport == Transport::Direct { 1 } else { self.nranks };
+        let start = |rank: u32| {
+            let words: Vec<String> = self.wrap.get(rank as usize).cloned().unwrap_or_default();
+            let path = program("worker");
+            let mut command = match words.split_first() {
+                Some((first, rest)) => {
+                    let mut command = Command::new(first);
+                    command.args(rest).arg(path);
+                    command
+                }
+                None => Command::new(path),
+            };
+            command.args(self.orders.words());
+            if self.transport == Transport::Direct {
+                command.env("THREADS", self.nranks.to_string());
+            } else {
+                command.env("RANK", rank.to_string()).env("WORLD_SIZE", self.nranks.to_string());
+                command.env("LOCAL_RANK", rank.to_string()).env("MASTER_ADDR", &self.address);
+                command.env("MASTER_PORT", port.to_string());
+            }
+            match self.transport {
+                Transport::Socket => drop(command.env("CCL_TRANSPORT", "socket")),
+                Transport::Mixed => {
+                    let host = if rank < self.nranks / 2 { "a" } else { "b" };
+                    command.env("CCL_HOSTID", host);
+                }
+                Transport::Direct | Transport::Shm => {}
+            }
+            command.env("CCL_RUNTIME_DIR", folder.path()).env("CCL_JOB_SECRET", "of this test");
+            command.env("CCL_INIT_TIMEOUT", "60").env("CCL_TIMEOUT", "60").env("CCL_DEBUG", "WARN");
+            command.envs(self.variables.iter().cloned());
+            Worker::start(command)
+        };
+        let workers = (0..processes).map(start).collect();
+        Job { workers, nranks: self.nranks, folder, strays: BTreeSet::new() }
+    }
+}
+
+impl Worker {
+    fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("a worker starts");
+        let said: Said = Arc::default();
+        let complaints: Arc<Mutex<String>> = Arc::default();
+        let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        let into = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for text in BufReader::new(out).lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&text).unwrap_or(Line::Note { text });
+                lock(&into.0).push((clock::now(), line));
+                into.1.notify_all();
+            }
+        });
+        let into = Arc::clone(&complaints);
+        std::thread::spawn(move || {
+            for text in BufReader::new(err).lines().map_while(Result::ok) {
+                let mut all = lock(&into);
+                all.push_str(&text);
+                all.push('\n');
+            }
+        });
+        Self { child, said, complaints }
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it said so far.
+    #[must_use]
+    pub fn said(&self) -> Vec<Line> {
+        lock(&self.said.0).iter().map(|(_, line)| line.clone()).collect()
+    }
+
+    /// Waits until it has said something of which `pick` makes something, `count` times.
+    ///
+    /// # Errors
+    /// What it said instead.
+    pub fn hear<T>(
+        &self,
+        what: &str,
+        count: usize,
+        mut pick: impl FnMut(&Line) -> Option<T>,
+    ) -> Result<Vec<T>, String> {
+        let end = clock::now().after(PATIENCE);
+        let mut said = lock(&self.said.0);
+        loop {
+            let found: Vec<T> = said.iter().filter_map(|(_, line)| pick(line)).collect();
+            if found.len() >= count {
+                return Ok(found);
+            }
+            let left = end.since(clock::now());
+            if left.is_zero() {
+                let complaints = lock(&self.complaints).clone();
+                return Err(format!("pid {} did not say {what}: {said:?}\n{complaints}", self.pid()));
+            }
+            let waited = self.said.1.wait_timeout(said, left.min(Duration::from_millis(200)));
+            said = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        // It may have ended by itself.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Lets it go on where it holds, or end where it stays.
+    pub fn go(&mut self) {
+        if let Some(input) = &mut self.child.stdin {
+            let _ = input.write_all(b"\n").and_then(|()| input.flush());
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It did not end.
+    pub fn wait(&mut self) -> Result<std::process::ExitStatus, String> {
+        let end = clock::now().after(PATIENCE);
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) if clock::now() < end => clock::sleep(Duration::from_millis(2)),
+                _ => return Err(format!("pid {} did not end: {:?}", self.pid(), self.said())),
+            }
+        }
+    }
+
+    /// Waits until the kernel says it is stopped.
+    pub fn wait_stopped(&self) {
+        let stat = format!("/proc/{}/stat", self.pid());
+        let end = clock::now().after(PATIENCE);
+        let is_stopped = || {
+            let text = std::fs::read_to_string(&stat).unwrap_or_default();
+            text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+        };
+        while !is_stopped() && clock::now() < end {
+            clock::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Job {
+    /// Waits until all links are up: every rank has done its first iteration.
+    ///
+    /// # Errors
+    /// Who did not get there.
+    pub fn works(&mut self) -> Result<(), String> {
+        let each = (self.nranks as usize).div_ceil(self.workers.len());
+        for worker in &self.workers {
+            worker.hear("that it works", each, |line| (*line == Line::Works).then_some(()))?;
+        }
+        for line in self.workers.iter().flat_map(Worker::said) {
+            if let Line::Ready { child: Some(child), .. } = line {
+                self.strays.insert(child);
+            }
+        }
+        Ok(())
+    }
+
+    /// The folder of recorders.
+    #[must_use]
+    pub fn recorders(&self) -> PathBuf {
+        self.folder.path().join(format!("ccl-{}", rustix::process::geteuid().as_raw()))
+    }
+
+    /// The files in it, by name.
+    #[must_use]
+    pub fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.recorders()).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// The workers' processes but for one.
+    pub fn others(&self, but: u32) -> impl Iterator<Item = (u32, &Worker)> {
+        (0..).zip(&self.workers).filter(move |(rank, _)| *rank != but)
+    }
+
+    /// Kills everyone and waits until they are gone.
+    pub fn kill(&mut self) {
+        for worker in &mut self.workers {
+            worker.signal(Signal::KILL);
+        }
+        for worker in &mut self.workers {
+            let _ = worker.child.wait();
+        }
+        for stray in std::mem::take(&mut self.strays) {
+            if let Some(pid) = Pid::from_raw(stray) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

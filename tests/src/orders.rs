@@ -1,0 +1,130 @@
+//! What a worker is told, as words `name=value`.
+
+use ccl::CollKind;
+use serde::{Deserialize, Serialize};
+
+/// What the victim does at its call.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// It calls, as all do.
+    #[default]
+    Well,
+    /// It sleeps for ever.
+    Sleep,
+    /// It calls while all others wait until they are told to.
+    Alone,
+    /// It calls with one element more.
+    Count,
+    /// It calls a barrier.
+    Kind,
+    /// It calls an all-reduce that takes the largest.
+    Operator,
+    /// It calls an all-reduce of another type.
+    Datatype,
+    /// It aborts the communicator.
+    Abort,
+    /// It drops the communicator without leaving.
+    Drop,
+    /// It leaves before the others.
+    Finish,
+}
+
+/// The orders of one worker. All workers of a job get the same.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Orders {
+    /// Iterations.
+    pub calls: u64,
+    /// What is called.
+    pub kind: CollKind,
+    /// The root, where there is one.
+    pub root: u32,
+    /// Elements per rank.
+    pub count: usize,
+    /// The iteration at which the victim goes wrong; 0: none.
+    pub at: u64,
+    /// Elements per rank in that iteration.
+    pub big: usize,
+    /// The rank that goes wrong.
+    pub victim: u32,
+    /// How.
+    pub how: How,
+    /// Whether its service thread is blocked.
+    pub block: bool,
+    /// Whether the victim has a forked child.
+    pub fork: bool,
+    /// Whether it lives on after it has left.
+    pub stay: bool,
+    /// Whether it calls once more after an error.
+    pub retry: bool,
+}
+
+impl Default for Orders {
+    fn default() -> Self {
+        Self {
+            calls: u64::MAX,
+            kind: CollKind::AllReduce,
+            root: 0,
+            count: 1000,
+            at: 0,
+            big: 1000,
+            victim: u32::MAX,
+            how: How::Well,
+            block: false,
+            fork: false,
+            stay: false,
+            retry: false,
+        }
+    }
+}
+
+impl Orders {
+    /// As words of a command line.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let json = serde_json::to_value(self).expect("orders are plain data");
+        let fields = json.as_object().expect("a struct is an object");
+        fields
+            .iter()
+            .map(|(name, value)| match value {
+                serde_json::Value::String(text) => format!("{name}={text}"),
+                other => format!("{name}={other}"),
+            })
+            .collect()
+    }
+
+    /// Reads those words back.
+    ///
+    /// # Errors
+    /// The word that makes no sense.
+    pub fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut fields = serde_json::Map::new();
+        for word in words {
+            let (name, value) = word.split_once('=').ok_or_else(|| format!("{word} is no name=value"))?;
+            // Numbers and truths read as JSON; what does not is a word.
+            let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+            fields.insert(name.to_string(), value);
+        }
+        serde_json::from_value(fields.into()).map_err(|e| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_the_command_line() {
+        let orders = Orders {
+            kind: CollKind::Broadcast,
+            how: How::Alone,
+            at: 7,
+            victim: 2,
+            block: true,
+            ..Orders::default()
+        };
+        assert_eq!(Orders::parse(orders.words().into_iter()), Ok(orders));
+        assert!(Orders::parse(["nonsense".to_string()].into_iter()).is_err());
+    }
+}
