@@ -1,8 +1,11 @@
-//! What many readings of a running job add up to: who was awaited how often, and how much went which way.
+//! What many readings of a running job add up to: who was late how often, and how much went which way.
+//!
+//! In one reading a rank is late if it is awaited, or outside any operation while others are inside one. A job that runs moves on
+//! while its ranks are read one after the other, so a single reading may err; many do not.
 //!
 //! Reads the JSON of `ccl-inspect snapshot --json` (`ccl.snapshot/1`), as a program of anybody's would.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -15,11 +18,25 @@ pub struct Readings {
     pub shm: u64,
     /// The most that one reading saw moved over sockets.
     pub socket: u64,
-    awaited: BTreeMap<u64, u64>,
+    late: BTreeMap<u64, u64>,
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The ranks that are late in this reading.
+fn late(snapshot: &Value) -> BTreeSet<u64> {
+    let awaited = list(snapshot, "awaited");
+    let named = awaited.iter().flat_map(|one| list(one, "missing").iter().chain(list(one, "inside")));
+    let mut late: BTreeSet<u64> = named.filter_map(Value::as_u64).collect();
+    let state = |rank: &Value| rank["comms"][0]["op"]["state"].as_str().map(str::to_owned);
+    let ranks = list(snapshot, "ranks");
+    if ranks.iter().any(|rank| state(rank).as_deref() == Some("running")) {
+        let outside = ranks.iter().filter(|rank| state(rank).as_deref() == Some("idle"));
+        late.extend(outside.filter_map(|rank| rank["rank"].as_u64()));
+    }
+    late
 }
 
 impl Readings {
@@ -30,12 +47,8 @@ impl Readings {
             return;
         }
         self.taken += 1;
-        for awaited in list(&snapshot, "awaited") {
-            for rank in list(awaited, "missing").iter().chain(list(awaited, "inside")) {
-                if let Some(rank) = rank.as_u64() {
-                    *self.awaited.entry(rank).or_default() += 1;
-                }
-            }
+        for rank in late(&snapshot) {
+            *self.late.entry(rank).or_default() += 1;
         }
         let comms = list(&snapshot, "ranks").iter().flat_map(|rank| list(rank, "comms"));
         let (mut shm, mut socket) = (0, 0);
@@ -51,10 +64,10 @@ impl Readings {
         self.socket = self.socket.max(socket);
     }
 
-    /// The rank that was awaited in most readings, and in how many.
+    /// The rank that was late in most readings, and in how many.
     #[must_use]
     pub fn slowest(&self) -> Option<(u64, u64)> {
-        self.awaited.iter().max_by_key(|(_, times)| **times).map(|(rank, times)| (*rank, *times))
+        self.late.iter().max_by_key(|(_, times)| **times).map(|(rank, times)| (*rank, *times))
     }
 }
 
@@ -81,5 +94,20 @@ mod tests {
         readings.add(br#"{"schema":"ccl.snapshot/1","awaited":[{"missing":[3]}]}"#);
         assert_eq!((readings.taken, readings.shm, readings.socket), (4, 21, 7));
         assert_eq!(readings.slowest(), Some((3, 4)));
+    }
+
+    #[test]
+    fn whoever_is_outside_while_others_are_inside_is_late() {
+        let rank = |rank: usize, state: &str| {
+            format!(r#"{{"rank":{rank},"comms":[{{"op":{{"state":"{state}"}}}}]}}"#)
+        };
+        let check = |states: [&str; 3], expect: &[u64]| {
+            let ranks: Vec<String> = states.iter().enumerate().map(|(n, state)| rank(n, state)).collect();
+            let snapshot = serde_json::from_str(&format!(r#"{{"ranks":[{}]}}"#, ranks.join(","))).unwrap();
+            assert_eq!(late(&snapshot).into_iter().collect::<Vec<_>>(), expect);
+        };
+        check(["running", "idle", "running"], &[1]);
+        check(["idle", "idle", "idle"], &[]);
+        check(["running", "running", "running"], &[]);
     }
 }

@@ -1,7 +1,7 @@
 //! Trains on 4 ranks of two emulated hosts with a straggler drawn at random, and finds it from outside. `make demo` runs it.
 //!
 //! The draw is told to the training program alone, in its environment; neither ccl nor `ccl-inspect` reads it. Who is slowest is
-//! measured as anybody would: by asking the running job again and again who is awaited.
+//! measured as anybody would: by asking the running job again and again who is late.
 #![expect(clippy::print_stdout, reason = "a program that shows something")]
 
 use std::io::{BufRead, BufReader};
@@ -15,10 +15,10 @@ use ccl_examples::drawn::STRAGGLER;
 use ccl_examples::readings::Readings;
 
 const RANKS: usize = 4;
-const EPOCHS: &str = "8";
+const EPOCHS: &str = "7";
 /// Milliseconds of every step, and what the straggler adds.
 const STEP_MS: &str = "10";
-const LATE_MS: u64 = 30;
+const LATE_MS: u64 = 40;
 /// Readings before a snapshot is shown to people.
 const SHOWN_AFTER: u64 = 8;
 const DEADLINE: Duration = Duration::from_secs(110);
@@ -65,10 +65,10 @@ fn demo() -> Outcome<()> {
         return Err("the training was over before a snapshot could be shown".into());
     }
 
-    let (slowest, times) = readings.slowest().ok_or("no reading showed anybody who is awaited")?;
+    let (slowest, times) = readings.slowest().ok_or("no reading showed anybody late")?;
     let taken = readings.taken;
     println!("\ndemo: bytes moved over shared memory: {}, over sockets: {}", readings.shm, readings.socket);
-    println!("demo: the slowest as measured: rank {slowest}, awaited in {times} of {taken} readings");
+    println!("demo: the slowest as measured: rank {slowest}, late in {times} of {taken} readings");
     println!("demo: the straggler as drawn:  rank {drawn}, {LATE_MS} ms late at each step");
     if slowest != drawn as u64 {
         return Err("the slowest as measured is not the one drawn".into());
@@ -112,11 +112,12 @@ fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> O
                     readings.add(&read.stdout);
                 }
             }
-            if readings.taken >= SHOWN_AFTER && !shown {
-                if let Ok(text) = inspect(&["snapshot"]).output() {
-                    shown = text.status.success();
-                    println!("\n$ ccl-inspect snapshot\n{}", String::from_utf8_lossy(&text.stdout));
-                }
+            if readings.taken >= SHOWN_AFTER
+                && !shown
+                && let Ok(text) = inspect(&["snapshot"]).output()
+            {
+                shown = text.status.success();
+                println!("\n$ ccl-inspect snapshot\n{}", String::from_utf8_lossy(&text.stdout));
             }
         }
     });
