@@ -84,6 +84,8 @@ settings! {
         "How much history is kept: 0 none, 1 operations, 2 steps, 3 network work requests.";
     RuntimeDir, "CCL_RUNTIME_DIR", None, Kind::Text, "",
         "Where recorder files and control sockets live; empty: the first tmpfs of /run/user/UID, /run, /dev/shm, /tmp.";
+    AllowControl, "CCL_ALLOW_CONTROL", None, Kind::Number(0, 1), "0",
+        "1 lets an inspector that was started with --allow-control abort communicators of this process.";
     Log, "CCL_DEBUG", Some("NCCL_DEBUG"), Kind::Word(&["", "NONE", "VERSION", "WARN", "INFO", "TRACE"]), "WARN",
         "What ccl writes to standard error: NONE, VERSION, WARN, INFO or TRACE.";
     ConfFile, "CCL_CONF_FILE", Some("NCCL_CONF_FILE"), Kind::Text, "",

@@ -21,8 +21,11 @@ pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<JobI
         }
         Target::Process(pid) => {
             let process = one_of(findings, pid);
+            let mut jobs =
+                process.map(|one| ccl::snapshot::jobs(std::slice::from_ref(&one.given))).unwrap_or_default();
             // It may hold ranks of several jobs; it began with one.
-            process.map(|one| one.given.process.job).filter(|job| job.0 != 0).into_iter().collect()
+            jobs.sort_by_key(|job| process.is_none_or(|one| one.given.process.job != *job));
+            jobs
         }
         Target::RankOf(pid, rank) => {
             let comms = one_of(findings, pid).into_iter().flat_map(|one| &one.given.process.comms);
@@ -42,25 +45,33 @@ fn one_of(findings: &Findings, pid: u32) -> Option<&Found> {
 }
 
 fn the_only_one(findings: &Findings) -> Result<JobId, (u8, String)> {
-    let mut processes: BTreeMap<JobId, (usize, usize)> = BTreeMap::new();
+    // How many processes, how many of them alive, and when the last one gave a sign of life.
+    let mut processes: BTreeMap<JobId, (usize, usize, u64)> = BTreeMap::new();
     for one in &findings.found {
         for job in ccl::snapshot::jobs(std::slice::from_ref(&one.given)) {
-            let (all, alive) = processes.entry(job).or_default();
+            let (all, alive, last) = processes.entry(job).or_default();
             *all += 1;
             *alive += usize::from(one.given.process.alive);
+            *last = one.given.process.to_real_ns.max(*last);
         }
     }
-    let any_lives = processes.values().any(|(_, alive)| *alive > 0);
-    processes.retain(|_, (_, alive)| *alive > 0 || !any_lives);
+    let any_lives = processes.values().any(|(_, alive, _)| *alive > 0);
+    processes.retain(|_, (_, alive, _)| *alive > 0 || !any_lives);
     let mut jobs = processes.keys();
     match (jobs.next(), jobs.next()) {
         (None, _) => Err((exit::ERROR, nothing(findings, "there is no job"))),
         (Some(job), None) => Ok(*job),
         (Some(_), Some(_)) => {
             let mut text = "there are several jobs; say which one is meant:".to_string();
-            for (job, (all, alive)) in &processes {
+            let mut processes: Vec<_> = processes.into_iter().collect();
+            processes.sort_by_key(|(_, (.., last))| std::cmp::Reverse(*last));
+            for (job, (all, alive, last)) in processes {
+                let seconds = ccl::clock::real_ns().saturating_sub(last) / 1_000_000_000;
                 // Writing to a string does not fail.
-                let _ = write!(text, "\n  {job}  processes: {all}, alive: {alive}");
+                let _ = write!(
+                    text,
+                    "\n  {job}  processes: {all}, alive: {alive}, last sign of life: {seconds} s ago"
+                );
             }
             Err((exit::USAGE, text))
         }
@@ -128,6 +139,9 @@ mod tests {
         let all =
             || vec![found(1, false, &[(6, 0)]), found(1, true, &[(7, 0), (8, 3)]), found(2, true, &[(9, 0)])];
         check(all(), Some("1"), Ok(7));
+        let mut renamed = found(5, true, &[(7, 0)]);
+        renamed.given.process.job = JobId(99);
+        check(vec![renamed], Some("5"), Ok(7));
         check(all(), Some("1:3"), Ok(8));
         check(all(), Some("1:4"), Err(exit::ERROR));
         check(all(), Some("3"), Err(exit::ERROR));

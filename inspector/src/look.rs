@@ -8,8 +8,8 @@ use ccl::types::JobId;
 
 use crate::choose::choose;
 use crate::discover::{self, Findings};
-use crate::exit;
 use crate::target::Target;
+use crate::{attach, exit};
 
 /// Show who is awaited in a job, by whom, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -45,7 +45,8 @@ impl Snapshot {
         let mut findings = discover::everything(&settings);
         let job = choose(&findings, self.target)?;
         let unreachable = discover::follow_peers(&mut findings, job);
-        print(findings, job, &unreachable, self.json)
+        let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(job)));
+        print(findings, job, &unreachable, notes, self.json)
     }
 }
 
@@ -59,7 +60,7 @@ impl Open {
         let job = choose(&findings, self.job)?;
         let why = format!("only {} was opened, and it is not there", self.path.display());
         let unreachable = discover::only_these(&findings, job, &why);
-        print(findings, job, &unreachable, self.json)
+        print(findings, job, &unreachable, Vec::new(), self.json)
     }
 }
 
@@ -67,6 +68,7 @@ fn print(
     findings: Findings,
     job: JobId,
     unreachable: &[Unreachable],
+    notes: Vec<String>,
     json: bool,
 ) -> Result<u8, (u8, String)> {
     let (given, unseen): (Vec<Given>, Vec<_>) = findings
@@ -76,6 +78,7 @@ fn print(
         .map(|one| (one.given, one.process.is_none()))
         .unzip();
     let mut snapshot = merge(&given, Some(job), unreachable);
+    snapshot.notes.extend(notes);
     for one in given.iter().zip(unseen).filter(|(one, unseen)| *unseen && one.state() == State::Running) {
         snapshot.notes.push(format!(
             "pid {} on {} cannot be looked at from here (another pid namespace, or another user's): \

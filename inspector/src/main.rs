@@ -1,5 +1,6 @@
 //! Who is stuck, on whom, why, since when: looks into running, hung and dead ccl jobs, and launches them.
 
+mod attach;
 mod choose;
 mod discover;
 mod exit;

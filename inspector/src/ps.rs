@@ -4,6 +4,7 @@ use std::path::Path;
 
 use ccl::config::{Key, Settings};
 use ccl::snapshot::{CommSnapshot, Given, Snapshot, jobs, merge};
+use ccl::types::{CommId, Rank};
 
 use crate::discover::{self, Findings, Found};
 use crate::exit;
@@ -72,8 +73,9 @@ fn snapshots(findings: &mut Findings) -> Vec<Snapshot> {
 }
 
 fn list(findings: &Findings) -> String {
-    let mut rows: Vec<[String; 8]> = findings.found.iter().flat_map(rows).collect();
+    let mut rows: Vec<_> = findings.found.iter().flat_map(rows).collect();
     rows.sort();
+    let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
     let mut text = table(["JOB", "RANK", "PID", "HOST", "STATE", "COMM", "OPERATION", "RECORDER"], &rows);
     for (file, why) in &findings.refused {
         text += &format!("{} cannot be read: {why}\n", file.display());
@@ -81,21 +83,19 @@ fn list(findings: &Findings) -> String {
     text
 }
 
-/// One row per rank; a process without ranks has one too.
-fn rows(one: &Found) -> Vec<[String; 8]> {
+/// One row per rank and communicator, with what it is sorted by; a process without ranks has one too.
+fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 8])> {
     let process = &one.given.process;
     let host = if process.host_id.is_empty() {
         process.host.clone()
     } else {
         format!("{}/{}", process.host, process.host_id)
     };
-    let row = |job: String, rank: String, comm: String, op: String| {
+    let row = |key, [job, rank, comm, op]: [String; 4]| {
         let pid = one.process.unwrap_or(process.pid).to_string();
-        [job, rank, pid, host.clone(), one.given.state().to_string(), comm, op, process.path.clone()]
+        let state = one.given.state().to_string();
+        ((!process.alive, key), [job, rank, pid, host.clone(), state, comm, op, process.path.clone()])
     };
-    if process.comms.is_empty() {
-        return vec![row("-".into(), "-".into(), "-".into(), "-".into())];
-    }
     let of_comm = |comm: &CommSnapshot| {
         let name = if comm.name.is_empty() { comm.id.to_string() } else { comm.name.clone() };
         let op = if comm.op.kind.is_empty() {
@@ -103,7 +103,12 @@ fn rows(one: &Found) -> Vec<[String; 8]> {
         } else {
             format!("{} #{} {}", comm.op.kind, comm.op.seq, comm.op.state)
         };
-        row(comm.job.to_string(), format!("{}/{}", comm.rank, comm.nranks), name, op)
+        let key = (comm.job, comm.world, comm.id);
+        row(key, [comm.job.to_string(), format!("{}/{}", comm.rank, comm.nranks), name, op])
     };
-    process.comms.iter().filter(|comm| !comm.ended).map(of_comm).collect()
+    let mut rows: Vec<_> = process.comms.iter().filter(|comm| !comm.ended).map(of_comm).collect();
+    if rows.is_empty() {
+        rows.push(row((process.job, Rank(0), CommId(0)), ["-"; 4].map(String::from)));
+    }
+    rows
 }

@@ -3,12 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use ccl::clock;
 use ccl::collective::Descriptor;
 use ccl::config::{Settings, environment};
+use ccl::control::server::Server;
 use ccl::recorder::{CommInfo, Peer, Recorder};
 use ccl::snapshot::{Snapshot, Source, State};
 use ccl::types::{
@@ -27,6 +29,13 @@ fn stand_in() {
     let settings = Settings::of_process().unwrap();
     let recorder = Recorder::for_process(&settings).unwrap();
     let job = JobId(u64::from_str_radix(&environment("JOB").unwrap(), 16).unwrap());
+    // One that answers, one that is stuck, or none.
+    let control = environment("CONTROL").unwrap();
+    let server = (control == "answers").then(|| Server::of_process(&recorder, &settings).unwrap());
+    let stuck = (control == "stuck").then(|| UnixListener::bind(recorder.beside("sock").unwrap()).unwrap());
+    if stuck.is_some() {
+        recorder.set_control(recorder.beside("sock").as_deref());
+    }
     let row = recorder.comm(CommInfo { id: CommId(5), job, name: "dp", rank: me, nranks, world: me });
     println!("@ {}", recorder.path().unwrap().display());
     let mut input = std::io::stdin().lock().lines().map(Result::unwrap);
@@ -62,6 +71,7 @@ fn stand_in() {
     }
     println!("@ ready");
     let told_to_end = input.next().is_some();
+    drop((server, stuck));
     if told_to_end {
         // In good order, so nothing must be under way.
         row.completed(&descriptor(7), clock::raw());
@@ -87,6 +97,10 @@ fn hear(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> String {
 impl Job {
     /// Starts ranks of which `late` has not called what the others are in; each behind the words of `wrap`.
     fn start(id: u64, nranks: u32, late: u32, wrap: &[&str]) -> Self {
+        Self::start_with(id, nranks, late, wrap, "absent")
+    }
+
+    fn start_with(id: u64, nranks: u32, late: u32, wrap: &[&str], control: &str) -> Self {
         // On tmpfs, where recorders are meant to be.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let program = std::env::current_exe().unwrap();
@@ -97,6 +111,7 @@ impl Job {
             command.envs([("CCL_TEST_ROLE", "stand-in"), ("JOB", &format!("{id:x}"))]);
             command.env("CCL_RUNTIME_DIR", folder.path()).env("RANK", rank.to_string());
             command.env("WORLD_SIZE", nranks.to_string()).env("LATE", late.to_string());
+            command.env("CONTROL", control);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
         };
         let mut ranks: Vec<Child> = (0..nranks).map(start).collect();
@@ -184,6 +199,28 @@ fn from_any_rank_the_late_one_is_named() {
         said.starts_with("AWAITED rank 2 (pid ") && said.contains("has not called AllReduce #7 of dp"),
         "{said}"
     );
+}
+
+#[test]
+fn processes_are_asked_and_whose_control_thread_is_stuck_is_read() {
+    let job = Job::start_with(0x57, 2, 1, &[], "answers");
+    job.signal(1, Signal::STOP);
+    let (seen, status) = snapshot(&["snapshot", &job.pid(0).to_string()]);
+    assert_eq!((seen.complete, status), (true, Some(0)));
+    assert_eq!(seen.ranks[0].source, Source::Socket, "{:?}", seen.notes);
+    assert_eq!((seen.ranks[1].source, seen.ranks[1].state), (Source::Mapping, State::Stopped));
+    assert_eq!(seen.awaited[0].missing, ranks(&[1]));
+    job.signal(1, Signal::CONT);
+
+    let job = Job::start_with(0x58, 2, 1, &[], "stuck");
+    let (seen, _) = snapshot(&["snapshot", &job.pid(0).to_string()]);
+    assert!(seen.ranks.iter().all(|rank| rank.source == Source::Mapping));
+    assert_eq!(seen.awaited[0].missing, ranks(&[1]));
+    for rank in 0..2 {
+        let note = format!("pid {} on ", job.pid(rank));
+        let said = |line: &String| line.starts_with(&note) && line.ends_with("did not answer within 250 ms");
+        assert!(seen.notes.iter().any(said), "{:?}", seen.notes);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -272,4 +273,49 @@ fn emulated_hosts_reach_each_other_and_leave_nothing() {
     let shared = text(&output.stderr).contains("network namespaces cannot be used here");
     assert_eq!(namespace(0) == namespace(2), shared, "hosts are apart, unless it was said that they are not");
     assert_eq!(network(), before);
+}
+
+/// What ranks of two emulated hosts say of themselves when the launcher is started by other words.
+fn hosts_behind(words: &[&str]) -> Option<(Vec<String>, String)> {
+    // Where any user may execute it.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let launcher = folder.path().join("ccl-inspect");
+    std::fs::copy(env!("CARGO_BIN_EXE_ccl-inspect"), &launcher).unwrap();
+    let behind = |arguments: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(arguments).current_dir("/").output().unwrap()
+    };
+    if !behind(&["true"]).status.success() {
+        println!("SKIPPED: {words:?} is not allowed here");
+        return None;
+    }
+    let script = "echo $CCL_HOSTID $MASTER_ADDR $CCL_SOCKET_IFNAME $(id -u) $(readlink /proc/self/ns/net)";
+    let output =
+        behind(&[launcher.to_str().unwrap(), "run", "-n", "2", "--hosts", "2", "--", "sh", "-c", script]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    Some((sorted_lines(&output.stdout), text(&output.stderr)))
+}
+
+#[test]
+fn hosts_are_emulated_for_users_without_privileges() {
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+    let Some((lines, said)) = hosts_behind(&user) else { return };
+    if said.contains("network namespaces cannot be used here") {
+        println!("SKIPPED: {said}");
+        return;
+    }
+    assert!(lines[0].starts_with("[0] host0 10.231.0.2 65534 net:["), "{lines:?}");
+    assert!(lines[1].starts_with("[1] host1 10.231.0.2 65534 net:["), "{lines:?}");
+    assert_ne!(lines[0].split(' ').next_back(), lines[1].split(' ').next_back());
+}
+
+#[test]
+fn where_namespaces_are_forbidden_hosts_share_the_loopback_and_that_is_said() {
+    let forbid = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
+    let Some((lines, said)) = hosts_behind(&["unshare", "-Ur", "sh", "-c", forbid, "sh"]) else { return };
+    assert!(lines[0].starts_with("[0] host0 127.0.0.1 lo "), "{lines:?}");
+    assert!(lines[1].starts_with("[1] host1 127.0.0.1 lo "), "{lines:?}");
+    assert_eq!(lines[0].split(' ').next_back(), lines[1].split(' ').next_back());
+    assert!(said.contains("the 2 hosts share the loopback interface, told apart by CCL_HOSTID"), "{said}");
 }

@@ -2,5 +2,9 @@
 
 pub(crate) mod attendance;
 pub(crate) mod courier;
+mod lease;
 pub mod news;
+pub mod server;
 pub mod service;
+mod session;
+pub mod wire;

@@ -1,0 +1,449 @@
+//! The socket that inspectors attach to, beside the recorder's file: a task of the service thread.
+//!
+//! The folder's mode is the gate; the kernel's word on who connects is checked too (this user or root). A client can do nothing that
+//! outlives it, except to abort, and that only where the job's settings allow it. What a client can use up is bounded: clients,
+//! lines in, lines out, and the time it takes to take them. Where the service thread is stuck nobody answers, and the
+//! inspector reads the mapping.
+//!
+//! A socket appears under its name only once it listens. So one that refuses to connect has lost its process, and
+//! whoever finds it removes it: [`sweep`].
+
+use std::fmt;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::lease::{Base, Lease};
+use super::service::{Handle, Interest, Service, Task, Turn};
+use super::session::{Fate, Line, Session};
+use super::wire::{
+    Answer, Dump, EventDump, Hello, Histogram, MAX_ANSWER, MAX_REQUEST, PROTOCOL, Refusal, Request, RingDump,
+    to_line,
+};
+use crate::clock::Ns;
+use crate::config::{Key, Settings};
+use crate::error::{Error, ErrorKind, Result};
+use crate::recorder::Recorder;
+use crate::recorder::reader::{Cursor, Reader};
+use crate::sys::fds::Fd;
+use crate::sys::shared::{self, Owner};
+use crate::sys::unix::{self, Name};
+use crate::types::{CommId, JobId};
+
+/// Clients at once. One more hears that it is one too many.
+const MAX_CLIENTS: usize = 16;
+/// After the system refused to accept (out of descriptors): how long until the next try.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The highest level there is.
+const MAX_LEVEL: u8 = 3;
+const CAPABILITIES: [&str; 5] = ["hello", "snapshot", "histograms", "dump", "level"];
+
+/// Aborts one communicator, for this reason.
+type Abort = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What the task and its owners share.
+struct Shared {
+    recorder: Arc<Recorder>,
+    may_abort: bool,
+    aborts: Mutex<Vec<(u64, CommId, Abort)>>,
+    next_abort: AtomicU64,
+}
+
+impl Shared {
+    fn aborts(&self) -> MutexGuard<'_, Vec<(u64, CommId, Abort)>> {
+        self.aborts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The control socket of a process. Dropping it closes and removes it.
+pub struct Server {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    generation: u32,
+    _task: Handle,
+}
+
+/// A communicator that clients may abort, as long as this lives.
+pub struct Abortable {
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// The control socket of this process, beside its recorder: made at the first use, and after the last user of an earlier
+    /// one has left.
+    ///
+    /// # Errors
+    /// `Unavailable` if the recorder has no place in the file system; `System` if the socket cannot be made. Neither
+    /// need stop a job.
+    pub fn of_process(recorder: &Arc<Recorder>, settings: &Settings) -> Result<Arc<Self>> {
+        static OF_PROCESS: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+        let mut slot = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = slot.upgrade().filter(|s| Arc::ptr_eq(&s.shared.recorder, recorder)) {
+            return Ok(server);
+        }
+        let path = recorder.beside("sock").ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "the recorder has no folder, so there is no control socket")
+        })?;
+        let server = Arc::new(Self::open(&path, recorder, settings)?);
+        *slot = Arc::downgrade(&server);
+        Ok(server)
+    }
+
+    /// A control socket at `path`, of any length.
+    ///
+    /// # Errors
+    /// `System` if it cannot be made.
+    pub fn open(path: &Path, recorder: &Arc<Recorder>, settings: &Settings) -> Result<Self> {
+        let refused = |e| Error::system(format!("listening on {}", path.display()), e);
+        let nameless = path.with_extension("new");
+        let socket = unix::listen(Name::Path(&nameless)).map_err(refused)?;
+        std::fs::rename(&nameless, path).map_err(|e| {
+            let _ = std::fs::remove_file(&nameless);
+            refused(e)
+        })?;
+        let shared = Arc::new(Shared {
+            recorder: Arc::clone(recorder),
+            may_abort: settings.number(Key::AllowControl) == 1,
+            aborts: Mutex::default(),
+            next_abort: AtomicU64::new(0),
+        });
+        let task =
+            Serve { socket, paused: None, sessions: Vec::new(), base: None, shared: Arc::clone(&shared) };
+        let added = Service::get().and_then(|service| service.add(task));
+        let task = added.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        recorder.set_control(Some(path));
+        let server =
+            Self { path: path.to_path_buf(), shared, generation: crate::sys::generation(), _task: task };
+        server.sweep();
+        Ok(server)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets clients abort a communicator, where the job allows it. `abort` is given the reason, in a thread of its own.
+    #[must_use]
+    pub fn abortable(&self, comm: CommId, abort: impl Fn(&str) + Send + Sync + 'static) -> Abortable {
+        let id = self.shared.next_abort.fetch_add(1, Ordering::Relaxed);
+        self.shared.aborts().push((id, comm, Arc::new(abort)));
+        Abortable { id, shared: Arc::clone(&self.shared) }
+    }
+
+    /// Removes the sockets beside this one that lost their process, as when a peer has died; how many.
+    pub fn sweep(&self) -> usize {
+        let (folder, own) = (self.path.parent(), self.path.file_name());
+        folder.map_or(0, |folder| sweep_but(folder, own.and_then(|own| own.to_str())))
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({})", self.path.display())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A forked child has a copy: the socket is its parent's.
+        if self.generation == crate::sys::generation() {
+            let _ = std::fs::remove_file(&self.path);
+            self.shared.recorder.set_control(None);
+            self.sweep();
+        }
+    }
+}
+
+impl fmt::Debug for Abortable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Abortable({})", self.id)
+    }
+}
+
+impl Drop for Abortable {
+    fn drop(&mut self) {
+        if !crate::sys::forked() {
+            self.shared.aborts().retain(|(id, ..)| *id != self.id);
+        }
+    }
+}
+
+/// Removes the control sockets in `folder` that lost their process; how many.
+pub fn sweep(folder: &Path) -> usize {
+    sweep_but(folder, None)
+}
+
+fn sweep_but(folder: &Path, own: Option<&str>) -> usize {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
+    let lost = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        path.extension().is_some_and(|e| e == "sock") && own != Some(name) && is_lost(path, name)
+    };
+    entries.filter(|entry| lost(&entry.path()) && std::fs::remove_file(entry.path()).is_ok()).count()
+}
+
+fn is_lost(path: &Path, name: &str) -> bool {
+    // A process never opens its own recorder: that would end its lock.
+    let ours = name.starts_with(&format!("{}-", std::process::id()));
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::open(path.with_extension("rec"), flags, Mode::empty()) {
+        _ if ours => {}
+        Ok(recorder) => return shared::owner(&recorder).is_ok_and(|owner| owner == Owner::None),
+        Err(_) => {}
+    }
+    unix::connect(Name::Path(path)).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+struct Serve {
+    socket: Fd,
+    paused: Option<Ns>,
+    sessions: Vec<Session>,
+    base: Option<Base>,
+    shared: Arc<Shared>,
+}
+
+impl Task for Serve {
+    fn interests(&self, out: &mut Vec<Interest>) {
+        if self.paused.is_none() {
+            out.push(Interest { fd: self.socket.as_raw_fd(), read: true, write: false });
+        }
+        out.extend(self.sessions.iter().map(Session::interest));
+    }
+
+    fn turn(&mut self, now: Ns) -> Turn {
+        if self.paused.is_none_or(|until| until <= now) {
+            self.paused = None;
+            self.accept(now);
+        }
+        let mut hurries = None;
+        for _ in 0..self.sessions.len() {
+            let mut session = self.sessions.remove(0);
+            match session.turn(now, &mut |session, line| self.answer(session, line)) {
+                Fate::Stays => self.sessions.push(session),
+                Fate::Hurries => {
+                    hurries = Some(now);
+                    self.sessions.push(session);
+                }
+                Fate::Leaves if session.leases().is_empty() => {}
+                Fate::Leaves => {
+                    // Should the recorder not be readable now, the next change of a lease sets things right.
+                    let _ = self.apply(&[]);
+                }
+            }
+        }
+        let deadlines = self.sessions.iter().filter_map(Session::deadline);
+        Turn::Again(deadlines.chain(self.paused).chain(hurries).min())
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        self.sessions.clear();
+        let _ = self.apply(&[]);
+    }
+}
+
+impl Serve {
+    fn accept(&mut self, now: Ns) {
+        loop {
+            let stream = match unix::accept(&self.socket) {
+                Ok(Some(stream)) => stream,
+                Ok(None) => return,
+                Err(_) => {
+                    self.paused = Some(now.after(ACCEPT_PAUSE));
+                    return;
+                }
+            };
+            let refusal = if !unix::peer_uid(&stream).is_ok_and(unix::may_talk) {
+                Some(refusal("denied", "only the user of this process and root may ask it"))
+            } else if self.sessions.len() >= MAX_CLIENTS {
+                Some(refusal("busy", format!("{MAX_CLIENTS} clients are attached already")))
+            } else {
+                None
+            };
+            // Those who are turned away wait for nothing but their goodbye, and of them only as many.
+            if self.sessions.len() < 2 * MAX_CLIENTS {
+                let let_in = refusal.is_none();
+                let greeting = match refusal {
+                    Some(error) => to_line(&Answer { error: Some(error), ..Answer::default() }),
+                    None => to_line(&self.hello()),
+                };
+                self.sessions.push(Session::new(stream, greeting, let_in, now));
+            }
+        }
+    }
+
+    fn hello(&self) -> Hello {
+        let abort = self.shared.may_abort.then_some("abort");
+        Hello {
+            ccl: PROTOCOL.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            job: self.shared.recorder.reader().snapshot().map_or_else(|_| JobId(0), |snapshot| snapshot.job),
+            capabilities: CAPABILITIES.into_iter().chain(abort).map(String::from).collect(),
+        }
+    }
+
+    /// The line that answers a line; an empty one, which `nc` sends easily, is none.
+    fn answer(&mut self, session: &mut Session, line: Line<'_>) -> Vec<u8> {
+        let Line::Whole(line) = line else {
+            let error = refusal("usage", format!("a request has at most {MAX_REQUEST} bytes; goodbye"));
+            return to_line(&Answer { error: Some(error), ..Answer::default() });
+        };
+        if line.trim_ascii().is_empty() {
+            return Vec::new();
+        }
+        let request = match serde_json::from_slice::<Request>(line) {
+            Ok(request) => request,
+            Err(e) => {
+                let error = refusal("usage", format!("that is no request: {e}"));
+                return to_line(&Answer { error: Some(error), ..Answer::default() });
+            }
+        };
+        let id = request.id;
+        let refused = |error| to_line(&Answer { id, error: Some(error), ..Answer::default() });
+        match self.fulfil(session, &request) {
+            Ok(answer) => {
+                let line = to_line(&Answer { id, ..answer });
+                if line.len() <= MAX_ANSWER {
+                    return line;
+                }
+                refused(refusal("failed", format!("the answer has {} bytes: read the recorder", line.len())))
+            }
+            Err(error) => refused(error),
+        }
+    }
+
+    fn fulfil(&mut self, session: &mut Session, request: &Request) -> Result<Answer, Refusal> {
+        let mut answer = Answer::default();
+        let failed = |e: Error| refusal("failed", e.to_string());
+        let reader = self.shared.recorder.reader();
+        match request.request.as_str() {
+            "hello" => answer.hello = Some(self.hello()),
+            "snapshot" => answer.snapshot = Some(Box::new(reader.snapshot().map_err(failed)?)),
+            "histograms" => answer.histograms = Some(histograms(&reader).map_err(failed)?),
+            "dump" => answer.dump = Some(Box::new(dump(&reader).map_err(failed)?)),
+            "level" => answer.level = Some(self.level(session, request)?),
+            "abort" => answer.abort = Some(self.abort(request)?),
+            "" => return Err(refusal("usage", "the request has no field \"request\"")),
+            other => {
+                let known = CAPABILITIES.join(", ");
+                return Err(refusal("unknown", format!("there is no request {other:?} here, but {known}")));
+            }
+        }
+        Ok(answer)
+    }
+
+    fn level(&mut self, session: &mut Session, request: &Request) -> Result<u8, Refusal> {
+        match request.level {
+            Some(level) if level > MAX_LEVEL => {
+                return Err(refusal("usage", format!("levels go from 0 to {MAX_LEVEL}")));
+            }
+            Some(level) if !session.lease((request.comm, level)) => {
+                return Err(refusal("denied", "this client has too many leases"));
+            }
+            Some(_) => {}
+            None => session.release(request.comm),
+        }
+        let leases = session.leases().to_vec();
+        match self.apply(&leases) {
+            Ok(base) => match request.comm {
+                Some(comm) if !base.comms.contains_key(&comm) => {
+                    session.release(Some(comm));
+                    Err(refusal("usage", format!("there is no communicator {comm} here")))
+                }
+                comm => Ok(base.under(&self.leases(&leases), comm)),
+            },
+            Err(e) => Err(refusal("failed", e.to_string())),
+        }
+    }
+
+    /// All leases: those of the sessions that are not being turned, and `more`.
+    fn leases(&self, more: &[Lease]) -> Vec<Lease> {
+        self.sessions.iter().flat_map(Session::leases).chain(more).copied().collect()
+    }
+
+    /// Puts the levels in force that the leases and what was before them ask for; what was before.
+    fn apply(&mut self, more: &[Lease]) -> Result<Base> {
+        let leases = self.leases(more);
+        let recorder = &self.shared.recorder;
+        let comms = recorder.reader().snapshot()?.comms;
+        let live = comms.iter().filter(|comm| !comm.ended);
+        let now = Base { process: recorder.level(), comms: live.map(|comm| (comm.id, comm.level)).collect() };
+        let mut base = self.base.take().unwrap_or_else(|| now.clone());
+        // Those made meanwhile began with the level of the process.
+        base.comms.retain(|id, _| now.comms.contains_key(id));
+        for id in now.comms.keys() {
+            base.comms.entry(*id).or_insert(base.process);
+        }
+        recorder.set_level(None, base.under(&leases, None));
+        for id in now.comms.keys() {
+            recorder.set_level(Some(*id), base.under(&leases, Some(*id)));
+        }
+        self.base = (!leases.is_empty()).then(|| base.clone());
+        Ok(base)
+    }
+
+    fn abort(&self, request: &Request) -> Result<u64, Refusal> {
+        if !self.shared.may_abort {
+            return Err(refusal("denied", "the job does not allow it: set CCL_ALLOW_CONTROL=1 on its ranks"));
+        }
+        let named = |comm: &CommId| request.comm.is_none_or(|wanted| wanted == *comm);
+        let aborts: Vec<Abort> = {
+            let all = self.shared.aborts();
+            all.iter().filter(|(_, comm, _)| named(comm)).map(|(.., abort)| Arc::clone(abort)).collect()
+        };
+        let count = aborts.len() as u64;
+        let reason = match request.reason.as_str() {
+            "" => "an inspector asked for it".to_string(),
+            reason => format!("an inspector asked for it: {reason}"),
+        };
+        // An abort is spread by the service thread, which this is: it cannot wait for itself.
+        std::thread::Builder::new()
+            .name("ccl-abort".into())
+            .spawn(move || aborts.iter().for_each(|abort| abort(&reason)))
+            .map_err(|e| refusal("failed", format!("starting a thread: {e}")))?;
+        Ok(count)
+    }
+}
+
+fn refusal(kind: &str, what: impl Into<String>) -> Refusal {
+    Refusal { kind: kind.into(), what: what.into() }
+}
+
+fn histograms(reader: &Reader) -> Result<Vec<Histogram>> {
+    let all = reader.histograms()?.into_iter().map(|h| Histogram {
+        comm: h.comm,
+        name: h.name,
+        rank: h.rank,
+        kind: h.kind.name().into(),
+        class_bytes: h.class_bytes,
+        sum_ns: h.sum_ns,
+        sum_bytes: h.sum_bytes,
+        buckets: h.buckets,
+    });
+    Ok(all.collect())
+}
+
+fn dump(reader: &Reader) -> Result<Dump> {
+    let (scale, _) = reader.clock()?;
+    let rings = reader.events(&mut Cursor::default())?.into_iter().map(|ring| RingDump {
+        comm: ring.owner.map(|(comm, _)| comm),
+        rank: ring.owner.map(|(_, rank)| rank),
+        lost: ring.reading.lost,
+        events: (ring.reading.events.into_iter())
+            .map(|e| EventDump { mono_ns: scale.mono(e.raw).0, event: format!("{:?}", e.event) })
+            .collect(),
+    });
+    Ok(Dump { snapshot: reader.snapshot()?, rings: rings.collect(), histograms: histograms(reader)? })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests;

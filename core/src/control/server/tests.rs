@@ -1,0 +1,466 @@
+//! Clients of all kinds at the control socket: ours, `nc`, older ones, newer ones, slow ones and strangers.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+
+use super::super::session::TAKE_WITHIN;
+use super::*;
+use crate::clock;
+use crate::control::wire::Client;
+use crate::recorder::{CommInfo, CommRow};
+use crate::types::Rank;
+
+const PATIENT: Duration = Duration::from_secs(10);
+
+struct Process {
+    _folder: tempfile::TempDir,
+    server: Server,
+    recorder: Arc<Recorder>,
+    row: CommRow,
+}
+
+fn row(recorder: &Arc<Recorder>, id: u64) -> CommRow {
+    let info =
+        CommInfo { id: CommId(id), job: JobId(0x2a), name: "dp", rank: Rank(1), nranks: 4, world: Rank(1) };
+    recorder.comm(info)
+}
+
+fn process(settings: &Settings) -> Process {
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = Recorder::heap();
+    let row = row(&recorder, 0xc0);
+    let server = Server::open(&folder.path().join("1-2-3.sock"), &recorder, settings).unwrap();
+    Process { _folder: folder, server, recorder, row }
+}
+
+impl Process {
+    fn nc(&self) -> Nc {
+        Nc::to(self.server.path())
+    }
+    fn client(&self) -> Client {
+        Client::connect_within(self.server.path(), PATIENT).unwrap()
+    }
+}
+
+/// What `nc -U` is: lines in and out.
+struct Nc(BufReader<UnixStream>);
+
+impl Nc {
+    fn to(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(PATIENT)).unwrap();
+        Self(BufReader::new(stream))
+    }
+    fn say(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.get_mut().write_all(bytes.as_ref()).unwrap();
+    }
+    /// The next line; `None` at the end.
+    fn hear(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        let count = self.0.read_line(&mut line).unwrap();
+        (count > 0).then(|| serde_json::from_str(&line).unwrap())
+    }
+    fn ask(&mut self, line: &str) -> Value {
+        self.say(format!("{line}\n"));
+        self.hear().unwrap()
+    }
+}
+
+fn until(mut look: impl FnMut() -> bool) {
+    let deadline = clock::now().after(PATIENT);
+    while !look() {
+        assert!(clock::now() < deadline, "it did not happen");
+        clock::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn nc_hears_a_hello_and_gets_answers() {
+    let process = process(&Settings::default());
+    let mut nc = process.nc();
+    let hello = nc.hear().unwrap();
+    assert_eq!(hello["ccl"], "control/1");
+    assert_eq!(hello["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!((&hello["pid"], &hello["job"]), (&json!(std::process::id()), &json!("000000000000002a")));
+    assert_eq!(hello["capabilities"], json!(["hello", "snapshot", "histograms", "dump", "level"]));
+    let answer = nc.ask(r#"{"request":"snapshot","id":7}"#);
+    assert_eq!(answer["id"], 7);
+    assert_eq!(answer["snapshot"]["comms"][0]["id"], "00000000000000c0");
+    assert_eq!(answer["snapshot"]["comms"][0]["nranks"], 4);
+    assert_eq!(nc.ask(r#"{"request":"hello"}"#)["hello"], hello);
+    let dump = &nc.ask(r#"{"request":"dump","id":8}"#)["dump"];
+    assert_eq!(dump["snapshot"]["comms"][0]["name"], "dp");
+    assert!(dump["rings"].is_array() && dump["histograms"].is_array());
+}
+
+#[test]
+fn lines_come_in_pieces_in_bunches_and_without_an_end() {
+    let process = process(&Settings::default());
+    let mut nc = process.nc();
+    nc.hear();
+    for piece in [r#"{"requ"#, r#"est":"hel"#, r#"lo","id":1}"#, "\n\n\r\n"] {
+        nc.say(piece);
+        clock::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(nc.hear().unwrap()["id"], 1);
+    let bunch: String = (2..102).map(|id| format!("{{\"request\":\"hello\",\"id\":{id}}}\n")).collect();
+    nc.say(bunch);
+    for id in 2..102 {
+        assert_eq!(nc.hear().unwrap()["id"], id);
+    }
+    nc.say(r#"{"request":"hello","id":102}"#);
+    nc.0.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(nc.hear().unwrap()["id"], 102);
+    assert_eq!(nc.hear(), None);
+}
+
+#[test]
+fn garbage_gets_an_error_and_the_conversation_goes_on() {
+    let process = process(&Settings::default());
+    let mut nc = process.nc();
+    nc.hear();
+    let check = |nc: &mut Nc, line: &[u8], kind: &str| {
+        nc.say(line);
+        nc.say("\n");
+        assert_eq!(nc.hear().unwrap()["error"]["kind"], kind, "{}", line.escape_ascii());
+    };
+    check(&mut nc, b"GET / HTTP/1.1", "usage");
+    check(&mut nc, b"\xff\xfe\0", "usage");
+    check(&mut nc, b"7", "usage");
+    check(&mut nc, b"{}", "usage");
+    check(&mut nc, br#"{"request":7}"#, "usage");
+    check(&mut nc, br#"{"request":"level","level":"high"}"#, "usage");
+    check(&mut nc, br#"{"request":"level","level":4}"#, "usage");
+    check(&mut nc, br#"{"request":"level","level":2,"comm":"0000000000000bad"}"#, "usage");
+    check(&mut nc, br#"{"request":"level","level":2,"comm":"not hex"}"#, "usage");
+    check(&mut nc, br#"{"request":"levitate"}"#, "unknown");
+    check(&mut nc, "[".repeat(60_000).as_bytes(), "usage");
+    assert_eq!(nc.ask(r#"{"request":"hello","id":1}"#)["id"], 1);
+}
+
+#[test]
+fn a_line_without_end_is_cut_off() {
+    let process = process(&Settings::default());
+    let mut nc = process.nc();
+    nc.hear();
+    let longest = format!("{{\"request\":\"hello\",\"id\":1,\"pad\":\"{}\"}}", "x".repeat(MAX_REQUEST - 60));
+    assert_eq!(nc.ask(&longest)["id"], 1);
+    // More than is read: the server may close before it is all taken.
+    let _ = nc.0.get_mut().write_all(&vec![b'x'; MAX_REQUEST + 5000]);
+    let mut rest = String::new();
+    let _ = nc.0.read_to_string(&mut rest);
+    assert!(rest.is_empty() || rest.contains("a request has at most 65536 bytes"), "{rest}");
+}
+
+#[test]
+fn older_and_newer_sides_understand_each_other() {
+    let process = process(&Settings::default());
+    let mut nc = process.nc();
+    nc.hear();
+    let newer = r#"{"request":"snapshot","id":1,"depth":{"levels":[1,2]},"since":"yesterday"}"#;
+    assert_eq!(nc.ask(newer)["id"], 1);
+    // What an older client knows of an answer.
+    #[derive(serde::Deserialize)]
+    struct Older {
+        id: u64,
+        snapshot: OlderSnapshot,
+    }
+    #[derive(serde::Deserialize)]
+    struct OlderSnapshot {
+        pid: u32,
+    }
+    nc.say("{\"request\":\"snapshot\",\"id\":2}\n");
+    let mut line = String::new();
+    nc.0.read_line(&mut line).unwrap();
+    let older: Older = serde_json::from_str(&line).unwrap();
+    assert_eq!((older.id, older.snapshot.pid), (2, std::process::id()));
+    // What this client makes of other servers: one that knows less, and one that knows more and says so unasked.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"{\"ccl\":\"control/1\",\"mood\":\"new\",\"capabilities\":[\"sing\"]}\n").unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        let news =
+            "{\"news\":\"a rank left\"}\n{\"id\":1,\"took_ns\":5,\"snapshot\":{\"pid\":71,\"colour\":3}}\n";
+        stream.write_all(news.as_bytes()).unwrap();
+        lines.next().unwrap().unwrap();
+        stream
+            .write_all(b"{\"id\":2,\"error\":{\"kind\":\"unknown\",\"what\":\"no level here\"}}\n")
+            .unwrap();
+    });
+    let mut client = Client::connect_within(&path, PATIENT).unwrap();
+    assert!(client.hello().can("sing") && !client.hello().can("level"));
+    assert_eq!((client.hello().pid, client.snapshot().unwrap().pid), (0, 71));
+    let error = client.level(None, 2).unwrap_err();
+    assert_eq!(
+        (error.kind, error.what.as_str()),
+        (ErrorKind::Unavailable, "the process refused: no level here")
+    );
+    server.join().unwrap();
+    assert_eq!(client.snapshot().unwrap_err().kind, ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_client_does_not_wait_for_the_silent_and_names_who_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.sock");
+    let refused = Client::connect(&path).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Unavailable);
+    assert!(refused.what.contains("x.sock"), "{refused}");
+    let listener = UnixListener::bind(&path).unwrap();
+    let began = clock::now();
+    assert_eq!(Client::connect(&path).unwrap_err().kind, ErrorKind::Timeout);
+    let waited = clock::now().since(began);
+    assert!((Duration::from_millis(250)..Duration::from_secs(5)).contains(&waited), "{waited:?}");
+    drop(listener.accept().unwrap());
+    let check = |said: &'static [u8], expect: &str| {
+        let listener = listener.try_clone().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.write_all(said);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.read(&mut [0; 8]);
+        });
+        let error = Client::connect_within(&path, PATIENT).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        assert!(error.what.contains(expect), "{error}");
+        server.join().unwrap();
+    };
+    check(b"SSH-2.0-OpenSSH\r\n", "does not speak");
+    check(b"{\"ccl\":\"control/2\"}\n", "does not speak");
+    check(b"", "closed");
+    check(b"{\"ccl\":", "closed");
+    static ENDLESS: [u8; MAX_ANSWER + (64 << 10)] = [b' '; MAX_ANSWER + (64 << 10)];
+    check(&ENDLESS, "without end");
+}
+
+#[test]
+fn a_level_is_a_lease_that_ends_with_the_client() {
+    let process = process(&Settings::default());
+    let other = row(&process.recorder, 0xc1);
+    let levels = || [process.recorder.level(), process.row.level(), other.level()];
+    assert_eq!(levels(), [1, 1, 1]);
+    let (mut a, mut b) = (process.client(), process.client());
+    assert_eq!(a.level(None, 2).unwrap(), 2);
+    assert_eq!(levels(), [2, 2, 2]);
+    assert_eq!(b.level(Some(CommId(0xc1)), 3).unwrap(), 3);
+    assert_eq!(levels(), [2, 2, 3]);
+    // A lease lowers nothing; one made meanwhile begins as all.
+    assert_eq!(b.level(Some(CommId(0xc0)), 0).unwrap(), 2);
+    let later = row(&process.recorder, 0xc2);
+    assert_eq!(later.level(), 2);
+    assert_eq!(b.level(Some(CommId(0xbad)), 3).unwrap_err().kind, ErrorKind::Usage);
+    drop(a);
+    until(|| levels() == [1, 1, 3] && later.level() == 1);
+    // Given back without leaving.
+    let give = Request { request: "level".into(), comm: Some(CommId(0xc1)), ..Request::default() };
+    assert_eq!(b.ask(give).unwrap().level, Some(1));
+    assert_eq!(levels(), [1, 1, 1]);
+    b.level(None, 3).unwrap();
+    drop(process.server);
+    assert_eq!([process.recorder.level(), process.row.level()], [1, 1]);
+}
+
+#[test]
+fn abort_needs_the_jobs_consent() {
+    let denied = process(&Settings::default());
+    let error = denied.client().abort(None, "enough").unwrap_err();
+    assert!(error.what.contains("CCL_ALLOW_CONTROL"), "{error}");
+    let mut settings = Settings::default();
+    settings.set(Key::AllowControl, "1").unwrap();
+    let process = process(&settings);
+    let (told, hears) = mpsc::channel();
+    let guard = |id: u64| {
+        let told = told.clone();
+        process.server.abortable(CommId(id), move |reason| told.send((id, reason.to_string())).unwrap())
+    };
+    let (_first, second) = (guard(1), guard(2));
+    let mut client = process.client();
+    assert!(client.hello().can("abort"));
+    assert_eq!(client.abort(Some(CommId(1)), "enough").unwrap(), 1);
+    assert_eq!(hears.recv().unwrap(), (1, "an inspector asked for it: enough".into()));
+    assert_eq!(client.abort(Some(CommId(9)), "").unwrap(), 0);
+    drop(second);
+    assert_eq!(client.abort(None, "").unwrap(), 1);
+    assert_eq!(hears.recv().unwrap(), (1, "an inspector asked for it".into()));
+}
+
+#[test]
+fn one_client_too_many_hears_so_and_a_place_that_is_left_is_free() {
+    let process = process(&Settings::default());
+    let mut clients: Vec<Client> = (0..MAX_CLIENTS).map(|_| process.client()).collect();
+    let error = Client::connect_within(process.server.path(), PATIENT).unwrap_err();
+    assert!(error.what.contains("16 clients are attached already"), "{error}");
+    clients.pop();
+    until(|| Client::connect_within(process.server.path(), PATIENT).is_ok());
+    clients[0].snapshot().unwrap();
+}
+
+/// A task that the test turns itself, at times of its own, and a client of it.
+fn turned() -> (Serve, tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.sock");
+    let shared = Shared {
+        recorder: Recorder::heap(),
+        may_abort: false,
+        aborts: Mutex::default(),
+        next_abort: AtomicU64::new(0),
+    };
+    let socket = unix::listen(Name::Path(&path)).unwrap();
+    let serve = Serve { socket, paused: None, sessions: Vec::new(), base: None, shared: Arc::new(shared) };
+    (serve, folder, path)
+}
+
+/// Turns it until it has done what it can at this moment.
+fn settle(serve: &mut Serve, now: Ns) {
+    while matches!(serve.turn(now), Turn::Again(Some(at)) if at <= now) {}
+}
+
+#[test]
+fn a_slow_reader_is_let_go_and_holds_up_nobody() {
+    let (mut serve, _folder, path) = turned();
+    let mut slow = UnixStream::connect(&path).unwrap();
+    slow.set_nonblocking(true).unwrap();
+    let mut now = Ns(1_000_000_000);
+    // It asks and asks and reads nothing: soon nothing is read from it either.
+    let mut asked = 0;
+    loop {
+        let more = slow.write(b"{\"request\":\"snapshot\"}\n");
+        serve.turn(now);
+        match more {
+            Ok(_) => asked += 1,
+            Err(_) => break,
+        }
+        assert!(asked < 100_000, "input is bounded");
+    }
+    assert!(serve.sessions[0].deadline() == Some(now.after(TAKE_WITHIN)));
+    let mut other = Nc::to(&path);
+    other.say("{\"request\":\"hello\",\"id\":5}\n");
+    now = now.after(Duration::from_secs(3));
+    settle(&mut serve, now);
+    other.hear();
+    assert_eq!(other.hear().unwrap()["id"], 5);
+    // It takes a little: that buys time.
+    let mut taken = vec![0; 1 << 16];
+    assert!(slow.read(&mut taken).unwrap() > 0);
+    settle(&mut serve, now);
+    now = now.after(Duration::from_secs(3));
+    settle(&mut serve, now);
+    assert_eq!(serve.sessions.len(), 2);
+    now = now.after(Duration::from_secs(3));
+    settle(&mut serve, now);
+    assert_eq!(serve.sessions.len(), 1);
+    slow.set_nonblocking(false).unwrap();
+    let mut rest = Vec::new();
+    let _ = slow.read_to_end(&mut rest);
+    assert!(rest.len() < 4 << 20);
+}
+
+#[test]
+fn a_greedy_client_gets_its_share_of_a_turn_only() {
+    let (mut serve, _folder, path) = turned();
+    let mut greedy = Nc::to(&path);
+    let bunch = "{\"request\":\"hello\"}\n".repeat(100);
+    greedy.say(bunch);
+    let now = Ns(1_000_000_000);
+    assert_eq!(serve.turn(now), Turn::Again(Some(now)));
+    let mut turns = 1;
+    while serve.turn(now) == Turn::Again(Some(now)) {
+        turns += 1;
+    }
+    assert!(turns > 5, "{turns}");
+    assert!((0..101).all(|_| greedy.hear().is_some()));
+}
+
+#[test]
+fn other_users_are_turned_away() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIPPED: only root can pretend to be somebody else");
+    }
+    let process = process(&Settings::default());
+    // The gate is opened, so that the second check is seen.
+    let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    open(process.server.path().parent().unwrap(), 0o711);
+    open(process.server.path(), 0o777);
+    for uid in [1000, 65534] {
+        let error = Client::connect_as(process.server.path(), uid).unwrap_err();
+        assert!(error.what.contains("only the user of this process and root"), "{error}");
+    }
+    Client::connect_as(process.server.path(), 0).unwrap();
+}
+
+#[test]
+fn a_long_path_is_no_obstacle_and_nothing_is_left_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
+    std::fs::create_dir_all(&deep).unwrap();
+    let path = deep.join("1-2-3.sock");
+    let recorder = Recorder::heap();
+    let server = Server::open(&path, &recorder, &Settings::default()).unwrap();
+    assert_eq!(recorder.reader().snapshot().unwrap().control, path.to_string_lossy());
+    let mut client = Client::connect_within(&path, PATIENT).unwrap();
+    client.snapshot().unwrap();
+    drop(server);
+    assert_eq!(client.snapshot().unwrap_err().kind, ErrorKind::Unavailable);
+    assert_eq!(std::fs::read_dir(&deep).unwrap().count(), 0);
+    assert_eq!(recorder.reader().snapshot().unwrap().control, "");
+    let nowhere = folder.path().join("no such folder").join("x.sock");
+    let error = Server::open(&nowhere, &recorder, &Settings::default()).unwrap_err();
+    assert!(error.what.contains("no such folder"), "{error}");
+}
+
+#[test]
+fn sockets_that_lost_their_process_are_swept_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let make = |name: &str| std::fs::write(at(name), b"").unwrap();
+    // One whose listener is gone, one whose recorder nobody locks, and what is no socket of ours.
+    drop(UnixListener::bind(at("1-0-1.sock")).unwrap());
+    let unlocked = UnixListener::bind(at("1-0-2.sock")).unwrap();
+    make("1-0-2.rec");
+    make("notes.txt");
+    // Of live ones: a listener without a recorder file, one of this process, and one whose recorder another process locks.
+    let alone = UnixListener::bind(at("1-0-3.sock")).unwrap();
+    let ours = format!("{}-0-4", std::process::id());
+    let own = UnixListener::bind(at(&format!("{ours}.sock"))).unwrap();
+    make(&format!("{ours}.rec"));
+    make("1-0-5.rec");
+    let locked = UnixListener::bind(at("1-0-5.sock")).unwrap();
+    let (mut ready, mut signal) = UnixStream::pair().unwrap();
+    let recorder = std::fs::File::options().write(true).open(at("1-0-5.rec")).unwrap();
+    let owner = crate::sys::process::fork(|| {
+        let held = shared::lock_alive(&recorder).is_ok();
+        let _ = signal.write_all(&[u8::from(held)]);
+        clock::sleep(Duration::from_secs(60));
+        0
+    });
+    let mut held = [0];
+    ready.read_exact(&mut held).unwrap();
+    assert_eq!(held, [1]);
+    // Let a child that another test forked just now close its copy of the first listener.
+    let mut swept = 0;
+    until(|| {
+        swept += sweep(folder.path());
+        swept == 2
+    });
+    let mut left: Vec<String> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".sock"))
+        .collect();
+    left.sort();
+    let mut expect = vec!["1-0-3.sock".to_string(), "1-0-5.sock".into(), format!("{ours}.sock")];
+    expect.sort();
+    assert_eq!(left, expect);
+    crate::sys::process::kill(owner);
+    crate::sys::process::wait(owner);
+    assert_eq!(sweep(folder.path()), 1);
+    drop((unlocked, alone, own, locked));
+}

@@ -1,0 +1,188 @@
+//! One client of the control socket: lines in, lines out, both bounded. It never blocks and is never waited for.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use super::lease::Lease;
+use super::service::Interest;
+use super::wire::{MAX_REQUEST, is_transient};
+use crate::clock::Ns;
+use crate::sys::unix::Stream;
+use crate::types::CommId;
+
+/// How long a client may leave an answer untaken.
+pub(super) const TAKE_WITHIN: Duration = Duration::from_secs(5);
+/// Requests of one client in one turn: others want theirs too.
+const LINES_PER_TURN: usize = 16;
+/// Leases of one client: one for each communicator is plenty.
+const MAX_LEASES: usize = 64;
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Session {
+    stream: Stream,
+    input: Vec<u8>,
+    /// How much of the input is known to hold no end of line.
+    searched: usize,
+    output: Vec<u8>,
+    sent: usize,
+    /// When the client last took something of the output.
+    taken: Ns,
+    /// It sends no more.
+    ended: bool,
+    /// It is let go once it has the output.
+    closing: bool,
+    leases: Vec<Lease>,
+}
+
+/// What became of a client in a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It waits, or is waited for.
+    Stays,
+    /// It has more requests: turn it again soon.
+    Hurries,
+    /// It is gone, or was let go.
+    Leaves,
+}
+
+/// A line of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Line<'a> {
+    /// A request.
+    Whole(&'a [u8]),
+    /// More than [`MAX_REQUEST`] bytes without an end: the last that is heard of it.
+    TooLong,
+}
+
+impl Session {
+    /// A client that hears `greeting` first; and nothing else, if it is not let in.
+    pub(super) const fn new(stream: Stream, greeting: Vec<u8>, let_in: bool, now: Ns) -> Self {
+        Self {
+            stream,
+            input: Vec::new(),
+            searched: 0,
+            output: greeting,
+            sent: 0,
+            taken: now,
+            ended: false,
+            closing: !let_in,
+            leases: Vec::new(),
+        }
+    }
+
+    pub(super) fn interest(&self) -> Interest {
+        let write = self.sent < self.output.len();
+        Interest { fd: self.stream.as_fd().as_raw_fd(), read: !write && !self.ended, write }
+    }
+
+    /// When it is let go if it takes nothing until then.
+    pub(super) fn deadline(&self) -> Option<Ns> {
+        (self.sent < self.output.len()).then(|| self.taken.after(TAKE_WITHIN))
+    }
+
+    /// The leases it holds.
+    pub(super) fn leases(&self) -> &[Lease] {
+        &self.leases
+    }
+
+    /// Changes one lease; whether there was room for it.
+    pub(super) fn lease(&mut self, (comm, level): Lease) -> bool {
+        self.release(comm);
+        let room = self.leases.len() < MAX_LEASES;
+        if room {
+            self.leases.push((comm, level));
+        }
+        room
+    }
+
+    /// Ends one lease.
+    pub(super) fn release(&mut self, comm: Option<CommId>) {
+        self.leases.retain(|(of, _)| *of != comm);
+    }
+
+    /// Sends, reads and has requests answered, as far as it goes now.
+    pub(super) fn turn(&mut self, now: Ns, answer: &mut dyn FnMut(&mut Self, Line<'_>) -> Vec<u8>) -> Fate {
+        for _ in 0..LINES_PER_TURN {
+            if !self.flush(now) {
+                return Fate::Leaves;
+            }
+            if let Some(deadline) = self.deadline() {
+                return if now >= deadline { Fate::Leaves } else { Fate::Stays };
+            }
+            if self.closing {
+                return Fate::Leaves;
+            }
+            if let Some(line) = self.line() {
+                self.output = answer(self, Line::Whole(&line));
+                (self.sent, self.taken) = (0, now);
+            } else if self.input.len() > MAX_REQUEST {
+                self.output = answer(self, Line::TooLong);
+                (self.sent, self.taken) = (0, now);
+                self.closing = true;
+            } else if self.ended {
+                return Fate::Leaves;
+            } else {
+                match self.fill() {
+                    Ok(true) => {}
+                    Ok(false) => return Fate::Stays,
+                    Err(()) => return Fate::Leaves,
+                }
+            }
+        }
+        Fate::Hurries
+    }
+
+    /// Sends what the kernel takes; whether the client is still there.
+    fn flush(&mut self, now: Ns) -> bool {
+        while self.sent < self.output.len() {
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(count) => {
+                    self.sent += count;
+                    self.taken = now;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return is_transient(&e),
+            }
+        }
+        // An answer may have been large, and the next is not soon.
+        self.output = Vec::new();
+        self.sent = 0;
+        true
+    }
+
+    /// Reads a piece; whether anything came or ended.
+    fn fill(&mut self) -> Result<bool, ()> {
+        let mut bytes = [0; 4096];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => {
+                self.ended = true;
+                // A last line may lack its end.
+                if !self.input.is_empty() {
+                    self.input.push(b'\n');
+                }
+                Ok(true)
+            }
+            Ok(count) => {
+                self.input.extend(&bytes[..count]);
+                Ok(true)
+            }
+            Err(e) if is_transient(&e) => Ok(false),
+            Err(_) => Err(()),
+        }
+    }
+
+    /// Takes the oldest whole line out of the input.
+    fn line(&mut self) -> Option<Vec<u8>> {
+        let Some(at) = self.input[self.searched..].iter().position(|&byte| byte == b'\n') else {
+            self.searched = self.input.len();
+            return None;
+        };
+        let rest = self.input.split_off(self.searched + at + 1);
+        let mut line = std::mem::replace(&mut self.input, rest);
+        self.searched = 0;
+        line.pop();
+        Some(line)
+    }
+}

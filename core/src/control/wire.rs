@@ -1,0 +1,366 @@
+//! What an inspector and a process say to each other: one JSON object a line, so that `nc -U` is an inspector too.
+//!
+//! ```text
+//!   server: {"ccl":"control/1","version":"0.1.0","pid":71,"job":"00...2a","capabilities":["snapshot",...]}    first, unasked
+//!   client: {"request":"snapshot","id":7}
+//!   server: {"id":7,"snapshot":{...}}        or {"id":7,"error":{"kind":"unknown","what":"..."}}
+//! ```
+//!
+//! Fields that a side does not know are ignored and those that are absent have a default, so that either side may
+//! be older. Answers come in the order of the requests. 64-bit ids are hex strings.
+
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::{self, Ns};
+use crate::error::{Error, ErrorKind, Result};
+use crate::snapshot::ProcessSnapshot;
+use crate::sys::unix::{self, Name, Stream};
+use crate::types::{CommId, JobId, Rank};
+
+/// What a server of this version speaks.
+pub const PROTOCOL: &str = "control/1";
+/// The longest line a server reads.
+pub const MAX_REQUEST: usize = 64 << 10;
+/// The longest line a server writes and a client reads.
+pub const MAX_ANSWER: usize = 8 << 20;
+/// How long a client waits for an answer before it looks elsewhere: into the mapping.
+pub const ANSWER_WITHIN: Duration = Duration::from_millis(250);
+
+/// The first line of a server.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hello {
+    /// [`PROTOCOL`].
+    pub ccl: String,
+    /// The version of its library.
+    pub version: String,
+    /// Its pid, as it sees it.
+    pub pid: u32,
+    /// The job it began with; zero while it has none.
+    pub job: JobId,
+    /// The requests it answers.
+    pub capabilities: Vec<String>,
+}
+
+impl Hello {
+    /// Whether the server answers this request.
+    #[must_use]
+    pub fn can(&self, request: &str) -> bool {
+        self.capabilities.iter().any(|capability| capability == request)
+    }
+}
+
+/// A question.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    /// What is asked for: `hello`, `snapshot`, `histograms`, `dump`, `level`, `abort`.
+    pub request: String,
+    /// Comes back in the answer.
+    pub id: u64,
+    /// `level`, `abort`: the communicator; absent: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm: Option<CommId>,
+    /// `level`: at least this one, until the client leaves; absent: the lease ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<u8>,
+    /// `abort`: why.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+/// An answer: `error`, or the field named like the request.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Answer {
+    /// That of the request.
+    pub id: u64,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Refusal>,
+    /// The first line again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hello: Option<Hello>,
+    /// One reading of the process's recorder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Box<ProcessSnapshot>>,
+    /// The durations of operations so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histograms: Option<Vec<Histogram>>,
+    /// Everything the recorder holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dump: Option<Box<Dump>>,
+    /// The level that is in force for what was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<u8>,
+    /// Communicators aborted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abort: Option<u64>,
+}
+
+/// Why a request was not answered.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Refusal {
+    /// `usage`: the request is wrong. `unknown`: this version has no such request. `denied`: not allowed here. `busy`: too many
+    /// clients. `failed`: it was tried.
+    pub kind: String,
+    /// One sentence.
+    pub what: String,
+}
+
+/// The durations of one kind of operation and one size class, on one communicator and rank.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Histogram {
+    /// The communicator.
+    pub comm: CommId,
+    /// Its name.
+    pub name: String,
+    /// The rank in it.
+    pub rank: Rank,
+    /// The kind of operation.
+    pub kind: String,
+    /// The most bytes of its size class; absent for the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_bytes: Option<u64>,
+    /// The sum of all durations.
+    pub sum_ns: u64,
+    /// The sum of all bytes.
+    pub sum_bytes: u64,
+    /// Upper bound, exclusive, in nanoseconds (null for the last) and count.
+    pub buckets: Vec<(Option<u64>, u64)>,
+}
+
+/// Everything a recorder holds.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dump {
+    /// Now.
+    pub snapshot: ProcessSnapshot,
+    /// The durations so far.
+    pub histograms: Vec<Histogram>,
+    /// So far, by ring.
+    pub rings: Vec<RingDump>,
+}
+
+/// The events of one ring.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RingDump {
+    /// The communicator whose engine wrote it; absent: the service thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm: Option<CommId>,
+    /// The rank in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<Rank>,
+    /// Events that were overwritten before they were read.
+    pub lost: u64,
+    /// The events, oldest first.
+    pub events: Vec<EventDump>,
+}
+
+/// An event, for people.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EventDump {
+    /// CLOCK_MONOTONIC in nanoseconds.
+    pub mono_ns: u64,
+    /// What happened.
+    pub event: String,
+}
+
+/// A client that waits for each answer, but not long.
+#[derive(Debug)]
+pub struct Client {
+    stream: Stream,
+    hello: Hello,
+    buffer: Vec<u8>,
+    next_id: u64,
+    patience: Duration,
+}
+
+impl Client {
+    /// Connects to the socket at `path`, of any length, and hears the server's hello.
+    ///
+    /// # Errors
+    /// `Unavailable` if nobody listens there or it does not speak this protocol; `Timeout` if it does not answer within
+    /// [`ANSWER_WITHIN`].
+    pub fn connect(path: &Path) -> Result<Self> {
+        Self::greet(unix::connect(Name::Path(path)), path, ANSWER_WITHIN)
+    }
+
+    /// As [`connect`](Self::connect), with another patience for each answer.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub fn connect_within(path: &Path, patience: Duration) -> Result<Self> {
+        Self::greet(unix::connect(Name::Path(path)), path, patience)
+    }
+
+    /// As [`connect`](Self::connect), as user `uid`, which root can do: seen from a user namespace that does not map it, root
+    /// looks like nobody, and is refused.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub fn connect_as(path: &Path, uid: u32) -> Result<Self> {
+        let root = rustix::process::geteuid().is_root();
+        if !root || uid == 0 {
+            return Self::connect(path);
+        }
+        // The identity is that of one thread, which ends with the call.
+        let connect = || {
+            let uid = rustix::process::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(None, uid, None)?;
+            unix::connect(Name::Path(path))
+        };
+        let stream = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, connect)?;
+            thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the connecting thread panicked")))
+        });
+        Self::greet(stream, path, ANSWER_WITHIN)
+    }
+
+    fn greet(stream: std::io::Result<Stream>, path: &Path, patience: Duration) -> Result<Self> {
+        let stream = stream.map_err(|e| unavailable(format!("connecting to {}: {e}", path.display())))?;
+        let mut client = Self { stream, hello: Hello::default(), buffer: Vec::new(), next_id: 1, patience };
+        let line = client.line(clock::now().after(patience))?;
+        // A server that does not let us in says why in the place of its hello.
+        if let Some(refusal) = serde_json::from_slice::<Answer>(&line).ok().and_then(|answer| answer.error) {
+            return Err(refused(&refusal));
+        }
+        client.hello = serde_json::from_slice(&line)
+            .ok()
+            .filter(|hello: &Hello| hello.ccl == PROTOCOL)
+            .ok_or_else(|| unavailable(format!("{} does not speak ccl's {PROTOCOL}", path.display())))?;
+        Ok(client)
+    }
+
+    /// What the server said first.
+    #[must_use]
+    pub const fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Asks, and waits for the answer. The id is filled in here.
+    ///
+    /// # Errors
+    /// `Timeout` without an answer in time: then this client is of no more use. `Unavailable` if the server left or refused, with
+    /// its words; `Usage` if it found the request wrong.
+    pub fn ask(&mut self, request: Request) -> Result<Answer> {
+        let deadline = clock::now().after(self.patience);
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut line = to_line(&Request { id, ..request });
+        while !line.is_empty() {
+            self.wait(PollFlags::OUT, deadline)?;
+            match self.stream.write(&line) {
+                Ok(count) => drop(line.drain(..count)),
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(unavailable(format!("the process does not listen any more: {e}"))),
+            }
+        }
+        loop {
+            let line = self.line(deadline)?;
+            let answer: Answer = serde_json::from_slice(&line)
+                .map_err(|e| unavailable(format!("the process said what cannot be understood: {e}")))?;
+            // A line without an id of ours answers nobody, or is news that a later version sends unasked.
+            if answer.id == id {
+                return answer.error.as_ref().map_or(Ok(()), |why| Err(refused(why))).map(|()| answer);
+            }
+        }
+    }
+
+    /// One reading of the process's recorder, by itself.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn snapshot(&mut self) -> Result<ProcessSnapshot> {
+        let answer = self.ask(Request { request: "snapshot".into(), ..Request::default() })?;
+        answer.snapshot.map(|snapshot| *snapshot).ok_or_else(|| unavailable("an answer without a snapshot"))
+    }
+
+    /// Raises the level of one communicator, or of all, until this client is dropped; the level in force.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn level(&mut self, comm: Option<CommId>, level: u8) -> Result<u8> {
+        let request = Request { request: "level".into(), comm, level: Some(level), ..Request::default() };
+        self.ask(request)?.level.ok_or_else(|| unavailable("an answer without a level"))
+    }
+
+    /// Aborts one communicator, or all, if the job allows it; how many there were.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn abort(&mut self, comm: Option<CommId>, reason: &str) -> Result<u64> {
+        let request = Request { request: "abort".into(), comm, reason: reason.into(), ..Request::default() };
+        self.ask(request)?.abort.ok_or_else(|| unavailable("an answer without a count"))
+    }
+
+    /// The next line, without its end.
+    fn line(&mut self, deadline: Ns) -> Result<Vec<u8>> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.buffer[searched..].iter().position(|&byte| byte == b'\n') {
+                let rest = self.buffer.split_off(searched + at + 1);
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                return Ok(line);
+            }
+            searched = self.buffer.len();
+            if searched > MAX_ANSWER {
+                return Err(unavailable("the process sent a line without end"));
+            }
+            self.wait(PollFlags::IN, deadline)?;
+            let mut bytes = [0; 16 << 10];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(unavailable("the process closed the connection")),
+                Ok(count) => self.buffer.extend(&bytes[..count]),
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(unavailable(format!("the process does not answer any more: {e}"))),
+            }
+        }
+    }
+
+    fn wait(&self, flags: PollFlags, deadline: Ns) -> Result<()> {
+        loop {
+            let left = deadline.since(clock::now());
+            if left.is_zero() {
+                let what = format!("the process did not answer within {} ms", self.patience.as_millis());
+                return Err(Error::new(ErrorKind::Timeout, what));
+            }
+            let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.stream, flags)], Some(&timeout)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(e) => return Err(Error::system("waiting for a process to answer", e)),
+            }
+        }
+    }
+}
+
+/// One line of the protocol. A value that cannot be written, which none of ours is, becomes an empty object.
+pub(super) fn to_line(value: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec());
+    line.push(b'\n');
+    line
+}
+
+pub(super) fn is_transient(error: &std::io::Error) -> bool {
+    matches!(error.kind(), IoKind::WouldBlock | IoKind::Interrupted)
+}
+
+fn unavailable(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unavailable, what)
+}
+
+fn refused(why: &Refusal) -> Error {
+    let kind = if why.kind == "usage" { ErrorKind::Usage } else { ErrorKind::Unavailable };
+    Error::new(kind, format!("the process refused: {}", why.what))
+}
