@@ -445,5 +445,6 @@ fn dump(reader: &Reader) -> Result<Dump> {
     Ok(Dump { snapshot: reader.snapshot()?, rings: rings.collect(), histograms: histograms(reader)? })
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod tests;
