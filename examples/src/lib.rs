@@ -32,6 +32,6 @@ use std::io::Write;
 
 /// Says on standard error why a program fails.
 pub fn complain(error: &dyn std::error::Error) {
-    // Nothing else can be done where standard error is gone.
-    let _ = writeln!(std::io::stderr(), "error: {error}");
+    // In one piece: several ranks may share standard error. Nothing else can be done where it is gone.
+    let _ = std::io::stderr().write_all(format!("error: {error}\n").as_bytes());
 }

@@ -1,8 +1,15 @@
 //! Who is stuck, on whom, why, since when: looks into running, hung and dead ccl jobs, and launches them.
 
+mod attach;
+mod choose;
+mod discover;
 mod exit;
+mod look;
 mod process;
+mod ps;
 mod run;
+mod table;
+mod target;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -19,6 +26,9 @@ struct Cli {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
+    Ps(ps::Ps),
+    Snapshot(look::Snapshot),
+    Open(look::Open),
     Run(run::Run),
     #[command(hide = true)]
     Hold(run::helper::Hold),
@@ -28,6 +38,9 @@ enum Verb {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
+        Verb::Ps(ps) => ps.run(),
+        Verb::Snapshot(snapshot) => snapshot.run(),
+        Verb::Open(open) => open.run(),
         Verb::Run(run) => run.run(),
         Verb::Hold(hold) => Ok(hold.run()),
         Verb::Enter(enter) => Ok(enter.run()),

@@ -1,6 +1,6 @@
 //! What /proc says of a process.
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
 
 /// One line of /proc/PID/stat, as far as anybody here reads it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,8 +20,18 @@ pub(crate) fn stat(pid: u32) -> Option<Stat> {
 
 /// Every process this one can see.
 pub(crate) fn all() -> Vec<u32> {
-    let entries = std::fs::read_dir(Path::new("/proc")).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The user a process runs as.
+pub(crate) fn owner(pid: u32) -> Option<u32> {
+    std::fs::metadata(format!("/proc/{pid}")).ok().map(|m| m.uid())
+}
+
+/// The inode of the pid namespace a process lives in.
+pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
+    std::fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|m| m.ino())
 }
 
 fn parse(line: &str) -> Option<Stat> {

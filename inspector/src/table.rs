@@ -9,7 +9,8 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
     let widths: [usize; N] = std::array::from_fn(width);
     let mut text = String::new();
     let mut line = |cells: [&str; N]| {
-        let padded: Vec<_> = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let padded: Vec<_> =
+            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         text.push_str(padded.join("  ").trim_end());
         text.push('\n');
     };

@@ -20,16 +20,21 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let pid = |text: &str| text.parse::<u32>().ok().filter(|pid| (1..=1 << 22).contains(pid));
+        let is_pid = |text: &str| text.len() <= 7 && text.bytes().all(|b| b.is_ascii_digit()) && text != "0";
+        let pid = |text: &str| is_pid(text).then(|| text.parse().ok()).flatten();
         let found = match text.split_once(':') {
             Some((process, rank)) => {
                 pid(process).zip(rank.parse().ok()).map(|(process, rank)| Self::RankOf(process, Rank(rank)))
             }
             // A job's id has 16 digits, all of which may be decimal; a pid has 7 at most.
-            None if text.len() == 16 => u64::from_str_radix(text, 16).ok().map(|id| Self::Job(JobId(id))),
+            None if text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit()) => {
+                u64::from_str_radix(text, 16).ok().map(|id| Self::Job(JobId(id)))
+            }
             None => pid(text).map(Self::Process),
         };
-        found.ok_or_else(|| "it is neither a pid, nor pid:rank, nor the 16 hexadecimal digits of a job".to_string())
+        found.ok_or_else(|| {
+            "it is neither a pid, nor pid:rank, nor the 16 hexadecimal digits of a job".to_string()
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use super::agreement::own_settings;
 use super::fault::Fault;
 use super::id::UniqueId;
 use super::interfaces;
-use super::machine::{Io, Machine};
+use super::machine::Io;
 use super::member::Member;
 use super::messages::{Introduction, MAX_BLOCK};
 use super::net::{Net, listen, local_address};
@@ -349,14 +349,15 @@ impl Ring {
                 let fault = Fault::new(ErrorKind::Aborted, &[self.rank], text);
                 self.call(|member, io| member.fail(fault, io));
             }
-            if let Some(fault) = self.member.fault().cloned() {
-                self.net.finish(&mut self.member, TELL_WITHIN);
-                return Err(fault.into_error(self.rank));
-            }
+            // An answer that is there counts, though a failure came right behind it: the next call will say so.
             if self.net.is_flushed()
                 && let Some(answer) = self.call(&mut done)
             {
                 return Ok(answer);
+            }
+            if let Some(fault) = self.member.fault().cloned() {
+                self.net.finish(&mut self.member, TELL_WITHIN);
+                return Err(fault.into_error(self.rank));
             }
             let wake = self.net.wake(&self.member);
             let look = clock::now().after(LOOK_EVERY);

@@ -372,7 +372,6 @@ mod tests {
     }
 
     /// Lets both sides talk, `chunk` bytes at a time, and returns what each ended with.
-    #[expect(clippy::type_complexity)]
     fn talk(
         mut a: Handshake,
         mut b: Handshake,

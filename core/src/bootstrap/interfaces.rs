@@ -71,7 +71,7 @@ pub fn select(all: &[Interface], filter: &str, family: &str, near: Option<IpAddr
         of_family && usable && (filter.is_empty() || named(&one.name) != excludes)
     };
     let mut found: Vec<Interface> = all.iter().filter(wanted).cloned().collect();
-    let like_near = |ip: IpAddr| near.map_or(ip.is_ipv4(), |near| near.is_ipv4() == ip.is_ipv4());
+    let like_near = |ip: IpAddr| near.is_none_or(|near| near.is_ipv4()) == ip.is_ipv4();
     // A stable sort: where nothing else decides, the system's order does.
     found.sort_by_key(|one| (one.class(near), !like_near(one.ip)));
     found

@@ -7,7 +7,7 @@ use super::frame::{Fields, frame, put, put_bytes};
 use crate::types::Rank;
 
 /// The longest block of an all-gather and the longest tagged message.
-pub const MAX_BLOCK: usize = 1 << 20;
+pub(crate) const MAX_BLOCK: usize = 1 << 20;
 
 /// Limits of frames on the three kinds of connection.
 pub(crate) const MAX_ROOT_FRAME: usize = 8 << 10;

@@ -239,7 +239,7 @@ impl Net {
                     self.streams.remove(&stream);
                     return;
                 }
-                sock.closing.get_or_insert(clock::now().after(LINGER));
+                sock.closing.get_or_insert_with(|| clock::now().after(LINGER));
                 sock.flush();
             }
             Action::Pause(stream) => {

@@ -228,7 +228,8 @@ impl Root {
         io.send(stream, FromRoot::Welcome(self.magic).encode());
         self.introduce(Rank((rank.0 + nranks - 1) % nranks), io);
         self.introduce(rank, io);
-        self.tell_at.get_or_insert(io.now.after(TELL_EVERY));
+        let at = io.now.after(TELL_EVERY);
+        self.tell_at.get_or_insert(at);
     }
 
     /// Tells `rank` who follows it, if both are known.

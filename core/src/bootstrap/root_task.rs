@@ -157,7 +157,7 @@ impl RootTask {
             self.say_at = None;
             return;
         }
-        let at = *self.say_at.get_or_insert(now.after(SAY_AFTER));
+        let at = *self.say_at.get_or_insert_with(|| now.after(SAY_AFTER));
         if at <= now {
             self.say_at = Some(now.after(SAY_EVERY));
             say(&self.settings, Level::Warn, &format!("bootstrap: {}", self.root.standing()));

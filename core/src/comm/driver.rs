@@ -430,6 +430,10 @@ impl Inner {
         lock(&self.driver).engine.row().tag(text);
     }
 
+    pub(crate) fn events_recorded(&self) -> u64 {
+        lock(&self.driver).engine.events().written()
+    }
+
     pub(crate) fn recorder_path(&self) -> Option<PathBuf> {
         self.recorder.path().map(std::path::Path::to_path_buf)
     }

@@ -19,14 +19,15 @@ use crate::comm::links::{Links, Peer, Reach};
 use crate::config::{Key, Settings};
 use crate::control::attendance::Attendance;
 use crate::control::courier::{Courier, Watched};
-use crate::control::news::News;
+use crate::control::news::{News, Trouble};
+use crate::control::server::Abortable;
 use crate::control::service::Service;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Topology;
 use crate::recorder::{self, CommInfo, CommRow};
 use crate::sys;
-use crate::transport::shm::connect::{Listener as MemoryListener, LocalPeer, PeerMemory, Terms};
+use crate::transport::shm::connect::{Listener as MemoryListener, LocalPeer, Terms};
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
 use crate::transport::shm::wait::Waiter;
@@ -35,7 +36,8 @@ use crate::types::{Algorithm, JobId, Phase, Rank};
 
 /// What a communicator keeps running beside itself. Dropped, all of it ends.
 pub(crate) struct Attended {
-    _data: Option<DataListener>,
+    _data: DataListener,
+    _abortable: Option<Abortable>,
     _attendance: Arc<Attendance>,
 }
 
@@ -80,7 +82,7 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
             .hint("ranks count from 0"));
     }
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
-    let attendance = Attendance::of_process(&settings)?;
+    let (attendance, notes) = Attendance::of_process(&settings)?;
     let recorder = attendance.recorder();
     // The row is there before the bootstrap is: who hangs in it can be seen to.
     let info = CommInfo { id: id.comm(), job: id.job(), name, rank, nranks, world: rank };
@@ -163,6 +165,7 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     let events = row.ring();
     let engine = Engine::new(rank, Arc::clone(&topology), row, events);
     let told = Arc::clone(&shared);
+    let bereaved = Arc::downgrade(&attendance);
     let bootstrap_next = Rank((rank.0 + 1) % nranks);
     let bootstrap_previous = Rank((rank.0 + nranks - 1) % nranks);
     let news = News::new(rank, bootstrap_next, bootstrap_previous, nranks);
@@ -171,7 +174,12 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
         news,
         [next, prev],
         watched,
-        Box::new(move |verdict| told.decided(verdict)),
+        Box::new(move |verdict| {
+            told.decided(verdict);
+            if let (Trouble::Died, Some(attendance)) = (verdict.trouble, bereaved.upgrade()) {
+                attendance.bereaved();
+            }
+        }),
     )?;
     let inner = Arc::new(Inner {
         id: comm,
@@ -185,10 +193,20 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
         driver: Mutex::new(Driver::new(engine, links, Waiter::new(memory, crowded))),
         shared,
         recorder,
-        attended: Mutex::new(Some(Attended { _data: Some(data), _attendance: attendance })),
+        attended: Mutex::new(None),
         courier: Mutex::new(Some(Arc::new(courier))),
         forks: sys::fds::generation(),
     });
+    let abortable = attendance.abortable(comm, {
+        let inner = Arc::downgrade(&inner);
+        move |reason| {
+            if let Some(inner) = inner.upgrade() {
+                inner.abort(reason);
+            }
+        }
+    });
+    *lock(&inner.attended) = Some(Attended { _data: data, _abortable: abortable, _attendance: attendance });
+    say(&notes, &settings);
     if rank == Rank(0) {
         announce(&inner, &settings);
     }
@@ -318,6 +336,16 @@ fn forced(settings: &Settings) -> Option<Algorithm> {
         "ring" | "Ring" => Some(Algorithm::Ring),
         "direct" => Some(Algorithm::Direct),
         _ => None,
+    }
+}
+
+/// What this process's user should know about how it is recorded.
+#[expect(clippy::print_stderr, reason = "said aloud once")]
+fn say(notes: &[String], settings: &Settings) {
+    if matches!(settings.text(Key::Log), "WARN" | "INFO" | "TRACE") {
+        for note in notes {
+            eprintln!("ccl: {note}");
+        }
     }
 }
 

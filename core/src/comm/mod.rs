@@ -67,7 +67,7 @@ impl Communicator {
     }
 
     /// Joins as `rank` of `nranks` around a unique id that one of them made
-    /// ([`UniqueId::create`](crate::bootstrap::id::UniqueId::create)).
+    /// ([`create`](crate::bootstrap::root_task::create)).
     ///
     /// # Errors
     /// As `from_env`.
@@ -104,6 +104,12 @@ impl Communicator {
     #[must_use]
     pub fn recorder_path(&self) -> Option<std::path::PathBuf> {
         self.inner.recorder_path()
+    }
+
+    /// How many events this rank has recorded in its ring so far, overwritten ones included.
+    #[must_use]
+    pub fn events_recorded(&self) -> u64 {
+        self.inner.events_recorded()
     }
 
     /// Shows `text` beside the operations that follow, wherever they are shown. 63 bytes are kept.

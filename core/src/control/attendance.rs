@@ -2,43 +2,65 @@
 //! Shared by all communicators of the process, gone with the last.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::clock::Ns;
 use crate::config::{Key, Settings};
+use crate::control::server::Server;
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::error::Result;
 use crate::recorder::Recorder;
+use crate::types::CommId;
 
 /// How often the clocks are read together: drift between readings stays far below a microsecond.
 const ANCHOR: Duration = Duration::from_secs(1);
+/// How often after a peer's death its socket is looked for: the kernel frees a dead process's files one after another.
+const SWEEPS: u32 = 3;
 
 /// The recorder and the tasks that attend it.
 #[derive(Debug)]
 pub(crate) struct Attendance {
     // In the order of leaving: tasks before the recorder they use.
     _anchors: Option<Handle>,
+    server: Option<Arc<Server>>,
+    sweeps: Arc<AtomicU32>,
     recorder: Arc<Recorder>,
 }
 
 static OF_PROCESS: Mutex<Weak<Attendance>> = Mutex::new(Weak::new());
 
 impl Attendance {
-    /// The process's, made at the first use.
-    pub(crate) fn of_process(settings: &Settings) -> Result<Arc<Self>> {
+    /// The process's, made at the first use. Returned beside it: why there is no control socket, if there should be one. A job
+    /// runs without.
+    pub(crate) fn of_process(settings: &Settings) -> Result<(Arc<Self>, Vec<String>)> {
         let mut slot = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(attendance) = slot.upgrade() {
-            return Ok(attendance);
+            return Ok((attendance, Vec::new()));
         }
         let recorder = Recorder::for_process(settings)?;
-        let anchors = match settings.number(Key::Observe) {
-            0 => None,
-            _ => Some(Service::get()?.add(Anchors { recorder: Arc::clone(&recorder), due: Ns(0) })?),
+        let mut notes = recorder.notes().to_vec();
+        let is_observed = settings.number(Key::Observe) != 0;
+        let server = match is_observed.then(|| Server::of_process(&recorder, settings)) {
+            Some(Ok(server)) => Some(server),
+            Some(Err(error)) => {
+                notes.push(format!("no control socket: {error}"));
+                None
+            }
+            None => None,
         };
-        let attendance = Arc::new(Self { _anchors: anchors, recorder });
+        let sweeps = Arc::new(AtomicU32::new(0));
+        let anchors = Anchors {
+            recorder: Arc::clone(&recorder),
+            server: server.as_ref().map(Arc::downgrade).unwrap_or_default(),
+            sweeps: Arc::clone(&sweeps),
+            due: Ns(0),
+        };
+        let anchors = if is_observed { Some(Service::get()?.add(anchors)?) } else { None };
+        let attendance = Arc::new(Self { _anchors: anchors, server, sweeps, recorder });
         *slot = Arc::downgrade(&attendance);
-        Ok(attendance)
+        Ok((attendance, notes))
     }
 
     pub(crate) fn recorder(&self) -> Arc<Recorder> {
@@ -47,12 +69,28 @@ impl Attendance {
 
     /// Where the inspector's socket listens.
     pub(crate) fn control(&self) -> Option<&Path> {
-        None
+        self.server.as_deref().map(Server::path)
+    }
+
+    /// Lets inspectors abort a communicator, where the job's settings allow it, as long as what this returns lives.
+    pub(crate) fn abortable(
+        &self,
+        comm: CommId,
+        abort: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Option<crate::control::server::Abortable> {
+        self.server.as_ref().map(|server| server.abortable(comm, abort))
+    }
+
+    /// A peer died: its socket is removed as soon as the kernel has freed its lock.
+    pub(crate) fn bereaved(&self) {
+        self.sweeps.store(SWEEPS, Ordering::Relaxed);
     }
 }
 
 struct Anchors {
     recorder: Arc<Recorder>,
+    server: Weak<Server>,
+    sweeps: Arc<AtomicU32>,
     due: Ns,
 }
 
@@ -63,6 +101,11 @@ impl Task for Anchors {
         if now >= self.due {
             self.recorder.anchor();
             self.due = now.after(ANCHOR);
+            let left = self.sweeps.load(Ordering::Relaxed);
+            if let (1.., Some(server)) = (left, self.server.upgrade()) {
+                self.sweeps.store(left - 1, Ordering::Relaxed);
+                server.sweep();
+            }
         }
         Turn::Again(Some(self.due))
     }

@@ -1,5 +1,7 @@
 //! The lanes of one rank: its links by channel and peer, each beside its cell in the recorder.
 
+use std::sync::atomic::{Ordering, fence};
+
 use crate::clock::Raw;
 use crate::control::service::Interest;
 use crate::engine::Wait;
@@ -25,9 +27,6 @@ pub(super) struct Out {
 pub(super) struct In {
     pub(super) link: RecvLink,
     pub(super) cell: LinkCell,
-    pub(super) channel: ChannelId,
-    pub(super) from: Rank,
-    pub(super) wide: bool,
     pub(super) bytes: u64,
     /// Bytes of the message last peeked by the step that frees it.
     pub(super) head: u32,
@@ -50,6 +49,8 @@ pub(super) struct Lanes {
     /// Links that must be pumped: those whose carrier is not memory.
     pumped_outs: Vec<u32>,
     pumped_ins: Vec<u32>,
+    /// Something was published or released since `ring`.
+    pub(super) unrung: bool,
 }
 
 impl Lanes {
@@ -67,6 +68,7 @@ impl Lanes {
             in_pair: vec![NONE; cells],
             pumped_outs: Vec::new(),
             pumped_ins: Vec::new(),
+            unrung: false,
         }
     }
 
@@ -102,7 +104,7 @@ impl Lanes {
         if is_pumped(link.transport()) {
             self.pumped_ins.push(index);
         }
-        self.ins.push(In { link, cell, channel, from, wide, bytes: 0, head: 0 });
+        self.ins.push(In { link, cell, bytes: 0, head: 0 });
         if wide {
             self.in_wide[from.index()] = index;
         } else {
@@ -156,6 +158,20 @@ impl Lanes {
             moved |= lane.link.pump().unwrap_or(false);
         }
         Ok(moved)
+    }
+
+    /// Wakes whoever sleeps for what this turn stored: one fence for all of it.
+    #[inline]
+    pub(super) fn ring(&mut self) {
+        if std::mem::take(&mut self.unrung) {
+            fence(Ordering::SeqCst);
+            for lane in &mut self.outs {
+                lane.link.ring();
+            }
+            for lane in &mut self.ins {
+                lane.link.ring();
+            }
+        }
     }
 
     /// Whether all that was published has left this rank; says what waits where not.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::clock::Raw;
 use crate::collective::Descriptor;
 use crate::event::{Event, Subscriber, publish};
-use crate::plan::{Plan, Readers, Topology};
+use crate::plan::{Plan, Readers, Step, Topology};
 use crate::recorder::CommRow;
 use crate::transport::{LinkFault, RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, WaitReason};
@@ -93,6 +93,8 @@ pub struct Engine<S: Subscriber> {
     lanes: Lanes,
     collectives: VecDeque<Op>,
     pairs: Vec<Op>,
+    /// The step each program of the collective under way waits in.
+    steps: Vec<Option<Step>>,
     waits: Vec<Wait>,
     noted: bool,
     failure: Option<Failure>,
@@ -112,6 +114,7 @@ impl<S: Subscriber> Engine<S> {
             lanes,
             collectives: VecDeque::new(),
             pairs: Vec::new(),
+            steps: vec![None; op::MAX_PROGRAMS],
             waits: Vec::new(),
             noted: false,
             failure: None,
@@ -193,7 +196,9 @@ impl<S: Subscriber> Engine<S> {
             return Progress::Idle;
         }
         self.waits.clear();
-        match self.try_turn(clock) {
+        let turned = self.try_turn(clock);
+        self.lanes.ring();
+        match turned {
             Ok(true) => {
                 if self.noted {
                     self.lanes.moves();
@@ -217,8 +222,9 @@ impl<S: Subscriber> Engine<S> {
             channel: Some(channel),
         })?;
         while let Some(op) = self.collectives.front_mut() {
+            let who = (self.me, &*self.topology);
             let ran =
-                step::run(op, self.me, &self.topology, &mut self.lanes, &mut self.waits, &mut self.events)?;
+                step::run(op, &mut self.steps, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
             advanced |= ran;
             if !(op.has_run() && self.lanes.is_flushed(&mut self.waits)) {
                 break;
@@ -237,8 +243,8 @@ impl<S: Subscriber> Engine<S> {
                 continue;
             }
             let op = &mut self.pairs[at];
-            let ran =
-                step::run(op, self.me, &self.topology, &mut self.lanes, &mut self.waits, &mut self.events)?;
+            let who = (self.me, &*self.topology);
+            let ran = step::run(op, &mut [None], who, &mut self.lanes, &mut self.waits, &mut self.events)?;
             advanced |= ran;
             if op.has_run() && (op.kind() == CollKind::Recv || self.lanes.is_flushed(&mut self.waits)) {
                 let op = self.pairs.remove(at);

@@ -6,7 +6,7 @@ use crate::clock::Raw;
 use crate::collective::{Descriptor, Request};
 use crate::event::Event;
 use crate::memory::{View, ViewMut};
-use crate::plan::{Plan, Step, Topology};
+use crate::plan::{Plan, Topology};
 use crate::types::{Algorithm, CollKind, Rank};
 
 /// The most programs of a plan: bounds `CCL_CHANNELS`.
@@ -16,15 +16,13 @@ pub(super) const MAX_PROGRAMS: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OpId(pub(super) u64);
 
-/// How far one program has come.
+/// How far one program has come. Small: operations are moved about, and moving is most of what a short one costs.
 #[derive(Debug)]
 pub(super) struct Cursor {
     /// The step to run next.
     pub(super) index: u64,
     /// How many there are.
     pub(super) len: u64,
-    /// Step `index`, once it has been generated.
-    pub(super) step: Option<Step>,
 }
 
 /// One operation: what to do, with which buffers.
@@ -55,7 +53,7 @@ impl Op {
         self.began = now;
         for channel in 0..self.plan.channels() {
             let len = self.plan.len(topology, channel);
-            self.cursors.push(Cursor { index: 0, len, step: None });
+            self.cursors.push(Cursor { index: 0, len });
         }
     }
 

@@ -12,12 +12,13 @@ use crate::reduce::{self, Store};
 use crate::transport::LinkFault;
 use crate::types::{Algorithm, ChannelId, Direction, Rank, WaitReason};
 
-/// Runs what can be run; whether any step was.
+/// Runs what can be run; whether any step was. `steps` holds the step each program waits in, so that waiting does not
+/// generate it again and again.
 #[inline]
 pub(super) fn run<S: Subscriber>(
     op: &mut Op,
-    me: Rank,
-    topology: &Topology,
+    steps: &mut [Option<Step>],
+    (me, topology): (Rank, &Topology),
     lanes: &mut Lanes,
     waits: &mut Vec<Wait>,
     events: &mut S,
@@ -27,24 +28,19 @@ pub(super) fn run<S: Subscriber>(
     for program in 0..op.cursors.len() {
         let channel = if is_pair { ChannelId::P2P } else { ChannelId(program as u16) };
         loop {
-            let cursor = &mut op.cursors[program];
+            let cursor = &op.cursors[program];
             if cursor.index == cursor.len {
                 break;
             }
-            let step = match cursor.step.take() {
-                Some(step) => step,
-                None => {
-                    let index = cursor.index;
-                    op.plan().step(topology, program as u16, index)
-                }
-            };
-            match run_step(&step, op, me, channel, lanes, events) {
+            let index = cursor.index;
+            let step = steps[program].get_or_insert_with(|| op.plan().step(topology, program as u16, index));
+            match run_step(step, op, me, channel, lanes, events) {
                 Ok(()) => {
+                    steps[program] = None;
                     op.cursors[program].index += 1;
                     advanced = true;
                 }
                 Err(Stop::Wait(wait)) => {
-                    op.cursors[program].step = Some(step);
                     waits.push(wait);
                     break;
                 }
@@ -94,12 +90,14 @@ fn run_step<S: Subscriber>(
         }
         Action::Reduce | Action::Copy => {}
     }
+    let mut lanes_unrung = false;
     for operand in &step.sources {
         if let Operand::Recv { from, wide, last: true, .. } = *operand
             && let Some(index) = lanes.receiver(channel, from, wide)
         {
             let lane = lanes.input(index);
             lane.link.release();
+            lanes_unrung = true;
             lane.bytes += u64::from(lane.head);
             lane.store();
             let (step, bytes) = (lane.link.done(), lane.head);
@@ -113,6 +111,7 @@ fn run_step<S: Subscriber>(
             let lane = lanes.out(index);
             lane.filling = None;
             lane.link.publish(op.check());
+            lanes_unrung = true;
             lane.bytes += u64::from(total);
             lane.store();
             let step = lane.link.posted();
@@ -120,6 +119,7 @@ fn run_step<S: Subscriber>(
             publish(events, || Event::MessageSent { channel, peer, step, bytes: total });
         }
     }
+    lanes.unrung |= lanes_unrung;
     Ok(())
 }
 

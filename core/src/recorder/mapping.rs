@@ -9,8 +9,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 
+use rustix::mm::{MapFlags, ProtFlags};
+
 use super::layout::slot;
 use crate::sys::shared::Mapping;
+
+/// Bytes from which private memory is mapped rather than allocated.
+const LARGE: usize = 64 << 10;
 
 /// Zeroed words at one place for as long as this lives.
 pub(crate) struct Memory {
@@ -21,6 +26,7 @@ pub(crate) struct Memory {
 
 enum Kind {
     Heap(Layout),
+    Anonymous,
     /// Held for its drop, which unmaps.
     Shared(#[expect(dead_code, reason = "held for its drop")] Mapping),
 }
@@ -31,8 +37,17 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Private memory. Large blocks cost pages only where they are written.
+    /// Private memory. Large blocks cost pages only where they are written: a simulation has a thousand of them.
     pub(crate) fn heap(bytes: usize) -> Self {
+        if bytes >= LARGE && !cfg!(miri) {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: the kernel chooses a free range, so no memory in use is replaced.
+            let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) };
+            if let Some(base) = base.ok().and_then(NonNull::new) {
+                return Self { base: base.cast(), words: bytes / 8, kind: Kind::Anonymous };
+            }
+        }
         let layout = Layout::from_size_align(bytes.next_multiple_of(64).max(64), 64).expect("a sane size");
         // SAFETY: the layout's size is not zero.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
@@ -73,6 +88,10 @@ impl Drop for Memory {
         match self.kind {
             // SAFETY: allocated with this layout, and no span is left, since each holds an `Arc` of this.
             Kind::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr().cast(), layout) },
+            Kind::Anonymous => {
+                // SAFETY: `heap` mapped exactly this range, and no span is left.
+                let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * 8) };
+            }
             Kind::Shared(_) => fork::forget(self.base.as_ptr() as usize),
         }
     }
@@ -148,19 +167,19 @@ impl fmt::Debug for Slots {
 
 /// Detaches shared mappings in forked children.
 mod fork {
+    use std::ffi::c_void;
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
     use super::{AtomicUsize, Once, Ordering};
+    use crate::sys::handlers::{self, Handler};
 
     /// Base and length of each; a base of 0 is free. One recorder lives at a time, and a second for the moment in which one follows another.
     static SHARED: [[AtomicUsize; 2]; 4] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; 4];
 
     pub(super) fn detach_in_children(base: usize, len: usize) {
         static INSTALLED: Once = Once::new();
-        INSTALLED.call_once(|| {
-            // SAFETY: the handler is a static function that calls only mmap(2), a plain system call.
-            unsafe {
-                libc::pthread_atfork(None, None, Some(in_child));
-            }
-        });
+        INSTALLED.call_once(handlers::in_forked_children::<Detach>);
         for [slot, length] in &SHARED {
             if slot.compare_exchange(0, base, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 length.store(len, Ordering::Relaxed);
@@ -178,18 +197,22 @@ mod fork {
         }
     }
 
-    extern "C" fn in_child() {
-        for [slot, length] in &SHARED {
-            let (base, len) = (slot.load(Ordering::Relaxed), length.load(Ordering::Relaxed));
-            if base == 0 || len == 0 {
-                continue;
-            }
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: the range is a mapping of the parent's `Memory`, whose copy in this child keeps it reserved; private zeros take
-            // its place, which atomics may use as before. If the kernel refuses, the shared pages stay.
-            unsafe {
-                libc::mmap(base as *mut libc::c_void, len, prot, flags, -1, 0);
+    struct Detach;
+
+    impl Handler for Detach {
+        fn run() {
+            for [slot, length] in &SHARED {
+                let (base, len) = (slot.load(Ordering::Relaxed), length.load(Ordering::Relaxed));
+                if base == 0 || len == 0 {
+                    continue;
+                }
+                let prot = ProtFlags::READ | ProtFlags::WRITE;
+                let flags = MapFlags::FIXED | MapFlags::PRIVATE;
+                // SAFETY: the range is a mapping of the parent's `Memory`, whose copy in this child keeps it reserved; private zeros
+                // take its place, which atomics may use as before.
+                let zeros = unsafe { mmap_anonymous(base as *mut c_void, len, prot, flags) };
+                // If the kernel refuses, the shared pages stay.
+                let _ = zeros;
             }
         }
     }

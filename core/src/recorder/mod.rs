@@ -45,6 +45,7 @@ use crate::clock::{self, Anchor};
 use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
+use crate::sys::handlers::{self, Handler};
 use crate::types::{CommId, JobId};
 use layout::{Capacity, Home, Table, header};
 use mapping::Memory;
@@ -291,25 +292,24 @@ impl Drop for Recorder {
     }
 }
 
-/// Has the recorder of the process leave when it exits.
-fn at_exit() {
-    static INSTALLED: std::sync::Once = std::sync::Once::new();
-    INSTALLED.call_once(|| {
-        // SAFETY: the handler is a static function that neither unwinds nor blocks. Were it refused, the file would stay as evidence.
-        unsafe {
-            libc::atexit(leave_at_exit);
+/// The recorder of the process leaves when it exits. Where that cannot be installed, the file stays as evidence.
+struct LeaveAtExit;
+
+impl Handler for LeaveAtExit {
+    fn run() {
+        // Another thread may be making or dropping one right now: then it stays as evidence.
+        let recorder = OF_PROCESS.try_lock().ok().and_then(|slot| slot.upgrade());
+        if let Some(recorder) = recorder.filter(|recorder| !recorder.is_stale()) {
+            recorder.leave();
+            // Dropping it could unmap what other threads still write to.
+            std::mem::forget(recorder);
         }
-    });
+    }
 }
 
-extern "C" fn leave_at_exit() {
-    // Another thread may be making or dropping one right now: then it stays as evidence.
-    let recorder = OF_PROCESS.try_lock().ok().and_then(|slot| slot.upgrade());
-    if let Some(recorder) = recorder.filter(|recorder| !recorder.is_stale()) {
-        recorder.leave();
-        // Dropping it could unmap what other threads still write to.
-        std::mem::forget(recorder);
-    }
+fn at_exit() {
+    static INSTALLED: std::sync::Once = std::sync::Once::new();
+    INSTALLED.call_once(handlers::at_exit::<LeaveAtExit>);
 }
 
 #[cfg(test)]

@@ -93,8 +93,11 @@ impl Recorder {
         words[comm::STATE].store(RowState::Free as u64, Ordering::Relaxed);
         // Whoever sees a word of the new tenant sees that the row was taken: readers look at the state again afterwards.
         std::sync::atomic::fence(Ordering::Release);
+        // Words that are zero are left alone: untouched pages cost nothing.
         for word in words.iter().skip(1).chain(histogram.iter()) {
-            word.store(0, Ordering::Relaxed);
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Relaxed);
+            }
         }
         put(comm::ID, info.id.0);
         put(comm::JOB, info.job.0);

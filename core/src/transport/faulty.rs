@@ -74,6 +74,9 @@ impl Sender {
         let hit = self.fault == (Fault::Corrupt { at: self.inner.posted() + 1 });
         self.inner.publish(if hit { !check } else { check });
     }
+    pub(crate) fn ring(&mut self) {
+        self.inner.ring();
+    }
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
         self.inner.pump()
     }
@@ -119,6 +122,9 @@ impl Receiver {
     }
     pub(crate) fn release(&mut self) {
         self.inner.release();
+    }
+    pub(crate) fn ring(&mut self) {
+        self.inner.ring();
     }
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
         self.inner.pump()

@@ -6,6 +6,7 @@
 //! - `reserve` gives the slot of the next message, the same one until `publish`; `None` while no slot is free. It never waits.
 //! - After `publish` the message is on its way; the caller's buffers are no longer needed once `moved` has reached it.
 //! - `peek` gives the oldest unfreed message, complete, the same one until `release`. It never waits.
+//! - `ring` wakes whoever sleeps on the other side for what was published or released; called once per turn, not per message.
 //! - `pump` moves what can be moved without waiting. Memory links have nothing to pump.
 //! - Counters are monotone and have one writer: `posted >= moved >= done`. Sending: published; handed to the peer's memory or
 //!   the kernel; taken by (the slowest of) the readers, or `moved` where the carrier does not say. Receiving: slots offered; messages that
@@ -102,6 +103,15 @@ impl SendLink {
     pub fn publish(&mut self, check: u64) {
         each!(self, link => link.publish(check));
     }
+    /// Wakes readers that sleep, after a `fence(SeqCst)` behind the last `publish`. Only memory needs it.
+    #[inline]
+    pub fn ring(&mut self) {
+        match self {
+            Self::Memory(link) => link.ring(),
+            Self::Faulty(link) => link.ring(),
+            Self::Socket(_) | Self::Sim(_) => {}
+        }
+    }
     /// Moves what can be moved; whether anything was.
     #[inline]
     pub fn pump(&mut self) -> Result<bool, LinkFault> {
@@ -142,6 +152,15 @@ impl RecvLink {
     #[inline]
     pub fn release(&mut self) {
         each!(self, link => link.release());
+    }
+    /// Wakes a writer that sleeps, after a `fence(SeqCst)` behind the last `release`. Only memory needs it.
+    #[inline]
+    pub fn ring(&mut self) {
+        match self {
+            Self::Memory(link) => link.ring(),
+            Self::Faulty(link) => link.ring(),
+            Self::Socket(_) | Self::Sim(_) => {}
+        }
     }
     /// Moves what can be moved; whether anything was.
     #[inline]

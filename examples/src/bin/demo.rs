@@ -19,6 +19,8 @@ const EPOCHS: &str = "8";
 /// Milliseconds of every step, and what the straggler adds.
 const STEP_MS: &str = "10";
 const LATE_MS: u64 = 30;
+/// Readings before a snapshot is shown to people.
+const SHOWN_AFTER: u64 = 8;
 const DEADLINE: Duration = Duration::from_secs(110);
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -110,11 +112,10 @@ fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> O
                     readings.add(&read.stdout);
                 }
             }
-            if readings.taken == 20 && !shown {
-                shown = true;
-                println!("\n$ ccl-inspect snapshot");
+            if readings.taken >= SHOWN_AFTER && !shown {
                 if let Ok(text) = inspect(&["snapshot"]).output() {
-                    println!("{}", String::from_utf8_lossy(&text.stdout));
+                    shown = text.status.success();
+                    println!("\n$ ccl-inspect snapshot\n{}", String::from_utf8_lossy(&text.stdout));
                 }
             }
         }

@@ -49,7 +49,7 @@ pub(crate) fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
 fn may_be_recorder(link: &Path) -> bool {
     let link = link.as_os_str().as_encoded_bytes();
     let name = link.strip_suffix(b" (deleted)").unwrap_or(link);
-    name.ends_with(b".rec") || name.starts_with(b"/memfd:ccl")
+    name.ends_with(b".rec")
 }
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ mod tests {
         let unlinked = File::create(folder.path().join("2.rec")).unwrap();
         std::fs::remove_file(folder.path().join("2.rec")).unwrap();
         let other = File::create(folder.path().join("1.log")).unwrap();
-        let memfd = rustix::fs::memfd_create("ccl-recorder", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let memfd = rustix::fs::memfd_create("3.rec", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let found = of(std::process::id()).unwrap();
         let seen = |fd: i32| found.iter().any(|d| d.path.ends_with(fd.to_string()));
         assert!(seen(kept.as_raw_fd()) && seen(unlinked.as_raw_fd()) && seen(memfd.as_raw_fd()));

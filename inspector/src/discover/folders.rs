@@ -18,7 +18,9 @@ pub(crate) fn folders(places: &[PathBuf], uid: u32) -> Vec<PathBuf> {
         .iter()
         .filter_map(|place| std::fs::read_dir(place).ok())
         .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
-        .filter(|path| owner_by_name(path).is_some_and(|owner| (uid == 0 || uid == owner) && is_folder_of(path, owner)))
+        .filter(|path| {
+            owner_by_name(path).is_some_and(|owner| (uid == 0 || uid == owner) && is_folder_of(path, owner))
+        })
         .collect();
     folders.sort();
     folders.dedup();
@@ -32,22 +34,6 @@ fn owner_by_name(path: &Path) -> Option<u32> {
 /// A folder with somebody else's name on it is a trap, and so is a link.
 fn is_folder_of(path: &Path, owner: u32) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == owner && m.mode() & 0o022 == 0)
-}
-
-/// The recorder files of a folder, sorted by name.
-///
-/// # Errors
-/// The system's, if it cannot be listed.
-pub(crate) fn recorders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rec") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]
@@ -71,14 +57,10 @@ mod tests {
         std::fs::create_dir(root.path().join("linked")).unwrap();
         symlink(&good, root.path().join("linked").join(format!("ccl-{uid}"))).unwrap();
         std::fs::create_dir(root.path().join("good/ccl-x")).unwrap();
-        let places: Vec<_> = ["good", "open", "linked", "absent"].iter().map(|name| root.path().join(name)).collect();
+        let places: Vec<_> =
+            ["good", "open", "linked", "absent"].iter().map(|name| root.path().join(name)).collect();
         assert_eq!(folders(&places, uid), std::slice::from_ref(&good));
         assert_eq!(folders(&places, uid + 1), Vec::<PathBuf>::new());
-
-        for name in ["2.rec", "1.rec", "1.sock", "rec"] {
-            std::fs::write(good.join(name), "").unwrap();
-        }
-        assert_eq!(recorders(&good).unwrap(), [good.join("1.rec"), good.join("2.rec")]);
     }
 
     #[test]

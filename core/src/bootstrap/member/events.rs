@@ -14,7 +14,8 @@ use crate::error::ErrorKind;
 
 impl Machine for Member {
     fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
-        if self.fault.is_some() || matches!(self.pending, Pending::Handover | Pending::Over) {
+        // A neighbour that is not through may still want to send to this rank.
+        if self.fault.is_some() || self.pending == Pending::Over {
             return io.close(stream);
         }
         self.lobby.accepted(stream, from, io);
@@ -36,7 +37,7 @@ impl Machine for Member {
             return;
         }
         match &mut self.root {
-            ToTheRoot::Up { stream: root, .. } if *root == stream => return self.from_root(bytes, io),
+            ToTheRoot::Up { stream: root, .. } if *root == stream => return self.root_says(bytes, io),
             ToTheRoot::Dialling(dial) => match dial.bytes(stream, bytes, io) {
                 Dialled::NotMine => {}
                 Dialled::Pending => return,
@@ -44,7 +45,7 @@ impl Machine for Member {
                     let frames = Frames::new(MAX_ROOT_FRAME);
                     self.root = ToTheRoot::Up { stream, frames, gave_up: None };
                     io.send(stream, ToRoot::CheckIn(self.introduction.contact).encode());
-                    return self.from_root(&rest, io);
+                    return self.root_says(&rest, io);
                 }
                 Dialled::Hopeless(error) => {
                     let error = error.into_error(&format!("the bootstrap root at {}", self.id.root));
@@ -57,10 +58,10 @@ impl Machine for Member {
         }
         let is_at = |side: &Option<Neighbour>| side.as_ref().is_some_and(|one| one.stream == stream);
         if is_at(&self.prev) {
-            return self.from_ring(Side::Prev, bytes, io);
+            return self.ring_says(Side::Prev, bytes, io);
         }
         if is_at(&self.next) {
-            return self.from_ring(Side::Next, bytes, io);
+            return self.ring_says(Side::Next, bytes, io);
         }
         if let Some(dial) = &mut self.successor {
             match dial.bytes(stream, bytes, io) {
@@ -71,7 +72,7 @@ impl Machine for Member {
                     (self.successor, self.next) =
                         (None, Some(Neighbour { stream, frames, handed_over: false }));
                     self.ring_up(io);
-                    return self.from_ring(Side::Next, &rest, io);
+                    return self.ring_says(Side::Next, &rest, io);
                 }
                 Dialled::Hopeless(error) => {
                     let rank = self.next_rank();
@@ -80,7 +81,7 @@ impl Machine for Member {
             }
         }
         if self.lobby.has(stream) {
-            return self.from_guest(stream, bytes, io);
+            return self.guest_says(stream, bytes, io);
         }
         if let Some(result) = self.p2p.bytes(stream, bytes, io) {
             self.blame(result, io);

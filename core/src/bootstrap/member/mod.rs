@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::agreement::differing_settings;
 use super::auth::{Hello, Key, Purpose};
 use super::dial::Dial;
-use super::fault::{Fault, name_ranks};
+use super::fault::Fault;
 use super::frame::Frames;
 use super::id::UniqueId;
 use super::lobby::{Entered, Lobby};
@@ -197,7 +197,7 @@ impl Member {
     /// Whether what was sent is on its way: the connection is up and has been given all.
     pub(crate) fn end_send(&mut self) -> bool {
         let Pending::Delivery(to) = self.pending else { return true };
-        let up = self.p2p.trouble(to).is_none();
+        let up = self.fault.is_none() && self.p2p.trouble(to).is_none();
         if up {
             self.pending = Pending::Nothing;
         }
@@ -221,17 +221,20 @@ impl Member {
         for neighbour in [&self.next, &self.prev].into_iter().flatten() {
             io.send(neighbour.stream, OnRing::Handover.encode());
         }
-        self.lobby.close_all(io);
     }
 
     /// The streams to the next and from the previous rank, and what came on them behind the bootstrap, once both neighbours are through.
-    #[expect(clippy::type_complexity)]
     pub(crate) fn end_handover(&mut self, io: &mut Io<'_>) -> Option<Vec<(StreamId, Vec<u8>)>> {
         let through = |side: &Option<Neighbour>| side.as_ref().is_none_or(|one| one.handed_over);
-        if self.pending != Pending::Handover || !through(&self.next) || !through(&self.prev) {
+        if self.fault.is_some()
+            || self.pending != Pending::Handover
+            || !through(&self.next)
+            || !through(&self.prev)
+        {
             return None;
         }
         self.pending = Pending::Over;
+        self.lobby.close_all(io);
         self.p2p.close_all(io);
         let sides = [self.next.take(), self.prev.take()];
         Some(sides.into_iter().flatten().map(|mut one| (one.stream, one.frames.rest())).collect())
@@ -284,7 +287,7 @@ impl Member {
         self.phase_began = now;
     }
 
-    fn from_root(&mut self, bytes: &[u8], io: &mut Io<'_>) {
+    fn root_says(&mut self, bytes: &[u8], io: &mut Io<'_>) {
         if let ToTheRoot::Up { frames, .. } = &mut self.root {
             frames.extend(bytes);
         }
@@ -298,7 +301,7 @@ impl Member {
                 Some(FromRoot::Welcome(magic)) => {
                     self.job = Some(self.id.key.job(magic));
                     for (stream, bytes) in std::mem::take(&mut self.early) {
-                        self.from_guest(stream, &bytes, io);
+                        self.guest_says(stream, &bytes, io);
                     }
                 }
                 Some(FromRoot::Successor(contact)) => self.meet(contact, io),
@@ -325,7 +328,7 @@ impl Member {
         self.successor = Some(dial);
     }
 
-    fn from_guest(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
+    fn guest_says(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
         let Some(job) = self.job else {
             let early = self.early.entry(stream).or_default();
             if early.len() + bytes.len() <= MAX_EARLY {
@@ -343,7 +346,7 @@ impl Member {
                 self.prev =
                     Some(Neighbour { stream, frames: Frames::new(MAX_RING_FRAME), handed_over: false });
                 self.ring_up(io);
-                self.from_ring(Side::Prev, &rest, io);
+                self.ring_says(Side::Prev, &rest, io);
             }
             Purpose::P2p if for_me && self.p2p.accepted(stream, hello.from) => {
                 let result = self.p2p.bytes(stream, &rest, io).unwrap_or(Ok(()));
@@ -365,7 +368,7 @@ impl Member {
         self.pending = Pending::Join;
     }
 
-    fn from_ring(&mut self, side: Side, bytes: &[u8], io: &mut Io<'_>) {
+    fn ring_says(&mut self, side: Side, bytes: &[u8], io: &mut Io<'_>) {
         let rank = if side == Side::Prev { self.prev_rank() } else { self.next_rank() };
         if let Some(neighbour) = self.side(side) {
             neighbour.frames.extend(bytes);
@@ -450,7 +453,8 @@ impl Member {
     fn suspect(&mut self, rank: Rank, text: String, io: &mut Io<'_>) {
         let fault = Fault::new(ErrorKind::Peer, &[rank], text);
         if matches!(self.root, ToTheRoot::Up { .. }) {
-            self.suspicion.get_or_insert((io.now.after(ROOT_KNOWS_WITHIN), fault));
+            let at = io.now.after(ROOT_KNOWS_WITHIN);
+            self.suspicion.get_or_insert((at, fault));
         } else {
             self.fail(fault, io);
         }

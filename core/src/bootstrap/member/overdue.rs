@@ -39,7 +39,9 @@ impl Overdue {
             }
             for wait in self.awaited.get(&waiter).into_iter().flatten() {
                 match way(waiter, *wait, nranks).find(|rank| !self.awaited.contains_key(rank)) {
-                    Some(silent) => drop(ends.insert(silent)),
+                    Some(silent) => {
+                        ends.insert(silent);
+                    }
                     None => next.push(wait.rank),
                 }
             }

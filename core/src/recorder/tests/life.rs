@@ -216,34 +216,61 @@ fn without_a_file_system_it_lies_in_a_memfd_and_with_observe_0_on_the_heap() {
     assert!(recorder.notes()[0].contains("disk") || recorder.notes()[0].contains("nothing is recorded"));
 }
 
+/// Runs a test in a process of its own, where it has the process's recorder to itself.
+fn alone(name: &str, test: impl FnOnce(&Path)) {
+    const FOLDER: &str = "CCL_TEST_ALONE_IN";
+    if let Some(folder) = crate::config::environment(FOLDER) {
+        return test(folder.as_ref());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let done = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", &format!("recorder::tests::life::{name}")])
+        .env(FOLDER, folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("1 passed"), "{done:?}");
+    assert_eq!(files(folder.path()), [""; 0].map(PathBuf::from));
+}
+
+#[test]
+fn a_process_that_exits_takes_leave() {
+    alone("a_process_that_exits_takes_leave", |folder| {
+        let recorder = Recorder::for_process(&settings(folder)).unwrap();
+        let row = recorder.comm(INFO);
+        row.tag("never dropped");
+        assert!(!recorder.is_evidence() && files(folder).len() == 1);
+        std::mem::forget((recorder, row));
+    });
+}
+
 #[test]
 fn the_recorder_of_the_process_is_one_and_borrowed() {
-    // The one test that uses the process's own: others make theirs.
-    let folder = tempfile::tempdir().unwrap();
-    let first = Recorder::for_process(&settings(folder.path())).unwrap();
-    let same = Recorder::for_process(&Settings::default()).unwrap();
-    assert!(Arc::ptr_eq(&first, &same));
-    let path = first.path().unwrap().to_path_buf();
-    let row = first.comm(INFO);
-    row.tag("own");
-    for reader in [Reader::open(&path).unwrap(), Reader::of_process().unwrap()] {
-        let process = reader.snapshot().unwrap();
-        assert!(process.alive);
-        assert_eq!(process.comms[0].op.tag, "own");
-        drop(reader);
-    }
-    // Had one of them opened the file, the lock would be gone.
-    let alive = in_fork(|| i32::from(!Reader::open(&path).is_ok_and(|reader| reader.alive())));
-    assert_eq!(alive, Some(0));
-    assert_eq!(Reader::of_pid(std::process::id()).unwrap().len(), 1);
-    drop(row);
-    first.leave();
-    assert!(!path.exists());
-    let next = Recorder::for_process(&settings(folder.path())).unwrap();
-    assert!(!Arc::ptr_eq(&first, &next));
-    drop((first, same));
-    let path = next.path().unwrap().to_path_buf();
-    assert!(path.exists());
-    drop(next);
-    assert!(!path.exists() && Reader::of_process().is_none());
+    alone("the_recorder_of_the_process_is_one_and_borrowed", |folder| {
+        let first = Recorder::for_process(&settings(folder)).unwrap();
+        let same = Recorder::for_process(&Settings::default()).unwrap();
+        assert!(Arc::ptr_eq(&first, &same));
+        let path = first.path().unwrap().to_path_buf();
+        let row = first.comm(INFO);
+        row.tag("own");
+        for reader in [Reader::open(&path).unwrap(), Reader::of_process().unwrap()] {
+            let process = reader.snapshot().unwrap();
+            assert!(process.alive);
+            assert_eq!(process.comms[0].op.tag, "own");
+        }
+        // Had one of them opened the file, the lock would be gone.
+        let alive = in_fork(|| i32::from(!Reader::open(&path).is_ok_and(|reader| reader.alive())));
+        assert_eq!(alive, Some(0));
+        assert_eq!(Reader::of_pid(std::process::id()).unwrap().len(), 1);
+        drop(row);
+        first.leave();
+        assert!(!path.exists());
+        let next = Recorder::for_process(&settings(folder)).unwrap();
+        assert!(!Arc::ptr_eq(&first, &next));
+        drop((first, same));
+        let path = next.path().unwrap().to_path_buf();
+        assert!(path.exists());
+        drop(next);
+        assert!(!path.exists() && Reader::of_process().is_none());
+    });
 }

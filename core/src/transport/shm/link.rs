@@ -19,7 +19,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::memory::{LaneId, RankMemory};
 use super::wait::AWAKE;
@@ -106,6 +106,8 @@ pub struct Sender {
     done: u64,
     /// Bytes of the reserved message.
     reserved: Option<u32>,
+    /// Published since readers were last woken.
+    unrung: bool,
     staging: Box<UnsafeCell<[u64; WORDS]>>,
     readers: Vec<Reader>,
     slowest: Rank,
@@ -147,6 +149,7 @@ impl Sender {
             posted: 0,
             done: 0,
             reserved: None,
+            unrung: false,
             staging: Box::new(UnsafeCell::new([0; WORDS])),
             readers,
             slowest,
@@ -193,7 +196,16 @@ impl Sender {
         header.check.store(check, Ordering::Relaxed);
         header.len.store(total, Ordering::Relaxed);
         header.seq.store(self.posted, Ordering::Release);
-        fence(Ordering::SeqCst);
+        self.unrung = true;
+    }
+
+    /// Wakes readers that sleep, if anything was published since the last time. The caller has put a `fence(SeqCst)` after the
+    /// last `publish`: one fence serves all links that moved in a turn, and by then the stores have mostly left anyway.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if !std::mem::take(&mut self.unrung) {
+            return;
+        }
         for reader in &self.readers {
             // SAFETY: the word lies in the reader's mapping, which the `Arc` beside it holds.
             if unsafe { &*reader.sleeping }.load(Ordering::Relaxed) != AWAKE {
@@ -260,6 +272,8 @@ pub struct Receiver {
     moved: u64,
     head: Message,
     ack: *const AtomicU64,
+    /// Released since the writer was last woken.
+    unrung: bool,
     /// The word that says whether the writer sleeps.
     sleeping: *const AtomicU32,
     fault: Option<LinkFault>,
@@ -289,6 +303,7 @@ impl Receiver {
             moved: 0,
             head: Message { check: 0, data: View::EMPTY },
             ack: ack_of(own, from.identity().rank, lane),
+            unrung: false,
             sleeping: std::ptr::from_ref(from.sleeping()),
             fault: None,
             _own: Arc::clone(own),
@@ -347,7 +362,15 @@ impl Receiver {
         self.done = self.moved;
         // SAFETY: the word lies in our own mapping, which `_own` holds. The release keeps our loads of the message before it.
         unsafe { &*self.ack }.store(self.done, Ordering::Release);
-        fence(Ordering::SeqCst);
+        self.unrung = true;
+    }
+
+    /// Wakes a writer that sleeps, if anything was released since the last time. As with [`Sender::ring`], the caller has fenced.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if !std::mem::take(&mut self.unrung) {
+            return;
+        }
         // SAFETY: the word lies in the writer's mapping, which `slots` holds.
         if unsafe { &*self.sleeping }.load(Ordering::Relaxed) != AWAKE {
             self.slots.memory.wake_if_asleep();

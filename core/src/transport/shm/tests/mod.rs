@@ -34,6 +34,8 @@ fn try_send(sender: &mut Sender, n: u64, len: usize) -> bool {
     let Some(slot) = sender.reserve(len as u32).unwrap() else { return false };
     link::store(slot, &bytes_of(n, len));
     sender.publish(n);
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    sender.ring();
     true
 }
 
@@ -42,5 +44,7 @@ fn try_take(receiver: &mut Receiver) -> Option<(u64, Vec<u8>)> {
     let message = receiver.peek().unwrap()?;
     let taken = (message.check, link::load(&message));
     receiver.release();
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    receiver.ring();
     Some(taken)
 }

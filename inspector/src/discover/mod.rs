@@ -1,0 +1,192 @@
+//! Finding the recorders of this kernel, whatever namespace their processes are in: as descriptors of living processes,
+//! and as files in the runtime folders; and the rest of a job from what its members say of each other.
+
+mod descriptors;
+mod folders;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use ccl::config::Settings;
+use ccl::recorder::place;
+use ccl::recorder::reader::Reader;
+use ccl::snapshot::{Given, PeerSnapshot, ProcessSnapshot, Source, Unreachable};
+use ccl::types::JobId;
+
+use crate::process;
+
+/// A recorder that was read.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// What it says.
+    pub(crate) given: Given,
+    /// The living process it belongs to, as seen from here.
+    pub(crate) process: Option<u32>,
+    /// Where it was read.
+    pub(crate) file: PathBuf,
+}
+
+impl Found {
+    /// The pids under which a user may know it: as seen from here, and as it saw itself.
+    pub(crate) fn is_process(&self, pid: u32) -> bool {
+        match self.process {
+            Some(process) => process == pid,
+            None => self.given.process.pid == pid || self.given.process.outer_pid == pid,
+        }
+    }
+    /// Whether it tells of a job.
+    pub(crate) fn is_of(&self, job: JobId) -> bool {
+        self.given.process.comms.iter().any(|comm| comm.job == job)
+    }
+}
+
+/// What could be found.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// The recorders, the living ones first.
+    pub(crate) found: Vec<Found>,
+    /// Files that are recorders by their name and place, and could not be read, with the reason.
+    pub(crate) refused: Vec<(PathBuf, String)>,
+    /// The folders that were searched.
+    pub(crate) folders: Vec<PathBuf>,
+}
+
+/// Everything on this kernel that this user may read.
+pub(crate) fn everything(settings: &Settings) -> Findings {
+    let mut findings = Findings::default();
+    let mut known = BTreeSet::new();
+    for (identity, holders) in held() {
+        known.insert(identity);
+        // A memfd or a file of some other program is no news; nor is what was closed meanwhile.
+        if let Some(process) =
+            holders.iter().find_map(|holder| Reader::open(&holder.path).ok()?.snapshot().ok())
+        {
+            findings.found.push(found(process, &holders, holders[0].path.clone()));
+        }
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    findings.folders = folders::folders(&folders::places(settings), uid);
+    for file in findings.folders.iter().flat_map(|folder| place::files(folder)) {
+        if descriptors::identity(&file).is_ok_and(|identity| known.insert(identity)) {
+            match read(&file) {
+                Ok(process) => findings.found.push(found(process, &[], file)),
+                Err(why) => findings.refused.push((file, why)),
+            }
+        }
+    }
+    findings
+}
+
+/// The recorders of one file or of a folder of files; of the runtime folders in it, if it is the place where they lie.
+///
+/// # Errors
+/// Why there is nothing to read.
+pub(crate) fn at(path: &Path) -> Result<Findings, String> {
+    let about = std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut findings = Findings::default();
+    let files = if about.is_dir() {
+        let uid = rustix::process::geteuid().as_raw();
+        findings.folders = [vec![path.to_path_buf()], folders::folders(&[path.to_path_buf()], uid)].concat();
+        findings.folders.iter().flat_map(|folder| place::files(folder)).collect()
+    } else {
+        vec![path.to_path_buf()]
+    };
+    let held = held();
+    for file in files {
+        let holders = descriptors::identity(&file).ok().and_then(|identity| held.get(&identity));
+        match read(&file) {
+            Ok(process) => findings.found.push(found(process, holders.map_or(&[], Vec::as_slice), file)),
+            Err(why) => findings.refused.push((file, why)),
+        }
+    }
+    Ok(findings)
+}
+
+/// Reads the members of a job that others name and nobody has found yet; gives those that cannot be read.
+pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachable> {
+    let mut unreachable = Vec::new();
+    for peer in unread_peers(&findings.found, job) {
+        let path = PathBuf::from(&peer.recorder);
+        let refusal = if peer.recorder.is_empty() {
+            "it has no recorder".to_string()
+        } else if let Some((_, why)) = findings.refused.iter().find(|(file, _)| *file == path) {
+            why.clone()
+        } else if path.starts_with("/proc") {
+            // A number that meant something inside the namespaces of that process only.
+            "its recorder has no name, and no process here has it open".to_string()
+        } else if !path.exists() {
+            format!(
+                "{} is not on this machine: it ran on another one, or ended in good order",
+                path.display()
+            )
+        } else {
+            match read(&path) {
+                Ok(process)
+                    if process.comms.iter().any(|comm| comm.job == job && comm.world == peer.world) =>
+                {
+                    findings.found.push(found(process, &[], path));
+                    continue;
+                }
+                Ok(_) => format!("{} tells of something else", path.display()),
+                Err(why) => why,
+            }
+        };
+        unreachable.push(explain(&peer, refusal));
+    }
+    unreachable
+}
+
+/// The members of a job that are named and were not read, each with the same reason.
+pub(crate) fn only_these(findings: &Findings, job: JobId, why: &str) -> Vec<Unreachable> {
+    let refused = |peer: &PeerSnapshot| {
+        let file = Path::new(&peer.recorder).file_name()?;
+        findings.refused.iter().find(|(path, _)| path.file_name() == Some(file)).map(|(_, why)| why.clone())
+    };
+    let peers = unread_peers(&findings.found, job);
+    peers.iter().map(|peer| explain(peer, refused(peer).unwrap_or_else(|| why.to_string()))).collect()
+}
+
+fn unread_peers(found: &[Found], job: JobId) -> Vec<PeerSnapshot> {
+    let comms = || found.iter().flat_map(|one| &one.given.process.comms).filter(|comm| comm.job == job);
+    let read: BTreeSet<_> = comms().map(|comm| comm.world).collect();
+    let mut unread = BTreeMap::new();
+    for peer in comms().flat_map(|comm| &comm.peers).filter(|peer| !read.contains(&peer.world)) {
+        unread.entry(peer.world).or_insert_with(|| peer.clone());
+    }
+    unread.into_values().collect()
+}
+
+fn explain(peer: &PeerSnapshot, why: String) -> Unreachable {
+    Unreachable { host: peer.host.clone(), pid: peer.pid, recorder: peer.recorder.clone(), why }
+}
+
+/// The candidates among all descriptors of all processes of this user, by file.
+fn held() -> BTreeMap<(u64, u64), Vec<descriptors::Descriptor>> {
+    let uid = rustix::process::geteuid().as_raw();
+    let own = std::process::id();
+    let may_look = |pid: &u32| *pid != own && (uid == 0 || process::owner(*pid) == Some(uid));
+    let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for pid in process::all().into_iter().filter(may_look) {
+        // Those that forbid it, and those that ended meanwhile, may still be found by their files.
+        for descriptor in descriptors::of(pid).unwrap_or_default() {
+            held.entry(descriptor.identity).or_default().push(descriptor);
+        }
+    }
+    held
+}
+
+fn read(file: &Path) -> Result<ProcessSnapshot, String> {
+    Reader::open(file).and_then(|reader| reader.snapshot()).map_err(|e| e.to_string())
+}
+
+/// Whose recorder it is: of those who hold it open, the one it tells of; others read it, as we do.
+fn found(process: ProcessSnapshot, holders: &[descriptors::Descriptor], file: PathBuf) -> Found {
+    let is_owner = |pid: &u32| {
+        let inner = ccl::sys::process::namespace_pids(Some(*pid)).and_then(|pids| pids.last().copied());
+        inner == Some(process.pid) && process::pid_namespace(*pid) == Some(process.pid_namespace)
+    };
+    let owner = holders.iter().map(|holder| holder.pid).find(is_owner);
+    let letter = owner.and_then(process::stat).map(|stat| stat.state);
+    let source = if process.alive { Source::Mapping } else { Source::File };
+    Found { given: Given { process, source, letter }, process: owner, file }
+}

@@ -1,0 +1,101 @@
+//! `ccl-inspect snapshot` and `ccl-inspect open`: one job, now or after its end.
+
+use std::path::PathBuf;
+
+use ccl::config::Settings;
+use ccl::snapshot::{Given, Snapshot as JobSnapshot, State, Unreachable, merge, render_text};
+use ccl::types::JobId;
+
+use crate::choose::choose;
+use crate::discover::{self, Findings};
+use crate::target::Target;
+use crate::{attach, exit};
+
+/// Show who is awaited in a job, by whom, and where each rank stands
+#[derive(clap::Args, Debug)]
+pub(crate) struct Snapshot {
+    /// A process, one rank of a process, or a job; not needed where there is one job
+    #[arg(value_name = "PID | PID:RANK | JOB")]
+    target: Option<Target>,
+    /// Print it as JSON, schema ccl.snapshot/1
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show the same from recorder files, as dead processes leave them
+#[derive(clap::Args, Debug)]
+pub(crate) struct Open {
+    /// A recorder file, or a folder of them
+    path: PathBuf,
+    /// Which job, where the folder tells of several
+    #[arg(long, value_name = "JOB")]
+    job: Option<Target>,
+    /// Print it as JSON, schema ccl.snapshot/1
+    #[arg(long)]
+    json: bool,
+}
+
+impl Snapshot {
+    /// Finds the job, asks its processes, prints what they say.
+    ///
+    /// # Errors
+    /// The exit status and why there is nothing to print.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+        let mut findings = discover::everything(&settings);
+        let job = choose(&findings, self.target)?;
+        let unreachable = discover::follow_peers(&mut findings, job);
+        let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(job)));
+        print(findings, job, &unreachable, notes, self.json)
+    }
+}
+
+impl Open {
+    /// Reads the files, prints what they say.
+    ///
+    /// # Errors
+    /// The exit status and why there is nothing to print.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
+        let job = choose(&findings, self.job)?;
+        let why = format!("only {} was opened, and it is not there", self.path.display());
+        let unreachable = discover::only_these(&findings, job, &why);
+        print(findings, job, &unreachable, Vec::new(), self.json)
+    }
+}
+
+fn print(
+    findings: Findings,
+    job: JobId,
+    unreachable: &[Unreachable],
+    notes: Vec<String>,
+    json: bool,
+) -> Result<u8, (u8, String)> {
+    let (given, unseen): (Vec<Given>, Vec<_>) = findings
+        .found
+        .into_iter()
+        .filter(|one| one.is_of(job))
+        .map(|one| (one.given, one.process.is_none()))
+        .unzip();
+    let mut snapshot = merge(&given, Some(job), unreachable);
+    snapshot.notes.extend(notes);
+    for one in given.iter().zip(unseen).filter(|(one, unseen)| *unseen && one.state() == State::Running) {
+        snapshot.notes.push(format!(
+            "pid {} on {} cannot be looked at from here (another pid namespace, or another user's): \
+             whether it is stopped is unknown",
+            one.0.process.pid, one.0.process.host
+        ));
+    }
+    let text = if json { to_json(&snapshot)? } else { render_text(&snapshot) };
+    exit::say(&text)?;
+    Ok(if snapshot.complete { exit::OK } else { exit::INCOMPLETE })
+}
+
+/// A snapshot as one line.
+///
+/// # Errors
+/// The exit status and why it cannot be written so.
+fn to_json(snapshot: &JobSnapshot) -> Result<String, (u8, String)> {
+    let json = serde_json::to_string(snapshot).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))?;
+    Ok(json + "\n")
+}

@@ -1,0 +1,114 @@
+//! `ccl-inspect ps`: every recorder that this user may read, of living and of dead processes.
+
+use std::path::Path;
+
+use ccl::config::{Key, Settings};
+use ccl::snapshot::{CommSnapshot, Given, Snapshot, jobs, merge};
+use ccl::types::{CommId, Rank};
+
+use crate::discover::{self, Findings, Found};
+use crate::exit;
+use crate::table::table;
+
+/// List the jobs of this machine: their processes, alive and dead, and their ranks
+#[derive(clap::Args, Debug)]
+pub(crate) struct Ps {
+    /// Print one snapshot per job, without links, as a JSON array of ccl.snapshot/1
+    #[arg(long, conflicts_with = "clean")]
+    json: bool,
+    /// Remove what dead processes have left, evidence included; only from CCL_RUNTIME_DIR, if that is set
+    #[arg(long)]
+    clean: bool,
+}
+
+impl Ps {
+    /// Prints the list.
+    ///
+    /// # Errors
+    /// The exit status and why it cannot.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+        let mut findings = discover::everything(&settings);
+        let text = match (self.clean, self.json) {
+            (true, _) => clean(&findings, settings.given(Key::RuntimeDir)),
+            (_, true) => {
+                let json = serde_json::to_string(&snapshots(&mut findings));
+                json.map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
+            }
+            _ => list(&findings),
+        };
+        exit::say(&text)?;
+        Ok(exit::OK)
+    }
+}
+
+/// Removes the files of dead processes.
+fn clean(findings: &Findings, only: Option<&str>) -> String {
+    let mut text = String::new();
+    let is_meant = |folder: &Path| {
+        findings.folders.iter().any(|listed| listed == folder)
+            && only.is_none_or(|only| folder.starts_with(only))
+    };
+    let dead = findings.found.iter().filter(|one| !one.given.process.alive);
+    for one in dead.filter(|one| one.file.parent().is_some_and(is_meant)) {
+        // Most have none.
+        let _ = std::fs::remove_file(one.file.with_extension("sock"));
+        let done =
+            std::fs::remove_file(&one.file).map_or_else(|e| format!("kept: {e}"), |()| "removed".to_string());
+        text += &format!("{}: {done}\n", one.file.display());
+    }
+    text
+}
+
+fn snapshots(findings: &mut Findings) -> Vec<Snapshot> {
+    let given: Vec<Given> = findings.found.iter().map(|one| one.given.clone()).collect();
+    let of_job = |job| {
+        let unreachable = discover::follow_peers(findings, job);
+        let given: Vec<Given> = findings.found.iter().map(|one| one.given.clone()).collect();
+        let mut snapshot = merge(&given, Some(job), &unreachable);
+        snapshot.ranks.iter_mut().flat_map(|rank| &mut rank.comms).for_each(|comm| comm.links.clear());
+        snapshot
+    };
+    jobs(&given).into_iter().map(of_job).collect()
+}
+
+fn list(findings: &Findings) -> String {
+    let mut rows: Vec<_> = findings.found.iter().flat_map(rows).collect();
+    rows.sort();
+    let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
+    let mut text = table(["JOB", "RANK", "PID", "HOST", "STATE", "COMM", "OPERATION", "RECORDER"], &rows);
+    for (file, why) in &findings.refused {
+        text += &format!("{} cannot be read: {why}\n", file.display());
+    }
+    text
+}
+
+/// One row per rank and communicator, with what it is sorted by; a process without ranks has one too.
+fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 8])> {
+    let process = &one.given.process;
+    let host = if process.host_id.is_empty() {
+        process.host.clone()
+    } else {
+        format!("{}/{}", process.host, process.host_id)
+    };
+    let row = |key, [job, rank, comm, op]: [String; 4]| {
+        let pid = one.process.unwrap_or(process.pid).to_string();
+        let state = one.given.state().to_string();
+        ((!process.alive, key), [job, rank, pid, host.clone(), state, comm, op, process.path.clone()])
+    };
+    let of_comm = |comm: &CommSnapshot| {
+        let name = if comm.name.is_empty() { comm.id.to_string() } else { comm.name.clone() };
+        let op = if comm.op.kind.is_empty() {
+            "-".to_string()
+        } else {
+            format!("{} #{} {}", comm.op.kind, comm.op.seq, comm.op.state)
+        };
+        let key = (comm.job, comm.world, comm.id);
+        row(key, [comm.job.to_string(), format!("{}/{}", comm.rank, comm.nranks), name, op])
+    };
+    let mut rows: Vec<_> = process.comms.iter().filter(|comm| !comm.ended).map(of_comm).collect();
+    if rows.is_empty() {
+        rows.push(row((process.job, Rank(0), CommId(0)), ["-"; 4].map(String::from)));
+    }
+    rows
+}
