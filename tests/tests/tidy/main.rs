@@ -167,7 +167,6 @@ const STATICS: &[(&str, &str, &str)] = &[
     ("core/src/clock.rs", "SCALE", "a property of the processor, measured once"),
     ("core/src/comm/pending.rs", "THREAD", "the one progress thread of the process"),
     ("core/src/config.rs", "READ", "the settings, read once"),
-    ("core/src/control/server.rs", "OF_PROCESS", "the one control socket of a process, beside its recorder"),
     ("core/src/control/service.rs", "SERVICE", "the one service thread of the process"),
     (
         "core/src/control/attendance.rs",
