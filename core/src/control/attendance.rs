@@ -42,7 +42,7 @@ impl Attendance {
         let recorder = Recorder::for_process(settings)?;
         let mut notes = recorder.notes().to_vec();
         let is_observed = settings.number(Key::Observe) != 0;
-        let server = match is_observed.then(|| Server::of_process(&recorder, settings)) {
+        let server = match is_observed.then(|| Server::beside(&recorder, settings).map(Arc::new)) {
             Some(Ok(server)) => Some(server),
             Some(Err(error)) => {
                 notes.push(format!("no control socket: {error}"));

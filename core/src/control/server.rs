@@ -12,7 +12,7 @@ use std::fmt;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -74,24 +74,16 @@ pub struct Abortable {
 }
 
 impl Server {
-    /// The control socket of this process, beside its recorder: made at the first use, and after the last user of an earlier
-    /// one has left.
+    /// The control socket of a process, beside its recorder.
     ///
     /// # Errors
     /// `Unavailable` if the recorder has no place in the file system; `System` if the socket cannot be made. Neither
     /// need stop a job.
-    pub fn of_process(recorder: &Arc<Recorder>, settings: &Settings) -> Result<Arc<Self>> {
-        static OF_PROCESS: Mutex<Weak<Server>> = Mutex::new(Weak::new());
-        let mut slot = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(server) = slot.upgrade().filter(|s| Arc::ptr_eq(&s.shared.recorder, recorder)) {
-            return Ok(server);
-        }
+    pub fn beside(recorder: &Arc<Recorder>, settings: &Settings) -> Result<Self> {
         let path = recorder.beside("sock").ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "the recorder has no folder, so there is no control socket")
         })?;
-        let server = Arc::new(Self::open(&path, recorder, settings)?);
-        *slot = Arc::downgrade(&server);
-        Ok(server)
+        Self::open(&path, recorder, settings)
     }
 
     /// A control socket at `path`, of any length.
@@ -445,5 +437,6 @@ fn dump(reader: &Reader) -> Result<Dump> {
     Ok(Dump { snapshot: reader.snapshot()?, rings: rings.collect(), histograms: histograms(reader)? })
 }
 
-#[cfg(all(test, not(miri)))]
+#[cfg(test)]
+#[cfg(not(miri))]
 mod tests;
