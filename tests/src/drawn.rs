@@ -59,7 +59,10 @@ impl Drawn {
     /// Draws an instance.
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        // Every scenario draws its own.
+        let name =
+            scenario.name.bytes().fold(seed, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        let mut random = Random::new(name);
         let nranks = random.one_of(&scenario.ranks);
         Self {
             seed,

@@ -10,7 +10,9 @@ use std::process::{Command, Output, Stdio};
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it lies");
-    let folder = test.parent().and_then(|deps| deps.parent()).expect("tests lie in target/PROFILE/deps");
+    let folder = test.parent().expect("a program lies in a folder");
+    // Tests lie in target/PROFILE/deps, programs above them.
+    let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
     let path = folder.join(name);
     assert!(path.is_file(), "{} is not there: `make test` builds it", path.display());
     path

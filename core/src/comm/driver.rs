@@ -485,7 +485,10 @@ impl Inner {
 
     /// Gives everything back: tasks, descriptors, memory. Idempotent.
     pub(crate) fn close(&self) {
-        drop(lock(&self.courier).take());
+        let courier = lock(&self.courier).take();
+        if let Some(courier) = courier {
+            courier.flush(VERDICT);
+        }
         drop(lock(&self.attended).take());
     }
 }

@@ -123,9 +123,15 @@ impl Courier {
 
     /// Says farewell and waits, for `limit` at most, until it is on its way.
     pub(crate) fn leave(&self, limit: Duration) {
+        self.lock().news.leave();
+        self.flush(limit);
+    }
+
+    /// Waits, for `limit` at most, until all that was said is on its way. Whoever closes before that takes its last words with
+    /// it, and looks dead to the others.
+    pub(crate) fn flush(&self, limit: Duration) {
         let end = clock::now().after(limit);
         let mut state = self.lock();
-        state.news.leave();
         state.flushed = false;
         self.handle.nudge();
         while !state.flushed {
@@ -168,7 +174,7 @@ impl Task for Round {
         for (side, message) in state.news.take_out() {
             // Where the ring is broken the other way round carries it.
             if let (Some(line), Ok(mut text)) =
-                (self.lines.iter_mut().find(|line| line.side == side), serde_json::to_vec(&message))
+                (self.lines.iter_mut().find(|line| line.is_to(side)), serde_json::to_vec(&message))
             {
                 text.push(b'\n');
                 line.output.extend(text);
@@ -198,28 +204,35 @@ impl Round {
             self.locks_due = now.after(LOCKS);
         }
         self.watched.retain(|peer| {
+            let dead = look_at_locks && peer.has_lock && peer.peer.memory.is_dead();
+            // Read after the lock was looked at: who leaves says so before it lets go of its lock.
             let mut byte = [0u8; 8];
-            match rustix::io::read(peer.peer.control.as_fd(), &mut byte) {
-                Ok(n) if n > 0 && byte[0] == FAREWELL => false,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
-                    let is_dead = look_at_locks && peer.has_lock && peer.peer.memory.is_dead();
-                    if is_dead {
-                        news.lost(peer.rank, now);
-                    }
-                    !is_dead
-                }
-                Ok(_) | Err(_) => {
-                    news.lost(peer.rank, now);
-                    false
-                }
+            let lives = match rustix::io::read(peer.peer.control.as_fd(), &mut byte) {
+                Ok(n) if n > 0 && byte[0] == FAREWELL => return false,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => !dead,
+                Ok(_) | Err(_) => false,
+            };
+            if !lives {
+                news.lost(peer.rank, now);
             }
+            lives
         });
     }
 }
 
 impl Drop for Round {
     fn drop(&mut self) {
-        let left = lock(&self.state).news.is_leaving();
+        // After a verdict everybody leaves, one after another: nobody dies of that.
+        let left = {
+            let state = lock(&self.state);
+            state.news.is_leaving() || state.news.verdict().is_some()
+        };
+        for stream in self.lines.iter().filter_map(|line| line.stream.as_ref()) {
+            // Closed with something unread, a stream is reset, and what was sent on it last may be lost: a farewell.
+            let _ = rustix::net::shutdown(stream.as_fd(), rustix::net::Shutdown::Write);
+            let mut buffer = [0; 4096];
+            while rustix::io::read(stream.as_fd(), &mut buffer).is_ok_and(|n| n > 0) {}
+        }
         for peer in &self.watched {
             if left {
                 // Best effort: a peer that is gone has no use for it.
@@ -230,6 +243,10 @@ impl Drop for Round {
 }
 
 impl Line {
+    fn is_to(&self, side: Side) -> bool {
+        self.side == side && self.stream.is_some()
+    }
+
     fn read(&mut self, news: &mut News, now: Ns) {
         let mut buffer = [0; 4096];
         while let Some(stream) = &self.stream {
