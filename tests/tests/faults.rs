@@ -1,6 +1,8 @@
 //! Fault scenarios, drawn from seeds: who is awaited and how processes are, from any rank; what calls fail with. CI size; `soak` has the
 //! long one.
 
+#![allow(clippy::print_stdout, reason = "a suite prints its matrix and its cases")]
+
 use ccl_tests::drawn::Drawn;
 use ccl_tests::matrix::Matrix;
 use ccl_tests::scenario::{Place, Scenario, of};
