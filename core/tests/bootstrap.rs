@@ -1,5 +1,11 @@
 //! The bootstrap on real sockets: ranks on threads, and strangers at every port they listen on.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, and says how many cases it ran"
+)]
+
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -188,10 +194,10 @@ fn strangers_on_every_port_are_survived() {
                         2 => stream.write_all(replay),
                         3 => stream.write_all(&replay[..turn % replay.len()]),
                         4 => stream.write_all(&replay[..16]),
-                        5 => Ok(drop(stream.shutdown(std::net::Shutdown::Both))),
+                        5 => stream.shutdown(std::net::Shutdown::Both),
                         _ => Ok(()),
                     };
-                    if turn % 2 == 0 && held.len() < 200 {
+                    if turn.is_multiple_of(2) && held.len() < 200 {
                         held.push(stream);
                     }
                 }
@@ -211,7 +217,7 @@ fn strangers_on_every_port_are_survived() {
 }
 
 fn fails_with(result: Result<Bootstrap, Error>, kind: ErrorKind, expect: &[&str]) {
-    let error = result.err().expect("it must fail");
+    let error = result.expect_err("it must fail");
     let text = error.to_string();
     assert!(
         error.kind == kind && expect.iter().all(|part| text.contains(part)),

@@ -1,5 +1,11 @@
 //! After a bootstrap, well ended or not, no socket and no thread is left. Alone in its process, so that it can count.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, and says how many cases it ran"
+)]
+
 use std::time::Duration;
 
 use ccl::bootstrap::driver::Bootstrap;

@@ -1,6 +1,12 @@
 //! Reference results: kind x dtype x op x ranks x size x transport, in place and out of place, with guard elements around
 //! every buffer and data that is a function of rank, index and iteration.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, and says how many cases it ran"
+)]
+
 mod common;
 
 use std::fmt::Debug;

@@ -1,5 +1,11 @@
 //! Engine and plans of production on simulated ranks: results, golden event scripts, faults by seed, and size.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may panic, and says how many cases it ran"
+)]
+
 use std::fmt::Write as _;
 
 use ccl::engine::Cause;

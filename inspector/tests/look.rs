@@ -31,7 +31,7 @@ fn stand_in() {
     let job = JobId(u64::from_str_radix(&environment("JOB").unwrap(), 16).unwrap());
     // One that answers, one that is stuck, or none.
     let control = environment("CONTROL").unwrap();
-    let server = (control == "answers").then(|| Server::of_process(&recorder, &settings).unwrap());
+    let server = (control == "answers").then(|| Server::beside(&recorder, &settings).unwrap());
     let stuck = (control == "stuck").then(|| UnixListener::bind(recorder.beside("sock").unwrap()).unwrap());
     if stuck.is_some() {
         recorder.set_control(recorder.beside("sock").as_deref());

@@ -6,7 +6,7 @@ use ccl::comm::{Communicator, Config};
 use ccl::config::{Key, Settings};
 
 /// Settings of a test: short deadlines, no recorder file unless asked for.
-pub fn settings(pairs: &[(Key, &str)]) -> Settings {
+pub(crate) fn settings(pairs: &[(Key, &str)]) -> Settings {
     let mut settings = Settings::default();
     settings.set(Key::InitTimeout, "20").unwrap();
     settings.set(Key::Timeout, "20").unwrap();
@@ -18,7 +18,7 @@ pub fn settings(pairs: &[(Key, &str)]) -> Settings {
 }
 
 /// Runs `body` on `nranks` ranks and returns what each returned, in rank order.
-pub fn with_ranks<R: Send>(
+pub(crate) fn with_ranks<R: Send>(
     nranks: u32,
     settings: &Settings,
     body: impl Fn(Communicator) -> R + Send + Sync,
