@@ -30,6 +30,7 @@ bench:
 soak:
 	@scripts/setup soak
 	TEST_SIZE=long scripts/test --release
+	cargo run --release --locked --quiet -p ccl-tests --bin soak
 
 fuzz:
 	@scripts/setup fuzz

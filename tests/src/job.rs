@@ -148,6 +148,7 @@ type Said = Arc<(Mutex<Vec<(Ns, Line)>>, Condvar)>;
 pub struct Worker {
     child: Child,
     said: Said,
+    listeners: Vec<std::thread::JoinHandle<()>>,
     /// What it wrote to standard error.
     pub complaints: Arc<Mutex<String>>,
 }
@@ -249,7 +250,7 @@ impl Worker {
         let complaints: Arc<Mutex<String>> = Arc::default();
         let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
         let into = Arc::clone(&said);
-        std::thread::spawn(move || {
+        let hears = std::thread::spawn(move || {
             for text in BufReader::new(out).lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&text).unwrap_or(Line::Note { text });
                 lock(&into.0).push((clock::now(), line));
@@ -257,14 +258,14 @@ impl Worker {
             }
         });
         let into = Arc::clone(&complaints);
-        std::thread::spawn(move || {
+        let reads = std::thread::spawn(move || {
             for text in BufReader::new(err).lines().map_while(Result::ok) {
                 let mut all = lock(&into);
                 all.push_str(&text);
                 all.push('\n');
             }
         });
-        Self { child, said, complaints }
+        Self { child, said, listeners: vec![hears, reads], complaints }
     }
 
     /// Its pid.
@@ -319,7 +320,7 @@ impl Worker {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and until all it said is heard.
     ///
     /// # Errors
     /// It did not end.
@@ -327,7 +328,14 @@ impl Worker {
         let end = clock::now().after(PATIENCE);
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => return Ok(status),
+                Ok(Some(status)) => {
+                    // A child that it forked may hold its output open.
+                    let end = clock::now().after(Duration::from_secs(2));
+                    while self.listeners.iter().any(|one| !one.is_finished()) && clock::now() < end {
+                        clock::sleep(Duration::from_millis(1));
+                    }
+                    return Ok(status);
+                }
                 Ok(None) if clock::now() < end => clock::sleep(Duration::from_millis(2)),
                 _ => return Err(format!("pid {} did not end: {:?}", self.pid(), self.said())),
             }

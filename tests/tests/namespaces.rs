@@ -66,7 +66,7 @@ fn ranks_of_two_namespaces_reduce_and_tell_deaths_across() {
     job.works().unwrap();
     for worker in &mut job.workers {
         let status = worker.wait().unwrap();
-        assert!(status.success(), "{:?}", worker.said());
+        assert!(status.success(), "{status}: {:?}\n{}", worker.said(), worker.complaints.lock().unwrap());
         let nothing = Line::Left { left_over: Vec::new() };
         assert!(worker.said().contains(&nothing), "{:?}", worker.said());
     }

@@ -351,11 +351,10 @@ impl News {
     }
 
     fn send_both(&mut self, message: &Message) {
+        // Also on a ring of two, where both streams lead to the same rank: no stream must end before it has carried the last
+        // words, or its end is taken for a death. What is heard twice counts once.
         self.out.push((Side::Next, message.clone()));
-        // On a ring of two both streams lead to the same rank: it would hear everything twice.
-        if self.next != self.previous {
-            self.out.push((Side::Previous, message.clone()));
-        }
+        self.out.push((Side::Previous, message.clone()));
     }
 }
 

@@ -42,6 +42,14 @@ impl Task for Blocked {
     }
 }
 
+/// Blocks the service thread, if told to: only when all links are up, which need it.
+fn block(orders: &Orders) {
+    let service: Option<Handle> =
+        orders.block.then(|| Service::get().and_then(|service| service.add(Blocked))).and_then(Result::ok);
+    // Waiting for the blocked thread would take as long as it is blocked.
+    std::mem::forget(service);
+}
+
 fn call(comm: &Communicator, orders: &Orders, count: usize, kind: ccl::CollKind) -> Result<()> {
     let (me, n) = (comm.rank(), comm.nranks() as usize);
     let root = Rank(orders.root);
@@ -108,6 +116,7 @@ fn work(comm: &Communicator, orders: &Orders) -> Result<bool> {
         }
         comm.barrier()?;
         if at == 1 {
+            block(orders);
             say(&Line::Works);
         }
     }
@@ -129,10 +138,6 @@ fn report(comm: &Communicator, error: &ccl::Error) {
 /// One rank from beginning to end; whether all went well.
 fn rank(comm: Communicator, orders: &Orders, child: Option<i32>) -> bool {
     say(&Line::Ready { rank: comm.rank().0, pid: std::process::id(), child });
-    let service: Option<Handle> =
-        orders.block.then(|| Service::get().and_then(|service| service.add(Blocked))).and_then(Result::ok);
-    // Waiting for the blocked thread would take as long as it is blocked.
-    std::mem::forget(service);
     let worked = work(&comm, orders);
     match &worked {
         Ok(true) if orders.how == How::Drop => {
