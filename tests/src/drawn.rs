@@ -216,10 +216,10 @@ impl Drawn {
         if *kind != expect.kind {
             wrong.push(format!("rank {rank}: {kind}, not {}: {text}", expect.kind));
         }
-        if let Some(who) = expect.peer {
-            if !peer.is_some_and(|peer| self.ranks(who).contains(&Rank(peer))) {
-                wrong.push(format!("rank {rank}: it is about {peer:?}: {text}"));
-            }
+        if let Some(who) = expect.peer
+            && !peer.is_some_and(|peer| self.ranks(who).contains(&Rank(peer)))
+        {
+            wrong.push(format!("rank {rank}: it is about {peer:?}: {text}"));
         }
         for name in &expect.names {
             let is_named = match name {

@@ -169,7 +169,7 @@ fn worst(drawn: &Drawn, classes: &[Class]) -> Class {
         .iter()
         .copied()
         .find(|class| *class != expected)
-        .or(classes.first().copied())
+        .or_else(|| classes.first().copied())
         .unwrap_or(Class::Other)
 }
 

@@ -142,7 +142,7 @@ fn rank(comm: Communicator, orders: &Orders, child: Option<i32>) -> bool {
     match &worked {
         Ok(true) if orders.how == How::Drop => {
             drop(comm);
-            return true;
+            true
         }
         Ok(_) => {
             let finished = comm.finish();
