@@ -1,5 +1,6 @@
 //! Fault scenarios, drawn from seeds: who is awaited and how processes are, from any rank; what calls fail with. CI size; `soak` has the
 //! long one.
+#![expect(clippy::print_stdout, reason = "a test that shows its matrix")]
 
 #![allow(clippy::print_stdout, reason = "a suite prints its matrix and its cases")]
 
