@@ -29,15 +29,6 @@ pub enum Event {
         /// What carries its bytes.
         transport: TransportKind,
     },
-    /// A link carries no more.
-    LinkDown {
-        /// Its channel.
-        channel: ChannelId,
-        /// The rank on the other side; `None`: all.
-        peer: Option<Rank>,
-        /// Which way it points.
-        direction: Direction,
-    },
     /// An operation was handed to the engine and planned.
     OpPlanned {
         /// What was asked for.
@@ -112,8 +103,8 @@ pub enum Event {
     WaitEnded {
         /// The channel whose program waited.
         channel: ChannelId,
-        /// How long, in nanoseconds.
-        duration_ns: u64,
+        /// How long, in ticks of the raw counter.
+        duration_ticks: u64,
     },
     /// A peer was found dead or gone.
     PeerLost {
@@ -152,7 +143,6 @@ impl Event {
         match self {
             Self::PhaseEnded { .. }
             | Self::LinkUp { .. }
-            | Self::LinkDown { .. }
             | Self::OpCompleted { .. }
             | Self::OpFailed { .. }
             | Self::PeerLost { .. }

@@ -190,7 +190,7 @@ fn all_die(drawn: &Drawn, job: &mut Job) -> Result<Outcome, String> {
         wrong.push(ccl::snapshot::render_text(&snapshot));
     }
     // One file alone cannot tell of the others, and says so.
-    for name in job.files() {
+    for name in job.files().into_iter().filter(|name| name.ends_with(".rec")) {
         let alone = inspect(&["open", "--json", &folder.join(&name).to_string_lossy()], &folder)?;
         let told: Vec<u32> = alone.ranks.iter().map(|rank| rank.rank.0).collect();
         let untold: Vec<u32> = alone.missing.iter().map(|rank| rank.rank.0).collect();

@@ -2,8 +2,6 @@
 //! long one.
 #![expect(clippy::print_stdout, reason = "a test that shows its matrix")]
 
-#![allow(clippy::print_stdout, reason = "a suite prints its matrix and its cases")]
-
 use ccl_tests::drawn::Drawn;
 use ccl_tests::matrix::Matrix;
 use ccl_tests::scenario::{Place, Scenario, of};

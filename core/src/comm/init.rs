@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +25,9 @@ use crate::control::server::Abortable;
 use crate::control::service::Service;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, publish};
 use crate::plan::Topology;
-use crate::recorder::{self, CommInfo, CommRow};
+use crate::recorder::{self, CommInfo, CommRow, EventRing};
 use crate::sys;
 use crate::transport::shm::connect::{Listener as MemoryListener, LocalPeer, Terms};
 use crate::transport::shm::local;
@@ -124,20 +126,21 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     let (cards, processes) = exchange(&mut bootstrap, &card)?;
     tell_peers(&row, &cards, &processes);
 
+    let mut events = row.ring();
     row.phase_began(Phase::Connect, clock::raw());
     let began = clock::now();
     let (peers, watched) = meet(
         &Meeting { settings: &settings, identity, job, door: &door, cards: &cards, processes: &processes },
         deadline,
     )?;
-    row.phase(Phase::Connect, Ns(clock::now().0 - began.0));
+    ended(&row, &mut events, Phase::Connect, clock::now().since(began));
     row.phase_began(Phase::Barrier, clock::raw());
     let began = clock::now();
     bootstrap.barrier()?;
-    row.phase(Phase::Barrier, Ns(clock::now().0 - began.0));
+    ended(&row, &mut events, Phase::Barrier, clock::now().since(began));
     drop(door);
     for (phase, duration) in bootstrap.phases() {
-        row.phase(*phase, Ns(duration.as_nanos() as u64));
+        ended(&row, &mut events, *phase, *duration);
     }
     let RingStreams { next, prev } = bootstrap.into_ring()?;
 
@@ -163,7 +166,6 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
         pairs: std::collections::BTreeSet::new(),
         described: None,
     };
-    let events = row.ring();
     let engine = Engine::new(rank, Arc::clone(&topology), row, events);
     let told = Arc::clone(&shared);
     let bereaved = Arc::downgrade(&attendance);
@@ -212,6 +214,13 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
         announce(&inner, &settings);
     }
     Ok(inner)
+}
+
+/// A phase of the making ended.
+fn ended(row: &CommRow, events: &mut EventRing, phase: Phase, duration: Duration) {
+    let duration_ns = duration.as_nanos() as u64;
+    row.phase(phase, Ns(duration_ns));
+    publish(events, || Event::PhaseEnded { phase, duration_ns });
 }
 
 fn wake_by(shared: &Arc<Shared>) -> Arc<dyn Fn() + Send + Sync> {

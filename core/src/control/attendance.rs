@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::clock::Ns;
+use crate::clock::{Anchor, Ns};
 use crate::config::{Key, Settings};
 use crate::control::server::Server;
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::error::Result;
-use crate::recorder::Recorder;
+use crate::event::{Event, publish};
+use crate::recorder::{EventRing, Recorder};
 use crate::types::CommId;
 
 /// How often the clocks are read together: drift between readings stays far below a microsecond.
@@ -52,6 +53,7 @@ impl Attendance {
         };
         let sweeps = Arc::new(AtomicU32::new(0));
         let anchors = Anchors {
+            ring: recorder.ring(),
             recorder: Arc::clone(&recorder),
             server: server.as_ref().map(Arc::downgrade).unwrap_or_default(),
             sweeps: Arc::clone(&sweeps),
@@ -89,6 +91,8 @@ impl Attendance {
 
 struct Anchors {
     recorder: Arc<Recorder>,
+    /// The service thread's own.
+    ring: EventRing,
     server: Weak<Server>,
     sweeps: Arc<AtomicU32>,
     due: Ns,
@@ -99,7 +103,8 @@ impl Task for Anchors {
 
     fn turn(&mut self, now: Ns) -> Turn {
         if now >= self.due {
-            self.recorder.anchor();
+            let Anchor { raw, mono, real_ns } = self.recorder.anchor();
+            publish(&mut self.ring, || Event::ClockAnchored { raw: raw.0, mono_ns: mono.0, real_ns });
             self.due = now.after(ANCHOR);
             let left = self.sweeps.load(Ordering::Relaxed);
             if let (1.., Some(server)) = (left, self.server.upgrade()) {

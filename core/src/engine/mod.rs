@@ -19,11 +19,12 @@ use std::sync::Arc;
 
 use crate::clock::Raw;
 use crate::collective::Descriptor;
+use crate::error::ErrorKind;
 use crate::event::{Event, Subscriber, publish};
 use crate::plan::{Plan, Readers, Topology};
 use crate::recorder::CommRow;
 use crate::transport::{LinkFault, RecvLink, SendLink};
-use crate::types::{ChannelId, CollKind, Direction, Rank, WaitReason};
+use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, WaitReason};
 
 use lanes::Lanes;
 use op::Program;
@@ -99,7 +100,9 @@ pub struct Engine<S: Subscriber> {
     /// Sends and receives in the order of submission, each with its one program.
     pairs: Vec<(Op, Program)>,
     waits: Vec<Wait>,
-    noted: bool,
+    /// The waits that stand in the cells, and since when.
+    noted: Vec<Wait>,
+    noted_at: Raw,
     failure: Option<Failure>,
     next_id: u64,
     row: CommRow,
@@ -119,7 +122,8 @@ impl<S: Subscriber> Engine<S> {
             pairs: Vec::new(),
             programs: Vec::new(),
             waits: Vec::new(),
-            noted: false,
+            noted: Vec::new(),
+            noted_at: Raw(0),
             failure: None,
             next_id: 0,
             row,
@@ -132,8 +136,7 @@ impl<S: Subscriber> Engine<S> {
         let (peer, transport) = (peer_of(to), link.transport());
         let cell = self.row.link(channel, peer, Direction::Send, transport);
         self.lanes.add_sender(channel, to, link, cell);
-        let up = Event::LinkUp { channel, peer, direction: Direction::Send, transport };
-        publish(&mut self.events, || up);
+        self.link_up(channel, peer, Direction::Send, transport);
     }
 
     /// Gives the engine the reading end of a lane.
@@ -141,12 +144,17 @@ impl<S: Subscriber> Engine<S> {
         let transport = link.transport();
         let cell = self.row.link(channel, Some(from), Direction::Recv, transport);
         self.lanes.add_receiver(channel, from, wide, link, cell);
-        publish(&mut self.events, || Event::LinkUp {
-            channel,
-            peer: Some(from),
-            direction: Direction::Recv,
-            transport,
-        });
+        self.link_up(channel, Some(from), Direction::Recv, transport);
+    }
+
+    fn link_up(
+        &mut self,
+        channel: ChannelId,
+        peer: Option<Rank>,
+        direction: Direction,
+        transport: TransportKind,
+    ) {
+        publish(&mut self.events, || Event::LinkUp { channel, peer, direction, transport });
     }
 
     /// Whether this rank can already write that lane.
@@ -205,9 +213,8 @@ impl<S: Subscriber> Engine<S> {
         self.lanes.ring();
         match turned {
             Ok(true) => {
-                if self.noted {
-                    self.lanes.moves();
-                    self.noted = false;
+                if !self.noted.is_empty() {
+                    self.waits_end(clock());
                 }
                 Progress::Advanced
             }
@@ -281,8 +288,9 @@ impl<S: Subscriber> Engine<S> {
     /// Writes what is waited for into the cells. The driver calls this when it has spun long enough; the next turn that
     /// advances takes it back.
     pub fn note_waits(&mut self, now: Raw) {
-        if !self.noted {
-            self.noted = true;
+        if self.noted.is_empty() {
+            self.noted.clone_from(&self.waits);
+            self.noted_at = now;
             for wait in &self.waits {
                 self.lanes.note(wait, now);
                 publish(&mut self.events, || Event::WaitBegan {
@@ -291,6 +299,15 @@ impl<S: Subscriber> Engine<S> {
                     reason: wait.reason,
                 });
             }
+        }
+    }
+
+    /// Something moved: what waited is taken out of the cells.
+    fn waits_end(&mut self, now: Raw) {
+        self.lanes.moves();
+        let duration_ticks = now.0.saturating_sub(self.noted_at.0);
+        for wait in self.noted.drain(..) {
+            publish(&mut self.events, || Event::WaitEnded { channel: wait.channel, duration_ticks });
         }
     }
 
@@ -315,6 +332,9 @@ impl<S: Subscriber> Engine<S> {
         }
         if let (Cause::Link(_), Some(peer)) = (&failure.cause, failure.peer) {
             publish(&mut self.events, || Event::PeerLost { peer });
+        }
+        if failure.kind() == ErrorKind::Aborted {
+            publish(&mut self.events, || Event::Aborted);
         }
         self.failure = Some(failure);
     }
@@ -372,11 +392,11 @@ impl<S: Subscriber> Engine<S> {
 impl Failure {
     /// What a caller can do about it.
     #[must_use]
-    pub const fn kind(&self) -> crate::error::ErrorKind {
+    pub const fn kind(&self) -> ErrorKind {
         match &self.cause {
-            Cause::Link(LinkFault::Gone) => crate::error::ErrorKind::Peer,
-            Cause::Link(_) => crate::error::ErrorKind::System,
-            Cause::Mismatch { .. } => crate::error::ErrorKind::Mismatch,
+            Cause::Link(LinkFault::Gone) => ErrorKind::Peer,
+            Cause::Link(_) => ErrorKind::System,
+            Cause::Mismatch { .. } => ErrorKind::Mismatch,
             Cause::Told(error) => error.kind,
         }
     }

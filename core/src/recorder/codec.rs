@@ -13,7 +13,6 @@ type Words = [u64; EVENT_WORDS];
 
 const PHASE_ENDED: u16 = 1;
 const LINK_UP: u16 = 2;
-const LINK_DOWN: u16 = 3;
 const OP_PLANNED: u16 = 4;
 const OP_COMPLETED: u16 = 5;
 const OP_FAILED: u16 = 6;
@@ -49,9 +48,6 @@ pub(super) fn encode(event: &Event) -> Words {
             let bytes = [direction as u8, transport as u8, 0, 0];
             [first(LINK_UP, bytes, channel), some_rank(peer), 0, 0, 0, 0]
         }
-        Event::LinkDown { channel, peer, direction } => {
-            [first(LINK_DOWN, [direction as u8, 0, 0, 0], channel), some_rank(peer), 0, 0, 0, 0]
-        }
         Event::OpPlanned { kind, seq, algorithm, bytes } => {
             [first(OP_PLANNED, [kind as u8, algorithm as u8, 0, 0], none), seq, bytes, 0, 0, 0]
         }
@@ -71,8 +67,8 @@ pub(super) fn encode(event: &Event) -> Words {
         Event::WaitBegan { channel, peer, reason } => {
             [first(WAIT_BEGAN, [reason as u8, 0, 0, 0], channel), u64::from(peer.0), 0, 0, 0, 0]
         }
-        Event::WaitEnded { channel, duration_ns } => {
-            [first(WAIT_ENDED, [0; 4], channel), duration_ns, 0, 0, 0, 0]
+        Event::WaitEnded { channel, duration_ticks } => {
+            [first(WAIT_ENDED, [0; 4], channel), duration_ticks, 0, 0, 0, 0]
         }
         Event::PeerLost { peer } => [first(PEER_LOST, [0; 4], none), u64::from(peer.0), 0, 0, 0, 0],
         Event::MismatchFound { peer, seq } => {
@@ -106,7 +102,6 @@ fn known(words: &Words) -> Option<Event> {
             direction: Direction::from_u8(bytes[0])?,
             transport: TransportKind::from_u8(bytes[1])?,
         },
-        LINK_DOWN => Event::LinkDown { channel, peer: peer(a), direction: Direction::from_u8(bytes[0])? },
         OP_PLANNED => Event::OpPlanned {
             kind: CollKind::from_u8(bytes[0])?,
             seq: a,
@@ -128,7 +123,7 @@ fn known(words: &Words) -> Option<Event> {
         MESSAGE_SENT => Event::MessageSent { channel, peer: peer(a), step: b, bytes: c as u32 },
         MESSAGE_TAKEN => Event::MessageTaken { channel, peer: rank(a), step: b, bytes: c as u32 },
         WAIT_BEGAN => Event::WaitBegan { channel, peer: rank(a), reason: WaitReason::from_u8(bytes[0])? },
-        WAIT_ENDED => Event::WaitEnded { channel, duration_ns: a },
+        WAIT_ENDED => Event::WaitEnded { channel, duration_ticks: a },
         PEER_LOST => Event::PeerLost { peer: rank(a) },
         MISMATCH_FOUND => Event::MismatchFound { peer: rank(a), seq: b },
         ABORTED => Event::Aborted,
@@ -158,8 +153,6 @@ pub(crate) mod tests {
             (channel(), peer(), one_of(Direction::ALL), one_of(TransportKind::ALL)).prop_map(
                 |(channel, peer, direction, transport)| Event::LinkUp { channel, peer, direction, transport }
             ),
-            (channel(), peer(), one_of(Direction::ALL))
-                .prop_map(|(channel, peer, direction)| Event::LinkDown { channel, peer, direction }),
             (one_of(CollKind::ALL), wide(), one_of(Algorithm::ALL), wide())
                 .prop_map(|(kind, seq, algorithm, bytes)| Event::OpPlanned { kind, seq, algorithm, bytes }),
             (
@@ -184,7 +177,8 @@ pub(crate) mod tests {
             }),
             (channel(), rank(), one_of(WaitReason::ALL))
                 .prop_map(|(channel, peer, reason)| Event::WaitBegan { channel, peer, reason }),
-            (channel(), wide()).prop_map(|(channel, duration_ns)| Event::WaitEnded { channel, duration_ns }),
+            (channel(), wide())
+                .prop_map(|(channel, duration_ticks)| Event::WaitEnded { channel, duration_ticks }),
             rank().prop_map(|peer| Event::PeerLost { peer }),
             (rank(), wide()).prop_map(|(peer, seq)| Event::MismatchFound { peer, seq }),
             Just(Event::Aborted),

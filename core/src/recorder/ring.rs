@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn the_level_is_changed_while_it_runs() {
         let (mut ring, memory) = ring(4);
-        let steps = Event::WaitEnded { channel: crate::ChannelId(0), duration_ns: 1 };
+        let steps = Event::WaitEnded { channel: crate::ChannelId(0), duration_ticks: 1 };
         ring.take(steps);
         assert_eq!(ring.written(), 0);
         memory.words()[8].store(2, Ordering::Relaxed);
