@@ -59,7 +59,7 @@ fn demo() -> Outcome<()> {
         .spawn()
         .map_err(|e| format!("ccl-inspect, which must lie beside this program, does not start: {e}"))?);
 
-    let (readings, shown) = watch(&mut job, deadline, &inspect)?;
+    let (readings, shown) = watch(&mut job, &room, deadline, &inspect)?;
     job.end(deadline)?;
     if !shown {
         return Err("the training was over before a snapshot could be shown".into());
@@ -82,7 +82,12 @@ fn demo() -> Outcome<()> {
 
 /// Passes the job's output on, and reads the job's state from outside while the training goes on. Also tells whether a
 /// snapshot could be shown.
-fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> Outcome<(Readings, bool)> {
+fn watch(
+    job: &mut Job,
+    room: &Room,
+    deadline: Ns,
+    inspect: &dyn Fn(&[&str]) -> Command,
+) -> Outcome<(Readings, bool)> {
     let output = job.0.stdout.take().ok_or("the job's output is not there")?;
     let (training, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut readings = Readings::default();
@@ -106,7 +111,9 @@ fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> O
             if !training.load(Ordering::Relaxed) {
                 continue;
             }
-            if let Ok(read) = inspect(&["snapshot", "--json"]).stderr(Stdio::null()).output() {
+            // Other jobs may run here: this one is named by the pid of one of its ranks.
+            let Some(pid) = room.pid() else { continue };
+            if let Ok(read) = inspect(&["snapshot", "--json", &pid]).stderr(Stdio::null()).output() {
                 // The last one meets a job that is leaving.
                 if read.status.success() {
                     readings.add(&read.stdout);
@@ -114,10 +121,10 @@ fn watch(job: &mut Job, deadline: Ns, inspect: &dyn Fn(&[&str]) -> Command) -> O
             }
             if readings.taken >= SHOWN_AFTER
                 && !shown
-                && let Ok(text) = inspect(&["snapshot"]).output()
+                && let Ok(text) = inspect(&["snapshot", &pid]).output()
             {
                 shown = text.status.success();
-                println!("\n$ ccl-inspect snapshot\n{}", String::from_utf8_lossy(&text.stdout));
+                println!("\n$ ccl-inspect snapshot {pid}\n{}", String::from_utf8_lossy(&text.stdout));
             }
         }
     });
@@ -134,6 +141,17 @@ impl Room {
         let folder = parent.join(format!("ccl-demo-{}", std::process::id()));
         std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         Ok(Self(folder))
+    }
+
+    /// The pid of one of the ranks that record here: their files' names begin with it.
+    fn pid(&self) -> Option<String> {
+        let folders = std::fs::read_dir(&self.0).ok()?.flatten();
+        let mut files =
+            folders.filter_map(|folder| std::fs::read_dir(folder.path()).ok()).flatten().flatten();
+        files.find_map(|file| {
+            let name = file.file_name().into_string().ok()?;
+            name.strip_suffix(".rec")?.split('-').next().map(String::from)
+        })
     }
 }
 
