@@ -1,6 +1,8 @@
 //! A request as data: what is asked for, the sizes it implies, and the 32 bytes that say whether two ranks
 //! ask for the same.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -158,6 +160,41 @@ impl Descriptor {
     }
 }
 
+/// Numbers the calls of one rank of a communicator and describes them: collectives in one sequence, sends and receives in one
+/// per peer and direction, so that both sides of a pair count alike.
+#[derive(Clone, Default, Debug)]
+pub struct Numbering {
+    last: u64,
+    pairs: BTreeMap<(CollKind, Rank), u64>,
+}
+
+impl Numbering {
+    /// The number the next collective gets.
+    #[must_use]
+    pub const fn next(&self) -> u64 {
+        self.last + 1
+    }
+
+    /// Counts a call of `me` whose plan was made from what hashes to `plan`.
+    #[inline]
+    pub fn describe(&mut self, me: Rank, request: &Request, plan: u64) -> Descriptor {
+        let (kind, root, seq) = match request.kind {
+            CollKind::Send | CollKind::Recv => {
+                let from = if request.kind == CollKind::Send { me } else { request.root };
+                let last = self.pairs.entry((request.kind, request.root)).or_insert(0);
+                *last += 1;
+                (CollKind::Send, from, *last)
+            }
+            kind => {
+                self.last += 1;
+                (kind, request.root, self.last)
+            }
+        };
+        let Request { dtype, op, count, .. } = *request;
+        Descriptor { kind, dtype, op, root, count, seq, plan }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +224,22 @@ mod tests {
             assert!(base.differences(&other).contains(" / "), "{}", base.differences(&other));
         }
         assert_eq!(Descriptor::decode([200, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn collectives_count_together_and_pairs_by_peer_and_direction() {
+        let call = |kind, peer| Request { kind, root: Rank(peer), ..Request::barrier() };
+        let mut mine = Numbering::default();
+        let mut seen = |kind, peer| {
+            let Descriptor { kind, root, seq, .. } = mine.describe(Rank(1), &call(kind, peer), 0);
+            (kind, root.0, seq)
+        };
+        assert_eq!(seen(CollKind::AllReduce, 0), (CollKind::AllReduce, 0, 1));
+        assert_eq!(seen(CollKind::Send, 2), (CollKind::Send, 1, 1));
+        assert_eq!(seen(CollKind::Recv, 2), (CollKind::Send, 2, 1));
+        assert_eq!(seen(CollKind::Send, 3), (CollKind::Send, 1, 1));
+        assert_eq!(seen(CollKind::Send, 2), (CollKind::Send, 1, 2));
+        assert_eq!(seen(CollKind::Broadcast, 2), (CollKind::Broadcast, 2, 2));
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub mod memory;
 pub mod plan;
 pub mod recorder;
 pub mod reduce;
+pub mod seed;
 pub mod simulate;
 pub mod snapshot;
 pub mod sys;

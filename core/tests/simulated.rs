@@ -11,10 +11,10 @@ use std::fmt::Write as _;
 use ccl::engine::Cause;
 use ccl::event::{Digest, Script, Subscriber};
 use ccl::plan::{Topology, select};
+use ccl::seed::Seed;
 use ccl::simulate::{Cluster, LaneFault, Outcome};
 use ccl::transport::LinkFault;
 use ccl::transport::faulty::Fault;
-use ccl::transport::sim::Seed;
 use ccl::types::Algorithm;
 use ccl::{ChannelId, CollKind, Datatype, Rank, ReduceOp, Request};
 

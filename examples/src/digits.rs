@@ -1,6 +1,6 @@
 //! The handwritten digits: 1,797 images of 8 x 8 pixels (see `data/README.md` for where they come from).
 
-use crate::random::Random;
+use ccl::seed::Seed;
 
 /// Pixels of an image.
 pub const PIXELS: usize = 64;
@@ -25,7 +25,7 @@ pub struct Digit {
 pub fn load(seed: u64) -> (Vec<Digit>, Vec<Digit>) {
     let text = include_str!("../data/digits.txt");
     let mut all: Vec<Digit> = text.lines().enumerate().map(|(id, line)| parse(id, line)).collect();
-    Random::new(seed).shuffle(&mut all);
+    Seed(seed).shuffle(&mut all);
     let held_out = all.split_off(TRAINING);
     (all, held_out)
 }

@@ -13,7 +13,6 @@
 //! | [`digits`] | the images, and a fixed order of them |
 //! | [`network`] | a perceptron with one hidden layer: loss, gradient, update |
 //! | [`trainer`] | which rank sees which images, and one step of training |
-//! | [`random`] | numbers that are the same everywhere for the same seed |
 //! | [`calls`] | one collective of any kind, its result checked |
 //! | [`drawn`] | who is late, as the caller drew it |
 //! | [`readings`] | what many snapshots of a running job add up to |
@@ -24,7 +23,6 @@ pub mod calls;
 pub mod digits;
 pub mod drawn;
 pub mod network;
-pub mod random;
 pub mod readings;
 pub mod trainer;
 

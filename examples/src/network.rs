@@ -2,7 +2,7 @@
 //! with momentum. All in f64, in a fixed order, so that equal gradients give equal bits.
 
 use crate::digits::{CLASSES, Digit, PIXELS};
-use crate::random::Random;
+use ccl::seed::Seed;
 
 /// Units of the hidden layer.
 pub const HIDDEN: usize = 32;
@@ -38,12 +38,12 @@ impl Network {
     /// A network with random weights, equal for equal seeds.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut seed = Seed(seed);
         let mut parameters = vec![0.0; PARAMETERS];
         let [w1, _, w2, _] = parts_mut(&mut parameters);
         for (weights, inputs) in [(w1, PIXELS), (w2, HIDDEN)] {
             let width = (3.0 / inputs as f64).sqrt();
-            weights.iter_mut().for_each(|w| *w = width * random.signed_unit());
+            weights.iter_mut().for_each(|w| *w = width * seed.signed_unit());
         }
         Self { parameters }
     }

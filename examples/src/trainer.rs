@@ -6,7 +6,7 @@
 
 use crate::digits::{self, Digit};
 use crate::network::{Descent, Network, PARAMETERS};
-use crate::random::Random;
+use ccl::seed::Seed;
 
 /// Lanes, and so the most ranks.
 pub const LANES: usize = 16;
@@ -70,7 +70,7 @@ impl Trainer {
     fn order(&self, epoch: usize, lane: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (lane * LANE..(lane + 1) * LANE).collect();
         let salt = (epoch * LANES + lane) as u64;
-        Random::new(self.seed ^ salt.wrapping_mul(0xd6e8_feb8_6659_fd93)).shuffle(&mut order);
+        Seed(self.seed ^ salt.wrapping_mul(0xd6e8_feb8_6659_fd93)).shuffle(&mut order);
         order
     }
 

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::job::{Job, Line, Setting, Transport};
 use crate::orders::Orders;
-use crate::random::Random;
+use ccl::seed::Seed;
 
 /// What survivors on the victim's host may take to say it.
 pub const ON_HOST: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl Death {
     /// # Errors
     /// Why it could not be.
     pub fn carry_out(&self) -> Result<Shown, String> {
-        let mut random = Random::new(self.seed);
+        let mut seed = Seed(self.seed);
         let kinds = [
             CollKind::AllReduce,
             CollKind::AllGather,
@@ -78,8 +78,8 @@ impl Death {
             CollKind::Send,
         ];
         let orders = Orders {
-            kind: random.one_of(&kinds),
-            count: random.one_of(&[1, 1000, 100_000]),
+            kind: seed.one_of(&kinds),
+            count: seed.one_of(&[1, 1000, 100_000]),
             victim: self.victim,
             fork: self.has_child,
             stay: true,
@@ -88,7 +88,7 @@ impl Death {
         };
         let mut job = Setting::new(self.nranks, self.transport, orders).start();
         job.works()?;
-        clock::sleep(Duration::from_micros(random.below(30_000)));
+        clock::sleep(Duration::from_micros(seed.below(30_000)));
         self.kill_and_look(&mut job)
     }
 

@@ -7,8 +7,8 @@ use ccl::{CollKind, Rank};
 
 use crate::job::{Line, Transport};
 use crate::orders::{How, Orders};
-use crate::random::Random;
 use crate::scenario::{Class, Failing, Fault, Name, Scenario, Who};
+use ccl::seed::Seed;
 
 /// Elements of a usual call: direct on one host, and within what links hold.
 const COUNT: usize = 1000;
@@ -62,17 +62,17 @@ impl Drawn {
         // Every scenario draws its own.
         let name =
             scenario.name.bytes().fold(seed, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
-        let mut random = Random::new(name);
-        let nranks = random.one_of(&scenario.ranks);
+        let mut drawn = Seed(name);
+        let nranks = drawn.one_of(&scenario.ranks);
         Self {
             seed,
             nranks,
-            transport: random.one_of(&scenario.transports),
-            kind: random.one_of(&scenario.collectives),
-            root: random.below(u64::from(nranks)) as u32,
-            victim: random.below(u64::from(nranks)) as u32,
-            at: 2 + random.below(8),
-            chance: random.bits(),
+            transport: drawn.one_of(&scenario.transports),
+            kind: drawn.one_of(&scenario.collectives),
+            root: drawn.below(u64::from(nranks)) as u32,
+            victim: drawn.below(u64::from(nranks)) as u32,
+            at: 2 + drawn.below(8),
+            chance: drawn.bits(),
             scenario: scenario.clone(),
         }
     }

@@ -10,7 +10,6 @@
 //! | [`processes`], [`simulated`] | carrying instances out, on processes and in the simulator |
 //! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
 //! | [`matrix`] | what was expected against what was said |
-//! | [`random`] | numbers from a seed |
 
 pub mod deaths;
 pub mod drawn;
@@ -19,6 +18,5 @@ pub mod matrix;
 pub mod orders;
 pub mod processes;
 pub mod programs;
-pub mod random;
 pub mod scenario;
 pub mod simulated;

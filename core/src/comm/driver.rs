@@ -4,37 +4,40 @@
 //! between. What comes from outside (a verdict, a link that came up) is flagged in [`Shared`] by the service thread, which
 //! rings this rank's doorbell; the driver looks at the flag whenever it waits.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{self, Ns};
-use crate::collective::{Descriptor, Request};
+use crate::collective::{Numbering, Request};
 use crate::comm::links::Links;
 use crate::comm::pending::Owned;
 use crate::control::courier::Courier;
 use crate::control::news::{Report, Trouble, Verdict};
-use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
+use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress, Wait};
 use crate::error::{At, Error, ErrorKind, Result};
 use crate::memory::{View, ViewMut};
 use crate::plan::{Plan, Shape, Topology, select};
 use crate::recorder::{EventRing, Recorder};
 use crate::transport::LinkFault;
 use crate::transport::shm::wait::{Waited, Waiter};
-use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank};
+use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank, WaitReason};
 
 /// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
 const VERDICT: Duration = Duration::from_millis(200);
 /// How long leaving waits for the farewell to be on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a connection of one who has left since may take to arrive.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// What the service thread may touch of a communicator without its driver's lock.
 pub(crate) struct Shared {
     /// Something is to be looked at: a verdict, a link that came up.
     pub(super) flag: AtomicBool,
     pub(super) verdict: Mutex<Option<Verdict>>,
+    /// Who said farewell, and when that was heard.
+    pub(super) left: Mutex<Vec<(Rank, Ns)>>,
     /// Ends a driver's sleep.
     pub(super) wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -44,6 +47,11 @@ impl Shared {
     pub(crate) fn call(&self) {
         self.flag.store(true, Ordering::Release);
         (self.wake)();
+    }
+    /// A rank said farewell: whoever waits for it waits in vain.
+    pub(crate) fn left(&self, rank: Rank) {
+        lock(&self.left).push((rank, clock::now()));
+        self.call();
     }
     /// Something was decided.
     pub(crate) fn decided(&self, verdict: &Verdict) {
@@ -59,9 +67,10 @@ pub(crate) struct Driver {
     pub(super) links: Links,
     pub(super) waiter: Waiter,
     pub(super) owned: Vec<Owned>,
-    seq: u64,
-    pair_seqs: BTreeMap<(CollKind, Rank), u64>,
+    numbers: Numbering,
     shapes: Vec<(Shape, u64)>,
+    /// Who said farewell, and when that was heard, as of the last look.
+    left: Vec<(Rank, Ns)>,
     /// Why no more calls are taken.
     ended: Option<Error>,
 }
@@ -109,10 +118,35 @@ impl Driver {
             links,
             waiter,
             owned: Vec::new(),
-            seq: 0,
-            pair_seqs: BTreeMap::new(),
+            numbers: Numbering::default(),
             shapes: Vec::new(),
+            left: Vec::new(),
             ended: None,
+        }
+    }
+
+    /// A wait in vain: for one who has left. What it stored in memory before is there by now; a socket tells its end by
+    /// itself; a connection may still be on its way for a while.
+    fn deserted(&self, now: Ns) -> Option<Failure> {
+        let is_vain = |wait: &&Wait| {
+            self.left.iter().any(|(rank, heard)| {
+                *rank == wait.peer
+                    && (self.links.is_memory(*rank)
+                        || wait.reason == WaitReason::Connect && now.since(*heard) >= ON_ITS_WAY)
+            })
+        };
+        let Wait { peer, channel, .. } = *self.engine.waits().iter().find(is_vain)?;
+        let op = self.engine.under_way();
+        Some(Failure { cause: Cause::Link(LinkFault::Gone), op, peer: Some(peer), channel: Some(channel) })
+    }
+
+    /// Nothing has moved for longer than a spin: says so to whoever looks, and fails what can never end.
+    pub(super) fn stands(&mut self) {
+        self.engine.note_waits(clock::raw());
+        if !self.left.is_empty()
+            && let Some(failure) = self.deserted(clock::now())
+        {
+            self.engine.fail(failure, clock::raw());
         }
     }
 }
@@ -169,7 +203,7 @@ impl Inner {
     ) -> Result<OpId> {
         if let Some(ended) = &driver.ended {
             let mut error = ended.clone();
-            error.at.op = Some((request.kind, driver.seq + 1));
+            error.at.op = Some((request.kind, driver.numbers.next()));
             return Err(error);
         }
         let shape = select::select(&self.topology, &request, self.forced);
@@ -182,27 +216,7 @@ impl Inner {
                 hash
             }
         };
-        let (kind, root, seq) = match request.kind {
-            CollKind::Send | CollKind::Recv => {
-                let from = if request.kind == CollKind::Send { self.rank } else { request.root };
-                let seq = driver.pair_seqs.entry((request.kind, request.root)).or_insert(0);
-                *seq += 1;
-                (CollKind::Send, from, *seq)
-            }
-            kind => {
-                driver.seq += 1;
-                (kind, request.root, driver.seq)
-            }
-        };
-        let descriptor = Descriptor {
-            kind,
-            dtype: request.dtype,
-            op: request.op,
-            root,
-            count: request.count,
-            seq,
-            plan: hash,
-        };
+        let descriptor = driver.numbers.describe(self.rank, &request, hash);
         driver.links.describe(&descriptor);
         let started = clock::raw();
         let op = Op::new(request, plan, descriptor, input, output);
@@ -248,7 +262,7 @@ impl Inner {
                     } else if waited != Waited::Spun {
                         let now = clock::now();
                         let since = *began.get_or_insert(now);
-                        driver.engine.note_waits(clock::raw());
+                        driver.stands();
                         if now.since(since) >= self.timeout {
                             self.time_out(driver);
                         }
@@ -280,6 +294,7 @@ impl Inner {
     pub(super) fn look(&self, driver: &mut Driver) {
         self.shared.flag.store(false, Ordering::Release);
         driver.links.take_arrivals(&mut driver.engine);
+        driver.left.clone_from(&lock(&self.shared.left));
         let verdict = lock(&self.shared.verdict).clone();
         if let Some(verdict) = verdict {
             let failure = self.told(driver, &verdict);

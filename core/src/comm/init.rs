@@ -14,13 +14,14 @@ use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::interfaces;
 use crate::bootstrap::rendezvous;
 use crate::clock::{self, Ns};
+use crate::collective::Descriptor;
 use crate::comm::Config;
 use crate::comm::driver::{Driver, Inner, Shared, lock};
 use crate::comm::links::{Links, Peer, Reach};
 use crate::config::{Key, Settings};
 use crate::control::attendance::Attendance;
-use crate::control::courier::{Courier, Watched};
-use crate::control::news::{News, Trouble};
+use crate::control::courier::{Courier, Owner, Watched};
+use crate::control::news::{News, Trouble, Verdict};
 use crate::control::server::Abortable;
 use crate::control::service::Service;
 use crate::engine::Engine;
@@ -102,6 +103,7 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     let shared = Arc::new(Shared {
         flag: AtomicBool::new(false),
         verdict: Mutex::new(None),
+        left: Mutex::new(Vec::new()),
         wake: Box::new({
             let memory = Arc::clone(&memory);
             move || memory.wake_if_asleep()
@@ -167,23 +169,15 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
         described: None,
     };
     let engine = Engine::new(rank, Arc::clone(&topology), row, events);
-    let told = Arc::clone(&shared);
-    let bereaved = Arc::downgrade(&attendance);
+    let owner = Owning {
+        shared: Arc::clone(&shared),
+        memory: Arc::clone(&memory),
+        attendance: Arc::downgrade(&attendance),
+    };
     let bootstrap_next = Rank((rank.0 + 1) % nranks);
     let bootstrap_previous = Rank((rank.0 + nranks - 1) % nranks);
     let news = News::new(rank, bootstrap_next, bootstrap_previous, nranks);
-    let courier = Courier::start(
-        &Service::get()?,
-        news,
-        [next, prev],
-        watched,
-        Box::new(move |verdict| {
-            told.decided(verdict);
-            if let (Trouble::Died, Some(attendance)) = (verdict.trouble, bereaved.upgrade()) {
-                attendance.bereaved();
-            }
-        }),
-    )?;
+    let courier = Courier::start(&Service::get()?, news, [next, prev], watched, Box::new(owner))?;
     let inner = Arc::new(Inner {
         id: comm,
         job,
@@ -214,6 +208,29 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
         announce(&inner, &settings);
     }
     Ok(inner)
+}
+
+/// What the news of a communicator reach.
+struct Owning {
+    shared: Arc<Shared>,
+    memory: Arc<RankMemory>,
+    // Weak: who leaves the process last takes it down.
+    attendance: Weak<Attendance>,
+}
+
+impl Owner for Owning {
+    fn called(&self) -> Option<Descriptor> {
+        self.memory.descriptor().and_then(Descriptor::decode)
+    }
+    fn left(&self, rank: Rank) {
+        self.shared.left(rank);
+    }
+    fn decided(&self, verdict: &Verdict) {
+        self.shared.decided(verdict);
+        if let (Trouble::Died, Some(attendance)) = (verdict.trouble, self.attendance.upgrade()) {
+            attendance.bereaved();
+        }
+    }
 }
 
 /// A phase of the making ended.

@@ -85,6 +85,11 @@ impl Links {
         format!("it ran as pid {} on host {}: look at its output and its recorder", peer.pid, peer.host)
     }
 
+    /// Whether a peer is reached through memory.
+    pub(super) fn is_memory(&self, peer: Rank) -> bool {
+        matches!(self.peers[peer.index()].reach, Reach::Memory(_))
+    }
+
     /// Makes the links that `request` needs and this rank does not have yet.
     #[inline]
     pub(super) fn ensure(

@@ -215,7 +215,7 @@ fn turn(inner: &Arc<Inner>) -> bool {
             true
         }
         Progress::Blocked => {
-            driver.engine.note_waits(clock::raw());
+            driver.stands();
             let oldest = driver.owned.first().map_or(Duration::ZERO, |one| clock::now().since(one.began));
             if oldest >= inner.timeout {
                 inner.time_out(&mut driver);

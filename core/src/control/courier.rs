@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
+use crate::collective::Descriptor;
 use crate::control::news::{News, Report, Side, Verdict};
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
@@ -23,8 +24,16 @@ const FAREWELL: u8 = b'.';
 /// How often locks of local peers are looked at, for deaths that end no stream.
 const LOCKS: Duration = Duration::from_millis(100);
 
-/// Told when something is decided: runs in the service thread, must not block.
-pub(crate) type Told = Box<dyn Fn(&Verdict) + Send>;
+/// Whose news are carried: the communicator. Asked and told in the service thread: must not block.
+pub(crate) trait Owner: Send {
+    /// What it called last: its side, should a mismatch be found.
+    fn called(&self) -> Option<Descriptor>;
+    /// A rank said farewell.
+    fn left(&self, rank: Rank);
+    /// Something was decided; said once.
+    fn decided(&self, verdict: &Verdict);
+}
+
 /// A local peer in another process: its memory with its lock, and its control connection.
 pub(crate) struct Watched {
     pub(crate) rank: Rank,
@@ -57,7 +66,7 @@ struct Round {
     lines: Vec<Line>,
     watched: Vec<Watched>,
     locks_due: Ns,
-    told: Told,
+    owner: Box<dyn Owner>,
     is_told: bool,
 }
 
@@ -78,7 +87,7 @@ impl Courier {
         news: News,
         streams: [Option<RingStream>; 2],
         watched: Vec<Watched>,
-        told: Told,
+        owner: Box<dyn Owner>,
     ) -> crate::Result<Self> {
         let state = Arc::new((Mutex::new(State { news, flushed: false }), Condvar::new()));
         let sides = [Side::Next, Side::Previous];
@@ -92,7 +101,7 @@ impl Courier {
             lines,
             watched,
             locks_due: clock::now(),
-            told,
+            owner,
             is_told: false,
         };
         Ok(Self { state, handle: service.add(round)? })
@@ -166,6 +175,7 @@ impl Task for Round {
     fn turn(&mut self, now: Ns) -> Turn {
         let state = Arc::clone(&self.state);
         let mut state = lock(&state);
+        state.news.called(self.owner.called());
         for line in &mut self.lines {
             line.read(&mut state.news, now);
         }
@@ -186,8 +196,9 @@ impl Task for Round {
         state.flushed = self.lines.iter().all(|line| line.output.is_empty());
         if let (false, Some(verdict)) = (self.is_told, state.news.verdict()) {
             self.is_told = true;
-            (self.told)(verdict);
+            self.owner.decided(verdict);
         }
+        state.news.take_left().into_iter().for_each(|rank| self.owner.left(rank));
         drop(state);
         self.state.1.notify_all();
         if !self.watched.is_empty() {
@@ -208,7 +219,10 @@ impl Round {
             // Read after the lock was looked at: who leaves says so before it lets go of its lock.
             let mut byte = [0u8; 8];
             let lives = match rustix::io::read(peer.peer.control.as_fd(), &mut byte) {
-                Ok(n) if n > 0 && byte[0] == FAREWELL => return false,
+                Ok(n) if n > 0 && byte[0] == FAREWELL => {
+                    news.left(peer.rank);
+                    return false;
+                }
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => !dead,
                 Ok(_) | Err(_) => false,
             };

@@ -129,6 +129,8 @@ pub struct News {
     verdict: Option<Verdict>,
     due: Option<Ns>,
     out: Vec<(Side, Message)>,
+    /// Who left and has not been taken yet.
+    left: Vec<Rank>,
 }
 
 impl std::fmt::Debug for Life {
@@ -156,6 +158,7 @@ impl News {
             verdict: None,
             due: None,
             out: Vec::new(),
+            left: Vec::new(),
         }
     }
 
@@ -173,8 +176,7 @@ impl News {
         let is_rank = |rank: Rank| rank.index() < self.lives.len();
         match message {
             Message::Farewell { rank } if is_rank(rank) => {
-                if self.lives[rank.index()] == Life::Lives {
-                    self.lives[rank.index()] = Life::Left;
+                if self.left(rank) {
                     self.out.push((onward, Message::Farewell { rank }));
                 }
             }
@@ -192,6 +194,16 @@ impl News {
             }
             Message::Farewell { .. } | Message::Report(_) | Message::Verdict(_) => {}
         }
+    }
+
+    /// A peer said farewell; whether that is news.
+    pub fn left(&mut self, peer: Rank) -> bool {
+        let is_new = self.lives[peer.index()] == Life::Lives;
+        if is_new {
+            self.lives[peer.index()] = Life::Left;
+            self.left.push(peer);
+        }
+        is_new
     }
 
     /// The stream to a neighbour ended.
@@ -247,6 +259,11 @@ impl News {
     /// What to send.
     pub fn take_out(&mut self) -> Vec<(Side, Message)> {
         std::mem::take(&mut self.out)
+    }
+
+    /// Who said farewell since this was asked last.
+    pub fn take_left(&mut self) -> Vec<Rank> {
+        std::mem::take(&mut self.left)
     }
 
     /// What was decided, once it was.
@@ -321,6 +338,12 @@ impl News {
             about: first.about,
             text: match first.trouble {
                 Trouble::Mismatch => self.both_sides(first),
+                Trouble::LinkFailed if self.has_left(first.about) => {
+                    let (rank, by) = (first.about, first.from);
+                    format!(
+                        "rank {rank} has finished and left the communicator, and rank {by} still needs it"
+                    )
+                }
                 Trouble::Died | Trouble::Aborted | Trouble::TimedOut | Trouble::LinkFailed => {
                     first.text.clone()
                 }

@@ -9,16 +9,17 @@ mod tests;
 use std::sync::Arc;
 
 use crate::clock::Raw;
-use crate::collective::{Descriptor, Request};
+use crate::collective::{Numbering, Request};
 use crate::engine::{Engine, Failure, Op, OpId, Progress, Wait};
 use crate::event::Subscriber;
 use crate::memory::{Slot, View, ViewMut};
 use crate::plan::{self, Plan, Readers, Shape, Topology};
 use crate::recorder::Recorder;
 use crate::recorder::reader::Reader;
+use crate::seed::Seed;
 use crate::snapshot::{self, Given, Snapshot, Source};
 use crate::transport::faulty::{self, Fault};
-use crate::transport::sim::{Net, Receiver, Seed, Sender};
+use crate::transport::sim::{Net, Receiver, Sender};
 use crate::transport::{RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, CommId, JobId, Rank};
 
@@ -61,8 +62,7 @@ pub struct Cluster<S: Subscriber> {
     net: Net,
     engines: Vec<Engine<S>>,
     buffers: Vec<Vec<Buffers>>,
-    seqs: Vec<u64>,
-    pair_seqs: Vec<std::collections::BTreeMap<(CollKind, Rank), u64>>,
+    numbers: Vec<Numbering>,
     last: Vec<Option<OpId>>,
     faults: Vec<LaneFault>,
     draw: Seed,
@@ -92,8 +92,7 @@ impl<S: Subscriber + Default> Cluster<S> {
             net: Net::new(seed, delay_ns),
             engines,
             buffers: (0..n).map(|_| Vec::new()).collect(),
-            seqs: vec![0; n as usize],
-            pair_seqs: vec![std::collections::BTreeMap::new(); n as usize],
+            numbers: vec![Numbering::default(); n as usize],
             last: vec![None; n as usize],
             faults: faults.to_vec(),
             draw: Seed(seed).part(u64::MAX),
@@ -191,31 +190,12 @@ impl<S: Subscriber + Default> Cluster<S> {
             buffers.input.bytes_mut().copy_from_slice(input);
             (buffers.input.view(input.len()), buffers.output.view_mut(sizes.output as usize))
         };
-        let (kind, root, seq) = match request.kind {
-            CollKind::Send | CollKind::Recv => {
-                let (from, to) = match request.kind {
-                    CollKind::Send => (rank, request.root),
-                    _ => (request.root, rank),
-                };
-                self.connect_pair(ChannelId::P2P, from, to);
-                let seq = self.pair_seqs[rank.index()].entry((request.kind, request.root)).or_default();
-                *seq += 1;
-                (CollKind::Send, from, *seq)
-            }
-            kind => {
-                self.seqs[rank.index()] += 1;
-                (kind, request.root, self.seqs[rank.index()])
-            }
-        };
-        let descriptor = Descriptor {
-            kind,
-            dtype: request.dtype,
-            op: request.op,
-            root,
-            count: request.count,
-            seq,
-            plan: hash,
-        };
+        if request.kind.is_p2p() {
+            let is_send = request.kind == CollKind::Send;
+            let (from, to) = if is_send { (rank, request.root) } else { (request.root, rank) };
+            self.connect_pair(ChannelId::P2P, from, to);
+        }
+        let descriptor = self.numbers[rank.index()].describe(rank, &request, hash);
         let op = Op::new(request, plan, descriptor, from, to);
         self.buffers[rank.index()].push(buffers);
         // An engine that has failed takes nothing more: `run` reports its failure.

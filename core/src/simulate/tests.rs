@@ -4,9 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::*;
-use crate::plan::verify::mutate::{Numbers, mutate};
+use crate::plan::verify::mutate::mutate;
 use crate::plan::verify::{Fault, Slots, verify};
 use crate::plan::{Step, Verified};
+use crate::seed::Seed;
 use crate::types::{Algorithm, Datatype, ReduceOp};
 
 /// Schedules an accepted plan must survive.
@@ -26,9 +27,9 @@ fn given(rank: u32, index: u64) -> i64 {
 impl Case {
     /// A request, its plan, and one step of it dropped, doubled or swapped with another.
     fn draw(seed: u64) -> Option<Self> {
-        let mut numbers = Numbers(seed);
-        let n = 2 + numbers.below(4);
-        let one_host = numbers.below(2) == 0;
+        let mut numbers = Seed(seed);
+        let n = 2 + numbers.place(4);
+        let one_host = numbers.place(2) == 0;
         let hosts: Vec<u64> = (0..n as u64).map(|rank| if one_host { 0 } else { rank }).collect();
         let topology = Topology::new(&hosts, 2);
         let kind = numbers.one_of(&[
@@ -40,13 +41,13 @@ impl Case {
             CollKind::Barrier,
         ]);
         let count = if kind == CollKind::Barrier { 0 } else { numbers.one_of(&[1, 5, 17, 40]) };
-        let root = Rank(numbers.below(n) as u32);
+        let root = Rank(numbers.place(n) as u32);
         let request = Request { kind, dtype: Datatype::I64, op: ReduceOp::Sum, root, count };
         let algorithm = numbers.one_of(&[Algorithm::Ring, Algorithm::Direct]);
         if algorithm == Algorithm::Direct && !one_host {
             return None;
         }
-        let channels = if algorithm == Algorithm::Ring { 1 + numbers.below(2) as u16 } else { 1 };
+        let channels = if algorithm == Algorithm::Ring { 1 + numbers.place(2) as u16 } else { 1 };
         let shape = Shape { algorithm, channels, chunk: numbers.one_of(&[64, 128]) };
         let steps = |me| {
             let plan = Plan::Generated { request, shape, me };
@@ -59,7 +60,7 @@ impl Case {
         if programs.iter().flatten().all(Vec::is_empty) {
             return None;
         }
-        mutate(&mut programs, numbers.next());
+        mutate(&mut programs, numbers.bits());
         Some(Self { topology, request, programs })
     }
 

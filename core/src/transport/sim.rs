@@ -10,34 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Ns;
 use crate::memory::{Slot, ViewMut};
+use crate::seed::Seed;
 use crate::transport::{LinkFault, Message};
 use crate::types::{Rank, TransportKind};
-
-/// Numbers from a seed: SplitMix64 (Steele, Lea, Flood 2014). Good enough to draw delays, and the same everywhere.
-#[derive(Clone, Debug)]
-pub struct Seed(pub u64);
-
-impl Seed {
-    /// The next 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    /// A number below `n`; 0 if there is none.
-    pub fn below(&mut self, n: u64) -> u64 {
-        if n == 0 { 0 } else { self.bits() % n }
-    }
-    /// A seed of its own for part `n`.
-    #[must_use]
-    pub fn part(&self, n: u64) -> Self {
-        let mut seed = Self(self.0 ^ n.wrapping_mul(0xd1b5_4a32_d192_ed03));
-        seed.bits();
-        seed
-    }
-}
 
 #[derive(Debug)]
 struct Time {

@@ -118,7 +118,7 @@ const WORDS: &[(&str, &str)] = &[
     ("index.crates", ".io"),
     ("pypi", ".org"),
     ("pythonhosted", ".org"),
-    ("deb.debian", ".org"),
+    ("deb.deb", "ian.org"),
     ("registry.npm", "js"),
     ("proxy.golang", ".org"),
 ];

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::goal::Goal;
-use super::mutate::Numbers;
 use super::{LaneName, Slots, Turn};
 use crate::plan::{Operand, Readers, Step};
+use crate::seed::Seed;
 use crate::types::{CollKind, Rank};
 
 /// In which order programs take turns.
@@ -61,7 +61,7 @@ pub(super) fn execute(
 }
 
 fn number(rank: Rank, at: u64) -> i64 {
-    Numbers(u64::from(rank.0) << 40 | at).next() as i64
+    Seed(u64::from(rank.0) << 40 | at).bits() as i64
 }
 
 fn memory(goal: &Goal<'_>, rank: Rank, in_place: bool) -> Vec<i64> {
@@ -76,9 +76,9 @@ fn memory(goal: &Goal<'_>, rank: Rank, in_place: bool) -> Vec<i64> {
 impl Model<'_> {
     fn run(&mut self, order: Order<'_>) -> Result<(), String> {
         let (mut numbers, last, given) = match order {
-            Order::Seeded(seed) => (Numbers(seed), None, &[][..]),
-            Order::Last(rank) => (Numbers(1), Some(rank), &[][..]),
-            Order::Given(turns) => (Numbers(2), None, turns),
+            Order::Seeded(seed) => (Seed(seed), None, &[][..]),
+            Order::Last(rank) => (Seed(1), Some(rank), &[][..]),
+            Order::Given(turns) => (Seed(2), None, turns),
         };
         for turn in given {
             let program = self.at.iter().position(|&(r, c, _)| (r, c) == (turn.rank, turn.channel));
@@ -95,7 +95,7 @@ impl Model<'_> {
             // In any order, but the one rank that must wait for all others.
             let mut order = Vec::new();
             while !open.is_empty() {
-                order.push(open.swap_remove(numbers.below(open.len())));
+                order.push(open.swap_remove(numbers.place(open.len())));
             }
             order.sort_by_key(|&p| Some(self.at[p].0) == last);
             let mut moved = false;

@@ -1,9 +1,10 @@
 use super::goal::Goal;
 use super::model::{Order, execute};
-use super::mutate::{Numbers, mutate};
+use super::mutate::mutate;
 use super::*;
 use crate::plan::select::select;
 use crate::plan::{Operand, Plan, Shape};
+use crate::seed::Seed;
 use crate::types::{Algorithm, CollKind, Datatype, ReduceOp};
 
 const COLLECTIVES: [CollKind; 6] = [
@@ -395,20 +396,20 @@ fn verify_agrees_with_execution_on_mutated_plans() {
         if accepted + rejected == 10_000 {
             break;
         }
-        let mut numbers = Numbers(seed);
-        let n = 2 + numbers.below(4);
-        let hosts = if numbers.below(3) == 0 { vec![1; n] } else { (0..n as u64).collect() };
-        let hosts = if numbers.below(2) == 0 { vec![1; n] } else { hosts };
+        let mut numbers = Seed(seed);
+        let n = 2 + numbers.place(4);
+        let hosts = if numbers.place(3) == 0 { vec![1; n] } else { (0..n as u64).collect() };
+        let hosts = if numbers.place(2) == 0 { vec![1; n] } else { hosts };
         let topology = Topology::new(&hosts, 2);
         let kind = numbers.one_of(&COLLECTIVES);
         let count = numbers.one_of(&[0, 1, 5, 17, 40]);
-        let mut request = request(kind, Datatype::I64, numbers.below(n) as u32, count);
+        let mut request = request(kind, Datatype::I64, numbers.place(n) as u32, count);
         request.dtype = Datatype::I64;
         let algorithm = numbers.one_of(&ALGORITHMS);
         let (channels, chunk) = numbers.one_of(&[(1, 64), (2, 64), (1, 128)]);
         let Some(shape) = shaped(&topology, &request, algorithm, channels, chunk) else { continue };
         let mut programs = generate(&topology, &request, shape);
-        let mutation = mutate(&mut programs, numbers.next());
+        let mutation = mutate(&mut programs, numbers.bits());
         let goal = Goal { topology: &topology, request: &request, sender: None };
         let context = format!("seed {seed}: {mutation:?} of {request:?} {shape:?} {n} ranks");
         let run = |in_place, order| execute(&goal, &programs, Slots::default(), in_place, order);
