@@ -315,7 +315,7 @@ fn a_rank_that_leaves_gives_up_or_is_late_is_named_by_all_others() {
             bootstrap.set_deadline(after_ms(800));
             match (rank, how) {
                 (3, "drops") => drop(bootstrap),
-                (3, "aborts") => bootstrap.abort("no memory"),
+                (3, "aborts") => bootstrap.give_up(&Error::new(ErrorKind::Aborted, "no memory")),
                 (3, _) => clock::sleep(Duration::from_millis(2500)),
                 _ => {
                     let error = bootstrap.all_gather(b"x").unwrap_err();

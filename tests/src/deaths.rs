@@ -69,6 +69,14 @@ impl Death {
     /// # Errors
     /// Why it could not be.
     pub fn carry_out(&self) -> Result<Shown, String> {
+        let (orders, mut seed) = self.orders();
+        let mut job = Setting::new(self.nranks, self.transport, orders).start();
+        job.works()?;
+        clock::sleep(Duration::from_micros(seed.below(30_000)));
+        self.kill_and_look(&mut job)
+    }
+
+    fn orders(&self) -> (Orders, Seed) {
         let mut seed = Seed(self.seed);
         let kinds = [
             CollKind::AllReduce,
@@ -86,10 +94,45 @@ impl Death {
             retry: true,
             ..Orders::default()
         };
-        let mut job = Setting::new(self.nranks, self.transport, orders).start();
-        job.works()?;
-        clock::sleep(Duration::from_micros(seed.below(30_000)));
-        self.kill_and_look(&mut job)
+        (orders, seed)
+    }
+
+    /// Kills while the communicator is being made, or soon after. Who dies before it checked in is missed at the deadline, by name;
+    /// who dies later is named at once.
+    ///
+    /// # Errors
+    /// A survivor does not speak.
+    pub fn carry_out_early(&self) -> Result<Shown, String> {
+        const DEADLINE: Duration = Duration::from_secs(2);
+        let (orders, mut seed) = self.orders();
+        let mut setting = Setting::new(self.nranks, self.transport, Orders { fork: false, ..orders });
+        setting.variables.push(("CCL_INIT_TIMEOUT".into(), DEADLINE.as_secs().to_string()));
+        let job = setting.start();
+        clock::sleep(Duration::from_micros(seed.below(60_000)));
+        let killed = clock::now();
+        job.workers[self.victim as usize].signal(Signal::KILL);
+        let mut shown = Shown::default();
+        for (rank, worker) in job.others(self.victim) {
+            let is_error = |line: &Line| matches!(line, Line::Error { .. }).then(|| line.clone());
+            let error = worker.hear("its error", 1, is_error)?.remove(0);
+            let Line::Error { at_ns, kind, text, .. } = &error else { continue };
+            let took = clock::Ns(*at_ns).since(killed);
+            let limit = if kind == "Timeout" { DEADLINE + ACROSS } else { ACROSS };
+            // Rank 0 holds the root of the bootstrap.
+            let is_named = text.contains(&format!("rank {}", self.victim))
+                || self.victim == 0 && text.contains("the bootstrap root");
+            if took > limit || !is_named {
+                shown.wrong.push(format!("rank {rank} says after {took:?}: {text}"));
+            }
+            shown.latencies.push(took);
+            let left = |line: &Line| match line {
+                Line::Left { left_over } => Some(left_over.clone()),
+                _ => None,
+            };
+            let left_over = worker.hear("what is left", 1, left)?.remove(0);
+            shown.wrong.extend(left_over.iter().map(|what| format!("rank {rank} has left {what}")));
+        }
+        Ok(shown)
     }
 
     /// Kills in a job that works, and looks at what follows.

@@ -93,6 +93,7 @@ impl Drawn {
             Fault::Datatype => How::Datatype,
             Fault::Aborts => How::Abort,
             Fault::Drops => How::Drop,
+            Fault::Finishes => How::Finish,
         };
         let calls = match fault {
             Fault::Nothing => 20,

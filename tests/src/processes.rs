@@ -112,7 +112,7 @@ pub fn carry_out(drawn: &Drawn) -> Result<Outcome, String> {
             job.workers[drawn.victim as usize].signal(Signal::KILL);
             errors(drawn, &job, true)
         }
-        Fault::Drops => errors(drawn, &job, true),
+        Fault::Drops | Fault::Finishes => errors(drawn, &job, true),
         Fault::Count | Fault::Kind | Fault::Operator | Fault::Datatype | Fault::Aborts => {
             errors(drawn, &job, false)
         }
@@ -226,7 +226,19 @@ fn errors(drawn: &Drawn, job: &Job, but_victim: bool) -> Result<Outcome, String>
     }
     let judged: Vec<Outcome> = heard.iter().map(|line| drawn.judge_error(expect, line)).collect();
     let classes: Vec<Class> = judged.iter().map(|(class, _)| *class).collect();
-    Ok((worst(drawn, &classes), judged.into_iter().flat_map(|(_, wrong)| wrong).collect()))
+    let mut wrong: Vec<String> = judged.into_iter().flat_map(|(_, wrong)| wrong).collect();
+    if expect.kind == "Mismatch" {
+        wrong.extend(heard.iter().filter_map(|line| one_side_only(drawn, line)));
+    }
+    Ok((worst(drawn, &classes), wrong))
+}
+
+/// A mismatch shows what the victim called and what another called.
+fn one_side_only(drawn: &Drawn, line: &Line) -> Option<String> {
+    let Line::Error { text, .. } = line else { return None };
+    let called = |rank: u32| text.contains(&format!("rank {rank} called "));
+    let both = called(drawn.victim) && (0..drawn.nranks).any(|rank| rank != drawn.victim && called(rank));
+    (!both).then(|| format!("only one side is shown: {text}"))
 }
 
 /// Waits until all end well and leave nothing.

@@ -39,6 +39,8 @@ pub enum Fault {
     Aborts,
     /// The victim drops its communicator.
     Drops,
+    /// The victim finishes while the others go on.
+    Finishes,
     /// The lane from the victim to the next rank goes silent.
     LinkCut,
     /// The lane from the victim to the next rank ends.

@@ -46,7 +46,7 @@ pub struct RingStream {
     pub early: Vec<u8>,
 }
 
-/// Both streams of the ring, authenticated. `None` where a rank is alone.
+/// Both streams of the ring, authenticated. `None` where a rank is alone, or its neighbour went away.
 #[derive(Debug)]
 pub struct RingStreams {
     /// To the next rank.
@@ -198,6 +198,16 @@ impl Bootstrap {
         self.all_gather(&[]).map(drop)
     }
 
+    /// Serves this rank's part of the ring without waiting: what its makers do between two calls whenever they wait for something else.
+    ///
+    /// # Errors
+    /// Who went away, or gave up.
+    pub fn serve(&mut self) -> Result<()> {
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        ring.net.turn(&mut ring.member);
+        ring.checked()
+    }
+
     /// Sends a message to one rank; returns when the kernel has it. `tag` is below 2^62.
     ///
     /// # Errors
@@ -253,7 +263,8 @@ impl Bootstrap {
         Ok(own.to_vec())
     }
 
-    /// Ends the bootstrap on all ranks and keeps the streams of the ring. The listener and all other connections are closed.
+    /// Ends the bootstrap on all ranks and keeps the streams of the ring. The listener and all other connections are closed. The stream
+    /// of a neighbour that went away meanwhile is missing: whoever carries news on the ring has this to tell first.
     ///
     /// # Errors
     /// If a neighbour does not come to the end.
@@ -268,21 +279,17 @@ impl Bootstrap {
             let fd = ring.net.take(stream)?;
             Some(RingStream { fd, peer, early })
         });
-        match (kept.next().flatten(), kept.next().flatten()) {
-            (Some(next), Some(prev)) => Ok(RingStreams { next: Some(next), prev: Some(prev) }),
-            _ => Err(Error::new(ErrorKind::Peer, "a neighbour closed at the end of the bootstrap")),
-        }
+        Ok(RingStreams { next: kept.next().flatten(), prev: kept.next().flatten() })
     }
 
-    /// Gives up, and tells the other ranks why.
-    pub fn abort(mut self, why: &str) {
-        let text = format!("rank {} gave up its bootstrap: {why}", self.rank);
-        self.fail(&text);
+    /// Gives up, and tells the other ranks why. The rank that `why` is about is to blame; this one, if it is about nobody.
+    pub fn give_up(mut self, why: &Error) {
+        let text = format!("rank {} gave up its bootstrap: {}", self.rank, why.what);
+        self.fail(Fault::new(why.kind, &[why.at.peer.unwrap_or(self.rank)], text));
     }
 
-    fn fail(&mut self, text: &str) {
+    fn fail(&mut self, fault: Fault) {
         let Some(mut ring) = self.ring.take() else { return };
-        let fault = Fault::new(ErrorKind::Aborted, &[self.rank], text);
         ring.call(|member, io| member.fail(fault, io));
         ring.net.finish(&mut ring.member, TELL_WITHIN);
     }
@@ -326,7 +333,8 @@ impl Bootstrap {
 impl Drop for Bootstrap {
     fn drop(&mut self) {
         if !crate::sys::fds::forked() {
-            self.fail(&format!("rank {} left before the bootstrap was over", self.rank));
+            let text = format!("rank {} left before the bootstrap was over", self.rank);
+            self.fail(Fault::new(ErrorKind::Aborted, &[self.rank], text));
         }
     }
 }
@@ -334,6 +342,13 @@ impl Drop for Bootstrap {
 impl Ring {
     fn call<T>(&mut self, call: impl FnOnce(&mut Member, &mut Io<'_>) -> T) -> T {
         self.net.with(&mut self.member, call)
+    }
+
+    /// The failure, once there is one and the others were told.
+    fn checked(&mut self) -> Result<()> {
+        let Some(fault) = self.member.fault().cloned() else { return Ok(()) };
+        self.net.finish(&mut self.member, TELL_WITHIN);
+        Err(fault.into_error(self.rank))
     }
 
     /// Turns until `done` has an answer and all that was to be sent is with the kernel.
@@ -355,10 +370,7 @@ impl Ring {
             {
                 return Ok(answer);
             }
-            if let Some(fault) = self.member.fault().cloned() {
-                self.net.finish(&mut self.member, TELL_WITHIN);
-                return Err(fault.into_error(self.rank));
-            }
+            self.checked()?;
             let wake = self.net.wake(&self.member);
             let look = clock::now().after(LOOK_EVERY);
             self.net.wait(wake.map_or(look, |wake| wake.min(look)));

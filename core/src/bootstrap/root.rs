@@ -5,7 +5,7 @@
 //! missing. Whoever waits hears once a second for whom. Strangers, ranks that came twice and ranks of another world size
 //! are told what is wrong with them, remembered for the text of an error, and otherwise survived.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub(crate) struct Root {
     tell_at: Option<Ns>,
     /// Somebody gave up: who answers until then is not to blame.
     verdict_at: Option<Ns>,
+    /// Who has heard that it failed, and why.
+    told: BTreeSet<Rank>,
     outcome: Option<Outcome>,
 }
 
@@ -89,12 +91,18 @@ impl Root {
             remarks: Vec::new(),
             tell_at: None,
             verdict_at: None,
+            told: BTreeSet::new(),
             outcome: None,
         }
     }
 
     pub(crate) const fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
+    }
+
+    /// Whether it failed and some rank has not heard so yet: it may be about to come.
+    pub(crate) fn has_more_to_tell(&self) -> bool {
+        matches!(self.outcome, Some(Outcome::Failed(_))) && self.told.len() < self.nranks as usize
     }
 
     /// Whether ranks have come and others are awaited.
@@ -289,6 +297,7 @@ impl Root {
             io.close(member.stream);
             self.visitors.remove(&member.stream);
         }
+        self.told.extend(self.members.keys());
         self.outcome = Some(Outcome::Failed(fault));
         (self.tell_at, self.verdict_at) = (None, None);
     }
@@ -306,6 +315,9 @@ impl Root {
         if self.members.get(&visitor.rank).is_some_and(|member| member.stream == stream) {
             // It had checked in: the job cannot do without it.
             return self.fail(fault, io);
+        }
+        if self.outcome.is_some() {
+            self.told.insert(visitor.rank);
         }
         self.visitors.remove(&stream);
         io.send(stream, FromRoot::Failed(fault).encode());

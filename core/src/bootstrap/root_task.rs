@@ -24,6 +24,8 @@ const SAY_AFTER: Duration = Duration::from_secs(5);
 const SAY_EVERY: Duration = Duration::from_secs(30);
 /// How long whoever drops the handle waits for the root to have told everybody.
 const LEAVE_WITHIN: Duration = Duration::from_millis(300);
+/// How much of that a root that failed waits for ranks that are only just coming.
+const LATE_WITHIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -50,6 +52,8 @@ struct RootTask {
     shared: Arc<Shared>,
     settings: Settings,
     say_at: Option<Ns>,
+    /// Since when nobody holds it any more.
+    left: Option<Ns>,
 }
 
 /// Makes an id, and the root behind it, at the address that `settings` choose.
@@ -96,6 +100,7 @@ fn start(listener: Socket, root: Root, settings: &Settings) -> Result<RootHandle
         shared: Arc::clone(&shared),
         settings: settings.clone(),
         say_at: None,
+        left: None,
     };
     let handle = Service::get()?.add(task)?;
     Ok(RootHandle { handle: Some(handle), shared, address, published: None })
@@ -172,17 +177,22 @@ impl Task for RootTask {
 
     fn turn(&mut self, now: Ns) -> Turn {
         self.net.turn(&mut self.root);
-        if self.shared.leaving.load(Ordering::Acquire) {
+        let leaving = self.shared.leaving.load(Ordering::Acquire);
+        let late_until = leaving
+            .then(|| self.left.get_or_insert(now).after(LATE_WITHIN))
+            .filter(|_| self.root.has_more_to_tell());
+        if leaving && late_until.is_none_or(|until| until <= now) {
             self.net.with(&mut self.root, Root::abandon);
         }
         self.speak(now);
         let standing = self.root.standing();
         *self.shared.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
-        let leaving = self.shared.leaving.load(Ordering::Acquire);
         let over = match self.root.outcome() {
             Some(Outcome::Complete) => self.net.is_empty(),
-            // Who comes late still hears why, as long as somebody holds the root.
-            Some(Outcome::Failed(_)) => leaving && self.net.is_empty(),
+            // Who comes late still hears why, as long as somebody holds the root and a little longer.
+            Some(Outcome::Failed(_)) => {
+                leaving && self.net.is_empty() && late_until.is_none_or(|until| until <= now)
+            }
             None => false,
         };
         if over {
@@ -190,7 +200,7 @@ impl Task for RootTask {
             return Turn::Done;
         }
         let say_at = self.say_at.filter(|_| notice::wanted(&self.settings, Level::Warn));
-        Turn::Again([self.net.wake(&self.root), say_at].into_iter().flatten().min())
+        Turn::Again([self.net.wake(&self.root), say_at, late_until].into_iter().flatten().min())
     }
 }
 

@@ -21,7 +21,7 @@ use crate::comm::links::{Links, Peer, Reach};
 use crate::config::{Key, Settings};
 use crate::control::attendance::Attendance;
 use crate::control::courier::{Courier, Owner, Watched};
-use crate::control::news::{News, Trouble, Verdict};
+use crate::control::news::{News, Side, Trouble, Verdict};
 use crate::control::server::Abortable;
 use crate::control::service::Service;
 use crate::engine::Engine;
@@ -131,10 +131,15 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     let mut events = row.ring();
     row.phase_began(Phase::Connect, clock::raw());
     let began = clock::now();
-    let (peers, watched) = meet(
-        &Meeting { settings: &settings, identity, job, door: &door, cards: &cards, processes: &processes },
-        deadline,
-    )?;
+    let meeting =
+        Meeting { settings: &settings, identity, job, door: &door, cards: &cards, processes: &processes };
+    let (peers, watched) = match meet(&meeting, deadline, &mut || bootstrap.serve()) {
+        Ok(met) => met,
+        Err(error) => {
+            bootstrap.give_up(&error);
+            return Err(error);
+        }
+    };
     ended(&row, &mut events, Phase::Connect, clock::now().since(began));
     row.phase_began(Phase::Barrier, clock::raw());
     let began = clock::now();
@@ -176,7 +181,12 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     };
     let bootstrap_next = Rank((rank.0 + 1) % nranks);
     let bootstrap_previous = Rank((rank.0 + nranks - 1) % nranks);
-    let news = News::new(rank, bootstrap_next, bootstrap_previous, nranks);
+    let mut news = News::new(rank, bootstrap_next, bootstrap_previous, nranks);
+    for (stream, side) in [(&next, Side::Next), (&prev, Side::Previous)] {
+        if stream.is_none() {
+            news.ended(side, clock::now());
+        }
+    }
     let courier = Courier::start(&Service::get()?, news, [next, prev], watched, Box::new(owner))?;
     let inner = Arc::new(Inner {
         id: comm,
@@ -294,7 +304,11 @@ struct Meeting<'a> {
 }
 
 /// Decides how each peer is reached, and meets those of this host.
-fn meet(meeting: &Meeting<'_>, deadline: Ns) -> Result<(Vec<Peer>, Vec<Watched>)> {
+fn meet(
+    meeting: &Meeting<'_>,
+    deadline: Ns,
+    still: &mut dyn FnMut() -> Result<()>,
+) -> Result<(Vec<Peer>, Vec<Watched>)> {
     let Meeting { settings, identity, job, door, cards, processes } = meeting;
     let rank = identity.rank;
     let own = &processes[rank.index()];
@@ -329,15 +343,10 @@ fn meet(meeting: &Meeting<'_>, deadline: Ns) -> Result<(Vec<Peer>, Vec<Watched>)
         });
     }
     let mut watched = Vec::with_capacity(others.len());
-    for (met, peer) in door.connect(&others, deadline).into_iter().zip(&others) {
-        match met {
-            Ok(met) => {
-                reaches[peer.rank.index()] = Some(Reach::Memory(Arc::clone(&met.memory)));
-                let has_lock = processes[peer.rank.index()].process != own.process;
-                watched.push(Watched { rank: peer.rank, peer: met, has_lock });
-            }
-            Err(error) => return Err(error.with_peer(peer.rank)),
-        }
+    for (met, peer) in door.connect(&others, deadline, still)?.into_iter().zip(&others) {
+        reaches[peer.rank.index()] = Some(Reach::Memory(Arc::clone(&met.memory)));
+        let has_lock = processes[peer.rank.index()].process != own.process;
+        watched.push(Watched { rank: peer.rank, peer: met, has_lock });
     }
     let known = cards.iter().zip(*processes);
     let peers = reaches.into_iter().zip(known).map(|(reach, (card, process))| Peer {

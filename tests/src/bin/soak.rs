@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use ccl_tests::deaths::rounds;
+use ccl_tests::deaths::{Death, Shown, rounds};
 use ccl_tests::drawn::Drawn;
 use ccl_tests::matrix::Matrix;
 use ccl_tests::scenario::{Place, of};
@@ -14,6 +14,9 @@ use ccl_tests::{processes, simulated};
 const SEEDS: u64 = 20;
 /// Rounds per transport for as many seeds.
 const ROUNDS: u64 = 50;
+
+/// How a death is carried out.
+type Carry = fn(&Death) -> Result<Shown, String>;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -49,21 +52,24 @@ fn main() -> ExitCode {
         }
         println!("{name}:\n{matrix}");
     }
-    let mut latencies = Vec::new();
     let deaths = rounds(first, if seeds == SEEDS { ROUNDS } else { seeds });
-    for death in deaths.iter().filter(|_| "deaths".contains(&words)) {
-        println!("deaths: {death}");
-        match death.carry_out() {
-            Ok(shown) => {
-                latencies.extend(shown.latencies);
-                shown.wrong.iter().for_each(|what| complain(format!("{death}: {what}")));
+    for (name, carry_out) in [("deaths", Death::carry_out as Carry), ("early deaths", Death::carry_out_early)]
+    {
+        let mut latencies = Vec::new();
+        for death in deaths.iter().filter(|_| name.contains(&words)) {
+            println!("{name}: {death}");
+            match carry_out(death) {
+                Ok(shown) => {
+                    latencies.extend(shown.latencies);
+                    shown.wrong.iter().for_each(|what| complain(format!("{name}: {death}: {what}")));
+                }
+                Err(why) => complain(format!("{name}: {death}: {why}")),
             }
-            Err(why) => complain(format!("{death}: {why}")),
         }
+        latencies.sort_unstable();
+        let half = latencies.get(latencies.len() / 2);
+        println!("{name}: {} errors: median {half:?}, worst {:?}", latencies.len(), latencies.last());
     }
-    latencies.sort_unstable();
-    let half = latencies.get(latencies.len() / 2);
-    println!("{} errors after deaths: median {half:?}, worst {:?}", latencies.len(), latencies.last());
     println!("{bad} wrong");
     if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

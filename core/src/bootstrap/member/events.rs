@@ -109,7 +109,13 @@ impl Machine for Member {
             return;
         }
         for (side, rank) in [(Side::Prev, self.prev_rank()), (Side::Next, self.next_rank())] {
-            if self.side(side).is_some_and(|one| one.stream == stream) {
+            let handing_over = self.pending == Pending::Handover;
+            if let Some(neighbour) = self.side(side).filter(|one| one.stream == stream) {
+                if handing_over {
+                    // The bootstrap has no way left to tell the others. Who keeps the streams has.
+                    neighbour.handed_over = true;
+                    return;
+                }
                 let text = format!("rank {rank} closed its connection of the bootstrap ring: {why}");
                 return self.suspect(rank, text, io);
             }

@@ -29,6 +29,8 @@ use crate::types::{CommId, JobId, Rank};
 const SWAP: &[u8; 8] = b"cclSWAP\x01";
 /// How long a connection may take to prove itself and swap.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a wait looks whether it is in vain.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Connections that have not proven themselves yet. More of them wait in the kernel's queue.
 const MAX_PENDING: usize = 256;
 /// How long a listener rests when the process has no descriptors left.
@@ -143,23 +145,26 @@ impl Listener {
     }
 
     /// Meets all of `peers`, which do the same with this rank: connects to the higher ones, waits for the lower ones. The
-    /// results stand in the order of `peers`. All peers must be listening already.
-    #[must_use]
-    pub fn connect(&self, peers: &[LocalPeer], deadline: Ns) -> Vec<Result<PeerMemory>> {
+    /// results stand in the order of `peers`. All peers must be listening already. One that dies before it comes is nobody's
+    /// to see here: `still` is asked while waiting, and its error ends the wait.
+    ///
+    /// # Errors
+    /// The first peer that could not be met.
+    pub fn connect(
+        &self,
+        peers: &[LocalPeer],
+        deadline: Ns,
+        still: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Vec<PeerMemory>> {
         let me = self.terms.memory.identity().rank;
-        let mut results: Vec<Option<Result<PeerMemory>>> = Vec::new();
+        let mut met: Vec<Option<PeerMemory>> = Vec::new();
         for peer in peers {
-            results.push((peer.rank > me).then(|| self.reach(peer, deadline)));
+            let is_higher = peer.rank > me;
+            let reached = is_higher.then(|| self.reach(peer, deadline)).transpose();
+            met.push(reached.map_err(|e| e.with_peer(peer.rank))?);
         }
-        let expected = |result: Option<Result<PeerMemory>>, peer: &LocalPeer| match result {
-            Some(result) => result,
-            None => self.inbox.take(peer.rank, deadline),
-        };
-        results
-            .into_iter()
-            .zip(peers)
-            .map(|(result, peer)| expected(result, peer).map_err(|e| e.with_peer(peer.rank)))
-            .collect()
+        let met = met.into_iter().zip(peers);
+        met.map(|(met, peer)| met.map_or_else(|| self.inbox.take(peer.rank, deadline, still), Ok)).collect()
     }
 
     fn reach(&self, peer: &LocalPeer, deadline: Ns) -> Result<PeerMemory> {
@@ -327,9 +332,10 @@ impl Inbox {
         }
     }
 
-    fn take(&self, rank: Rank, deadline: Ns) -> Result<PeerMemory> {
-        let mut arrived = self.lock();
+    fn take(&self, rank: Rank, deadline: Ns, still: &mut dyn FnMut() -> Result<()>) -> Result<PeerMemory> {
         loop {
+            still()?;
+            let mut arrived = self.lock();
             let found = arrived.peers.iter().position(|peer| peer.memory.identity().rank == rank);
             if let Some(at) = found {
                 return Ok(arrived.peers.swap_remove(at));
@@ -340,10 +346,10 @@ impl Inbox {
                 if !arrived.refused.is_empty() {
                     what = format!("{what} (turned away: {})", arrived.refused.join("; "));
                 }
-                return Err(Error::new(ErrorKind::Timeout, what));
+                return Err(Error::new(ErrorKind::Timeout, what).with_peer(rank));
             }
-            let waited = self.bell.wait_timeout(arrived, left);
-            arrived = waited.map_or_else(|e| e.into_inner().0, |(arrived, _)| arrived);
+            // Whether it came or not is seen above.
+            drop(self.bell.wait_timeout(arrived, left.min(LOOK_EVERY)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Processes that find each other. A peer is this very test binary, run again with [`peer_process`] as its only test.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use super::*;
 use crate::bootstrap::auth::Key;
 use crate::clock::{self, Ns};
 use crate::config::environment;
+use crate::error::{Error, ErrorKind};
 use crate::transport::shm::connect::{Listener, LocalPeer, PeerMemory, Terms};
 use crate::types::{ChannelId, JobId, TransportKind};
 
@@ -55,9 +56,9 @@ fn peer_process() {
     println!("\n@ {}", listener.path().unwrap().display());
     let brief = clock::now().after(Duration::from_secs(2));
     let deadline = if terms.key == Key([1; 32]) { soon() } else { brief };
-    let met = listener.connect(&[LocalPeer { rank: Rank(0), path: None }], deadline);
+    let met = listener.connect(&[LocalPeer { rank: Rank(0), path: None }], deadline, &mut || Ok(()));
     drop(listener);
-    match met.into_iter().next().unwrap() {
+    match met.map(|mut met| met.remove(0)) {
         Err(e) => println!("\n@ failed: {e}"),
         Ok(peer) => {
             let (mut to, mut from) = lanes(&terms.memory, &peer);
@@ -128,7 +129,7 @@ fn meet(job: JobId, folder: &Path, namespace: bool, end: fn(Peer, &PeerMemory)) 
     let listener = Listener::open(terms.clone(), None).unwrap();
     assert_eq!(listener.path(), None);
     let peers = [LocalPeer { rank: Rank(2), path: Some(path.into()) }];
-    let met = listener.connect(&peers, soon()).remove(0).unwrap();
+    let met = listener.connect(&peers, soon(), &mut || Ok(())).unwrap().remove(0);
     drop(listener);
     let (mut to, mut from) = lanes(&terms.memory, &met);
     assert!(try_send(&mut to, 7, 1000));
@@ -185,7 +186,7 @@ fn whoever_does_not_know_the_secret_gets_no_memory() {
     let path = other.says();
     let listener = Listener::open(terms(job, 0, 1), None).unwrap();
     let peers = [LocalPeer { rank: Rank(2), path: Some(path.into()) }];
-    let error = listener.connect(&peers, soon()).remove(0).unwrap_err().to_string();
+    let error = listener.connect(&peers, soon(), &mut || Ok(())).unwrap_err().to_string();
     assert!(error.contains("peer rank 2") && error.contains("secret"), "{error}");
     let said = other.says();
     assert!(said.contains("peer rank 0") && said.contains("turned away"), "{said}");
@@ -206,12 +207,17 @@ fn strangers_and_absent_peers_cost_a_deadline_and_leave_nothing() {
     let stale = folder.path().join("stale.link");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     let begin = clock::now();
-    let peers =
-        [LocalPeer { rank: Rank(2), path: Some(stale.clone()) }, LocalPeer { rank: Rank(0), path: None }];
-    let results = listener.connect(&peers, begin.after(Duration::from_millis(300)));
-    let errors: Vec<_> = results.into_iter().map(|r| r.unwrap_err().to_string()).collect();
-    assert!(errors[0].contains("peer rank 2: no way to its memory"), "{}", errors[0]);
-    assert!(errors[1].contains("peer rank 0") && errors[1].contains("in time"), "{}", errors[1]);
+    let error = |rank, path: Option<&Path>, still: &mut dyn FnMut() -> crate::Result<()>| {
+        let peer = LocalPeer { rank: Rank(rank), path: path.map(PathBuf::from) };
+        let deadline = clock::now().after(Duration::from_millis(300));
+        listener.connect(&[peer], deadline, still).unwrap_err().to_string()
+    };
+    let dead = error(2, Some(&stale), &mut || Ok(()));
+    assert!(dead.contains("peer rank 2: no way to its memory"), "{dead}");
+    let late = error(0, None, &mut || Ok(()));
+    assert!(late.contains("peer rank 0") && late.contains("in time"), "{late}");
+    let told = error(0, None, &mut || Err(Error::new(ErrorKind::Peer, "rank 0 is gone")));
+    assert!(told.contains("rank 0 is gone"), "{told}");
     assert!(clock::now().since(begin) < Duration::from_secs(3));
     drop(listener);
     assert!(!path.exists() && !stale.exists());
