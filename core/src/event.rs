@@ -4,6 +4,7 @@
 //! (bootstrap, connections, errors), 2 every step, 3 network work requests. `publish` is generic over a [`Subscriber`] whose
 //! wants are a constant, so that `()` compiles to nothing; the product publishes to the recorder, tests to a [`Script`].
 
+use crate::clock::Raw;
 use crate::types::{
     Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind, WaitReason,
 };
@@ -163,8 +164,14 @@ impl Event {
 pub trait Subscriber {
     /// Whether it wants any: if not, publishing compiles to nothing.
     const WANTS: bool = true;
-    /// Takes one.
+    /// Takes one that happens now.
     fn take(&mut self, event: Event);
+    /// Takes one that happened at `at`: reading the clock costs more than keeping an event.
+    #[inline]
+    fn take_at(&mut self, at: Raw, event: Event) {
+        let _ = at;
+        self.take(event);
+    }
 }
 
 impl Subscriber for () {
@@ -206,7 +213,15 @@ impl Subscriber for Digest {
     }
 }
 
-/// Publishes one event. `make` runs only if somebody wants it.
+/// Publishes one event that happened at a moment that is known. `make` runs only if somebody wants it.
+#[inline]
+pub fn publish_at<S: Subscriber>(to: &mut S, at: Raw, make: impl FnOnce() -> Event) {
+    if S::WANTS {
+        to.take_at(at, make());
+    }
+}
+
+/// Publishes one event that happens now. `make` runs only if somebody wants it.
 #[inline]
 pub fn publish<S: Subscriber>(to: &mut S, make: impl FnOnce() -> Event) {
     if S::WANTS {

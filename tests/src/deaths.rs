@@ -177,6 +177,10 @@ impl Death {
             }
         }
         job.kill();
+        if self.with.is_some() {
+            // The second to die may have outlived the survivors' last look: its socket is for the next who comes.
+            ccl::control::server::sweep(&job.recorders());
+        }
         let files = job.files();
         let recorders = files.iter().filter(|name| name.ends_with(".rec")).count();
         if recorders != self.nranks as usize || files.len() != recorders {

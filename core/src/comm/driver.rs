@@ -281,6 +281,7 @@ impl Inner {
             driver.engine.interests(&mut interests);
         }
         let Driver { engine, waiter, .. } = driver;
+        waiter.glance(|| engine.may_advance());
         let flag = &self.shared.flag;
         let mut advanced = false;
         let waited = waiter.idle(&interests, &mut || {

@@ -160,6 +160,21 @@ impl Lanes {
         Ok(moved)
     }
 
+    /// Whether any of these waits may be over.
+    #[inline]
+    pub(super) fn may_advance(&mut self, waits: &[Wait]) -> bool {
+        let is_memory = self.pumped_outs.is_empty() && self.pumped_ins.is_empty();
+        !is_memory
+            || waits.iter().any(|wait| {
+                match (wait.direction, self.receiver(wait.channel, wait.peer, wait.wide)) {
+                    (Direction::Recv, Some(index)) => {
+                        !matches!(self.ins[index as usize].link.peek(), Ok(None))
+                    }
+                    (Direction::Recv, None) | (Direction::Send, _) => true,
+                }
+            })
+    }
+
     /// Wakes whoever sleeps for what this turn stored: one fence for all of it.
     #[inline]
     pub(super) fn ring(&mut self) {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::clock::Raw;
 use crate::collective::Descriptor;
 use crate::error::ErrorKind;
-use crate::event::{Event, Subscriber, publish};
+use crate::event::{Event, Subscriber, publish, publish_at};
 use crate::plan::{Plan, Readers, Topology};
 use crate::recorder::CommRow;
 use crate::transport::{LinkFault, RecvLink, SendLink};
@@ -95,8 +95,10 @@ pub struct Engine<S: Subscriber> {
     lanes: Lanes,
     /// In the order of submission; the first is under way.
     collectives: VecDeque<Op>,
-    /// The programs of the collective under way; none before its first turn.
+    /// Programs, one per channel: the first of them are those of the collective under way.
     programs: Vec<Program>,
+    /// Whether the programs of the first collective were begun.
+    begun: bool,
     /// Sends and receives in the order of submission, each with its one program.
     pairs: Vec<(Op, Program)>,
     waits: Vec<Wait>,
@@ -121,6 +123,7 @@ impl<S: Subscriber> Engine<S> {
             collectives: VecDeque::new(),
             pairs: Vec::new(),
             programs: Vec::new(),
+            begun: false,
             waits: Vec::new(),
             noted: Vec::new(),
             noted_at: Raw(0),
@@ -175,7 +178,7 @@ impl<S: Subscriber> Engine<S> {
         op.called(OpId(self.next_id), now);
         let descriptor = *op.descriptor();
         let algorithm = op.algorithm();
-        publish(&mut self.events, || Event::OpPlanned {
+        publish_at(&mut self.events, now, || Event::OpPlanned {
             kind: op.kind(),
             seq: descriptor.seq,
             algorithm,
@@ -183,7 +186,8 @@ impl<S: Subscriber> Engine<S> {
         });
         if op.kind().is_p2p() {
             self.row.p2p_called(op.descriptor(), op.peer(), now);
-            let program = Program::new(&op, &self.topology, 0);
+            let mut program = Program::default();
+            program.begin(&op, &self.topology, 0);
             self.pairs.push((op, program));
         } else {
             self.row.called(&descriptor, now);
@@ -235,20 +239,24 @@ impl<S: Subscriber> Engine<S> {
         })?;
         let who = (self.me, &*self.topology);
         while let Some(op) = self.collectives.front() {
-            if self.programs.is_empty() {
-                self.programs.extend((0..op.plan().channels()).map(|n| Program::new(op, &self.topology, n)));
+            let channels = usize::from(op.plan().channels());
+            if !std::mem::replace(&mut self.begun, true) {
+                self.programs.resize_with(channels.max(self.programs.len()), Program::default);
+                for (number, program) in self.programs[..channels].iter_mut().enumerate() {
+                    program.begin(op, &self.topology, number as u16);
+                }
             }
-            advanced |=
-                step::run(op, &mut self.programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
-            let has_run = self.programs.iter().all(Program::has_run);
+            let programs = &mut self.programs[..channels];
+            advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
+            let has_run = programs.iter().all(Program::has_run);
             if !(has_run && self.lanes.is_flushed(&mut self.waits)) {
                 break;
             }
             let now = clock();
             self.row.completed(op.descriptor(), now);
-            publish(&mut self.events, || op.completed(now));
+            publish_at(&mut self.events, now, || op.completed(now));
             self.collectives.pop_front();
-            self.programs.clear();
+            self.begun = false;
             if let Some(next) = self.collectives.front() {
                 self.row.started(next.descriptor(), now);
             }
@@ -270,7 +278,7 @@ impl<S: Subscriber> Engine<S> {
                 let (op, _) = self.pairs.remove(at);
                 let now = clock();
                 self.row.p2p_completed(op.descriptor(), now);
-                publish(&mut self.events, || op.completed(now));
+                publish_at(&mut self.events, now, || op.completed(now));
                 advanced = true;
             } else {
                 at += 1;
@@ -285,6 +293,13 @@ impl<S: Subscriber> Engine<S> {
         &self.waits
     }
 
+    /// Whether a turn may find that something moved since the last one: cheap enough to be asked again and again. What is
+    /// not in memory it takes a turn to see.
+    #[inline]
+    pub fn may_advance(&mut self) -> bool {
+        self.lanes.may_advance(&self.waits)
+    }
+
     /// Writes what is waited for into the cells. The driver calls this when it has spun long enough; the next turn that
     /// advances takes it back.
     pub fn note_waits(&mut self, now: Raw) {
@@ -293,7 +308,7 @@ impl<S: Subscriber> Engine<S> {
             self.noted_at = now;
             for wait in &self.waits {
                 self.lanes.note(wait, now);
-                publish(&mut self.events, || Event::WaitBegan {
+                publish_at(&mut self.events, now, || Event::WaitBegan {
                     channel: wait.channel,
                     peer: wait.peer,
                     reason: wait.reason,
@@ -307,7 +322,7 @@ impl<S: Subscriber> Engine<S> {
         self.lanes.moves();
         let duration_ticks = now.0.saturating_sub(self.noted_at.0);
         for wait in self.noted.drain(..) {
-            publish(&mut self.events, || Event::WaitEnded { channel: wait.channel, duration_ticks });
+            publish_at(&mut self.events, now, || Event::WaitEnded { channel: wait.channel, duration_ticks });
         }
     }
 
@@ -319,11 +334,11 @@ impl<S: Subscriber> Engine<S> {
         let error = failure.kind() as u8;
         for op in self.collectives.drain(..) {
             self.row.failed(op.descriptor(), error, now);
-            publish(&mut self.events, || op.failed(error, failure.peer));
+            publish_at(&mut self.events, now, || op.failed(error, failure.peer));
         }
         for (op, _) in self.pairs.drain(..) {
             self.row.p2p_failed(op.descriptor(), error, now);
-            publish(&mut self.events, || op.failed(error, failure.peer));
+            publish_at(&mut self.events, now, || op.failed(error, failure.peer));
         }
         if let (Cause::Mismatch { .. }, Some(peer), Some((_, seq))) =
             (&failure.cause, failure.peer, failure.op)
@@ -372,8 +387,11 @@ impl<S: Subscriber> Engine<S> {
     /// The plan of the oldest collective under way, and the step each of its programs stands at.
     #[must_use]
     pub fn standing(&self) -> Option<(&Plan, Vec<u64>)> {
-        let steps = || self.programs.iter().map(|program| program.index).collect();
-        self.collectives.front().map(|op| (op.plan(), steps()))
+        let steps = |op: &Op| {
+            let programs = self.programs.iter().take(usize::from(op.plan().channels()));
+            programs.map(|program| if self.begun { program.index } else { 0 }).collect()
+        };
+        self.collectives.front().map(|op| (op.plan(), steps(op)))
     }
 
     /// The recorder's row of this engine.

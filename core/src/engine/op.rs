@@ -11,8 +11,9 @@ use crate::types::{Algorithm, CollKind, Rank};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OpId(pub(super) u64);
 
-/// How far one program has come. Kept apart from its operation, which is moved about: moving is most of what a short one costs.
-#[derive(Debug)]
+/// How far one program has come. Kept apart from its operation and used again for the next: moving such things about is most
+/// of what a short operation costs.
+#[derive(Default, Debug)]
 pub(super) struct Program {
     /// The step to run next.
     pub(super) index: u64,
@@ -23,20 +24,23 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// The beginning of program `channel` of an operation.
-    pub(super) fn new(op: &Op, topology: &Topology, channel: u16) -> Self {
-        Self { index: 0, len: op.plan.len(topology, channel), waiting: None }
+    /// Begins program `channel` of an operation.
+    pub(super) fn begin(&mut self, op: &Op, topology: &Topology, channel: u16) {
+        (self.index, self.len, self.waiting) = (0, op.plan.len(topology, channel), None);
     }
     pub(super) const fn has_run(&self) -> bool {
         self.index == self.len
     }
 }
 
-/// One operation: what to do, with which buffers.
+/// One operation: what to do, with which buffers. Two cache lines: it is moved a few times.
 #[derive(Debug)]
 pub struct Op {
     id: OpId,
-    request: Request,
+    /// What was called: of a pair, which side.
+    kind: CollKind,
+    /// The other rank of a pair.
+    peer: Rank,
     plan: Plan,
     descriptor: Descriptor,
     check: u64,
@@ -45,12 +49,15 @@ pub struct Op {
     began: Raw,
 }
 
+const _: () = assert!(size_of::<Op>() <= 128);
+
 impl Op {
     /// An operation that reads `input` and writes `output`. The descriptor's `seq` is its number.
     #[must_use]
     pub fn new(request: Request, plan: Plan, descriptor: Descriptor, input: View, output: ViewMut) -> Self {
         let check = descriptor.hash();
-        Self { id: OpId(0), request, plan, descriptor, check, input, output, began: Raw(0) }
+        let Request { kind, root: peer, .. } = request;
+        Self { id: OpId(0), kind, peer, plan, descriptor, check, input, output, began: Raw(0) }
     }
 
     pub(super) const fn called(&mut self, id: OpId, now: Raw) {
@@ -62,10 +69,10 @@ impl Op {
         self.id
     }
     pub(super) const fn kind(&self) -> CollKind {
-        self.request.kind
+        self.kind
     }
     pub(super) const fn bytes(&self) -> u64 {
-        self.request.bytes()
+        self.descriptor.count * self.descriptor.dtype.size() as u64
     }
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan
@@ -85,18 +92,18 @@ impl Op {
     }
     /// Whether two point-to-point operations use the same lane.
     pub(super) fn same_way(&self, other: &Self) -> bool {
-        self.request.kind == other.request.kind && self.peer() == other.peer()
+        self.kind == other.kind && self.peer == other.peer
     }
-    /// The other rank of a point-to-point operation.
+    /// The other rank of a pair.
     pub(super) const fn peer(&self) -> Rank {
-        self.request.root
+        self.peer
     }
 
     pub(super) fn completed(&self, now: Raw) -> Event {
         Event::OpCompleted {
-            kind: self.request.kind,
-            dtype: self.request.dtype,
-            op: self.request.op,
+            kind: self.kind,
+            dtype: self.descriptor.dtype,
+            op: self.descriptor.op,
             algorithm: self.algorithm(),
             seq: self.descriptor.seq,
             bytes: self.bytes(),
@@ -104,6 +111,6 @@ impl Op {
         }
     }
     pub(super) fn failed(&self, error: u8, peer: Option<Rank>) -> Event {
-        Event::OpFailed { kind: self.request.kind, seq: self.descriptor.seq, error, peer }
+        Event::OpFailed { kind: self.kind, seq: self.descriptor.seq, error, peer }
     }
 }

@@ -27,8 +27,15 @@ pub(super) fn run<S: Subscriber>(
     for (number, program) in programs.iter_mut().enumerate() {
         let channel = if is_pair { ChannelId::P2P } else { ChannelId(number as u16) };
         while !program.has_run() {
-            let index = program.index;
-            let step = program.waiting.get_or_insert_with(|| op.plan().step(topology, number as u16, index));
+            // Only a step that has to wait is stored.
+            let made;
+            let (step, is_new) = match &program.waiting {
+                Some(step) => (step, false),
+                None => {
+                    made = op.plan().step(topology, number as u16, program.index);
+                    (&made, true)
+                }
+            };
             match run_step(step, op, me, channel, lanes, events) {
                 Ok(()) => {
                     program.waiting = None;
@@ -37,6 +44,9 @@ pub(super) fn run<S: Subscriber>(
                 }
                 Err(Stop::Wait(wait)) => {
                     waits.push(wait);
+                    if is_new {
+                        program.waiting = Some(step.clone());
+                    }
                     break;
                 }
                 Err(Stop::Fail(cause, peer)) => {

@@ -68,6 +68,12 @@ impl Subscriber for EventRing {
             self.record(clock::raw(), &event);
         }
     }
+    #[inline]
+    fn take_at(&mut self, at: Raw, event: Event) {
+        if self.wants(event.level()) {
+            self.record(at, &event);
+        }
+    }
 }
 
 impl fmt::Debug for EventRing {

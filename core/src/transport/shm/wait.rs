@@ -43,6 +43,11 @@ const YIELD: Duration = Duration::from_millis(1);
 /// The longest sleep: what nobody rings for is seen then.
 const SLEEP: Duration = Duration::from_millis(100);
 
+/// Looks of a [`Waiter::glance`].
+const GLANCES: u32 = 16;
+/// Calls of [`Waiter::idle`] before it first reads the clock.
+const CLOCKLESS: u32 = 2;
+
 /// The word, as the protocol sees it: real, or a model's.
 pub(super) trait Word {
     fn load(&self) -> u32;
@@ -128,12 +133,26 @@ impl Waiter {
     pub fn idle(&mut self, fds: &[Interest], recheck: &mut dyn FnMut() -> bool) -> Waited {
         self.turns = self.turns.saturating_add(1);
         // The first looks are free of the clock, which takes as long as a message on its way.
-        if self.turns <= 8 && self.spin_ticks != 0 {
-            self.since = if self.turns == 8 { clock::raw() } else { self.since };
+        if self.turns <= CLOCKLESS && self.spin_ticks != 0 {
+            self.since = if self.turns == CLOCKLESS { clock::raw() } else { self.since };
             std::hint::spin_loop();
             return Waited::Spun;
         }
         self.idle_longer(fds, recheck)
+    }
+
+    /// Looks a few times, as long as a message takes from one processor to another, and stops when `is_there` says so. Not
+    /// where spinning takes the processor from the rank that is waited for.
+    #[inline]
+    pub fn glance(&self, mut is_there: impl FnMut() -> bool) {
+        if self.spin_ticks != 0 {
+            for _ in 0..GLANCES {
+                if is_there() {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
     }
 
     fn idle_longer(&mut self, fds: &[Interest], recheck: &mut dyn FnMut() -> bool) -> Waited {
