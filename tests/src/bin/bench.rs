@@ -4,8 +4,10 @@
 //! them. A ratio is taken within a round; printed are the median of the rounds' ratios and their range. Absolute times are
 //! shown for orientation only.
 //!
-//! A worker (`bench worker BYTES MS BATCHES`) is one of two processes that call all-reduce back to back, in place, f32 sum;
-//! it is pinned to a processor of its own, as Open MPI's launcher pins its ranks.
+//! A worker (`bench worker BYTES MS ROUNDS VARIANT...`) is one of two processes that call all-reduce back to back, in place,
+//! f32 sum; it is pinned to a processor of its own, as Open MPI's launcher pins its ranks. The variants of recording take
+//! turns within one pair of processes, each on a communicator of its own: between two pairs the machine differs by more
+//! than what is measured.
 
 #![allow(
     clippy::print_stdout,
@@ -18,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ccl::clock;
-use ccl::comm::Communicator;
-use ccl::config::environment;
+use ccl::comm::{Communicator, Config};
+use ccl::config::{Key, Settings, environment};
 use ccl::event::{Event, publish};
 use ccl::recorder::{CommInfo, Recorder};
 use ccl::types::{Algorithm, CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
@@ -27,9 +29,19 @@ use serde::{Deserialize, Serialize};
 
 const RANKS: u32 = 2;
 
-#[derive(Serialize, Deserialize)]
+/// What is compared: a name, and the settings that make it.
+const VARIANTS: [(&str, &[(Key, &str)]); 4] = [
+    ("CCL_OBSERVE=0", &[(Key::Observe, "0")]),
+    ("level 0", &[(Key::Level, "0")]),
+    ("level 1", &[(Key::Level, "1")]),
+    ("level 2", &[(Key::Level, "2")]),
+];
+/// The one that is used.
+const LEVEL_1: usize = 2;
+
+#[derive(Default, Serialize, Deserialize)]
 struct Timed {
-    /// Microseconds per operation, one per batch; a batch's time is the slowest rank's.
+    /// Microseconds per operation, one per round.
     us: Vec<f64>,
     /// Events per operation, read back from the ring.
     #[serde(default)]
@@ -39,8 +51,9 @@ struct Timed {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["worker", bytes, ms, batches] => {
-            worker(bytes.parse().unwrap(), ms.parse().unwrap(), batches.parse().unwrap());
+        ["worker", bytes, ms, rounds, variants @ ..] => {
+            let variants: Vec<usize> = variants.iter().map(|at| at.parse().unwrap()).collect();
+            worker(bytes.parse().unwrap(), ms.parse().unwrap(), rounds.parse().unwrap(), &variants);
         }
         [] => bench(7),
         [rounds] => bench(rounds.parse().expect("usage: bench [ROUNDS]")),
@@ -50,37 +63,59 @@ fn main() {
 
 // ---- the worker ----
 
-fn worker(bytes: usize, ms: f64, batches: usize) {
+fn worker(bytes: usize, ms: f64, rounds: usize, variants: &[usize]) {
     let rank: usize = environment("RANK").unwrap().parse().unwrap();
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(rank);
     // Where it may not pin, it runs unpinned, as Open MPI would.
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
-    let comm = Communicator::from_env().unwrap();
     let mut data = vec![0f32; bytes / 4];
-    let mut batch = |times: u64| {
-        comm.barrier().unwrap();
-        let began = clock::now();
-        for _ in 0..times {
-            comm.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
+    let mut timed: Vec<Timed> = variants.iter().map(|_| Timed::default()).collect();
+    let mut times = None;
+    for round in 0..rounds {
+        for turn in 0..variants.len() {
+            let at = (turn + round) % variants.len();
+            let mut settings = Settings::of_process().unwrap();
+            for (key, value) in VARIANTS[variants[at]].1 {
+                settings.set(*key, value).unwrap();
+            }
+            let config = Config { settings: Some(settings), ..Config::default() };
+            let comm = Communicator::from_env_with(config).unwrap();
+            let times = *times.get_or_insert_with(|| calibrate(&comm, &mut data, ms));
+            // The memory of this communicator is touched for the first time.
+            batch(&comm, &mut data, times.div_ceil(10).max(8));
+            let before = comm.events_recorded();
+            timed[at].us.push(batch(&comm, &mut data, times) / times as f64 * 1e6);
+            timed[at].events = (comm.events_recorded() - before) as f64 / (times as f64 + 2.0);
+            comm.finish().unwrap();
         }
-        let mut took = [clock::now().since(began).as_secs_f64()];
-        comm.all_reduce_in_place(&mut took, ReduceOp::Max).unwrap();
-        took[0]
-    };
+    }
+    if rank == 0 {
+        println!("{}", serde_json::to_string(&timed).unwrap());
+    }
+}
+
+/// Seconds that many calls take the slower rank.
+fn batch(comm: &Communicator, data: &mut [f32], times: u64) -> f64 {
+    comm.barrier().unwrap();
+    let began = clock::now();
+    for _ in 0..times {
+        comm.all_reduce_in_place(data, ReduceOp::Sum).unwrap();
+    }
+    let mut took = [clock::now().since(began).as_secs_f64()];
+    comm.all_reduce_in_place(&mut took, ReduceOp::Max).unwrap();
+    took[0]
+}
+
+/// How many calls take that many milliseconds; the same on both ranks.
+fn calibrate(comm: &Communicator, data: &mut [f32], ms: f64) -> u64 {
     let mut times = 1;
-    while batch(times) < ms / 4e3 {
+    while batch(comm, data, times) < ms / 4e3 {
         times *= 2;
     }
-    let mut times = [(ms / 1e3 / (batch(times) / times as f64)).max(1.0) as i64];
+    let mut times = [(ms / 1e3 / (batch(comm, data, times) / times as f64)).max(1.0) as i64];
     comm.broadcast(&mut times, Rank(0)).unwrap();
-    let before = comm.events_recorded();
-    let us: Vec<f64> = (0..batches).map(|_| batch(times[0] as u64) / times[0] as f64 * 1e6).collect();
-    let events = (comm.events_recorded() - before) as f64 / (batches as f64 * (times[0] as f64 + 2.0));
-    if rank == 0 {
-        println!("{}", serde_json::to_string(&Timed { us, events }).unwrap());
-    }
-    comm.finish().unwrap();
+    times[0] as u64
 }
 
 // ---- the driver ----
@@ -97,19 +132,27 @@ fn spread(values: &[f64]) -> String {
     format!("{:8.3} [{least:.3} .. {most:.3}]", median(values.to_vec()))
 }
 
+/// `median [first quartile .. last]`: of differences far smaller than what single rounds are off.
+fn middle(values: &[f64]) -> String {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let at = |part: usize| values[(values.len() - 1) * part / 4];
+    format!("{:8.3} [quartiles {:.3} .. {:.3}]", at(2), at(1), at(3))
+}
+
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn ours(bytes: usize, ms: f64, environment: &[(&str, &str)]) -> Timed {
+fn ours(bytes: usize, ms: f64, rounds: usize, variants: &[usize]) -> Vec<Timed> {
     let port = free_port().to_string();
     let ranks: Vec<_> = (0..RANKS)
         .map(|rank| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["worker", &bytes.to_string(), &ms.to_string(), "5"]);
+            command.args(["worker", &bytes.to_string(), &ms.to_string(), &rounds.to_string()]);
+            command.args(variants.iter().map(usize::to_string));
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port).env("CCL_DEBUG", "NONE");
-            command.envs(environment.iter().copied());
             command.stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() }).spawn().unwrap()
         })
         .collect();
@@ -145,69 +188,65 @@ fn verdict(holds: bool) -> &'static str {
     if holds { "holds" } else { "BROKEN" }
 }
 
+/// Rounds within one pair of processes.
+const INNER: usize = 7;
+
 fn bench(rounds: usize) {
     println!("{rounds} rounds, interleaved; figures are median [least .. most] over the rounds\n");
     event_sites(rounds);
     let program = build_open_mpi();
-    let variants: [(&str, &[(&str, &str)]); 4] = [
-        ("CCL_OBSERVE=0", &[("CCL_OBSERVE", "0")]),
-        ("level 0", &[("CCL_LEVEL", "0")]),
-        ("level 1", &[("CCL_LEVEL", "1")]),
-        ("level 2", &[("CCL_LEVEL", "2")]),
-    ];
     for (bytes, ms, observed) in
-        [(8, 60.0, true), (64 << 10, 60.0, true), (1 << 20, 100.0, true), (128 << 20, 400.0, false)]
+        [(8, 10.0, true), (64 << 10, 20.0, true), (1 << 20, 40.0, true), (128 << 20, 300.0, false)]
     {
         println!("all-reduce of {bytes} bytes, {RANKS} processes, shared memory");
-        let variants = if observed { &variants[..] } else { &variants[2..3] };
-        let mut took = vec![Vec::new(); variants.len() + 1];
-        let mut events = vec![0.0; variants.len()];
+        let variants: Vec<usize> = if observed { (0..VARIANTS.len()).collect() } else { vec![LEVEL_1] };
+        let inner = if observed { INNER } else { 3 };
+        let mut all: Vec<Timed> = variants.iter().map(|_| Timed::default()).collect();
+        let (mut used, mut beside) = (Vec::new(), Vec::new());
         for round in 0..rounds {
-            for turn in 0..=variants.len() {
-                let at = (turn + round) % (variants.len() + 1);
-                let timed = match variants.get(at) {
-                    Some((_, environment)) => ours(bytes, ms, environment),
-                    None => open_mpi(&program, bytes, ms),
-                };
-                if at < events.len() {
-                    events[at] = timed.events;
-                }
-                took[at].push(median(timed.us));
-                print!(".");
-                std::io::stdout().flush().unwrap();
+            // Whoever runs second finds the machine as the first has left it: they take turns.
+            let mut theirs = (round % 2 == 1).then(|| open_mpi(&program, bytes, ms * 4.0));
+            let timed = ours(bytes, ms, inner, &variants);
+            let theirs = theirs.take().unwrap_or_else(|| open_mpi(&program, bytes, ms * 4.0));
+            for (all, timed) in all.iter_mut().zip(timed) {
+                all.events = timed.events;
+                all.us.extend(timed.us);
             }
+            let at = variants.iter().position(|v| *v == LEVEL_1).unwrap();
+            used.push(median(all[at].us[round * inner..].to_vec()));
+            beside.push(median(theirs.us));
+            print!(".");
+            std::io::stdout().flush().unwrap();
         }
         println!();
-        let base = took[0].clone();
-        for (at, (name, _)) in variants.iter().enumerate() {
-            println!("  {name:14} {} us, {:.2} events per operation", spread(&took[at]), events[at]);
+        for (timed, at) in all.iter().zip(&variants) {
+            let name = VARIANTS[*at].0;
+            println!("  {name:14} {} us, {:.2} events per operation", spread(&timed.us), timed.events);
         }
-        println!("  {:14} {} us", "Open MPI", spread(&took[variants.len()]));
+        println!("  {:14} {} us", "Open MPI", spread(&beside));
         if observed {
-            let extra: Vec<f64> = took[2].iter().zip(&base).map(|(one, none)| (one - none) * 1e3).collect();
-            let part: Vec<f64> = took[2].iter().zip(&base).map(|(one, none)| one / none).collect();
-            let (more, ratio) = (median(extra.clone()), median(part.clone()));
-            if bytes < 64 << 10 {
-                println!(
-                    "  level 1 costs {more:.1} ns more than CCL_OBSERVE=0; budget 35 ns: {}",
-                    verdict(more <= 35.0)
-                );
-            } else {
-                println!(
-                    "  level 1 / CCL_OBSERVE=0 = {}; budget 1.005: {}",
-                    spread(&part),
-                    verdict(ratio <= 1.005)
-                );
-            }
+            what_recording_costs(bytes, &all[LEVEL_1].us, &all[0].us);
         }
-        let ours = if observed { &took[2] } else { &took[0] };
-        let beside: Vec<f64> = ours.iter().zip(&took[variants.len()]).map(|(a, b)| a / b).collect();
+        let ratios: Vec<f64> = used.iter().zip(&beside).map(|(a, b)| a / b).collect();
         let limit = if bytes == 8 { 2.0 } else { 1.0 };
         println!(
             "  level 1 / Open MPI = {}; to be at most {limit}: {}\n",
-            spread(&beside),
-            verdict(median(beside.clone()) <= limit)
+            spread(&ratios),
+            verdict(median(ratios.clone()) <= limit)
         );
+    }
+}
+
+/// Compares level 1 with nothing, round by round.
+fn what_recording_costs(bytes: usize, level_1: &[f64], nothing: &[f64]) {
+    let more: Vec<f64> = level_1.iter().zip(nothing).map(|(one, none)| (one - none) * 1e3).collect();
+    let ratios: Vec<f64> = level_1.iter().zip(nothing).map(|(one, none)| one / none).collect();
+    if bytes < 64 << 10 {
+        let holds = verdict(median(more.clone()) <= 35.0);
+        println!("  level 1 costs {} ns more than CCL_OBSERVE=0; budget 35 ns: {holds}", middle(&more));
+    } else {
+        let holds = verdict(median(ratios.clone()) <= 1.005);
+        println!("  level 1 / CCL_OBSERVE=0 = {}; budget 1.005: {holds}", middle(&ratios));
     }
 }
 
