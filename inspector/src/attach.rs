@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ccl::control::wire::Client;
 use ccl::error::Result;
+use ccl::recorder::reader::Reader;
 use ccl::snapshot::{ProcessSnapshot, Source, State};
 
 use crate::discover::Found;
@@ -37,7 +38,14 @@ fn ask(one: &mut Found) -> Option<String> {
             None
         }
         Ok(_) => Some(format!("{} is answered by another process", before.control)),
-        Err(why) => Some(format!("pid {} on {} was read from its mapping: {why}", before.pid, before.host)),
+        Err(why) => {
+            let note = format!("pid {} on {} was read from its mapping: {why}", before.pid, before.host);
+            // Anew: while it was waited for, those who answer have gone on.
+            if let Ok(process) = Reader::open(&one.file).and_then(|reader| reader.snapshot()) {
+                one.given.process = ProcessSnapshot { path: before.path.clone(), ..process };
+            }
+            Some(note)
+        }
     }
 }
 

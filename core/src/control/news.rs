@@ -303,9 +303,8 @@ impl News {
             return true;
         }
         if self.arbiter() == self.me {
-            let sides = self.reports.iter().filter(|r| r.called.is_some()).count();
             let may_improve = match self.reports[0].trouble {
-                Trouble::Mismatch => sides < 2,
+                Trouble::Mismatch => !self.has_both_sides(),
                 // A link often ends because of what another report will say.
                 Trouble::LinkFailed => self.reports.len() < 2,
                 Trouble::Died | Trouble::Aborted | Trouble::TimedOut => false,
@@ -351,6 +350,12 @@ impl News {
         };
         self.send_both(&Message::Verdict(verdict.clone()));
         self.verdict = Some(verdict);
+    }
+
+    /// Whether two ranks have said that they called different things. Several may have found the same one.
+    fn has_both_sides(&self) -> bool {
+        let mut calls = self.reports.iter().filter_map(|report| report.called);
+        calls.next().is_some_and(|one| calls.any(|other| other != one))
     }
 
     /// The text of a mismatch: what each side called, and in which fields they differ.
@@ -461,6 +466,8 @@ mod tests {
             called: Some(called(4)),
             text: "rank 3 called something else".into(),
         };
+        // The other neighbour finds it too: two reports, one side.
+        ring[4].found(Report { from: Rank(4), ..report.clone() }, Ns(0));
         ring[2].found(report, Ns(0));
         settle(&mut ring, &[], Ns(0));
         let all = verdicts(&ring, &[]);
@@ -468,7 +475,7 @@ mod tests {
         assert_eq!(
             all[0].text,
             "rank 2 called AllReduce #7 (count 4, F32, Sum, root 0); rank 3 called AllReduce #7 (count 8, F32, Sum, root 0); \
-             rank 2 / rank 3 differ in count 4 / 8"
+             rank 4 called AllReduce #7 (count 4, F32, Sum, root 0); rank 2 / rank 3 differ in count 4 / 8"
         );
     }
 

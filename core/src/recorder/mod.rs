@@ -237,8 +237,10 @@ impl Recorder {
         sys::generation() != self.generation
     }
 
-    fn note_job(&self, job: JobId) {
-        let _ = self.header(header::JOB).compare_exchange(0, job.0, Ordering::Relaxed, Ordering::Relaxed);
+    /// Names the process's first job, or names it anew where it was known as `before`.
+    fn note_job(&self, before: JobId, job: JobId) {
+        let named = self.header(header::JOB);
+        let _ = named.compare_exchange(before.0, job.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     fn write_header(&self, settings: &Settings) {

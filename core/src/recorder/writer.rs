@@ -85,7 +85,7 @@ impl Recorder {
             }
             at
         });
-        self.note_job(info.job);
+        self.note_job(JobId(0), info.job);
         let words: Span<{ comm::WORDS }> = self.span(Table::Comms, row);
         let histogram: Span<{ histogram::WORDS }> = self.span(Table::Histograms, histogram_row);
         let put = |at: usize, value: u64| words[at].store(value, Ordering::Relaxed);
@@ -359,8 +359,8 @@ impl CommRow {
     pub fn set_identity(&mut self, id: CommId, job: JobId) {
         self.id = id;
         self.words[comm::ID].store(id.0, Ordering::Relaxed);
-        self.words[comm::JOB].store(job.0, Ordering::Release);
-        self.recorder.note_job(job);
+        let before = self.words[comm::JOB].swap(job.0, Ordering::AcqRel);
+        self.recorder.note_job(JobId(before), job);
     }
     /// The recorder it belongs to.
     #[must_use]

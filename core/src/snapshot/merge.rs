@@ -69,7 +69,11 @@ pub fn merge(given: &[Given], job: Option<JobId>, unreachable: &[Unreachable]) -
     let mut notes = Vec::new();
     let ranks = ranks_of(given, job, &mut notes);
     let missing = missing(given, job, &ranks, unreachable);
-    let awaited = awaited(&ranks);
+    let mut awaited = awaited(&ranks);
+    // Who was read late may have called what who was read early is seen to lack. A wait that began before the first reading
+    // and stood at the last was one.
+    let skew_ns = skew_ns(given, job);
+    awaited.retain(|one| one.since_ns >= skew_ns);
     Snapshot {
         schema: SCHEMA.into(),
         job,
@@ -81,6 +85,18 @@ pub fn merge(given: &[Given], job: Option<JobId>, unreachable: &[Unreachable]) -
         ranks,
         notes,
     }
+}
+
+/// How far apart the readings of processes that ran meanwhile lie.
+fn skew_ns(given: &[Given], job: JobId) -> u64 {
+    let ran =
+        |one: &&Given| one.state() == State::Running && one.process.comms.iter().any(|comm| comm.job == job);
+    let running = || given.iter().filter(ran).map(|one| &one.process);
+    if running().count() < 2 {
+        return 0;
+    }
+    let first = running().map(|process| process.from_real_ns).min().unwrap_or(0);
+    running().map(|process| process.to_real_ns).max().unwrap_or(0).saturating_sub(first)
 }
 
 fn ranks_of(given: &[Given], job: JobId, notes: &mut Vec<String>) -> Vec<RankSnapshot> {
@@ -177,6 +193,7 @@ fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable])
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::OpState;
     use crate::types::CommId;
 
     fn comm(job: u64, rank: u32, world: u32, nranks: u32) -> CommSnapshot {
@@ -234,6 +251,23 @@ mod tests {
         assert_eq!(other.missing.len(), 8);
         assert_eq!(other.missing[0].why, "no rank that was read says where it is");
         assert!(!merge(&[], None, &[]).complete);
+    }
+
+    #[test]
+    fn what_only_the_moments_of_reading_tell_is_not_said() {
+        let awaited = |read_apart_ns: u64| {
+            let mut given = [process(11, vec![comm(7, 0, 0, 2)]), process(12, vec![comm(7, 1, 1, 2)])];
+            (given[0].process.from_real_ns, given[0].process.to_real_ns) = (1_000, 1_100);
+            (given[1].process.from_real_ns, given[1].process.to_real_ns) =
+                (1_000 + read_apart_ns, 1_100 + read_apart_ns);
+            // Rank 1, read later, is in a call that rank 0 had not made when it was read.
+            (given[0].process.comms[0].op.called, given[0].process.comms[0].op.seq) = (4, 4);
+            let op = &mut given[1].process.comms[0].op;
+            (op.state, op.called, op.seq, op.age_ns) = (OpState::Running, 5, 5, 10_000);
+            merge(&given, None, &[]).awaited.iter().map(|one| one.missing.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(awaited(5_000), [vec![Rank(0)]]);
+        assert!(awaited(20_000).is_empty());
     }
 
     #[test]
