@@ -163,6 +163,40 @@ fn a_thousand_seeds_of_delays_cuts_and_closes() {
 }
 
 #[test]
+fn pairs_keep_their_order_per_peer_and_direction_and_none_waits_for_another_way() {
+    for seed in 0..50 {
+        let mut cluster = Cluster::<()>::new(topology(3, false, 1), seed, (0, 5_000), &[]);
+        let call = |cluster: &mut Cluster<()>, rank, kind, peer, count: u64, first: i64| {
+            let request = request(kind, peer, count);
+            let shape = select::select(&topology(3, false, 1), &request, None);
+            let input = if kind == CollKind::Send { first..first + count as i64 } else { 0..0 };
+            cluster.call(Rank(rank), request, shape, &bytes(input), false);
+        };
+        // Rank 0 sends to 1 three times, the second time much, and to 2 what nobody has received when all of that is through.
+        let counts = [3, 50_000, 1];
+        call(&mut cluster, 0, CollKind::Send, 2, 20_000, 500);
+        for (nth, count) in (1..).zip(counts) {
+            call(&mut cluster, 0, CollKind::Send, 1, count, nth * 1_000_000);
+            call(&mut cluster, 1, CollKind::Recv, 0, count, 0);
+        }
+        call(&mut cluster, 1, CollKind::Send, 0, 2, 7);
+        call(&mut cluster, 0, CollKind::Recv, 1, 2, 0);
+        assert!(matches!(cluster.run(), Outcome::Stuck(_)));
+        for (nth, count) in (1..).zip(counts) {
+            let got = values(cluster.output(Rank(1), nth as usize - 1));
+            assert!(
+                got.into_iter().eq((0..count as i64).map(|i| nth * 1_000_000 + i)),
+                "seed {seed}, message {nth}"
+            );
+        }
+        assert_eq!(values(cluster.output(Rank(0), 4)), [7, 8]);
+        call(&mut cluster, 2, CollKind::Recv, 0, 20_000, 0);
+        assert_eq!(cluster.run(), Outcome::Finished);
+        assert!(cluster.is_clean());
+    }
+}
+
+#[test]
 fn a_call_that_differs_is_found_before_any_output_changes() {
     for (one_host, forced) in [(true, None), (true, Some(Algorithm::Direct)), (false, None)] {
         let topology = topology(4, one_host, 1);

@@ -13,7 +13,7 @@ const EXCHANGE_CHUNK: u32 = 16 << 10;
 /// The most ranks of a direct plan: with more, a slice of a message could be shorter than an element.
 const DIRECT_RANKS_MOST: u32 = 1024;
 /// Messages that data is cut into, if they do not become shorter than the least chunk: while one is read, the next is filled.
-const MESSAGES_WANTED: u64 = 4;
+const MESSAGES_WANTED: u64 = 2;
 /// The least chunk of a direct plan: below, the cost of a message outweighs what overlapping saves.
 const DIRECT_CHUNK_LEAST: u64 = 16 << 10;
 /// The least chunk of a chain or a pair, whose messages cost less.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::clock::Raw;
 use crate::collective::{Numbering, Request};
-use crate::engine::{Engine, Failure, Op, OpId, Progress, Wait};
+use crate::engine::{Engine, Failure, Op, Progress, Wait};
 use crate::event::Subscriber;
 use crate::memory::{Slot, View, ViewMut};
 use crate::plan::{self, Plan, Readers, Shape, Topology};
@@ -63,7 +63,6 @@ pub struct Cluster<S: Subscriber> {
     engines: Vec<Engine<S>>,
     buffers: Vec<Vec<Buffers>>,
     numbers: Vec<Numbering>,
-    last: Vec<Option<OpId>>,
     faults: Vec<LaneFault>,
     draw: Seed,
     recorder: Arc<Recorder>,
@@ -93,7 +92,6 @@ impl<S: Subscriber + Default> Cluster<S> {
             engines,
             buffers: (0..n).map(|_| Vec::new()).collect(),
             numbers: vec![Numbering::default(); n as usize],
-            last: vec![None; n as usize],
             faults: faults.to_vec(),
             draw: Seed(seed).part(u64::MAX),
             topology,
@@ -199,9 +197,7 @@ impl<S: Subscriber + Default> Cluster<S> {
         let op = Op::new(request, plan, descriptor, from, to);
         self.buffers[rank.index()].push(buffers);
         // An engine that has failed takes nothing more: `run` reports its failure.
-        if let Ok(id) = self.engines[rank.index()].submit(op, Raw(self.net.now().0)) {
-            self.last[rank.index()] = Some(id);
-        }
+        let _ = self.engines[rank.index()].submit(op, Raw(self.net.now().0));
         self.net.make_ready(rank);
     }
 
@@ -272,7 +268,8 @@ impl<S: Subscriber + Default> Cluster<S> {
     /// Whether all that `rank` called has ended.
     #[must_use]
     pub fn is_done(&self, rank: Rank) -> bool {
-        self.last[rank.index()].is_none_or(|id| self.engines[rank.index()].is_done(id))
+        let engine = &self.engines[rank.index()];
+        engine.failure().is_none() && engine.under_way().is_none()
     }
 
     /// What the cells of all ranks tell, after each has noted what it waits for. The recorder's clock is the real one, so ages mean
