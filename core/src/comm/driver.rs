@@ -238,6 +238,12 @@ impl Inner {
 
     /// Turns the engine until `done`, or until the communicator ends.
     pub(super) fn drive(&self, driver: &mut Driver, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
+        let driven = self.turn_until(driver, done);
+        driver.engine.ring();
+        driven
+    }
+
+    fn turn_until(&self, driver: &mut Driver, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
         // When the present wait outlived its spin.
         let mut began: Option<Ns> = None;
         driver.waiter.reset();
@@ -281,7 +287,10 @@ impl Inner {
             driver.engine.interests(&mut interests);
         }
         let Driver { engine, waiter, .. } = driver;
-        waiter.glance(|| engine.may_advance());
+        if waiter.glance(|| engine.may_advance()) {
+            return (Waited::Spun, false);
+        }
+        engine.ring();
         let flag = &self.shared.flag;
         let mut advanced = false;
         let waited = waiter.idle(&interests, &mut || {

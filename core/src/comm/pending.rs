@@ -208,6 +208,7 @@ fn turn(inner: &Arc<Inner>) -> bool {
         inner.look(&mut driver);
     }
     let progress = driver.engine.turn(&clock::raw);
+    driver.engine.ring();
     driver.settle();
     match progress {
         Progress::Failed => {

@@ -175,7 +175,7 @@ impl Lanes {
             })
     }
 
-    /// Wakes whoever sleeps for what this turn stored: one fence for all of it.
+    /// Wakes whoever sleeps for what was stored since the last time: one fence for all of it.
     #[inline]
     pub(super) fn ring(&mut self) {
         if std::mem::take(&mut self.unrung) {

@@ -203,7 +203,8 @@ impl<S: Subscriber> Engine<S> {
             && !self.collectives.iter().chain(self.pairs.iter().map(|(op, _)| op)).any(|op| op.id() == id)
     }
 
-    /// Does all that can be done without waiting. `clock` is asked once per operation that ends.
+    /// Does all that can be done without waiting. `clock` is asked once per operation that ends. Who sleeps for what this turn
+    /// stored is woken by [`ring`](Self::ring).
     #[inline]
     pub fn turn(&mut self, clock: &impl Fn() -> Raw) -> Progress {
         if self.failure.is_some() {
@@ -213,9 +214,7 @@ impl<S: Subscriber> Engine<S> {
             return Progress::Idle;
         }
         self.waits.clear();
-        let turned = self.try_turn(clock);
-        self.lanes.ring();
-        match turned {
+        match self.try_turn(clock) {
             Ok(true) => {
                 if !self.noted.is_empty() {
                     self.waits_end(clock());
@@ -228,6 +227,14 @@ impl<S: Subscriber> Engine<S> {
                 Progress::Failed
             }
         }
+    }
+
+    /// Wakes peers that sleep for what was stored since the last time. To be called soon after turns: before waiting for
+    /// longer than a message takes, and before control goes back to whoever called. Not after each turn: it costs a fence,
+    /// which waits until peers' caches have let go of what was stored; by the end of an operation they have.
+    #[inline]
+    pub fn ring(&mut self) {
+        self.lanes.ring();
     }
 
     fn try_turn(&mut self, clock: &impl Fn() -> Raw) -> Result<bool, Failure> {

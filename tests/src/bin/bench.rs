@@ -4,10 +4,10 @@
 //! them. A ratio is taken within a round; printed are the median of the rounds' ratios and their range. Absolute times are
 //! shown for orientation only.
 //!
-//! A worker (`bench worker BYTES MS ROUNDS VARIANT...`) is one of two processes that call all-reduce back to back, in place,
-//! f32 sum; it is pinned to a processor of its own, as Open MPI's launcher pins its ranks. The variants of recording take
-//! turns within one pair of processes, each on a communicator of its own: between two pairs the machine differs by more
-//! than what is measured.
+//! A worker (`bench worker BYTES MS BATCHES ROUNDS VARIANT...`) is one of two processes that call all-reduce back to back, in
+//! place, f32 sum; it is pinned to a processor of its own, as Open MPI's launcher pins its ranks. Beside Open MPI stand
+//! batches of one communicator, as theirs are. The variants of recording take turns within one pair of processes, many
+//! times, each on a communicator of its own: between two pairs the machine differs by more than what is measured.
 
 #![allow(
     clippy::print_stdout,
@@ -41,7 +41,7 @@ const LEVEL_1: usize = 2;
 
 #[derive(Default, Serialize, Deserialize)]
 struct Timed {
-    /// Microseconds per operation, one per round.
+    /// Microseconds per operation, one per batch.
     us: Vec<f64>,
     /// Events per operation, read back from the ring.
     #[serde(default)]
@@ -51,9 +51,10 @@ struct Timed {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["worker", bytes, ms, rounds, variants @ ..] => {
+        ["worker", bytes, ms, batches, rounds, variants @ ..] => {
             let variants: Vec<usize> = variants.iter().map(|at| at.parse().unwrap()).collect();
-            worker(bytes.parse().unwrap(), ms.parse().unwrap(), rounds.parse().unwrap(), &variants);
+            let course = Course { batches: batches.parse().unwrap(), rounds: rounds.parse().unwrap() };
+            worker(bytes.parse().unwrap(), ms.parse().unwrap(), course, &variants);
         }
         [] => bench(7),
         [rounds] => bench(rounds.parse().expect("usage: bench [ROUNDS]")),
@@ -63,7 +64,16 @@ fn main() {
 
 // ---- the worker ----
 
-fn worker(bytes: usize, ms: f64, rounds: usize, variants: &[usize]) {
+/// How much a worker does.
+#[derive(Clone, Copy)]
+struct Course {
+    /// Batches per communicator.
+    batches: usize,
+    /// Communicators per variant.
+    rounds: usize,
+}
+
+fn worker(bytes: usize, ms: f64, course: Course, variants: &[usize]) {
     let rank: usize = environment("RANK").unwrap().parse().unwrap();
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(rank);
@@ -72,7 +82,7 @@ fn worker(bytes: usize, ms: f64, rounds: usize, variants: &[usize]) {
     let mut data = vec![0f32; bytes / 4];
     let mut timed: Vec<Timed> = variants.iter().map(|_| Timed::default()).collect();
     let mut times = None;
-    for round in 0..rounds {
+    for round in 0..course.rounds {
         for turn in 0..variants.len() {
             let at = (turn + round) % variants.len();
             let mut settings = Settings::of_process().unwrap();
@@ -83,10 +93,12 @@ fn worker(bytes: usize, ms: f64, rounds: usize, variants: &[usize]) {
             let comm = Communicator::from_env_with(config).unwrap();
             let times = *times.get_or_insert_with(|| calibrate(&comm, &mut data, ms));
             // The memory of this communicator is touched for the first time.
-            batch(&comm, &mut data, times.div_ceil(10).max(8));
+            batch(&comm, &mut data, times.max(8));
             let before = comm.events_recorded();
-            timed[at].us.push(batch(&comm, &mut data, times) / times as f64 * 1e6);
-            timed[at].events = (comm.events_recorded() - before) as f64 / (times as f64 + 2.0);
+            let us = |_| batch(&comm, &mut data, times) / times as f64 * 1e6;
+            timed[at].us.extend((0..course.batches).map(us));
+            let calls = course.batches as f64 * (times as f64 + 2.0);
+            timed[at].events = (comm.events_recorded() - before) as f64 / calls;
             comm.finish().unwrap();
         }
     }
@@ -144,13 +156,13 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn ours(bytes: usize, ms: f64, rounds: usize, variants: &[usize]) -> Vec<Timed> {
+fn ours(bytes: usize, ms: f64, course: Course, variants: &[usize]) -> Vec<Timed> {
     let port = free_port().to_string();
     let ranks: Vec<_> = (0..RANKS)
         .map(|rank| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["worker", &bytes.to_string(), &ms.to_string(), &rounds.to_string()]);
-            command.args(variants.iter().map(usize::to_string));
+            command.args(["worker", &bytes.to_string(), &ms.to_string()]);
+            command.args([course.batches, course.rounds].iter().chain(variants).map(usize::to_string));
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port).env("CCL_DEBUG", "NONE");
             command.stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() }).spawn().unwrap()
@@ -188,45 +200,51 @@ fn verdict(holds: bool) -> &'static str {
     if holds { "holds" } else { "BROKEN" }
 }
 
-/// Rounds within one pair of processes.
-const INNER: usize = 7;
+/// Batches beside Open MPI.
+const BATCHES: usize = 5;
+/// Turns that the variants of recording take within one pair of processes.
+const TURNS: usize = 40;
 
 fn bench(rounds: usize) {
     println!("{rounds} rounds, interleaved; figures are median [least .. most] over the rounds\n");
     event_sites(rounds);
     let program = build_open_mpi();
-    for (bytes, ms, observed) in
-        [(8, 10.0, true), (64 << 10, 20.0, true), (1 << 20, 40.0, true), (128 << 20, 300.0, false)]
-    {
+    // Milliseconds of a batch beside Open MPI, and of a turn of a variant; 0: not compared. The host moves the processors
+    // of a virtual machine near and apart, which short messages feel most: of these there are more, shorter rounds.
+    for (bytes, rounds, ms, turn_ms) in [
+        (8, 3 * rounds, 10.0, 3.0),
+        (64 << 10, rounds, 60.0, 5.0),
+        (1 << 20, rounds, 100.0, 10.0),
+        (128 << 20, rounds, 400.0, 0.0),
+    ] {
         println!("all-reduce of {bytes} bytes, {RANKS} processes, shared memory");
-        let variants: Vec<usize> = if observed { (0..VARIANTS.len()).collect() } else { vec![LEVEL_1] };
-        let inner = if observed { INNER } else { 3 };
-        let mut all: Vec<Timed> = variants.iter().map(|_| Timed::default()).collect();
+        let mut variants: Vec<Timed> = VARIANTS.iter().map(|_| Timed::default()).collect();
         let (mut used, mut beside) = (Vec::new(), Vec::new());
         for round in 0..rounds {
+            let open_mpi = || median(open_mpi(&program, bytes, ms).us);
             // Whoever runs second finds the machine as the first has left it: they take turns.
-            let mut theirs = (round % 2 == 1).then(|| open_mpi(&program, bytes, ms * 4.0));
-            let timed = ours(bytes, ms, inner, &variants);
-            let theirs = theirs.take().unwrap_or_else(|| open_mpi(&program, bytes, ms * 4.0));
-            for (all, timed) in all.iter_mut().zip(timed) {
-                all.events = timed.events;
-                all.us.extend(timed.us);
+            let first = (round % 2 == 1).then(open_mpi);
+            let course = Course { batches: BATCHES, rounds: 1 };
+            used.push(median(ours(bytes, ms, course, &[LEVEL_1]).remove(0).us));
+            beside.push(first.unwrap_or_else(open_mpi));
+            if turn_ms > 0.0 {
+                let course = Course { batches: 1, rounds: TURNS };
+                for (all, timed) in variants.iter_mut().zip(ours(bytes, turn_ms, course, &[0, 1, 2, 3])) {
+                    all.events = timed.events;
+                    all.us.extend(timed.us);
+                }
             }
-            let at = variants.iter().position(|v| *v == LEVEL_1).unwrap();
-            used.push(median(all[at].us[round * inner..].to_vec()));
-            beside.push(median(theirs.us));
             print!(".");
             std::io::stdout().flush().unwrap();
         }
         println!();
-        for (timed, at) in all.iter().zip(&variants) {
-            let name = VARIANTS[*at].0;
-            println!("  {name:14} {} us, {:.2} events per operation", spread(&timed.us), timed.events);
+        if turn_ms > 0.0 {
+            for (timed, (name, _)) in variants.iter().zip(VARIANTS) {
+                println!("  {name:14} {} us, {:.2} events per operation", middle(&timed.us), timed.events);
+            }
+            what_recording_costs(bytes, &variants[LEVEL_1].us, &variants[0].us);
         }
-        println!("  {:14} {} us", "Open MPI", spread(&beside));
-        if observed {
-            what_recording_costs(bytes, &all[LEVEL_1].us, &all[0].us);
-        }
+        println!("  beside Open MPI: level 1 {} us, Open MPI {} us", spread(&used), spread(&beside));
         let ratios: Vec<f64> = used.iter().zip(&beside).map(|(a, b)| a / b).collect();
         let limit = if bytes == 8 { 2.0 } else { 1.0 };
         println!(
@@ -237,7 +255,7 @@ fn bench(rounds: usize) {
     }
 }
 
-/// Compares level 1 with nothing, round by round.
+/// Compares level 1 with nothing, turn by turn.
 fn what_recording_costs(bytes: usize, level_1: &[f64], nothing: &[f64]) {
     let more: Vec<f64> = level_1.iter().zip(nothing).map(|(one, none)| (one - none) * 1e3).collect();
     let ratios: Vec<f64> = level_1.iter().zip(nothing).map(|(one, none)| one / none).collect();
@@ -250,7 +268,7 @@ fn what_recording_costs(bytes: usize, level_1: &[f64], nothing: &[f64]) {
     }
 }
 
-/// Nanoseconds per event site: gated off, and recorded with its time stamp.
+/// Nanoseconds per event site: gated off, and recorded with its time stamp read for it alone.
 fn event_sites(rounds: usize) {
     const TIMES: u64 = 4_000_000;
     let recorder = Recorder::heap();
@@ -258,21 +276,33 @@ fn event_sites(rounds: usize) {
         CommInfo { id: CommId(1), job: JobId(1), name: "bench", rank: Rank(0), nranks: 1, world: Rank(0) };
     let row = recorder.comm(info);
     let mut ring = row.ring();
+    // The same loop without the site is taken off.
+    let loops = |site: &mut dyn FnMut(u64)| {
+        let began = clock::now();
+        site(TIMES);
+        clock::now().since(began).as_nanos() as f64 / TIMES as f64
+    };
     let mut time = |level: u8| {
         row.set_level(level);
-        let began = clock::now();
-        for seq in 0..TIMES {
-            publish(&mut ring, || Event::OpCompleted {
-                kind: CollKind::AllReduce,
-                dtype: Datatype::F32,
-                op: ReduceOp::Sum,
-                algorithm: Algorithm::Direct,
-                seq: std::hint::black_box(seq),
-                bytes: 8,
-                duration_ticks: seq,
-            });
-        }
-        clock::now().since(began).as_nanos() as f64 / TIMES as f64
+        let with = loops(&mut |times| {
+            for seq in 0..times {
+                publish(&mut ring, || Event::OpCompleted {
+                    kind: CollKind::AllReduce,
+                    dtype: Datatype::F32,
+                    op: ReduceOp::Sum,
+                    algorithm: Algorithm::Direct,
+                    seq: std::hint::black_box(seq),
+                    bytes: 8,
+                    duration_ticks: seq,
+                });
+            }
+        });
+        let without = loops(&mut |times| {
+            for seq in 0..times {
+                std::hint::black_box(seq);
+            }
+        });
+        with - without
     };
     let (mut off, mut on) = (Vec::new(), Vec::new());
     for _ in 0..rounds {

@@ -124,7 +124,7 @@ fn links_phases_peers_and_identity_are_seen() {
     row.peers(&[Peer { host: "a", rank: Rank(2), ..member }, member]);
 
     let process = read(&recorder);
-    assert_eq!((process.job, process.alive, process.left), (JobId(0x10b), true, false));
+    assert_eq!((process.job, process.alive, process.left), (JobId(0x10c), true, false));
     assert_eq!((process.pid, process.truncated), (std::process::id(), false));
     assert!(process.heartbeat_ns < 10_000_000_000);
     let [comm] = process.comms.as_slice() else { panic!("{process:?}") };

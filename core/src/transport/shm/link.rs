@@ -200,7 +200,7 @@ impl Sender {
     }
 
     /// Wakes readers that sleep, if anything was published since the last time. The caller has put a `fence(SeqCst)` after the
-    /// last `publish`: one fence serves all links that moved in a turn, and by then the stores have mostly left anyway.
+    /// last `publish`: one fence serves all links that moved since, and by then the stores have mostly left anyway.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if !std::mem::take(&mut self.unrung) {

@@ -141,18 +141,18 @@ impl Waiter {
         self.idle_longer(fds, recheck)
     }
 
-    /// Looks a few times, as long as a message takes from one processor to another, and stops when `is_there` says so. Not
+    /// Looks a few times, as long as a message takes from one processor to another; whether `is_there` said so. Not
     /// where spinning takes the processor from the rank that is waited for.
     #[inline]
-    pub fn glance(&self, mut is_there: impl FnMut() -> bool) {
-        if self.spin_ticks != 0 {
-            for _ in 0..GLANCES {
-                if is_there() {
-                    return;
-                }
+    pub fn glance(&self, mut is_there: impl FnMut() -> bool) -> bool {
+        let looks = if self.spin_ticks == 0 { 0 } else { GLANCES };
+        (0..looks).any(|_| {
+            let found = is_there();
+            if !found {
                 std::hint::spin_loop();
             }
-        }
+            found
+        })
     }
 
     fn idle_longer(&mut self, fds: &[Interest], recheck: &mut dyn FnMut() -> bool) -> Waited {
