@@ -31,6 +31,8 @@ const SWAP: &[u8; 8] = b"cclSWAP\x01";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a wait looks whether it is in vain.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long the reason why a peer left may take to arrive.
+const CAUSE_WITHIN: Duration = Duration::from_millis(200);
 /// Connections that have not proven themselves yet. More of them wait in the kernel's queue.
 const MAX_PENDING: usize = 256;
 /// How long a listener rests when the process has no descriptors left.
@@ -161,7 +163,7 @@ impl Listener {
         for peer in peers {
             let is_higher = peer.rank > me;
             let reached = is_higher.then(|| self.reach(peer, deadline)).transpose();
-            met.push(reached.map_err(|e| e.with_peer(peer.rank))?);
+            met.push(reached.map_err(|e| cause_of(e.with_peer(peer.rank), still))?);
         }
         let met = met.into_iter().zip(peers);
         met.map(|(met, peer)| met.map_or_else(|| self.inbox.take(peer.rank, deadline, still), Ok)).collect()
@@ -216,6 +218,18 @@ impl Listener {
         }
         swap.finish(&self.terms.memory)
     }
+}
+
+/// Why a peer could not be met: it may have left for a reason that `still` is about to tell.
+fn cause_of(error: Error, still: &mut dyn FnMut() -> Result<()>) -> Error {
+    let end = clock::now().after(CAUSE_WITHIN);
+    while clock::now() < end {
+        if let Err(cause) = still() {
+            return cause;
+        }
+        clock::sleep(Duration::from_millis(1));
+    }
+    error
 }
 
 fn name_of(job: JobId, identity: Identity) -> String {
