@@ -8,6 +8,7 @@ use ccl::recorder::reader::Reader;
 use ccl::snapshot::{ProcessSnapshot, Source, State};
 
 use crate::discover::Found;
+use crate::process;
 
 /// Processes asked at once: each that does not answer costs a quarter of a second.
 const AT_ONCE: usize = 64;
@@ -30,7 +31,7 @@ pub(crate) fn ask_all<'a>(found: impl Iterator<Item = &'a mut Found>) -> Vec<Str
 
 fn ask(one: &mut Found) -> Option<String> {
     let before = &one.given.process;
-    let answer = answer(&control_path(one.process, &before.control));
+    let answer = answer(&control_path(one.process, &before.control), one.process.and_then(process::owner));
     match answer {
         Ok(process) if (process.pid, process.made_real_ns) == (before.pid, before.made_real_ns) => {
             one.given.process = ProcessSnapshot { path: before.path.clone(), ..process };
@@ -49,8 +50,13 @@ fn ask(one: &mut Found) -> Option<String> {
     }
 }
 
-fn answer(path: &Path) -> Result<ProcessSnapshot> {
-    Client::connect(path)?.snapshot()
+/// Asks at `path`; as itself, or where root is refused as the `owner` of the process.
+fn answer(path: &Path, owner: Option<u32>) -> Result<ProcessSnapshot> {
+    let client = match (Client::connect(path), owner) {
+        (Err(_), Some(owner)) if owner != 0 => Client::connect_as(path, owner),
+        (client, _) => client,
+    };
+    client?.snapshot()
 }
 
 /// The socket as reached from here: through the root of its process, which may be another mount namespace's.
