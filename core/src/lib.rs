@@ -23,6 +23,7 @@
 //! | [`control`] | the service thread, the socket that inspectors attach to, news between ranks |
 //! | [`types`], [`error`] | the nouns; what can go wrong, and where it did |
 //! | [`config`], [`clock`], [`memory`], [`sys`] | settings, time, buffers, the floor below |
+//! | [`seed`] | numbers that are drawn the same everywhere |
 
 pub mod bootstrap;
 pub mod clock;

@@ -35,8 +35,10 @@ struct Shared {
     standing: Mutex<String>,
 }
 
-/// A root in the service thread. Dropping it ends the root: ranks that still wait are told so.
+/// A root in the service thread. Dropping it ends the root: ranks that still wait are told so. Keep it until the communicator is
+/// made on this rank.
 #[derive(Debug)]
+#[must_use = "dropped, it ends the root, and with it the making of the communicator"]
 pub struct RootHandle {
     /// `None` only while it is dropped.
     handle: Option<Handle>,

@@ -88,7 +88,7 @@ pub(crate) struct Inner {
     pub(super) driver: Mutex<Driver>,
     pub(super) shared: Arc<Shared>,
     pub(super) recorder: Arc<Recorder>,
-    /// Given back, in this order, when the communicator closes.
+    /// Given back when the communicator closes.
     pub(super) attended: Mutex<Option<super::init::Attended>>,
     pub(super) courier: Mutex<Option<Arc<Courier>>>,
     pub(super) forks: u32,
@@ -142,7 +142,9 @@ impl Driver {
 
     /// Nothing has moved for longer than a spin: says so to whoever looks, and fails what can never end.
     pub(super) fn stands(&mut self) {
-        self.engine.note_waits(clock::raw());
+        let now = clock::raw();
+        self.engine.note_waits(now);
+        self.engine.row().driven(now);
         if !self.left.is_empty()
             && let Some(failure) = self.deserted(clock::now())
         {
@@ -151,10 +153,24 @@ impl Driver {
     }
 }
 
+/// While it lives, somebody's buffers are lent to the engine: should a panic (a waker's, say) end that, the engine lets go of them.
+struct Unwinding<'a>(&'a Inner);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = Error::new(ErrorKind::Aborted, format!("a call of rank {} panicked", self.0.rank));
+            let failure = Failure { cause: Cause::Told(error), op: None, peer: None, channel: None };
+            lock(&self.0.driver).engine.fail(failure, clock::raw());
+        }
+    }
+}
+
 impl Inner {
     /// Carries out one request and returns when it has ended.
     pub(crate) fn call(&self, request: Request, input: View, output: ViewMut) -> Result<()> {
         self.check(&request)?;
+        let _guard = Unwinding(self);
         let mut driver = lock(&self.driver);
         let id = self.submit(&mut driver, request, input, output)?;
         self.drive(&mut driver, &mut |driver| driver.engine.is_done(id))
@@ -165,6 +181,7 @@ impl Inner {
         for (request, ..) in calls {
             self.check(request)?;
         }
+        let _guard = Unwinding(self);
         let mut driver = lock(&self.driver);
         let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
         for &(request, input, output) in calls {
@@ -224,14 +241,38 @@ impl Inner {
             Ok(id) => id,
             Err(failure) => return Err(self.end(driver, failure)),
         };
+        // What was decided meanwhile ends it here: it might need nobody, and end well.
+        if self.shared.flag.load(Ordering::Acquire) {
+            self.look(driver);
+            if driver.engine.failure().is_some() {
+                return Err(self.give_up(driver));
+            }
+        }
         // The operation is visible as called before its links are made: a peer that is not there yet is waited for in the open.
         let Driver { engine, links, .. } = &mut *driver;
-        let stop =
-            || lock(&self.shared.verdict).as_ref().map(|v| Error::new(v.trouble.kind(), v.text.clone()));
+        let stop = || {
+            lock(&self.shared.verdict)
+                .as_ref()
+                .map(|v| Error::new(v.trouble.kind(), v.text.clone()).with_peer(v.about))
+        };
         if let Err(error) = links.ensure(engine, &shape, &request, (self.timeout, &stop)) {
-            return Err(
-                self.end(driver, Failure { cause: Cause::Told(error), op: None, peer: None, channel: None })
+            let (op, peer) = (Some((request.kind, descriptor.seq)), error.at.peer);
+            let text = format!(
+                "rank {} cannot connect to rank {}: {}",
+                self.rank,
+                peer.unwrap_or(self.rank),
+                error.what
             );
+            self.tell(Report {
+                trouble: Trouble::LinkFailed,
+                from: self.rank,
+                about: peer.unwrap_or(self.rank),
+                op,
+                channel: None,
+                called: None,
+                text,
+            });
+            return Err(self.end(driver, Failure { cause: Cause::Told(error), op, peer, channel: None }));
         }
         Ok(id)
     }
@@ -248,21 +289,26 @@ impl Inner {
         let mut began: Option<Ns> = None;
         driver.waiter.reset();
         loop {
-            match driver.engine.turn(&clock::raw) {
-                Progress::Advanced | Progress::Idle => {
-                    if !driver.owned.is_empty() {
-                        driver.settle();
-                    }
-                    if done(driver) {
-                        return Ok(());
-                    }
-                    driver.waiter.reset();
-                    began = None;
-                }
+            let progress = driver.engine.turn(&clock::raw);
+            if progress == Progress::Failed {
+                return Err(self.give_up(driver));
+            }
+            if progress != Progress::Blocked {
+                driver.settle();
+                driver.waiter.reset();
+                began = None;
+            }
+            // Asked also where nothing moves now: what is waited for may have ended in another's turn, or in the look before a
+            // sleep.
+            if done(driver) {
+                return Ok(());
+            }
+            match progress {
                 Progress::Blocked if self.shared.flag.load(Ordering::Acquire) => self.look(driver),
                 Progress::Blocked => {
                     let (waited, advanced) = self.wait(driver, began.is_some());
                     if advanced {
+                        driver.settle();
                         driver.waiter.reset();
                         began = None;
                     } else if waited != Waited::Spun {
@@ -274,7 +320,7 @@ impl Inner {
                         }
                     }
                 }
-                Progress::Failed => return Err(self.give_up(driver)),
+                Progress::Advanced | Progress::Idle | Progress::Failed => {}
             }
         }
     }
@@ -321,7 +367,7 @@ impl Inner {
         let failure = match &failure.cause {
             Cause::Told(_) => failure,
             Cause::Link(_) | Cause::Mismatch { .. } => {
-                let report = self.report(driver, &failure);
+                let report = self.report(&failure);
                 let courier = lock(&self.courier).clone();
                 match courier.and_then(|courier| courier.report(report, VERDICT)) {
                     Some(verdict) => self.told(driver, &verdict),
@@ -357,17 +403,26 @@ impl Inner {
             called: None,
             text: error.what.clone(),
         };
-        if let Some(courier) = lock(&self.courier).clone() {
-            courier.report(report, Duration::ZERO);
-        }
+        self.tell(report);
         let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
         driver.engine.fail(Failure { cause: Cause::Told(error), op, peer, channel }, clock::raw());
     }
 
-    fn report(&self, driver: &Driver, failure: &Failure) -> Report {
+    /// Tells the others what this rank has found and fails with, if nothing else was decided before.
+    fn tell(&self, report: Report) {
+        if let Some(courier) = lock(&self.courier).clone() {
+            courier.report(report, Duration::ZERO);
+        }
+    }
+
+    fn report(&self, failure: &Failure) -> Report {
         let (trouble, text) = match &failure.cause {
-            Cause::Link(LinkFault::Gone) => (Trouble::LinkFailed, "its link ended".to_string()),
-            Cause::Link(fault) => (Trouble::LinkFailed, fault.to_string()),
+            Cause::Link(fault) => {
+                let what =
+                    if *fault == LinkFault::Gone { "ended".to_string() } else { format!("failed: {fault}") };
+                let peer = failure.peer.unwrap_or(self.rank);
+                (Trouble::LinkFailed, format!("the link between rank {} and rank {peer} {what}", self.rank))
+            }
             Cause::Mismatch { .. } => (Trouble::Mismatch, "ranks called different things:".to_string()),
             Cause::Told(error) => (Trouble::Aborted, error.what.clone()),
         };
@@ -377,7 +432,10 @@ impl Inner {
             about: failure.peer.unwrap_or(self.rank),
             op: failure.op,
             channel: failure.channel,
-            called: driver.links.described(),
+            called: match &failure.cause {
+                Cause::Mismatch { ours, .. } => Some(*ours),
+                Cause::Link(_) | Cause::Told(_) => None,
+            },
             text,
         }
     }
@@ -441,7 +499,8 @@ impl Inner {
             .iter()
             .map(|wait| format!("rank {} on channel {} ({})", wait.peer, wait.channel, wait.reason))
             .collect();
-        let what = format!("no progress for {:?}: waits for {}", self.timeout, whom.join(", "));
+        let whom = whom.join(", ");
+        let what = format!("rank {} saw no progress for {:?}: it waits for {whom}", self.rank, self.timeout);
         let pid = std::process::id();
         let mut error =
             Error::new(ErrorKind::Timeout, what).hint(format!("look with: ccl-inspect snapshot {pid}"));
@@ -495,14 +554,18 @@ impl Inner {
     pub(crate) fn finish(&self) -> Result<()> {
         let result = {
             let mut driver = lock(&self.driver);
-            match driver.ended.clone() {
+            self.look(&mut driver);
+            let failed = driver.engine.failure().is_some();
+            match driver.ended.clone().or_else(|| failed.then(|| self.give_up(&mut driver))) {
                 Some(error) => Err(error),
                 None => self.drive(&mut driver, &mut |driver| driver.engine.under_way().is_none()),
             }
         };
         let courier = lock(&self.courier).take();
-        if let (Ok(()), Some(courier)) = (&result, courier) {
-            courier.leave(FAREWELL);
+        match (&result, courier) {
+            (Ok(()), Some(courier)) => courier.leave(FAREWELL),
+            (Err(_), Some(courier)) => courier.flush(VERDICT),
+            (_, None) => {}
         }
         self.close();
         result

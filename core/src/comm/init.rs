@@ -96,59 +96,19 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     let job = bootstrap.job();
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
+    row.set_level(settings.number(Key::Level) as u8);
 
-    let channels = settings.number(Key::Channels) as u16;
     let identity = Identity { comm, rank };
-    let memory = RankMemory::shared(identity, Layout::new(nranks, channels)?, true)?;
-    let shared = Arc::new(Shared {
-        flag: AtomicBool::new(false),
-        verdict: Mutex::new(None),
-        left: Mutex::new(Vec::new()),
-        wake: Box::new({
-            let memory = Arc::clone(&memory);
-            move || memory.wake_if_asleep()
-        }),
-    });
-    let inbox = Inbox::default();
-    let scope = Scope { job, key: id.key.clone(), comm, rank, nranks, channels };
-    let data =
-        DataListener::open(SocketAddr::new(interface.ip, 0), scope, Arc::clone(&inbox), wake_by(&shared))?;
-    let beside = recorder.beside("link");
-    let terms = Terms { job, key: id.key.clone(), memory: Arc::clone(&memory) };
-    let door = MemoryListener::open(terms, beside.as_deref().and_then(Path::parent))?;
-    local::enter(job, &memory);
-
-    let card = Card {
-        process: Process::own(&settings).encode(),
-        data: data.address(),
-        local: door.path().map(PathBuf::from),
-        recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
-        control: attendance.control().map(|p| p.display().to_string()).unwrap_or_default(),
-    };
-    let (cards, processes) = exchange(&mut bootstrap, &card)?;
-    tell_peers(&row, &cards, &processes);
-
-    let mut events = row.ring();
-    row.phase_began(Phase::Connect, clock::raw());
-    let began = clock::now();
-    let meeting =
-        Meeting { settings: &settings, identity, job, door: &door, cards: &cards, processes: &processes };
-    let (peers, watched) = match meet(&meeting, deadline, &mut || bootstrap.serve()) {
-        Ok(met) => met,
+    let base = Base { id, job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
+    let gathered = match gather(&base, &row, &mut bootstrap, deadline) {
+        Ok(gathered) => gathered,
         Err(error) => {
             bootstrap.give_up(&error);
             return Err(error);
         }
     };
-    ended(&row, &mut events, Phase::Connect, clock::now().since(began));
-    row.phase_began(Phase::Barrier, clock::raw());
-    let began = clock::now();
-    bootstrap.barrier()?;
-    ended(&row, &mut events, Phase::Barrier, clock::now().since(began));
-    drop(door);
-    for (phase, duration) in bootstrap.phases() {
-        ended(&row, &mut events, *phase, *duration);
-    }
+    let Gathered { memory, shared, inbox, data, processes, peers, watched, events } = gathered;
+    let channels = settings.number(Key::Channels) as u16;
     let RingStreams { next, prev } = bootstrap.into_ring()?;
 
     let topology = Arc::new(Topology::new(&hosts(&processes, &settings), channels));
@@ -171,7 +131,6 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
         has_ring: false,
         has_wide: false,
         pairs: std::collections::BTreeSet::new(),
-        described: None,
     };
     let engine = Engine::new(rank, Arc::clone(&topology), row, events);
     let owner = Owning {
@@ -218,6 +177,87 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
         announce(&inner, &settings);
     }
     Ok(inner)
+}
+
+/// What a communicator begins with.
+struct Base<'a> {
+    id: &'a UniqueId,
+    job: JobId,
+    identity: Identity,
+    ip: std::net::IpAddr,
+    settings: &'a Settings,
+    attendance: &'a Attendance,
+}
+
+/// What this rank has, and knows of the others, when all of them are ready.
+struct Gathered {
+    memory: Arc<RankMemory>,
+    shared: Arc<Shared>,
+    inbox: Inbox,
+    data: DataListener,
+    processes: Vec<Process>,
+    peers: Vec<Peer>,
+    watched: Vec<Watched>,
+    events: EventRing,
+}
+
+/// Makes this rank's memory and doors, tells all others where they are, and meets those of this host. Returns when all have.
+fn gather(base: &Base<'_>, row: &CommRow, bootstrap: &mut Bootstrap, deadline: Ns) -> Result<Gathered> {
+    let Base { id, job, identity, ip, settings, attendance } = base;
+    let Identity { comm, rank } = *identity;
+    let nranks = bootstrap.nranks();
+    let recorder = attendance.recorder();
+    let channels = settings.number(Key::Channels) as u16;
+    let memory = RankMemory::shared(*identity, Layout::new(nranks, channels)?, true)?;
+    let shared = Arc::new(Shared {
+        flag: AtomicBool::new(false),
+        verdict: Mutex::new(None),
+        left: Mutex::new(Vec::new()),
+        wake: Box::new({
+            let memory = Arc::clone(&memory);
+            move || memory.wake_if_asleep()
+        }),
+    });
+    let inbox = Inbox::default();
+    let scope = Scope { job: *job, key: id.key.clone(), comm, rank, nranks, channels };
+    let data = DataListener::open(SocketAddr::new(*ip, 0), scope, Arc::clone(&inbox), wake_by(&shared))?;
+    let beside = recorder.beside("link");
+    let terms = Terms { job: *job, key: id.key.clone(), memory: Arc::clone(&memory) };
+    let door = MemoryListener::open(terms, beside.as_deref().and_then(Path::parent))?;
+    local::enter(*job, &memory);
+
+    let card = Card {
+        process: Process::own(settings).encode(),
+        data: data.address(),
+        local: door.path().map(PathBuf::from),
+        recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
+        control: attendance.control().map(|p| p.display().to_string()).unwrap_or_default(),
+    };
+    let (cards, processes) = exchange(bootstrap, &card)?;
+    tell_peers(row, &cards, &processes);
+
+    let mut events = row.ring();
+    row.phase_began(Phase::Connect, clock::raw());
+    let began = clock::now();
+    let meeting = Meeting {
+        settings,
+        identity: *identity,
+        job: *job,
+        door: &door,
+        cards: &cards,
+        processes: &processes,
+    };
+    let (peers, watched) = meet(&meeting, deadline, &mut || bootstrap.serve())?;
+    ended(row, &mut events, Phase::Connect, clock::now().since(began));
+    row.phase_began(Phase::Barrier, clock::raw());
+    let began = clock::now();
+    bootstrap.barrier()?;
+    ended(row, &mut events, Phase::Barrier, clock::now().since(began));
+    drop(door);
+    for (phase, duration) in bootstrap.phases() {
+        ended(row, &mut events, *phase, *duration);
+    }
+    Ok(Gathered { memory, shared, inbox, data, processes, peers, watched, events })
 }
 
 /// What the news of a communicator reach.
@@ -345,7 +385,10 @@ fn meet(
     let mut watched = Vec::with_capacity(others.len());
     for (met, peer) in door.connect(&others, deadline, still)?.into_iter().zip(&others) {
         reaches[peer.rank.index()] = Some(Reach::Memory(Arc::clone(&met.memory)));
-        let has_lock = processes[peer.rank.index()].process != own.process;
+        let process = &processes[peer.rank.index()].process;
+        // A process that holds several ranks and maps their files among each other has lost their locks with the first it closed.
+        let shared = processes.iter().filter(|one| one.process == *process).count() > 1;
+        let has_lock = *process != own.process && !(shared && forced == "shm");
         watched.push(Watched { rank: peer.rank, peer: met, has_lock });
     }
     let known = cards.iter().zip(*processes);

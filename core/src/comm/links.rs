@@ -64,19 +64,13 @@ pub(super) struct Links {
     pub(super) has_ring: bool,
     pub(super) has_wide: bool,
     pub(super) pairs: BTreeSet<(CollKind, Rank)>,
-    pub(super) described: Option<Descriptor>,
 }
 
 impl Links {
     /// Makes this rank's latest call known to peers that wonder what it called.
     #[inline]
     pub(super) fn describe(&mut self, descriptor: &Descriptor) {
-        self.described = Some(*descriptor);
         self.memory.set_descriptor(descriptor.encode());
-    }
-
-    pub(super) const fn described(&self) -> Option<Descriptor> {
-        self.described
     }
 
     /// Where a peer runs, for people: the next place to look.

@@ -112,7 +112,7 @@ impl Communicator {
         self.inner.events_recorded()
     }
 
-    /// Shows `text` beside the operations that follow, wherever they are shown. 63 bytes are kept.
+    /// Shows `text` beside the operations that follow, wherever they are shown. 88 bytes are kept.
     pub fn tag(&self, text: &str) {
         self.inner.tag(text);
     }

@@ -14,7 +14,7 @@ use crate::clock::{self, Ns};
 use crate::collective::Request;
 use crate::comm::driver::{Driver, Inner, lock};
 use crate::engine::{OpId, Progress};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, Region};
 
 /// How long the progress thread yields before it begins to doze.
@@ -27,6 +27,12 @@ struct Place<T: Element> {
     region: Option<Region<T>>,
     result: Option<Result<()>>,
     waker: Option<Waker>,
+}
+
+impl<T: Element> Place<T> {
+    fn has_ended(&self) -> bool {
+        self.result.is_some() || self.region.is_none()
+    }
 }
 
 /// A call under way that owns its buffer. Waiting gives the buffer back; so does awaiting. Dropping it lets the operation run on.
@@ -102,7 +108,7 @@ impl<T: Element> Pending<T> {
     /// Whether it has ended, well or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        lock(&self.place).result.is_some()
+        lock(&self.place).has_ended()
     }
 
     /// Drives the communicator until this call has ended, and gives the buffer back.
@@ -114,7 +120,7 @@ impl<T: Element> Pending<T> {
         if !self.is_done() {
             let mut driver = lock(&self.inner.driver);
             // A failure of the communicator is this call's result too, unless it had ended before.
-            let driven = self.inner.drive(&mut driver, &mut |_| lock(&place).result.is_some());
+            let driven = self.inner.drive(&mut driver, &mut |_| lock(&place).has_ended());
             drop(driver);
             if let (Err(error), false) = (driven, self.is_done()) {
                 return Err(error);
@@ -129,7 +135,10 @@ fn take<T: Element>(place: &mut Place<T>) -> Result<Region<T>> {
     match (place.result.take(), place.region.take()) {
         (Some(Ok(())), Some(region)) => Ok(region),
         (Some(Err(error)), _) => Err(error),
-        (Some(Ok(())) | None, _) => unreachable!("a call that has ended keeps its result and its region"),
+        // Polled, or waited for, after its end was told.
+        (Some(Ok(())) | None, _) => {
+            Err(Error::new(ErrorKind::Usage, "the result of this call has been taken before"))
+        }
     }
 }
 
@@ -138,7 +147,7 @@ impl<T: Element> Future for Pending<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut place = lock(&self.place);
-        if place.result.is_some() {
+        if place.has_ended() {
             return Poll::Ready(take(&mut place));
         }
         place.waker = Some(context.waker().clone());

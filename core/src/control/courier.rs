@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::net::{SendFlags, send};
+
 use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
 use crate::collective::Descriptor;
@@ -51,7 +53,7 @@ struct Line {
 
 struct State {
     news: News,
-    /// Set by the task when nothing is left to send after a farewell.
+    /// Set by the task when nothing is left to send.
     flushed: bool,
 }
 
@@ -250,7 +252,7 @@ impl Drop for Round {
         for peer in &self.watched {
             if left {
                 // Best effort: a peer that is gone has no use for it.
-                let _ = rustix::io::write(peer.peer.control.as_fd(), &[FAREWELL]);
+                let _ = send(peer.peer.control.as_fd(), &[FAREWELL], SendFlags::NOSIGNAL);
             }
         }
     }
@@ -263,6 +265,8 @@ impl Line {
 
     fn read(&mut self, news: &mut News, now: Ns) {
         let mut buffer = [0; 4096];
+        // What came with the end of the bootstrap is heard before what comes now.
+        self.hear(news, now);
         while let Some(stream) = &self.stream {
             match rustix::io::read(stream.as_fd(), &mut buffer) {
                 Ok(0) => return self.end(news, now),
@@ -271,15 +275,20 @@ impl Line {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return self.end(news, now),
             }
-            while let Some(at) = self.input.iter().position(|&b| b == b'\n') {
-                let line: Vec<u8> = self.input.drain(..=at).collect();
-                // The stream is authenticated: what does not parse is from a newer version, and not for us.
-                if let Ok(message) = serde_json::from_slice(&line) {
-                    news.received(self.side, message, now);
-                }
-            }
+            self.hear(news, now);
             if self.input.len() > LINE_MAX {
                 return self.end(news, now);
+            }
+        }
+    }
+
+    /// Takes the lines that are there.
+    fn hear(&mut self, news: &mut News, now: Ns) {
+        while let Some(at) = self.input.iter().position(|&b| b == b'\n') {
+            let line: Vec<u8> = self.input.drain(..=at).collect();
+            // The stream is authenticated: what does not parse is from a newer version, and not for us.
+            if let Ok(message) = serde_json::from_slice(&line) {
+                news.received(self.side, message, now);
             }
         }
     }
@@ -292,7 +301,7 @@ impl Line {
 
     fn write(&mut self) {
         while let (Some(stream), false) = (&self.stream, self.output.is_empty()) {
-            match rustix::io::write(stream.as_fd(), self.output.as_slices().0) {
+            match send(stream.as_fd(), self.output.as_slices().0, SendFlags::NOSIGNAL) {
                 Ok(n) => drop(self.output.drain(..n)),
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(rustix::io::Errno::INTR) => {}

@@ -364,9 +364,16 @@ impl News {
             self.reports.iter().filter_map(|r| r.called.map(|called| (r.from, called))).collect();
         sides.sort_by_key(|(rank, _)| *rank);
         let say = |(rank, called): &(Rank, Descriptor)| {
+            // A receive describes itself as the send it awaits.
+            let is_receiver = called.kind == CollKind::Send && called.root != *rank;
             format!(
                 "rank {rank} called {} #{} (count {}, {}, {}, root {})",
-                called.kind, called.seq, called.count, called.dtype, called.op, called.root
+                if is_receiver { CollKind::Recv } else { called.kind },
+                called.seq,
+                called.count,
+                called.dtype,
+                called.op,
+                called.root
             )
         };
         let said: Vec<String> = sides.iter().map(say).collect();

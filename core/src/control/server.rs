@@ -62,6 +62,8 @@ impl Shared {
 /// The control socket of a process. Dropping it closes and removes it.
 pub struct Server {
     path: PathBuf,
+    /// Which file it listens at.
+    inode: Option<u64>,
     shared: Arc<Shared>,
     generation: u32,
     _task: Handle,
@@ -109,8 +111,8 @@ impl Server {
         let added = Service::get().and_then(|service| service.add(task));
         let task = added.inspect_err(|_| drop(std::fs::remove_file(path)))?;
         recorder.set_control(Some(path));
-        let server =
-            Self { path: path.to_path_buf(), shared, generation: crate::sys::generation(), _task: task };
+        let generation = crate::sys::generation();
+        let server = Self { path: path.to_path_buf(), inode: inode(path), shared, generation, _task: task };
         server.sweep();
         Ok(server)
     }
@@ -136,6 +138,12 @@ impl Server {
     }
 }
 
+/// Which file lies at a path.
+fn inode(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    path.symlink_metadata().ok().map(|about| about.ino())
+}
+
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Server({})", self.path.display())
@@ -146,8 +154,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         // A forked child has a copy: the socket is its parent's.
         if self.generation == crate::sys::generation() {
-            let _ = std::fs::remove_file(&self.path);
-            self.shared.recorder.set_control(None);
+            // A thread that makes a communicator while another drops the last one may have made the next socket here already.
+            if inode(&self.path) == self.inode {
+                let _ = std::fs::remove_file(&self.path);
+                self.shared.recorder.set_control(None);
+            }
             self.sweep();
         }
     }

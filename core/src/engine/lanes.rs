@@ -4,12 +4,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::clock::Raw;
 use crate::control::service::Interest;
-use crate::engine::Wait;
+use crate::engine::{Op, Wait};
 use crate::memory::ViewMut;
 use crate::plan::Readers;
 use crate::recorder::LinkCell;
 use crate::transport::{LinkFault, RecvLink, SendLink};
-use crate::types::{ChannelId, Direction, Rank, TransportKind, WaitReason};
+use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, WaitReason};
 
 /// The writing end of a lane, with the message being filled.
 #[derive(Debug)]
@@ -160,19 +160,16 @@ impl Lanes {
         Ok(moved)
     }
 
-    /// Whether any of these waits may be over.
+    /// Whether one of these waits is over, as far as a look into memory tells: for a message that is there now.
     #[inline]
     pub(super) fn may_advance(&mut self, waits: &[Wait]) -> bool {
-        let is_memory = self.pumped_outs.is_empty() && self.pumped_ins.is_empty();
-        !is_memory
-            || waits.iter().any(|wait| {
-                match (wait.direction, self.receiver(wait.channel, wait.peer, wait.wide)) {
-                    (Direction::Recv, Some(index)) => {
-                        !matches!(self.ins[index as usize].link.peek(), Ok(None))
-                    }
-                    (Direction::Recv, None) | (Direction::Send, _) => true,
-                }
-            })
+        waits.iter().any(|wait| match (wait.direction, self.receiver(wait.channel, wait.peer, wait.wide)) {
+            (Direction::Recv, Some(index)) => {
+                let link = &mut self.ins[index as usize].link;
+                !is_pumped(link.transport()) && !matches!(link.peek(), Ok(None))
+            }
+            (Direction::Recv, None) | (Direction::Send, _) => false,
+        })
     }
 
     /// Wakes whoever sleeps for what was stored since the last time: one fence for all of it.
@@ -207,6 +204,19 @@ impl Lanes {
             }
         }
         flushed
+    }
+
+    /// Writes into the cell of a pair's lane for which operation it works.
+    #[inline]
+    pub(super) fn work_for(&self, op: &Op) {
+        let (peer, seq) = (op.peer(), op.descriptor().seq);
+        if op.kind() == CollKind::Send {
+            if let Some(index) = self.sender(ChannelId::P2P, Readers::One(peer)) {
+                self.outs[index as usize].cell.op(seq);
+            }
+        } else if let Some(index) = self.receiver(ChannelId::P2P, peer, false) {
+            self.ins[index as usize].cell.op(seq);
+        }
     }
 
     /// Writes into a cell that its link waits.

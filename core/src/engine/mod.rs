@@ -21,7 +21,7 @@ use crate::clock::Raw;
 use crate::collective::Descriptor;
 use crate::error::ErrorKind;
 use crate::event::{Event, Subscriber, publish, publish_at};
-use crate::plan::{Plan, Readers, Topology};
+use crate::plan::{Readers, Topology};
 use crate::recorder::CommRow;
 use crate::transport::{LinkFault, RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, WaitReason};
@@ -78,8 +78,8 @@ pub enum Cause {
     Link(LinkFault),
     /// A peer's message belongs to another operation than ours.
     Mismatch {
-        /// The hash of the operation here.
-        ours: u64,
+        /// The operation here.
+        ours: Descriptor,
         /// The hash in the message.
         theirs: u64,
     },
@@ -278,6 +278,7 @@ impl<S: Subscriber> Engine<S> {
                 at += 1;
                 continue;
             }
+            self.lanes.work_for(op);
             let programs = std::slice::from_mut(program);
             advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
             let is_here = op.kind() == CollKind::Recv || self.lanes.is_flushed(&mut self.waits);
@@ -300,8 +301,8 @@ impl<S: Subscriber> Engine<S> {
         &self.waits
     }
 
-    /// Whether a turn may find that something moved since the last one: cheap enough to be asked again and again. What is
-    /// not in memory it takes a turn to see.
+    /// Whether a turn will find that something moved since the last one: cheap enough to be asked again and again. It only looks
+    /// for messages in memory; what else may have moved it takes a turn to see.
     #[inline]
     pub fn may_advance(&mut self) -> bool {
         self.lanes.may_advance(&self.waits)
@@ -339,6 +340,9 @@ impl<S: Subscriber> Engine<S> {
             return;
         }
         let error = failure.kind() as u8;
+        if self.collectives.is_empty() && self.pairs.is_empty() {
+            self.row.broken();
+        }
         for op in self.collectives.drain(..) {
             self.row.failed(op.descriptor(), error, now);
             publish_at(&mut self.events, now, || op.failed(error, failure.peer));
@@ -380,25 +384,9 @@ impl<S: Subscriber> Engine<S> {
         self.lanes.is_clean()
     }
 
-    /// What the oldest collective under way asks for.
-    #[must_use]
-    pub fn descriptor(&self) -> Option<&Descriptor> {
-        self.collectives.front().map(Op::descriptor)
-    }
-
     /// The descriptors to sleep on until something can move.
     pub fn interests(&self, out: &mut Vec<crate::control::service::Interest>) {
         self.lanes.interests(out);
-    }
-
-    /// The plan of the oldest collective under way, and the step each of its programs stands at.
-    #[must_use]
-    pub fn standing(&self) -> Option<(&Plan, Vec<u64>)> {
-        let steps = |op: &Op| {
-            let programs = self.programs.iter().take(usize::from(op.plan().channels()));
-            programs.map(|program| if self.begun { program.index } else { 0 }).collect()
-        };
-        self.collectives.front().map(|op| (op.plan(), steps(op)))
     }
 
     /// The recorder's row of this engine.

@@ -152,7 +152,7 @@ fn source(
                 Err(fault) => return Err(Stop::Fail(Cause::Link(fault), from)),
             };
             if message.check != op.check() {
-                let cause = Cause::Mismatch { ours: op.check(), theirs: message.check };
+                let cause = Cause::Mismatch { ours: *op.descriptor(), theirs: message.check };
                 return Err(Stop::Fail(cause, from));
             }
             let at = at as usize;

@@ -37,12 +37,6 @@ impl LinkCell {
     pub fn bytes(&self, total: u64) {
         self.words[link::BYTES].store(total, Ordering::Relaxed);
     }
-    /// Adds to the bytes moved.
-    #[inline]
-    pub fn add_bytes(&self, bytes: u64) {
-        let total = self.words[link::BYTES].load(Ordering::Relaxed);
-        self.words[link::BYTES].store(total.wrapping_add(bytes), Ordering::Relaxed);
-    }
     /// The operation it works for.
     #[inline]
     pub fn op(&self, seq: u64) {
@@ -137,7 +131,7 @@ mod tests {
             for n in 0..rounds {
                 cell.set(n + 4, n + 2, n);
                 cell.op(n);
-                cell.add_bytes(3);
+                cell.bytes(3 * (n + 1));
             }
         });
         let words = memory.words();

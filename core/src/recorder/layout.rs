@@ -40,7 +40,7 @@ pub mod header {
     pub const DIRECTORY_COUNT: usize = 6;
     /// 1 once the process has left in good order.
     pub const LEFT: usize = 7;
-    /// Operations that failed.
+    /// Operations that failed, and communicators that failed between two.
     pub const FAILED: usize = 8;
     /// The process in its own pid namespace, and in the upper half in the one of its /proc.
     pub const PID: usize = 9;

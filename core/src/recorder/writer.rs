@@ -275,6 +275,11 @@ impl CommRow {
         self.recorder.header(header::FAILED).fetch_add(1, Ordering::Release);
     }
 
+    /// The communicator failed between two operations. The recorder stays as evidence.
+    pub fn broken(&self) {
+        self.recorder.header(header::FAILED).fetch_add(1, Ordering::Release);
+    }
+
     /// A send or receive was called; `peer` is the rank on the other side. The descriptor's root is the sender.
     #[inline]
     pub fn p2p_called(&self, descriptor: &Descriptor, peer: Rank, at: Raw) {

@@ -6,7 +6,7 @@
 //! - `reserve` gives the slot of the next message, the same one until `publish`; `None` while no slot is free. It never waits.
 //! - After `publish` the message is on its way; the caller's buffers are no longer needed once `moved` has reached it.
 //! - `peek` gives the oldest unfreed message, complete, the same one until `release`. It never waits.
-//! - `ring` wakes whoever sleeps on the other side for what was published or released; called once per turn, not per message.
+//! - `ring` wakes whoever sleeps on the other side for what was published or released; called once for many messages.
 //! - `pump` moves what can be moved without waiting. Memory links have nothing to pump.
 //! - Counters are monotone and have one writer: `posted >= moved >= done`. Sending: published; handed to the peer's memory or
 //!   the kernel; taken by (the slowest of) the readers, or `moved` where the carrier does not say. Receiving: slots offered; messages that
@@ -15,6 +15,9 @@
 //! - Messages are at most as long as a slot. What arrives and breaks a bound is a [`LinkFault`], never a panic.
 //! - A fault is final: every later call returns it.
 
+#[cfg(test)]
+#[cfg(not(miri))]
+mod conformance;
 pub mod faulty;
 pub mod shm;
 pub mod sim;

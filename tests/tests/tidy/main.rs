@@ -260,9 +260,6 @@ fn every_transport_passes_the_conformance_suite() {
     let sources = source::rust();
     let suite = |s: &&Source| s.path.ends_with("/conformance.rs") || s.path.contains("/conformance/");
     let text: String = sources.iter().filter(suite).map(|s| s.code.as_str()).collect();
-    if text.is_empty() {
-        return; // The suite is not here yet.
-    }
     let kinds = ["Direct", "Shm", "Socket", "Sim"];
     let missing =
         kinds.iter().filter(|kind| source::word_at(&text, &format!("TransportKind::{kind}")).is_none());

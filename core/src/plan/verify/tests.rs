@@ -440,3 +440,17 @@ fn verify_agrees_with_execution_on_mutated_plans() {
     println!("{accepted} accepted, {rejected} rejected");
     assert!(accepted > 500, "{accepted} accepted, {rejected} rejected");
 }
+
+#[test]
+fn a_wide_lane_is_of_one_host_and_of_channel_0() {
+    let (topology, request, programs) = exchange();
+    let refused = |topology: &Topology, programs: &[Vec<Vec<Step>>]| {
+        let rejection = verify(topology, &request, programs, Slots::default()).expect_err("no such lane");
+        assert!(matches!(rejection.fault, Fault::Malformed(..)), "{rejection}");
+    };
+    assert!(verify(&topology, &request, &programs, Slots::default()).is_ok());
+    refused(&Topology::new(&[1, 2], 1), &programs);
+    let moved: Vec<Vec<Vec<Step>>> =
+        programs.into_iter().map(|channels| [vec![Vec::new()], channels].concat()).collect();
+    refused(&Topology::new(&[1, 1], 2), &moved);
+}

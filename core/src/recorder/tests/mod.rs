@@ -101,8 +101,7 @@ fn links_phases_peers_and_identity_are_seen() {
     let cell = row.link(ChannelId(1), Some(Rank(3)), Direction::Recv, TransportKind::Shm);
     let wide = row.link(ChannelId(0), None, Direction::Send, TransportKind::Direct);
     cell.set(4, 2, 1);
-    cell.bytes(100);
-    cell.add_bytes(28);
+    cell.bytes(128);
     cell.op(7);
     cell.waits(WaitReason::Peer, Rank(3), ago(300));
     wide.waits(WaitReason::Credit, Rank(2), ago(10));

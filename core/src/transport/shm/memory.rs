@@ -1,7 +1,7 @@
 //! The memory of one rank: what it tells its local peers, and the lanes it writes.
 //!
 //! ```text
-//!   | identity | poison | sleeping | descriptor |  acks: one line per lane this rank READS
+//!   | identity | a spare line | sleeping | descriptor |  acks: one line per lane this rank READS
 //!   | headers of the wide lane | headers of the pair lanes | data of the wide lane | data of the pair lanes |
 //! ```
 //!
@@ -40,7 +40,6 @@ const PAGE: usize = 4096;
 
 const AT_MAGIC: usize = 0;
 const AT_IDENTITY: usize = 8;
-const AT_POISON: usize = LINE;
 const AT_SLEEPING: usize = 2 * LINE;
 const AT_LATCH: usize = 3 * LINE;
 const AT_DESCRIPTOR: usize = 3 * LINE + 8;
@@ -295,20 +294,6 @@ impl RankMemory {
         self.doorbell.as_ref()
     }
 
-    /// The poison word: 0 while all is well. What other values mean is for those who write it to say.
-    #[inline]
-    #[must_use]
-    pub fn poison(&self) -> u64 {
-        self.mapping.u64_at(AT_POISON).load(Ordering::Acquire)
-    }
-    /// Sets the poison word if it is still 0, and wakes the rank. Whether this was the first.
-    pub fn set_poison(&self, why: u64) -> bool {
-        let word = self.mapping.u64_at(AT_POISON);
-        let first = word.compare_exchange(0, why, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        self.wake_if_asleep();
-        first
-    }
-
     /// Says what this rank is called upon to do now. Written by its driver only.
     pub fn set_descriptor(&self, words: [u64; 4]) {
         let latch = self.mapping.u64_at(AT_LATCH);
@@ -446,15 +431,6 @@ mod tests {
         });
     }
 
-    #[test]
-    fn the_first_poison_stays() {
-        let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap(), false).unwrap();
-        assert_eq!(memory.poison(), 0);
-        assert!(memory.set_poison(3));
-        assert!(!memory.set_poison(4));
-        assert_eq!(memory.poison(), 3);
-    }
-
     #[cfg(not(miri))]
     mod processes {
         use super::*;
@@ -474,8 +450,8 @@ mod tests {
             };
             let peer = map(id(1), layout).unwrap();
             assert_eq!(peer.transport(), TransportKind::Shm);
-            memory.set_poison(9);
-            assert_eq!(peer.poison(), 9);
+            memory.set_descriptor([9; 4]);
+            assert_eq!(peer.descriptor(), Some([9; 4]));
             let refused = |identity, layout| map(identity, layout).unwrap_err();
             assert!(refused(id(2), layout).to_string().contains("memory says"));
             assert!(

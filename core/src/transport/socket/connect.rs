@@ -290,7 +290,7 @@ pub fn connect_lane(target: Target, deadline: Ns, stop: &dyn Fn() -> Option<Erro
     let mut connecting = Connecting::new(target, deadline);
     loop {
         if let Some(error) = stop() {
-            return Err(connecting.error(error));
+            return Err(error);
         }
         let now = clock::now();
         if let Some(sender) = connecting.turn(now)? {

@@ -172,9 +172,10 @@ fn who_listens_but_never_answers_is_named_at_the_deadline_and_news_end_the_wait(
     let error = connect_lane(target(address, 1), within(60), &|| None).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout);
     let began = clock::now();
-    let news = || (clock::now() > began).then(|| Error::new(ErrorKind::Peer, "rank 1 died"));
+    let news =
+        || (clock::now() > began).then(|| Error::new(ErrorKind::Peer, "rank 2 died").with_peer(Rank(2)));
     let error = connect_lane(target(address, 1), soon(), &news).unwrap_err();
-    assert_eq!((error.kind, error.at.peer), (ErrorKind::Peer, Some(Rank(1))));
+    assert_eq!((error.kind, error.at.peer), (ErrorKind::Peer, Some(Rank(2))));
     assert!(clock::now().since(began) < Duration::from_secs(1));
 }
 
