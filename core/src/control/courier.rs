@@ -1,7 +1,7 @@
 //! Carries the news of one communicator: the machine of [`news`](super::news) on real streams, in the service thread.
 //!
-//! Messages are JSON lines: rare, and readable when a job is debugged with a packet capture. Beside the ring it watches
-//! the control connections of local peers, whose end tells a death without waiting for the ring.
+//! Messages are JSON lines: rare, and readable when a job is debugged with a packet capture. Beside the ring they go over the
+//! control connections of local peers, whose end tells a death without waiting for the ring.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,10 +13,12 @@ use rustix::net::{SendFlags, send};
 use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
 use crate::collective::Descriptor;
-use crate::control::news::{News, Report, Side, Verdict};
+use crate::control::news::{Message, News, Report, Side, To, Verdict};
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
+use crate::sys::unix::Stream;
 use crate::transport::shm::connect::PeerMemory;
+use crate::transport::shm::memory::RankMemory;
 use crate::types::Rank;
 
 /// The longest message. A report holds two descriptors and a sentence.
@@ -44,11 +46,19 @@ pub(crate) struct Watched {
     pub(crate) has_lock: bool,
 }
 
-struct Line {
-    stream: Option<Fd>,
-    side: Side,
+/// One connection, with what has come on it and what waits to go.
+struct Line<F: AsFd> {
+    stream: Option<F>,
     input: Vec<u8>,
     output: VecDeque<u8>,
+}
+
+/// A watched peer, and the line to it.
+struct Local {
+    rank: Rank,
+    memory: Arc<RankMemory>,
+    has_lock: bool,
+    line: Line<Stream>,
 }
 
 struct State {
@@ -65,8 +75,8 @@ pub(crate) struct Courier {
 
 struct Round {
     state: Arc<(Mutex<State>, Condvar)>,
-    lines: Vec<Line>,
-    watched: Vec<Watched>,
+    lines: Vec<(Side, Line<Fd>)>,
+    locals: Vec<Local>,
     locks_due: Ns,
     owner: Box<dyn Owner>,
     is_told: bool,
@@ -95,13 +105,18 @@ impl Courier {
         let sides = [Side::Next, Side::Previous];
         let lines = streams.into_iter().zip(sides).filter_map(|(stream, side)| {
             let RingStream { fd, early, .. } = stream?;
-            Some(Line { stream: Some(fd), side, input: early, output: VecDeque::new() })
+            Some((side, Line { stream: Some(fd), input: early, output: VecDeque::new() }))
         });
         let lines = lines.collect();
+        let local = |Watched { rank, peer: PeerMemory { memory, control }, has_lock }| {
+            let line = Line { stream: Some(control), input: Vec::new(), output: VecDeque::new() };
+            Local { rank, memory, has_lock, line }
+        };
+        let locals = watched.into_iter().map(local).collect();
         let round = Round {
             state: Arc::clone(&state),
             lines,
-            watched,
+            locals,
             locks_due: clock::now(),
             owner,
             is_told: false,
@@ -158,44 +173,42 @@ impl Courier {
 
 impl Task for Round {
     fn interests(&self, out: &mut Vec<Interest>) {
-        for line in &self.lines {
-            if let Some(stream) = &line.stream {
-                out.push(Interest {
-                    fd: stream.as_fd().as_raw_fd(),
-                    read: true,
-                    write: !line.output.is_empty(),
-                });
-            }
-        }
-        out.extend(self.watched.iter().map(|peer| Interest {
-            fd: peer.peer.control.as_fd().as_raw_fd(),
-            read: true,
-            write: false,
-        }));
+        out.extend(self.lines.iter().filter_map(|(_, line)| line.interest()));
+        out.extend(self.locals.iter().filter_map(|local| local.line.interest()));
     }
 
     fn turn(&mut self, now: Ns) -> Turn {
         let state = Arc::clone(&self.state);
         let mut state = lock(&state);
-        state.news.called(self.owner.called());
-        for line in &mut self.lines {
-            line.read(&mut state.news, now);
-        }
-        self.watch(&mut state.news, now);
-        let mut due = state.news.tick(now);
-        for (side, message) in state.news.take_out() {
-            // Where the ring is broken the other way round carries it.
-            if let (Some(line), Ok(mut text)) =
-                (self.lines.iter_mut().find(|line| line.is_to(side)), serde_json::to_vec(&message))
-            {
-                text.push(b'\n');
-                line.output.extend(text);
+        let news = &mut state.news;
+        news.called(self.owner.called());
+        for (side, line) in &mut self.lines {
+            let ended = line.read(|message| match message {
+                Heard::Message(message) => news.received(Some(*side), message, now),
+                Heard::Farewell => {}
+            });
+            if ended {
+                news.ended(*side, now);
             }
         }
-        for line in &mut self.lines {
-            line.write();
+        self.watch(news, now);
+        let mut due = news.tick(now);
+        for (to, message) in news.take_out() {
+            // Plain data: always written.
+            let Ok(mut text) = serde_json::to_vec(&message) else { continue };
+            text.push(b'\n');
+            match to {
+                // Where the ring is broken the other way round carries it.
+                To::Ring(side) => {
+                    self.lines.iter_mut().filter(|(s, _)| *s == side).for_each(|(_, line)| line.say(&text));
+                }
+                To::Local => self.locals.iter_mut().for_each(|local| local.line.say(&text)),
+            }
         }
-        state.flushed = self.lines.iter().all(|line| line.output.is_empty());
+        self.lines.iter_mut().for_each(|(_, line)| line.write());
+        self.locals.iter_mut().for_each(|local| local.line.write());
+        // A local peer that is stopped takes nothing, and must not hold up who leaves.
+        state.flushed = self.lines.iter().all(|(_, line)| line.output.is_empty());
         if let (false, Some(verdict)) = (self.is_told, state.news.verdict()) {
             self.is_told = true;
             self.owner.decided(verdict);
@@ -203,7 +216,7 @@ impl Task for Round {
         state.news.take_left().into_iter().for_each(|rank| self.owner.left(rank));
         drop(state);
         self.state.1.notify_all();
-        if !self.watched.is_empty() {
+        if !self.locals.is_empty() {
             due = [due, Some(self.locks_due)].into_iter().flatten().min();
         }
         Turn::Again(due)
@@ -216,22 +229,20 @@ impl Round {
         if look_at_locks {
             self.locks_due = now.after(LOCKS);
         }
-        self.watched.retain(|peer| {
-            let dead = look_at_locks && peer.has_lock && peer.peer.memory.is_dead();
+        self.locals.retain_mut(|local| {
+            let dead = look_at_locks && local.has_lock && local.memory.is_dead();
             // Read after the lock was looked at: who leaves says so before it lets go of its lock.
-            let mut byte = [0u8; 8];
-            let lives = match rustix::io::read(peer.peer.control.as_fd(), &mut byte) {
-                Ok(n) if n > 0 && byte[0] == FAREWELL => {
-                    news.left(peer.rank);
-                    return false;
-                }
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => !dead,
-                Ok(_) | Err(_) => false,
-            };
-            if !lives {
-                news.lost(peer.rank, now);
+            let mut left = false;
+            let ended = local.line.read(|heard| match heard {
+                Heard::Message(message) => news.received(None, message, now),
+                Heard::Farewell => left = true,
+            });
+            if left {
+                news.left(local.rank);
+            } else if ended || dead {
+                news.lost(local.rank, now);
             }
-            lives
+            !(left || ended || dead)
         });
     }
 }
@@ -243,60 +254,80 @@ impl Drop for Round {
             let state = lock(&self.state);
             state.news.is_leaving() || state.news.verdict().is_some()
         };
-        for stream in self.lines.iter().filter_map(|line| line.stream.as_ref()) {
+        for stream in self.lines.iter().filter_map(|(_, line)| line.stream.as_ref()) {
             // Closed with something unread, a stream is reset, and what was sent on it last may be lost: a farewell.
             let _ = rustix::net::shutdown(stream.as_fd(), rustix::net::Shutdown::Write);
             let mut buffer = [0; 4096];
             while rustix::io::read(stream.as_fd(), &mut buffer).is_ok_and(|n| n > 0) {}
         }
-        for peer in &self.watched {
-            if left {
-                // Best effort: a peer that is gone has no use for it.
-                let _ = send(peer.peer.control.as_fd(), &[FAREWELL], SendFlags::NOSIGNAL);
+        for local in &mut self.locals {
+            // Best effort: a peer that is gone has no use for it, and one that took nothing so far hears of it on the ring.
+            if let (true, true, Some(stream)) = (left, local.line.output.is_empty(), &local.line.stream) {
+                let _ = send(stream.as_fd(), &[FAREWELL], SendFlags::NOSIGNAL);
             }
         }
     }
 }
 
-impl Line {
-    fn is_to(&self, side: Side) -> bool {
-        self.side == side && self.stream.is_some()
+/// What a line brings.
+enum Heard {
+    Message(Message),
+    /// Whoever is at the other end closes it next, and has not died.
+    Farewell,
+}
+
+impl<F: AsFd> Line<F> {
+    fn interest(&self) -> Option<Interest> {
+        let stream = self.stream.as_ref()?;
+        Some(Interest { fd: stream.as_fd().as_raw_fd(), read: true, write: !self.output.is_empty() })
     }
 
-    fn read(&mut self, news: &mut News, now: Ns) {
+    fn say(&mut self, text: &[u8]) {
+        if self.stream.is_some() {
+            self.output.extend(text);
+        }
+    }
+
+    /// Takes what is there; whether the stream has just ended.
+    fn read(&mut self, mut hear: impl FnMut(Heard)) -> bool {
         let mut buffer = [0; 4096];
         // What came with the end of the bootstrap is heard before what comes now.
-        self.hear(news, now);
+        self.hear(&mut hear);
         while let Some(stream) = &self.stream {
             match rustix::io::read(stream.as_fd(), &mut buffer) {
-                Ok(0) => return self.end(news, now),
-                Ok(n) => self.input.extend_from_slice(&buffer[..n]),
-                Err(rustix::io::Errno::AGAIN) => return,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return self.end(news, now),
+                Ok(n) if n > 0 => self.input.extend_from_slice(&buffer[..n]),
+                Err(rustix::io::Errno::AGAIN) => return false,
+                Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) | Err(_) => return self.end(),
             }
-            self.hear(news, now);
+            self.hear(&mut hear);
             if self.input.len() > LINE_MAX {
-                return self.end(news, now);
+                return self.end();
             }
         }
+        false
     }
 
     /// Takes the lines that are there.
-    fn hear(&mut self, news: &mut News, now: Ns) {
-        while let Some(at) = self.input.iter().position(|&b| b == b'\n') {
+    fn hear(&mut self, hear: &mut impl FnMut(Heard)) {
+        loop {
+            if self.input.first() == Some(&FAREWELL) {
+                self.input.remove(0);
+                hear(Heard::Farewell);
+                continue;
+            }
+            let Some(at) = self.input.iter().position(|&b| b == b'\n') else { return };
             let line: Vec<u8> = self.input.drain(..=at).collect();
             // The stream is authenticated: what does not parse is from a newer version, and not for us.
             if let Ok(message) = serde_json::from_slice(&line) {
-                news.received(self.side, message, now);
+                hear(Heard::Message(message));
             }
         }
     }
 
-    fn end(&mut self, news: &mut News, now: Ns) {
-        self.stream = None;
+    fn end(&mut self) -> bool {
         self.output.clear();
-        news.ended(self.side, now);
+        self.stream.take().is_some()
     }
 
     fn write(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! After bootstrap its ring stays: every rank keeps a stream to the next and one from the previous rank, watched by the
 //! service thread. The end of such a stream without a farewell is a death. News go round both ways, each rank passing on what
-//! it has not seen, so one missing rank cuts nobody off.
+//! it has not seen, so one missing rank cuts nobody off; and straight to all peers of the host, so that several do not either.
 //!
 //! What ends the communicator is decided once: whoever finds something *reports* it; the *arbiter*, the lowest rank
 //! that still lives, turns the first report into a *verdict*, and every rank fails with that one text. A rank that hears
@@ -94,7 +94,16 @@ pub struct Verdict {
     pub text: String,
 }
 
-/// What goes over the ring.
+/// Whither a message goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum To {
+    /// To a neighbour on the ring.
+    Ring(Side),
+    /// To all peers of this host: past ranks that left, or are slow to pass it on.
+    Local,
+}
+
+/// What goes from rank to rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Message {
@@ -128,7 +137,7 @@ pub struct News {
     called: Option<Descriptor>,
     verdict: Option<Verdict>,
     due: Option<Ns>,
-    out: Vec<(Side, Message)>,
+    out: Vec<(To, Message)>,
     /// Who left and has not been taken yet.
     left: Vec<Rank>,
 }
@@ -167,28 +176,30 @@ impl News {
         self.called = descriptor;
     }
 
-    /// A message came from a neighbour. What names no rank of this communicator is ignored.
-    pub fn received(&mut self, from: Side, message: Message, now: Ns) {
-        let onward = match from {
-            Side::Previous => Side::Next,
-            Side::Next => Side::Previous,
+    /// A message came from a neighbour on the ring, or (`None`) straight from a peer of this host. It is passed on along the ring, if it
+    /// is news. What names no rank of this communicator is ignored.
+    pub fn received(&mut self, from: Option<Side>, message: Message, now: Ns) {
+        let onward: &[Side] = match from {
+            Some(Side::Previous) => &[Side::Next],
+            Some(Side::Next) => &[Side::Previous],
+            None => &[Side::Next, Side::Previous],
         };
         let is_rank = |rank: Rank| rank.index() < self.lives.len();
         match message {
             Message::Farewell { rank } if is_rank(rank) => {
                 if self.left(rank) {
-                    self.out.push((onward, Message::Farewell { rank }));
+                    self.send(onward, &Message::Farewell { rank });
                 }
             }
             Message::Report(report) if is_rank(report.from) && is_rank(report.about) => {
                 if self.note(report.clone(), now) {
-                    self.out.push((onward, Message::Report(report.clone())));
+                    self.send(onward, &Message::Report(report.clone()));
                     self.answer(&report, now);
                 }
             }
             Message::Verdict(verdict) if is_rank(verdict.about) => {
                 if self.verdict.is_none() {
-                    self.out.push((onward, Message::Verdict(verdict.clone())));
+                    self.send(onward, &Message::Verdict(verdict.clone()));
                     self.verdict = Some(verdict);
                 }
             }
@@ -237,7 +248,7 @@ impl News {
     /// This rank found something.
     pub fn found(&mut self, report: Report, now: Ns) {
         if self.note(report.clone(), now) {
-            self.send_both(&Message::Report(report));
+            self.flood(&Message::Report(report));
         }
     }
 
@@ -245,7 +256,7 @@ impl News {
     pub fn leave(&mut self) {
         self.lives[self.me.index()] = Life::Left;
         let me = self.me;
-        self.send_both(&Message::Farewell { rank: me });
+        self.flood(&Message::Farewell { rank: me });
     }
 
     /// Time passed: decides what was waiting for it. Returns when to call again.
@@ -257,7 +268,7 @@ impl News {
     }
 
     /// What to send.
-    pub fn take_out(&mut self) -> Vec<(Side, Message)> {
+    pub fn take_out(&mut self) -> Vec<(To, Message)> {
         std::mem::take(&mut self.out)
     }
 
@@ -348,7 +359,7 @@ impl News {
                 }
             },
         };
-        self.send_both(&Message::Verdict(verdict.clone()));
+        self.flood(&Message::Verdict(verdict.clone()));
         self.verdict = Some(verdict);
     }
 
@@ -385,11 +396,16 @@ impl News {
         }
     }
 
-    fn send_both(&mut self, message: &Message) {
-        // Also on a ring of two, where both streams lead to the same rank: no stream must end before it has carried the last
-        // words, or its end is taken for a death. What is heard twice counts once.
-        self.out.push((Side::Next, message.clone()));
-        self.out.push((Side::Previous, message.clone()));
+    fn send(&mut self, ways: &[Side], message: &Message) {
+        self.out.extend(ways.iter().map(|side| (To::Ring(*side), message.clone())));
+    }
+
+    /// Says something of this rank's own to everyone.
+    fn flood(&mut self, message: &Message) {
+        // Both ways also on a ring of two, where both streams lead to the same rank: no stream must end before it has carried the
+        // last words, or its end is taken for a death. What is heard twice counts once.
+        self.send(&[Side::Next, Side::Previous], message);
+        self.out.push((To::Local, message.clone()));
     }
 }
 
@@ -403,13 +419,15 @@ mod tests {
         for _ in 0..400 {
             let n = ring.len();
             for at in 0..n {
-                for (side, message) in ring[at].take_out() {
-                    let (to, seen_as) = match side {
-                        Side::Next => ((at + 1) % n, Side::Previous),
-                        Side::Previous => ((at + n - 1) % n, Side::Next),
+                for (to, message) in ring[at].take_out() {
+                    let (to, seen_as) = match to {
+                        To::Ring(Side::Next) => ((at + 1) % n, Side::Previous),
+                        To::Ring(Side::Previous) => ((at + n - 1) % n, Side::Next),
+                        // Every rank of these tests has its own host.
+                        To::Local => continue,
                     };
                     if !cut.contains(&(to as u32)) && !cut.contains(&(at as u32)) {
-                        ring[to].received(seen_as, message, now);
+                        ring[to].received(Some(seen_as), message, now);
                     }
                 }
             }
@@ -502,9 +520,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_peer_of_this_host_says_goes_on_both_ways_and_once() {
+        let mut news = News::new(Rank(0), Rank(1), Rank(3), 4);
+        news.received(None, Message::Farewell { rank: Rank(2) }, Ns(0));
+        let ways: Vec<To> = news.take_out().into_iter().map(|(to, _)| to).collect();
+        assert_eq!(ways, [To::Ring(Side::Next), To::Ring(Side::Previous)]);
+        assert_eq!(news.take_left(), [Rank(2)]);
+        news.received(Some(Side::Next), Message::Farewell { rank: Rank(2) }, Ns(0));
+        assert!(news.take_out().is_empty() && news.take_left().is_empty());
+        news.leave();
+        assert!(news.take_out().iter().any(|(to, _)| *to == To::Local));
+    }
+
+    #[test]
     fn what_names_no_rank_is_ignored() {
         let mut news = News::new(Rank(0), Rank(1), Rank(1), 2);
-        news.received(Side::Next, Message::Farewell { rank: Rank(9) }, Ns(0));
+        news.received(Some(Side::Next), Message::Farewell { rank: Rank(9) }, Ns(0));
         assert!(news.take_out().is_empty());
     }
 }

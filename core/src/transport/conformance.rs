@@ -10,7 +10,6 @@ use super::shm::memory::{Identity, Layout, RankMemory};
 use super::sim::Net;
 use super::socket::link as socket_link;
 use super::{LinkFault, RecvLink, SendLink};
-use crate::memory::View;
 use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS};
 use crate::sys::fds::Fd;
 use crate::types::{ChannelId, CommId, Rank, TransportKind};
@@ -80,18 +79,12 @@ fn bytes_of(number: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (number.wrapping_mul(31) as usize + i * 7 + i / 251) as u8).collect()
 }
 
-fn read(data: View) -> Vec<u8> {
-    // SAFETY: the message was peeked and is not released.
-    unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) }.to_vec()
-}
-
 impl Lane {
     /// Sends message `number` if a slot is free.
     fn send(&mut self, number: u64, len: usize) -> Result<bool, LinkFault> {
         let Some(slot) = self.sender.reserve(len as u32)? else { return Ok(false) };
         assert_eq!(slot.len(), len);
-        // SAFETY: the slot is reserved, of this length, and not published.
-        unsafe { std::ptr::copy_nonoverlapping(bytes_of(number, len).as_ptr(), slot.as_ptr(), len) };
+        memory_link::store(slot, &bytes_of(number, len));
         self.sender.publish(number);
         fence(Ordering::SeqCst);
         self.sender.ring();
@@ -105,7 +98,7 @@ impl Lane {
             if let Some(message) = self.receiver.peek()? {
                 let again = self.receiver.peek()?.expect("the same until it is released");
                 assert_eq!((again.check, again.data.len()), (message.check, message.data.len()));
-                let taken = (message.check, read(message.data));
+                let taken = (message.check, memory_link::load(&message));
                 self.receiver.release();
                 fence(Ordering::SeqCst);
                 self.receiver.ring();

@@ -413,7 +413,7 @@ fn streamed_stores_done() {
 
 /// For tests: fills a reserved slot.
 #[cfg(test)]
-pub(super) fn store(slot: ViewMut, bytes: &[u8]) {
+pub(in crate::transport) fn store(slot: ViewMut, bytes: &[u8]) {
     assert_eq!(slot.len(), bytes.len());
     // SAFETY: the caller reserved the slot, of this length, and has not published it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot.as_ptr(), bytes.len()) };
@@ -421,7 +421,7 @@ pub(super) fn store(slot: ViewMut, bytes: &[u8]) {
 
 /// For tests: the bytes of a peeked message.
 #[cfg(test)]
-pub(super) fn load(message: &Message) -> Vec<u8> {
+pub(in crate::transport) fn load(message: &Message) -> Vec<u8> {
     // SAFETY: the caller peeked the message and has not released it.
     unsafe { std::slice::from_raw_parts(message.data.as_ptr(), message.data.len()) }.to_vec()
 }

@@ -105,6 +105,8 @@ pub struct Waiter {
     spin_ticks: u64,
     yield_ticks: u64,
     turns: u32,
+    /// Whether it has yielded since the wait began.
+    yielded: bool,
     since: Raw,
 }
 
@@ -115,13 +117,13 @@ impl Waiter {
     pub fn new(memory: Arc<RankMemory>, crowded: bool) -> Self {
         let ticks = |d: Duration| (d.as_nanos() as f64 / clock::scale().ns_per_tick()) as u64;
         let spin_ticks = if crowded { 0 } else { ticks(SPIN) };
-        Self { memory, spin_ticks, yield_ticks: ticks(YIELD), turns: 0, since: Raw(0) }
+        Self { memory, spin_ticks, yield_ticks: ticks(YIELD), turns: 0, yielded: false, since: Raw(0) }
     }
 
     /// Something moved: the next wait is a new one.
     #[inline]
     pub const fn reset(&mut self) {
-        self.turns = 0;
+        (self.turns, self.yielded) = (0, false);
     }
 
     /// Waits a little, longer and deeper with each call since `reset`: returns soon while it spins or yields, and when woken,
@@ -164,7 +166,9 @@ impl Waiter {
         if waited < self.spin_ticks {
             std::hint::spin_loop();
             Waited::Spun
-        } else if waited < self.yield_ticks {
+        } else if waited < self.yield_ticks || !self.yielded {
+            // Never asleep at once, however late it is: the caller gathers what it sleeps on once a wait is long.
+            self.yielded = true;
             std::thread::yield_now();
             Waited::Yielded
         } else if self.sleep(fds, recheck) {
