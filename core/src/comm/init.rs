@@ -96,7 +96,8 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     let job = bootstrap.job();
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
-    row.set_level(settings.number(Key::Level) as u8);
+    let observed = settings.number(Key::Observe) != 0;
+    row.set_level(if observed { settings.number(Key::Level) as u8 } else { 0 });
 
     let identity = Identity { comm, rank };
     let base = Base { id, job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
