@@ -1,10 +1,14 @@
 /* The peer of `make bench`: an all-reduce of Open MPI, timed exactly as ours is (see src/bin/bench.rs):
  * batches of back-to-back in-place f32 sums after a barrier; a batch's time is the slowest rank's.
- * usage: openmpi BYTES MILLISECONDS_PER_BATCH BATCHES      prints one JSON line: {"us":[...]} */
+ * usage: openmpi BYTES MILLISECONDS_PER_BATCH FOLDER
+ * Writes each rank's pid to FOLDER/theirs-RANK once it is ready, then prints a line per batch until it is killed: the moment of
+ * its end on the monotonic clock in nanoseconds, and microseconds per operation. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 static float *data;
 static int elements;
@@ -24,7 +28,7 @@ int main(int argc, char **argv) {
     if (argc != 4) MPI_Abort(MPI_COMM_WORLD, 2);
     size_t bytes = strtoull(argv[1], NULL, 10);
     double seconds = atof(argv[2]) / 1e3;
-    int batches = atoi(argv[3]), rank;
+    int rank;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     elements = (int)(bytes / sizeof *data);
     if (posix_memalign((void **)&data, 2 << 20, bytes + 64)) MPI_Abort(MPI_COMM_WORLD, 1);
@@ -35,12 +39,19 @@ int main(int argc, char **argv) {
     times = (long)(seconds / one);
     if (times < 1) times = 1;
     MPI_Bcast(&times, 1, MPI_LONG, 0, MPI_COMM_WORLD);
-    if (rank == 0) printf("{\"us\":[");
-    for (int i = 0; i < batches; i++) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/theirs-%d", argv[3], rank);
+    FILE *ready = fopen(path, "w");
+    if (!ready) MPI_Abort(MPI_COMM_WORLD, 1);
+    fprintf(ready, "%d\n", (int)getpid());
+    fclose(ready);
+    for (;;) {
         double took = batch(times);
-        if (rank == 0) printf("%s%.4f", i ? "," : "", took / times * 1e6);
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (rank == 0) {
+            printf("%lld %.4f\n", now.tv_sec * 1000000000LL + now.tv_nsec, took / times * 1e6);
+            fflush(stdout);
+        }
     }
-    if (rank == 0) printf("]}\n");
-    MPI_Finalize();
-    return 0;
 }

@@ -33,23 +33,27 @@ pub(crate) struct Attendance {
 static OF_PROCESS: Mutex<Weak<Attendance>> = Mutex::new(Weak::new());
 
 impl Attendance {
-    /// The process's, made at the first use. Returned beside it: why there is no control socket, if there should be one. A job
+    /// The process's, made at the first use; one of its own for a communicator that is not to be observed. Returned beside it: why there is no control socket, if there should be one. A job
     /// runs without.
     pub(crate) fn of_process(settings: &Settings) -> Result<(Arc<Self>, Vec<String>)> {
+        if settings.number(Key::Observe) == 0 {
+            // Nobody looks: private memory, and nothing beside it.
+            let sweeps = Arc::new(AtomicU32::new(0));
+            let unseen = Self { _anchors: None, server: None, sweeps, recorder: Recorder::heap() };
+            return Ok((Arc::new(unseen), Vec::new()));
+        }
         let mut slot = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(attendance) = slot.upgrade() {
             return Ok((attendance, Vec::new()));
         }
         let recorder = Recorder::for_process(settings)?;
         let mut notes = recorder.notes().to_vec();
-        let is_observed = settings.number(Key::Observe) != 0;
-        let server = match is_observed.then(|| Server::beside(&recorder, settings).map(Arc::new)) {
-            Some(Ok(server)) => Some(server),
-            Some(Err(error)) => {
+        let server = match Server::beside(&recorder, settings).map(Arc::new) {
+            Ok(server) => Some(server),
+            Err(error) => {
                 notes.push(format!("no control socket: {error}"));
                 None
             }
-            None => None,
         };
         let sweeps = Arc::new(AtomicU32::new(0));
         let anchors = Anchors {
@@ -59,7 +63,7 @@ impl Attendance {
             sweeps: Arc::clone(&sweeps),
             due: Ns(0),
         };
-        let anchors = if is_observed { Some(Service::get()?.add(anchors)?) } else { None };
+        let anchors = Some(Service::get()?.add(anchors)?);
         let attendance = Arc::new(Self { _anchors: anchors, server, sweeps, recorder });
         *slot = Arc::downgrade(&attendance);
         Ok((attendance, notes))

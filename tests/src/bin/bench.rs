@@ -1,13 +1,14 @@
 //! `make bench`: what recording costs, and how all-reduce stands beside Open MPI's, in one interleaved run.
 //!
-//! Every figure comes from rounds in which all variants run one after another, so that what the machine does hits all of
-//! them. A ratio is taken within a round; printed are the median of the rounds' ratios and their range. Absolute times are
-//! shown for orientation only.
+//! Every figure comes from turns that all variants take one after another, so that what the machine does hits all of
+//! them. A ratio is taken between neighbouring turns; printed are the median of the ratios and their quartiles. Absolute times
+//! are shown for orientation only.
 //!
-//! A worker (`bench worker BYTES MS BATCHES ROUNDS VARIANT...`) is one of two processes that call all-reduce back to back, in
-//! place, f32 sum; it is pinned to a processor of its own, as Open MPI's launcher pins its ranks. Beside Open MPI stand
-//! batches of one communicator, as theirs are. The variants of recording take turns within one pair of processes, many
-//! times, each on a communicator of its own: between two pairs the machine differs by more than what is measured.
+//! A worker is one of two processes that call all-reduce back to back, in place, f32 sum; it is pinned to a processor of its own,
+//! as Open MPI's launcher pins its ranks. The variants of recording are communicators of one pair of processes (`bench worker
+//! BYTES MS TURNS VARIANT...`). A pair beside Open MPI (`bench beside BYTES MS FOLDER`) runs while Open MPI's is stopped, and the
+//! reverse, by signals, many times: the host moves the processors of a virtual machine near and apart within a second,
+//! which short messages feel more than anything that is measured here.
 
 #![allow(
     clippy::print_stdout,
@@ -15,9 +16,10 @@
     reason = "a program for people: it prints, and ends where it cannot go on"
 )]
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use ccl::clock;
 use ccl::comm::{Communicator, Config};
@@ -25,6 +27,7 @@ use ccl::config::{Key, Settings, environment};
 use ccl::event::{Event, publish};
 use ccl::recorder::{CommInfo, Recorder};
 use ccl::types::{Algorithm, CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 const RANKS: u32 = 2;
@@ -51,10 +54,12 @@ struct Timed {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["worker", bytes, ms, batches, rounds, variants @ ..] => {
+        ["worker", bytes, ms, turns, variants @ ..] => {
             let variants: Vec<usize> = variants.iter().map(|at| at.parse().unwrap()).collect();
-            let course = Course { batches: batches.parse().unwrap(), rounds: rounds.parse().unwrap() };
-            worker(bytes.parse().unwrap(), ms.parse().unwrap(), course, &variants);
+            worker(bytes.parse().unwrap(), ms.parse().unwrap(), turns.parse().unwrap(), &variants);
+        }
+        ["beside", bytes, ms, folder] => {
+            beside(bytes.parse().unwrap(), ms.parse().unwrap(), Path::new(folder));
         }
         [] => bench(7),
         [rounds] => bench(rounds.parse().expect("usage: bench [ROUNDS]")),
@@ -64,47 +69,58 @@ fn main() {
 
 // ---- the worker ----
 
-/// How much a worker does.
-#[derive(Clone, Copy)]
-struct Course {
-    /// Batches per communicator.
-    batches: usize,
-    /// Communicators per variant.
-    rounds: usize,
+fn worker(bytes: usize, ms: f64, turns: usize, variants: &[usize]) {
+    let rank = pinned();
+    let mut data = vec![0f32; bytes / 4];
+    let comms: Vec<Communicator> = variants.iter().map(|at| open(VARIANTS[*at].1)).collect();
+    let times = calibrate(&comms[0], &mut data, ms);
+    // The memory of each is touched for the first time.
+    for comm in &comms {
+        batch(comm, &mut data, times);
+    }
+    let mut timed: Vec<Timed> = variants.iter().map(|_| Timed::default()).collect();
+    for turn in 0..turns * variants.len() {
+        // Each follows each other as often.
+        let at = (turn + turn / variants.len()) % variants.len();
+        let before = comms[at].events_recorded();
+        timed[at].us.push(batch(&comms[at], &mut data, times) / times as f64 * 1e6);
+        timed[at].events = (comms[at].events_recorded() - before) as f64 / (times as f64 + 2.0);
+    }
+    comms.into_iter().for_each(|comm| comm.finish().unwrap());
+    if rank == 0 {
+        println!("{}", serde_json::to_string(&timed).unwrap());
+    }
 }
 
-fn worker(bytes: usize, ms: f64, course: Course, variants: &[usize]) {
+/// Runs batches until it is killed.
+fn beside(bytes: usize, ms: f64, folder: &Path) {
+    let rank = pinned();
+    let comm = open(VARIANTS[LEVEL_1].1);
+    let mut data = vec![0f32; bytes / 4];
+    let times = calibrate(&comm, &mut data, ms);
+    std::fs::write(folder.join(format!("ours-{rank}")), std::process::id().to_string()).unwrap();
+    loop {
+        let us = batch(&comm, &mut data, times) / times as f64 * 1e6;
+        if rank == 0 {
+            println!("{} {us:.4}", clock::now().0);
+        }
+    }
+}
+
+/// This process's rank, on a processor of its own.
+fn pinned() -> usize {
     let rank: usize = environment("RANK").unwrap().parse().unwrap();
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(rank);
     // Where it may not pin, it runs unpinned, as Open MPI would.
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
-    let mut data = vec![0f32; bytes / 4];
-    let mut timed: Vec<Timed> = variants.iter().map(|_| Timed::default()).collect();
-    let mut times = None;
-    for round in 0..course.rounds {
-        for turn in 0..variants.len() {
-            let at = (turn + round) % variants.len();
-            let mut settings = Settings::of_process().unwrap();
-            for (key, value) in VARIANTS[variants[at]].1 {
-                settings.set(*key, value).unwrap();
-            }
-            let config = Config { settings: Some(settings), ..Config::default() };
-            let comm = Communicator::from_env_with(config).unwrap();
-            let times = *times.get_or_insert_with(|| calibrate(&comm, &mut data, ms));
-            // The memory of this communicator is touched for the first time.
-            batch(&comm, &mut data, times.max(8));
-            let before = comm.events_recorded();
-            let us = |_| batch(&comm, &mut data, times) / times as f64 * 1e6;
-            timed[at].us.extend((0..course.batches).map(us));
-            let calls = course.batches as f64 * (times as f64 + 2.0);
-            timed[at].events = (comm.events_recorded() - before) as f64 / calls;
-            comm.finish().unwrap();
-        }
-    }
-    if rank == 0 {
-        println!("{}", serde_json::to_string(&timed).unwrap());
-    }
+    rank
+}
+
+fn open(settings: &[(Key, &str)]) -> Communicator {
+    let mut all = Settings::of_process().unwrap();
+    settings.iter().for_each(|(key, value)| all.set(*key, value).unwrap());
+    Communicator::from_env_with(Config { settings: Some(all), ..Config::default() }).unwrap()
 }
 
 /// Seconds that many calls take the slower rank.
@@ -156,33 +172,109 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn ours(bytes: usize, ms: f64, course: Course, variants: &[usize]) -> Vec<Timed> {
+fn worker_command(rank: u32, port: &str, words: &[String]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(words).env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port).env("CCL_DEBUG", "NONE");
+    command.stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() });
+    command
+}
+
+/// What each variant takes.
+fn ours(bytes: usize, ms: f64, variants: &[usize]) -> Vec<Timed> {
     let port = free_port().to_string();
-    let ranks: Vec<_> = (0..RANKS)
-        .map(|rank| {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["worker", &bytes.to_string(), &ms.to_string()]);
-            command.args([course.batches, course.rounds].iter().chain(variants).map(usize::to_string));
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
-            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port).env("CCL_DEBUG", "NONE");
-            command.stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() }).spawn().unwrap()
-        })
-        .collect();
+    let mut words = vec!["worker".to_string(), bytes.to_string(), ms.to_string(), TURNS.to_string()];
+    words.extend(variants.iter().map(usize::to_string));
+    let start = |rank| worker_command(rank, &port, &words).spawn().unwrap();
+    let ranks: Vec<Child> = (0..RANKS).map(start).collect();
     let outputs: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect();
     assert!(outputs.iter().all(|output| output.status.success()), "a worker failed");
     serde_json::from_slice(&outputs[0].stdout).unwrap()
 }
 
-fn open_mpi(program: &Path, bytes: usize, ms: f64) -> Timed {
-    let output = Command::new("mpirun.openmpi")
+/// Two processes that can be stopped and continued, and who prints their batches.
+struct Pair {
+    pids: Vec<Pid>,
+    started: Vec<Child>,
+}
+
+impl Pair {
+    /// Waits until both are ready, and stops them.
+    fn ready(mut started: Vec<Child>, folder: &Path, name: &str) -> Self {
+        let pid = |rank| {
+            let path = folder.join(format!("{name}-{rank}"));
+            loop {
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                if let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) {
+                    return pid;
+                }
+                assert!(started[0].try_wait().unwrap().is_none(), "{name} ended before it was ready");
+                clock::sleep(Duration::from_millis(1));
+            }
+        };
+        let pids = (0..RANKS).map(pid).collect();
+        let pair = Self { pids, started };
+        pair.signal(Signal::STOP);
+        pair
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.pids.iter().for_each(|pid| kill_process(*pid, signal).unwrap());
+    }
+
+    /// Runs for a while, alone; from when to when.
+    fn turn(&self, window: Duration) -> (u64, u64) {
+        let began = clock::now().0;
+        self.signal(Signal::CONT);
+        clock::sleep(window);
+        self.signal(Signal::STOP);
+        (began, clock::now().0)
+    }
+
+    /// Ends it; when its batches ended, and what an operation of each took.
+    fn end(mut self) -> Vec<(u64, f64)> {
+        self.signal(Signal::KILL);
+        let mut text = String::new();
+        self.started[0].stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        self.started.iter_mut().for_each(|child| drop(child.wait()));
+        let batch = |line: &str| {
+            let (at, us) = line.split_once(' ')?;
+            Some((at.parse().ok()?, us.parse().ok()?))
+        };
+        text.lines().filter_map(batch).collect()
+    }
+}
+
+/// The median of the batches that lie inside a turn, if there are any.
+fn within(batches: &[(u64, f64)], (from, to): (u64, u64)) -> Option<f64> {
+    let inside = batches.windows(2).filter(|two| two[0].0 >= from && two[1].0 <= to).map(|two| two[1].1);
+    let inside: Vec<f64> = inside.collect();
+    (!inside.is_empty()).then(|| median(inside))
+}
+
+/// Microseconds per operation of ours and of Open MPI, turn by turn.
+fn beside_open_mpi(program: &Path, bytes: usize, ms: f64, turns: usize, window: Duration) -> Vec<(f64, f64)> {
+    // In memory, and away from what other jobs leave.
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let theirs = Command::new("mpirun.openmpi")
         .args(["--allow-run-as-root", "-n", &RANKS.to_string()])
         .arg(program)
-        .args([&bytes.to_string(), &ms.to_string(), "5"])
-        .stderr(Stdio::inherit())
-        .output()
+        .args([&bytes.to_string(), &ms.to_string(), &folder.path().display().to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
         .expect("mpirun.openmpi runs: make bench installs it");
-    assert!(output.status.success(), "Open MPI failed");
-    serde_json::from_slice(&output.stdout).unwrap()
+    let theirs = Pair::ready(vec![theirs], folder.path(), "theirs");
+    let port = free_port().to_string();
+    let words = ["beside", &bytes.to_string(), &ms.to_string(), &folder.path().display().to_string()];
+    let words = words.map(str::to_string);
+    let start =
+        |rank| worker_command(rank, &port, &words).env("CCL_RUNTIME_DIR", folder.path()).spawn().unwrap();
+    let ours = Pair::ready((0..RANKS).map(start).collect(), folder.path(), "ours");
+    let windows: Vec<_> = (0..turns).map(|_| (ours.turn(window), theirs.turn(window))).collect();
+    let (ours, theirs) = (ours.end(), theirs.end());
+    let both = |(a, b): &((u64, u64), (u64, u64))| Some((within(&ours, *a)?, within(&theirs, *b)?));
+    windows.iter().filter_map(both).collect()
 }
 
 fn build_open_mpi() -> PathBuf {
@@ -200,36 +292,27 @@ fn verdict(holds: bool) -> &'static str {
     if holds { "holds" } else { "BROKEN" }
 }
 
-/// Batches beside Open MPI.
-const BATCHES: usize = 5;
-/// Turns that the variants of recording take within one pair of processes.
-const TURNS: usize = 40;
+/// Turns of each variant of recording within one pair of processes.
+const TURNS: usize = 200;
 
 fn bench(rounds: usize) {
-    println!("{rounds} rounds, interleaved; figures are median [least .. most] over the rounds\n");
+    println!("{rounds} rounds of turns; figures are median [quartiles]\n");
     event_sites(rounds);
     let program = build_open_mpi();
-    // Milliseconds of a batch beside Open MPI, and of a turn of a variant; 0: not compared. The host moves the processors
-    // of a virtual machine near and apart, which short messages feel most: of these there are more, shorter rounds.
-    for (bytes, rounds, ms, turn_ms) in [
-        (8, 3 * rounds, 10.0, 3.0),
-        (64 << 10, rounds, 60.0, 5.0),
-        (1 << 20, rounds, 100.0, 10.0),
-        (128 << 20, rounds, 400.0, 0.0),
+    // Milliseconds of a batch; turns beside Open MPI per round, and milliseconds of each; whether variants are compared.
+    for (bytes, ms, turns, window, compared) in [
+        (8, 1.0, 30, 30, true),
+        (64 << 10, 2.0, 15, 60, true),
+        (1 << 20, 4.0, 10, 100, true),
+        (128 << 20, 50.0, 2, 1500, false),
     ] {
         println!("all-reduce of {bytes} bytes, {RANKS} processes, shared memory");
         let mut variants: Vec<Timed> = VARIANTS.iter().map(|_| Timed::default()).collect();
-        let (mut used, mut beside) = (Vec::new(), Vec::new());
-        for round in 0..rounds {
-            let open_mpi = || median(open_mpi(&program, bytes, ms).us);
-            // Whoever runs second finds the machine as the first has left it: they take turns.
-            let first = (round % 2 == 1).then(open_mpi);
-            let course = Course { batches: BATCHES, rounds: 1 };
-            used.push(median(ours(bytes, ms, course, &[LEVEL_1]).remove(0).us));
-            beside.push(first.unwrap_or_else(open_mpi));
-            if turn_ms > 0.0 {
-                let course = Course { batches: 1, rounds: TURNS };
-                for (all, timed) in variants.iter_mut().zip(ours(bytes, turn_ms, course, &[0, 1, 2, 3])) {
+        let mut beside = Vec::new();
+        for _ in 0..rounds {
+            beside.extend(beside_open_mpi(&program, bytes, ms, turns, Duration::from_millis(window)));
+            if compared {
+                for (all, timed) in variants.iter_mut().zip(ours(bytes, ms, &[0, 1, 2, 3])) {
                     all.events = timed.events;
                     all.us.extend(timed.us);
                 }
@@ -238,19 +321,21 @@ fn bench(rounds: usize) {
             std::io::stdout().flush().unwrap();
         }
         println!();
-        if turn_ms > 0.0 {
+        if compared {
             for (timed, (name, _)) in variants.iter().zip(VARIANTS) {
                 println!("  {name:14} {} us, {:.2} events per operation", middle(&timed.us), timed.events);
             }
             what_recording_costs(bytes, &variants[LEVEL_1].us, &variants[0].us);
         }
-        println!("  beside Open MPI: level 1 {} us, Open MPI {} us", spread(&used), spread(&beside));
-        let ratios: Vec<f64> = used.iter().zip(&beside).map(|(a, b)| a / b).collect();
+        let (used, theirs): (Vec<f64>, Vec<f64>) = beside.iter().copied().unzip();
+        println!("  beside Open MPI: level 1 {} us, Open MPI {} us", middle(&used), middle(&theirs));
+        let ratios: Vec<f64> = beside.iter().map(|(ours, theirs)| ours / theirs).collect();
         let limit = if bytes == 8 { 2.0 } else { 1.0 };
+        let holds = verdict(median(ratios.clone()) <= limit);
         println!(
-            "  level 1 / Open MPI = {}; to be at most {limit}: {}\n",
-            spread(&ratios),
-            verdict(median(ratios.clone()) <= limit)
+            "  level 1 / Open MPI = {}, {} turns; to be at most {limit}: {holds}\n",
+            middle(&ratios),
+            ratios.len()
         );
     }
 }
