@@ -33,7 +33,8 @@ pub use pending::Pending;
 pub struct Config {
     /// Its name in messages, the recorder and the inspector; empty: `world`.
     pub name: String,
-    /// Settings that override those of the process.
+    /// Settings that override those of the process. What belongs to the process's one recorder and control socket
+    /// (`CCL_RUNTIME_DIR`, `CCL_ALLOW_CONTROL` ...) is that of the first communicator that is observed.
     pub settings: Option<Settings>,
 }
 
