@@ -259,6 +259,8 @@ impl<S: Subscriber> Engine<S> {
             if !(has_run && self.lanes.is_flushed(&mut self.waits)) {
                 break;
             }
+            // Others first: the fence would wait for what is written down next.
+            self.lanes.ring();
             let now = clock();
             self.row.completed(op.descriptor(), now);
             publish_at(&mut self.events, now, || op.completed(now));
