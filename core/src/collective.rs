@@ -105,6 +105,12 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
+    /// Bytes of `count` elements.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.count * self.dtype.size() as u64
+    }
+
     /// The 32 bytes, little-endian; byte 3 is zero.
     #[must_use]
     pub fn encode(&self) -> [u64; 4] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ccl::{CollKind, clock};
 use rustix::process::Signal;
 
-use crate::job::{Job, Line, Setting, Transport};
+use crate::job::{Job, Line, Setting, Transport, Worker};
 use crate::orders::Orders;
 use ccl::seed::Seed;
 
@@ -113,8 +113,7 @@ impl Death {
         job.workers[self.victim as usize].signal(Signal::KILL);
         let mut shown = Shown::default();
         for (rank, worker) in job.others(self.victim) {
-            let is_error = |line: &Line| matches!(line, Line::Error { .. }).then(|| line.clone());
-            let error = worker.hear("its error", 1, is_error)?.remove(0);
+            let error = error_of(worker)?;
             let Line::Error { at_ns, kind, text, .. } = &error else { continue };
             let took = clock::Ns(*at_ns).since(killed);
             let limit = if kind == "Timeout" { DEADLINE + ACROSS } else { ACROSS };
@@ -125,12 +124,7 @@ impl Death {
                 shown.wrong.push(format!("rank {rank} says after {took:?}: {text}"));
             }
             shown.latencies.push(took);
-            let left = |line: &Line| match line {
-                Line::Left { left_over } => Some(left_over.clone()),
-                _ => None,
-            };
-            let left_over = worker.hear("what is left", 1, left)?.remove(0);
-            shown.wrong.extend(left_over.iter().map(|what| format!("rank {rank} has left {what}")));
+            shown.wrong.extend(left_over(worker)?.iter().map(|what| format!("rank {rank} has left {what}")));
         }
         Ok(shown)
     }
@@ -147,8 +141,7 @@ impl Death {
         }
         for rank in (0..self.nranks).filter(|rank| !self.dies(*rank)) {
             let worker = &job.workers[rank as usize];
-            let is_error = |line: &Line| matches!(line, Line::Error { .. }).then(|| line.clone());
-            let error = worker.hear("its error", 1, is_error)?.remove(0);
+            let error = error_of(worker)?;
             let Line::Error { at_ns, .. } = &error else { continue };
             let took = clock::Ns(*at_ns).since(killed);
             let limit = if self.host(rank) == self.host(self.victim) { ON_HOST } else { ACROSS };
@@ -160,12 +153,7 @@ impl Death {
         }
         for rank in (0..self.nranks).filter(|rank| !self.dies(*rank)) {
             let worker = &mut job.workers[rank as usize];
-            let left = |line: &Line| match line {
-                Line::Left { left_over } => Some(left_over.clone()),
-                _ => None,
-            };
-            let left_over = worker.hear("what is left", 1, left)?.remove(0);
-            shown.wrong.extend(left_over.iter().map(|what| format!("rank {rank} has left {what}")));
+            shown.wrong.extend(left_over(worker)?.iter().map(|what| format!("rank {rank} has left {what}")));
             worker.go();
             let status = worker.wait()?;
             if status.code() != Some(1) {
@@ -201,6 +189,21 @@ impl Death {
         }
         vec![format!("rank {rank} says {kind}, op {op:?}, peer {peer:?}, channel {channel:?}: {text}")]
     }
+}
+
+/// How a survivor's call failed.
+fn error_of(worker: &Worker) -> Result<Line, String> {
+    let is_error = |line: &Line| matches!(line, Line::Error { .. }).then(|| line.clone());
+    Ok(worker.hear("its error", 1, is_error)?.remove(0))
+}
+
+/// What a survivor had not given back.
+fn left_over(worker: &Worker) -> Result<Vec<String>, String> {
+    let left = |line: &Line| match line {
+        Line::Left { left_over } => Some(left_over.clone()),
+        _ => None,
+    };
+    Ok(worker.hear("what is left", 1, left)?.remove(0))
 }
 
 /// The rounds of one size: over each transport every rank dies, in turn.

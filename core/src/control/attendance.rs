@@ -33,7 +33,8 @@ pub(crate) struct Attendance {
 static OF_PROCESS: Mutex<Weak<Attendance>> = Mutex::new(Weak::new());
 
 impl Attendance {
-    /// The process's, made at the first use; one of its own for a communicator that is not to be observed. Returned beside it: why there is no control socket, if there should be one. A job
+    /// The process's, made at the first use; one of its own for a communicator that is not to be observed. Returned beside
+    /// it: why there is no control socket, if there should be one. A job
     /// runs without.
     pub(crate) fn of_process(settings: &Settings) -> Result<(Arc<Self>, Vec<String>)> {
         if settings.number(Key::Observe) == 0 {

@@ -24,6 +24,16 @@ pub struct Interest {
     pub write: bool,
 }
 
+impl Interest {
+    /// As `poll` takes it. Whoever is interested holds the descriptor open meanwhile.
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, self.read);
+        flags.set(PollFlags::OUT, self.write);
+        PollFd::from_borrowed_fd(crate::sys::fds::borrow(self.fd), flags)
+    }
+}
+
 /// What a turn decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
@@ -186,10 +196,7 @@ impl Service {
         let mut fds = Vec::with_capacity(interests.len() + 1);
         fds.push(PollFd::new(&self.bell, PollFlags::IN));
         for interest in interests {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, interest.read);
-            flags.set(PollFlags::OUT, interest.write);
-            fds.push(PollFd::from_borrowed_fd(crate::sys::fds::borrow(interest.fd), flags));
+            fds.push(interest.poll_fd());
         }
         // An interrupted or refused poll is a turn with nothing ready; a refusal must not become a hot loop.
         if poll(&mut fds, timeout.as_ref()).is_err_and(|e| e != rustix::io::Errno::INTR) {

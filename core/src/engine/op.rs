@@ -72,7 +72,7 @@ impl Op {
         self.kind
     }
     pub(super) const fn bytes(&self) -> u64 {
-        self.descriptor.count * self.descriptor.dtype.size() as u64
+        self.descriptor.bytes()
     }
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan

@@ -313,8 +313,7 @@ impl CommRow {
         if let Some(since) = cells::op_since(cell, descriptor) {
             let ticks = u128::from(at.0.saturating_sub(since.0));
             let ns = ((ticks * u128::from(self.ns_per_tick)) >> 32) as u64;
-            let bytes = descriptor.count * descriptor.dtype.size() as u64;
-            cells::count(&self.histogram[..], kind as u8, bytes, ns);
+            cells::count(&self.histogram[..], kind as u8, descriptor.bytes(), ns);
         }
     }
 

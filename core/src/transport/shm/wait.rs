@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::memory::RankMemory;
 use crate::clock::{self, Raw};
 use crate::control::service::Interest;
-use crate::sys::{fds, futex};
+use crate::sys::futex;
 
 /// Nobody sleeps. What zero bytes say.
 pub(super) const AWAKE: u32 = 0;
@@ -187,12 +187,7 @@ impl Waiter {
         lie_down(word, ON_SOCKETS, recheck, |_| {
             let mut polled = Vec::with_capacity(fds.len() + 1);
             polled.push(PollFd::new(bell, PollFlags::IN));
-            for interest in fds {
-                let mut flags = PollFlags::empty();
-                flags.set(PollFlags::IN, interest.read);
-                flags.set(PollFlags::OUT, interest.write);
-                polled.push(PollFd::from_borrowed_fd(fds::borrow(interest.fd), flags));
-            }
+            polled.extend(fds.iter().map(Interest::poll_fd));
             let limit = Timespec { tv_sec: 0, tv_nsec: SLEEP.as_nanos() as _ };
             // Interrupted or timed out: the driver looks again.
             let _ = poll(&mut polled, Some(&limit));

@@ -19,7 +19,7 @@ use crate::bootstrap::auth::{Handshake, HandshakeError, Hello, Key, Nonce, Refus
 use crate::clock::{self, Ns};
 use crate::control::service::Interest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::fds::{self, Fd};
+use crate::sys::fds::Fd;
 
 const RETRY_FIRST: Duration = Duration::from_millis(5);
 const RETRY_MOST: Duration = Duration::from_millis(200);
@@ -296,13 +296,8 @@ pub fn connect_lane(target: Target, deadline: Ns, stop: &dyn Fn() -> Option<Erro
         if let Some(sender) = connecting.turn(now)? {
             return Ok(sender);
         }
-        let mut polled: Vec<PollFd<'_>> = Vec::new();
-        for interest in connecting.fds() {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, interest.read);
-            flags.set(PollFlags::OUT, interest.write);
-            polled.push(PollFd::from_borrowed_fd(fds::borrow(interest.fd), flags));
-        }
+        let interests: Vec<_> = connecting.fds().collect();
+        let mut polled: Vec<PollFd<'_>> = interests.iter().map(Interest::poll_fd).collect();
         let left = connecting.wake().since(now).min(Duration::from_millis(50));
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
         // Interrupted or refused: the next turn sees what is the matter, at the latest at the deadline.
