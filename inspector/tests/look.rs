@@ -59,7 +59,7 @@ fn stand_in() {
         plan: 0,
     };
     row.called(&descriptor(6), clock::raw());
-    row.completed(&descriptor(6), clock::raw());
+    row.completed(&descriptor(6), clock::raw(), clock::raw());
     row.tag("step 7");
     let previous = Rank((me.0 + nranks - 1) % nranks);
     let link = row.link(ChannelId(0), Some(previous), Direction::Recv, TransportKind::Shm);
@@ -74,7 +74,7 @@ fn stand_in() {
     drop((server, stuck));
     if told_to_end {
         // In good order, so nothing must be under way.
-        row.completed(&descriptor(7), clock::raw());
+        row.completed(&descriptor(7), clock::raw(), clock::raw());
     }
 }
 

@@ -97,8 +97,9 @@ pub struct Engine<S: Subscriber> {
     collectives: VecDeque<Op>,
     /// Programs, one per channel: the first of them are those of the collective under way.
     programs: Vec<Program>,
-    /// Whether the programs of the first collective were begun.
+    /// Whether the programs of the first collective were begun, and since when it is under way.
     begun: bool,
+    since: Raw,
     /// Sends and receives in the order of submission, each with its one program.
     pairs: Vec<(Op, Program)>,
     waits: Vec<Wait>,
@@ -124,6 +125,7 @@ impl<S: Subscriber> Engine<S> {
             pairs: Vec::new(),
             programs: Vec::new(),
             begun: false,
+            since: Raw(0),
             waits: Vec::new(),
             noted: Vec::new(),
             noted_at: Raw(0),
@@ -191,6 +193,9 @@ impl<S: Subscriber> Engine<S> {
             self.pairs.push((op, program));
         } else {
             self.row.called(&descriptor, now);
+            if self.collectives.is_empty() {
+                self.since = now;
+            }
             self.collectives.push_back(op);
         }
         Ok(OpId(self.next_id))
@@ -262,11 +267,12 @@ impl<S: Subscriber> Engine<S> {
             // Others first: the fence would wait for what is written down next.
             self.lanes.ring();
             let now = clock();
-            self.row.completed(op.descriptor(), now);
+            self.row.completed(op.descriptor(), self.since, now);
             publish_at(&mut self.events, now, || op.completed(now));
             self.collectives.pop_front();
             self.begun = false;
             if let Some(next) = self.collectives.front() {
+                self.since = now;
                 self.row.started(next.descriptor(), now);
             }
             advanced = true;
@@ -287,7 +293,7 @@ impl<S: Subscriber> Engine<S> {
             if program.has_run() && is_here {
                 let (op, _) = self.pairs.remove(at);
                 let now = clock();
-                self.row.p2p_completed(op.descriptor(), now);
+                self.row.p2p_completed(op.descriptor(), op.began(), now);
                 publish_at(&mut self.events, now, || op.completed(now));
                 advanced = true;
             } else {

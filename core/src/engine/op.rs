@@ -68,6 +68,10 @@ impl Op {
     pub(super) const fn id(&self) -> OpId {
         self.id
     }
+    /// When it was called.
+    pub(super) const fn began(&self) -> Raw {
+        self.began
+    }
     pub(super) const fn kind(&self) -> CollKind {
         self.kind
     }

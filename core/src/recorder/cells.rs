@@ -10,7 +10,7 @@ use super::mapping::Span;
 use super::protocol::latch_write;
 use crate::clock::Raw;
 use crate::collective::Descriptor;
-use crate::types::{Rank, WaitReason};
+use crate::types::{CollKind, Rank, WaitReason};
 
 /// The progress cell of one link. One writer: the driver of its engine.
 pub struct LinkCell {
@@ -84,18 +84,6 @@ pub(super) fn op_fact(cell: &OpWords, descriptor: &Descriptor, peer: Option<Rank
     latch_write(&cell[op::LATCH], &cell[op::FACT..], &fact);
 }
 
-/// Since when the operation noted last is under way; `None` if the last one noted is another.
-#[inline]
-pub(super) fn op_since(cell: &OpWords, descriptor: &Descriptor) -> Option<Raw> {
-    // Only the writer calls this, so nothing moves meanwhile.
-    let copy = if cell[op::LATCH].load(Ordering::Relaxed) & 1 == 0 { 0 } else { op::FACT_WORDS };
-    let fact = &cell[op::FACT + copy..][..op::FACT_WORDS];
-    let word = |at: usize| fact[at].load(Ordering::Relaxed);
-    let [kind, _, seq, _] = descriptor.encode();
-    (word(op::FACT_DESCRIPTOR + 2) == seq && word(op::FACT_DESCRIPTOR) == kind)
-        .then(|| Raw(word(op::FACT_SINCE)))
-}
-
 /// Notes that operation `number` failed.
 pub(super) fn op_failed(cell: &OpWords, number: u64, error: u8, at: Raw) {
     cell[op::FAILED_AT].store(at.0, Ordering::Relaxed);
@@ -105,11 +93,12 @@ pub(super) fn op_failed(cell: &OpWords, number: u64, error: u8, at: Raw) {
 
 /// Counts a duration. One writer per block.
 #[inline]
-pub(super) fn count(block: &[AtomicU64], kind: u8, bytes: u64, ns: u64) {
-    let cell = (usize::from(kind) % histogram::KINDS * histogram::CLASSES + histogram::class(bytes))
-        * histogram::CELL;
+pub(super) fn count(block: &[AtomicU64; histogram::WORDS], kind: CollKind, bytes: u64, ns: u64) {
+    let cell =
+        (kind as usize % histogram::KINDS * histogram::CLASSES + histogram::class(bytes)) * histogram::CELL;
+    let cell = &block[cell..cell + histogram::CELL];
     let add = |at: usize, more: u64| {
-        let word = &block[cell + at];
+        let word = &cell[at];
         word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
     };
     add(histogram::SUM_NS, ns);

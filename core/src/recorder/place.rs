@@ -146,7 +146,11 @@ fn furnish(
         })
         .and_then(|()| Mapping::new(&file, bytes, Access::ReadWrite));
     match (furnished, folder) {
-        (Ok(mapping), _) => Ok((Fd::new(file), Memory::shared(mapping))),
+        (Ok(mapping), _) => {
+            // The file has its memory; a page's first event would wait a microsecond for its place in the page table.
+            mapping.populate();
+            Ok((Fd::new(file), Memory::shared(mapping)))
+        }
         (Err(error), Some(folder)) if home == Home::File => {
             let _ = rustix::fs::unlinkat(&folder.dir, name, AtFlags::empty());
             Err(error)

@@ -12,6 +12,7 @@ use super::mapping::{Slots, Span};
 use super::protocol::{slot_read, slot_write};
 use crate::clock::{self, Raw};
 use crate::event::{Event, Subscriber};
+use crate::sys;
 
 /// Words behind the sequence of a slot: raw time and event.
 const STAMPED: usize = 1 + slot::EVENT_WORDS;
@@ -45,6 +46,8 @@ impl EventRing {
         slot_write(&slot[slot::SEQ], &slot[slot::RAW..], self.next, &[raw.0, a, b, c, d, e, f]);
         self.next = self.next.wrapping_add(1);
         self.about[ring::HEAD].store(self.next, Ordering::Release);
+        // The next slot was last touched a lap ago: by the next event it will be near.
+        sys::prefetch(self.slots.of(self.next));
     }
 
     /// Whether events of `level` are kept at this moment.

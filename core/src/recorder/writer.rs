@@ -261,13 +261,13 @@ impl CommRow {
         cells::op_fact(cell, descriptor, None, at);
         cell[op::STARTED].store(descriptor.seq, Ordering::Release);
     }
-    /// A collective completed.
+    /// A collective completed that was under way since then.
     #[inline]
-    pub fn completed(&self, descriptor: &Descriptor, at: Raw) {
+    pub fn completed(&self, descriptor: &Descriptor, since: Raw, at: Raw) {
         let cell = self.cell(comm::COLL);
         cell[op::COMPLETED_AT].store(at.0, Ordering::Relaxed);
         cell[op::COMPLETED].store(descriptor.seq, Ordering::Release);
-        self.count(cell, descriptor, descriptor.kind, at);
+        self.count(descriptor, descriptor.kind, since, at);
     }
     /// A collective failed; `error` is the number of its `ErrorKind`. The recorder stays as evidence.
     pub fn failed(&self, descriptor: &Descriptor, error: u8, at: Raw) {
@@ -289,15 +289,15 @@ impl CommRow {
         cell[op::STARTED].store(called, Ordering::Relaxed);
         cell[op::CALLED].store(called, Ordering::Release);
     }
-    /// A send or receive completed.
+    /// A send or receive completed that was called then.
     #[inline]
-    pub fn p2p_completed(&self, descriptor: &Descriptor, at: Raw) {
+    pub fn p2p_completed(&self, descriptor: &Descriptor, since: Raw, at: Raw) {
         let cell = self.cell(comm::P2P);
         let kind = if descriptor.root == self.me { CollKind::Send } else { CollKind::Recv };
         let completed = cell[op::COMPLETED].load(Ordering::Relaxed) + 1;
         cell[op::COMPLETED_AT].store(at.0, Ordering::Relaxed);
         cell[op::COMPLETED].store(completed, Ordering::Release);
-        self.count(cell, descriptor, kind, at);
+        self.count(descriptor, kind, since, at);
     }
     /// A send or receive failed; `error` is the number of its `ErrorKind`.
     pub fn p2p_failed(&self, descriptor: &Descriptor, error: u8, at: Raw) {
@@ -306,14 +306,11 @@ impl CommRow {
     }
 
     #[inline]
-    fn count(&self, cell: &[AtomicU64], descriptor: &Descriptor, kind: CollKind, at: Raw) {
-        if self.level() == 0 {
-            return;
-        }
-        if let Some(since) = cells::op_since(cell, descriptor) {
+    fn count(&self, descriptor: &Descriptor, kind: CollKind, since: Raw, at: Raw) {
+        if self.level() > 0 {
             let ticks = u128::from(at.0.saturating_sub(since.0));
             let ns = ((ticks * u128::from(self.ns_per_tick)) >> 32) as u64;
-            cells::count(&self.histogram[..], kind as u8, descriptor.bytes(), ns);
+            cells::count(&self.histogram, kind, descriptor.bytes(), ns);
         }
     }
 

@@ -18,7 +18,7 @@ fn words() -> Vec<u64> {
     let peer = Peer { rank: Rank(0), world: Rank(0), host: "h", pid: 1, recorder: "/a.rec", control: "" };
     row.peers(&[peer]);
     row.called(&descriptor(CollKind::AllReduce, 7), ago(5));
-    row.completed(&descriptor(CollKind::AllReduce, 7), clock::raw());
+    row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
     row.called(&descriptor(CollKind::AllReduce, 8), ago(5));
     recorder.memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect()
 }

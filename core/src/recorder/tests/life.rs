@@ -122,7 +122,7 @@ fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
     };
     check(
         |recorder, row| {
-            row.completed(&descriptor(CollKind::AllReduce, 7), clock::raw());
+            row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
             drop((recorder, row));
             0
         },
@@ -140,7 +140,7 @@ fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
     );
     check(
         |recorder, row| {
-            row.completed(&descriptor(CollKind::AllReduce, 7), clock::raw());
+            row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
             row.called(&descriptor(CollKind::AllReduce, 8), clock::raw());
             row.failed(&descriptor(CollKind::AllReduce, 8), 2, clock::raw());
             recorder.leave();
@@ -152,7 +152,7 @@ fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
     // Without taking leave: _exit.
     check(
         |recorder, row| {
-            row.completed(&descriptor(CollKind::AllReduce, 7), clock::raw());
+            row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
             std::mem::forget((recorder, row));
             0
         },

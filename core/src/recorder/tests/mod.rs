@@ -50,11 +50,11 @@ fn an_operation_is_seen_called_completed_and_failed() {
     // Called behind it: the one under way stays shown until it is started.
     row.called(&descriptor(CollKind::Barrier, 8), clock::raw());
     assert_eq!((op().kind.as_str(), op().seq, op().called), ("AllReduce", 7, 8));
-    row.completed(&descriptor(CollKind::AllReduce, 7), clock::raw());
+    row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
     row.started(&descriptor(CollKind::Barrier, 8), clock::raw());
     assert_eq!((op().kind.as_str(), op().seq, op().started, op().completed), ("Barrier", 8, 8, 7));
     assert!(recorder.is_evidence(), "one is under way");
-    row.completed(&descriptor(CollKind::Barrier, 8), clock::raw());
+    row.completed(&descriptor(CollKind::Barrier, 8), ago(5), clock::raw());
     assert_eq!((op().seq, op().state), (8, OpState::Idle));
     assert!(!recorder.is_evidence());
     row.called(&descriptor(CollKind::Reduce, 9), clock::raw());
@@ -75,7 +75,7 @@ fn sends_and_receives_have_a_cell_of_their_own() {
     let sent = Descriptor { root: Rank(1), ..descriptor(CollKind::Send, 3) };
     let received = Descriptor { root: Rank(2), ..descriptor(CollKind::Send, 9) };
     row.p2p_called(&sent, Rank(3), ago(50));
-    row.p2p_completed(&sent, clock::raw());
+    row.p2p_completed(&sent, ago(5), clock::raw());
     let op = || read(&recorder).comms[0].p2p.clone().unwrap();
     assert_eq!(
         (op().kind.as_str(), op().seq, op().state, op().peer),
@@ -167,7 +167,7 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let cell = private.link(ChannelId(0), Some(Rank(0)), Direction::Send, TransportKind::Shm);
     // Recorded where nobody sees it, with no other difference.
     private.called(&descriptor(CollKind::AllReduce, 1), clock::raw());
-    private.completed(&descriptor(CollKind::AllReduce, 1), clock::raw());
+    private.completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
     private.tag("x");
     private.peers(&[]);
     cell.set(1, 1, 1);
@@ -179,7 +179,7 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     // A row's links go with it, whoever has it next.
     let link = rows[3].link(ChannelId(0), Some(Rank(0)), Direction::Send, TransportKind::Shm);
     rows[3].called(&descriptor(CollKind::AllReduce, 1), clock::raw());
-    rows[3].completed(&descriptor(CollKind::AllReduce, 1), clock::raw());
+    rows[3].completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
     drop(private);
     let mut rows = rows;
     drop(rows.remove(3));
@@ -198,7 +198,7 @@ fn histograms_count_what_completed_at_level_1_and_above() {
     let row = recorder.comm(INFO);
     let run = |seq: u64, ms: u64| {
         row.called(&descriptor(CollKind::AllReduce, seq), ago(ms));
-        row.completed(&descriptor(CollKind::AllReduce, seq), clock::raw());
+        row.completed(&descriptor(CollKind::AllReduce, seq), ago(ms), clock::raw());
     };
     run(1, 3);
     run(2, 3);
@@ -284,7 +284,7 @@ fn cells_are_read_while_they_are_written() {
             let both = Descriptor { count: seq, plan: seq, ..descriptor(CollKind::AllReduce, seq) };
             row.called(&both, Raw(seq));
             row.tag(&format!("step {seq} {seq}"));
-            row.completed(&both, Raw(seq));
+            row.completed(&both, Raw(seq), Raw(seq));
         }
         row
     });
