@@ -12,7 +12,8 @@ pub const EXCHANGE_BYTES_MOST: u64 = 2048;
 const EXCHANGE_CHUNK: u32 = 16 << 10;
 /// The most ranks of a direct plan: with more, a slice of a message could be shorter than an element.
 const DIRECT_RANKS_MOST: u32 = 1024;
-/// Messages that data is cut into, if they do not become shorter than the least chunk: while one is read, the next is filled.
+/// Messages that data is cut into where some write while others read, if they do not become shorter than the least chunk:
+/// while one is read, the next is filled. Where all ranks write and then all read there is nothing to overlap.
 const MESSAGES_WANTED: u64 = 2;
 /// The least chunk of a direct plan: below, the cost of a message outweighs what overlapping saves.
 const DIRECT_CHUNK_LEAST: u64 = 16 << 10;
@@ -31,7 +32,7 @@ pub fn select(topology: &Topology, request: &Request, forced: Option<Algorithm>)
         Algorithm::Exchange => (1, EXCHANGE_CHUNK),
         Algorithm::Direct => (1, direct_chunk(request.kind, n, bytes)),
         Algorithm::Ring => ring(topology, request.kind, n, bytes),
-        Algorithm::Pair => (1, chunk(bytes, CHAIN_CHUNK_LEAST, PAIR_SLOT_BYTES)),
+        Algorithm::Pair => (1, chunk(bytes, MESSAGES_WANTED, CHAIN_CHUNK_LEAST, PAIR_SLOT_BYTES)),
     };
     Shape { algorithm, channels, chunk }
 }
@@ -59,18 +60,19 @@ fn algorithm(topology: &Topology, request: &Request, forced: Option<Algorithm>) 
 }
 
 /// A chunk that cuts `bytes` into the messages wanted, within bounds: whole cache lines.
-fn chunk(bytes: u64, least: u64, most: u32) -> u32 {
-    (bytes / MESSAGES_WANTED).clamp(least, u64::from(most)).next_multiple_of(LINE) as u32
+fn chunk(bytes: u64, messages: u64, least: u64, most: u32) -> u32 {
+    (bytes / messages).clamp(least, u64::from(most)).next_multiple_of(LINE) as u32
 }
 
 fn direct_chunk(kind: CollKind, n: u64, bytes: u64) -> u32 {
     // What one rank publishes for the others to read.
-    let published = match kind {
-        CollKind::AllReduce | CollKind::Reduce => bytes / n * (n - 1),
-        CollKind::ReduceScatter => bytes * (n - 1),
-        _ => bytes,
+    let (published, messages) = match kind {
+        CollKind::AllReduce | CollKind::Reduce => (bytes / n * (n - 1), 1),
+        CollKind::ReduceScatter => (bytes * (n - 1), 1),
+        CollKind::AllGather => (bytes, 1),
+        _ => (bytes, MESSAGES_WANTED),
     };
-    chunk(published, DIRECT_CHUNK_LEAST, WIDE_SLOT_BYTES)
+    chunk(published, messages, DIRECT_CHUNK_LEAST, WIDE_SLOT_BYTES)
 }
 
 fn ring(topology: &Topology, kind: CollKind, n: u64, bytes: u64) -> (u16, u32) {
@@ -80,7 +82,7 @@ fn ring(topology: &Topology, kind: CollKind, n: u64, bytes: u64) -> (u16, u32) {
     let chain = matches!(kind, CollKind::Broadcast | CollKind::Reduce);
     // In a chain every rank waits for one message of each rank before it: more, shorter messages the longer it is.
     let chunk = if chain {
-        chunk(bytes / u64::from(channels) / n, CHAIN_CHUNK_LEAST, PAIR_SLOT_BYTES)
+        chunk(bytes / u64::from(channels) / n, MESSAGES_WANTED, CHAIN_CHUNK_LEAST, PAIR_SLOT_BYTES)
     } else {
         PAIR_SLOT_BYTES
     };
