@@ -82,6 +82,8 @@ settings! {
         "0 switches recorder and control socket off.";
     Level, "CCL_LEVEL", None, Kind::Number(0, 3), "1",
         "How much history is kept: 0 none, 1 operations, 2 steps, 3 network work requests.";
+    Trace, "CCL_TRACE", None, Kind::Text, "",
+        "Folder to which the exporters write a Chrome trace of this process while it runs; sets CCL_LEVEL to 2 where that is not set.";
     RuntimeDir, "CCL_RUNTIME_DIR", None, Kind::Text, "",
         "Where recorder files and control sockets live; empty: the first tmpfs of /run/user/UID, /run, /dev/shm, /tmp.";
     AllowControl, "CCL_ALLOW_CONTROL", None, Kind::Number(0, 1), "0",
@@ -158,6 +160,11 @@ impl Settings {
             if let Some((value, source)) = found {
                 settings.put(row.key, &value, source)?;
             }
+        }
+        // A trace without steps would have no arrows.
+        if !settings.text(Key::Trace).is_empty() && settings.values[Key::Level as usize].1 == Source::Default
+        {
+            settings.put(Key::Level, "2", Source::Default)?;
         }
         Ok(settings)
     }

@@ -86,6 +86,8 @@ pub enum Event {
         channel: ChannelId,
         /// Its writer.
         peer: Rank,
+        /// Whether it is the writer's wide lane, which all read.
+        wide: bool,
         /// The number of the message on this lane, from 1.
         step: u64,
         /// Its bytes.

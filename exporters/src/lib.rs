@@ -2,29 +2,52 @@
 //!
 //! | what | where it goes |
 //! |---|---|
-//! | [`init_from_env`] | the program's own `tracing` events and spans, as lines on standard error |
+//! | [`init_from_env`] | the program's own `tracing` events, as lines on standard error |
+//! | [`trace`], `CCL_TRACE=folder` | what ccl records and the program's own `tracing` spans, as a Chrome trace |
 //!
-//! That is all there is in this version. NVTX ranges, Chrome and Perfetto traces, OpenTelemetry and Prometheus are not here yet; a
-//! program that calls [`init_from_env`] today gets them without a change when they are. Until then `ccl-inspect` reads what
-//! ccl records, from outside.
+//! Prometheus is not here yet; a program that calls [`init_from_env`] today gets it without a change when it is. `ccl-inspect`
+//! reads what ccl records from outside, and exports it for programs that do not call it.
+
+pub mod trace;
+
+use std::path::Path;
+use std::sync::Once;
 
 use ccl::config::{self, Key, Settings};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// Switches on what the environment asks for. The one line a program adds; calling it again changes nothing.
 ///
 /// `RUST_LOG` says which of the program's `tracing` events are written to standard error; where it is not set, `CCL_DEBUG` does
 /// (`WARN` by default). A subscriber that the program has already set stays.
 pub fn init_from_env() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(init);
+}
+
+fn init() {
     // A setting that is not valid is reported by the communicator, which refuses it: an exporter never fails a job.
     let settings = Settings::of_process().unwrap_or_default();
     let rust_log = config::environment("RUST_LOG");
     let filter = directives(rust_log.as_deref(), settings.text(Key::Log));
-    // The error means that there is a subscriber: the program's own, or ours from an earlier call.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::builder().parse_lossy(filter))
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .try_init();
+        .with_filter(EnvFilter::builder().parse_lossy(filter));
+    let folder = Some(settings.text(Key::Trace)).filter(|folder| !folder.is_empty()).map(Path::new);
+    let (spans, guard, refused) = match folder.map(trace::layer) {
+        None => (None, None, None),
+        Some(Ok((spans, guard))) => (Some(spans), Some(guard), None),
+        Some(Err(error)) => (None, None, Some(error)),
+    };
+    // The error means that there is a subscriber, the program's own: its spans are its own affair.
+    let _ = tracing_subscriber::registry().with(lines).with(spans).try_init();
+    match (folder, refused) {
+        (Some(folder), Some(error)) => tracing::warn!("CCL_TRACE={}: {error}", folder.display()),
+        (Some(folder), None) => trace::begin(folder, guard),
+        (None, _) => {}
+    }
 }
 
 /// The directives of the filter, in the notation of `RUST_LOG`.

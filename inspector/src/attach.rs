@@ -31,8 +31,7 @@ pub(crate) fn ask_all<'a>(found: impl Iterator<Item = &'a mut Found>) -> Vec<Str
 
 fn ask(one: &mut Found) -> Option<String> {
     let before = &one.given.process;
-    let answer = answer(&control_path(one.process, &before.control), one.process.and_then(process::owner));
-    match answer {
+    match connect(one).and_then(|mut client| client.snapshot()) {
         Ok(process) if (process.pid, process.made_real_ns) == (before.pid, before.made_real_ns) => {
             one.given.process = ProcessSnapshot { path: before.path.clone(), ..process };
             one.given.source = Source::Socket;
@@ -50,13 +49,16 @@ fn ask(one: &mut Found) -> Option<String> {
     }
 }
 
-/// Asks at `path`; as itself, or where root is refused as the `owner` of the process.
-fn answer(path: &Path, owner: Option<u32>) -> Result<ProcessSnapshot> {
-    let client = match (Client::connect(path), owner) {
-        (Err(_), Some(owner)) if owner != 0 => Client::connect_as(path, owner),
+/// Connects to a process; as itself, or where root is refused as the owner of the process.
+///
+/// # Errors
+/// Those of [`Client::connect`].
+pub(crate) fn connect(one: &Found) -> Result<Client> {
+    let path = control_path(one.process, &one.given.process.control);
+    match (Client::connect(&path), one.process.and_then(process::owner)) {
+        (Err(_), Some(owner)) if owner != 0 => Client::connect_as(&path, owner),
         (client, _) => client,
-    };
-    client?.snapshot()
+    }
 }
 
 /// The socket as reached from here: through the root of its process, which may be another mount namespace's.

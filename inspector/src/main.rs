@@ -10,6 +10,7 @@ mod ps;
 mod run;
 mod table;
 mod target;
+mod trace;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ enum Verb {
     Ps(ps::Ps),
     Snapshot(look::Snapshot),
     Open(look::Open),
+    Trace(trace::Trace),
     Run(run::Run),
     #[command(hide = true)]
     Hold(run::helper::Hold),
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
         Verb::Open(open) => open.run(),
+        Verb::Trace(trace) => trace.run(),
         Verb::Run(run) => run.run(),
         Verb::Hold(hold) => Ok(hold.run()),
         Verb::Enter(enter) => Ok(enter.run()),

@@ -17,6 +17,8 @@ use crate::types::CommId;
 
 /// How often the clocks are read together: drift between readings stays far below a microsecond.
 const ANCHOR: Duration = Duration::from_secs(1);
+/// And after the first reading: until there are two apart, how fast the counter runs is known to four digits only.
+const SECOND_ANCHOR: Duration = Duration::from_millis(4);
 /// How often after a peer's death its socket is looked for: the kernel frees a dead process's files one after another.
 const SWEEPS: u32 = 3;
 
@@ -63,6 +65,7 @@ impl Attendance {
             server: server.as_ref().map(Arc::downgrade).unwrap_or_default(),
             sweeps: Arc::clone(&sweeps),
             due: Ns(0),
+            gap: SECOND_ANCHOR,
         };
         let anchors = Some(Service::get()?.add(anchors)?);
         let attendance = Arc::new(Self { _anchors: anchors, server, sweeps, recorder });
@@ -101,6 +104,8 @@ struct Anchors {
     server: Weak<Server>,
     sweeps: Arc<AtomicU32>,
     due: Ns,
+    /// From the next reading to the one after it.
+    gap: Duration,
 }
 
 impl Task for Anchors {
@@ -110,7 +115,8 @@ impl Task for Anchors {
         if now >= self.due {
             let Anchor { raw, mono, real_ns } = self.recorder.anchor();
             publish(&mut self.ring, || Event::ClockAnchored { raw: raw.0, mono_ns: mono.0, real_ns });
-            self.due = now.after(ANCHOR);
+            self.due = now.after(self.gap);
+            self.gap = (self.gap * 2).min(ANCHOR);
             let left = self.sweeps.load(Ordering::Relaxed);
             if let (1.., Some(server)) = (left, self.server.upgrade()) {
                 self.sweeps.store(left - 1, Ordering::Relaxed);

@@ -61,8 +61,9 @@ pub(super) fn encode(event: &Event) -> Words {
         Event::MessageSent { channel, peer, step, bytes } => {
             [first(MESSAGE_SENT, [0; 4], channel), some_rank(peer), step, u64::from(bytes), 0, 0]
         }
-        Event::MessageTaken { channel, peer, step, bytes } => {
-            [first(MESSAGE_TAKEN, [0; 4], channel), u64::from(peer.0), step, u64::from(bytes), 0, 0]
+        Event::MessageTaken { channel, peer, wide, step, bytes } => {
+            let fields = [u8::from(wide), 0, 0, 0];
+            [first(MESSAGE_TAKEN, fields, channel), u64::from(peer.0), step, u64::from(bytes), 0, 0]
         }
         Event::WaitBegan { channel, peer, reason } => {
             [first(WAIT_BEGAN, [reason as u8, 0, 0, 0], channel), u64::from(peer.0), 0, 0, 0, 0]
@@ -121,7 +122,9 @@ fn known(words: &Words) -> Option<Event> {
             Event::OpFailed { kind: CollKind::from_u8(bytes[0])?, seq: a, error: bytes[1], peer: peer(b) }
         }
         MESSAGE_SENT => Event::MessageSent { channel, peer: peer(a), step: b, bytes: c as u32 },
-        MESSAGE_TAKEN => Event::MessageTaken { channel, peer: rank(a), step: b, bytes: c as u32 },
+        MESSAGE_TAKEN => {
+            Event::MessageTaken { channel, peer: rank(a), wide: bytes[0] != 0, step: b, bytes: c as u32 }
+        }
         WAIT_BEGAN => Event::WaitBegan { channel, peer: rank(a), reason: WaitReason::from_u8(bytes[0])? },
         WAIT_ENDED => Event::WaitEnded { channel, duration_ticks: a },
         PEER_LOST => Event::PeerLost { peer: rank(a) },
@@ -172,9 +175,9 @@ pub(crate) mod tests {
             (channel(), peer(), wide(), any::<u32>()).prop_map(|(channel, peer, step, bytes)| {
                 Event::MessageSent { channel, peer, step, bytes }
             }),
-            (channel(), rank(), wide(), any::<u32>()).prop_map(|(channel, peer, step, bytes)| {
-                Event::MessageTaken { channel, peer, step, bytes }
-            }),
+            (channel(), rank(), any::<bool>(), wide(), any::<u32>()).prop_map(
+                |(channel, peer, wide, step, bytes)| Event::MessageTaken { channel, peer, wide, step, bytes }
+            ),
             (channel(), rank(), one_of(WaitReason::ALL))
                 .prop_map(|(channel, peer, reason)| Event::WaitBegan { channel, peer, reason }),
             (channel(), wide())

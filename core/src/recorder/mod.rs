@@ -20,6 +20,7 @@
 
 mod cells;
 mod codec;
+mod follow;
 pub mod layout;
 mod mapping;
 pub mod place;

@@ -4,7 +4,6 @@
 //! copied with read(2), which cannot end in SIGBUS as a mapping can, and every offset, count and word in it is checked or clamped where it
 //! is used. Of a live file the copy is made in ascending order, and what is told of a communicator is `consistent` if two copies tell the same.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Recorder;
-use super::layout::{self, RowState, Table, comm, header, histogram, ring, slot};
+use super::follow::{Piece, events};
+use super::layout::{self, RowState, Table, comm, header, histogram, ring};
 use super::protocol::latch_read;
-use super::ring::Reading;
 use super::sight::{self, Clock};
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
@@ -25,6 +24,8 @@ use crate::types::{CollKind, CommId, JobId, Rank};
 
 /// The most bytes of a file that are read: ten times what a recorder has.
 const MAX_BYTES: u64 = 16 << 20;
+
+pub use super::follow::{Cursor, RingReading};
 
 /// A recorder, open for reading.
 #[derive(Debug)]
@@ -37,23 +38,6 @@ enum From {
     /// Within the process: its file must not be opened, or the alive lock would be dropped.
     Own(Arc<Recorder>),
     File(File, PathBuf),
-}
-
-/// Where a reader of events stands in each ring.
-#[derive(Clone, Default, Debug)]
-pub struct Cursor {
-    next: BTreeMap<usize, u64>,
-}
-
-/// What one look at one ring brought.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RingReading {
-    /// The ring's number.
-    pub ring: usize,
-    /// The communicator whose engine wrote it, and the rank in it; `None`: the service thread, or an owner that has left.
-    pub owner: Option<(CommId, Rank)>,
-    /// The events.
-    pub reading: Reading,
 }
 
 /// The durations of one kind of operation of one size class on one communicator and rank.
@@ -199,7 +183,19 @@ impl Reader {
     /// # Errors
     /// `System` if the file cannot be read, `Usage` if it has become no recorder.
     pub fn events(&self, cursor: &mut Cursor) -> Result<Vec<RingReading>> {
-        self.with(|words| events(words, cursor))
+        match &self.from {
+            From::Own(recorder) => {
+                let words = recorder.memory.words();
+                Ok(events(words, cursor, |at, count| {
+                    words.get(at..at.checked_add(count)?).map(Piece::Mapped)
+                }))
+            }
+            From::File(file, path) => {
+                // Whoever follows the events asks often, and wants the new ones only.
+                let piece = |at: usize, count: usize| read_words(file, at, count).ok().map(Piece::Copied);
+                Ok(events(&header_of(file, path)?, cursor, piece))
+            }
+        }
     }
 
     /// Reads the histograms that count something.
@@ -215,7 +211,11 @@ impl Reader {
     /// # Errors
     /// `System` if the file cannot be read, `Usage` if it has become no recorder.
     pub fn clock(&self) -> Result<(Scale, Anchor)> {
-        self.with(|words| (clock_of(words), last_anchor(words)))
+        let clock = |words: &[AtomicU64]| (clock_of(words), last_anchor(words));
+        match &self.from {
+            From::Own(_) => self.with(clock),
+            From::File(file, path) => Ok(clock(&header_of(file, path)?)),
+        }
     }
 
     fn with<T>(&self, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T> {
@@ -232,21 +232,37 @@ impl Reader {
     /// The words of the file, as many as there are.
     fn copy(&self) -> Result<Vec<AtomicU64>> {
         let From::File(file, path) = &self.from else { return Ok(Vec::new()) };
-        let refuse = |e| Error::system(format!("reading {}", path.display()), e);
-        let len = file.metadata().map_err(refuse)?.len().min(MAX_BYTES);
-        let mut bytes = vec![0; len as usize];
-        let mut at = 0;
-        while at < bytes.len() {
-            match file.read_at(&mut bytes[at..], at as u64) {
-                Ok(0) => break,
-                Ok(n) => at += n,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(refuse(e)),
-            }
-        }
-        let words = bytes[..at].chunks_exact(8);
-        Ok(words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes")))).collect())
+        let words = file.metadata().and_then(|about| {
+            let len = about.len().min(MAX_BYTES);
+            read_words(file, 0, len as usize / 8)
+        });
+        words.map_err(|e| Error::system(format!("reading {}", path.display()), e))
     }
+}
+
+/// The words of a file's header, checked.
+fn header_of(file: &File, path: &Path) -> Result<Vec<AtomicU64>> {
+    let header = read_words(file, 0, layout::HEADER_BYTES / 8)
+        .map_err(|e| Error::system(format!("reading {}", path.display()), e))?;
+    check(&header, path).map(|()| header)
+}
+
+/// The words of a file from word `at`: as many of `count` as there are.
+fn read_words(file: &File, at: usize, count: usize) -> std::io::Result<Vec<AtomicU64>> {
+    let count = count.min(MAX_BYTES as usize / 8);
+    let from = (at as u64).checked_mul(8).ok_or(std::io::ErrorKind::InvalidInput)?;
+    let mut bytes = vec![0; count * 8];
+    let mut have = 0;
+    while have < bytes.len() {
+        match file.read_at(&mut bytes[have..], from + have as u64) {
+            Ok(0) => break,
+            Ok(n) => have += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let words = bytes[..have].chunks_exact(8);
+    Ok(words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes")))).collect())
 }
 
 impl Recorder {
@@ -303,6 +319,29 @@ pub(super) fn text(row: &[AtomicU64], at: usize, words: usize) -> String {
     layout::decode_text(&words)
 }
 
+/// Where the directory says that a table lies, in words.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) first: usize,
+    pub(super) stride: usize,
+    pub(super) count: usize,
+}
+
+impl Place {
+    pub(super) fn of(words: &[AtomicU64], table: Table) -> Option<Self> {
+        let size = |at: usize| usize::try_from(word(words, at)).ok();
+        let first = size(header::DIRECTORY)? / 8;
+        let stride = (size(header::DIRECTORY_STRIDE)? / 8).max(1);
+        // A directory of more entries than this is none.
+        let count = size(header::DIRECTORY_COUNT)?.min(1024);
+        let entries = words.get(first..)?.chunks(stride).take(count);
+        let entry = entries.into_iter().find(|entry| word(entry, 0) == table as u64)?;
+        let field = |at: usize| usize::try_from(word(entry, at)).ok().filter(|n| *n <= MAX_BYTES as usize);
+        let (offset, stride, count) = (field(1)?, field(2)? / 8, field(3)?);
+        (stride > 0).then_some(Self { first: offset / 8, stride, count })
+    }
+}
+
 /// One table of a mapping, as far as it is there.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
@@ -317,18 +356,10 @@ impl<'a> Rows<'a> {
     }
 
     fn find(words: &'a [AtomicU64], table: Table) -> Option<Self> {
-        let size = |at: usize| usize::try_from(word(words, at)).ok();
-        let first = size(header::DIRECTORY)? / 8;
-        let stride = (size(header::DIRECTORY_STRIDE)? / 8).max(1);
-        // A directory of more entries than this is none.
-        let count = size(header::DIRECTORY_COUNT)?.min(1024);
-        let entries = words.get(first..)?.chunks(stride).take(count);
-        let entry = entries.into_iter().find(|entry| word(entry, 0) == table as u64)?;
-        let field = |at: usize| usize::try_from(word(entry, at)).ok().filter(|n| *n <= MAX_BYTES as usize);
-        let (offset, stride, count) = (field(1)?, field(2)? / 8, field(3)?);
-        let there = words.get(offset / 8..)?;
+        let Place { first, stride, count } = Place::of(words, table)?;
+        let there = words.get(first..)?;
         let len = stride.checked_mul(count)?.min(there.len());
-        (stride > 0).then(|| Self { words: &there[..len], stride })
+        Some(Self { words: &there[..len], stride })
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = &'a [AtomicU64]> {
@@ -452,36 +483,6 @@ pub(super) fn state(word: u64) -> Option<RowState> {
         n if n == RowState::Ended as u8 => Some(RowState::Ended),
         _ => None,
     }
-}
-
-fn events(words: &[AtomicU64], cursor: &mut Cursor) -> Vec<RingReading> {
-    let slots = Rows::of(words, Table::Slots);
-    let mut found = Vec::new();
-    for (at, row) in Rows::of(words, Table::Rings).iter().enumerate() {
-        let Some(state) = state(word(row, ring::STATE)) else { continue };
-        // The head before the slots: what it counts stands in them, or is overwritten.
-        let head = word(row, ring::HEAD);
-        let size = |n: usize| usize::try_from(word(row, n)).ok();
-        let mine = size(ring::FIRST).zip(size(ring::SLOTS)).and_then(|(first, count)| {
-            let first = first.checked_mul(slots.stride)?;
-            slots.words.get(first..first.checked_add(count.checked_mul(slots.stride)?)?)
-        });
-        let (Some(mine), true) = (mine, slots.stride >= slot::WORDS) else { continue };
-        let next = cursor.next.entry(at).or_default();
-        let start = word(row, ring::START).min(head);
-        let comm = CommId(word(row, ring::COMM));
-        let owner = Some((comm, Rank(word(row, ring::RANK) as u32)));
-        let owner = owner.filter(|_| state == RowState::Live && comm != CommId(0));
-        // What earlier owners wrote, and what the present one did.
-        for (owner, until) in [(None, start), (owner, head)] {
-            let reading = super::ring::read(mine, slots.stride, until, *next);
-            *next = reading.next;
-            if reading.lost > 0 || !reading.events.is_empty() {
-                found.push(RingReading { ring: at, owner, reading });
-            }
-        }
-    }
-    found
 }
 
 fn histograms(words: &[AtomicU64]) -> Vec<Histogram> {

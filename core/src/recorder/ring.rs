@@ -115,17 +115,24 @@ pub struct Reading {
     pub next: u64,
 }
 
-/// Reads the events from number `from` up to `head`, which was loaded before. `slots` are the ring's words, `stride` to a slot.
-pub(super) fn read(slots: &[AtomicU64], stride: usize, head: u64, from: u64) -> Reading {
-    let capacity = (slots.len() / stride) as u64;
+/// Reads the events from number `from` up to `head`, which was loaded before, of a ring that keeps the last `capacity`. `slot` gives
+/// the words of an event's slot, if they are there.
+pub(super) fn read<'a>(
+    capacity: u64,
+    head: u64,
+    from: u64,
+    slot: impl Fn(u64) -> Option<&'a [AtomicU64]>,
+) -> Reading {
     if capacity == 0 || head <= from {
         return Reading { next: from.max(head), ..Reading::default() };
     }
     let first = from.max(head.saturating_sub(capacity));
     let mut reading = Reading { events: Vec::new(), lost: first - from, next: head };
     for number in first..head {
-        let words = &slots[(number % capacity) as usize * stride..][..slot::WORDS];
-        match slot_read::<_, STAMPED>(&words[slot::SEQ], &words[slot::RAW..], number) {
+        let stands = slot(number).and_then(|words| {
+            slot_read::<_, STAMPED>(words.get(slot::SEQ)?, words.get(slot::RAW..slot::WORDS)?, number)
+        });
+        match stands {
             Some([raw, event @ ..]) => {
                 reading.events.push(Recorded { number, raw: Raw(raw), event: codec::decode(&event) });
             }
@@ -149,8 +156,10 @@ mod tests {
     }
 
     fn look(memory: &Memory, from: u64) -> Reading {
-        let words = memory.words();
-        read(&words[16..], slot::WORDS, words[ring::HEAD].load(Ordering::Acquire), from)
+        let (words, head) = (memory.words(), memory.words()[ring::HEAD].load(Ordering::Acquire));
+        let slots = &words[16..];
+        let count = slots.len() / slot::WORDS;
+        read(count as u64, head, from, |number| slots.chunks_exact(slot::WORDS).nth(number as usize % count))
     }
 
     fn lost(n: u32) -> Event {

@@ -1,7 +1,7 @@
 //! What runs when this process forks or exits. Libc keeps its lists for good, so whoever installs a handler does it once.
 
 /// Something to run without arguments, from where nothing may unwind.
-pub(crate) trait Handler {
+pub trait Handler {
     /// Runs it.
     fn run();
 }
@@ -12,7 +12,7 @@ extern "C" fn call<H: Handler>() {
 
 /// Has `H` run in every child that this process forks from now on. It may only touch atomics and call the kernel: other
 /// threads' locks are held for ever there. Without memory for it libc does not install it.
-pub(crate) fn in_forked_children<H: Handler>() {
+pub fn in_forked_children<H: Handler>() {
     #[cfg(not(miri))]
     // SAFETY: `call` is a function that lives as long as the process.
     unsafe {
@@ -21,7 +21,7 @@ pub(crate) fn in_forked_children<H: Handler>() {
 }
 
 /// Has `H` run when the process exits by itself. It must not block. Without memory for it libc does not install it.
-pub(crate) fn at_exit<H: Handler>() {
+pub fn at_exit<H: Handler>() {
     // SAFETY: `call` is a function that lives as long as the process.
     unsafe {
         libc::atexit(call::<H>);

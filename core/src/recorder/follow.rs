@@ -1,0 +1,98 @@
+//! Following the events: those of all rings that were written since the last look.
+//!
+//! Whoever follows asks often: of a file only the header, the descriptors and the new slots are read, in that order.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+
+use super::layout::{Table, ring, slot};
+use super::reader::{Place, state, word};
+use super::ring::{Reading, read};
+use crate::types::{CommId, Rank};
+
+/// Where a reader of events stands in each ring.
+#[derive(Clone, Default, Debug)]
+pub struct Cursor {
+    next: BTreeMap<usize, u64>,
+}
+
+/// What one look at one ring brought.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RingReading {
+    /// The ring's number.
+    pub ring: usize,
+    /// The communicator whose engine wrote it, and the rank in it; `None`: the service thread, or an owner before the last one.
+    pub owner: Option<(CommId, Rank)>,
+    /// The events.
+    pub reading: Reading,
+}
+
+/// Some words of a mapping.
+pub(super) enum Piece<'a> {
+    /// Where they lie.
+    Mapped(&'a [AtomicU64]),
+    /// Read from its file.
+    Copied(Vec<AtomicU64>),
+}
+
+impl std::ops::Deref for Piece<'_> {
+    type Target = [AtomicU64];
+    fn deref(&self) -> &[AtomicU64] {
+        match self {
+            Self::Mapped(words) => words,
+            Self::Copied(words) => words,
+        }
+    }
+}
+
+/// The new events of all rings. `words` begin with the header; `piece` fetches so many words from some word of the mapping on, or
+/// as many as there are.
+pub(super) fn events<'a>(
+    words: &[AtomicU64],
+    cursor: &mut Cursor,
+    piece: impl Fn(usize, usize) -> Option<Piece<'a>>,
+) -> Vec<RingReading> {
+    let mut found = Vec::new();
+    let (Some(rings), Some(slots)) = (Place::of(words, Table::Rings), Place::of(words, Table::Slots)) else {
+        return found;
+    };
+    let Some(rows) = rings.stride.checked_mul(rings.count).and_then(|count| piece(rings.first, count)) else {
+        return found;
+    };
+    for (at, row) in rows.chunks_exact(rings.stride).enumerate() {
+        if state(word(row, ring::STATE)).is_none() || slots.stride < slot::WORDS {
+            continue;
+        }
+        // The head before the slots: what it counts stands in them, or is overwritten.
+        let head = word(row, ring::HEAD);
+        let size = |n: usize| usize::try_from(word(row, n)).ok().filter(|n| *n <= slots.count);
+        let (Some(first), Some(count)) = (size(ring::FIRST), size(ring::SLOTS)) else { continue };
+        let next = cursor.next.entry(at).or_default();
+        let oldest = (*next).max(head.saturating_sub(count as u64));
+        let wanted = head.saturating_sub(oldest) as usize;
+        // From the oldest to the end of the ring, and from its beginning.
+        let begin = if count == 0 { 0 } else { (oldest % count as u64) as usize };
+        let before_end = wanted.min(count - begin);
+        let fetch = |slot: usize, of: usize| {
+            piece(slots.first.checked_add((first + slot).checked_mul(slots.stride)?)?, of * slots.stride)
+        };
+        let parts = [fetch(begin, before_end), fetch(0, wanted - before_end)];
+        let slot = |number: u64| {
+            let at = (number - oldest) as usize;
+            let (part, at) = if at < before_end { (&parts[0], at) } else { (&parts[1], at - before_end) };
+            part.as_ref()?.get(at * slots.stride..)?.get(..slots.stride)
+        };
+        let start = word(row, ring::START).min(head);
+        let comm = CommId(word(row, ring::COMM));
+        let owner = (comm != CommId(0)).then(|| (comm, Rank(word(row, ring::RANK) as u32)));
+        // What earlier owners wrote, and what the last one did.
+        for (owner, until) in [(None, start), (owner, head)] {
+            let reading = read(count as u64, until, *next, slot);
+            *next = reading.next;
+            if reading.lost > 0 || !reading.events.is_empty() {
+                found.push(RingReading { ring: at, owner, reading });
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,69 @@
+//! The application's own `tracing` spans, by way of `tracing-chrome`, as a file beside the part of its process.
+//!
+//! `tracing-chrome` counts its times from when its layer was made and knows one process only; so the file begins with a line that
+//! says when that was and which process it is, and [`merge`](super::merge) does the rest. It costs a microsecond or two per span on the
+//! thread that makes it: for the application's steps, not for what happens a million times a second.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use ccl::clock;
+use serde::{Deserialize, Serialize};
+use tracing_chrome::{ChromeLayer, ChromeLayerBuilder, FlushGuard};
+use tracing_subscriber::registry::LookupSpan;
+
+/// The name of the first line.
+pub(super) const APP_HEADER: &str = "ccl_app";
+
+/// The first line.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct AppHeader {
+    /// The process.
+    pub(super) pid: u32,
+    /// CLOCK_MONOTONIC when its times were 0.
+    pub(super) base_mono_ns: i64,
+}
+
+/// A layer that writes spans to a file in that folder, and what must live until the last of them.
+///
+/// # Errors
+/// If the file cannot be made.
+pub(crate) fn layer<S>(folder: &Path) -> io::Result<(ChromeLayer<S>, FlushGuard)>
+where
+    S: tracing::Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
+{
+    std::fs::create_dir_all(folder)?;
+    let pid = std::process::id();
+    let file = File::create(folder.join(format!("app-{pid}.json")))?;
+    let header = AppHeader { pid, base_mono_ns: clock::now().0 as i64 };
+    Ok(ChromeLayerBuilder::new().writer(Headed { file, header: Some(header) }).include_args(true).build())
+}
+
+/// A file whose array begins with a line of ours.
+struct Headed {
+    file: File,
+    header: Option<AppHeader>,
+}
+
+impl Write for Headed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(header) = self.header else { return self.file.write(bytes) };
+        // The first byte is the bracket that opens the array.
+        if bytes.first() == Some(&b'[') {
+            let args = serde_json::to_string(&header)?;
+            let line = format!(
+                "[\n{{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"{APP_HEADER}\",\"args\":{args}}},\n"
+            );
+            self.file.write_all(line.as_bytes())?;
+            self.header = None;
+            return Ok(1);
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

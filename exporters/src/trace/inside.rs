@@ -1,0 +1,81 @@
+//! `CCL_TRACE=folder`: a process that writes its own part, in a thread of its own.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use ccl::recorder::Reader;
+use ccl::sys::handlers::{self, Handler};
+use tracing_chrome::FlushGuard;
+
+use super::part::{Pace, Part};
+
+/// What is being written. The thread takes the lock for one drain at a time.
+static WRITING: Mutex<Writing> = Mutex::new(Writing { part: None, ended: false, app: None });
+
+struct Writing {
+    part: Option<Part>,
+    /// No more is to be written: the process exits, or writing failed.
+    ended: bool,
+    /// Ends the file of the application's spans when it is dropped.
+    app: Option<FlushGuard>,
+}
+
+/// Begins to write the part of this process to `folder`, from its first communicator to its exit. What it cannot write it says on
+/// standard error, once: a trace never fails a job.
+pub(crate) fn begin(folder: &Path, app: Option<FlushGuard>) {
+    WRITING.lock().unwrap_or_else(PoisonError::into_inner).app = app;
+    handlers::at_exit::<End>();
+    let folder = folder.to_path_buf();
+    let thread = std::thread::Builder::new().name("ccl-trace".into());
+    if let Err(error) = thread.spawn(move || write(&folder)) {
+        tracing::warn!("no trace is written: {error}");
+    }
+}
+
+fn write(folder: &Path) {
+    let mut pace = Pace::default();
+    loop {
+        let count = {
+            let mut writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+            if writing.ended {
+                return;
+            }
+            match writing.drain(folder) {
+                Ok(count) => count,
+                Err(error) => {
+                    tracing::warn!("the trace ends here: {error}");
+                    writing.ended = true;
+                    return;
+                }
+            }
+        };
+        std::thread::sleep(pace.after(count));
+    }
+}
+
+impl Writing {
+    fn drain(&mut self, folder: &Path) -> ccl::Result<usize> {
+        if self.part.is_none() {
+            // The recorder comes with the first communicator.
+            let Some(reader) = Reader::of_process() else { return Ok(0) };
+            self.part = Some(Part::create(reader, folder, false)?);
+        }
+        self.part.as_mut().map_or(Ok(0), Part::drain)
+    }
+}
+
+/// At exit: what is left is written.
+struct End;
+
+impl Handler for End {
+    fn run() {
+        // The thread holds the lock for a drain at most; in a forked child it may be held for ever.
+        let Ok(mut writing) = WRITING.try_lock() else { return };
+        writing.ended = true;
+        drop(writing.app.take());
+        if let Some(part) = writing.part.take() {
+            // There is nobody left to tell.
+            let _ = part.finish();
+        }
+    }
+}

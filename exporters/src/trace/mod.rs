@@ -1,0 +1,27 @@
+//! Traces in the Chrome format, which Perfetto reads: one process per rank, one track per channel and direction, an arrow from each
+//! message sent to where it was taken, counters, and how the communicator was made; all on one clock.
+//!
+//! ```text
+//!   recorder of a process --Part--> ccl-HOST-PID.json  \
+//!   the application's spans ------> app-PID.json        >  merge --> one trace, its clock error stated
+//!   ... of the other processes                         /
+//! ```
+//!
+//! Parts are written while the job runs, by each process ([`begin`](inside::begin), `CCL_TRACE=folder`) or from outside
+//! (`ccl-inspect trace`), and merged when it is over (`ccl-inspect trace --folder`).
+
+mod align;
+mod app;
+mod inside;
+mod merge;
+mod part;
+mod tracks;
+
+pub use merge::{Merged, merge};
+pub use part::{Pace, Part, file_name};
+
+pub(crate) use app::layer;
+pub(crate) use inside::begin;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! From events to a merged trace.
+
+use std::path::Path;
+
+use ccl::clock::{Anchor, Ns, Raw, Scale};
+use ccl::event::Event;
+use ccl::recorder::Recorded;
+use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
+use ccl::types::{
+    Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
+};
+use serde_json::Value;
+
+use super::merge::{Merged, merge};
+use super::tracks::Tracks;
+
+const COMM: CommId = CommId(0xc0);
+
+/// A raw tick is a nanosecond of a clock that shows `offset` more.
+fn scale(offset: u64) -> Scale {
+    let anchor = |raw: u64| Anchor { raw: Raw(raw), mono: Ns(raw + offset), real_ns: 0 };
+    Scale::between(anchor(0), anchor(10_000_000_000), 1.0)
+}
+
+fn process(rank: u32) -> ProcessSnapshot {
+    let comm = CommSnapshot {
+        id: COMM,
+        name: "dp \"x\"".into(),
+        rank: Rank(rank),
+        nranks: 3,
+        world: Rank(rank),
+        ..CommSnapshot::default()
+    };
+    ProcessSnapshot { pid: 70 + rank, host: "h".into(), comms: vec![comm], ..ProcessSnapshot::default() }
+}
+
+/// The lines of one rank.
+fn lines(rank: u32, offset: u64, events: &[(u64, Event)]) -> Vec<String> {
+    let mut tracks = Tracks::default();
+    tracks.learn(&process(rank));
+    for (number, (raw, event)) in events.iter().enumerate() {
+        let recorded = Recorded { number: number as u64, raw: Raw(*raw), event: *event };
+        tracks.take((COMM, Rank(rank)), &recorded, &scale(offset));
+    }
+    tracks.take_lines()
+}
+
+fn part(folder: &Path, rank: u32, boot: &str, lines: &[String]) {
+    let header = format!(
+        r#"{{"ph":"M","pid":0,"tid":0,"name":"ccl_trace","args":{{"schema":"ccl.trace/1","pid":{},"boot_id":"{boot}"}}}}"#,
+        70 + rank
+    );
+    let text = format!("[\n{header},\n{}", lines.join(",\n"));
+    std::fs::write(folder.join(format!("ccl-h-{}.json", 70 + rank)), text).unwrap();
+}
+
+fn merged(folder: &Path) -> (Merged, Vec<Value>) {
+    let to = folder.join("out.trace");
+    let merged = merge(folder, &to).unwrap();
+    let trace: Value = serde_json::from_slice(&std::fs::read(to).unwrap()).unwrap();
+    (merged, trace["traceEvents"].as_array().unwrap().clone())
+}
+
+const fn planned(seq: u64) -> Event {
+    Event::OpPlanned { kind: CollKind::AllReduce, seq, algorithm: Algorithm::Direct, bytes: 8 }
+}
+
+const fn completed(seq: u64, duration_ticks: u64) -> Event {
+    Event::OpCompleted {
+        kind: CollKind::AllReduce,
+        dtype: Datatype::F32,
+        op: ReduceOp::Sum,
+        algorithm: Algorithm::Direct,
+        seq,
+        bytes: 8,
+        duration_ticks,
+    }
+}
+
+const fn sent(peer: Option<Rank>, step: u64) -> Event {
+    Event::MessageSent { channel: ChannelId(0), peer, step, bytes: 8 }
+}
+
+const fn taken(peer: u32, wide: bool, step: u64) -> Event {
+    Event::MessageTaken { channel: ChannelId(0), peer: Rank(peer), wide, step, bytes: 8 }
+}
+
+#[test]
+fn a_rank_has_a_track_for_each_thing_and_no_slices_overlap() {
+    let link = Event::LinkUp {
+        channel: ChannelId(0),
+        peer: None,
+        direction: Direction::Send,
+        transport: TransportKind::Shm,
+    };
+    let text = lines(
+        1,
+        0,
+        &[
+            (9_000, Event::PhaseEnded { phase: Phase::Ring, duration_ns: 4_000 }),
+            (9_500, link),
+            (10_000, planned(1)),
+            (10_100, planned(2)),
+            (11_000, sent(None, 1)),
+            (11_000, sent(None, 2)),
+            (12_000, taken(0, true, 1)),
+            (12_500, completed(1, 2_500)),
+            (13_000, completed(2, 2_900)),
+        ],
+    );
+    let events: Vec<Value> = text.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let tracks: Vec<_> = events
+        .iter()
+        .filter(|event| event["name"] == "thread_name")
+        .map(|event| event["args"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        tracks,
+        [
+            "dp \"x\": making",
+            "dp \"x\": send, channel 0 (wide)",
+            "dp \"x\": receive, channel 0 (wide)",
+            "dp \"x\": collectives"
+        ]
+    );
+    let slices: Vec<_> = events
+        .iter()
+        .filter(|event| event["ph"] == "X")
+        .map(|event| {
+            let at = |name: &str| (event[name].as_f64().unwrap() * 1000.0).round() as i64;
+            (event["name"].as_str().unwrap(), at("ts"), at("dur"))
+        })
+        .collect();
+    assert_eq!(
+        slices,
+        [
+            ("Ring", 5_000, 4_001),
+            ("to all", 10_000, 1_001),
+            ("to all", 11_001, 1),
+            ("from 0", 10_000, 2_001),
+            ("AllReduce #1", 10_000, 2_501),
+            ("AllReduce #2", 12_501, 500),
+        ]
+    );
+    // One arrow begins for each reader of each wide message.
+    assert_eq!(events.iter().filter(|event| event["ph"] == "s").count(), 4);
+}
+
+#[test]
+fn arrows_join_what_both_ranks_saw_and_halves_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    part(
+        folder.path(),
+        0,
+        "k",
+        &lines(0, 0, &[(1_000, sent(Some(Rank(1)), 1)), (2_000, sent(Some(Rank(1)), 2))]),
+    );
+    let mut cut = lines(1, 0, &[(1_500, taken(0, false, 1)), (9_000, taken(0, false, 7))]);
+    cut.push(r#"{"ph":"X","pid":1,"ti"#.into());
+    part(folder.path(), 1, "k", &cut);
+    let (merged, events) = merged(folder.path());
+    assert_eq!((merged.parts, merged.unfinished, merged.slices), (2, 2, 4));
+    assert_eq!((merged.arrows, merged.only_sent, merged.only_taken), (1, 1, 1));
+    assert_eq!((merged.error_ns, merged.backwards_ns), (Some(1_000), 0));
+    let halves: Vec<_> = events.iter().filter(|event| event["name"] == "message").collect();
+    assert_eq!(halves.len(), 2);
+    assert_eq!(
+        (&halves[0]["ph"], &halves[1]["ph"], &halves[1]["bp"]),
+        (&"s".into(), &"f".into(), &"e".into())
+    );
+    assert_eq!(halves[0]["id"], halves[1]["id"]);
+}
+
+#[test]
+fn clocks_that_messages_contradict_are_corrected() {
+    let folder = tempfile::tempdir().unwrap();
+    // Rank 1's clock is 5 ms ahead; a message takes 300 ns.
+    let mine: Vec<_> = (1..100)
+        .flat_map(|n| [(n * 10_000, sent(Some(Rank(1)), n)), (n * 10_000 + 1_300, taken(1, false, n))])
+        .collect();
+    let theirs: Vec<_> = (1..100)
+        .flat_map(|n| [(n * 10_000 + 300, taken(0, false, n)), (n * 10_000 + 1_000, sent(Some(Rank(0)), n))])
+        .collect();
+    part(folder.path(), 0, "k", &lines(0, 0, &mine));
+    part(folder.path(), 1, "k", &lines(1, 5_000_000, &theirs));
+    let (merged, _) = merged(folder.path());
+    assert_eq!((merged.arrows, merged.backwards_ns), (198, 0));
+    assert!((100..600).contains(&merged.error_ns.unwrap()), "{merged:?}");
+}
+
+#[test]
+fn a_folder_without_parts_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = merge(folder.path(), &folder.path().join("x.trace")).unwrap_err();
+    assert!(error.to_string().contains("holds no part of a trace"), "{error}");
+    assert!(error.to_string().contains("CCL_TRACE="), "{error}");
+}
