@@ -1,6 +1,6 @@
 //! Asking living processes themselves. What does not answer has been read from its mapping already, and that is said.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ccl::control::wire::Client;
 use ccl::error::Result;
