@@ -140,6 +140,9 @@ pub enum Event {
 }
 
 impl Event {
+    /// The level from which every step is kept.
+    pub const STEPS: u8 = 2;
+
     /// The lowest level at which this event is kept.
     #[must_use]
     pub const fn level(&self) -> u8 {
@@ -157,7 +160,7 @@ impl Event {
             | Self::MessageSent { .. }
             | Self::MessageTaken { .. }
             | Self::WaitBegan { .. }
-            | Self::WaitEnded { .. } => 2,
+            | Self::WaitEnded { .. } => Self::STEPS,
         }
     }
 }
@@ -168,6 +171,13 @@ pub trait Subscriber {
     const WANTS: bool = true;
     /// Takes one that happens now.
     fn take(&mut self, event: Event);
+    /// The time, if it keeps events of `level` at this moment: for what is told after it was done, and must not seem later than
+    /// what followed from it elsewhere.
+    #[inline]
+    fn stamp(&self, level: u8) -> Option<Raw> {
+        let _ = level;
+        Some(Raw(0))
+    }
     /// Takes one that happened at `at`: reading the clock costs more than keeping an event.
     #[inline]
     fn take_at(&mut self, at: Raw, event: Event) {

@@ -89,10 +89,10 @@ impl Trace {
             parts.push(part.map_err(|e| (exit::ERROR, e.to_string()))?);
         }
         notes.extend(follow(&mut parts, clock::now().after(self.time)));
-        drop(leases);
         for part in parts {
             part.finish().map_err(|e| (exit::ERROR, e.to_string()))?;
         }
+        drop(leases);
         Ok((merged(&folder.0, &self.output)?, notes))
     }
 }

@@ -9,6 +9,7 @@
 //! | [`drawn`] | one drawn instance of a scenario, and what it must bring about |
 //! | [`processes`], [`simulated`] | carrying instances out, on processes and in the simulator |
 //! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
+//! | [`perfetto`] | Perfetto's trace processor, asked about traces |
 //! | [`matrix`] | what was expected against what was said |
 
 pub mod deaths;
@@ -16,6 +17,7 @@ pub mod drawn;
 pub mod job;
 pub mod matrix;
 pub mod orders;
+pub mod perfetto;
 pub mod processes;
 pub mod programs;
 pub mod scenario;

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use crate::engine::lanes::Lanes;
 use crate::engine::op::{Op, Program};
 use crate::engine::{Cause, Failure, Wait};
-use crate::event::{Event, Subscriber, publish};
+use crate::event::{Event, Subscriber, publish, publish_at};
 use crate::memory::{View, ViewMut};
 use crate::plan::{Action, MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Step, Topology};
 use crate::reduce::{self, Store};
@@ -115,13 +115,17 @@ fn run_step<S: Subscriber>(
         {
             let lane = lanes.out(index);
             lane.filling = None;
+            // Before the message can be taken: this rank may be held up between publishing it and saying so.
+            let at = if S::WANTS { events.stamp(Event::STEPS) } else { None };
             lane.link.publish(op.check());
             lanes_unrung = true;
             lane.bytes += u64::from(total);
             lane.store();
             let step = lane.link.posted();
             let peer = super::peer_of(to);
-            publish(events, || Event::MessageSent { channel, peer, step, bytes: total });
+            if let Some(at) = at {
+                publish_at(events, at, || Event::MessageSent { channel, peer, step, bytes: total });
+            }
         }
     }
     lanes.unrung |= lanes_unrung;

@@ -72,6 +72,10 @@ impl Subscriber for EventRing {
         }
     }
     #[inline]
+    fn stamp(&self, level: u8) -> Option<Raw> {
+        self.wants(level).then(clock::raw)
+    }
+    #[inline]
     fn take_at(&mut self, at: Raw, event: Event) {
         if self.wants(event.level()) {
             self.record(at, &event);

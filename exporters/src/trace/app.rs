@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
 
 use ccl::clock;
 use serde::{Deserialize, Serialize};
@@ -37,30 +38,33 @@ where
     std::fs::create_dir_all(folder)?;
     let pid = std::process::id();
     let file = File::create(folder.join(format!("app-{pid}.json")))?;
-    let header = AppHeader { pid, base_mono_ns: clock::now().0 as i64 };
-    Ok(ChromeLayerBuilder::new().writer(Headed { file, header: Some(header) }).include_args(true).build())
+    let (tell, told) = mpsc::channel();
+    let built =
+        ChromeLayerBuilder::new().writer(Headed { file, header: Some(told) }).include_args(true).build();
+    // Its times begin with the last thing it did.
+    let header = AppHeader { pid, base_mono_ns: clock::anchor().mono.0 as i64 };
+    tell.send(header).map_err(|_| io::Error::other("its writer has ended"))?;
+    Ok(built)
 }
 
 /// A file whose array begins with a line of ours.
 struct Headed {
     file: File,
-    header: Option<AppHeader>,
+    /// Brings the line; `None`: it is written.
+    header: Option<Receiver<AppHeader>>,
 }
 
 impl Write for Headed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(header) = self.header else { return self.file.write(bytes) };
         // The first byte is the bracket that opens the array.
-        if bytes.first() == Some(&b'[') {
-            let args = serde_json::to_string(&header)?;
-            let line = format!(
-                "[\n{{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"{APP_HEADER}\",\"args\":{args}}},\n"
-            );
-            self.file.write_all(line.as_bytes())?;
-            self.header = None;
-            return Ok(1);
-        }
-        self.file.write(bytes)
+        let Some(told) = self.header.take().filter(|_| bytes.first() == Some(&b'[')) else {
+            return self.file.write(bytes);
+        };
+        let header = told.recv().map_err(io::Error::other)?;
+        let args = serde_json::to_string(&header)?;
+        let line =
+            format!("[\n{{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"{APP_HEADER}\",\"args\":{args}}},\n");
+        self.file.write_all(line.as_bytes()).map(|()| 1)
     }
 
     fn flush(&mut self) -> io::Result<()> {
