@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::lease::{Base, Lease};
 use super::service::{Handle, Interest, Service, Task, Turn};
-use super::session::{Fate, Line, Session};
+use super::session::{Fate, Line, Session, Subscription};
 use super::wire::{
     Answer, Dump, EventDump, Hello, Histogram, MAX_ANSWER, MAX_REQUEST, PROTOCOL, Refusal, Request, RingDump,
     to_line,
@@ -29,6 +29,7 @@ use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recorder::Recorder;
 use crate::recorder::reader::{Cursor, Reader};
+use crate::snapshot::{ProcessSnapshot, Update};
 use crate::sys::fds::Fd;
 use crate::sys::shared::{self, Owner};
 use crate::sys::unix::{self, Name};
@@ -40,7 +41,11 @@ const MAX_CLIENTS: usize = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The highest level there is.
 const MAX_LEVEL: u8 = 3;
-const CAPABILITIES: [&str; 5] = ["hello", "snapshot", "histograms", "dump", "level"];
+const CAPABILITIES: [&str; 6] = ["hello", "snapshot", "histograms", "dump", "level", "subscribe"];
+/// How often a client is told at most, and at least.
+const UPDATES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(60)];
+/// How often, where it does not say.
+const USUAL_UPDATES: u64 = 500;
 
 /// Aborts one communicator, for this reason.
 type Abort = Arc<dyn Fn(&str) + Send + Sync>;
@@ -228,6 +233,7 @@ impl Task for Serve {
         let mut hurries = None;
         for _ in 0..self.sessions.len() {
             let mut session = self.sessions.remove(0);
+            self.update(&mut session, now);
             match session.turn(now, &mut |session, line| self.answer(session, line)) {
                 Fate::Stays => self.sessions.push(session),
                 Fate::Hurries => {
@@ -241,7 +247,8 @@ impl Task for Serve {
                 }
             }
         }
-        let deadlines = self.sessions.iter().filter_map(Session::deadline);
+        let deadlines =
+            self.sessions.iter().flat_map(|session| session.deadline().into_iter().chain(session.due()));
         Turn::Again(deadlines.chain(self.paused).chain(hurries).min())
     }
 }
@@ -334,6 +341,7 @@ impl Serve {
             "histograms" => answer.histograms = Some(histograms(&reader).map_err(failed)?),
             "dump" => answer.dump = Some(Box::new(dump(&reader).map_err(failed)?)),
             "level" => answer.level = Some(self.level(session, request)?),
+            "subscribe" => answer.update = self.subscribe(session, request)?,
             "abort" => answer.abort = Some(self.abort(request)?),
             "" => return Err(refusal("usage", "the request has no field \"request\"")),
             other => {
@@ -342,6 +350,34 @@ impl Serve {
             }
         }
         Ok(answer)
+    }
+
+    /// Begins or ends a subscription; the first update has everything.
+    fn subscribe(&self, session: &mut Session, request: &Request) -> Result<Option<Box<Update>>, Refusal> {
+        let every = request.every_ms.unwrap_or(USUAL_UPDATES);
+        if every == 0 {
+            session.subscribe(None);
+            return Ok(None);
+        }
+        let [shortest, longest] = UPDATES;
+        let every = Duration::from_millis(every).clamp(shortest, longest);
+        let told = self.shared.recorder.reader().snapshot().map_err(|e| refusal("failed", e.to_string()))?;
+        let update = told.since(&ProcessSnapshot::default());
+        let due = crate::clock::now().after(every);
+        session.subscribe(Some(Subscription { id: request.id, every, due, told, skipped: 0 }));
+        Ok(Some(Box::new(update)))
+    }
+
+    /// Tells a subscriber what has changed, if that is due.
+    fn update(&self, session: &mut Session, now: Ns) {
+        let Some(subscription) = session.takes_update(now) else { return };
+        let Ok(process) = self.shared.recorder.reader().snapshot() else { return };
+        let mut update = process.since(&subscription.told);
+        update.skipped = std::mem::take(&mut subscription.skipped);
+        subscription.told = process;
+        let id = subscription.id;
+        let line = to_line(&Answer { id, update: Some(Box::new(update)), ..Answer::default() });
+        session.say(line, now);
     }
 
     fn level(&mut self, session: &mut Session, request: &Request) -> Result<u8, Refusal> {

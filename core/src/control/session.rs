@@ -8,6 +8,7 @@ use super::lease::Lease;
 use super::service::Interest;
 use super::wire::{MAX_REQUEST, is_transient};
 use crate::clock::Ns;
+use crate::snapshot::ProcessSnapshot;
 use crate::sys::unix::Stream;
 use crate::types::CommId;
 
@@ -34,6 +35,20 @@ pub(super) struct Session {
     /// It is let go once it has the output.
     closing: bool,
     leases: Vec<Lease>,
+    subscription: Option<Subscription>,
+}
+
+/// What a client is told again and again.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    /// The id of the request.
+    pub(super) id: u64,
+    pub(super) every: Duration,
+    pub(super) due: Ns,
+    /// What it was told last.
+    pub(super) told: ProcessSnapshot,
+    /// Updates left out since, because it had not taken the one before.
+    pub(super) skipped: u64,
 }
 
 /// What became of a client in a turn.
@@ -69,7 +84,36 @@ impl Session {
             ended: false,
             closing: !let_in,
             leases: Vec::new(),
+            subscription: None,
         }
+    }
+
+    /// Begins to tell it again and again, or ends that.
+    pub(super) fn subscribe(&mut self, subscription: Option<Subscription>) {
+        self.subscription = subscription;
+    }
+
+    /// When the next update is due.
+    pub(super) fn due(&self) -> Option<Ns> {
+        self.subscription.as_ref().map(|subscription| subscription.due)
+    }
+
+    /// The subscription, if its next update is due and can be sent. One that comes due while the last is not taken is left out: whoever
+    /// is slow gets fewer, not more at once.
+    pub(super) fn takes_update(&mut self, now: Ns) -> Option<&mut Subscription> {
+        let is_free = self.output.is_empty() && !self.closing;
+        let subscription = self.subscription.as_mut().filter(|subscription| subscription.due <= now)?;
+        subscription.due = now.after(subscription.every);
+        if !is_free {
+            subscription.skipped += 1;
+        }
+        Some(subscription).filter(|_| is_free)
+    }
+
+    /// Sends a line that nobody asked for just now. To be turned after it.
+    pub(super) fn say(&mut self, line: Vec<u8>, now: Ns) {
+        self.output = line;
+        (self.sent, self.taken) = (0, now);
     }
 
     pub(super) fn interest(&self) -> Interest {

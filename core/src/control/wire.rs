@@ -4,6 +4,8 @@
 //!   server: {"ccl":"control/1","version":"0.1.0","pid":71,"job":"00...2a","capabilities":["snapshot",...]}    first, unasked
 //!   client: {"request":"snapshot","id":7}
 //!   server: {"id":7,"snapshot":{...}}        or {"id":7,"error":{"kind":"unknown","what":"..."}}
+//!   client: {"request":"subscribe","id":8,"every_ms":100}
+//!   server: {"id":8,"update":{...}}          again and again, each time with the rows that changed
 //! ```
 //!
 //! Fields that a side does not know are ignored and those that are absent have a default, so that either side may
@@ -18,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
-use crate::snapshot::ProcessSnapshot;
+use crate::snapshot::{ProcessSnapshot, Update};
 use crate::sys::unix::{self, Name, Stream};
 use crate::types::{CommId, JobId, Rank};
 
@@ -59,7 +61,7 @@ impl Hello {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// What is asked for: `hello`, `snapshot`, `histograms`, `dump`, `level`, `abort`.
+    /// What is asked for: `hello`, `snapshot`, `histograms`, `dump`, `level`, `subscribe`, `abort`.
     pub request: String,
     /// Comes back in the answer.
     pub id: u64,
@@ -69,6 +71,9 @@ pub struct Request {
     /// `level`: at least this one, until the client leaves; absent: the lease ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<u8>,
+    /// `subscribe`: how often; at most 20 times a second. 0 ends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_ms: Option<u64>,
     /// `abort`: why.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -98,6 +103,9 @@ pub struct Answer {
     /// The level that is in force for what was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<u8>,
+    /// What changed since the update before; the first has everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update: Option<Box<Update>>,
     /// Communicators aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort: Option<u64>,
@@ -285,6 +293,24 @@ impl Client {
         answer.snapshot.map(|snapshot| *snapshot).ok_or_else(|| unavailable("an answer without a snapshot"))
     }
 
+    /// Has the process tell of itself again and again, until what this returns is dropped.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn subscribe(mut self, every: Duration) -> Result<Subscription> {
+        let every_ms = Some(every.as_millis().max(1) as u64);
+        let request = Request { request: "subscribe".into(), every_ms, ..Request::default() };
+        let first = self.ask(request)?;
+        let mut subscription = Subscription {
+            id: self.next_id - 1,
+            client: self,
+            process: ProcessSnapshot::default(),
+            skipped: 0,
+        };
+        subscription.take(first)?;
+        Ok(subscription)
+    }
+
     /// Raises the level of one communicator, or of all, until this client is dropped; the level in force.
     ///
     /// # Errors
@@ -342,6 +368,56 @@ impl Client {
                 Err(e) => return Err(Error::system("waiting for a process to answer", e)),
             }
         }
+    }
+}
+
+/// A process that tells of itself again and again.
+#[derive(Debug)]
+pub struct Subscription {
+    client: Client,
+    id: u64,
+    process: ProcessSnapshot,
+    skipped: u64,
+}
+
+impl Subscription {
+    /// Waits for the next update; the process as it is then.
+    ///
+    /// # Errors
+    /// `Timeout` if none comes within `patience`, which may be tried again; `Unavailable` if the process has left.
+    pub fn next(&mut self, patience: Duration) -> Result<&ProcessSnapshot> {
+        let deadline = clock::now().after(patience);
+        loop {
+            let line = self.client.line(deadline)?;
+            let answer: Answer = serde_json::from_slice(&line)
+                .map_err(|e| unavailable(format!("the process said what cannot be understood: {e}")))?;
+            if answer.id == self.id {
+                self.take(answer)?;
+                return Ok(&self.process);
+            }
+        }
+    }
+
+    /// The process as of the last update.
+    #[must_use]
+    pub const fn process(&self) -> &ProcessSnapshot {
+        &self.process
+    }
+
+    /// Updates that were left out because this side was slow.
+    #[must_use]
+    pub const fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    fn take(&mut self, answer: Answer) -> Result<()> {
+        if let Some(why) = &answer.error {
+            return Err(refused(why));
+        }
+        let update = answer.update.ok_or_else(|| unavailable("an answer without an update"))?;
+        self.skipped += update.skipped;
+        self.process.apply(*update);
+        Ok(())
     }
 }
 

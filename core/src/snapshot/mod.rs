@@ -7,6 +7,7 @@
 
 mod merge;
 mod text;
+mod update;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,7 @@ use crate::types::{self, ChannelId, CommId, JobId, Rank};
 
 pub use merge::{Given, Unreachable, jobs, merge};
 pub use text::render_text;
+pub use update::Update;
 
 /// The schema of [`Snapshot`].
 pub const SCHEMA: &str = "ccl.snapshot/1";

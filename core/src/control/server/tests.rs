@@ -86,7 +86,7 @@ fn nc_hears_a_hello_and_gets_answers() {
     assert_eq!(hello["ccl"], "control/1");
     assert_eq!(hello["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!((&hello["pid"], &hello["job"]), (&json!(std::process::id()), &json!("000000000000002a")));
-    assert_eq!(hello["capabilities"], json!(["hello", "snapshot", "histograms", "dump", "level"]));
+    assert_eq!(hello["capabilities"], json!(["hello", "snapshot", "histograms", "dump", "level", "subscribe"]));
     let answer = nc.ask(r#"{"request":"snapshot","id":7}"#);
     assert_eq!(answer["id"], 7);
     assert_eq!(answer["snapshot"]["comms"][0]["id"], "00000000000000c0");
@@ -463,4 +463,62 @@ fn sockets_that_lost_their_process_are_swept_away() {
     crate::sys::process::wait(owner);
     assert_eq!(sweep(folder.path()), 1);
     drop((unlocked, alone, own, locked));
+}
+
+#[test]
+fn a_subscriber_hears_what_changed_and_only_that() {
+    let process = process(&Settings::default());
+    let mut nc = process.nc();
+    assert_eq!(nc.hear().unwrap()["ccl"], PROTOCOL);
+    let first = nc.ask(r#"{"request":"subscribe","id":8,"every_ms":50}"#);
+    let rows = |update: &Value| update["update"]["process"]["comms"].as_array().unwrap().len();
+    assert_eq!((&first["id"], rows(&first)), (&json!(8), 1));
+    assert_eq!(rows(&nc.hear().unwrap()), 0);
+    // With a client of ours beside it, and a change.
+    let mut ours = process.client().subscribe(Duration::from_millis(50)).unwrap();
+    assert_eq!(ours.process().comms[0].op.called, 0);
+    let called = crate::collective::Descriptor {
+        kind: crate::types::CollKind::Barrier,
+        dtype: crate::types::Datatype::U8,
+        op: crate::types::ReduceOp::Sum,
+        root: Rank(0),
+        count: 0,
+        seq: 7,
+        plan: 0,
+    };
+    process.row.called(&called, clock::raw());
+    until(|| ours.next(PATIENT).unwrap().comms[0].op.called == 7);
+    until(|| rows(&nc.hear().unwrap()) == 1);
+    assert_eq!(ours.skipped(), 0);
+    // Its other requests are answered in between, and an interval of 0 ends it.
+    nc.say("{\"request\":\"subscribe\",\"id\":9,\"every_ms\":0}\n{\"request\":\"hello\",\"id\":10}\n");
+    until(|| nc.hear().unwrap()["id"] == 10);
+    nc.say("{\"request\":\"hello\",\"id\":11}\n");
+    assert_eq!(nc.hear().unwrap()["id"], 11);
+    drop(process);
+    assert!(ours.next(PATIENT).is_err());
+}
+
+#[test]
+fn a_subscriber_who_does_not_take_its_updates_gets_fewer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let here = unix::connect(Name::Path(&path)).unwrap();
+    let ms = |n: u64| Ns(n * 1_000_000);
+    let mut session = Session::new(here, b"hello\n".to_vec(), true, ms(0));
+    let subscription = Subscription {
+        id: 1,
+        every: Duration::from_millis(50),
+        due: ms(50),
+        told: ProcessSnapshot::default(),
+        skipped: 0,
+    };
+    session.subscribe(Some(subscription));
+    assert!(session.takes_update(ms(49)).is_none());
+    // Its greeting is not taken yet.
+    assert!(session.takes_update(ms(60)).is_none());
+    assert_eq!(session.due(), Some(ms(110)));
+    assert_eq!(session.turn(ms(70), &mut |_, _| Vec::new()), Fate::Stays);
+    assert_eq!(session.takes_update(ms(110)).unwrap().skipped, 1);
 }

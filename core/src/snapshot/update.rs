@@ -1,0 +1,120 @@
+//! What changed between two readings of one recorder: what a subscriber is sent, who has the first of them.
+//!
+//! Rows are those of communicators and ranks. Ages grow by themselves: a row in which nothing else changed is not sent again, and
+//! whoever applies the update lets its ages grow by the time between the readings.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CommSnapshot, OpSnapshot, ProcessSnapshot, Waits};
+use crate::types::{CommId, Rank};
+
+/// The rows that changed, and all else a process says of itself.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Update {
+    /// The later reading; of its communicators those that changed, or are new.
+    pub process: ProcessSnapshot,
+    /// Communicator and rank of rows that are no more.
+    pub removed: Vec<(CommId, Rank)>,
+    /// Updates that were left out before this one, because the subscriber had not taken those before.
+    pub skipped: u64,
+}
+
+impl ProcessSnapshot {
+    /// What changed since an earlier reading of the same recorder; with the default of this type, all of it.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Update {
+        let place = |comm: &CommSnapshot| (comm.id, comm.rank);
+        let is_known = |comm: &CommSnapshot| {
+            let known = before.comms.iter().find(|known| place(known) == place(comm));
+            known.is_some_and(|known| ageless(known) == ageless(comm))
+        };
+        let mut process = self.clone();
+        process.comms.retain(|comm| !is_known(comm));
+        let is_gone = |comm: &&CommSnapshot| !self.comms.iter().any(|now| place(now) == place(comm));
+        let removed = before.comms.iter().filter(is_gone).map(place).collect();
+        Update { process, removed, skipped: 0 }
+    }
+
+    /// Becomes the later reading that an update tells of.
+    pub fn apply(&mut self, update: Update) {
+        let Update { mut process, removed, .. } = update;
+        let passed = process.to_real_ns.saturating_sub(self.to_real_ns);
+        let changed = std::mem::take(&mut process.comms);
+        let mut comms = std::mem::take(&mut self.comms);
+        comms.retain(|comm| !removed.contains(&(comm.id, comm.rank)));
+        for comm in &mut comms {
+            for age in ages(comm) {
+                *age = age.saturating_add(passed);
+            }
+        }
+        for row in changed {
+            match comms.iter_mut().find(|comm| (comm.id, comm.rank) == (row.id, row.rank)) {
+                Some(comm) => *comm = row,
+                None => comms.push(row),
+            }
+        }
+        *self = Self { comms, ..process };
+    }
+}
+
+/// A row without what grows by itself.
+fn ageless(comm: &CommSnapshot) -> CommSnapshot {
+    let mut still = comm.clone();
+    ages(&mut still).for_each(|age| *age = 0);
+    still
+}
+
+/// All that grows by itself in a row.
+fn ages(comm: &mut CommSnapshot) -> impl Iterator<Item = &mut u64> {
+    let CommSnapshot { op, p2p, links, phase, driven_ns, .. } = comm;
+    let operations = std::iter::once(op).chain(p2p).filter(|op| !op.kind.is_empty());
+    operations
+        .map(|OpSnapshot { age_ns, .. }| age_ns)
+        .chain(links.iter_mut().filter(|link| link.waits != Waits::Nothing).map(|link| &mut link.since_ns))
+        .chain(phase.as_mut().map(|phase| &mut phase.duration_ns))
+        .chain(driven_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::LinkSnapshot;
+
+    fn row(id: u64, seq: u64, age_ns: u64, since_ns: u64) -> CommSnapshot {
+        let op = OpSnapshot { kind: "AllReduce".into(), seq, age_ns, ..OpSnapshot::default() };
+        let waits = if since_ns > 0 { Waits::Peer } else { Waits::Nothing };
+        let links = vec![LinkSnapshot { waits, since_ns, ..LinkSnapshot::default() }];
+        CommSnapshot { id: CommId(id), op, links, driven_ns: Some(age_ns), ..CommSnapshot::default() }
+    }
+
+    fn reading(to_real_ns: u64, heartbeat_ns: u64, comms: &[CommSnapshot]) -> ProcessSnapshot {
+        ProcessSnapshot {
+            pid: 71,
+            to_real_ns,
+            heartbeat_ns,
+            comms: comms.to_vec(),
+            ..ProcessSnapshot::default()
+        }
+    }
+
+    #[test]
+    fn updates_carry_what_changed_and_lead_from_one_reading_to_the_next() {
+        let readings = [
+            reading(1_000, 10, &[row(1, 7, 5, 3), row(2, 1, 1, 0)]),
+            // Only older.
+            reading(1_100, 110, &[row(1, 7, 105, 103), row(2, 1, 101, 0)]),
+            // One moves, one leaves, one comes.
+            reading(1_200, 20, &[row(1, 8, 2, 0), row(3, 1, 1, 0)]),
+        ];
+        let mut known = ProcessSnapshot::default();
+        let mut sent = Vec::new();
+        for (before, now) in std::iter::once(&ProcessSnapshot::default()).chain(&readings).zip(&readings) {
+            let update = now.since(before);
+            sent.push((update.process.comms.len(), update.removed.len()));
+            known.apply(update);
+            assert_eq!(&known, now);
+        }
+        assert_eq!(sent, [(2, 0), (0, 0), (2, 1)]);
+    }
+}
