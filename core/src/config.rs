@@ -226,7 +226,7 @@ impl Settings {
     pub fn changed(&self) -> String {
         let shown =
             ROWS.iter().filter(|row| self.source(row.key) != Source::Default).map(|row| match row.key {
-                Key::JobSecret => format!("{}=...", row.name),
+                Key::JobSecret | Key::JobSecretFile => format!("{}=...", row.name),
                 _ => format!("{}={}", row.name, self.text(row.key)),
             });
         shown.collect::<Vec<_>>().join(" ")

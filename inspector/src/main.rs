@@ -1,8 +1,10 @@
 //! Who is stuck, on whom, why, since when: looks into running, hung and dead ccl jobs, and launches them.
 
 mod attach;
+mod cgroup;
 mod choose;
 mod discover;
+mod dump;
 mod exit;
 mod look;
 mod process;
@@ -10,6 +12,8 @@ mod ps;
 mod run;
 mod table;
 mod target;
+mod top;
+mod words;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,6 +32,8 @@ struct Cli {
 enum Verb {
     Ps(ps::Ps),
     Snapshot(look::Snapshot),
+    Top(top::Top),
+    Dump(dump::Dump),
     Open(look::Open),
     Run(run::Run),
     #[command(hide = true)]
@@ -40,6 +46,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
+        Verb::Top(top) => top.run(),
+        Verb::Dump(dump) => dump.run(),
         Verb::Open(open) => open.run(),
         Verb::Run(run) => run.run(),
         Verb::Hold(hold) => Ok(hold.run()),

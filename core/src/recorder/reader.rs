@@ -16,6 +16,7 @@ use super::layout::{self, RowState, Table, comm, header, histogram, ring, slot};
 use super::protocol::latch_read;
 use super::ring::Reading;
 use super::sight::{self, Clock};
+use super::taken::Taken;
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::{Overflow, PROCESS_SCHEMA, ProcessSnapshot, RingSnapshot};
@@ -29,14 +30,15 @@ const MAX_BYTES: u64 = 16 << 20;
 /// A recorder, open for reading.
 #[derive(Debug)]
 pub struct Reader {
-    from: From,
+    pub(super) from: From,
 }
 
 #[derive(Debug)]
-enum From {
+pub(super) enum From {
     /// Within the process: its file must not be opened, or the alive lock would be dropped.
     Own(Arc<Recorder>),
     File(File, PathBuf),
+    Taken(Box<Taken>, PathBuf),
 }
 
 /// Where a reader of events stands in each ring.
@@ -152,7 +154,7 @@ impl Reader {
     pub fn path(&self) -> Option<&Path> {
         match &self.from {
             From::Own(recorder) => recorder.path(),
-            From::File(_, path) => Some(path),
+            From::File(_, path) | From::Taken(_, path) => Some(path),
         }
     }
 
@@ -163,6 +165,7 @@ impl Reader {
         match &self.from {
             From::Own(_) => true,
             From::File(file, _) => shared::owner(file).is_ok_and(|owner| owner != Owner::None),
+            From::Taken(taken, _) => taken.alive,
         }
     }
 
@@ -176,7 +179,7 @@ impl Reader {
         match &self.from {
             From::Own(recorder) => {
                 let words = recorder.memory.words();
-                Ok(snapshot(words, words, alive, from_real_ns))
+                Ok(snapshot(words, words, alive, from_real_ns, None))
             }
             From::File(_, path) => {
                 let first = self.copy()?;
@@ -184,12 +187,19 @@ impl Reader {
                 // A dead file does not change any more.
                 let second = if alive { Some(self.copy()?) } else { None };
                 let second = second.as_ref().filter(|second| check(second, path).is_ok());
-                let mut snapshot = snapshot(&first, second.unwrap_or(&first), alive, from_real_ns);
+                let mut snapshot = snapshot(&first, second.unwrap_or(&first), alive, from_real_ns, None);
                 // The path may be gone or of another mount namespace; the one it was opened by is good here.
                 if !path.starts_with("/proc") || snapshot.path.is_empty() {
                     snapshot.path = path.to_string_lossy().into_owned();
                 }
                 Ok(snapshot)
+            }
+            // Of the living there is one copy, which proves nothing of itself.
+            From::Taken(taken, path) => {
+                let words = taken.words();
+                check(&words, path)?;
+                let first = if alive { &[] } else { words.as_slice() };
+                Ok(snapshot(first, &words, alive, taken.from_real_ns, Some(taken.at)))
             }
         }
     }
@@ -218,7 +228,7 @@ impl Reader {
         self.with(|words| (clock_of(words), last_anchor(words)))
     }
 
-    fn with<T>(&self, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T> {
+    pub(super) fn with<T>(&self, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T> {
         match &self.from {
             From::Own(recorder) => Ok(read(recorder.memory.words())),
             From::File(_, path) => {
@@ -226,6 +236,7 @@ impl Reader {
                 check(&copy, path)?;
                 Ok(read(&copy))
             }
+            From::Taken(taken, _) => Ok(read(&taken.words())),
         }
     }
 
@@ -244,9 +255,14 @@ impl Reader {
                 Err(e) => return Err(refuse(e)),
             }
         }
-        let words = bytes[..at].chunks_exact(8);
-        Ok(words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes")))).collect())
+        Ok(words(&bytes[..at]))
     }
+}
+
+/// The words of these bytes, as many as are whole.
+pub(super) fn words(bytes: &[u8]) -> Vec<AtomicU64> {
+    let words = bytes.chunks_exact(8);
+    words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes")))).collect()
 }
 
 impl Recorder {
@@ -266,7 +282,7 @@ fn without_recorder(pid: u32) -> Error {
         .hint("it does not use ccl, runs with CCL_OBSERVE=0, or has no communicator now")
 }
 
-fn check(words: &[AtomicU64], path: &Path) -> Result<()> {
+pub(super) fn check(words: &[AtomicU64], path: &Path) -> Result<()> {
     if words.len() < header::DIRECTORY_AT {
         return Err(no_recorder(path, &format!("it has {} bytes", words.len() * 8)));
     }
@@ -340,12 +356,16 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// The longest string that is read: longer than any path or settings line.
+const MAX_STRING: usize = 64 << 10;
+
 /// The string of a reference; empty if there is none, or it leads out of the table.
 pub(super) fn string(words: &[AtomicU64], reference: u64) -> String {
     let (at, len) = halves(reference);
     let (at, len) = (at as usize, len as usize);
     let strings = Rows::of(words, Table::Strings).words;
-    let Some(there) = strings.get(at / 8..).filter(|there| len > 0 && len <= there.len() * 8) else {
+    let is_there = |there: &&[AtomicU64]| (1..=MAX_STRING).contains(&len) && len <= there.len() * 8;
+    let Some(there) = strings.get(at / 8..).filter(is_there) else {
         return String::new();
     };
     let bytes: Vec<u8> =
@@ -377,13 +397,19 @@ fn clock_of(words: &[AtomicU64]) -> Scale {
     Scale::between(first_anchor(words), last_anchor(words), measured(words))
 }
 
-/// What two copies tell; of the mapping itself, what two readings of it do.
-fn snapshot(first: &[AtomicU64], words: &[AtomicU64], alive: bool, from_real_ns: u64) -> ProcessSnapshot {
+/// What two copies tell; of the mapping itself, what two readings of it do. `then` is when they were made, if not now.
+fn snapshot(
+    first: &[AtomicU64],
+    words: &[AtomicU64],
+    alive: bool,
+    from_real_ns: u64,
+    then: Option<Anchor>,
+) -> ProcessSnapshot {
     let at = |n: usize| word(words, n);
     let anchor = last_anchor(words);
     let clock = if alive {
-        // Counter and clock are those of the writer: it holds a lock of this kernel.
-        let now = clock::anchor();
+        // Counter and clock are those of the writer: it holds a lock of the same kernel.
+        let now = then.unwrap_or_else(clock::anchor);
         Clock { scale: Scale::between(first_anchor(words), now, measured(words)), now: now.mono }
     } else {
         // Of the dead: its last sign of life, whenever it is read.
@@ -416,7 +442,11 @@ fn snapshot(first: &[AtomicU64], words: &[AtomicU64], alive: bool, from_real_ns:
         failed: at(header::FAILED),
         made_real_ns: at(header::MADE_AT),
         from_real_ns,
-        to_real_ns: if alive { clock::real_ns() } else { clock.real_ns(anchor) },
+        to_real_ns: match (alive, then) {
+            (true, None) => clock::real_ns(),
+            (true, Some(then)) => then.real_ns,
+            (false, _) => clock.real_ns(anchor),
+        },
         heartbeat_ns: clock.age_ns(anchor.raw.0),
         comms,
         rings: rings(words),
