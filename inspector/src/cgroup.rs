@@ -65,10 +65,7 @@ mod tests {
         );
         check(
             "4:memory:/a\n3:cpu,cpuacct:/b\n",
-            &[
-                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
-                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            ],
+            &["/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"],
         );
         check("0::/../outside\n", &["/sys/fs/cgroup/memory.max"]);
         check("garbage", &[]);
@@ -77,7 +74,8 @@ mod tests {
     #[test]
     fn the_least_limit_binds_and_no_limit_is_none() {
         let file = |name: &str, text: &str| (PathBuf::from(name), text.to_string());
-        let files = [file("a", "max\n"), file("b", "500\n"), file("c", "9223372036854771712\n"), file("d", "700")];
+        let files =
+            [file("a", "max\n"), file("b", "500\n"), file("c", "9223372036854771712\n"), file("d", "700")];
         assert_eq!(least(&files), Some((500, Path::new("b"))));
         assert_eq!(least(&files[..1]), None);
         let counted = counts("oom 1\noom_kill 3\nx\n");

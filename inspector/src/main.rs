@@ -4,9 +4,11 @@ mod attach;
 mod cgroup;
 mod choose;
 mod discover;
+mod doctor;
 mod dump;
 mod exit;
 mod look;
+mod pages;
 mod process;
 mod ps;
 mod run;
@@ -18,7 +20,7 @@ mod words;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// Looks into running, hung and dead ccl jobs, and launches them.
 #[derive(Parser, Debug)]
@@ -36,6 +38,9 @@ enum Verb {
     Dump(dump::Dump),
     Open(look::Open),
     Run(run::Run),
+    Doctor(doctor::Doctor),
+    Completions(pages::Completions),
+    Man(pages::Man),
     #[command(hide = true)]
     Hold(run::helper::Hold),
     #[command(hide = true)]
@@ -50,6 +55,9 @@ fn main() -> ExitCode {
         Verb::Dump(dump) => dump.run(),
         Verb::Open(open) => open.run(),
         Verb::Run(run) => run.run(),
+        Verb::Doctor(doctor) => doctor.run(),
+        Verb::Completions(completions) => completions.run(Cli::command()),
+        Verb::Man(man) => man.run(Cli::command()),
         Verb::Hold(hold) => Ok(hold.run()),
         Verb::Enter(enter) => Ok(enter.run()),
     };

@@ -36,8 +36,14 @@ pub(crate) fn is_bundle(path: &Path) -> bool {
 /// Why the archive cannot be made, or could not be opened again.
 pub(super) fn pack(files: &[(String, Vec<u8>)], seconds: u64) -> Result<Vec<u8>, String> {
     let total: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64 + 1024).sum();
-    if total > MAX_BYTES || files.len() > MAX_FILES || files.iter().any(|(_, b)| b.len() as u64 > MAX_FILE_BYTES) {
-        return Err(format!("a dump of {total} bytes in {} files would be too large to be opened", files.len()));
+    if total > MAX_BYTES
+        || files.len() > MAX_FILES
+        || files.iter().any(|(_, b)| b.len() as u64 > MAX_FILE_BYTES)
+    {
+        return Err(format!(
+            "a dump of {total} bytes in {} files would be too large to be opened",
+            files.len()
+        ));
     }
     let mut archive = tar::Builder::new(Vec::new());
     for (name, bytes) in files {
@@ -45,7 +51,9 @@ pub(super) fn pack(files: &[(String, Vec<u8>)], seconds: u64) -> Result<Vec<u8>,
         header.set_size(bytes.len() as u64);
         header.set_mode(0o600);
         header.set_mtime(seconds);
-        archive.append_data(&mut header, name, bytes.as_slice()).map_err(|e| format!("packing {name}: {e}"))?;
+        archive
+            .append_data(&mut header, name, bytes.as_slice())
+            .map_err(|e| format!("packing {name}: {e}"))?;
     }
     let archive = archive.into_inner().map_err(|e| format!("packing the dump: {e}"))?;
     // In memory: this encoder knows no failing writer.

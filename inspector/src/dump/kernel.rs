@@ -125,7 +125,12 @@ pub(super) fn process(pid: u32, refused: &mut Vec<(&'static str, String)>) -> Pr
         pid,
         environment: environment.into_iter().collect(),
         limits,
-        memory_events: events.first().map(|(_, text)| cgroup::counts(text)).unwrap_or_default().into_iter().collect(),
+        memory_events: events
+            .first()
+            .map(|(_, text)| cgroup::counts(text))
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
         threads,
         ..Process::default()
     }

@@ -107,7 +107,8 @@ fn gather(
     if copies.is_empty() {
         return Err(format!("no recorder of job {job} could be copied; its processes may just have ended"));
     }
-    let given: Vec<Given> = copies.iter().map(|one| given(&one.recorder, one.snapshot.clone(), source(one))).collect();
+    let given: Vec<Given> =
+        copies.iter().map(|one| given(&one.recorder, one.snapshot.clone(), source(one))).collect();
     let snapshot = merge(&given, Some(job), &unreachable);
 
     let machine = kernel::machine();
@@ -203,7 +204,8 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
         }
         _ => format!("writing {}: {e}", path.display()),
     };
-    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path).map_err(refuse)?;
+    let mut file =
+        std::fs::File::options().write(true).create_new(true).mode(0o600).open(path).map_err(refuse)?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| {
         // Half a dump is none.
         let _ = std::fs::remove_file(path);
@@ -214,8 +216,11 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
 fn said(path: &Path, packed: usize, manifest: &Manifest, snapshot: &Snapshot) -> String {
     let (ranks, missing) = (snapshot.ranks.len(), snapshot.missing.len());
     let size = words::bytes(packed as f64);
-    let mut text = format!("{}: job {}, {ranks} of {} ranks, {size}\n", path.display(), manifest.job, ranks + missing);
-    text.extend(render_text(snapshot).lines().take_while(|line| !line.is_empty()).map(|line| format!("{line}\n")));
+    let mut text =
+        format!("{}: job {}, {ranks} of {} ranks, {size}\n", path.display(), manifest.job, ranks + missing);
+    text.extend(
+        render_text(snapshot).lines().take_while(|line| !line.is_empty()).map(|line| format!("{line}\n")),
+    );
     text.extend(manifest.refused.iter().map(|one| format!("not had: {}: {}\n", one.what, one.why)));
     text
 }

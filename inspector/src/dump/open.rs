@@ -43,7 +43,8 @@ pub(crate) fn open(path: &Path) -> Result<Opened, String> {
 
 /// Reads a bundle, one file of it after the other: only what is told of each is kept.
 fn read_bundle(packed: impl Read, path: &Path) -> Result<Opened, String> {
-    let mut reading = Reading { path, manifest: None, machine: Machine::default(), read: BTreeMap::new(), killed: 0 };
+    let mut reading =
+        Reading { path, manifest: None, machine: Machine::default(), read: BTreeMap::new(), killed: 0 };
     bundle::unpack(packed, |name, bytes| reading.take(name, bytes))?;
     reading.end()
 }
@@ -67,7 +68,9 @@ impl Reading<'_> {
             let manifest: Manifest = json(name, &bytes)?;
             if manifest.schema != manifest::SCHEMA {
                 let (is, reads) = (manifest.schema, manifest::SCHEMA);
-                return Err(format!("it has schema {is:?}, this ccl-inspect reads {reads}; use the one that made it"));
+                return Err(format!(
+                    "it has schema {is:?}, this ccl-inspect reads {reads}; use the one that made it"
+                ));
             }
             if manifest.recorders.len() > MAX_RECORDERS {
                 return Err(format!("it says that it holds {} recorders", manifest.recorders.len()));
@@ -104,8 +107,10 @@ impl Reading<'_> {
             }
         }
         let when = words::utc(manifest.taken_real_ns);
-        let mut notes =
-            vec![format!("this was so on {} at {when}; dumped by ccl-inspect {}", manifest.host, manifest.inspector)];
+        let mut notes = vec![format!(
+            "this was so on {} at {when}; dumped by ccl-inspect {}",
+            manifest.host, manifest.inspector
+        )];
         let lost = manifest.recorders.len() - findings.found.len() - findings.refused.len();
         if lost > 0 {
             notes.push(format!("{lost} recorders of which the manifest tells are not in the bundle"));
@@ -122,7 +127,8 @@ impl Reading<'_> {
                 manifest.host
             )),
         }
-        notes.extend(manifest.refused.iter().map(|one| format!("not in the dump: {}: {}", one.what, one.why)));
+        notes
+            .extend(manifest.refused.iter().map(|one| format!("not in the dump: {}: {}", one.what, one.why)));
         let unreachable = manifest.unreachable.into_iter().map(Into::into).collect();
         Ok(Opened { findings, job: manifest.job, unreachable, notes })
     }
@@ -141,11 +147,11 @@ mod tests {
     use ccl::types::{CommId, Rank};
     use proptest::prelude::*;
 
-    use super::super::{Recorder as Listed, to_json};
+    use super::super::{Files, Recorder as Listed, to_json};
     use super::*;
 
     /// A bundle of this process's own recorder, as if it had been stopped.
-    fn files() -> Vec<(String, Vec<u8>)> {
+    fn files() -> Files {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = Settings::default();
         settings.set(ccl::config::Key::RuntimeDir, folder.path().to_str().unwrap()).unwrap();
@@ -182,7 +188,10 @@ mod tests {
         };
         vec![
             (manifest::NAME.into(), to_json(&manifest).unwrap()),
-            (manifest::MACHINE.into(), to_json(&Machine { oom_kill: Some(3), ..Machine::default() }).unwrap()),
+            (
+                manifest::MACHINE.into(),
+                to_json(&Machine { oom_kill: Some(3), ..Machine::default() }).unwrap(),
+            ),
             ("processes/0.json".into(), to_json(&Process::default()).unwrap()),
             ("recorders/0.rec".into(), taken.bytes),
         ]
@@ -199,12 +208,16 @@ mod tests {
         let [found] = opened.findings.found.as_slice() else { panic!("{opened:?}") };
         assert_eq!((found.given.state(), found.given.source), (State::Stopped, Source::File));
         assert_eq!((found.process, opened.job), (Some(71), JobId(7)));
-        assert!(opened.notes.iter().any(|note| note.contains("had killed 3 processes")), "{:?}", opened.notes);
+        assert!(
+            opened.notes.iter().any(|note| note.contains("had killed 3 processes")),
+            "{:?}",
+            opened.notes
+        );
     }
 
     #[test]
     fn what_is_wrong_within_is_said() {
-        let check = |change: &dyn Fn(&mut Vec<(String, Vec<u8>)>), says: &str| {
+        let check = |change: &dyn Fn(&mut Files), says: &str| {
             let mut files = files();
             change(&mut files);
             let why = opened(&files).unwrap_err();
@@ -219,7 +232,11 @@ mod tests {
         files[3].1.truncate(100);
         let told = opened(&files).unwrap();
         assert!(told.findings.found.is_empty());
-        assert!(told.notes.iter().any(|note| note.contains("is no recorder: it has 96 bytes")), "{:?}", told.notes);
+        assert!(
+            told.notes.iter().any(|note| note.contains("is no recorder: it has 96 bytes")),
+            "{:?}",
+            told.notes
+        );
         files.pop();
         let told = opened(&files).unwrap();
         assert!(told.notes.iter().any(|note| note.starts_with("1 recorders of which")), "{:?}", told.notes);

@@ -57,7 +57,8 @@ fn masked(name: &str, value: &str) -> String {
     // An address may carry a name and a password before the host, and a token behind the path.
     let Some((scheme, rest)) = value.split_once("://") else { return value.to_string() };
     let (place, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
-    let place = place.rsplit_once('@').map_or_else(|| place.to_string(), |(_, rest)| format!("{MASKED}@{rest}"));
+    let place =
+        place.rsplit_once('@').map_or_else(|| place.to_string(), |(_, rest)| format!("{MASKED}@{rest}"));
     let query = if query.is_empty() { String::new() } else { format!("?{MASKED}") };
     format!("{scheme}://{place}{query}")
 }
@@ -81,7 +82,9 @@ mod tests {
         check("CCL_TIMEOUT=5", Some("CCL_TIMEOUT=5"));
         check("OTEL_SERVICE_NAME=train=1", Some("OTEL_SERVICE_NAME=train=1"));
         check("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=grpc", Some("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=grpc"));
-        for other in ["HOME=/root", "CCL_SOMETHING=1", "OTEL_MY_TOKEN=1", "AWS_SECRET_ACCESS_KEY=1", "CCL_TIMEOUT"] {
+        for other in
+            ["HOME=/root", "CCL_SOMETHING=1", "OTEL_MY_TOKEN=1", "AWS_SECRET_ACCESS_KEY=1", "CCL_TIMEOUT"]
+        {
             check(other, None);
         }
         let both = settings(b"CCL_LEVEL=2\0PATH=/bin\0CCL_ALGO=ring\0");

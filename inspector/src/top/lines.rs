@@ -39,9 +39,11 @@ fn verdict(tick: &Tick, awaited: &Awaited) -> String {
         if awaited.name.is_empty() { format!("{:016x}", awaited.comm.0) } else { awaited.name.clone() };
     let op = format!("{} #{} of {name}", awaited.op, awaited.seq);
     let mut parts = Vec::new();
-    let groups = [(&awaited.missing, "not in"), (&awaited.inside, "inside"), (&awaited.unseen, "not read, for")];
+    let groups =
+        [(&awaited.missing, "not in"), (&awaited.inside, "inside"), (&awaited.unseen, "not read, for")];
     for (ranks, how) in groups.into_iter().filter(|(ranks, _)| !ranks.is_empty()) {
-        let how = if parts.is_empty() { format!("{how} {op}") } else { how.trim_end_matches(", for").to_string() };
+        let how =
+            if parts.is_empty() { format!("{how} {op}") } else { how.trim_end_matches(", for").to_string() };
         parts.push(format!("{}{}: {how}", ranks_text(ranks), state_of(tick, awaited, ranks)));
     }
     if parts.is_empty() {
@@ -207,7 +209,12 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         (tick.ranks[2].op, tick.ranks[2].phase) = (Op::default(), Some("Ring".into()));
         (tick.ranks[2].ops_per_s, tick.ranks[2].bytes_per_s) = (None, None);
         let said = lines(&tick);
-        for expect in ["world:AllReduce #812 ", "tp:AllReduce #812 FAILED", "world:making: Ring ", "   7 ?       not read: gone\n"] {
+        for expect in [
+            "world:AllReduce #812 ",
+            "tp:AllReduce #812 FAILED",
+            "world:making: Ring ",
+            "   7 ?       not read: gone\n",
+        ] {
             assert!(said.contains(expect), "{expect} in\n{said}");
         }
         assert!(said.contains("       -        -\n"), "{said}");

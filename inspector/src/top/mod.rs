@@ -124,7 +124,8 @@ impl Watch {
         self.unreachable = discover::follow_peers(&mut findings, self.job);
         let who = |process: &ProcessSnapshot| (process.pid, process.pid_namespace, process.made_real_ns);
         for found in findings.found.into_iter().filter(|one| one.is_of(self.job)) {
-            let is_known = self.watched.iter().any(|one| who(&one.found.given.process) == who(&found.given.process));
+            let is_known =
+                self.watched.iter().any(|one| who(&one.found.given.process) == who(&found.given.process));
             if let (false, Ok(reader)) = (is_known, Reader::open(&found.file)) {
                 self.watched.push(Watched { found, reader });
             }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ccl::snapshot::{Awaited, CommSnapshot, Missing, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits};
+use ccl::snapshot::{
+    Awaited, CommSnapshot, Missing, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
+};
 use ccl::types::{CommId, JobId, Rank};
 use serde::Serialize;
 
