@@ -228,7 +228,7 @@ impl Reader {
         self.with(|words| (clock_of(words), last_anchor(words)))
     }
 
-    pub(super) fn with<T>(&self, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T> {
+    fn with<T>(&self, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T> {
         match &self.from {
             From::Own(recorder) => Ok(read(recorder.memory.words())),
             From::File(_, path) => {
@@ -242,6 +242,11 @@ impl Reader {
 
     /// The words of the file, as many as there are.
     fn copy(&self) -> Result<Vec<AtomicU64>> {
+        self.bytes().map(|bytes| words(&bytes))
+    }
+
+    /// The bytes of the file.
+    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
         let From::File(file, path) = &self.from else { return Ok(Vec::new()) };
         let refuse = |e| Error::system(format!("reading {}", path.display()), e);
         let len = file.metadata().map_err(refuse)?.len().min(MAX_BYTES);
@@ -255,7 +260,8 @@ impl Reader {
                 Err(e) => return Err(refuse(e)),
             }
         }
-        Ok(words(&bytes[..at]))
+        bytes.truncate(at);
+        Ok(bytes)
     }
 }
 

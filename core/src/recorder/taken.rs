@@ -24,19 +24,18 @@ impl Reader {
     /// Copies the recorder.
     ///
     /// # Errors
-    /// `System` if the file cannot be read, `Usage` if it has become no recorder.
+    /// `System` if the file cannot be read.
     pub fn take(&self) -> Result<Taken> {
         let (alive, from_real_ns) = (self.alive(), clock::real_ns());
-        let bytes = |words: &[AtomicU64]| {
-            words.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect()
-        };
-        match &self.from {
-            From::Taken(taken, _) => Ok((**taken).clone()),
-            From::Own(_) | From::File(..) => {
-                let bytes = self.with(bytes)?;
-                Ok(Taken { bytes, alive, from_real_ns, at: clock::anchor() })
+        let bytes = match &self.from {
+            From::Taken(taken, _) => return Ok((**taken).clone()),
+            From::File(..) => self.bytes()?,
+            From::Own(recorder) => {
+                let words = recorder.memory.words().iter();
+                words.flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect()
             }
-        }
+        };
+        Ok(Taken { bytes, alive, from_real_ns, at: clock::anchor() })
     }
 
     /// Reads a copy as if now were the moment at which it was made; `name` stands for it in errors.

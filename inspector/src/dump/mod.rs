@@ -94,14 +94,22 @@ fn gather(
     unreachable: Vec<Unreachable>,
 ) -> Result<(Manifest, Snapshot, Files), String> {
     let mut refused: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
-    let mut copies: Vec<Copied> = Vec::new();
-    // All of them before anything else is looked at: the closer together, the more they tell.
+    let mut refuse = |one: &Found, why: String| {
+        refused.entry(("a recorder".into(), why)).or_default().push(one.given.process.pid);
+    };
+    // All of them before anything is read: the closer together, the more they tell.
+    let mut taken = Vec::new();
     for one in found.iter().filter(|one| one.is_of(job)) {
-        match copy(one, copies.len()) {
+        match take(one) {
+            Ok((copy, letter)) => taken.push((one, copy, letter)),
+            Err(why) => refuse(one, why),
+        }
+    }
+    let mut copies: Vec<Copied> = Vec::new();
+    for (one, copy, letter) in taken {
+        match copied(one, copy, letter, copies.len()) {
             Ok(copied) => copies.push(copied),
-            Err(why) => {
-                refused.entry(("a recorder".into(), why)).or_default().push(one.given.process.pid);
-            }
+            Err(why) => refuse(one, why),
         }
     }
     if copies.is_empty() {
@@ -152,10 +160,13 @@ fn gather(
     Ok((manifest, snapshot, first.into_iter().chain(files).collect()))
 }
 
-fn copy(one: &Found, at: usize) -> Result<Copied, String> {
-    let file = format!("recorders/{at}.rec");
+fn take(one: &Found) -> Result<(Taken, Option<char>), String> {
     let taken = Reader::open(&one.file).and_then(|reader| reader.take()).map_err(|e| e.to_string())?;
-    let letter = one.process.and_then(process::stat).map(|stat| stat.state);
+    Ok((taken, one.process.and_then(process::stat).map(|stat| stat.state)))
+}
+
+fn copied(one: &Found, taken: Taken, letter: Option<char>, at: usize) -> Result<Copied, String> {
+    let file = format!("recorders/{at}.rec");
     let snapshot = read(&taken, &file)?;
     // The descriptor through which it was found may have become another file's.
     if snapshot.made_real_ns != one.given.process.made_real_ns {
