@@ -14,9 +14,9 @@ use crate::snapshot::{
 use crate::types::{ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind, WaitReason};
 
 /// The most communicators of a file that are looked at: what it says of more is not believed.
-const MAX_COMMS: usize = 1 << 12;
+const MAX_COMMS: usize = 1 << 10;
 /// The same of links, and of peers.
-const MAX_CELLS: usize = 1 << 17;
+const MAX_CELLS: usize = 1 << 14;
 
 /// How raw times become ages.
 #[derive(Clone, Copy, Debug)]

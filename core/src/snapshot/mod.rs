@@ -66,7 +66,7 @@ words! {
         Socket = "socket",
         /// Its mapping was read while it lived.
         Mapping = "mapping",
-        /// Its file was read after it had ended.
+        /// Its file was read after it had ended, or a dump of it.
         File = "file",
     }
 }

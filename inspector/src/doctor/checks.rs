@@ -181,6 +181,10 @@ fn shared_memory(facts: &Facts) -> Found {
     let grow = "as root: mount -o remount,size=1g /dev/shm; in a container: --shm-size=1g";
     match &facts.shared_memory {
         None => (Verdict::Warn, "there is no /dev/shm".to_string(), grow.to_string()),
+        Some(room) if !room.memory => {
+            let change = "as root: mount -t tmpfs tmpfs /dev/shm".to_string();
+            (Verdict::Warn, "/dev/shm lies on a disk".to_string(), change)
+        }
         Some(room) if room.free < RECORDER * facts.ranks => {
             let found = format!("{} of {} free in /dev/shm", size(room.free), size(room.size));
             (Verdict::Warn, found, grow.to_string())
@@ -255,6 +259,10 @@ fn namespaces(facts: &Facts) -> Found {
 }
 
 fn attach(facts: &Facts) -> Found {
+    if !facts.proc {
+        let found = "there is no /proc: no process is seen, only files are".to_string();
+        return (Verdict::Bad, found, "as root: mount -t proc proc /proc".to_string());
+    }
     let who = if facts.root { "root sees every process" } else { "processes of this user are seen" };
     let scope = match facts.ptrace_scope {
         None | Some(0) => String::new(),
@@ -333,6 +341,8 @@ fn memory(facts: &Facts) -> Found {
 
 fn processors(facts: &Facts) -> Found {
     let (allowed, there) = facts.cpus;
+    // Without /sys nobody knows how many there are.
+    let there = there.max(allowed);
     let found = format!("{allowed} of {there} allowed (affinity and quota); {}", facts.job());
     if facts.ranks > allowed {
         let change =
@@ -410,6 +420,7 @@ mod tests {
             meeting: vec![("MASTER_PORT", 29500)],
             network: Ok(Network { name: "eth0".into(), ip: "10.0.0.5".parse().unwrap(), mtu: Some(1500) }),
             namespaces: Ok(()),
+            proc: true,
             ptrace_scope: Some(1),
             hidepid: None,
             kernel: "6.1.0-18-amd64".into(),
@@ -455,6 +466,9 @@ mod tests {
         check(|f| f.runtime.as_mut().unwrap().free = 1 << 20, "runtime folder", Warn, "ps --clean");
         check(|f| f.runtime_notes = vec!["/run/x is refused".into()], "runtime folder", Warn, "is refused");
         check(|f| f.shared_memory = None, "shared memory", Warn, "--shm-size");
+        check(|f| f.shared_memory.as_mut().unwrap().memory = false, "shared memory", Warn, "on a disk");
+        check(|f| f.ports = None, "ports", Warn, "does not say");
+        check(|f| f.proc = false, "attach", Bad, "mount -t proc");
         check(|f| f.shared_memory.as_mut().unwrap().free = 0, "shared memory", Warn, "remount");
         check(|f| f.ports = Some((60000, 60009)), "ports", Bad, "ip_local_port_range");
         check(|f| f.meeting = vec![("MASTER_PORT", 40000)], "ports", Warn, "reserved_ports=40000");

@@ -70,6 +70,8 @@ pub(super) struct Facts {
     pub(super) network: Result<Network, String>,
     /// Whether `run --hosts` can make its namespaces, or why not.
     pub(super) namespaces: Result<(), String>,
+    /// Whether /proc is there.
+    pub(super) proc: bool,
     /// `kernel.yama.ptrace_scope`.
     pub(super) ptrace_scope: Option<u64>,
     /// The option `hidepid` of /proc.
@@ -115,9 +117,10 @@ pub(super) fn gather(ranks: u64, hosts: u64, read: Result<Settings, String>, fin
         meeting: meeting(),
         network: network(&settings),
         namespaces: namespaces(),
+        proc: Path::new("/proc/self/stat").exists(),
         ptrace_scope: text("/proc/sys/kernel/yama/ptrace_scope").trim().parse().ok(),
         hidepid: hidepid(&text("/proc/self/mounts")),
-        kernel: text("/proc/sys/kernel/osrelease").trim().to_string(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
         pids: limit("pids", ["pids.max"; 2], ["pids.current"; 2]),
         memory: limit(
             "memory",
