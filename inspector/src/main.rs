@@ -56,8 +56,8 @@ fn main() -> ExitCode {
         Verb::Open(open) => open.run(),
         Verb::Run(run) => run.run(),
         Verb::Doctor(doctor) => doctor.run(),
-        Verb::Completions(completions) => completions.run(Cli::command()),
-        Verb::Man(man) => man.run(Cli::command()),
+        Verb::Completions(completions) => completions.run(&Cli::command()),
+        Verb::Man(man) => man.run(&Cli::command()),
         Verb::Hold(hold) => Ok(hold.run()),
         Verb::Enter(enter) => Ok(enter.run()),
     };

@@ -35,7 +35,8 @@ impl Completions {
     ///
     /// # Errors
     /// The exit status and why they could not be printed.
-    pub(crate) fn run(&self, mut program: Command) -> Result<u8, (u8, String)> {
+    pub(crate) fn run(&self, program: &Command) -> Result<u8, (u8, String)> {
+        let mut program = shown(program);
         let mut script = Vec::new();
         let name = program.get_name().to_string();
         clap_complete::generate(self.shell, &mut program, name, &mut script);
@@ -48,14 +49,14 @@ impl Man {
     ///
     /// # Errors
     /// The exit status and why it could not be printed.
-    pub(crate) fn run(&self, mut program: Command) -> Result<u8, (u8, String)> {
+    pub(crate) fn run(&self, program: &Command) -> Result<u8, (u8, String)> {
+        let mut program = shown(program);
         // Gives the verbs their full names.
         program.build();
         let page_of = match &self.verb {
             None => program,
             Some(verb) => {
-                let shown = |command: &&Command| command.get_name() == verb && !command.is_hide_set();
-                let found = program.get_subcommands().find(shown).cloned();
+                let found = program.get_subcommands().find(|command| command.get_name() == verb).cloned();
                 found.ok_or_else(|| (exit::USAGE, format!("there is no verb {verb}")))?
             }
         };
@@ -65,6 +66,17 @@ impl Man {
             .map_err(|e| (exit::ERROR, format!("making the page: {e}")))?;
         print(&page)
     }
+}
+
+/// The program as it is shown: without the verbs that only it itself calls.
+fn shown(program: &Command) -> Command {
+    let verbs = program.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
+    Command::new("ccl-inspect")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(program.get_about().cloned().unwrap_or_default())
+        .after_help(exit::HELP)
+        .subcommand_required(true)
+        .subcommands(verbs)
 }
 
 fn print(bytes: &[u8]) -> Result<u8, (u8, String)> {

@@ -199,11 +199,8 @@ fn shared_memory(facts: &Facts) -> Found {
 
 fn ports(facts: &Facts) -> Found {
     let Some((first, last)) = facts.ports else {
-        return (
-            Verdict::Warn,
-            "the kernel does not say which ports it gives out".to_string(),
-            String::new(),
-        );
+        let found = "the kernel does not say which ports it gives out".to_string();
+        return (Verdict::Warn, found, "as root: mount -t proc proc /proc".to_string());
     };
     let count = (last + 1).saturating_sub(first);
     let need = facts.ranks * facts.elsewhere() * (1 + facts.streams) + 8 * facts.ranks;
