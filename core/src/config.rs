@@ -271,6 +271,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_shown_of_the_settings_holds_no_secret() {
+        let mut settings = Settings::default();
+        settings.set(Key::Algorithm, "ring").unwrap();
+        settings.set(Key::JobSecret, "hush").unwrap();
+        settings.set(Key::JobSecretFile, "/hush").unwrap();
+        assert_eq!(settings.changed(), "CCL_JOB_SECRET=... CCL_JOB_SECRET_FILE=... CCL_ALGO=ring");
+    }
+
+    #[test]
     fn rows_stand_at_their_keys_and_defaults_are_valid() {
         for (at, row) in ROWS.iter().enumerate() {
             assert_eq!(row.key as usize, at);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::secrets;
-use crate::cgroup;
+use crate::{cgroup, process};
 
 /// The most threads of a process of which is told.
 const MAX_THREADS: usize = 4096;
@@ -87,7 +87,15 @@ pub(super) fn process(pid: u32, refused: &mut Vec<(&'static str, String)>) -> Pr
             refused.push(one);
         }
     };
-    let environment = std::fs::read(format!("/proc/{pid}/environ"))
+    let threads = threads(pid, &mut refuse);
+    // Its variables lie in its memory, which one who sleeps in the kernel without end may keep locked.
+    let environment =
+        if threads.iter().any(|thread| process::parse(&thread.stat).is_some_and(|stat| stat.state == 'D')) {
+            Err(std::io::Error::other("a thread is in state D, and reading might never end"))
+        } else {
+            std::fs::read(format!("/proc/{pid}/environ"))
+        };
+    let environment = environment
         .map_err(|e| refuse("the environment", e))
         .map_or_else(|()| Vec::new(), |bytes| secrets::settings(&bytes));
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))
@@ -97,43 +105,44 @@ pub(super) fn process(pid: u32, refused: &mut Vec<(&'static str, String)>) -> Pr
     if events.is_empty() {
         refuse("the memory events of the control group", std::io::ErrorKind::NotFound.into());
     }
-    let mut threads = Vec::new();
-    match tids(pid) {
-        Err(e) => refuse("the threads", e),
-        Ok(tids) => {
-            if tids.len() > MAX_THREADS {
-                let why = format!("there are {}", tids.len());
-                refuse("the threads after the first 4096", std::io::Error::other(why));
-            }
-            for tid in tids.into_iter().take(MAX_THREADS) {
-                let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
-                // What ended meanwhile was never there.
-                let Ok(stat) = read("stat") else { continue };
-                let mut optional = |what: &'static str, name: &str| {
-                    read(name).map(|text| text.trim().to_string()).unwrap_or_else(|e| {
-                        refuse(what, e);
-                        String::new()
-                    })
-                };
-                let wchan = optional("where threads sleep in the kernel", "wchan");
-                let stack = optional("the kernel stacks", "stack");
-                threads.push(Thread { tid, stat: stat.trim().to_string(), wchan, stack });
-            }
-        }
-    }
+    let counted = events.first().map(|(_, text)| cgroup::counts(text)).unwrap_or_default();
     Process {
         pid,
         environment: environment.into_iter().collect(),
         limits,
-        memory_events: events
-            .first()
-            .map(|(_, text)| cgroup::counts(text))
-            .unwrap_or_default()
-            .into_iter()
-            .collect(),
+        memory_events: counted.into_iter().collect(),
         threads,
         ..Process::default()
     }
+}
+
+fn threads(pid: u32, refuse: &mut impl FnMut(&'static str, std::io::Error)) -> Vec<Thread> {
+    let tids = tids(pid).unwrap_or_else(|e| {
+        refuse("the threads", e);
+        Vec::new()
+    });
+    if tids.len() > MAX_THREADS {
+        refuse(
+            "the threads after the first 4096",
+            std::io::Error::other(format!("there are {}", tids.len())),
+        );
+    }
+    let mut threads = Vec::new();
+    for tid in tids.into_iter().take(MAX_THREADS) {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
+        // What ended meanwhile was never there.
+        let Ok(stat) = read("stat") else { continue };
+        let mut optional = |what: &'static str, name: &str| {
+            read(name).map(|text| text.trim().to_string()).unwrap_or_else(|e| {
+                refuse(what, e);
+                String::new()
+            })
+        };
+        let wchan = optional("where threads sleep in the kernel", "wchan");
+        let stack = optional("the kernel stacks", "stack");
+        threads.push(Thread { tid, stat: stat.trim().to_string(), wchan, stack });
+    }
+    threads
 }
 
 fn tids(pid: u32) -> std::io::Result<Vec<u32>> {

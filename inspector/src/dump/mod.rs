@@ -138,7 +138,7 @@ fn gather(
         recorders.push(recorder);
     }
     let refused = refused.into_iter().map(|((what, why), pids)| Refused {
-        what: format!("{what} of process {}", pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
+        what: format!("{what} of process{} {}", if pids.len() == 1 { "" } else { "es" }, list(&pids)),
         why,
     });
     let manifest = Manifest {
@@ -158,6 +158,10 @@ fn gather(
     ];
     let first = first.map(|(name, bytes)| (name.to_string(), bytes));
     Ok((manifest, snapshot, first.into_iter().chain(files).collect()))
+}
+
+fn list(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn take(one: &Found) -> Result<(Taken, Option<char>), String> {
