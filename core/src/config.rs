@@ -233,7 +233,7 @@ impl Settings {
     pub fn changed(&self) -> String {
         let shown =
             ROWS.iter().filter(|row| self.source(row.key) != Source::Default).map(|row| match row.key {
-                Key::JobSecret => format!("{}=...", row.name),
+                Key::JobSecret | Key::JobSecretFile => format!("{}=...", row.name),
                 _ => format!("{}={}", row.name, self.text(row.key)),
             });
         shown.collect::<Vec<_>>().join(" ")
@@ -275,6 +275,15 @@ mod tests {
         let error = Settings::read(&|name| (name == "CCL_CHANNELS").then(|| "many".into()), "").unwrap_err();
         assert_eq!(error.kind, ErrorKind::Usage);
         assert_eq!(error.to_string(), "CCL_CHANNELS=many is not valid; it takes a number from 1 to 16");
+    }
+
+    #[test]
+    fn what_is_shown_of_the_settings_holds_no_secret() {
+        let mut settings = Settings::default();
+        settings.set(Key::Algorithm, "ring").unwrap();
+        settings.set(Key::JobSecret, "hush").unwrap();
+        settings.set(Key::JobSecretFile, "/hush").unwrap();
+        assert_eq!(settings.changed(), "CCL_JOB_SECRET=... CCL_JOB_SECRET_FILE=... CCL_ALGO=ring");
     }
 
     #[test]

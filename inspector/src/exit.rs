@@ -16,16 +16,36 @@ pub(crate) const HELP: &str = "\
 Exit status: 0 ok, 1 error, 2 usage, 13 incomplete (not all ranks could be read); 10 stall, 11 mismatch and 12 losses are \
 reserved for verdicts. `run` gives the worst status of its ranks.";
 
+/// Text without what would steer a terminal: names and tags come from other programs, a dump from anywhere.
+pub(crate) fn harmless(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
 /// Prints text.
 ///
 /// # Errors
 /// The exit status and why it was not printed; a reader that has gone away wants no more, which is no error.
 pub(crate) fn say(text: &str) -> Result<(), (u8, String)> {
+    say_more(text).map(|_| ())
+}
+
+/// Prints text of which more may follow; whether somebody still reads.
+///
+/// # Errors
+/// As [`say`].
+pub(crate) fn say_more(text: &str) -> Result<bool, (u8, String)> {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err((ERROR, format!("writing the answer: {e}")))
-        }
-        _ => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err((ERROR, format!("writing the answer: {e}"))),
+        Ok(()) => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn text_of_others_steers_no_terminal() {
+        assert_eq!(super::harmless("a\u{1b}[2Jb\nc\u{9b}d\r"), "a\u{fffd}[2Jb\nc\u{fffd}d\u{fffd}");
     }
 }

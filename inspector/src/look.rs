@@ -9,7 +9,7 @@ use ccl::types::JobId;
 use crate::choose::choose;
 use crate::discover::{self, Findings};
 use crate::target::Target;
-use crate::{attach, exit};
+use crate::{attach, dump, exit};
 
 /// Show who is awaited in a job, by whom, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -22,12 +22,12 @@ pub(crate) struct Snapshot {
     json: bool,
 }
 
-/// Show the same from recorder files, as dead processes leave them
+/// Show the same from recorder files, as dead processes leave them, or from a dump
 #[derive(clap::Args, Debug)]
 pub(crate) struct Open {
-    /// A recorder file, or a folder of them
+    /// A recorder file, a folder of them, or a dump
     path: PathBuf,
-    /// Which job, where the folder tells of several
+    /// Which job, where there are several
     #[arg(long, value_name = "JOB")]
     job: Option<Target>,
     /// Print it as JSON, schema ccl.snapshot/1
@@ -56,6 +56,11 @@ impl Open {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        if dump::is_bundle(&self.path) {
+            let dump = dump::open(&self.path).map_err(|why| (exit::ERROR, why))?;
+            let job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
+            return print(dump.findings, job, &dump.unreachable, dump.notes, self.json);
+        }
         let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, self.job)?;
         let why = format!("only {} was opened, and it is not there", self.path.display());
@@ -86,7 +91,7 @@ fn print(
             one.0.process.pid, one.0.process.host
         ));
     }
-    let text = if json { to_json(&snapshot)? } else { render_text(&snapshot) };
+    let text = if json { to_json(&snapshot)? } else { exit::harmless(&render_text(&snapshot)) };
     exit::say(&text)?;
     Ok(if snapshot.complete { exit::OK } else { exit::INCOMPLETE })
 }

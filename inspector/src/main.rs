@@ -1,21 +1,27 @@
 //! Who is stuck, on whom, why, since when: looks into running, hung and dead ccl jobs, and launches them.
 
 mod attach;
+mod cgroup;
 mod choose;
 mod discover;
+mod doctor;
+mod dump;
 mod exit;
 mod look;
+mod pages;
 mod process;
 mod ps;
 mod run;
 mod table;
 mod target;
+mod top;
 mod trace;
+mod words;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// Looks into running, hung and dead ccl jobs, and launches them.
 #[derive(Parser, Debug)]
@@ -29,9 +35,14 @@ struct Cli {
 enum Verb {
     Ps(ps::Ps),
     Snapshot(look::Snapshot),
+    Top(top::Top),
+    Dump(dump::Dump),
     Open(look::Open),
     Trace(trace::Trace),
     Run(run::Run),
+    Doctor(doctor::Doctor),
+    Completions(pages::Completions),
+    Man(pages::Man),
     #[command(hide = true)]
     Hold(run::helper::Hold),
     #[command(hide = true)]
@@ -42,9 +53,14 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
+        Verb::Top(top) => top.run(),
+        Verb::Dump(dump) => dump.run(),
         Verb::Open(open) => open.run(),
         Verb::Trace(trace) => trace.run(),
         Verb::Run(run) => run.run(),
+        Verb::Doctor(doctor) => doctor.run(),
+        Verb::Completions(completions) => completions.run(&Cli::command()),
+        Verb::Man(man) => man.run(&Cli::command()),
         Verb::Hold(hold) => Ok(hold.run()),
         Verb::Enter(enter) => Ok(enter.run()),
     };

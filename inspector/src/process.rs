@@ -34,7 +34,8 @@ pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
     std::fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|m| m.ino())
 }
 
-fn parse(line: &str) -> Option<Stat> {
+/// A stat line, of a process or a thread.
+pub(crate) fn parse(line: &str) -> Option<Stat> {
     // The name stands in parentheses and may hold any character, parentheses too.
     let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;

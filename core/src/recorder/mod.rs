@@ -30,6 +30,7 @@ pub mod reader;
 mod ring;
 mod rows;
 mod sight;
+pub mod taken;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +41,7 @@ pub use cells::LinkCell;
 
 pub use reader::Reader;
 pub use ring::{EventRing, Reading, Recorded};
+pub use taken::Taken;
 pub use writer::{CommInfo, CommRow, Peer};
 
 use crate::clock::{self, Anchor};

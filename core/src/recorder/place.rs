@@ -283,6 +283,15 @@ pub fn folders(settings: &Settings, uid: u32) -> Vec<PathBuf> {
     found
 }
 
+/// The folder in which a recorder of this process would lie, made if need be, and what should be said of the choice. `None`: it would be a
+/// memfd.
+#[must_use]
+pub fn chosen(settings: &Settings) -> (Option<PathBuf>, Vec<String>) {
+    let mut notes = Vec::new();
+    let folder = choose(&candidates(settings), &mut notes);
+    (folder.map(|folder| folder.path), notes)
+}
+
 /// The recorder files of a folder, by name.
 #[must_use]
 pub fn files(folder: &Path) -> Vec<PathBuf> {

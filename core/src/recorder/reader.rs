@@ -15,6 +15,7 @@ use super::follow::{Piece, events};
 use super::layout::{self, RowState, Table, comm, header, histogram, ring};
 use super::protocol::latch_read;
 use super::sight::{self, Clock};
+use super::taken::Taken;
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::{Overflow, PROCESS_SCHEMA, ProcessSnapshot, RingSnapshot};
@@ -30,14 +31,15 @@ pub use super::follow::{Cursor, RingReading};
 /// A recorder, open for reading.
 #[derive(Debug)]
 pub struct Reader {
-    from: From,
+    pub(super) from: From,
 }
 
 #[derive(Debug)]
-enum From {
+pub(super) enum From {
     /// Within the process: its file must not be opened, or the alive lock would be dropped.
     Own(Arc<Recorder>),
     File(File, PathBuf),
+    Taken(Box<Taken>, PathBuf),
 }
 
 /// The durations of one kind of operation of one size class on one communicator and rank.
@@ -136,7 +138,7 @@ impl Reader {
     pub fn path(&self) -> Option<&Path> {
         match &self.from {
             From::Own(recorder) => recorder.path(),
-            From::File(_, path) => Some(path),
+            From::File(_, path) | From::Taken(_, path) => Some(path),
         }
     }
 
@@ -147,6 +149,7 @@ impl Reader {
         match &self.from {
             From::Own(_) => true,
             From::File(file, _) => shared::owner(file).is_ok_and(|owner| owner != Owner::None),
+            From::Taken(taken, _) => taken.alive,
         }
     }
 
@@ -160,7 +163,7 @@ impl Reader {
         match &self.from {
             From::Own(recorder) => {
                 let words = recorder.memory.words();
-                Ok(snapshot(words, words, alive, from_real_ns))
+                Ok(snapshot(words, words, alive, from_real_ns, None))
             }
             From::File(_, path) => {
                 let first = self.copy()?;
@@ -168,12 +171,19 @@ impl Reader {
                 // A dead file does not change any more.
                 let second = if alive { Some(self.copy()?) } else { None };
                 let second = second.as_ref().filter(|second| check(second, path).is_ok());
-                let mut snapshot = snapshot(&first, second.unwrap_or(&first), alive, from_real_ns);
+                let mut snapshot = snapshot(&first, second.unwrap_or(&first), alive, from_real_ns, None);
                 // The path may be gone or of another mount namespace; the one it was opened by is good here.
                 if !path.starts_with("/proc") || snapshot.path.is_empty() {
                     snapshot.path = path.to_string_lossy().into_owned();
                 }
                 Ok(snapshot)
+            }
+            // Of the living there is one copy, which proves nothing of itself.
+            From::Taken(taken, path) => {
+                let words = taken.words();
+                check(&words, path)?;
+                let first = if alive { &[] } else { words.as_slice() };
+                Ok(snapshot(first, &words, alive, taken.from_real_ns, Some(taken.at)))
             }
         }
     }
@@ -183,19 +193,14 @@ impl Reader {
     /// # Errors
     /// `System` if the file cannot be read, `Usage` if it has become no recorder.
     pub fn events(&self, cursor: &mut Cursor) -> Result<Vec<RingReading>> {
-        match &self.from {
-            From::Own(recorder) => {
-                let words = recorder.memory.words();
-                Ok(events(words, cursor, |at, count| {
-                    words.get(at..at.checked_add(count)?).map(Piece::Mapped)
-                }))
-            }
-            From::File(file, path) => {
-                // Whoever follows the events asks often, and wants the new ones only.
-                let piece = |at: usize, count: usize| read_words(file, at, count).ok().map(Piece::Copied);
-                Ok(events(&header_of(file, path)?, cursor, piece))
-            }
+        if let From::File(file, path) = &self.from {
+            // Whoever follows the events asks often, and wants the new ones only.
+            let piece = |at: usize, count: usize| read_words(file, at, count).ok().map(Piece::Copied);
+            return Ok(events(&header_of(file, path)?, cursor, piece));
         }
+        self.with(|words| {
+            events(words, cursor, |at, count| words.get(at..at.checked_add(count)?).map(Piece::Mapped))
+        })
     }
 
     /// Reads the histograms that count something.
@@ -213,8 +218,8 @@ impl Reader {
     pub fn clock(&self) -> Result<(Scale, Anchor)> {
         let clock = |words: &[AtomicU64]| (clock_of(words), last_anchor(words));
         match &self.from {
-            From::Own(_) => self.with(clock),
             From::File(file, path) => Ok(clock(&header_of(file, path)?)),
+            From::Own(_) | From::Taken(..) => self.with(clock),
         }
     }
 
@@ -226,17 +231,21 @@ impl Reader {
                 check(&copy, path)?;
                 Ok(read(&copy))
             }
+            From::Taken(taken, _) => Ok(read(&taken.words())),
         }
     }
 
     /// The words of the file, as many as there are.
     fn copy(&self) -> Result<Vec<AtomicU64>> {
+        self.bytes().map(|bytes| words(&bytes))
+    }
+
+    /// The bytes of the file.
+    pub(super) fn bytes(&self) -> Result<Vec<u8>> {
         let From::File(file, path) = &self.from else { return Ok(Vec::new()) };
-        let words = file.metadata().and_then(|about| {
-            let len = about.len().min(MAX_BYTES);
-            read_words(file, 0, len as usize / 8)
-        });
-        words.map_err(|e| Error::system(format!("reading {}", path.display()), e))
+        let refuse = |e| Error::system(format!("reading {}", path.display()), e);
+        let len = file.metadata().map_err(refuse)?.len().min(MAX_BYTES);
+        read_bytes(file, 0, len as usize).map_err(refuse)
     }
 }
 
@@ -249,9 +258,13 @@ fn header_of(file: &File, path: &Path) -> Result<Vec<AtomicU64>> {
 
 /// The words of a file from word `at`: as many of `count` as there are.
 fn read_words(file: &File, at: usize, count: usize) -> std::io::Result<Vec<AtomicU64>> {
-    let count = count.min(MAX_BYTES as usize / 8);
     let from = (at as u64).checked_mul(8).ok_or(std::io::ErrorKind::InvalidInput)?;
-    let mut bytes = vec![0; count * 8];
+    read_bytes(file, from, count.min(MAX_BYTES as usize / 8) * 8).map(|bytes| words(&bytes))
+}
+
+/// The bytes of a file from byte `from`: as many of `count` as there are.
+fn read_bytes(file: &File, from: u64, count: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; count];
     let mut have = 0;
     while have < bytes.len() {
         match file.read_at(&mut bytes[have..], from + have as u64) {
@@ -261,8 +274,14 @@ fn read_words(file: &File, at: usize, count: usize) -> std::io::Result<Vec<Atomi
             Err(e) => return Err(e),
         }
     }
-    let words = bytes[..have].chunks_exact(8);
-    Ok(words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes")))).collect())
+    bytes.truncate(have);
+    Ok(bytes)
+}
+
+/// The words of these bytes, as many as are whole.
+pub(super) fn words(bytes: &[u8]) -> Vec<AtomicU64> {
+    let words = bytes.chunks_exact(8);
+    words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes")))).collect()
 }
 
 impl Recorder {
@@ -282,7 +301,7 @@ fn without_recorder(pid: u32) -> Error {
         .hint("it does not use ccl, runs with CCL_OBSERVE=0, or has no communicator now")
 }
 
-fn check(words: &[AtomicU64], path: &Path) -> Result<()> {
+pub(super) fn check(words: &[AtomicU64], path: &Path) -> Result<()> {
     if words.len() < header::DIRECTORY_AT {
         return Err(no_recorder(path, &format!("it has {} bytes", words.len() * 8)));
     }
@@ -371,12 +390,16 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// The longest string that is read: longer than any path or settings line.
+const MAX_STRING: usize = 64 << 10;
+
 /// The string of a reference; empty if there is none, or it leads out of the table.
 pub(super) fn string(words: &[AtomicU64], reference: u64) -> String {
     let (at, len) = halves(reference);
     let (at, len) = (at as usize, len as usize);
     let strings = Rows::of(words, Table::Strings).words;
-    let Some(there) = strings.get(at / 8..).filter(|there| len > 0 && len <= there.len() * 8) else {
+    let is_there = |there: &&[AtomicU64]| (1..=MAX_STRING).contains(&len) && len <= there.len() * 8;
+    let Some(there) = strings.get(at / 8..).filter(is_there) else {
         return String::new();
     };
     let bytes: Vec<u8> =
@@ -408,13 +431,19 @@ fn clock_of(words: &[AtomicU64]) -> Scale {
     Scale::between(first_anchor(words), last_anchor(words), measured(words))
 }
 
-/// What two copies tell; of the mapping itself, what two readings of it do.
-fn snapshot(first: &[AtomicU64], words: &[AtomicU64], alive: bool, from_real_ns: u64) -> ProcessSnapshot {
+/// What two copies tell; of the mapping itself, what two readings of it do. `then` is when they were made, if not now.
+fn snapshot(
+    first: &[AtomicU64],
+    words: &[AtomicU64],
+    alive: bool,
+    from_real_ns: u64,
+    then: Option<Anchor>,
+) -> ProcessSnapshot {
     let at = |n: usize| word(words, n);
     let anchor = last_anchor(words);
     let clock = if alive {
-        // Counter and clock are those of the writer: it holds a lock of this kernel.
-        let now = clock::anchor();
+        // Counter and clock are those of the writer: it holds a lock of the same kernel.
+        let now = then.unwrap_or_else(clock::anchor);
         Clock { scale: Scale::between(first_anchor(words), now, measured(words)), now: now.mono }
     } else {
         // Of the dead: its last sign of life, whenever it is read.
@@ -447,7 +476,11 @@ fn snapshot(first: &[AtomicU64], words: &[AtomicU64], alive: bool, from_real_ns:
         failed: at(header::FAILED),
         made_real_ns: at(header::MADE_AT),
         from_real_ns,
-        to_real_ns: if alive { clock::real_ns() } else { clock.real_ns(anchor) },
+        to_real_ns: match (alive, then) {
+            (true, None) => clock::real_ns(),
+            (true, Some(then)) => then.real_ns,
+            (false, _) => clock.real_ns(anchor),
+        },
         heartbeat_ns: clock.age_ns(anchor.raw.0),
         comms,
         rings: rings(words),

@@ -13,6 +13,11 @@ use crate::snapshot::{
 };
 use crate::types::{ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind, WaitReason};
 
+/// The most communicators of a file that are looked at: what it says of more is not believed.
+const MAX_COMMS: usize = 1 << 10;
+/// The same of links, and of peers.
+const MAX_CELLS: usize = 1 << 14;
+
 /// How raw times become ages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
@@ -61,7 +66,7 @@ fn op_fact(row: &[AtomicU64], cell: usize) -> Option<[u64; op::FACT_WORDS]> {
 /// All communicators that are or were.
 pub(super) fn comms(words: &[AtomicU64], clock: &Clock) -> Vec<CommSnapshot> {
     let mut found: Vec<Option<(u32, CommSnapshot)>> = Vec::new();
-    for row in Rows::of(words, Table::Comms).iter() {
+    for row in Rows::of(words, Table::Comms).iter().take(MAX_COMMS) {
         let before = word(row, comm::STATE);
         let seen = state(before).map(|state| (halves(before).1, one(row, state, clock)));
         // A row that changed hands meanwhile shows nothing this time.
@@ -184,7 +189,7 @@ fn error(n: u64) -> String {
 
 fn links(words: &[AtomicU64], clock: &Clock, comms: &mut [Option<(u32, CommSnapshot)>]) {
     let cells = Rows::of(words, Table::Links);
-    for (at, id) in Rows::of(words, Table::LinkIds).iter().enumerate() {
+    for (at, id) in Rows::of(words, Table::LinkIds).iter().take(MAX_CELLS).enumerate() {
         let what = word(id, link_id::WHAT);
         let (Some(state), Some(cell)) = (state(what), cells.row(at)) else { continue };
         let (to, generation) = halves(word(id, link_id::PEER));
@@ -233,12 +238,23 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut [Option<(u32, CommSnaps
     }
 }
 
+/// The most bytes that the texts of all peers of a file take; a full recorder's take a tenth of it.
+const MAX_PEER_BYTES: usize = 8 << 20;
+
 fn peers(words: &[AtomicU64], comms: &mut [Option<(u32, CommSnapshot)>]) {
     // Strings are never moved or removed, and many rows refer to the same.
     let mut strings: BTreeMap<u64, String> = BTreeMap::new();
-    let mut get =
-        |reference: u64| strings.entry(reference).or_insert_with(|| string(words, reference)).clone();
-    for row in Rows::of(words, Table::Peers).iter() {
+    // A file that lies could repeat one string until no memory is left.
+    let mut room = MAX_PEER_BYTES;
+    let mut get = |reference: u64| {
+        if room == 0 {
+            return String::new();
+        }
+        let text = strings.entry(reference).or_insert_with(|| string(words, reference));
+        room = room.saturating_sub(text.len());
+        text.clone()
+    };
+    for row in Rows::of(words, Table::Peers).iter().take(MAX_CELLS) {
         let before = word(row, peer::STATE);
         let (low, generation) = halves(before);
         let comm = comms.get_mut((low >> 16) as usize).and_then(Option::as_mut);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::{self, ChannelId, CommId, JobId, Rank};
 
 pub use merge::{Given, Unreachable, jobs, merge};
-pub use text::render_text;
+pub use text::{duration, ranks_text, render_text};
 pub use update::Update;
 
 /// The schema of [`Snapshot`].
@@ -68,7 +68,7 @@ words! {
         Socket = "socket",
         /// Its mapping was read while it lived.
         Mapping = "mapping",
-        /// Its file was read after it had ended.
+        /// Its file was read after it had ended, or a dump of it.
         File = "file",
     }
 }

@@ -248,7 +248,8 @@ fn plural(ranks: &[Rank], one: &str, many: &str) -> String {
 }
 
 /// `rank 3`, `ranks 0-2,5`.
-fn ranks_text(ranks: &[Rank]) -> String {
+#[must_use]
+pub fn ranks_text(ranks: &[Rank]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for rank in ranks {
         match runs.last_mut() {
@@ -262,7 +263,8 @@ fn ranks_text(ranks: &[Rank]) -> String {
 }
 
 /// Three digits and a unit.
-fn duration(ns: u64) -> String {
+#[must_use]
+pub fn duration(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),

@@ -86,7 +86,10 @@ fn nc_hears_a_hello_and_gets_answers() {
     assert_eq!(hello["ccl"], "control/1");
     assert_eq!(hello["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!((&hello["pid"], &hello["job"]), (&json!(std::process::id()), &json!("000000000000002a")));
-    assert_eq!(hello["capabilities"], json!(["hello", "snapshot", "histograms", "dump", "level", "subscribe"]));
+    assert_eq!(
+        hello["capabilities"],
+        json!(["hello", "snapshot", "histograms", "dump", "level", "subscribe"])
+    );
     let answer = nc.ask(r#"{"request":"snapshot","id":7}"#);
     assert_eq!(answer["id"], 7);
     assert_eq!(answer["snapshot"]["comms"][0]["id"], "00000000000000c0");

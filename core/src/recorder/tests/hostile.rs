@@ -144,6 +144,25 @@ fn a_writer_that_died_half_way_left_the_fact_before() {
     assert_eq!((op.kind.as_str(), op.seq, op.state), ("AllReduce", 8, OpState::Running));
 }
 
+#[test]
+fn one_string_repeated_without_end_takes_no_memory_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.rec");
+    let mut words = words();
+    let (rows, stride) = Capacity::FULL.rows(Table::Peers);
+    let first = Capacity::FULL.offset(Table::Peers) / 8;
+    let row = words[first..first + stride / 8].to_vec();
+    for at in 0..rows {
+        words[first + at * stride / 8..][..stride / 8].copy_from_slice(&row);
+        words[first + at * stride / 8 + layout::peer::RECORDER] = 60_000 << 32;
+    }
+    write(&path, &words, usize::MAX);
+    let peers = read_all(&path).unwrap().comms.remove(0).peers;
+    let bytes: usize = peers.iter().map(|peer| peer.recorder.len()).sum();
+    assert_eq!(peers.len(), rows);
+    assert!((8 << 20..9 << 20).contains(&bytes), "{bytes}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 

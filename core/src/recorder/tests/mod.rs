@@ -5,6 +5,7 @@
 
 mod hostile;
 mod life;
+mod taken;
 
 use super::*;
 use crate::clock::{Ns, Raw};

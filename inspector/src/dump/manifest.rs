@@ -1,0 +1,129 @@
+//! What a bundle holds, schema `ccl.dump/1`: a public promise, fields are added and never changed.
+
+use ccl::clock::{Anchor, Ns, Raw};
+use ccl::snapshot::Unreachable;
+use ccl::types::JobId;
+use serde::{Deserialize, Serialize};
+
+/// The schema of [`Manifest`].
+pub(crate) const SCHEMA: &str = "ccl.dump/1";
+/// The name of the file that is a [`Manifest`]: the first one.
+pub(super) const NAME: &str = "manifest.json";
+/// The name of the snapshot at the moment of the dump, schema `ccl.snapshot/1`.
+pub(super) const SNAPSHOT: &str = "snapshot.json";
+/// The name of what the kernel says of the machine.
+pub(super) const MACHINE: &str = "machine.json";
+
+/// What a bundle holds, and what could not be had.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Manifest {
+    /// [`SCHEMA`].
+    pub(crate) schema: String,
+    /// The version of the ccl-inspect that made it.
+    pub(crate) inspector: String,
+    /// The job.
+    pub(crate) job: JobId,
+    /// The host on which it was made.
+    pub(crate) host: String,
+    /// When, in nanoseconds since 1970.
+    pub(crate) taken_real_ns: u64,
+    /// The recorders, each a file.
+    pub(crate) recorders: Vec<Recorder>,
+    /// Ranks of the job that are known of and are not here.
+    pub(crate) unreachable: Vec<Absent>,
+    /// What else could not be had.
+    pub(crate) refused: Vec<Refused>,
+}
+
+/// One recorder, and what only the moment of the dump could tell of it.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Recorder {
+    /// Its file in the bundle.
+    pub(crate) file: String,
+    /// What the kernel said of its process, a file in the bundle; empty if there was no process to be seen.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) process: String,
+    /// Its process, as seen from where the dump was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pid: Option<u32>,
+    /// Where it lay.
+    pub(crate) path: String,
+    /// Whether its process lived.
+    pub(crate) alive: bool,
+    /// The state letter of its process in /proc.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) letter: Option<char>,
+    /// When copying began, in nanoseconds since 1970.
+    pub(crate) from_real_ns: u64,
+    /// When it had ended, in nanoseconds since 1970; the moment that ages count from.
+    pub(crate) real_ns: u64,
+    /// The same on CLOCK_MONOTONIC.
+    pub(crate) mono_ns: u64,
+    /// The same on the processor's counter.
+    pub(crate) raw: u64,
+}
+
+/// A rank's process that is known of and was not read.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Absent {
+    /// Its host.
+    pub(crate) host: String,
+    /// Its pid, as it sees it.
+    pub(crate) pid: u32,
+    /// The path of its recorder.
+    pub(crate) recorder: String,
+    /// Why not.
+    pub(crate) why: String,
+}
+
+/// Something that could not be had.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Refused {
+    /// What.
+    pub(crate) what: String,
+    /// Why not.
+    pub(crate) why: String,
+}
+
+impl Recorder {
+    /// The moment of the copy.
+    pub(super) const fn at(&self) -> Anchor {
+        Anchor { raw: Raw(self.raw), mono: Ns(self.mono_ns), real_ns: self.real_ns }
+    }
+}
+
+impl From<Unreachable> for Absent {
+    fn from(one: Unreachable) -> Self {
+        Self { host: one.host, pid: one.pid, recorder: one.recorder, why: one.why }
+    }
+}
+
+impl From<Absent> for Unreachable {
+    fn from(one: Absent) -> Self {
+        Self { host: one.host, pid: one.pid, recorder: one.recorder, why: one.why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The schema as it was published. It may gain fields, and lose or change none.
+    const PUBLISHED: &str = r#"{"schema":"ccl.dump/1","inspector":"0.1.0","job":"000000000000010b","host":"a",
+        "taken_real_ns":5,"recorders":[{"file":"recorders/0.rec","process":"processes/0.json","pid":71,"path":"/run/71.rec",
+        "alive":true,"letter":"T","from_real_ns":1,"real_ns":2,"mono_ns":3,"raw":4}],
+        "unreachable":[{"host":"b","pid":7,"recorder":"/7.rec","why":"gone"}],"refused":[{"what":"stacks","why":"not root"}]}"#;
+
+    #[test]
+    fn the_manifest_is_the_published_one() {
+        let manifest: Manifest = serde_json::from_str(PUBLISHED).unwrap();
+        assert_eq!((manifest.recorders[0].letter, manifest.recorders[0].at().mono), (Some('T'), Ns(3)));
+        let written = serde_json::to_value(&manifest).unwrap();
+        assert_eq!(written, serde_json::from_str::<serde_json::Value>(PUBLISHED).unwrap());
+        assert!(serde_json::from_str::<Manifest>(r#"{"later":1}"#).is_ok());
+    }
+}

@@ -1,0 +1,241 @@
+//! `ccl-inspect dump`: all that is needed to diagnose a job elsewhere, in one file; and that file opened again.
+//!
+//! ```text
+//!   manifest.json      what is here, what could not be had and why     ccl.dump/1
+//!   snapshot.json      the job at that moment                          ccl.snapshot/1
+//!   machine.json       kernel, memory, processes killed for want of it
+//!   recorders/N.rec    the bytes of a recorder
+//!   processes/N.json   settings, limits and threads of its process
+//! ```
+//!
+//! A recorder's bytes do not tell whether its process lived, was stopped, or when they were read. The manifest does, and
+//! who opens the bundle takes them for it: so the same is said of them everywhere.
+
+mod bundle;
+mod kernel;
+mod manifest;
+mod open;
+mod secrets;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ccl::clock;
+use ccl::config::Settings;
+use ccl::recorder::{Reader, Taken};
+use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, Unreachable, merge, render_text};
+use ccl::types::JobId;
+use serde::Serialize;
+
+use crate::choose::choose;
+use crate::discover::{self, Found};
+use crate::target::Target;
+use crate::{exit, process, words};
+use manifest::{Manifest, Recorder, Refused};
+
+pub(crate) use bundle::is_bundle;
+pub(crate) use open::open;
+
+/// Save all that is needed to diagnose a job elsewhere, in one file; `open` reads it
+///
+/// Recorders of all its processes on this machine, their states, settings, limits and kernel threads. Secrets are left out.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Dump {
+    /// A process, one rank of a process, or a job; not needed where there is one job
+    #[arg(value_name = "PID | JOB")]
+    target: Option<Target>,
+    /// The file to make, as NAME.tar.zst; it must not be there yet
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Print the manifest as JSON, schema ccl.dump/1
+    #[arg(long)]
+    json: bool,
+}
+
+impl Dump {
+    /// Makes the file, prints what is in it.
+    ///
+    /// # Errors
+    /// The exit status and why there is none.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let failed = |why: String| (exit::ERROR, why);
+        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+        let mut findings = discover::everything(&settings);
+        let job = choose(&findings, self.target)?;
+        let unreachable = discover::follow_peers(&mut findings, job);
+        let (manifest, snapshot, files) = gather(&findings.found, job, unreachable).map_err(failed)?;
+        let packed = bundle::pack(&files, manifest.taken_real_ns / 1_000_000_000).map_err(failed)?;
+        write_new(&self.output, &packed).map_err(failed)?;
+        let text = if self.json {
+            String::from_utf8_lossy(&to_json(&manifest).map_err(failed)?).into_owned()
+        } else {
+            exit::harmless(&said(&self.output, packed.len(), &manifest, &snapshot))
+        };
+        exit::say(&text)?;
+        Ok(if snapshot.complete { exit::OK } else { exit::INCOMPLETE })
+    }
+}
+
+/// A process of the job, and its recorder's bytes.
+struct Copied {
+    recorder: Recorder,
+    taken: Taken,
+    snapshot: ProcessSnapshot,
+}
+
+type Files = Vec<(String, Vec<u8>)>;
+
+/// The files of a bundle, the manifest first; and what the first two of them say.
+fn gather(
+    found: &[Found],
+    job: JobId,
+    unreachable: Vec<Unreachable>,
+) -> Result<(Manifest, Snapshot, Files), String> {
+    let mut refused: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
+    let mut refuse = |one: &Found, why: String| {
+        refused.entry(("a recorder".into(), why)).or_default().push(one.given.process.pid);
+    };
+    // All of them before anything is read: the closer together, the more they tell.
+    let mut taken = Vec::new();
+    for one in found.iter().filter(|one| one.is_of(job)) {
+        match take(one) {
+            Ok((copy, letter)) => taken.push((one, copy, letter)),
+            Err(why) => refuse(one, why),
+        }
+    }
+    let mut copies: Vec<Copied> = Vec::new();
+    for (one, copy, letter) in taken {
+        match copied(one, copy, letter, copies.len()) {
+            Ok(copied) => copies.push(copied),
+            Err(why) => refuse(one, why),
+        }
+    }
+    if copies.is_empty() {
+        return Err(format!("no recorder of job {job} could be copied; its processes may just have ended"));
+    }
+    let given: Vec<Given> =
+        copies.iter().map(|one| given(&one.recorder, one.snapshot.clone(), source(one))).collect();
+    let snapshot = merge(&given, Some(job), &unreachable);
+
+    let machine = kernel::machine();
+    let mut files = Vec::new();
+    let mut recorders = Vec::new();
+    for (at, Copied { mut recorder, taken, snapshot }) in copies.into_iter().enumerate() {
+        if let Some(pid) = recorder.pid {
+            let mut lacks = Vec::new();
+            let mut process = kernel::process(pid, &mut lacks);
+            process.library = snapshot.library;
+            process.settings = snapshot.settings;
+            for (what, why) in lacks {
+                refused.entry((what.to_string(), why)).or_default().push(pid);
+            }
+            recorder.process = format!("processes/{at}.json");
+            files.push((recorder.process.clone(), to_json(&process)?));
+        }
+        files.push((recorder.file.clone(), taken.bytes));
+        recorders.push(recorder);
+    }
+    let refused = refused.into_iter().map(|((what, why), pids)| Refused {
+        what: format!("{what} of process{} {}", if pids.len() == 1 { "" } else { "es" }, list(&pids)),
+        why,
+    });
+    let manifest = Manifest {
+        schema: manifest::SCHEMA.into(),
+        inspector: env!("CARGO_PKG_VERSION").into(),
+        job,
+        host: machine.host.clone(),
+        taken_real_ns: clock::real_ns(),
+        recorders,
+        unreachable: unreachable.into_iter().map(Into::into).collect(),
+        refused: refused.collect(),
+    };
+    let first = [
+        (manifest::NAME, to_json(&manifest)?),
+        (manifest::SNAPSHOT, to_json(&snapshot)?),
+        (manifest::MACHINE, to_json(&machine)?),
+    ];
+    let first = first.map(|(name, bytes)| (name.to_string(), bytes));
+    Ok((manifest, snapshot, first.into_iter().chain(files).collect()))
+}
+
+fn list(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn take(one: &Found) -> Result<(Taken, Option<char>), String> {
+    let taken = Reader::open(&one.file).and_then(|reader| reader.take()).map_err(|e| e.to_string())?;
+    Ok((taken, one.process.and_then(process::stat).map(|stat| stat.state)))
+}
+
+fn copied(one: &Found, taken: Taken, letter: Option<char>, at: usize) -> Result<Copied, String> {
+    let file = format!("recorders/{at}.rec");
+    let snapshot = read(&taken, &file)?;
+    // The descriptor through which it was found may have become another file's.
+    if snapshot.made_real_ns != one.given.process.made_real_ns {
+        return Err(format!("{} has become another process's", one.file.display()));
+    }
+    let recorder = Recorder {
+        file,
+        process: String::new(),
+        pid: one.process,
+        path: one.given.process.path.clone(),
+        alive: taken.alive,
+        letter,
+        from_real_ns: taken.from_real_ns,
+        real_ns: taken.at.real_ns,
+        mono_ns: taken.at.mono.0,
+        raw: taken.at.raw.0,
+    };
+    Ok(Copied { recorder, taken, snapshot })
+}
+
+fn read(taken: &Taken, name: &str) -> Result<ProcessSnapshot, String> {
+    Reader::of_taken(taken.clone(), name).and_then(|reader| reader.snapshot()).map_err(|e| e.to_string())
+}
+
+fn source(one: &Copied) -> Source {
+    if one.taken.alive { Source::Mapping } else { Source::File }
+}
+
+/// A reading as it was at the moment of the dump.
+fn given(recorder: &Recorder, process: ProcessSnapshot, source: Source) -> Given {
+    let path = recorder.path.clone();
+    Given { process: ProcessSnapshot { path, ..process }, source, letter: recorder.letter }
+}
+
+fn to_json(value: &impl Serialize) -> Result<Vec<u8>, String> {
+    let mut json = serde_json::to_vec(value).map_err(|e| format!("writing JSON: {e}"))?;
+    json.push(b'\n');
+    Ok(json)
+}
+
+/// Writes a file that was not there, for its owner only: what it tells is nobody else's business.
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    let refuse = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            format!("{} is there already: remove it, or give another name", path.display())
+        }
+        _ => format!("writing {}: {e}", path.display()),
+    };
+    let mut file =
+        std::fs::File::options().write(true).create_new(true).mode(0o600).open(path).map_err(refuse)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| {
+        // Half a dump is none.
+        let _ = std::fs::remove_file(path);
+        refuse(e)
+    })
+}
+
+fn said(path: &Path, packed: usize, manifest: &Manifest, snapshot: &Snapshot) -> String {
+    let (ranks, missing) = (snapshot.ranks.len(), snapshot.missing.len());
+    let size = words::bytes(packed as f64);
+    let mut text =
+        format!("{}: job {}, {ranks} of {} ranks, {size}\n", path.display(), manifest.job, ranks + missing);
+    text.extend(
+        render_text(snapshot).lines().take_while(|line| !line.is_empty()).map(|line| format!("{line}\n")),
+    );
+    text.extend(manifest.refused.iter().map(|one| format!("not had: {}: {}\n", one.what, one.why)));
+    text
+}

@@ -1,0 +1,222 @@
+//! A tick as lines for terminals without escape codes and for logs. Pure.
+
+use std::fmt::Write as _;
+
+use ccl::snapshot::{Awaited, OpState, State, duration, ranks_text};
+use ccl::types::Rank;
+
+use super::tick::{Line, Tick};
+use crate::words;
+
+/// The heads of the columns.
+pub(super) const HEAD: &str = "RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR\n";
+
+/// The lines of a tick: who is awaited, then the ranks.
+pub(super) fn lines(tick: &Tick) -> String {
+    let mut out = String::new();
+    let when = words::utc(tick.real_ns);
+    let time = when.split(' ').nth(1).unwrap_or_default();
+    if tick.awaited.is_empty() {
+        let who = if tick.complete { "nobody waits" } else { "nobody that was read waits" };
+        let _ = writeln!(out, "{time} {who}");
+    }
+    for awaited in &tick.awaited {
+        let _ = writeln!(out, "{time} {}", verdict(tick, awaited));
+    }
+    let several = tick.ranks.iter().any(|one| one.comm.is_some() && one.comm != tick.ranks[0].comm);
+    for line in &tick.ranks {
+        let _ = writeln!(out, "{}", rank(line, several).trim_end());
+    }
+    for missing in &tick.missing {
+        let _ = writeln!(out, "{:>4} ?       not read: {}", missing.rank.0, missing.why);
+    }
+    out
+}
+
+/// `AWAITED rank 2 (stopped): not in AllReduce #5 of world; ranks 0-1,3 wait 1.5 s`.
+fn verdict(tick: &Tick, awaited: &Awaited) -> String {
+    let name =
+        if awaited.name.is_empty() { format!("{:016x}", awaited.comm.0) } else { awaited.name.clone() };
+    let op = format!("{} #{} of {name}", awaited.op, awaited.seq);
+    let mut parts = Vec::new();
+    let groups =
+        [(&awaited.missing, "not in"), (&awaited.inside, "inside"), (&awaited.unseen, "not read, for")];
+    for (ranks, how) in groups.into_iter().filter(|(ranks, _)| !ranks.is_empty()) {
+        let how =
+            if parts.is_empty() { format!("{how} {op}") } else { how.trim_end_matches(", for").to_string() };
+        parts.push(format!("{}{}: {how}", ranks_text(ranks), state_of(tick, awaited, ranks)));
+    }
+    if parts.is_empty() {
+        parts.push(format!("nobody in particular: all wait for each other in {op}"));
+    }
+    let wait = if awaited.by.len() == 1 { "waits" } else { "wait" };
+    let since = duration(awaited.since_ns);
+    format!("AWAITED {}; {} {wait} {since}", parts.join(", "), ranks_text(&awaited.by))
+}
+
+/// How the single one is, if that is no matter of course.
+fn state_of(tick: &Tick, awaited: &Awaited, ranks: &[Rank]) -> String {
+    let [one] = ranks else { return String::new() };
+    // Ranks of the communicator that the job began with are those of the lines.
+    let world = tick.ranks.iter().all(|line| line.comm == Some(awaited.comm));
+    let line = tick.ranks.iter().find(|line| world && line.rank == *one);
+    match line.map(|line| line.state) {
+        None | Some(State::Running | State::Unknown) => String::new(),
+        Some(state) => format!(" ({state})"),
+    }
+}
+
+fn rank(line: &Line, several: bool) -> String {
+    let state = match line.state {
+        State::Stopped => "STOPPED".to_string(),
+        State::Dead => "DEAD".to_string(),
+        other => other.to_string(),
+    };
+    let of = if several && !line.name.is_empty() { format!("{}:", line.name) } else { String::new() };
+    let op = match (&line.phase, line.op.kind.as_str(), line.op.state) {
+        (Some(phase), ..) => format!("{of}making: {phase}"),
+        (None, "", _) => "-".to_string(),
+        // What is over is told from what is under way.
+        (None, kind, OpState::Idle) => format!("({of}{kind} #{})", line.op.seq),
+        (None, kind, OpState::Failed) => format!("{of}{kind} #{} FAILED", line.op.seq),
+        (None, kind, _) => format!("{of}{kind} #{}", line.op.seq),
+    };
+    let age = if op == "-" { String::new() } else { duration(line.op.age_ns) };
+    let ops = line.ops_per_s.map_or_else(|| "-".to_string(), words::digits);
+    let bytes = line.bytes_per_s.map_or_else(|| "-".to_string(), words::bytes);
+    let waits = line.waits.as_ref().map_or_else(String::new, |wait| {
+        let who = wait.on.map_or_else(|| "?".to_string(), |rank| rank.to_string());
+        format!("{who} {} {}", wait.why, duration(wait.since_ns))
+    });
+    format!("{:>4} {state:<7} {op:<19} {age:>8} {ops:>7} {bytes:>8}  {waits}", line.rank.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl::snapshot::{Missing, Waits};
+    use ccl::types::CommId;
+
+    use super::super::tick::{Op, Wait};
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn tick() -> Tick {
+        let line = |rank: u32, state: State, op: OpState, waits: Option<Wait>| Line {
+            rank: Rank(rank),
+            state,
+            comm: Some(CommId(1)),
+            name: "world".into(),
+            op: Op { kind: "AllReduce".into(), seq: 812, state: op, age_ns: 3 * SECOND / 2, ..Op::default() },
+            ops_per_s: Some(1234.5),
+            bytes_per_s: Some(3.5e8),
+            waits,
+            ..Line::default()
+        };
+        let wait = Wait { on: Some(Rank(2)), why: Waits::Peer, since_ns: 3 * SECOND / 2 };
+        Tick {
+            real_ns: 1_795_287_166 * SECOND,
+            complete: true,
+            ranks: vec![
+                line(0, State::Running, OpState::Running, Some(wait)),
+                line(1, State::Running, OpState::Failed, None),
+                line(2, State::Stopped, OpState::Idle, None),
+            ],
+            awaited: vec![Awaited {
+                comm: CommId(1),
+                op: "AllReduce".into(),
+                seq: 812,
+                name: "world".into(),
+                missing: vec![Rank(2)],
+                by: vec![Rank(0), Rank(1)],
+                since_ns: 3 * SECOND / 2,
+                ..Awaited::default()
+            }],
+            ..Tick::default()
+        }
+    }
+
+    #[test]
+    fn a_tick_is_a_verdict_and_a_line_per_rank_within_80_columns() {
+        let said = HEAD.to_string() + &lines(&tick());
+        assert_eq!(
+            said,
+            "\
+RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
+18:52:46 AWAITED rank 2 (stopped): not in AllReduce #812 of world; ranks 0-1 wait 1.5 s
+   0 running AllReduce #812         1.5 s    1234  334 MiB  2 peer 1.5 s
+   1 running AllReduce #812 FAILED    1.5 s    1234  334 MiB
+   2 STOPPED (AllReduce #812)       1.5 s    1234  334 MiB
+"
+        );
+    }
+
+    #[test]
+    fn a_line_of_long_words_still_fits() {
+        let mut tick = tick();
+        let line = &mut tick.ranks[0];
+        line.rank = Rank(1023);
+        (line.op.kind, line.op.seq, line.op.age_ns) = ("Broadcast".into(), 12_345_678, 5000 * SECOND);
+        (line.ops_per_s, line.bytes_per_s) = (Some(123_456.0), Some(9.9e11));
+        line.waits = Some(Wait { on: Some(Rank(1022)), why: Waits::Credit, since_ns: 5000 * SECOND });
+        let said = lines(&tick);
+        let longest = said.lines().skip(1).map(|line| line.chars().count()).max();
+        assert!(longest <= Some(82), "{said}");
+    }
+
+    #[test]
+    fn each_kind_of_verdict_has_its_words() {
+        let check = |change: &dyn Fn(&mut Tick), expect: &str| {
+            let mut tick = tick();
+            change(&mut tick);
+            assert_eq!(lines(&tick).lines().next().unwrap(), format!("18:52:46 {expect}"));
+        };
+        check(&|tick| tick.awaited.clear(), "nobody waits");
+        check(
+            &|tick| {
+                tick.awaited.clear();
+                tick.complete = false;
+            },
+            "nobody that was read waits",
+        );
+        check(
+            &|tick| {
+                let one = &mut tick.awaited[0];
+                (one.missing, one.inside, one.by) = (vec![], vec![Rank(1)], vec![Rank(0)]);
+            },
+            "AWAITED rank 1: inside AllReduce #812 of world; rank 0 waits 1.5 s",
+        );
+        check(
+            &|tick| {
+                let one = &mut tick.awaited[0];
+                (one.missing, one.unseen, one.by) = (vec![Rank(3), Rank(4)], vec![Rank(5)], vec![Rank(0)]);
+                one.name.clear();
+            },
+            "AWAITED ranks 3-4: not in AllReduce #812 of 0000000000000001, rank 5: not read; rank 0 waits 1.5 s",
+        );
+        check(
+            &|tick| tick.awaited[0].missing.clear(),
+            "AWAITED nobody in particular: all wait for each other in AllReduce #812 of world; ranks 0-1 wait 1.5 s",
+        );
+    }
+
+    #[test]
+    fn who_was_not_read_has_a_line_and_communicators_are_told_apart() {
+        let mut tick = tick();
+        tick.missing = vec![Missing { rank: Rank(7), why: "gone".into(), ..Missing::default() }];
+        tick.ranks[1].comm = Some(CommId(2));
+        tick.ranks[1].name = "tp".into();
+        (tick.ranks[2].op, tick.ranks[2].phase) = (Op::default(), Some("Ring".into()));
+        (tick.ranks[2].ops_per_s, tick.ranks[2].bytes_per_s) = (None, None);
+        let said = lines(&tick);
+        for expect in [
+            "world:AllReduce #812 ",
+            "tp:AllReduce #812 FAILED",
+            "world:making: Ring ",
+            "   7 ?       not read: gone\n",
+        ] {
+            assert!(said.contains(expect), "{expect} in\n{said}");
+        }
+        assert!(said.contains("       -        -\n"), "{said}");
+    }
+}

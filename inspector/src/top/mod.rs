@@ -1,0 +1,178 @@
+//! `ccl-inspect top`: one line per rank and tick, until the job ends.
+
+mod lines;
+mod tick;
+
+use std::time::Duration;
+
+use ccl::clock;
+use ccl::config::Settings;
+use ccl::recorder::Reader;
+use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, Unreachable, merge};
+use ccl::types::JobId;
+
+use crate::choose::choose;
+use crate::discover::{self, Found};
+use crate::target::Target;
+use crate::{exit, process};
+use tick::{Counted, Tick};
+
+/// After how many ticks the heads of the columns are said again.
+const HEAD_EVERY: u64 = 20;
+
+/// Print one line per rank at every tick: where it is, how fast, and whom it waits for
+///
+/// For logs and terminals without escape codes. Ends with the job.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Top {
+    /// A process, one rank of a process, or a job; not needed where there is one job
+    #[arg(value_name = "PID | JOB")]
+    target: Option<Target>,
+    /// Time between two ticks, as 1s, 500ms or 2m
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = every)]
+    every: Duration,
+    /// End after this many ticks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Print one JSON object per tick, schema ccl.top/1
+    #[arg(long)]
+    json: bool,
+}
+
+/// The shortest time between two ticks: looking costs time, too.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+fn every(text: &str) -> Result<Duration, String> {
+    let at = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let of_unit = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        _ => return Err("the units are ms, s and m".to_string()),
+    };
+    let seconds = number.parse::<f64>().map_err(|e| e.to_string())? * of_unit;
+    if !(SHORTEST.as_secs_f64()..=86_400.0).contains(&seconds) {
+        return Err("from 10ms to a day".to_string());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+impl Top {
+    /// Prints ticks until the job has ended.
+    ///
+    /// # Errors
+    /// The exit status and why there is nothing to print.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let mut watch = Watch::begin(self.target)?;
+        let mut before: Option<(Counted, clock::Ns)> = None;
+        let mut ticks = 0;
+        loop {
+            let job = watch.look();
+            if watch.watched.is_empty() {
+                return Err((exit::ERROR, format!("job {} ended just now", watch.job)));
+            }
+            let (counted, now) = (Counted::of(&job), clock::now());
+            let since = before.as_ref().map(|(counted, then)| (counted, now.since(*then)));
+            let tick = Tick::new(job, &counted, since);
+            let text = if self.json {
+                serde_json::to_string(&tick).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
+            } else {
+                let head = if ticks % HEAD_EVERY == 0 { lines::HEAD } else { "" };
+                head.to_string() + &exit::harmless(&lines::lines(&tick))
+            };
+            if !exit::say_more(&text)? {
+                return Ok(exit::OK);
+            }
+            ticks += 1;
+            if watch.has_ended() || self.count == Some(ticks) {
+                return Ok(if tick.complete { exit::OK } else { exit::INCOMPLETE });
+            }
+            before = Some((counted, now));
+            clock::sleep(self.every);
+        }
+    }
+}
+
+/// The processes of a job, open.
+struct Watch {
+    settings: Settings,
+    job: JobId,
+    watched: Vec<Watched>,
+    unreachable: Vec<Unreachable>,
+    /// Whether all ranks were there at the last look.
+    complete: bool,
+}
+
+/// A process, and its recorder: kept open, it can be read after it was unlinked.
+struct Watched {
+    found: Found,
+    reader: Reader,
+}
+
+impl Watch {
+    fn begin(target: Option<Target>) -> Result<Self, (u8, String)> {
+        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+        let findings = discover::everything(&settings);
+        let job = choose(&findings, target)?;
+        Ok(Self { settings, job, watched: Vec::new(), unreachable: Vec::new(), complete: false })
+    }
+
+    /// Looks for processes of the job that are not watched yet.
+    fn find(&mut self) {
+        let mut findings = discover::everything(&self.settings);
+        self.unreachable = discover::follow_peers(&mut findings, self.job);
+        let who = |process: &ProcessSnapshot| (process.pid, process.pid_namespace, process.made_real_ns);
+        for found in findings.found.into_iter().filter(|one| one.is_of(self.job)) {
+            let is_known =
+                self.watched.iter().any(|one| who(&one.found.given.process) == who(&found.given.process));
+            if let (false, Ok(reader)) = (is_known, Reader::open(&found.file)) {
+                self.watched.push(Watched { found, reader });
+            }
+        }
+    }
+
+    /// Reads all of them.
+    fn look(&mut self) -> Snapshot {
+        if !self.complete {
+            self.find();
+        }
+        for Watched { found, reader } in &mut self.watched {
+            // What cannot be read any more stays as it was read last.
+            if let Ok(process) = reader.snapshot() {
+                let source = if process.alive { Source::Mapping } else { Source::File };
+                let letter = found.process.and_then(process::stat).map(|stat| stat.state);
+                let path = std::mem::take(&mut found.given.process.path);
+                found.given = Given { process: ProcessSnapshot { path, ..process }, source, letter };
+            }
+        }
+        let given: Vec<Given> = self.watched.iter().map(|one| one.found.given.clone()).collect();
+        let job = merge(&given, Some(self.job), &self.unreachable);
+        self.complete = job.complete;
+        job
+    }
+
+    /// Whether none of its processes lives.
+    fn has_ended(&self) -> bool {
+        self.watched.iter().all(|one| !one.found.given.process.alive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let check = |text: &str, expect: Option<u64>| {
+            assert_eq!(every(text).ok(), expect.map(Duration::from_millis), "{text}");
+        };
+        check("1s", Some(1000));
+        check("0.5", Some(500));
+        check("250ms", Some(250));
+        check("2m", Some(120_000));
+        for nonsense in ["", "s", "1h", "1 s", "9ms", "0", "-1s", "1e9", "2000m"] {
+            check(nonsense, None);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! One look at a job, and what has changed since the one before. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ccl::snapshot::{
+    Awaited, CommSnapshot, Missing, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
+};
+use ccl::types::{CommId, JobId, Rank};
+use serde::Serialize;
+
+/// The schema of [`Tick`]: a public promise, fields are added and never changed.
+pub(super) const SCHEMA: &str = "ccl.top/1";
+
+/// A job at one moment.
+#[derive(Clone, PartialEq, Default, Debug, Serialize)]
+pub(super) struct Tick {
+    /// [`SCHEMA`].
+    pub(super) schema: &'static str,
+    /// The job.
+    pub(super) job: JobId,
+    /// When, in nanoseconds since 1970.
+    pub(super) real_ns: u64,
+    /// Whether all ranks are in `ranks`.
+    pub(super) complete: bool,
+    /// Who is awaited, as in `ccl.snapshot/1`.
+    pub(super) awaited: Vec<Awaited>,
+    /// The ranks.
+    pub(super) ranks: Vec<Line>,
+    /// Those that could not be read, as in `ccl.snapshot/1`.
+    pub(super) missing: Vec<Missing>,
+}
+
+/// A rank at one moment: of its communicators, the one in which something is under way longest.
+#[derive(Clone, PartialEq, Default, Debug, Serialize)]
+pub(super) struct Line {
+    /// The rank, in the communicator that the job began with.
+    pub(super) rank: Rank,
+    /// Its pid, as it sees it.
+    pub(super) pid: u32,
+    /// Its host.
+    pub(super) host: String,
+    /// How its process is.
+    pub(super) state: State,
+    /// The communicator; absent: it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) comm: Option<CommId>,
+    /// The communicator's name.
+    pub(super) name: String,
+    /// The phase of making the communicator that is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) phase: Option<String>,
+    /// The operation under way, or else the last one.
+    pub(super) op: Op,
+    /// Operations that ended, per second since the tick before; null in the first.
+    pub(super) ops_per_s: Option<f64>,
+    /// Bytes that its links moved, both ways, per second since the tick before; null in the first.
+    pub(super) bytes_per_s: Option<f64>,
+    /// What it waits for; absent: it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waits: Option<Wait>,
+}
+
+/// An operation.
+#[derive(Clone, PartialEq, Default, Debug, Serialize)]
+pub(super) struct Op {
+    /// `AllReduce`, ...; empty if there was none.
+    pub(super) kind: String,
+    /// Which call it is.
+    pub(super) seq: u64,
+    /// Where it stands.
+    pub(super) state: OpState,
+    /// Running: how long since it began. Idle and failed: how long since it ended.
+    pub(super) age_ns: u64,
+    /// The user's word on where the program is.
+    pub(super) tag: String,
+}
+
+/// The link of a rank that has waited longest.
+#[derive(Clone, PartialEq, Default, Debug, Serialize)]
+pub(super) struct Wait {
+    /// The rank it waits for, in its communicator.
+    #[serde(rename = "for")]
+    pub(super) on: Option<Rank>,
+    /// For what.
+    pub(super) why: Waits,
+    /// How long already.
+    pub(super) since_ns: u64,
+}
+
+/// What was counted so far: operations and bytes by rank and communicator.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Counted(BTreeMap<Rank, BTreeMap<CommId, (u64, u64)>>);
+
+impl Counted {
+    /// What a snapshot has counted.
+    pub(super) fn of(job: &Snapshot) -> Self {
+        let of_comm = |comm: &CommSnapshot| {
+            let pairs = comm.p2p.as_ref().map_or(0, |p2p| p2p.completed);
+            let bytes = comm.links.iter().fold(0u64, |sum, link| sum.saturating_add(link.bytes));
+            (comm.id, (comm.op.completed.saturating_add(pairs), bytes))
+        };
+        Self(job.ranks.iter().map(|rank| (rank.rank, rank.comms.iter().map(of_comm).collect())).collect())
+    }
+
+    /// Operations and bytes of a rank since `before`; a communicator made since then counts whole.
+    fn since(&self, before: &Self, rank: Rank) -> Option<(u64, u64)> {
+        let (now, before) = (self.0.get(&rank)?, before.0.get(&rank)?);
+        Some(now.iter().fold((0, 0), |(ops, bytes), (comm, counted)| {
+            let had = before.get(comm).copied().unwrap_or_default();
+            (ops + counted.0.saturating_sub(had.0), bytes + counted.1.saturating_sub(had.1))
+        }))
+    }
+}
+
+impl Tick {
+    /// A snapshot as a tick; `before` is what the tick before it had counted, and how long ago.
+    pub(super) fn new(job: Snapshot, counted: &Counted, before: Option<(&Counted, Duration)>) -> Self {
+        let line = |rank: &RankSnapshot| {
+            let per_second = |count: u64, passed: Duration| count as f64 / passed.as_secs_f64().max(1e-9);
+            let rates = before.and_then(|(before, passed)| {
+                let (ops, bytes) = counted.since(before, rank.rank)?;
+                Some((per_second(ops, passed), per_second(bytes, passed)))
+            });
+            Line {
+                rank: rank.rank,
+                pid: rank.pid,
+                host: rank.host.clone(),
+                state: rank.state,
+                ops_per_s: rates.map(|(ops, _)| ops),
+                bytes_per_s: rates.map(|(_, bytes)| bytes),
+                ..shown(rank).map(about).unwrap_or_default()
+            }
+        };
+        Self {
+            schema: SCHEMA,
+            job: job.job,
+            real_ns: job.to_real_ns,
+            complete: job.complete,
+            ranks: job.ranks.iter().map(line).collect(),
+            awaited: job.awaited,
+            missing: job.missing,
+        }
+    }
+}
+
+/// The communicator that matters most: one that failed, else the one inside which the rank has been longest, else the one it last used.
+fn shown(rank: &RankSnapshot) -> Option<&CommSnapshot> {
+    let weight = |comm: &&CommSnapshot| {
+        let op = operation(comm);
+        match op.state {
+            OpState::Failed => (3, op.age_ns),
+            OpState::Running => (2, op.age_ns),
+            OpState::Idle | OpState::Unknown => (1, u64::MAX - op.age_ns),
+        }
+    };
+    rank.comms.iter().filter(|comm| !comm.ended || comm.op.state == OpState::Failed).max_by_key(weight)
+}
+
+/// The collective, or the send or receive if only that is under way.
+fn operation(comm: &CommSnapshot) -> &OpSnapshot {
+    let pair = comm.p2p.as_ref().filter(|p2p| comm.op.state == OpState::Idle && p2p.state != OpState::Idle);
+    pair.unwrap_or(&comm.op)
+}
+
+fn about(comm: &CommSnapshot) -> Line {
+    let op = operation(comm);
+    let waiting = comm.links.iter().filter(|link| !matches!(link.waits, Waits::Nothing | Waits::Unknown));
+    let longest = waiting.max_by_key(|link| link.since_ns);
+    Line {
+        comm: Some(comm.id),
+        name: comm.name.clone(),
+        phase: comm.phase.as_ref().map(|phase| phase.phase.clone()),
+        op: Op {
+            kind: op.kind.clone(),
+            seq: op.seq,
+            state: op.state,
+            age_ns: comm.phase.as_ref().map_or(op.age_ns, |phase| phase.duration_ns),
+            tag: comm.op.tag.clone(),
+        },
+        waits: longest.map(|link| Wait {
+            on: link.waits_for.or(link.peer),
+            why: link.waits,
+            since_ns: link.since_ns,
+        }),
+        ..Line::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl::snapshot::LinkSnapshot;
+
+    use super::*;
+
+    fn comm(id: u64, state: OpState, age_ns: u64, completed: u64, bytes: u64) -> CommSnapshot {
+        let link = LinkSnapshot { bytes, ..LinkSnapshot::default() };
+        let op = OpSnapshot { kind: "AllReduce".into(), state, age_ns, completed, ..OpSnapshot::default() };
+        CommSnapshot { id: CommId(id), op, links: vec![link], ..CommSnapshot::default() }
+    }
+
+    fn job(comms: Vec<CommSnapshot>) -> Snapshot {
+        let rank = RankSnapshot { comms, ..RankSnapshot::default() };
+        Snapshot { ranks: vec![rank], ..Snapshot::default() }
+    }
+
+    fn line(job: &Snapshot, before: Option<&Snapshot>) -> Line {
+        let counted = before.map(Counted::of);
+        let before = counted.as_ref().map(|counted| (counted, Duration::from_millis(500)));
+        Tick::new(job.clone(), &Counted::of(job), before).ranks.remove(0)
+    }
+
+    #[test]
+    fn rates_count_what_came_since_the_tick_before() {
+        let before = job(vec![comm(1, OpState::Idle, 0, 10, 1000)]);
+        let now = job(vec![comm(1, OpState::Idle, 0, 15, 3000), comm(2, OpState::Idle, 0, 2, 500)]);
+        let rates = |line: &Line| (line.ops_per_s, line.bytes_per_s);
+        assert_eq!(rates(&line(&now, None)), (None, None));
+        assert_eq!(rates(&line(&now, Some(&before))), (Some(14.0), Some(5000.0)));
+        // Rows of what has ended go away; nothing runs backwards.
+        assert_eq!(rates(&line(&before, Some(&now))), (Some(0.0), Some(0.0)));
+        assert_eq!(rates(&line(&now, Some(&Snapshot::default()))), (None, None), "a rank that was not there");
+    }
+
+    #[test]
+    fn the_communicator_in_which_the_rank_is_longest_is_shown() {
+        let check = |comms: &[(OpState, u64)], expect: Option<u64>| {
+            let comms = comms.iter().zip(1..).map(|((state, age), id)| comm(id, *state, *age, 0, 0));
+            assert_eq!(line(&job(comms.collect()), None).comm, expect.map(CommId));
+        };
+        check(&[], None);
+        check(&[(OpState::Idle, 50), (OpState::Idle, 5)], Some(2));
+        check(&[(OpState::Idle, 5), (OpState::Running, 7), (OpState::Running, 9)], Some(3));
+        check(&[(OpState::Failed, 1), (OpState::Running, 7)], Some(1));
+    }
+
+    #[test]
+    fn the_longest_wait_is_shown() {
+        let mut one = comm(1, OpState::Running, 9, 0, 0);
+        assert_eq!(line(&job(vec![one.clone()]), None).waits, None);
+        for (rank, since_ns) in [(2, 30), (3, 40), (4, 20)] {
+            let link = LinkSnapshot {
+                waits: Waits::Peer,
+                waits_for: Some(Rank(rank)),
+                since_ns,
+                ..LinkSnapshot::default()
+            };
+            one.links.push(link);
+        }
+        let expect = Wait { on: Some(Rank(3)), why: Waits::Peer, since_ns: 40 };
+        assert_eq!(line(&job(vec![one]), None).waits, Some(expect));
+    }
+}

@@ -1,0 +1,55 @@
+//! Numbers as people read them.
+
+/// A moment, given in nanoseconds since 1970, as `2026-11-21 18:52:46 UTC`.
+pub(crate) fn utc(real_ns: u64) -> String {
+    let seconds = real_ns / 1_000_000_000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // The calendar repeats every 400 years, which begin on a first of March: then a leap day is the last of its year.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// Bytes with three digits and a unit.
+pub(crate) fn bytes(bytes: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB"];
+    let (mut rest, mut unit) = (bytes, 0);
+    while rest >= 1000.0 && unit + 1 < units.len() {
+        rest /= 1024.0;
+        unit += 1;
+    }
+    format!("{} {}", digits(rest), units[unit])
+}
+
+/// A number with about three digits.
+pub(crate) fn digits(number: f64) -> String {
+    if number == 0.0 || number >= 100.0 { format!("{number:.0}") } else { format!("{number:.1}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_days_and_hours() {
+        let at = |seconds: u64| utc(seconds * 1_000_000_000);
+        assert_eq!(at(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(at(951_782_399), "2000-02-28 23:59:59 UTC");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(at(1_795_287_166), "2026-11-21 18:52:46 UTC");
+        assert_eq!(at(4_107_542_400), "2100-03-01 00:00:00 UTC");
+        assert!(utc(u64::MAX).starts_with("2554-07-21 "));
+    }
+
+    #[test]
+    fn bytes_have_three_digits_and_a_unit() {
+        let said = [0.0, 7.0, 640.0, 1536.0, 2.5e6, 3.0 * 1073741824.0, 5e15].map(bytes);
+        assert_eq!(said, ["0 B", "7.0 B", "640 B", "1.5 KiB", "2.4 MiB", "3.0 GiB", "4656613 GiB"]);
+    }
+}
