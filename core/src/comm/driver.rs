@@ -15,21 +15,19 @@ use crate::comm::links::Links;
 use crate::comm::pending::Owned;
 use crate::control::courier::Courier;
 use crate::control::news::{Report, Trouble, Verdict};
-use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress, Wait};
+use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
 use crate::error::{At, Error, ErrorKind, Result};
 use crate::memory::{View, ViewMut};
 use crate::plan::{Plan, Shape, Topology, select};
 use crate::recorder::{EventRing, Recorder};
 use crate::transport::LinkFault;
 use crate::transport::shm::wait::{Waited, Waiter};
-use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank, WaitReason};
+use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank};
 
 /// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
 const VERDICT: Duration = Duration::from_millis(200);
 /// How long leaving waits for the farewell to be on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long a connection of one who has left since may take to arrive.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// What the service thread may touch of a communicator without its driver's lock.
 pub(crate) struct Shared {
@@ -70,7 +68,7 @@ pub(crate) struct Driver {
     numbers: Numbering,
     shapes: Vec<(Shape, u64)>,
     /// Who said farewell, and when that was heard, as of the last look.
-    left: Vec<(Rank, Ns)>,
+    pub(super) left: Vec<(Rank, Ns)>,
     /// Why no more calls are taken.
     ended: Option<Error>,
 }
@@ -122,33 +120,6 @@ impl Driver {
             shapes: Vec::new(),
             left: Vec::new(),
             ended: None,
-        }
-    }
-
-    /// A wait in vain: for one who has left. What it stored in memory before is there by now; a socket tells its end by
-    /// itself; a connection may still be on its way for a while.
-    fn deserted(&self, now: Ns) -> Option<Failure> {
-        let is_vain = |wait: &&Wait| {
-            self.left.iter().any(|(rank, heard)| {
-                *rank == wait.peer
-                    && (self.links.is_memory(*rank)
-                        || wait.reason == WaitReason::Connect && now.since(*heard) >= ON_ITS_WAY)
-            })
-        };
-        let Wait { peer, channel, .. } = *self.engine.waits().iter().find(is_vain)?;
-        let op = self.engine.under_way();
-        Some(Failure { cause: Cause::Link(LinkFault::Gone), op, peer: Some(peer), channel: Some(channel) })
-    }
-
-    /// Nothing has moved for longer than a spin: says so to whoever looks, and fails what can never end.
-    pub(super) fn stands(&mut self) {
-        let now = clock::raw();
-        self.engine.note_waits(now);
-        self.engine.row().driven(now);
-        if !self.left.is_empty()
-            && let Some(failure) = self.deserted(clock::now())
-        {
-            self.engine.fail(failure, clock::raw());
         }
     }
 }
@@ -269,7 +240,7 @@ impl Inner {
                 about: peer.unwrap_or(self.rank),
                 op,
                 channel: None,
-                called: None,
+                called: Vec::new(),
                 text,
             });
             return Err(self.end(driver, Failure { cause: Cause::Told(error), op, peer, channel: None }));
@@ -367,7 +338,7 @@ impl Inner {
         let failure = match &failure.cause {
             Cause::Told(_) => failure,
             Cause::Link(_) | Cause::Mismatch { .. } => {
-                let report = self.report(&failure);
+                let report = self.report(driver, &failure);
                 let courier = lock(&self.courier).clone();
                 match courier.and_then(|courier| courier.report(report, VERDICT)) {
                     Some(verdict) => self.told(driver, &verdict),
@@ -400,7 +371,7 @@ impl Inner {
             about: error.at.peer.unwrap_or(self.rank),
             op: error.at.op,
             channel: error.at.channel,
-            called: None,
+            called: Vec::new(),
             text: error.what.clone(),
         };
         self.tell(report);
@@ -415,7 +386,7 @@ impl Inner {
         }
     }
 
-    fn report(&self, failure: &Failure) -> Report {
+    fn report(&self, driver: &Driver, failure: &Failure) -> Report {
         let (trouble, text) = match &failure.cause {
             Cause::Link(fault) => {
                 let what =
@@ -432,10 +403,7 @@ impl Inner {
             about: failure.peer.unwrap_or(self.rank),
             op: failure.op,
             channel: failure.channel,
-            called: match &failure.cause {
-                Cause::Mismatch { ours, .. } => Some(*ours),
-                Cause::Link(_) | Cause::Told(_) => None,
-            },
+            called: driver.sides(failure),
             text,
         }
     }
@@ -531,7 +499,7 @@ impl Inner {
             about: self.rank,
             op: None,
             channel: None,
-            called: None,
+            called: Vec::new(),
             text: error.what.clone(),
         };
         // Through the service thread, so that a caller blocked in this communicator is ended too.

@@ -270,8 +270,8 @@ struct Owning {
 }
 
 impl Owner for Owning {
-    fn called(&self) -> Option<Descriptor> {
-        self.memory.descriptor().and_then(Descriptor::decode)
+    fn called(&self) -> Vec<Descriptor> {
+        self.memory.calls().filter_map(Descriptor::decode).collect()
     }
     fn left(&self, rank: Rank) {
         self.shared.left(rank);

@@ -10,12 +10,14 @@
 //! | `init` | making: rendezvous, bootstrap, memory, listeners, peers |
 //! | `links` | which links a request needs, and bringing them up |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
+//! | `vain` | waits that can never end |
 //! | `pending` | calls that own their buffers, and the progress thread |
 
 mod driver;
 mod init;
 mod links;
 mod pending;
+mod vain;
 
 use std::sync::Arc;
 

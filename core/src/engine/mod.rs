@@ -386,6 +386,12 @@ impl<S: Subscriber> Engine<S> {
         self.collectives.front().or_else(pair).map(|op| (op.kind(), op.descriptor().seq))
     }
 
+    /// What the collective under way was called as.
+    #[must_use]
+    pub fn collective(&self) -> Option<&Descriptor> {
+        self.collectives.front().map(Op::descriptor)
+    }
+
     /// Whether no message is half filled: so it is between operations.
     #[must_use]
     pub fn is_clean(&self) -> bool {
