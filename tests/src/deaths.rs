@@ -3,7 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use ccl::{CollKind, clock};
+use ccl::event::Event;
+use ccl::recorder::Reader;
+use ccl::recorder::reader::Cursor;
+use ccl::{CollKind, Rank, clock};
 use rustix::process::Signal;
 
 use crate::job::{Job, Line, Setting, Transport, Worker};
@@ -178,9 +181,35 @@ impl Death {
     }
 
     /// What an error must name: one of the dead, the operation, the channel.
+        shown.wrong.extend(self.evidence(job)?);
     fn judge(&self, rank: u32, error: &Line) -> Vec<String> {
         let Line::Error { kind, text, op, peer, channel, .. } = error else { return Vec::new() };
         let is_named = peer.is_some_and(|peer| self.dies(peer) && text.contains(&format!("rank {peer}")))
+    /// Every survivor has recorded one loss, that of a dead one. Of two that die at once the second may have, too.
+    fn evidence(&self, job: &Job) -> Result<Vec<String>, String> {
+        let mut wrong = Vec::new();
+        let mut told = 0;
+        for name in job.files().iter().filter(|name| name.ends_with(".rec")) {
+            let reader = Reader::open(&job.recorders().join(name)).map_err(|e| e.to_string())?;
+            let rings = reader.events(&mut Cursor::default()).map_err(|e| e.to_string())?;
+            let events = rings.iter().flat_map(|ring| &ring.reading.events);
+            let lost = events.filter_map(|one| match one.event {
+                Event::PeerLost { peer } => Some(peer),
+                _ => None,
+            });
+            let lost: Vec<Rank> = lost.collect();
+            told += usize::from(!lost.is_empty());
+            if lost.len() > 1 || lost.iter().any(|peer| !self.dies(peer.0)) {
+                wrong.push(format!("{name} says that these were lost: {lost:?}"));
+            }
+        }
+        let survivors = (0..self.nranks).filter(|rank| !self.dies(*rank)).count();
+        if told < survivors {
+            wrong.push(format!("{told} of {survivors} survivors have recorded whom they lost"));
+        }
+        Ok(wrong)
+    }
+
             && op.as_ref().is_some_and(|op| text.contains(op.as_str()))
             && channel.is_some()
             && text.contains("channel ");

@@ -13,6 +13,7 @@ use crate::clock::{self, Ns};
 use crate::collective::{Numbering, Request};
 use crate::comm::links::Links;
 use crate::comm::pending::Owned;
+use crate::comm::vain::lost;
 use crate::control::courier::Courier;
 use crate::control::news::{Report, Trouble, Verdict};
 use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
@@ -335,15 +336,16 @@ impl Inner {
             return ended.clone();
         }
         driver.engine.fail(failure.clone(), clock::raw());
-        let failure = match &failure.cause {
-            Cause::Told(_) => failure,
+        let (failure, verdict) = match &failure.cause {
+            Cause::Told(_) => (failure, lock(&self.shared.verdict).clone()),
             Cause::Link(_) | Cause::Mismatch { .. } => {
                 let report = self.report(driver, &failure);
                 let courier = lock(&self.courier).clone();
-                match courier.and_then(|courier| courier.report(report, VERDICT)) {
-                    Some(verdict) => self.told(driver, &verdict),
-                    None => failure,
-                }
+                let verdict = courier.and_then(|courier| courier.report(report, VERDICT));
+        if let Some(peer) = lost(&failure, verdict.as_ref()) {
+            driver.engine.lost(peer);
+        }
+                (verdict.as_ref().map_or(failure, |verdict| self.told(driver, verdict)), verdict)
             }
         };
         let error = self.error(driver, &failure);

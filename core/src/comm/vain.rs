@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::clock::{self, Ns};
 use crate::collective::Descriptor;
 use crate::comm::driver::Driver;
+use crate::control::news::{Trouble, Verdict};
 use crate::engine::{Cause, Failure, Wait};
 use crate::transport::LinkFault;
 use crate::types::{ChannelId, Rank, WaitReason};
@@ -64,5 +65,14 @@ impl Driver {
         });
         let own = (self.links.me, earlier.unwrap_or(*ours));
         std::iter::once(own).chain(message).collect()
+    }
+}
+
+/// Whose end a failure is: the rank's that all agree has died; where nothing was agreed upon, the one's whose link ended.
+pub(super) fn lost(failure: &Failure, verdict: Option<&Verdict>) -> Option<Rank> {
+    match (verdict, &failure.cause) {
+        (Some(verdict), _) => (verdict.trouble == Trouble::Died).then_some(verdict.about),
+        (None, Cause::Link(LinkFault::Gone)) => failure.peer,
+        (None, Cause::Link(_) | Cause::Mismatch { .. } | Cause::Told(_)) => None,
     }
 }

@@ -365,13 +365,15 @@ impl<S: Subscriber> Engine<S> {
         {
             publish(&mut self.events, || Event::MismatchFound { peer, seq });
         }
-        if let (Cause::Link(_), Some(peer)) = (&failure.cause, failure.peer) {
-            publish(&mut self.events, || Event::PeerLost { peer });
-        }
         if failure.kind() == ErrorKind::Aborted {
             publish(&mut self.events, || Event::Aborted);
         }
         self.failure = Some(failure);
+    }
+
+    /// The failure was a peer's end: known when it is decided whose.
+    pub fn lost(&mut self, peer: Rank) {
+        publish(&mut self.events, || Event::PeerLost { peer });
     }
 
     /// Why the engine stopped, if it did.
