@@ -259,6 +259,9 @@ impl Communicator {
     /// What befell the communicator.
     pub fn all_reduce_async<T: Element>(
         &self,
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
+    ///
         buffer: impl Into<Region<T>>,
         op: ReduceOp,
     ) -> Result<Pending<T>> {
@@ -273,6 +276,9 @@ impl Communicator {
     /// What befell the communicator.
     pub fn broadcast_async<T: Element>(
         &self,
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
+    ///
         buffer: impl Into<Region<T>>,
         root: Rank,
     ) -> Result<Pending<T>> {
@@ -287,6 +293,9 @@ impl Communicator {
     /// As [`send`](Self::send).
     pub fn send_async<T: Element>(&self, buffer: impl Into<Region<T>>, peer: Rank) -> Result<Pending<T>> {
         let buffer = buffer.into();
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
+    ///
         let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
         pending::begin(&self.inner, request, buffer)
     }

@@ -86,15 +86,20 @@ pub(super) fn begin<T: Element>(
     inner.check(&request)?;
     let place = Arc::new(Mutex::new(Place { region: Some(region), result: None, waker: None }));
     // The buffer of a vector stays where it is when the vector moves; nobody touches it until the operation has ended.
-    let views = lock(&place).region.as_mut().map(|region| (region.view(), region.view_mut()));
-    let Some((input, output)) = views else { unreachable!("the region was just put there") };
+    let view = lock(&place).region.as_mut().map(Region::view_mut);
+    let Some(output) = view else { unreachable!("the region was just put there") };
     let mut driver = lock(&inner.driver);
-    let id = inner.submit(&mut driver, request, input, output)?;
+    // Read through the same pointer: another borrow of the buffer would end this one's right to it.
+    let id = inner.submit(&mut driver, request, output.read(), output)?;
     let shared = Arc::clone(&place);
     let settle = Box::new(move |result| {
-        let mut place = lock(&shared);
-        place.result = Some(result);
-        if let Some(waker) = place.waker.take() {
+        let waker = {
+            let mut place = lock(&shared);
+            place.result = Some(result);
+            place.waker.take()
+        };
+        // Whoever is woken may look at once.
+        if let Some(waker) = waker {
             waker.wake();
         }
     });
