@@ -77,7 +77,7 @@ settings! {
     InitTimeout, "CCL_INIT_TIMEOUT", None, Kind::Seconds, "120",
         "Seconds until the making of a communicator gives up and names who is missing.";
     Timeout, "CCL_TIMEOUT", None, Kind::Seconds, "1800",
-        "Seconds until an operation gives up and names who is awaited.";
+        "Seconds without progress of any operation under way until a communicator gives up and names who is awaited.";
     Observe, "CCL_OBSERVE", None, Kind::Number(0, 1), "1",
         "0 switches recorder and control socket off.";
     Level, "CCL_LEVEL", None, Kind::Number(0, 3), "1",

@@ -68,6 +68,8 @@ pub(crate) struct Driver {
     pub(super) owned: Vec<Owned>,
     numbers: Numbering,
     shapes: Vec<(Shape, u64)>,
+    /// Since when nothing has moved, whoever drives; as soon as that has outlived a spin.
+    pub(super) still: Option<Ns>,
     /// Who said farewell, and when that was heard, as of the last look.
     pub(super) left: Vec<(Rank, Ns)>,
     /// Why no more calls are taken.
@@ -119,6 +121,7 @@ impl Driver {
             owned: Vec::new(),
             numbers: Numbering::default(),
             shapes: Vec::new(),
+            still: None,
             left: Vec::new(),
             ended: None,
         }
@@ -207,6 +210,7 @@ impl Inner {
         };
         let descriptor = driver.numbers.describe(self.rank, &request, hash);
         driver.links.describe(&descriptor);
+        driver.still = None;
         let started = clock::raw();
         let op = Op::new(request, plan, descriptor, input, output);
         let id = match driver.engine.submit(op, started) {
@@ -257,8 +261,6 @@ impl Inner {
     }
 
     fn turn_until(&self, driver: &mut Driver, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
-        // When the present wait outlived its spin.
-        let mut began: Option<Ns> = None;
         driver.waiter.reset();
         loop {
             let progress = driver.engine.turn(&clock::raw);
@@ -268,7 +270,7 @@ impl Inner {
             if progress != Progress::Blocked {
                 driver.settle();
                 driver.waiter.reset();
-                began = None;
+                driver.still = None;
             }
             // Asked also where nothing moves now: what is waited for may have ended in another's turn, or in the look before a
             // sleep.
@@ -278,18 +280,13 @@ impl Inner {
             match progress {
                 Progress::Blocked if self.shared.flag.load(Ordering::Acquire) => self.look(driver),
                 Progress::Blocked => {
-                    let (waited, advanced) = self.wait(driver, began.is_some());
+                    let (waited, advanced) = self.wait(driver, driver.still.is_some());
                     if advanced {
                         driver.settle();
                         driver.waiter.reset();
-                        began = None;
+                        driver.still = None;
                     } else if waited != Waited::Spun {
-                        let now = clock::now();
-                        let since = *began.get_or_insert(now);
-                        driver.stands();
-                        if now.since(since) >= self.timeout {
-                            self.time_out(driver);
-                        }
+                        self.stands(driver);
                     }
                 }
                 Progress::Advanced | Progress::Idle | Progress::Failed => {}
@@ -342,12 +339,12 @@ impl Inner {
                 let report = self.report(driver, &failure);
                 let courier = lock(&self.courier).clone();
                 let verdict = courier.and_then(|courier| courier.report(report, VERDICT));
-        if let Some(peer) = lost(&failure, verdict.as_ref()) {
-            driver.engine.lost(peer);
-        }
                 (verdict.as_ref().map_or(failure, |verdict| self.told(driver, verdict)), verdict)
             }
         };
+        if let Some(peer) = lost(&failure, verdict.as_ref()) {
+            driver.engine.lost(peer);
+        }
         let error = self.error(driver, &failure);
         driver.ended = Some(error.clone());
         driver.owned.retain_mut(|owned| !owned.fail(&error));
@@ -364,8 +361,18 @@ impl Inner {
         }
     }
 
+    /// Nothing has moved for longer than a spin. The deadline is the same whether somebody waits in a call or the progress thread drives.
+    pub(super) fn stands(&self, driver: &mut Driver) {
+        let now = clock::now();
+        let since = *driver.still.get_or_insert(now);
+        driver.stands();
+        if now.since(since) >= self.timeout {
+            self.time_out(driver);
+        }
+    }
+
     /// Ends the communicator here and everywhere: the operation under way has passed its deadline.
-    pub(super) fn time_out(&self, driver: &mut Driver) {
+    fn time_out(&self, driver: &mut Driver) {
         let error = self.timed_out(driver);
         let report = Report {
             trouble: Trouble::TimedOut,

@@ -45,7 +45,6 @@ pub struct Pending<T: Element> {
 /// The driver's side of a pending call.
 pub(crate) struct Owned {
     id: OpId,
-    began: Ns,
     settle: Box<dyn Fn(Result<()>) + Send>,
 }
 
@@ -103,7 +102,7 @@ pub(super) fn begin<T: Element>(
             waker.wake();
         }
     });
-    driver.owned.push(Owned { id, began: clock::now(), settle });
+    driver.owned.push(Owned { id, settle });
     drop(driver);
     progress(inner);
     Ok(Pending { inner: Arc::clone(inner), place })
@@ -230,13 +229,12 @@ fn turn(inner: &Arc<Inner>) -> bool {
             true
         }
         Progress::Blocked => {
-            driver.stands();
-            let oldest = driver.owned.first().map_or(Duration::ZERO, |one| clock::now().since(one.began));
-            if oldest >= inner.timeout {
-                inner.time_out(&mut driver);
-            }
+            inner.stands(&mut driver);
             false
         }
-        Progress::Advanced | Progress::Idle => true,
+        Progress::Advanced | Progress::Idle => {
+            driver.still = None;
+            true
+        }
     }
 }
