@@ -129,6 +129,10 @@ impl Death {
             shown.latencies.push(took);
             shown.wrong.extend(left_over(worker)?.iter().map(|what| format!("rank {rank} has left {what}")));
         }
+        // What the victim left is for whoever comes next.
+        ccl::control::server::sweep(&job.recorders());
+        let sockets = job.files().into_iter().filter(|name| !name.ends_with(".rec"));
+        shown.wrong.extend(sockets.map(|name| format!("{name} is left")));
         Ok(shown)
     }
 
@@ -177,14 +181,10 @@ impl Death {
         if recorders != self.nranks as usize || files.len() != recorders {
             shown.wrong.push(format!("of {} failed processes there are {files:?}", self.nranks));
         }
+        shown.wrong.extend(self.evidence(job)?);
         Ok(shown)
     }
 
-    /// What an error must name: one of the dead, the operation, the channel.
-        shown.wrong.extend(self.evidence(job)?);
-    fn judge(&self, rank: u32, error: &Line) -> Vec<String> {
-        let Line::Error { kind, text, op, peer, channel, .. } = error else { return Vec::new() };
-        let is_named = peer.is_some_and(|peer| self.dies(peer) && text.contains(&format!("rank {peer}")))
     /// Every survivor has recorded one loss, that of a dead one. Of two that die at once the second may have, too.
     fn evidence(&self, job: &Job) -> Result<Vec<String>, String> {
         let mut wrong = Vec::new();
@@ -210,6 +210,10 @@ impl Death {
         Ok(wrong)
     }
 
+    /// What an error must name: one of the dead, the operation, the channel.
+    fn judge(&self, rank: u32, error: &Line) -> Vec<String> {
+        let Line::Error { kind, text, op, peer, channel, .. } = error else { return Vec::new() };
+        let is_named = peer.is_some_and(|peer| self.dies(peer) && text.contains(&format!("rank {peer}")))
             && op.as_ref().is_some_and(|op| text.contains(op.as_str()))
             && channel.is_some()
             && text.contains("channel ");
