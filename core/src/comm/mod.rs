@@ -42,6 +42,10 @@ pub struct Config {
 
 /// One rank of a group of ranks.
 ///
+/// Calls of several threads run one after another, each from beginning to end: a receive that waits for a peer holds up the send of
+/// another thread. What must progress together goes into a [`group`](Self::group) or is begun with the `_async` calls. And who calls
+/// collectives from several threads sees to it that all ranks call them in the same order.
+///
 /// Leave with [`finish`](Self::finish). Dropping it without that aborts the communicator: ranks that still need this one get an
 /// error that says so.
 #[derive(Debug)]
@@ -255,13 +259,13 @@ impl Communicator {
 
     /// Begins an all-reduce of a buffer that the operation owns until it ends.
     ///
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
+    ///
     /// # Errors
     /// What befell the communicator.
     pub fn all_reduce_async<T: Element>(
         &self,
-    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
-    /// it, `CCL_TIMEOUT` at most.
-    ///
         buffer: impl Into<Region<T>>,
         op: ReduceOp,
     ) -> Result<Pending<T>> {
@@ -272,13 +276,13 @@ impl Communicator {
 
     /// Begins a broadcast of a buffer that the operation owns until it ends.
     ///
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
+    ///
     /// # Errors
     /// What befell the communicator.
     pub fn broadcast_async<T: Element>(
         &self,
-    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
-    /// it, `CCL_TIMEOUT` at most.
-    ///
         buffer: impl Into<Region<T>>,
         root: Rank,
     ) -> Result<Pending<T>> {
@@ -289,13 +293,13 @@ impl Communicator {
 
     /// Begins to send a buffer that the operation owns until it ends.
     ///
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
+    ///
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_async<T: Element>(&self, buffer: impl Into<Region<T>>, peer: Rank) -> Result<Pending<T>> {
         let buffer = buffer.into();
-    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
-    /// it, `CCL_TIMEOUT` at most.
-    ///
         let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
         pending::begin(&self.inner, request, buffer)
     }
