@@ -6,6 +6,7 @@ use std::time::Duration;
 use ccl::event::Event;
 use ccl::recorder::Reader;
 use ccl::recorder::reader::Cursor;
+use ccl::types::Phase;
 use ccl::{CollKind, Rank, clock};
 use rustix::process::Signal;
 
@@ -192,8 +193,17 @@ impl Death {
         for name in job.files().iter().filter(|name| name.ends_with(".rec")) {
             let reader = Reader::open(&job.recorders().join(name)).map_err(|e| e.to_string())?;
             let rings = reader.events(&mut Cursor::default()).map_err(|e| e.to_string())?;
-            let events = rings.iter().flat_map(|ring| &ring.reading.events);
-            let lost = events.filter_map(|one| match one.event {
+            let events: Vec<_> = rings.iter().flat_map(|ring| &ring.reading.events).collect();
+            let made = events.iter().filter_map(|one| match one.event {
+                Event::PhaseEnded { phase, .. } => Some((phase, one.raw)),
+                _ => None,
+            });
+            let made: Vec<_> = made.collect();
+            let order = made.iter().map(|(phase, _)| *phase).eq(Phase::ALL.iter().copied());
+            if !order || !made.is_sorted_by_key(|(_, raw)| *raw) {
+                wrong.push(format!("{name} says that it was made so: {made:?}"));
+            }
+            let lost = events.iter().filter_map(|one| match one.event {
                 Event::PeerLost { peer } => Some(peer),
                 _ => None,
             });
