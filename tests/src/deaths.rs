@@ -191,7 +191,7 @@ impl Death {
         let mut wrong = Vec::new();
         let mut told = 0;
         for name in job.files().iter().filter(|name| name.ends_with(".rec")) {
-            let reader = Reader::open(&job.recorders().join(name)).map_err(|e| e.to_string())?;
+            let reader = Reader::open(job.recorders().join(name)).map_err(|e| e.to_string())?;
             let rings = reader.events(&mut Cursor::default()).map_err(|e| e.to_string())?;
             let events: Vec<_> = rings.iter().flat_map(|ring| &ring.reading.events).collect();
             let made = events.iter().filter_map(|one| match one.event {
