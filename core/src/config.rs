@@ -69,7 +69,7 @@ settings! {
     Transport, "CCL_TRANSPORT", None, Kind::Word(&["", "direct", "shm", "socket"]), "",
         "Forces one transport for all links; empty: the best that reaches the peer.";
     Algorithm, "CCL_ALGO", Some("NCCL_ALGO"), Kind::Word(&["", "ring", "direct", "Ring"]), "",
-        "Forces an algorithm; empty: direct where all ranks share a host, else ring.";
+        "Forces an algorithm where it can carry the call; empty: direct where all ranks share a host (a reduce to a root: eight ranks at most), else ring.";
     Channels, "CCL_CHANNELS", Some("NCCL_MIN_NCHANNELS"), Kind::Number(1, 16), "2",
         "Channels of a ring.";
     Streams, "CCL_SOCKET_STREAMS", Some("NCCL_NSOCKS_PERTHREAD"), Kind::Number(1, 8), "2",
@@ -77,17 +77,17 @@ settings! {
     InitTimeout, "CCL_INIT_TIMEOUT", None, Kind::Seconds, "120",
         "Seconds until the making of a communicator gives up and names who is missing.";
     Timeout, "CCL_TIMEOUT", None, Kind::Seconds, "1800",
-        "Seconds until an operation gives up and names who is awaited.";
+        "Seconds without progress of any operation under way until a communicator gives up and names who is awaited.";
     Observe, "CCL_OBSERVE", None, Kind::Number(0, 1), "1",
         "0 switches recorder and control socket off.";
     Level, "CCL_LEVEL", None, Kind::Number(0, 3), "1",
-        "How much history is kept: 0 none, 1 operations, 2 steps, 3 network work requests.";
+        "How much history is kept: 0 none, 1 operations, 2 steps too; 3 adds nothing yet.";
     Trace, "CCL_TRACE", None, Kind::Text, "",
         "Folder to which the exporters write a Chrome trace of this process while it runs; sets CCL_LEVEL to 2 where that is not set.";
     RuntimeDir, "CCL_RUNTIME_DIR", None, Kind::Text, "",
         "Where recorder files and control sockets live; empty: the first tmpfs of /run/user/UID, /run, /dev/shm, /tmp.";
     AllowControl, "CCL_ALLOW_CONTROL", None, Kind::Number(0, 1), "0",
-        "1 lets an inspector that was started with --allow-control abort communicators of this process.";
+        "1 lets clients of the control socket abort communicators of this process.";
     Log, "CCL_DEBUG", Some("NCCL_DEBUG"), Kind::Word(&["", "NONE", "VERSION", "WARN", "INFO", "TRACE"]), "WARN",
         "What ccl writes to standard error: NONE, VERSION, WARN, INFO or TRACE.";
     ConfFile, "CCL_CONF_FILE", Some("NCCL_CONF_FILE"), Kind::Text, "",

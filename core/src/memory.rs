@@ -131,7 +131,8 @@ pub(crate) fn view_of<T: Element>(slice: &[T]) -> View {
 
 /// A writable view of a slice, for an operation that ends before the borrow does.
 pub(crate) fn view_of_mut<T: Element>(slice: &mut [T]) -> ViewMut {
-    // SAFETY: as in `view_of`; the borrow is unique.
+    // SAFETY: the borrow is unique. The blocking calls hold it as in `view_of`; an asynchronous call keeps the region in a place that
+    // it shares with the driver, which nobody looks into and which is not freed until the operation has ended.
     unsafe { ViewMut::new(slice.as_mut_ptr().cast(), std::mem::size_of_val(slice)) }
 }
 
@@ -153,9 +154,7 @@ impl<T: Element> Region<T> {
     pub fn into_vec(self) -> Vec<T> {
         self.data
     }
-    pub(crate) fn view(&self) -> View {
-        view_of(&self.data)
-    }
+    /// All of it, for an operation. Whoever asks keeps the region where it is and leaves it alone until that has ended.
     pub(crate) fn view_mut(&mut self) -> ViewMut {
         view_of_mut(&mut self.data)
     }

@@ -23,15 +23,6 @@ id! {
     /// A rank of one communicator, `0..nranks`.
     Rank(u32)
 }
-id! {
-    /// Counts the collectives of one communicator, from 1; equal on all its ranks.
-    CollSeq(u64)
-}
-id! {
-    /// Counts the messages of one directed pair of ranks, from 1.
-    P2pSeq(u64)
-}
-
 impl Rank {
     /// The rank as an index.
     #[must_use]

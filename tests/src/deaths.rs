@@ -3,7 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use ccl::{CollKind, clock};
+use ccl::event::Event;
+use ccl::recorder::Reader;
+use ccl::recorder::reader::Cursor;
+use ccl::types::Phase;
+use ccl::{CollKind, Rank, clock};
 use rustix::process::Signal;
 
 use crate::job::{Job, Line, Setting, Transport, Worker};
@@ -126,6 +130,10 @@ impl Death {
             shown.latencies.push(took);
             shown.wrong.extend(left_over(worker)?.iter().map(|what| format!("rank {rank} has left {what}")));
         }
+        // What the victim left is for whoever comes next.
+        ccl::control::server::sweep(&job.recorders());
+        let sockets = job.files().into_iter().filter(|name| !name.ends_with(".rec"));
+        shown.wrong.extend(sockets.map(|name| format!("{name} is left")));
         Ok(shown)
     }
 
@@ -174,7 +182,42 @@ impl Death {
         if recorders != self.nranks as usize || files.len() != recorders {
             shown.wrong.push(format!("of {} failed processes there are {files:?}", self.nranks));
         }
+        shown.wrong.extend(self.evidence(job)?);
         Ok(shown)
+    }
+
+    /// Every survivor has recorded one loss, that of a dead one. Of two that die at once the second may have, too.
+    fn evidence(&self, job: &Job) -> Result<Vec<String>, String> {
+        let mut wrong = Vec::new();
+        let mut told = 0;
+        for name in job.files().iter().filter(|name| name.ends_with(".rec")) {
+            let reader = Reader::open(job.recorders().join(name)).map_err(|e| e.to_string())?;
+            let rings = reader.events(&mut Cursor::default()).map_err(|e| e.to_string())?;
+            let events: Vec<_> = rings.iter().flat_map(|ring| &ring.reading.events).collect();
+            let made = events.iter().filter_map(|one| match one.event {
+                Event::PhaseEnded { phase, .. } => Some((phase, one.raw)),
+                _ => None,
+            });
+            let made: Vec<_> = made.collect();
+            let order = made.iter().map(|(phase, _)| *phase).eq(Phase::ALL.iter().copied());
+            if !order || !made.is_sorted_by_key(|(_, raw)| *raw) {
+                wrong.push(format!("{name} says that it was made so: {made:?}"));
+            }
+            let lost = events.iter().filter_map(|one| match one.event {
+                Event::PeerLost { peer } => Some(peer),
+                _ => None,
+            });
+            let lost: Vec<Rank> = lost.collect();
+            told += usize::from(!lost.is_empty());
+            if lost.len() > 1 || lost.iter().any(|peer| !self.dies(peer.0)) {
+                wrong.push(format!("{name} says that these were lost: {lost:?}"));
+            }
+        }
+        let survivors = (0..self.nranks).filter(|rank| !self.dies(*rank)).count();
+        if told < survivors {
+            wrong.push(format!("{told} of {survivors} survivors have recorded whom they lost"));
+        }
+        Ok(wrong)
     }
 
     /// What an error must name: one of the dead, the operation, the channel.

@@ -5,7 +5,6 @@
 
 use super::frame::{Fields, put, put_bytes};
 use crate::config::{Key, Settings};
-use crate::types::Rank;
 
 /// What a rank says about where it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,70 +74,9 @@ fn hash(parts: &[&[u8]]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&all)
 }
 
-/// One rank among all: who shares its host and its process.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Locality {
-    /// The ranks of this host, ascending, this one included.
-    pub local: Vec<Rank>,
-    /// Which of them this one is.
-    pub local_rank: u32,
-    /// The ranks of this process, ascending, this one included.
-    pub in_process: Vec<Rank>,
-    /// For each rank the number of its host; hosts count by their lowest rank.
-    pub host_of: Vec<u32>,
-    /// How many hosts there are.
-    pub hosts: u32,
-}
-
-impl Locality {
-    /// That of `rank` among all ranks' identities.
-    #[must_use]
-    pub fn of(rank: Rank, all: &[Identity]) -> Self {
-        let own = &all[rank.index()];
-        let those = |keep: &dyn Fn(&Identity) -> bool| -> Vec<Rank> {
-            (0..all.len() as u32).map(Rank).filter(|r| keep(&all[r.index()])).collect()
-        };
-        let local = those(&|one| one.host == own.host);
-        let in_process = those(&|one| one.host == own.host && one.process == own.process);
-        let mut order: Vec<u64> = Vec::new();
-        let host_of = all.iter().map(|one| {
-            let at = order.iter().position(|host| *host == one.host).unwrap_or_else(|| {
-                order.push(one.host);
-                order.len() - 1
-            });
-            at as u32
-        });
-        let host_of = host_of.collect();
-        let local_rank = local.iter().position(|r| *r == rank).expect("a rank shares its own host") as u32;
-        Self { local_rank, local, in_process, host_of, hosts: order.len() as u32 }
-    }
-
-    /// How many ranks this host has.
-    #[must_use]
-    pub const fn local_size(&self) -> u32 {
-        self.local.len() as u32
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(host: u64, process: u64) -> Identity {
-        Identity { host, process, pid: 1, host_name: "h".into() }
-    }
-
-    #[test]
-    fn ranks_are_grouped_by_host_and_process_in_any_order() {
-        let all = [at(7, 1), at(3, 1), at(7, 1), at(3, 2), at(7, 2)];
-        let seen = Locality::of(Rank(2), &all);
-        let ranks = |list: &[u32]| list.iter().copied().map(Rank).collect::<Vec<_>>();
-        assert_eq!(seen.local, ranks(&[0, 2, 4]));
-        assert_eq!((seen.local_rank, seen.local_size()), (1, 3));
-        // Process 1 of another host is another process.
-        assert_eq!(seen.in_process, ranks(&[0, 2]));
-        assert_eq!((seen.host_of, seen.hosts), (vec![0, 1, 0, 1, 0], 2));
-    }
 
     #[test]
     fn identities_travel_and_differ_by_host_id() {

@@ -13,23 +13,22 @@ use crate::clock::{self, Ns};
 use crate::collective::{Numbering, Request};
 use crate::comm::links::Links;
 use crate::comm::pending::Owned;
+use crate::comm::vain::lost;
 use crate::control::courier::Courier;
 use crate::control::news::{Report, Trouble, Verdict};
-use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress, Wait};
+use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
 use crate::error::{At, Error, ErrorKind, Result};
 use crate::memory::{View, ViewMut};
 use crate::plan::{Plan, Shape, Topology, select};
 use crate::recorder::{EventRing, Recorder};
 use crate::transport::LinkFault;
 use crate::transport::shm::wait::{Waited, Waiter};
-use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank, WaitReason};
+use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank};
 
 /// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
 const VERDICT: Duration = Duration::from_millis(200);
 /// How long leaving waits for the farewell to be on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long a connection of one who has left since may take to arrive.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// What the service thread may touch of a communicator without its driver's lock.
 pub(crate) struct Shared {
@@ -69,8 +68,10 @@ pub(crate) struct Driver {
     pub(super) owned: Vec<Owned>,
     numbers: Numbering,
     shapes: Vec<(Shape, u64)>,
+    /// Since when nothing has moved, whoever drives; as soon as that has outlived a spin.
+    pub(super) still: Option<Ns>,
     /// Who said farewell, and when that was heard, as of the last look.
-    left: Vec<(Rank, Ns)>,
+    pub(super) left: Vec<(Rank, Ns)>,
     /// Why no more calls are taken.
     ended: Option<Error>,
 }
@@ -120,35 +121,9 @@ impl Driver {
             owned: Vec::new(),
             numbers: Numbering::default(),
             shapes: Vec::new(),
+            still: None,
             left: Vec::new(),
             ended: None,
-        }
-    }
-
-    /// A wait in vain: for one who has left. What it stored in memory before is there by now; a socket tells its end by
-    /// itself; a connection may still be on its way for a while.
-    fn deserted(&self, now: Ns) -> Option<Failure> {
-        let is_vain = |wait: &&Wait| {
-            self.left.iter().any(|(rank, heard)| {
-                *rank == wait.peer
-                    && (self.links.is_memory(*rank)
-                        || wait.reason == WaitReason::Connect && now.since(*heard) >= ON_ITS_WAY)
-            })
-        };
-        let Wait { peer, channel, .. } = *self.engine.waits().iter().find(is_vain)?;
-        let op = self.engine.under_way();
-        Some(Failure { cause: Cause::Link(LinkFault::Gone), op, peer: Some(peer), channel: Some(channel) })
-    }
-
-    /// Nothing has moved for longer than a spin: says so to whoever looks, and fails what can never end.
-    pub(super) fn stands(&mut self) {
-        let now = clock::raw();
-        self.engine.note_waits(now);
-        self.engine.row().driven(now);
-        if !self.left.is_empty()
-            && let Some(failure) = self.deserted(clock::now())
-        {
-            self.engine.fail(failure, clock::raw());
         }
     }
 }
@@ -235,6 +210,7 @@ impl Inner {
         };
         let descriptor = driver.numbers.describe(self.rank, &request, hash);
         driver.links.describe(&descriptor);
+        driver.still = None;
         let started = clock::raw();
         let op = Op::new(request, plan, descriptor, input, output);
         let id = match driver.engine.submit(op, started) {
@@ -269,7 +245,7 @@ impl Inner {
                 about: peer.unwrap_or(self.rank),
                 op,
                 channel: None,
-                called: None,
+                called: Vec::new(),
                 text,
             });
             return Err(self.end(driver, Failure { cause: Cause::Told(error), op, peer, channel: None }));
@@ -285,8 +261,6 @@ impl Inner {
     }
 
     fn turn_until(&self, driver: &mut Driver, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
-        // When the present wait outlived its spin.
-        let mut began: Option<Ns> = None;
         driver.waiter.reset();
         loop {
             let progress = driver.engine.turn(&clock::raw);
@@ -296,7 +270,7 @@ impl Inner {
             if progress != Progress::Blocked {
                 driver.settle();
                 driver.waiter.reset();
-                began = None;
+                driver.still = None;
             }
             // Asked also where nothing moves now: what is waited for may have ended in another's turn, or in the look before a
             // sleep.
@@ -306,18 +280,13 @@ impl Inner {
             match progress {
                 Progress::Blocked if self.shared.flag.load(Ordering::Acquire) => self.look(driver),
                 Progress::Blocked => {
-                    let (waited, advanced) = self.wait(driver, began.is_some());
+                    let (waited, advanced) = self.wait(driver, driver.still.is_some());
                     if advanced {
                         driver.settle();
                         driver.waiter.reset();
-                        began = None;
+                        driver.still = None;
                     } else if waited != Waited::Spun {
-                        let now = clock::now();
-                        let since = *began.get_or_insert(now);
-                        driver.stands();
-                        if now.since(since) >= self.timeout {
-                            self.time_out(driver);
-                        }
+                        self.stands(driver);
                     }
                 }
                 Progress::Advanced | Progress::Idle | Progress::Failed => {}
@@ -364,17 +333,18 @@ impl Inner {
             return ended.clone();
         }
         driver.engine.fail(failure.clone(), clock::raw());
-        let failure = match &failure.cause {
-            Cause::Told(_) => failure,
+        let (failure, verdict) = match &failure.cause {
+            Cause::Told(_) => (failure, lock(&self.shared.verdict).clone()),
             Cause::Link(_) | Cause::Mismatch { .. } => {
-                let report = self.report(&failure);
+                let report = self.report(driver, &failure);
                 let courier = lock(&self.courier).clone();
-                match courier.and_then(|courier| courier.report(report, VERDICT)) {
-                    Some(verdict) => self.told(driver, &verdict),
-                    None => failure,
-                }
+                let verdict = courier.and_then(|courier| courier.report(report, VERDICT));
+                (verdict.as_ref().map_or(failure, |verdict| self.told(driver, verdict)), verdict)
             }
         };
+        if let Some(peer) = lost(&failure, verdict.as_ref()) {
+            driver.engine.lost(peer);
+        }
         let error = self.error(driver, &failure);
         driver.ended = Some(error.clone());
         driver.owned.retain_mut(|owned| !owned.fail(&error));
@@ -391,8 +361,18 @@ impl Inner {
         }
     }
 
+    /// Nothing has moved for longer than a spin. The deadline is the same whether somebody waits in a call or the progress thread drives.
+    pub(super) fn stands(&self, driver: &mut Driver) {
+        let now = clock::now();
+        let since = *driver.still.get_or_insert(now);
+        driver.stands();
+        if now.since(since) >= self.timeout {
+            self.time_out(driver);
+        }
+    }
+
     /// Ends the communicator here and everywhere: the operation under way has passed its deadline.
-    pub(super) fn time_out(&self, driver: &mut Driver) {
+    fn time_out(&self, driver: &mut Driver) {
         let error = self.timed_out(driver);
         let report = Report {
             trouble: Trouble::TimedOut,
@@ -400,7 +380,7 @@ impl Inner {
             about: error.at.peer.unwrap_or(self.rank),
             op: error.at.op,
             channel: error.at.channel,
-            called: None,
+            called: Vec::new(),
             text: error.what.clone(),
         };
         self.tell(report);
@@ -415,7 +395,7 @@ impl Inner {
         }
     }
 
-    fn report(&self, failure: &Failure) -> Report {
+    fn report(&self, driver: &Driver, failure: &Failure) -> Report {
         let (trouble, text) = match &failure.cause {
             Cause::Link(fault) => {
                 let what =
@@ -432,10 +412,7 @@ impl Inner {
             about: failure.peer.unwrap_or(self.rank),
             op: failure.op,
             channel: failure.channel,
-            called: match &failure.cause {
-                Cause::Mismatch { ours, .. } => Some(*ours),
-                Cause::Link(_) | Cause::Told(_) => None,
-            },
+            called: driver.sides(failure),
             text,
         }
     }
@@ -531,7 +508,7 @@ impl Inner {
             about: self.rank,
             op: None,
             channel: None,
-            called: None,
+            called: Vec::new(),
             text: error.what.clone(),
         };
         // Through the service thread, so that a caller blocked in this communicator is ended too.

@@ -73,6 +73,20 @@ impl Links {
         self.memory.set_descriptor(descriptor.encode());
     }
 
+    /// What a peer that is reached through memory called, the latest first, as far back as it tells.
+    pub(super) fn calls(&self, peer: Rank) -> impl Iterator<Item = Descriptor> + '_ {
+        let memory = match &self.peers[peer.index()].reach {
+            Reach::Memory(memory) => Some(memory),
+            Reach::Myself | Reach::Network(_) => None,
+        };
+        memory.into_iter().flat_map(|memory| memory.calls()).filter_map(Descriptor::decode)
+    }
+
+    /// What this rank called, likewise.
+    pub(super) fn own_calls(&self) -> impl Iterator<Item = Descriptor> + '_ {
+        self.memory.calls().filter_map(Descriptor::decode)
+    }
+
     /// Where a peer runs, for people: the next place to look.
     pub(super) fn where_is(&self, peer: Rank) -> String {
         let peer = &self.peers[peer.index()];

@@ -10,12 +10,14 @@
 //! | `init` | making: rendezvous, bootstrap, memory, listeners, peers |
 //! | `links` | which links a request needs, and bringing them up |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
+//! | `vain` | waits that can never end |
 //! | `pending` | calls that own their buffers, and the progress thread |
 
 mod driver;
 mod init;
 mod links;
 mod pending;
+mod vain;
 
 use std::sync::Arc;
 
@@ -39,6 +41,10 @@ pub struct Config {
 }
 
 /// One rank of a group of ranks.
+///
+/// Calls of several threads run one after another, each from beginning to end: a receive that waits for a peer holds up the send of
+/// another thread. What must progress together goes into a [`group`](Self::group) or is begun with the `_async` calls. And who calls
+/// collectives from several threads sees to it that all ranks call them in the same order.
 ///
 /// Leave with [`finish`](Self::finish). Dropping it without that aborts the communicator: ranks that still need this one get an
 /// error that says so.
@@ -253,6 +259,9 @@ impl Communicator {
 
     /// Begins an all-reduce of a buffer that the operation owns until it ends.
     ///
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
+    ///
     /// # Errors
     /// What befell the communicator.
     pub fn all_reduce_async<T: Element>(
@@ -267,6 +276,9 @@ impl Communicator {
 
     /// Begins a broadcast of a buffer that the operation owns until it ends.
     ///
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
+    ///
     /// # Errors
     /// What befell the communicator.
     pub fn broadcast_async<T: Element>(
@@ -280,6 +292,9 @@ impl Communicator {
     }
 
     /// Begins to send a buffer that the operation owns until it ends.
+    ///
+    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
+    /// it, `CCL_TIMEOUT` at most.
     ///
     /// # Errors
     /// As [`send`](Self::send).

@@ -45,7 +45,6 @@ pub struct Pending<T: Element> {
 /// The driver's side of a pending call.
 pub(crate) struct Owned {
     id: OpId,
-    began: Ns,
     settle: Box<dyn Fn(Result<()>) + Send>,
 }
 
@@ -86,19 +85,24 @@ pub(super) fn begin<T: Element>(
     inner.check(&request)?;
     let place = Arc::new(Mutex::new(Place { region: Some(region), result: None, waker: None }));
     // The buffer of a vector stays where it is when the vector moves; nobody touches it until the operation has ended.
-    let views = lock(&place).region.as_mut().map(|region| (region.view(), region.view_mut()));
-    let Some((input, output)) = views else { unreachable!("the region was just put there") };
+    let view = lock(&place).region.as_mut().map(Region::view_mut);
+    let Some(output) = view else { unreachable!("the region was just put there") };
     let mut driver = lock(&inner.driver);
-    let id = inner.submit(&mut driver, request, input, output)?;
+    // Read through the same pointer: another borrow of the buffer would end this one's right to it.
+    let id = inner.submit(&mut driver, request, output.read(), output)?;
     let shared = Arc::clone(&place);
     let settle = Box::new(move |result| {
-        let mut place = lock(&shared);
-        place.result = Some(result);
-        if let Some(waker) = place.waker.take() {
+        let waker = {
+            let mut place = lock(&shared);
+            place.result = Some(result);
+            place.waker.take()
+        };
+        // Whoever is woken may look at once.
+        if let Some(waker) = waker {
             waker.wake();
         }
     });
-    driver.owned.push(Owned { id, began: clock::now(), settle });
+    driver.owned.push(Owned { id, settle });
     drop(driver);
     progress(inner);
     Ok(Pending { inner: Arc::clone(inner), place })
@@ -225,13 +229,12 @@ fn turn(inner: &Arc<Inner>) -> bool {
             true
         }
         Progress::Blocked => {
-            driver.stands();
-            let oldest = driver.owned.first().map_or(Duration::ZERO, |one| clock::now().since(one.began));
-            if oldest >= inner.timeout {
-                inner.time_out(&mut driver);
-            }
+            inner.stands(&mut driver);
             false
         }
-        Progress::Advanced | Progress::Idle => true,
+        Progress::Advanced | Progress::Idle => {
+            driver.still = None;
+            true
+        }
     }
 }

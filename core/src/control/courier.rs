@@ -30,8 +30,8 @@ const LOCKS: Duration = Duration::from_millis(100);
 
 /// Whose news are carried: the communicator. Asked and told in the service thread: must not block.
 pub(crate) trait Owner: Send {
-    /// What it called last: its side, should a mismatch be found.
-    fn called(&self) -> Option<Descriptor>;
+    /// What it called, the latest first: its side, should a mismatch be found.
+    fn called(&self) -> Vec<Descriptor>;
     /// A rank said farewell.
     fn left(&self, rank: Rank);
     /// Something was decided; said once.

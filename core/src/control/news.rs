@@ -75,8 +75,8 @@ pub struct Report {
     pub op: Option<(CollKind, u64)>,
     /// The channel it was found on.
     pub channel: Option<ChannelId>,
-    /// What the finder had called: one side of a mismatch.
-    pub called: Option<Descriptor>,
+    /// Who called what, as far as the finder knows: one side of a mismatch, or both.
+    pub called: Vec<(Rank, Descriptor)>,
     /// One sentence.
     pub text: String,
 }
@@ -134,7 +134,7 @@ pub struct News {
     lives: Vec<Life>,
     reports: Vec<Report>,
     seen: BTreeSet<(Trouble, Rank, Rank)>,
-    called: Option<Descriptor>,
+    called: Vec<Descriptor>,
     verdict: Option<Verdict>,
     due: Option<Ns>,
     out: Vec<(To, Message)>,
@@ -163,7 +163,7 @@ impl News {
             lives: vec![Life::Lives; nranks as usize],
             reports: Vec::new(),
             seen: BTreeSet::new(),
-            called: None,
+            called: Vec::new(),
             verdict: None,
             due: None,
             out: Vec::new(),
@@ -171,9 +171,9 @@ impl News {
         }
     }
 
-    /// What this rank has called last: its side, should a mismatch be found.
-    pub const fn called(&mut self, descriptor: Option<Descriptor>) {
-        self.called = descriptor;
+    /// What this rank has called, the latest first: its side, should a mismatch be found.
+    pub fn called(&mut self, calls: Vec<Descriptor>) {
+        self.called = calls;
     }
 
     /// A message came from a neighbour on the ring, or (`None`) straight from a peer of this host. It is passed on along the ring, if it
@@ -238,7 +238,7 @@ impl News {
                 about: peer,
                 op: None,
                 channel: None,
-                called: None,
+                called: Vec::new(),
                 text: format!("the process of rank {peer} ended without leaving the communicator"),
             },
             now,
@@ -331,11 +331,18 @@ impl News {
         true
     }
 
-    /// The other side of a mismatch says what it called.
+    /// The other side of a mismatch says what it called: as that number, if it still knows.
     fn answer(&mut self, report: &Report, now: Ns) {
-        if report.trouble == Trouble::Mismatch && report.about == self.me && self.called.is_some() {
-            let mine = Report { from: self.me, about: report.from, called: self.called, ..report.clone() };
-            self.found(mine, now);
+        if report.trouble != Trouble::Mismatch || report.about != self.me {
+            return;
+        }
+        let is_that = |mine: &&Descriptor| {
+            let is_it = |its: &Descriptor| its.seq == mine.seq && its.kind.is_p2p() == mine.kind.is_p2p();
+            report.called.iter().any(|(_, its)| is_it(its))
+        };
+        if let Some(mine) = self.called.iter().find(is_that).or_else(|| self.called.first()) {
+            let called = vec![(self.me, *mine)];
+            self.found(Report { from: self.me, about: report.from, called, ..report.clone() }, now);
         }
     }
 
@@ -365,15 +372,16 @@ impl News {
 
     /// Whether two ranks have said that they called different things. Several may have found the same one.
     fn has_both_sides(&self) -> bool {
-        let mut calls = self.reports.iter().filter_map(|report| report.called);
+        let mut calls = self.reports.iter().flat_map(|report| &report.called).map(|(_, called)| called);
         calls.next().is_some_and(|one| calls.any(|other| other != one))
     }
 
     /// The text of a mismatch: what each side called, and in which fields they differ.
     fn both_sides(&self, first: &Report) -> String {
         let mut sides: Vec<(Rank, Descriptor)> =
-            self.reports.iter().filter_map(|r| r.called.map(|called| (r.from, called))).collect();
+            self.reports.iter().flat_map(|report| &report.called).copied().collect();
         sides.sort_by_key(|(rank, _)| *rank);
+        sides.dedup();
         let say = |(rank, called): &(Rank, Descriptor)| {
             // A receive describes itself as the send it awaits.
             let is_receiver = called.kind == CollKind::Send && called.root != *rank;
@@ -480,7 +488,9 @@ mod tests {
         };
         let mut ring = ring(5);
         for (at, news) in ring.iter_mut().enumerate() {
-            news.called(Some(called(if at == 3 { 8 } else { 4 })));
+            // Rank 3 has gone on meanwhile.
+            let calls = [Descriptor { seq: 8, ..called(4) }, called(if at == 3 { 8 } else { 4 })];
+            news.called(calls[usize::from(at != 3)..].to_vec());
         }
         let report = Report {
             trouble: Trouble::Mismatch,
@@ -488,11 +498,12 @@ mod tests {
             about: Rank(3),
             op: Some((CollKind::AllReduce, 7)),
             channel: Some(ChannelId(0)),
-            called: Some(called(4)),
+            called: vec![(Rank(2), called(4))],
             text: "rank 3 called something else".into(),
         };
         // The other neighbour finds it too: two reports, one side.
-        ring[4].found(Report { from: Rank(4), ..report.clone() }, Ns(0));
+        let other = Report { from: Rank(4), called: vec![(Rank(4), called(4))], ..report.clone() };
+        ring[4].found(other, Ns(0));
         ring[2].found(report, Ns(0));
         settle(&mut ring, &[], Ns(0));
         let all = verdicts(&ring, &[]);

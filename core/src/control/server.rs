@@ -183,7 +183,7 @@ impl Drop for Abortable {
     }
 }
 
-/// Removes the control sockets in `folder` that lost their process; how many.
+/// Removes the sockets in `folder` that lost their process, control sockets and the doors of ranks that were meeting; how many.
 pub fn sweep(folder: &Path) -> usize {
     sweep_but(folder, None)
 }
@@ -192,20 +192,29 @@ fn sweep_but(folder: &Path, own: Option<&str>) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
     let lost = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        path.extension().is_some_and(|e| e == "sock") && own != Some(name) && is_lost(path, name)
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("sock") => own != Some(name) && is_lost(path, name),
+            // No recorder lies beside it.
+            Some("link") => refuses(path),
+            _ => false,
+        }
     };
     entries.filter(|entry| lost(&entry.path()) && std::fs::remove_file(entry.path()).is_ok()).count()
 }
 
 fn is_lost(path: &Path, name: &str) -> bool {
-    // A process never opens its own recorder: that would end its lock.
-    let ours = name.starts_with(&format!("{}-", std::process::id()));
+    // A process never opens its own recorder: closing it would end its lock.
+    let is_ours = name.starts_with(&format!("{}-", std::process::id()));
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match rustix::fs::open(path.with_extension("rec"), flags, Mode::empty()) {
-        _ if ours => {}
-        Ok(recorder) => return shared::owner(&recorder).is_ok_and(|owner| owner == Owner::None),
-        Err(_) => {}
+    let open = || rustix::fs::open(path.with_extension("rec"), flags, Mode::empty());
+    match (!is_ours).then(open) {
+        Some(Ok(recorder)) => shared::owner(&recorder).is_ok_and(|owner| owner == Owner::None),
+        Some(Err(_)) | None => refuses(path),
     }
+}
+
+/// Whether nobody listens at a socket any more.
+fn refuses(path: &Path) -> bool {
     unix::connect(Name::Path(path)).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 

@@ -186,13 +186,18 @@ impl Lanes {
         }
     }
 
-    /// Whether all that was published has left this rank; says what waits where not.
+    /// Whether all that was published on the lanes that an operation uses has left this rank; says what waits where not.
     #[inline]
-    pub(super) fn is_flushed(&self, waits: &mut Vec<Wait>) -> bool {
+    pub(super) fn is_flushed(&self, op: &Op, waits: &mut Vec<Wait>) -> bool {
+        let is_used = |lane: &Out| match op.kind() {
+            CollKind::Send => lane.channel == ChannelId::P2P && lane.to == Readers::One(op.peer()),
+            CollKind::Recv => false,
+            _ => lane.channel != ChannelId::P2P,
+        };
         let mut flushed = true;
         for &index in &self.pumped_outs {
             let lane = &self.outs[index as usize];
-            if lane.link.moved() < lane.link.posted() {
+            if is_used(lane) && lane.link.moved() < lane.link.posted() {
                 flushed = false;
                 waits.push(Wait {
                     channel: lane.channel,

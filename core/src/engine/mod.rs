@@ -13,6 +13,8 @@
 mod lanes;
 mod op;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -261,7 +263,7 @@ impl<S: Subscriber> Engine<S> {
             let programs = &mut self.programs[..channels];
             advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
             let has_run = programs.iter().all(Program::has_run);
-            if !(has_run && self.lanes.is_flushed(&mut self.waits)) {
+            if !(has_run && self.lanes.is_flushed(op, &mut self.waits)) {
                 break;
             }
             // Others first: the fence would wait for what is written down next.
@@ -289,8 +291,7 @@ impl<S: Subscriber> Engine<S> {
             self.lanes.work_for(op);
             let programs = std::slice::from_mut(program);
             advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
-            let is_here = op.kind() == CollKind::Recv || self.lanes.is_flushed(&mut self.waits);
-            if program.has_run() && is_here {
+            if program.has_run() && self.lanes.is_flushed(op, &mut self.waits) {
                 let (op, _) = self.pairs.remove(at);
                 let now = clock();
                 self.row.p2p_completed(op.descriptor(), op.began(), now);
@@ -364,13 +365,15 @@ impl<S: Subscriber> Engine<S> {
         {
             publish(&mut self.events, || Event::MismatchFound { peer, seq });
         }
-        if let (Cause::Link(_), Some(peer)) = (&failure.cause, failure.peer) {
-            publish(&mut self.events, || Event::PeerLost { peer });
-        }
         if failure.kind() == ErrorKind::Aborted {
             publish(&mut self.events, || Event::Aborted);
         }
         self.failure = Some(failure);
+    }
+
+    /// The failure was a peer's end: known when it is decided whose.
+    pub fn lost(&mut self, peer: Rank) {
+        publish(&mut self.events, || Event::PeerLost { peer });
     }
 
     /// Why the engine stopped, if it did.
@@ -384,6 +387,12 @@ impl<S: Subscriber> Engine<S> {
     pub fn under_way(&self) -> Option<(CollKind, u64)> {
         let pair = || self.pairs.first().map(|(op, _)| op);
         self.collectives.front().or_else(pair).map(|op| (op.kind(), op.descriptor().seq))
+    }
+
+    /// What the collective under way was called as.
+    #[must_use]
+    pub fn collective(&self) -> Option<&Descriptor> {
+        self.collectives.front().map(Op::descriptor)
     }
 
     /// Whether no message is half filled: so it is between operations.

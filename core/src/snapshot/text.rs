@@ -68,7 +68,7 @@ fn answer(out: &mut String, job: &Snapshot) {
     }
 }
 
-/// `AWAITED rank 3 (pid 71 on a, stopped) has not called AllReduce #7 of dp; ranks 0-2 wait inside it for 12.4 s (at "step 12")`.
+/// `AWAITED rank 3 (pid 71 on a, stopped) has not called AllReduce #7 of dp; ranks 0-2 wait for 12.4 s (at "step 12")`.
 fn sentence(job: &Snapshot, awaited: &Awaited) -> String {
     let op = format!("{} #{} of {}", awaited.op, awaited.seq, name(&awaited.name, awaited.comm.0));
     let mut parts = Vec::new();

@@ -18,6 +18,7 @@ use std::time::Duration;
 use super::agreement::differing_settings;
 use super::auth::{Hello, Key, Purpose};
 use super::dial::Dial;
+use super::driver::Ended;
 use super::fault::Fault;
 use super::frame::Frames;
 use super::id::UniqueId;
@@ -83,7 +84,7 @@ pub(crate) struct Member {
     peers: Vec<Introduction>,
     pending: Pending,
     deadline: Ns,
-    phases: Vec<(Phase, Duration)>,
+    phases: Vec<Ended>,
     phase_began: Ns,
     /// Whom the root waits for, as it said last.
     waiting: String,
@@ -151,7 +152,7 @@ impl Member {
     pub(crate) fn peers(&self) -> &[Introduction] {
         &self.peers
     }
-    pub(crate) fn phases(&self) -> &[(Phase, Duration)] {
+    pub(crate) fn phases(&self) -> &[Ended] {
         &self.phases
     }
     /// News for people: whom the root waits for.
@@ -283,7 +284,7 @@ impl Member {
     }
 
     fn end_phase(&mut self, phase: Phase, now: Ns) {
-        self.phases.push((phase, now.since(self.phase_began)));
+        self.phases.push(Ended { phase, at: now, took: now.since(self.phase_began) });
         self.phase_began = now;
     }
 

@@ -429,11 +429,16 @@ fn sockets_that_lost_their_process_are_swept_away() {
     let unlocked = UnixListener::bind(at("1-0-2.sock")).unwrap();
     make("1-0-2.rec");
     make("notes.txt");
+    // Doors of ranks that were killed while they met, and that meet now.
+    drop(UnixListener::bind(at("ccl-7-1-0.link")).unwrap());
+    let meets = UnixListener::bind(at("ccl-7-1-1.link")).unwrap();
     // Of live ones: a listener without a recorder file, one of this process, and one whose recorder another process locks.
     let alone = UnixListener::bind(at("1-0-3.sock")).unwrap();
     let ours = format!("{}-0-4", std::process::id());
     let own = UnixListener::bind(at(&format!("{ours}.sock"))).unwrap();
     make(&format!("{ours}.rec"));
+    let mine = std::fs::File::options().write(true).open(at(&format!("{ours}.rec"))).unwrap();
+    shared::lock_alive(&mine).unwrap();
     make("1-0-5.rec");
     let locked = UnixListener::bind(at("1-0-5.sock")).unwrap();
     let (mut ready, mut signal) = UnixStream::pair().unwrap();
@@ -451,21 +456,28 @@ fn sockets_that_lost_their_process_are_swept_away() {
     let mut swept = 0;
     until(|| {
         swept += sweep(folder.path());
-        swept == 2
+        swept == 3
     });
     let mut left: Vec<String> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".sock"))
+        .filter(|name| name.ends_with(".sock") || name.ends_with(".link"))
         .collect();
     left.sort();
-    let mut expect = vec!["1-0-3.sock".to_string(), "1-0-5.sock".into(), format!("{ours}.sock")];
+    let mut expect =
+        vec!["1-0-3.sock".to_string(), "1-0-5.sock".into(), "ccl-7-1-1.link".into(), format!("{ours}.sock")];
     expect.sort();
     assert_eq!(left, expect);
     crate::sys::process::kill(owner);
     crate::sys::process::wait(owner);
     assert_eq!(sweep(folder.path()), 1);
-    drop((unlocked, alone, own, locked));
+    // Looking must not have cost this process its own lock, which only another one can see.
+    let sees = crate::sys::process::fork(|| {
+        let recorder = std::fs::File::open(at(&format!("{ours}.rec"))).map(|file| shared::owner(&file));
+        i32::from(!recorder.is_ok_and(|owner| owner.is_ok_and(|owner| owner != shared::Owner::None)))
+    });
+    assert_eq!(crate::sys::process::wait(sees), Some(0));
+    drop((unlocked, alone, own, locked, meets, mine));
 }
 
 #[test]

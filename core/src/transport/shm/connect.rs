@@ -238,13 +238,15 @@ fn name_of(job: JobId, identity: Identity) -> String {
 
 /// Listens at a path, in place of a dead process's socket of the same name: within a generation of a job names are unique.
 fn listen_at(path: &Path) -> io::Result<sys::fds::Fd> {
-    unix::listen(Name::Path(path)).or_else(|e| {
-        if e.kind() != io::ErrorKind::AddrInUse || unix::connect(Name::Path(path)).is_ok() {
-            return Err(e);
-        }
-        std::fs::remove_file(path)?;
-        unix::listen(Name::Path(path))
-    })
+    if unix::connect(Name::Path(path)).is_ok() {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    // It gets its name when it listens: whoever sweeps the folder takes one that refuses for one that lost its process.
+    let nameless = path.with_extension("new");
+    let _ = std::fs::remove_file(&nameless);
+    let socket = unix::listen(Name::Path(&nameless))?;
+    std::fs::rename(&nameless, path).inspect_err(|_| drop(std::fs::remove_file(&nameless)))?;
+    Ok(socket)
 }
 
 fn check_user(stream: &Stream) -> Result<()> {

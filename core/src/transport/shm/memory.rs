@@ -1,7 +1,7 @@
 //! The memory of one rank: what it tells its local peers, and the lanes it writes.
 //!
 //! ```text
-//!   | identity | a spare line | sleeping | descriptor |  acks: one line per lane this rank READS
+//!   | identity | a spare line | sleeping | its latest calls |  acks: one line per lane this rank READS
 //!   | headers of the wide lane | headers of the pair lanes | data of the wide lane | data of the pair lanes |
 //! ```
 //!
@@ -28,7 +28,7 @@ use crate::types::{ChannelId, CommId, Rank, TransportKind};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cclRANK\x01");
 /// Raised when anything below changes its place or meaning.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// The sizes of slots, which peers must agree on.
 const SLOTS: u64 = (WIDE_SLOTS as u64) << 56
     | (PAIR_SLOTS as u64) << 48
@@ -43,7 +43,12 @@ const AT_IDENTITY: usize = 8;
 const AT_SLEEPING: usize = 2 * LINE;
 const AT_LATCH: usize = 3 * LINE;
 const AT_DESCRIPTOR: usize = 3 * LINE + 8;
-const AT_ACKS: usize = 8 * LINE;
+const AT_ACKS: usize = 12 * LINE;
+
+/// How many descriptors have a place: more than a lane has slots, so that who runs ahead until its lanes are full still
+/// tells what it called where others wait. The oldest is being overwritten.
+pub const CALLS: u64 = 16;
+const _: () = assert!(AT_DESCRIPTOR + 32 * CALLS as usize <= AT_ACKS && CALLS > WIDE_SLOTS as u64 + 1);
 
 /// A lane of one writer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -294,37 +299,42 @@ impl RankMemory {
         self.doorbell.as_ref()
     }
 
-    /// Says what this rank is called upon to do now. Written by its driver only.
+    /// Says what this rank is called upon to do now; what it said before stays for a while. Written by its driver only.
     pub fn set_descriptor(&self, words: [u64; 4]) {
         let latch = self.mapping.u64_at(AT_LATCH);
         let next = latch.load(Ordering::Relaxed).wrapping_add(1);
-        // Two copies: the older one is overwritten while the latch points to the newer. The fence keeps these stores behind
-        // the latch's last one, so that a reader who sees any of them sees the latch moved too.
+        // The oldest one is overwritten while the latch points to the newest. The fence keeps these stores behind the latch's
+        // last one, so that a reader who sees any of them sees the latch moved too.
         fence(Ordering::Release);
         for (at, word) in words.into_iter().enumerate() {
             self.copy(next, at).store(word, Ordering::Relaxed);
         }
         latch.store(next, Ordering::Release);
     }
-    /// What the rank last said with `set_descriptor`; `None` if it never did, or says new things faster than they can be read.
+    /// What the rank said with `set_descriptor`, `back` times before it said the last; `None` if it never did, if that is forgotten, or if
+    /// it says new things faster than they can be read.
     #[must_use]
-    pub fn descriptor(&self) -> Option<[u64; 4]> {
+    pub fn descriptor(&self, back: u64) -> Option<[u64; 4]> {
         let latch = self.mapping.u64_at(AT_LATCH);
         for _ in 0..100 {
             let now = latch.load(Ordering::Acquire);
-            if now == 0 {
-                return None;
-            }
-            let words = std::array::from_fn(|at| self.copy(now, at).load(Ordering::Relaxed));
+            let wanted = now.checked_sub(back).filter(|wanted| *wanted > 0)?;
+            let words = std::array::from_fn(|at| self.copy(wanted, at).load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            if latch.load(Ordering::Relaxed) == now {
+            // The one after the latch is being written now.
+            let oldest = latch.load(Ordering::Relaxed).saturating_add(2).saturating_sub(CALLS);
+            if wanted >= oldest {
                 return Some(words);
             }
         }
         None
     }
+    /// What the rank said with `set_descriptor`, the latest first, as far as it is still there.
+    pub fn calls(&self) -> impl Iterator<Item = [u64; 4]> + '_ {
+        (0..CALLS - 1).map_while(|back| self.descriptor(back))
+    }
     fn copy(&self, latch: u64, at: usize) -> &AtomicU64 {
-        self.mapping.u64_at(AT_DESCRIPTOR + 32 * (latch % 2) as usize + 8 * at)
+        self.mapping.u64_at(AT_DESCRIPTOR + 32 * (latch % CALLS) as usize + 8 * at)
     }
 
     /// The word that says whether the rank's driver sleeps, and how.
@@ -416,19 +426,33 @@ mod tests {
     #[test]
     fn a_descriptor_is_read_whole_while_it_changes() {
         let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap(), false).unwrap();
-        assert_eq!(memory.descriptor(), None);
+        assert_eq!(memory.descriptor(0), None);
         let rounds = if cfg!(miri) { 50 } else { 50_000 };
         std::thread::scope(|scope| {
             scope.spawn(|| (1..=rounds).for_each(|n| memory.set_descriptor([n; 4])));
             let mut last = 0;
             while last < rounds {
-                if let Some(words) = memory.descriptor() {
+                if let Some(words) = memory.descriptor(0) {
                     assert!(words.iter().all(|&w| w == words[0] && w >= last), "{words:?}");
                     last = words[0];
                 }
+                // Older ones too are whole, or not there.
+                let older = memory.descriptor(CALLS / 2);
+                assert!(older.is_none_or(|words| words.iter().all(|&w| w == words[0])), "{older:?}");
                 std::thread::yield_now();
             }
         });
+        for back in 0..CALLS - 1 {
+            assert_eq!(memory.descriptor(back), Some([rounds - back; 4]));
+        }
+        assert_eq!(memory.descriptor(CALLS - 1), None, "the next is written there");
+    }
+
+    #[test]
+    fn a_rank_of_few_calls_tells_no_more() {
+        let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap(), false).unwrap();
+        memory.set_descriptor([3; 4]);
+        assert_eq!((memory.descriptor(0), memory.descriptor(1)), (Some([3; 4]), None));
     }
 
     #[cfg(not(miri))]
@@ -451,7 +475,7 @@ mod tests {
             let peer = map(id(1), layout).unwrap();
             assert_eq!(peer.transport(), TransportKind::Shm);
             memory.set_descriptor([9; 4]);
-            assert_eq!(peer.descriptor(), Some([9; 4]));
+            assert_eq!(peer.descriptor(0), Some([9; 4]));
             let refused = |identity, layout| map(identity, layout).unwrap_err();
             assert!(refused(id(2), layout).to_string().contains("memory says"));
             assert!(

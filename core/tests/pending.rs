@@ -1,0 +1,188 @@
+//! Calls that own their buffers: waited for, awaited, dropped, leaked, aborted, bereaved, several at once; over shared memory and sockets.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use ccl::comm::{Communicator, Config};
+use ccl::config::{Key, environment};
+use ccl::{ErrorKind, Rank, ReduceOp, clock};
+
+/// Elements that no link and no kernel holds.
+const LARGE: usize = 4 << 20;
+
+/// Runs `body` on two ranks over each transport.
+fn each<R: Send>(timeout: &str, body: impl Fn(&Communicator) -> R + Send + Sync) -> Vec<R> {
+    let mut all = Vec::new();
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, timeout)]);
+        all.extend(common::with_ranks(2, &settings, |comm| {
+            let result = body(&comm);
+            // What ended it was looked at.
+            let _ = comm.finish();
+            result
+        }));
+    }
+    all
+}
+
+/// The smallest executor: one future, one thread.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+fn other(comm: &Communicator) -> Rank {
+    Rank(1 - comm.rank().0)
+}
+
+#[test]
+fn what_is_waited_for_or_awaited_comes_back_with_its_result() {
+    each("20", |comm| {
+        let me = comm.rank().0 as i64;
+        let sum = comm.all_reduce_async(vec![me + 1; 1000], ReduceOp::Sum).unwrap().wait().unwrap();
+        assert_eq!(sum.into_vec(), vec![3; 1000]);
+        let sum = block_on(comm.all_reduce_async(vec![me + 2; LARGE], ReduceOp::Sum).unwrap()).unwrap();
+        assert!(sum.iter().all(|n| *n == 5));
+        let told = block_on(comm.broadcast_async(vec![me; 10], Rank(1)).unwrap()).unwrap();
+        assert_eq!(told.into_vec(), vec![1; 10]);
+    });
+}
+
+#[test]
+fn several_are_under_way_at_once_and_end_in_any_order() {
+    each("20", |comm| {
+        let me = comm.rank().0 as i32;
+        let received = comm.recv_async(vec![0_i32; LARGE], other(comm)).unwrap();
+        let sums: Vec<_> =
+            (0..20).map(|n| comm.all_reduce_async(vec![me + n; 500], ReduceOp::Sum).unwrap()).collect();
+        let sent = comm.send_async(vec![me; LARGE], other(comm)).unwrap();
+        // A blocking call beside them.
+        comm.barrier().unwrap();
+        assert!(sums.iter().all(ccl::comm::Pending::is_done), "collectives end in order");
+        for (n, sum) in (0..20).zip(sums).rev() {
+            assert_eq!(sum.wait().unwrap().into_vec(), vec![1 + 2 * n; 500]);
+        }
+        assert!(block_on(received).unwrap().iter().all(|n| *n == 1 - me));
+        assert!(sent.wait().unwrap().iter().all(|n| *n == me));
+    });
+}
+
+#[test]
+fn what_is_dropped_or_leaked_runs_on() {
+    each("20", |comm| {
+        drop(comm.send_async(vec![7_u8; LARGE], other(comm)).unwrap());
+        std::mem::forget(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Max).unwrap());
+        let mut theirs = vec![0_u8; LARGE];
+        comm.recv(&mut theirs, other(comm)).unwrap();
+        assert!(theirs.iter().all(|n| *n == 7));
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn an_abort_ends_what_is_pending_on_all_ranks() {
+    let both = std::sync::Barrier::new(2);
+    let kinds = each("20", |comm| {
+        let pending = comm.recv_async(vec![0_u8; 10], other(comm)).unwrap();
+        both.wait();
+        if comm.rank() == Rank(1) {
+            comm.abort("told to");
+        }
+        let awaited = block_on(pending).unwrap_err();
+        let refused = comm.all_reduce_async(vec![0_u8; 10], ReduceOp::Sum).unwrap_err();
+        (awaited.kind, refused.kind)
+    });
+    assert_eq!(kinds, [(ErrorKind::Aborted, ErrorKind::Aborted); 4]);
+}
+
+#[test]
+fn what_moves_slowly_is_not_late() {
+    each("2", |comm| {
+        let pending: Vec<_> = (0..6)
+            .map(|_| {
+                if comm.rank() == Rank(1) {
+                    clock::sleep(Duration::from_millis(500));
+                }
+                comm.all_reduce_async(vec![1; 10], ReduceOp::Sum).unwrap()
+            })
+            .collect();
+        // On rank 0 all were called at once: the last is older than the deadline when its turn comes.
+        for one in pending {
+            block_on(one).unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_does_not_move_is_late_though_nobody_waits() {
+    let kinds = each("1", |comm| {
+        comm.barrier().unwrap();
+        // Whoever is slow to call is told at once.
+        let pending = comm.recv_async(vec![0_u8; 10], other(comm));
+        pending.and_then(block_on).unwrap_err().kind
+    });
+    assert_eq!(kinds, [ErrorKind::Timeout; 4]);
+}
+
+/// The other rank of `a_death_ends_what_is_pending`: a process of its own, which is killed. Without its variables it is nobody.
+#[test]
+fn a_peer_that_dies() {
+    let (Some(id), Some(transport)) = (environment("PENDING_ID"), environment("PENDING_TRANSPORT")) else {
+        return;
+    };
+    let id = ccl::bootstrap::id::UniqueId::from_hex(&id).unwrap();
+    let settings = common::settings(&[(Key::Transport, &transport)]);
+    let config = Config { name: "test".into(), settings: Some(settings) };
+    let comm = Communicator::init(&id, 1, 2, config).unwrap();
+    comm.barrier().unwrap();
+    loop {
+        clock::sleep(Duration::from_secs(3600));
+    }
+}
+
+#[test]
+fn a_death_ends_what_is_pending() {
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, "60")]);
+        let (id, root) = ccl::bootstrap::root_task::create(&settings).unwrap();
+        let mut peer = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_peer_that_dies"])
+            .env("PENDING_ID", id.to_hex())
+            .env("PENDING_TRANSPORT", transport)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let config = Config { name: "test".into(), settings: Some(settings) };
+        let comm = Communicator::init(&id, 0, 2, config).unwrap();
+        comm.barrier().unwrap();
+        let received = comm.recv_async(vec![0_u8; 10], Rank(1)).unwrap();
+        let sum = comm.all_reduce_async(vec![0_u8; 10], ReduceOp::Sum).unwrap();
+        peer.kill().unwrap();
+        peer.wait().unwrap();
+        for error in [block_on(received).unwrap_err(), sum.wait().unwrap_err()] {
+            assert_eq!(error.kind, ErrorKind::Peer, "{error}");
+            assert!(error.to_string().contains("rank 1"), "{error}");
+        }
+        drop((comm, root));
+    }
+}
