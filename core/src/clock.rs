@@ -121,12 +121,6 @@ impl Scale {
         let ticks = raw.0.wrapping_sub(self.base.raw.0) as i64;
         Ns((self.base.mono.0 as i64).saturating_add((ticks as f64 * self.ns_per_tick) as i64).max(0) as u64)
     }
-    /// The tick at that moment of CLOCK_MONOTONIC.
-    #[must_use]
-    pub fn raw(&self, mono: Ns) -> Raw {
-        let ns = mono.0.wrapping_sub(self.base.mono.0) as i64;
-        Raw((self.base.raw.0 as i64).saturating_add((ns as f64 / self.ns_per_tick) as i64).max(0) as u64)
-    }
     /// The length of `ticks` in nanoseconds.
     #[must_use]
     pub fn ns(&self, ticks: u64) -> u64 {
@@ -160,7 +154,6 @@ mod tests {
         let last = Anchor { raw: Raw(1_000 + 26_000_000), mono: Ns(15_000_000), real_ns: 0 };
         let scale = Scale::between(first, last, 1.0);
         assert_eq!(scale.mono(Raw(1_000)), Ns(5_000_000));
-        assert_eq!(scale.raw(Ns(5_000_000)), Raw(1_000));
         assert_eq!(scale.ns(2_600), 1_000);
         // Anchors too close to tell the slope: the fallback holds.
         assert_eq!(Scale::between(first, first, 0.5).ns(10), 5);

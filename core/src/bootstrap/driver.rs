@@ -32,19 +32,8 @@ const TAG_LOCAL_GATHER: u64 = OWN_TAGS | 1 << 32;
 const TAG_LOCAL_RESULT: u64 = OWN_TAGS | 2 << 32;
 const TAG_LOCAL_BROADCAST: u64 = OWN_TAGS | 3 << 32;
 
-/// A phase of joining that has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ended {
-    /// Which.
-    pub phase: Phase,
-    /// When.
-    pub at: Ns,
-    /// How long it took.
-    pub took: Duration,
-}
-
-/// Told in the waiting thread, about every 50 ms and whenever something happened, which phases have ended; says whether to give up.
-pub type Watch<'a> = &'a mut dyn FnMut(&[Ended]) -> bool;
+/// Whether to give up: asked about every 50 ms from the waiting thread.
+pub type Cancelled<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// A stream of the ring, kept for news between ranks.
 #[derive(Debug)]
@@ -74,7 +63,7 @@ pub struct Bootstrap {
     job: JobId,
     deadline: Ns,
     peers: Vec<Vec<u8>>,
-    phases: Vec<Ended>,
+    phases: Vec<(Phase, Duration)>,
     /// `None` where a rank is alone.
     ring: Option<Ring>,
 }
@@ -101,10 +90,10 @@ impl Bootstrap {
         settings: &Settings,
         deadline: Ns,
     ) -> Result<Self> {
-        Self::join_unless(id, rank, nranks, own, settings, deadline, &mut |_| false)
+        Self::join_unless(id, rank, nranks, own, settings, deadline, &|| false)
     }
 
-    /// As [`join`](Self::join), and gives up with `Aborted` soon after `watch` says so.
+    /// As [`join`](Self::join), and gives up with `Aborted` soon after `cancelled` says so.
     ///
     /// # Errors
     /// As [`join`](Self::join).
@@ -115,7 +104,7 @@ impl Bootstrap {
         own: &[u8],
         settings: &Settings,
         deadline: Ns,
-        watch: Watch<'_>,
+        cancelled: Cancelled<'_>,
     ) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&nranks) || rank.0 >= nranks {
             let what = format!(
@@ -146,7 +135,7 @@ impl Bootstrap {
         let introduction = Introduction { contact, settings: own_settings(settings), own: own.to_vec() };
         let member = Member::new(id.clone(), rank, nranks, introduction, clock::now(), deadline);
         let mut ring = Ring { member, net: Net::new(Some(listener))?, rank };
-        ring.drive(watch, |member, _| {
+        ring.drive(cancelled, |member, _| {
             for text in member.hear() {
                 say(settings, Level::Info, &format!("rank {rank}: {text}"));
             }
@@ -179,9 +168,9 @@ impl Bootstrap {
     pub fn peers(&self) -> &[Vec<u8>] {
         &self.peers
     }
-    /// The phases of joining, in order.
+    /// How long the phases of joining took.
     #[must_use]
-    pub fn phases(&self) -> &[Ended] {
+    pub fn phases(&self) -> &[(Phase, Duration)] {
         &self.phases
     }
     /// Sets the deadline of later calls.
@@ -198,7 +187,7 @@ impl Bootstrap {
         let deadline = self.deadline;
         let Some(ring) = &mut self.ring else { return Ok(vec![own.to_vec()]) };
         ring.call(|member, io| member.begin_round(own, deadline, io));
-        ring.drive(&mut |_| false, |member, _| member.end_round())
+        ring.drive(&|| false, |member, _| member.end_round())
     }
 
     /// Returns when every rank has called it.
@@ -283,7 +272,7 @@ impl Bootstrap {
         let Some(mut ring) = self.ring.take() else { return Ok(RingStreams { next: None, prev: None }) };
         let deadline = self.deadline;
         ring.call(|member, io| member.begin_handover(deadline, io));
-        let streams = ring.drive(&mut |_| false, |member, io| member.end_handover(io))?;
+        let streams = ring.drive(&|| false, |member, io| member.end_handover(io))?;
         let n = self.nranks;
         let peers = [Rank((self.rank.0 + 1) % n), Rank((self.rank.0 + n - 1) % n)];
         let mut kept = streams.into_iter().zip(peers).map(|((stream, early), peer)| {
@@ -322,7 +311,7 @@ impl Bootstrap {
             return Err(Error::new(ErrorKind::Usage, "a rank that is alone has nobody to send to"));
         };
         ring.call(|member, io| member.begin_send(to, tag, bytes, deadline, io));
-        ring.drive(&mut |_| false, |member, _| member.end_send().then_some(()))
+        ring.drive(&|| false, |member, _| member.end_send().then_some(()))
     }
 
     fn receive_tagged(&mut self, from: Rank, tag: u64) -> Result<Vec<u8>> {
@@ -332,7 +321,7 @@ impl Bootstrap {
             return Err(Error::new(ErrorKind::Usage, "a rank that is alone has nobody to receive from"));
         };
         ring.call(|member, _| member.begin_receive(from, tag, deadline));
-        ring.drive(&mut |_| false, |member, _| member.end_receive())
+        ring.drive(&|| false, |member, _| member.end_receive())
     }
 
     fn check_peer(&self, peer: Rank) -> Result<()> {
@@ -365,12 +354,12 @@ impl Ring {
     /// Turns until `done` has an answer and all that was to be sent is with the kernel.
     fn drive<T>(
         &mut self,
-        watch: Watch<'_>,
+        cancelled: Cancelled<'_>,
         mut done: impl FnMut(&mut Member, &mut Io<'_>) -> Option<T>,
     ) -> Result<T> {
         loop {
             self.net.turn(&mut self.member);
-            if self.member.fault().is_none() && watch(self.member.phases()) {
+            if self.member.fault().is_none() && cancelled() {
                 let text = format!("rank {} was aborted during initialization", self.rank);
                 let fault = Fault::new(ErrorKind::Aborted, &[self.rank], text);
                 self.call(|member, io| member.fail(fault, io));

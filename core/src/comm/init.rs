@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::driver::{Bootstrap, Ended, RingStreams};
+use crate::bootstrap::driver::{Bootstrap, RingStreams};
 use crate::bootstrap::host::Identity as Process;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::interfaces;
@@ -25,7 +26,7 @@ use crate::control::server::Abortable;
 use crate::control::service::Service;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, publish_at};
+use crate::event::{Event, publish};
 use crate::plan::Topology;
 use crate::recorder::{self, CommInfo, CommRow, EventRing};
 use crate::sys;
@@ -58,10 +59,8 @@ struct Card {
 /// Joins the job the environment describes.
 pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     let settings = settings_of(&config)?;
-    // One deadline for all of it.
-    let deadline = deadline_of(&settings);
-    let met = rendezvous::from_environment(&settings, deadline)?;
-    let inner = join_by(&met.id, (met.rank, met.nranks), config, deadline, Some(met.ended))?;
+    let met = rendezvous::from_environment(&settings)?;
+    let inner = join(&met.id, met.rank.0, met.nranks, config)?;
     drop(met);
     Ok(inner)
 }
@@ -75,57 +74,25 @@ fn settings_of(config: &Config) -> Result<Settings> {
 
 /// Joins as `rank` of `nranks` around `id`.
 pub(super) fn join(id: &UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Arc<Inner>> {
-    let deadline = deadline_of(&settings_of(&config)?);
-    join_by(id, (Rank(rank), nranks), config, deadline, None)
-}
-
-fn deadline_of(settings: &Settings) -> Ns {
-    clock::now().after(settings.duration(Key::InitTimeout))
-}
-
-fn join_by(
-    id: &UniqueId,
-    (rank, nranks): (Rank, u32),
-    config: Config,
-    deadline: Ns,
-    met: Option<Ended>,
-) -> Result<Arc<Inner>> {
     let settings = settings_of(&config)?;
     let name = if config.name.is_empty() { "world".to_string() } else { config.name };
-    let making = (settings, deadline, met);
-    make(id, rank, nranks, &name, making).map_err(|error| error.in_comm(name, rank))
+    make(id, Rank(rank), nranks, &name, settings).map_err(|error| error.in_comm(name, Rank(rank)))
 }
 
-fn make(
-    id: &UniqueId,
-    rank: Rank,
-    nranks: u32,
-    name: &str,
-    (settings, deadline, met): (Settings, Ns, Option<Ended>),
-) -> Result<Arc<Inner>> {
+fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) -> Result<Arc<Inner>> {
     if rank.0 >= nranks {
         return Err(Error::new(ErrorKind::Usage, format!("rank {rank} is not one of {nranks} ranks"))
             .hint("ranks count from 0"));
     }
+    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     let (attendance, notes) = Attendance::of_process(&settings)?;
     let recorder = attendance.recorder();
     // The row is there before the bootstrap is: who hangs in it can be seen to.
     let info = CommInfo { id: id.comm(), job: id.job(), name, rank, nranks, world: rank };
     let mut row = recorder.comm(info);
-    let mut phases: Vec<Ended> = met.into_iter().collect();
-    phases.iter().for_each(|ended| shows(&row, ended));
     row.phase_began(Phase::CheckIn, clock::raw());
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
-    let mut known = 0;
-    // The row moves on while this rank waits: where it hangs can be seen. The exchange goes on when the bootstrap's own part of it has ended.
-    let is_over = |one: &&Ended| one.phase != Phase::Exchange;
-    let mut watch = |ended: &[Ended]| {
-        ended[known..].iter().filter(is_over).for_each(|one| shows(&row, one));
-        known = ended.len();
-        false
-    };
-    let mut bootstrap = Bootstrap::join_unless(id, rank, nranks, &[], &settings, deadline, &mut watch)?;
-    phases.extend(bootstrap.phases().iter().filter(is_over));
+    let mut bootstrap = Bootstrap::join(id, rank, nranks, &[], &settings, deadline)?;
     let job = bootstrap.job();
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
@@ -134,7 +101,7 @@ fn make(
 
     let identity = Identity { comm, rank };
     let base = Base { id, job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
-    let gathered = match gather(&base, (&row, &phases), &mut bootstrap, deadline) {
+    let gathered = match gather(&base, &row, &mut bootstrap, deadline) {
         Ok(gathered) => gathered,
         Err(error) => {
             bootstrap.give_up(&error);
@@ -236,17 +203,11 @@ struct Gathered {
 }
 
 /// Makes this rank's memory and doors, tells all others where they are, and meets those of this host. Returns when all have.
-fn gather(
-    base: &Base<'_>,
-    (row, phases): (&CommRow, &[Ended]),
-    bootstrap: &mut Bootstrap,
-    deadline: Ns,
-) -> Result<Gathered> {
+fn gather(base: &Base<'_>, row: &CommRow, bootstrap: &mut Bootstrap, deadline: Ns) -> Result<Gathered> {
     let Base { id, job, identity, ip, settings, attendance } = base;
     let Identity { comm, rank } = *identity;
     let nranks = bootstrap.nranks();
     let recorder = attendance.recorder();
-    let began = phases.last().map_or_else(clock::now, |one| one.at);
     let channels = settings.number(Key::Channels) as u16;
     let memory = RankMemory::shared(*identity, Layout::new(nranks, channels)?, true)?;
     let shared = Arc::new(Shared {
@@ -274,12 +235,11 @@ fn gather(
         control: attendance.control().map(|p| p.display().to_string()).unwrap_or_default(),
     };
     let (cards, processes) = exchange(bootstrap, &card)?;
-    let exchanged = since(Phase::Exchange, began);
-    shows(row, &exchanged);
     tell_peers(row, &cards, &processes);
-    let mut events = row.ring();
-    phases.iter().chain([&exchanged]).for_each(|one| ended(&mut events, one));
 
+    let mut events = row.ring();
+    row.phase_began(Phase::Connect, clock::raw());
+    let began = clock::now();
     let meeting = Meeting {
         settings,
         identity: *identity,
@@ -289,14 +249,15 @@ fn gather(
         processes: &processes,
     };
     let (peers, watched) = meet(&meeting, deadline, &mut || bootstrap.serve())?;
-    let connected = since(Phase::Connect, exchanged.at);
-    shows(row, &connected);
-    ended(&mut events, &connected);
+    ended(row, &mut events, Phase::Connect, clock::now().since(began));
+    row.phase_began(Phase::Barrier, clock::raw());
+    let began = clock::now();
     bootstrap.barrier()?;
-    let all = since(Phase::Barrier, connected.at);
-    shows(row, &all);
-    ended(&mut events, &all);
+    ended(row, &mut events, Phase::Barrier, clock::now().since(began));
     drop(door);
+    for (phase, duration) in bootstrap.phases() {
+        ended(row, &mut events, *phase, *duration);
+    }
     Ok(Gathered { memory, shared, inbox, data, processes, peers, watched, events })
 }
 
@@ -323,24 +284,11 @@ impl Owner for Owning {
     }
 }
 
-/// A phase that began then and ends now.
-fn since(phase: Phase, began: Ns) -> Ended {
-    let at = clock::now();
-    Ended { phase, at, took: at.since(began) }
-}
-
-/// A phase of the making ended, as the row shows it: so the next one began.
-fn shows(row: &CommRow, Ended { phase, at, took }: &Ended) {
-    row.phase(*phase, Ns(took.as_nanos() as u64));
-    if let Some(next) = Phase::from_u8(*phase as u8 + 1) {
-        row.phase_began(next, clock::scale().raw(*at));
-    }
-}
-
-/// A phase of the making ended, when it did.
-fn ended(events: &mut EventRing, Ended { phase, at, took }: &Ended) {
-    let (phase, duration_ns) = (*phase, took.as_nanos() as u64);
-    publish_at(events, clock::scale().raw(*at), || Event::PhaseEnded { phase, duration_ns });
+/// A phase of the making ended.
+fn ended(row: &CommRow, events: &mut EventRing, phase: Phase, duration: Duration) {
+    let duration_ns = duration.as_nanos() as u64;
+    row.phase(phase, Ns(duration_ns));
+    publish(events, || Event::PhaseEnded { phase, duration_ns });
 }
 
 fn wake_by(shared: &Arc<Shared>) -> Arc<dyn Fn() + Send + Sync> {

@@ -18,7 +18,6 @@ use std::time::Duration;
 use super::agreement::differing_settings;
 use super::auth::{Hello, Key, Purpose};
 use super::dial::Dial;
-use super::driver::Ended;
 use super::fault::Fault;
 use super::frame::Frames;
 use super::id::UniqueId;
@@ -84,7 +83,7 @@ pub(crate) struct Member {
     peers: Vec<Introduction>,
     pending: Pending,
     deadline: Ns,
-    phases: Vec<Ended>,
+    phases: Vec<(Phase, Duration)>,
     phase_began: Ns,
     /// Whom the root waits for, as it said last.
     waiting: String,
@@ -152,7 +151,7 @@ impl Member {
     pub(crate) fn peers(&self) -> &[Introduction] {
         &self.peers
     }
-    pub(crate) fn phases(&self) -> &[Ended] {
+    pub(crate) fn phases(&self) -> &[(Phase, Duration)] {
         &self.phases
     }
     /// News for people: whom the root waits for.
@@ -284,7 +283,7 @@ impl Member {
     }
 
     fn end_phase(&mut self, phase: Phase, now: Ns) {
-        self.phases.push(Ended { phase, at: now, took: now.since(self.phase_began) });
+        self.phases.push((phase, now.since(self.phase_began)));
         self.phase_began = now;
     }
 

@@ -20,13 +20,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::auth::{Hello, Purpose, connect_blocking};
-use super::driver::Ended;
 use super::id::{Address, UniqueId, job_key};
 use super::root_task::{RootHandle, create_near};
 use crate::clock::{self, Ns};
 use crate::config::{Key, Settings, environment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{Phase, Rank};
+use crate::types::Rank;
 
 /// The longest one look for a root may take.
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
@@ -47,8 +46,10 @@ pub struct Rendezvous {
     pub nranks: u32,
     /// The root, where this process holds it. Keep it until all ranks have joined.
     pub root: Option<RootHandle>,
-    /// How long it took, and until when.
-    pub ended: Ended,
+    /// How it was found, for people.
+    pub how: String,
+    /// How long it took.
+    pub took: Duration,
 }
 
 /// Which rank of how many.
@@ -67,15 +68,16 @@ enum Way {
     Store { address: Address, key: String },
 }
 
-/// Meets the other ranks as the environment of this process says, by `deadline`. The n-th call meets the n-th calls of the other ranks.
+/// Meets the other ranks as the environment of this process says, within `CCL_INIT_TIMEOUT`. The n-th call meets the n-th calls of the other ranks.
 ///
 /// # Errors
 /// `Usage` if variables contradict each other or are missing, `Unavailable` for launchers that are not known, `Timeout` if rank 0 does
 /// not come.
-pub fn from_environment(settings: &Settings, deadline: Ns) -> Result<Rendezvous> {
+pub fn from_environment(settings: &Settings) -> Result<Rendezvous> {
     // The one count that must be the process's: the environment is, too.
     static MADE: AtomicU32 = AtomicU32::new(0);
     let instance = MADE.fetch_add(1, Ordering::Relaxed);
+    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     meet(&environment, settings, instance, deadline)
 }
 
@@ -92,21 +94,26 @@ pub fn meet(
     let began = clock::now();
     let (place, way) = detect(environment, settings)?;
     let Place { rank, nranks } = place;
-    let (id, root) = match &way {
+    let (id, root, how) = match &way {
         Way::Alone => {
             let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-            (UniqueId::fresh(nowhere)?, None)
+            (UniqueId::fresh(nowhere)?, None, "alone".to_string())
         }
-        Way::File(path) => file::meet(path, place, instance, settings, deadline)?,
-        Way::Public(address) => comm_id::meet(address, place, job_key(settings)?, instance, settings)?,
+        Way::File(path) => {
+            let (id, root) = file::meet(path, place, instance, settings, deadline)?;
+            (id, root, format!("through the file {path}"))
+        }
+        Way::Public(address) => {
+            let (id, root) = comm_id::meet(address, place, job_key(settings)?, instance, settings)?;
+            (id, root, format!("at {address}"))
+        }
         Way::Store { address, key } => {
             let key = format!("{key}/{instance}");
-            tcpstore::meet(address, &key, place, settings, deadline)?
+            let (id, root) = tcpstore::meet(address, &key, place, settings, deadline)?;
+            (id, root, format!("through the store at {address}"))
         }
     };
-    let at = clock::now();
-    let ended = Ended { phase: Phase::Rendezvous, at, took: at.since(began) };
-    Ok(Rendezvous { id, rank, nranks, root, ended })
+    Ok(Rendezvous { id, rank, nranks, root, how, took: clock::now().since(began) })
 }
 
 fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Place, Way)> {
