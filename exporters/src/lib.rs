@@ -3,10 +3,14 @@
 //! | what | where it goes |
 //! |---|---|
 //! | [`init_from_env`] | the program's own `tracing` events and spans, as lines on standard error |
+//! | `nvtx` | every call and phase of making, as ranges of the calling thread, to the tool that `NVTX_INJECTION64_PATH` names; with the feature `nvtx` |
 //!
-//! That is all there is in this version. NVTX ranges, Chrome and Perfetto traces, OpenTelemetry and Prometheus are not here yet; a
+//! NVTX is told inline, from within; everything else reads. Chrome and Perfetto traces, OpenTelemetry and Prometheus are not here yet; a
 //! program that calls [`init_from_env`] today gets them without a change when they are. Until then `ccl-inspect` reads what
 //! ccl records, from outside.
+
+#[cfg(feature = "nvtx")]
+mod nvtx;
 
 use ccl::config::{self, Key, Settings};
 use tracing_subscriber::EnvFilter;
@@ -15,6 +19,8 @@ use tracing_subscriber::EnvFilter;
 ///
 /// `RUST_LOG` says which of the program's `tracing` events are written to standard error; where it is not set, `CCL_DEBUG` does
 /// (`WARN` by default). A subscriber that the program has already set stays.
+///
+/// A tool for NVTX, such as `nsys profile --trace=nvtx`, is told of calls where this crate was built with the feature `nvtx`.
 pub fn init_from_env() {
     // A setting that is not valid is reported by the communicator, which refuses it: an exporter never fails a job.
     let settings = Settings::of_process().unwrap_or_default();
@@ -25,6 +31,8 @@ pub fn init_from_env() {
         .with_env_filter(EnvFilter::builder().parse_lossy(filter))
         .with_writer(std::io::stderr)
         .try_init();
+    #[cfg(feature = "nvtx")]
+    nvtx::init();
 }
 
 /// The directives of the filter, in the notation of `RUST_LOG`.

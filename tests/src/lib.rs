@@ -10,11 +10,13 @@
 //! | [`processes`], [`simulated`] | carrying instances out, on processes and in the simulator |
 //! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
 //! | [`matrix`] | what was expected against what was said |
+//! | [`nvtx`] | what a tool for NVTX is told, beside what the recorder says |
 
 pub mod deaths;
 pub mod drawn;
 pub mod job;
 pub mod matrix;
+pub mod nvtx;
 pub mod orders;
 pub mod processes;
 pub mod programs;

@@ -89,7 +89,8 @@ pub(super) fn begin<T: Element>(
     let views = lock(&place).region.as_mut().map(|region| (region.view(), region.view_mut()));
     let Some((input, output)) = views else { unreachable!("the region was just put there") };
     let mut driver = lock(&inner.driver);
-    let id = inner.submit(&mut driver, request, input, output)?;
+    // What its caller sees of it ends here.
+    let (id, _observed) = inner.submit(&mut driver, request, input, output)?;
     let shared = Arc::clone(&place);
     let settle = Box::new(move |result| {
         let mut place = lock(&shared);
