@@ -1,5 +1,7 @@
 //! Programs as they are, told nothing but where a tool for NVTX lies: the tool sees one range per call and phase, where and when it was.
 
+#![expect(clippy::print_stdout, reason = "how near they were")]
+
 use ccl::types::Phase;
 use ccl_tests::nvtx::{self, BYTES, CALLS, LOOSE_BYTES, LOOSE_ROUNDS, ROUNDS, Range, Seen, Span};
 

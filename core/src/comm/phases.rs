@@ -35,6 +35,8 @@ impl Phases {
     /// The next one begins; the one before it has ended. Where there is no row yet, [`show`](Self::show) makes up for it.
     pub(super) fn begin(&mut self, phase: Phase, row: Option<&CommRow>) {
         self.end(row);
+        // The first reading of a process takes longer than all others: it is not to stand between what an observer sees and what is recorded.
+        let _ = clock::now();
         let observed = observer::begin(|| Call::Phase(phase));
         let (at, began) = (clock::raw(), clock::now());
         if let Some(row) = row {
@@ -46,8 +48,8 @@ impl Phases {
     /// The one under way, if one is, has ended.
     pub(super) fn end(&mut self, row: Option<&CommRow>) {
         let Some(UnderWay { phase, began, observed }) = self.under_way.take() else { return };
-        let (at, duration) = (clock::raw(), clock::now().since(began));
         drop(observed);
+        let (at, duration) = (clock::raw(), clock::now().since(began));
         let ended = Ended { phase, at, duration };
         if let Some(row) = row {
             ended.show(row);

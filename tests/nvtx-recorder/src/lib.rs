@@ -4,6 +4,7 @@
 //! The file is a table of records in memory shared with whoever reads it: nothing is lost if the process is killed, and nothing is allocated,
 //! locked or written by a system call while ranges are timed. What comes when the table is full is counted, and not kept.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -132,6 +133,19 @@ fn open() -> Option<*mut Raw> {
     }
 }
 
+/// The kernel's number of this thread, asked for once: a system call would take longer than what is timed.
+fn thread() -> u32 {
+    thread_local!(static THREAD: Cell<u32> = const { Cell::new(0) });
+    // SAFETY: it takes nothing and cannot fail.
+    let ask = || unsafe { libc::gettid() } as u32;
+    THREAD.with(|known| {
+        if known.get() == 0 {
+            known.set(ask());
+        }
+        known.get()
+    })
+}
+
 fn keep(mut record: Raw) {
     let table = TABLE.load(Ordering::Acquire);
     // SAFETY: the table is mapped for good before any slot is filled; its first record is touched as an atomic only, and each of the others
@@ -140,7 +154,7 @@ fn keep(mut record: Raw) {
         let count = AtomicU64::from_ptr(&raw mut (*table).at_ns);
         let number = count.fetch_add(1, Ordering::AcqRel) as usize + 1;
         if number <= CAPACITY {
-            record.thread = libc::gettid() as u32;
+            record.thread = thread();
             table.add(number).write(record);
         }
     }
