@@ -148,6 +148,16 @@ mod tests {
     }
 
     #[test]
+    fn an_anchor_was_read_when_it_says() {
+        let first = (raw(), now(), real_ns());
+        let Anchor { raw: at, mono, real_ns: real } = anchor();
+        let last = (raw(), now(), real_ns());
+        assert!(first.0 <= at && at <= last.0 && first.1 <= mono && mono <= last.1, "{first:?} {last:?}");
+        // CLOCK_REALTIME may be set meanwhile.
+        assert_ne!(real, 0);
+    }
+
+    #[test]
     fn the_scale_of_this_process_agrees_with_the_monotonic_clock() {
         let scale = scale();
         let (tick, ns) = (raw(), now());

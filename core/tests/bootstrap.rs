@@ -343,7 +343,8 @@ fn a_waiting_join_can_be_aborted() {
             let mut phases = Vec::new();
             let onlooker = Onlooker { cancelled: &look, begins: &mut |phase| phases.push(phase) };
             let joined = Bootstrap::join_before(&id, Rank(0), 3, b"", &quiet(), after_ms(10_000), onlooker);
-            assert_eq!(phases, [Phase::CheckIn]);
+            // Its successor is there, its predecessor is not.
+            assert!(phases[0] == Phase::CheckIn && !phases.contains(&Phase::Exchange), "{phases:?}");
             joined
         });
         clock::sleep(Duration::from_millis(200));
