@@ -18,6 +18,7 @@
 //! | [`transport`] | memory, sockets, the simulator, and faults around any of them |
 //! | [`reduce`] | the element-wise kernels |
 //! | [`event`] | what happened, as data |
+//! | [`observer`] | who is told inline that a call begins and ends |
 //! | [`recorder`] | the mapping that tells now and so far, to others and after death |
 //! | [`snapshot`], [`diagnose`] | one reading of a mapping; who is awaited, by whom |
 //! | [`control`] | the service thread, the socket that inspectors attach to, news between ranks |
@@ -37,6 +38,7 @@ pub mod error;
 pub mod event;
 pub mod group;
 pub mod memory;
+pub mod observer;
 pub mod plan;
 pub mod recorder;
 pub mod reduce;

@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ccl::bootstrap::auth::{Hello, Key, Purpose, accept_blocking, connect_blocking};
-use ccl::bootstrap::driver::Bootstrap;
+use ccl::bootstrap::driver::{Bootstrap, Onlooker};
 use ccl::bootstrap::id::UniqueId;
 use ccl::bootstrap::root_task::{RootHandle, create_near};
 use ccl::clock::{self, Ns};
 use ccl::config::{Key as Setting, Settings};
+use ccl::types::Phase;
 use ccl::{Error, ErrorKind, Rank};
 
 fn after_ms(ms: u64) -> Ns {
@@ -68,7 +69,6 @@ fn whole_program(mut bootstrap: Bootstrap) {
     let expect: Vec<Vec<u8>> = half.iter().map(|rank| format!("from {rank}").into_bytes()).collect();
     assert_eq!(seen, expect);
     assert_eq!(bootstrap.local_broadcast(&half, &own).unwrap(), expect[0]);
-    assert_eq!(bootstrap.phases().len(), 3);
     // One says something on the ring at once, before the other can have come to the end.
     let streams = bootstrap.into_ring().unwrap();
     let (next, prev) = (streams.next.unwrap(), streams.prev.unwrap());
@@ -340,7 +340,12 @@ fn a_waiting_join_can_be_aborted() {
         let other = scope.spawn(|| join(&id, 1, 3, after_ms(10_000)));
         let waiting = scope.spawn(|| {
             let look = || cancelled.load(Ordering::Relaxed);
-            Bootstrap::join_unless(&id, Rank(0), 3, b"", &quiet(), after_ms(10_000), &look)
+            let mut phases = Vec::new();
+            let onlooker = Onlooker { cancelled: &look, begins: &mut |phase| phases.push(phase) };
+            let joined = Bootstrap::join_before(&id, Rank(0), 3, b"", &quiet(), after_ms(10_000), onlooker);
+            // Its successor is there, its predecessor is not.
+            assert!(phases[0] == Phase::CheckIn && !phases.contains(&Phase::Exchange), "{phases:?}");
+            joined
         });
         clock::sleep(Duration::from_millis(200));
         let began = clock::now();

@@ -4,10 +4,13 @@
 //! |---|---|
 //! | [`init_from_env`] | the program's own `tracing` events, as lines on standard error |
 //! | [`trace`], `CCL_TRACE=folder` | what ccl records and the program's own `tracing` spans, as a Chrome trace |
+//! | `nvtx` | every call and phase of making, as ranges of the calling thread, to the tool that `NVTX_INJECTION64_PATH` names; with the feature `nvtx` |
 //!
-//! Prometheus is not here yet; a program that calls [`init_from_env`] today gets it without a change when it is. `ccl-inspect`
-//! reads what ccl records from outside, and exports it for programs that do not call it.
+//! NVTX is told inline, from within; everything else reads. Prometheus is not here yet; a program that calls [`init_from_env`] today gets
+//! it without a change when it is. `ccl-inspect` reads what ccl records from outside, and exports it for programs that do not call it.
 
+#[cfg(feature = "nvtx")]
+mod nvtx;
 pub mod trace;
 
 use std::path::Path;
@@ -22,6 +25,8 @@ use tracing_subscriber::{EnvFilter, Layer};
 ///
 /// `RUST_LOG` says which of the program's `tracing` events are written to standard error; where it is not set, `CCL_DEBUG` does
 /// (`WARN` by default). A subscriber that the program has already set stays.
+///
+/// A tool for NVTX, such as `nsys profile --trace=nvtx`, is told of calls where this crate was built with the feature `nvtx`.
 pub fn init_from_env() {
     static ONCE: Once = Once::new();
     ONCE.call_once(init);
@@ -48,6 +53,8 @@ fn init() {
         (Some(folder), None) => trace::begin(folder, guard),
         (None, _) => {}
     }
+    #[cfg(feature = "nvtx")]
+    nvtx::init();
 }
 
 /// The directives of the filter, in the notation of `RUST_LOG`.

@@ -11,11 +11,13 @@
 //! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
 //! | [`perfetto`] | Perfetto's trace processor, asked about traces |
 //! | [`matrix`] | what was expected against what was said |
+//! | [`nvtx`] | what a tool for NVTX is told, beside what the recorder says |
 
 pub mod deaths;
 pub mod drawn;
 pub mod job;
 pub mod matrix;
+pub mod nvtx;
 pub mod orders;
 pub mod perfetto;
 pub mod processes;

@@ -1,6 +1,6 @@
 //! The workspace's programs as they were built beside the tests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// Where the program `name` of this workspace lies.
@@ -9,13 +9,28 @@ use std::process::{Command, Output, Stdio};
 /// If it was not built.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
+    built(&folder().join(name))
+}
+
+/// Where the C library `name` of this workspace lies, on which some crate depends.
+///
+/// # Panics
+/// If it was not built.
+#[must_use]
+pub fn library(name: &str) -> PathBuf {
+    built(&folder().join("deps").join(format!("lib{name}.so")))
+}
+
+/// Tests lie in target/PROFILE/deps, programs above them.
+fn folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it lies");
     let folder = test.parent().expect("a program lies in a folder");
-    // Tests lie in target/PROFILE/deps, programs above them.
-    let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
-    let path = folder.join(name);
+    if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder }.to_path_buf()
+}
+
+fn built(path: &Path) -> PathBuf {
     assert!(path.is_file(), "{} is not there: `make test` builds it", path.display());
-    path
+    path.to_path_buf()
 }
 
 /// `ccl-inspect run ARGUMENTS`, to be told more, in a runtime folder of its own.

@@ -1,10 +1,11 @@
-//! A crate outside the workspace, where there is gcc and Rust and nothing else, uses ccl by its path.
+//! Crates outside the workspace, where there is gcc and Rust and nothing else, use ccl by its path.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use ccl::config::environment;
-use ccl_tests::programs::text;
+use ccl_tests::nvtx::ranges;
+use ccl_tests::programs::{library, text};
 
 /// All that a user's machine needs to have: Rust, and what gcc brings.
 const TOOLS: &[&str] = &["cargo", "rustc", "gcc", "cc", "ld", "as", "ar"];
@@ -15,46 +16,83 @@ fn find(tool: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{tool} is not in PATH"))
 }
 
-#[test]
-fn a_fresh_crate_says_hello() {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository");
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository")
+}
+
+fn hello() -> String {
+    std::fs::read_to_string(repository().join("examples/src/bin/hello.rs")).expect("hello.rs")
+}
+
+/// Builds a crate with these lines below `[dependencies]` and this program, and runs it in that environment.
+fn run(name: &str, dependencies: &str, main: &str, environment_of_it: &[(&str, &Path)]) -> Output {
     let fresh = tempfile::tempdir().expect("a folder of temporary files");
     let write = |name: &str, text: &str| {
         let path = fresh.path().join(name);
         std::fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("a folder");
         std::fs::write(path, text).expect("a file");
     };
-    write(
-        "Cargo.toml",
-        &format!(
-            "[package]\nname = \"fresh\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
-             ccl = {{ package = \"ccl-core\", path = {:?} }}\n",
-            repository.join("core")
-        ),
+    let manifest = format!(
+        "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n{dependencies}"
     );
-    let hello = std::fs::read_to_string(repository.join("examples/src/bin/hello.rs")).expect("hello.rs");
-    let kept: Vec<&str> = hello.lines().filter(|line| !line.contains("ccl_exporters")).collect();
-    assert_eq!(kept.len() + 1, hello.lines().count(), "hello has one line for the exporters");
-    write("src/main.rs", &kept.join("\n"));
+    write("Cargo.toml", &manifest);
+    write("src/main.rs", main);
     // The versions that the workspace was tested with, which are on this machine.
-    std::fs::copy(repository.join("Cargo.lock"), fresh.path().join("Cargo.lock")).expect("Cargo.lock");
+    std::fs::copy(repository().join("Cargo.lock"), fresh.path().join("Cargo.lock")).expect("Cargo.lock");
 
     let tools = fresh.path().join("tools");
     std::fs::create_dir(&tools).expect("a folder");
     for tool in TOOLS {
         std::os::unix::fs::symlink(find(tool), tools.join(tool)).expect("a link");
     }
-    let build = || {
-        let mut cargo = Command::new(tools.join("cargo"));
-        // Kept between runs, so that only the first builds everything.
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fresh_crate");
-        cargo.current_dir(fresh.path()).env_clear().env("PATH", &tools).env("CARGO_TARGET_DIR", target);
-        for name in ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"] {
-            cargo.envs(environment(name).map(|value| (name, value)));
-        }
-        cargo
-    };
-    let run = build().args(["run", "--offline"]).output().expect("cargo starts");
-    assert!(run.status.success(), "{}", text(&run));
-    assert!(text(&run).contains("hello from rank 0 of 1: the sum is 1"), "{}", text(&run));
+    let mut cargo = Command::new(tools.join("cargo"));
+    // Kept between runs, so that only the first builds everything.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fresh_crate");
+    cargo.current_dir(fresh.path()).env_clear().env("PATH", &tools).env("CARGO_TARGET_DIR", target);
+    for name in ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"] {
+        cargo.envs(environment(name).map(|value| (name, value)));
+    }
+    let built = cargo.args(["build", "--offline"]).output().expect("cargo starts");
+    assert!(built.status.success(), "{}", text(&built));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fresh_crate/debug").join(name);
+    let ran = Command::new(program).envs(environment_of_it.iter().copied()).output().expect("it starts");
+    assert!(text(&ran).contains("hello from rank 0 of 1: the sum is 1"), "{}", text(&ran));
+    ran
+}
+
+#[test]
+fn a_fresh_crate_says_hello() {
+    let hello = hello();
+    let kept: Vec<&str> = hello.lines().filter(|line| !line.contains("ccl_exporters")).collect();
+    assert_eq!(kept.len() + 1, hello.lines().count(), "hello has one line for the exporters");
+    let dependencies =
+        format!("ccl = {{ package = \"ccl-core\", path = {:?} }}\n", repository().join("core"));
+    let ran = run("fresh", &dependencies, &kept.join("\n"), &[]);
+    assert!(ran.status.success(), "{}", text(&ran));
+}
+
+/// With the lines that README.md gives.
+#[test]
+fn a_fresh_crate_is_seen_through_nvtx_without_libclang() {
+    let readme = std::fs::read_to_string(repository().join("README.md")).expect("README.md");
+    let patch = "[patch.crates-io]\nnvtx-sys = { path = \"ccl/core/ffi/nvtx-sys\" }";
+    assert!(readme.contains(patch), "README.md has {patch}");
+    let at = |path: &str| repository().join(path);
+    let dependencies = format!(
+        "ccl = {{ package = \"ccl-core\", path = {:?} }}\nccl-exporters = {{ path = {:?}, features = [\"nvtx\"] }}\n\
+         [patch.crates-io]\nnvtx-sys = {{ path = {:?} }}\n",
+        at("core"),
+        at("exporters"),
+        at("core/ffi/nvtx-sys")
+    );
+    let folder = tempfile::tempdir().expect("a folder of temporary files");
+    let (tool, file) = (library("nvtx_recorder"), folder.path().join("nvtx"));
+    let environment = [("NVTX_INJECTION64_PATH", tool.as_path()), (nvtx_recorder::FILE, file.as_path())];
+    let ran = run("fresh-nvtx", &dependencies, &hello(), &environment);
+    assert!(ran.status.success(), "{}", text(&ran));
+    let written = std::fs::read_dir(folder.path()).expect("the folder").flatten().next();
+    let written = std::fs::read(written.expect("what the tool wrote").path()).expect("a file");
+    let seen = ranges(&nvtx_recorder::read(&written).expect("few enough")).expect("balanced");
+    let names: Vec<&str> = seen.iter().map(|range| range.name.as_str()).collect();
+    assert_eq!(names, ["init Rendezvous", "init Connect", "init Barrier", "AllReduce"]);
 }

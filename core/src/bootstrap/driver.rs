@@ -35,6 +35,20 @@ const TAG_LOCAL_BROADCAST: u64 = OWN_TAGS | 3 << 32;
 /// Whether to give up: asked about every 50 ms from the waiting thread.
 pub type Cancelled<'a> = &'a (dyn Fn() -> bool + Sync);
 
+/// Who looks on while a rank joins.
+pub struct Onlooker<'a> {
+    /// Whether it has lost patience.
+    pub cancelled: Cancelled<'a>,
+    /// Told on the joining thread which phase begins: the one before it has ended. The last one ends with the joining. Who is alone has none.
+    pub begins: &'a mut dyn FnMut(Phase),
+}
+
+impl std::fmt::Debug for Onlooker<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Onlooker(cancelled {})", (self.cancelled)())
+    }
+}
+
 /// A stream of the ring, kept for news between ranks.
 #[derive(Debug)]
 pub struct RingStream {
@@ -63,7 +77,6 @@ pub struct Bootstrap {
     job: JobId,
     deadline: Ns,
     peers: Vec<Vec<u8>>,
-    phases: Vec<(Phase, Duration)>,
     /// `None` where a rank is alone.
     ring: Option<Ring>,
 }
@@ -90,21 +103,22 @@ impl Bootstrap {
         settings: &Settings,
         deadline: Ns,
     ) -> Result<Self> {
-        Self::join_unless(id, rank, nranks, own, settings, deadline, &|| false)
+        let onlooker = Onlooker { cancelled: &|| false, begins: &mut |_| () };
+        Self::join_before(id, rank, nranks, own, settings, deadline, onlooker)
     }
 
-    /// As [`join`](Self::join), and gives up with `Aborted` soon after `cancelled` says so.
+    /// As [`join`](Self::join), before somebody who is told of its phases. Gives up with `Aborted` soon after `cancelled` says so.
     ///
     /// # Errors
     /// As [`join`](Self::join).
-    pub fn join_unless(
+    pub fn join_before(
         id: &UniqueId,
         rank: Rank,
         nranks: u32,
         own: &[u8],
         settings: &Settings,
         deadline: Ns,
-        cancelled: Cancelled<'_>,
+        onlooker: Onlooker<'_>,
     ) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&nranks) || rank.0 >= nranks {
             let what = format!(
@@ -113,15 +127,7 @@ impl Bootstrap {
             return Err(Error::new(ErrorKind::Usage, what));
         }
         check_size(own.len() + 4096)?;
-        let mut made = Self {
-            rank,
-            nranks,
-            job: id.job(),
-            deadline,
-            peers: vec![own.to_vec()],
-            phases: Vec::new(),
-            ring: None,
-        };
+        let mut made = Self { rank, nranks, job: id.job(), deadline, peers: vec![own.to_vec()], ring: None };
         if nranks == 1 {
             return Ok(made);
         }
@@ -135,15 +141,21 @@ impl Bootstrap {
         let introduction = Introduction { contact, settings: own_settings(settings), own: own.to_vec() };
         let member = Member::new(id.clone(), rank, nranks, introduction, clock::now(), deadline);
         let mut ring = Ring { member, net: Net::new(Some(listener))?, rank };
+        let Onlooker { cancelled, begins } = onlooker;
+        begins(Phase::CheckIn);
+        let mut to_come = [Phase::Ring, Phase::Exchange].into_iter().peekable();
         ring.drive(cancelled, |member, _| {
             for text in member.hear() {
                 say(settings, Level::Info, &format!("rank {rank}: {text}"));
+            }
+            // One turn may bring several.
+            while let Some(phase) = to_come.next_if(|phase| *phase <= member.phase()) {
+                begins(phase);
             }
             member.has_joined().then_some(())
         })?;
         made.job = ring.member.job();
         made.peers = ring.member.peers().iter().map(|peer| peer.own.clone()).collect();
-        made.phases = ring.member.phases().to_vec();
         made.ring = Some(ring);
         Ok(made)
     }
@@ -167,11 +179,6 @@ impl Bootstrap {
     #[must_use]
     pub fn peers(&self) -> &[Vec<u8>] {
         &self.peers
-    }
-    /// How long the phases of joining took.
-    #[must_use]
-    pub fn phases(&self) -> &[(Phase, Duration)] {
-        &self.phases
     }
     /// Sets the deadline of later calls.
     pub const fn set_deadline(&mut self, deadline: Ns) {

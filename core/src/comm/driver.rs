@@ -19,6 +19,7 @@ use crate::control::news::{Report, Trouble, Verdict};
 use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
 use crate::error::{At, Error, ErrorKind, Result};
 use crate::memory::{View, ViewMut};
+use crate::observer::{self, Call, Observed, Together};
 use crate::plan::{Plan, Shape, Topology, select};
 use crate::recorder::{EventRing, Recorder};
 use crate::transport::LinkFault;
@@ -147,7 +148,7 @@ impl Inner {
         self.check(&request)?;
         let _guard = Unwinding(self);
         let mut driver = lock(&self.driver);
-        let id = self.submit(&mut driver, request, input, output)?;
+        let (id, _observed) = self.submit(&mut driver, request, input, output)?;
         self.drive(&mut driver, &mut |driver| driver.engine.is_done(id))
     }
 
@@ -159,8 +160,11 @@ impl Inner {
         let _guard = Unwinding(self);
         let mut driver = lock(&self.driver);
         let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
+        let mut together = Together::default();
         for &(request, input, output) in calls {
-            ids.push(self.submit(&mut driver, request, input, output)?);
+            let (id, observed) = self.submit(&mut driver, request, input, output)?;
+            ids.push(id);
+            together.push(observed);
         }
         self.drive(&mut driver, &mut |driver| ids.iter().all(|id| driver.engine.is_done(*id)))
     }
@@ -185,14 +189,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Numbers a request, plans it, brings its links up and hands it to the engine.
+    /// Numbers a request, plans it, brings its links up and hands it to the engine. Begins it for who observes: it ends there when the caller lets go.
     pub(super) fn submit(
         &self,
         driver: &mut Driver,
         request: Request,
         input: View,
         output: ViewMut,
-    ) -> Result<OpId> {
+    ) -> Result<(OpId, Observed)> {
         if let Some(ended) = &driver.ended {
             let mut error = ended.clone();
             error.at.op = Some((request.kind, driver.numbers.next()));
@@ -211,6 +215,8 @@ impl Inner {
         let descriptor = driver.numbers.describe(self.rank, &request, hash);
         driver.links.describe(&descriptor);
         driver.still = None;
+        let (comm, rank, seq) = (self.id, self.rank, descriptor.seq);
+        let observed = observer::begin(|| Call::Operation { request, comm, rank, seq });
         let started = clock::raw();
         let op = Op::new(request, plan, descriptor, input, output);
         let id = match driver.engine.submit(op, started) {
@@ -250,7 +256,7 @@ impl Inner {
             });
             return Err(self.end(driver, Failure { cause: Cause::Told(error), op, peer, channel: None }));
         }
-        Ok(id)
+        Ok((id, observed))
     }
 
     /// Turns the engine until `done`, or until the communicator ends.

@@ -4,11 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::driver::{Bootstrap, RingStreams};
+use crate::bootstrap::driver::{Bootstrap, Onlooker, RingStreams};
 use crate::bootstrap::host::Identity as Process;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::interfaces;
@@ -18,6 +17,7 @@ use crate::collective::Descriptor;
 use crate::comm::Config;
 use crate::comm::driver::{Driver, Inner, Shared, lock};
 use crate::comm::links::{Links, Peer, Reach};
+use crate::comm::phases::Phases;
 use crate::config::{Key, Settings};
 use crate::control::attendance::Attendance;
 use crate::control::courier::{Courier, Owner, Watched};
@@ -26,7 +26,6 @@ use crate::control::server::Abortable;
 use crate::control::service::Service;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, publish};
 use crate::plan::Topology;
 use crate::recorder::{self, CommInfo, CommRow, EventRing};
 use crate::sys;
@@ -59,8 +58,11 @@ struct Card {
 /// Joins the job the environment describes.
 pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     let settings = settings_of(&config)?;
+    let mut phases = Phases::default();
+    phases.begin(Phase::Rendezvous, None);
     let met = rendezvous::from_environment(&settings)?;
-    let inner = join(&met.id, met.rank.0, met.nranks, config)?;
+    phases.end(None);
+    let inner = make(&met.id, met.rank, met.nranks, config, phases)?;
     drop(met);
     Ok(inner)
 }
@@ -74,12 +76,22 @@ fn settings_of(config: &Config) -> Result<Settings> {
 
 /// Joins as `rank` of `nranks` around `id`.
 pub(super) fn join(id: &UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Arc<Inner>> {
-    let settings = settings_of(&config)?;
-    let name = if config.name.is_empty() { "world".to_string() } else { config.name };
-    make(id, Rank(rank), nranks, &name, settings).map_err(|error| error.in_comm(name, Rank(rank)))
+    make(id, Rank(rank), nranks, config, Phases::default())
 }
 
-fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) -> Result<Arc<Inner>> {
+fn make(id: &UniqueId, rank: Rank, nranks: u32, config: Config, phases: Phases) -> Result<Arc<Inner>> {
+    let settings = settings_of(&config)?;
+    let name = if config.name.is_empty() { "world".to_string() } else { config.name };
+    make_named(id, (rank, nranks), &name, settings, phases).map_err(|error| error.in_comm(name, rank))
+}
+
+fn make_named(
+    id: &UniqueId,
+    (rank, nranks): (Rank, u32),
+    name: &str,
+    settings: Settings,
+    mut phases: Phases,
+) -> Result<Arc<Inner>> {
     if rank.0 >= nranks {
         return Err(Error::new(ErrorKind::Usage, format!("rank {rank} is not one of {nranks} ranks"))
             .hint("ranks count from 0"));
@@ -90,9 +102,12 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     // The row is there before the bootstrap is: who hangs in it can be seen to.
     let info = CommInfo { id: id.comm(), job: id.job(), name, rank, nranks, world: rank };
     let mut row = recorder.comm(info);
-    row.phase_began(Phase::CheckIn, clock::raw());
+    phases.show(&row);
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
-    let mut bootstrap = Bootstrap::join(id, rank, nranks, &[], &settings, deadline)?;
+    let begins = &mut |phase| phases.begin(phase, Some(&row));
+    let onlooker = Onlooker { cancelled: &|| false, begins };
+    let mut bootstrap = Bootstrap::join_before(id, rank, nranks, &[], &settings, deadline, onlooker)?;
+    phases.end(Some(&row));
     let job = bootstrap.job();
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
@@ -101,7 +116,7 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
 
     let identity = Identity { comm, rank };
     let base = Base { id, job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
-    let gathered = match gather(&base, &row, &mut bootstrap, deadline) {
+    let gathered = match gather(&base, &row, &mut phases, &mut bootstrap, deadline) {
         Ok(gathered) => gathered,
         Err(error) => {
             bootstrap.give_up(&error);
@@ -203,7 +218,13 @@ struct Gathered {
 }
 
 /// Makes this rank's memory and doors, tells all others where they are, and meets those of this host. Returns when all have.
-fn gather(base: &Base<'_>, row: &CommRow, bootstrap: &mut Bootstrap, deadline: Ns) -> Result<Gathered> {
+fn gather(
+    base: &Base<'_>,
+    row: &CommRow,
+    phases: &mut Phases,
+    bootstrap: &mut Bootstrap,
+    deadline: Ns,
+) -> Result<Gathered> {
     let Base { id, job, identity, ip, settings, attendance } = base;
     let Identity { comm, rank } = *identity;
     let nranks = bootstrap.nranks();
@@ -238,8 +259,8 @@ fn gather(base: &Base<'_>, row: &CommRow, bootstrap: &mut Bootstrap, deadline: N
     tell_peers(row, &cards, &processes);
 
     let mut events = row.ring();
-    row.phase_began(Phase::Connect, clock::raw());
-    let began = clock::now();
+    phases.publish(&mut events);
+    phases.begin(Phase::Connect, Some(row));
     let meeting = Meeting {
         settings,
         identity: *identity,
@@ -249,15 +270,12 @@ fn gather(base: &Base<'_>, row: &CommRow, bootstrap: &mut Bootstrap, deadline: N
         processes: &processes,
     };
     let (peers, watched) = meet(&meeting, deadline, &mut || bootstrap.serve())?;
-    ended(row, &mut events, Phase::Connect, clock::now().since(began));
-    row.phase_began(Phase::Barrier, clock::raw());
-    let began = clock::now();
+    phases.begin(Phase::Barrier, Some(row));
+    phases.publish(&mut events);
     bootstrap.barrier()?;
-    ended(row, &mut events, Phase::Barrier, clock::now().since(began));
+    phases.end(Some(row));
+    phases.publish(&mut events);
     drop(door);
-    for (phase, duration) in bootstrap.phases() {
-        ended(row, &mut events, *phase, *duration);
-    }
     Ok(Gathered { memory, shared, inbox, data, processes, peers, watched, events })
 }
 
@@ -282,13 +300,6 @@ impl Owner for Owning {
             attendance.bereaved();
         }
     }
-}
-
-/// A phase of the making ended.
-fn ended(row: &CommRow, events: &mut EventRing, phase: Phase, duration: Duration) {
-    let duration_ns = duration.as_nanos() as u64;
-    row.phase(phase, Ns(duration_ns));
-    publish(events, || Event::PhaseEnded { phase, duration_ns });
 }
 
 fn wake_by(shared: &Arc<Shared>) -> Arc<dyn Fn() + Send + Sync> {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `mod` | the calls |
 //! | `init` | making: rendezvous, bootstrap, memory, listeners, peers |
+//! | `phases` | how far the making has come |
 //! | `links` | which links a request needs, and bringing them up |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
 //! | `vain` | waits that can never end |
@@ -17,6 +18,7 @@ mod driver;
 mod init;
 mod links;
 mod pending;
+mod phases;
 mod vain;
 
 use std::sync::Arc;

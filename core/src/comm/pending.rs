@@ -88,8 +88,8 @@ pub(super) fn begin<T: Element>(
     let view = lock(&place).region.as_mut().map(Region::view_mut);
     let Some(output) = view else { unreachable!("the region was just put there") };
     let mut driver = lock(&inner.driver);
-    // Read through the same pointer: another borrow of the buffer would end this one's right to it.
-    let id = inner.submit(&mut driver, request, output.read(), output)?;
+    // Read through the same pointer: another borrow of the buffer would end this one's right to it. What its caller sees of it ends here.
+    let (id, _observed) = inner.submit(&mut driver, request, output.read(), output)?;
     let shared = Arc::clone(&place);
     let settle = Box::new(move |result| {
         let waker = {

@@ -83,8 +83,8 @@ pub(crate) struct Member {
     peers: Vec<Introduction>,
     pending: Pending,
     deadline: Ns,
-    phases: Vec<(Phase, Duration)>,
-    phase_began: Ns,
+    /// How far the joining has come.
+    phase: Phase,
     /// Whom the root waits for, as it said last.
     waiting: String,
     unheard: Vec<String>,
@@ -124,8 +124,7 @@ impl Member {
             peers: Vec::new(),
             pending: Pending::Join,
             deadline,
-            phases: Vec::new(),
-            phase_began: now,
+            phase: Phase::CheckIn,
             waiting: String::new(),
             unheard: Vec::new(),
             held_back: Vec::new(),
@@ -151,8 +150,9 @@ impl Member {
     pub(crate) fn peers(&self) -> &[Introduction] {
         &self.peers
     }
-    pub(crate) fn phases(&self) -> &[(Phase, Duration)] {
-        &self.phases
+    /// The phase of joining that began last.
+    pub(crate) const fn phase(&self) -> Phase {
+        self.phase
     }
     /// News for people: whom the root waits for.
     pub(crate) fn hear(&mut self) -> Vec<String> {
@@ -282,11 +282,6 @@ impl Member {
         Rank((self.rank.0 + self.nranks - 1) % self.nranks)
     }
 
-    fn end_phase(&mut self, phase: Phase, now: Ns) {
-        self.phases.push((phase, now.since(self.phase_began)));
-        self.phase_began = now;
-    }
-
     fn root_says(&mut self, bytes: &[u8], io: &mut Io<'_>) {
         if let ToTheRoot::Up { frames, .. } = &mut self.root {
             frames.extend(bytes);
@@ -320,7 +315,7 @@ impl Member {
     }
 
     fn meet(&mut self, contact: SocketAddr, io: &mut Io<'_>) {
-        self.end_phase(Phase::CheckIn, io.now);
+        self.phase = Phase::Ring;
         let to = self.next_rank();
         let hello = Hello::new(Purpose::Ring, self.job(), self.id.comm(), self.rank, to);
         let mut dial = Dial::new(contact, hello, self.id.key.clone(), false, io.now);
@@ -362,7 +357,7 @@ impl Member {
         for (side, block) in std::mem::take(&mut self.held_back) {
             io.send(if side == Side::Prev { next.stream } else { prev.stream }, block);
         }
-        self.end_phase(Phase::Ring, io.now);
+        self.phase = Phase::Exchange;
         let (own, deadline) = (self.introduction.encode(), self.deadline);
         self.begin_round(&own, deadline, io);
         self.pending = Pending::Join;
@@ -440,7 +435,6 @@ impl Member {
         if let Some(fault) = differing_settings(&self.peers) {
             return self.fail(fault, io);
         }
-        self.end_phase(Phase::Exchange, io.now);
         self.pending = Pending::Nothing;
         if let ToTheRoot::Up { stream, .. } = self.root {
             io.send(stream, ToRoot::Ready.encode());

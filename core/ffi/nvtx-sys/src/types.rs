@@ -1,0 +1,196 @@
+//! What a tool is handed, laid out as NVTX's headers say.
+
+#![expect(missing_debug_implementations, reason = "which field of a union is meant stands outside it")]
+
+use std::ffi::{c_char, c_void};
+
+/// A domain, as its tool knows it; null where there is no tool.
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub type nvtxDomainHandle_t = *mut c_void;
+/// A registered string.
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub type nvtxStringHandle_t = *mut c_void;
+/// A named resource.
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub type nvtxResourceHandle_t = *mut c_void;
+/// A user-defined synchronization object.
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub type nvtxSyncUser_t = *mut c_void;
+/// Names a range of a process.
+#[expect(non_camel_case_types, reason = "the name in C")]
+pub type nvtxRangeId_t = u64;
+
+/// A character of a wide string, as `wchar_t` is here.
+pub(crate) type Wide = u32;
+
+macro_rules! kinds {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $n:literal,)+ }) => {
+        $(#[$doc])*
+        #[expect(non_camel_case_types, reason = "the names in C")]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u32)]
+        pub enum $name { $($(#[$vdoc])* $variant = $n,)+ }
+
+        impl From<$name> for i32 {
+            fn from(kind: $name) -> Self {
+                kind as Self
+            }
+        }
+    };
+}
+
+kinds! {
+    /// How a colour is told.
+    nvtxColorType_t {
+        /// Not at all.
+        NVTX_COLOR_UNKNOWN = 0,
+        /// As alpha, red, green, blue.
+        NVTX_COLOR_ARGB = 1,
+    }
+}
+kinds! {
+    /// How a message is told.
+    nvtxMessageType_t {
+        /// Not at all.
+        NVTX_MESSAGE_UNKNOWN = 0,
+        /// As a C string.
+        NVTX_MESSAGE_TYPE_ASCII = 1,
+        /// As a wide string.
+        NVTX_MESSAGE_TYPE_UNICODE = 2,
+        /// As a string that was registered.
+        NVTX_MESSAGE_TYPE_REGISTERED = 3,
+    }
+}
+kinds! {
+    /// What number a payload is.
+    nvtxPayloadType_t {
+        /// None.
+        NVTX_PAYLOAD_UNKNOWN = 0,
+        /// 64 bits without a sign.
+        NVTX_PAYLOAD_TYPE_UNSIGNED_INT64 = 1,
+        /// 64 bits with a sign.
+        NVTX_PAYLOAD_TYPE_INT64 = 2,
+        /// A double.
+        NVTX_PAYLOAD_TYPE_DOUBLE = 3,
+        /// 32 bits without a sign.
+        NVTX_PAYLOAD_TYPE_UNSIGNED_INT32 = 4,
+        /// 32 bits with a sign.
+        NVTX_PAYLOAD_TYPE_INT32 = 5,
+        /// A float.
+        NVTX_PAYLOAD_TYPE_FLOAT = 6,
+    }
+}
+
+/// A message; which field is meant stands beside it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union nvtxMessageValue_t {
+    /// A C string.
+    pub ascii: *const c_char,
+    /// A wide string.
+    pub unicode: *const u32,
+    /// A registered string.
+    pub registered: nvtxStringHandle_t,
+}
+
+/// A payload; which field is meant stands beside it.
+#[expect(non_snake_case, reason = "the names in C")]
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union nvtxEventAttributes_v2_payload_t {
+    /// 64 bits without a sign.
+    pub ullValue: u64,
+    /// 64 bits with a sign.
+    pub llValue: i64,
+    /// A double.
+    pub dValue: f64,
+    /// 32 bits without a sign.
+    pub uiValue: u32,
+    /// 32 bits with a sign.
+    pub iValue: i32,
+    /// A float.
+    pub fValue: f32,
+}
+
+/// What a mark or a range is.
+#[expect(non_snake_case, reason = "the names in C")]
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct nvtxEventAttributes_t {
+    /// [`NVTX_VERSION`](crate::NVTX_VERSION).
+    pub version: u16,
+    /// Bytes of this structure.
+    pub size: u16,
+    /// The category; 0: none.
+    pub category: u32,
+    /// An [`nvtxColorType_t`].
+    pub colorType: i32,
+    /// The colour.
+    pub color: u32,
+    /// An [`nvtxPayloadType_t`].
+    pub payloadType: i32,
+    /// 0.
+    pub reserved0: i32,
+    /// The payload.
+    pub payload: nvtxEventAttributes_v2_payload_t,
+    /// An [`nvtxMessageType_t`].
+    pub messageType: i32,
+    /// The message.
+    pub message: nvtxMessageValue_t,
+}
+
+/// What a resource is; which field is meant stands beside it.
+#[expect(non_snake_case, reason = "the names in C")]
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub union nvtxResourceAttributes_v0_identifier_t {
+    /// A pointer.
+    pub pValue: *const c_void,
+    /// A handle.
+    pub ullValue: u64,
+}
+
+/// A resource and its name.
+#[expect(non_snake_case, reason = "the names in C")]
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct nvtxResourceAttributes_t {
+    /// [`NVTX_VERSION`](crate::NVTX_VERSION).
+    pub version: u16,
+    /// Bytes of this structure.
+    pub size: u16,
+    /// One of [`resource_type`](crate::resource_type).
+    pub identifierType: i32,
+    /// The resource.
+    pub identifier: nvtxResourceAttributes_v0_identifier_t,
+    /// An [`nvtxMessageType_t`].
+    pub messageType: i32,
+    /// The name.
+    pub message: nvtxMessageValue_t,
+}
+
+/// A user-defined synchronization object's name.
+#[expect(non_snake_case, reason = "the names in C")]
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct nvtxSyncUserAttributes_t {
+    /// [`NVTX_VERSION`](crate::NVTX_VERSION).
+    pub version: u16,
+    /// Bytes of this structure.
+    pub size: u16,
+    /// An [`nvtxMessageType_t`].
+    pub messageType: i32,
+    /// The name.
+    pub message: nvtxMessageValue_t,
+}
+
+// As the headers lay them out where a pointer has 64 bits.
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    assert!(size_of::<nvtxEventAttributes_t>() == 48);
+    assert!(std::mem::offset_of!(nvtxEventAttributes_t, payloadType) == 16);
+    assert!(std::mem::offset_of!(nvtxEventAttributes_t, payload) == 24);
+    assert!(std::mem::offset_of!(nvtxEventAttributes_t, message) == 40);
+    assert!(size_of::<nvtxResourceAttributes_t>() == 32);
+    assert!(size_of::<nvtxSyncUserAttributes_t>() == 16);
+};

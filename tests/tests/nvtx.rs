@@ -1,0 +1,111 @@
+//! Programs as they are, told nothing but where a tool for NVTX lies: the tool sees one range per call and phase, where and when it was.
+
+#![expect(clippy::print_stdout, reason = "how near they were")]
+
+use std::sync::{Mutex, PoisonError};
+
+use ccl::types::Phase;
+use ccl_tests::nvtx::{self, BYTES, CALLS, LOOSE_BYTES, LOOSE_ROUNDS, ROUNDS, Range, Seen, Span};
+
+/// How far a range may be from the recorder's times, and how many of them must be as near.
+const NEAR_NS: u64 = 5_000;
+const MOST: f64 = 0.95;
+const RUNS: usize = 5;
+
+/// The times of a range beside those of a recorder: how far each is off. `has_end`: both end at the same.
+fn distances<'a>(
+    pairs: impl Iterator<Item = (&'a Range, &'a Span)>,
+    has_end: impl Fn(&Span) -> bool,
+) -> Vec<u64> {
+    let mut distances = Vec::new();
+    for (range, span) in pairs {
+        distances.push(range.began_ns.abs_diff(span.began_ns));
+        if has_end(span) {
+            distances.push(range.ended_ns.abs_diff(span.ended_ns));
+        }
+    }
+    distances
+}
+
+/// Whether most are near. Says how near.
+fn are_near(what: &str, distances: &[u64]) -> bool {
+    let near = distances.iter().filter(|off| **off <= NEAR_NS).count();
+    let at = |share: f64| distances[((distances.len() - 1) as f64 * share) as usize];
+    println!(
+        "{what}: {near} of {} within {NEAR_NS} ns; half within {} ns, 95 % within {} ns, all within {} ns",
+        distances.len(),
+        at(0.5),
+        at(0.95),
+        at(1.0)
+    );
+    near as f64 >= distances.len() as f64 * MOST
+}
+
+/// Runs a program until its ranges are near. A machine with other things to do interrupts a rank between the two readings of a time, which
+/// is none of ours: the quietest of a few runs counts. What does not depend on time is asserted in each.
+fn is_near_once(mut run: impl FnMut() -> bool) {
+    // One job at a time: two would interrupt each other.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!((0..RUNS).any(|_| run()), "in none of {RUNS} runs were they near");
+}
+
+/// One range per call and phase, in the same order, of the same size.
+fn pair_up(seen: &Seen) -> impl Iterator<Item = (&Range, &Span)> {
+    let of_range = |range: &Range| (range.name.clone(), range.payload);
+    let of_span = |span: &Span| (span.name.clone(), span.bytes);
+    let ranges: Vec<_> = seen.ranges.iter().map(of_range).collect();
+    let spans: Vec<_> = seen.spans.iter().map(of_span).collect();
+    assert_eq!(ranges, spans);
+    assert!(seen.ranges.iter().all(|range| range.domain == "CCL"), "{:?}", seen.ranges);
+    let phases: Vec<String> = Phase::ALL.iter().map(|phase| format!("init {phase}")).collect();
+    let begun: Vec<&String> = seen.ranges.iter().take(phases.len()).map(|range| &range.name).collect();
+    assert_eq!(begun, phases.iter().collect::<Vec<_>>());
+    seen.ranges.iter().zip(&seen.spans)
+}
+
+#[test]
+fn hello_as_it_is_has_a_range_per_phase_and_one_for_its_all_reduce() {
+    is_near_once(|| {
+        let mut off = Vec::new();
+        for (rank, seen) in nvtx::run("hello", 4, 1).iter().enumerate() {
+            let hello = format!("hello from rank {rank} of 4: the sum is 10");
+            assert!(seen.text.contains(&hello), "{}", seen.text);
+            assert_eq!(seen.ranges.len(), Phase::ALL.len() + 1);
+            assert!(seen.ranges.iter().all(|range| range.thread == seen.pid), "{:?}", seen.ranges);
+            let call = seen.ranges.last().expect("counted above");
+            assert_eq!((call.name.as_str(), call.payload), ("AllReduce", Some(4_000)));
+            off.extend(distances(pair_up(seen), |_| true));
+        }
+        off.sort_unstable();
+        are_near("hello", &off)
+    });
+}
+
+#[test]
+fn every_kind_of_call_has_its_range() {
+    is_near_once(|| {
+        let (mut off, mut begins) = (Vec::new(), Vec::new());
+        for seen in nvtx::run("ranges", 4, CALLS) {
+            let count = |bytes: usize| seen.ranges.iter().filter(|r| r.payload == Some(bytes as u64)).count();
+            // The barriers have no bytes, nor has the one of another thread.
+            assert_eq!(count(BYTES), ROUNDS * 6);
+            assert_eq!(count(0), ROUNDS + 1);
+            assert_eq!(count(LOOSE_BYTES), LOOSE_ROUNDS * 3);
+            let elsewhere: Vec<&Range> =
+                seen.ranges.iter().filter(|range| range.thread != seen.pid).collect();
+            assert!(matches!(elsewhere[..], [Range { name, .. }] if name == "Barrier"), "{elsewhere:?}");
+            let is_loose = |span: &Span| span.bytes == Some(LOOSE_BYTES as u64);
+            off.extend(distances(pair_up(&seen).filter(|(_, span)| !is_loose(span)), |_| true));
+            begins.extend(distances(pair_up(&seen).filter(|(_, span)| is_loose(span)), |_| false));
+            // The two of a group lie in each other.
+            let groups = seen.ranges.windows(2).filter(|two| two[0].name == "Send" && two[1].name == "Recv");
+            let nested = groups.filter(|two| two[1].ended_ns <= two[0].ended_ns).count();
+            assert_eq!(nested, LOOSE_ROUNDS);
+        }
+        println!("cases: ranges {}", off.len() + begins.len());
+        off.sort_unstable();
+        begins.sort_unstable();
+        are_near("calls", &off) & are_near("calls of groups and asynchronous ones: begins", &begins)
+    });
+}
