@@ -2,11 +2,19 @@
 //!
 //! | what | where it goes |
 //! |---|---|
-//! | [`init_from_env`] | the program's own `tracing` events and spans, as lines on standard error |
+//! | [`init_from_env`] | the one line of a program: switches on what the environment asks for, as below |
+//! | [`otel`] | OpenTelemetry: phases, collectives and messages as spans, sent as OTLP |
 //!
-//! That is all there is in this version. NVTX ranges, Chrome and Perfetto traces, OpenTelemetry and Prometheus are not here yet; a
-//! program that calls [`init_from_env`] today gets them without a change when they are. Until then `ccl-inspect` reads what
-//! ccl records, from outside.
+//! | the environment says | what is switched on |
+//! |---|---|
+//! | `RUST_LOG`, `CCL_DEBUG` | the program's own `tracing` events, as lines on standard error |
+//! | `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | OpenTelemetry. What is spoken is `http/protobuf` (port 4318), without TLS: to a collector on this host or network. Also read: `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER=none`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `_TIMEOUT`, `_PROTOCOL` and the same for `TRACES` alone. `CCL_LEVEL=2` adds a span per message |
+//!
+//! NVTX ranges, Chrome and Perfetto traces and Prometheus are not here yet; a program that calls [`init_from_env`] today gets them
+//! without a change when they are. `ccl-inspect` reads what ccl records from outside, and exports it for programs that do not.
+
+#[cfg(feature = "otel")]
+pub mod otel;
 
 use ccl::config::{self, Key, Settings};
 use tracing_subscriber::EnvFilter;
@@ -25,6 +33,8 @@ pub fn init_from_env() {
         .with_env_filter(EnvFilter::builder().parse_lossy(filter))
         .with_writer(std::io::stderr)
         .try_init();
+    #[cfg(feature = "otel")]
+    otel::init_from_env();
 }
 
 /// The directives of the filter, in the notation of `RUST_LOG`.

@@ -4,6 +4,7 @@ mod attach;
 mod choose;
 mod discover;
 mod exit;
+mod export;
 mod look;
 mod process;
 mod ps;
@@ -29,6 +30,7 @@ enum Verb {
     Ps(ps::Ps),
     Snapshot(look::Snapshot),
     Open(look::Open),
+    Export(export::Export),
     Run(run::Run),
     #[command(hide = true)]
     Hold(run::helper::Hold),
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
         Verb::Open(open) => open.run(),
+        Verb::Export(export) => export.run(),
         Verb::Run(run) => run.run(),
         Verb::Hold(hold) => Ok(hold.run()),
         Verb::Enter(enter) => Ok(enter.run()),

@@ -13,7 +13,7 @@ use crate::bootstrap::host::Identity as Process;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::interfaces;
 use crate::bootstrap::rendezvous;
-use crate::clock::{self, Ns};
+use crate::clock::{self, Ns, Raw};
 use crate::collective::Descriptor;
 use crate::comm::Config;
 use crate::comm::driver::{Driver, Inner, Shared, lock};
@@ -26,7 +26,7 @@ use crate::control::server::Abortable;
 use crate::control::service::Service;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::{Event, publish};
+use crate::event::{Event, publish_at};
 use crate::plan::Topology;
 use crate::recorder::{self, CommInfo, CommRow, EventRing};
 use crate::sys;
@@ -93,6 +93,7 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     row.phase_began(Phase::CheckIn, clock::raw());
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
     let mut bootstrap = Bootstrap::join(id, rank, nranks, &[], &settings, deadline)?;
+    let joined = clock::raw();
     let job = bootstrap.job();
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
@@ -100,7 +101,8 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
     row.set_level(if observed { settings.number(Key::Level) as u8 } else { 0 });
 
     let identity = Identity { comm, rank };
-    let base = Base { id, job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
+    let base =
+        Base { joined, id, job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
     let gathered = match gather(&base, &row, &mut bootstrap, deadline) {
         Ok(gathered) => gathered,
         Err(error) => {
@@ -182,6 +184,8 @@ fn make(id: &UniqueId, rank: Rank, nranks: u32, name: &str, settings: Settings) 
 
 /// What a communicator begins with.
 struct Base<'a> {
+    /// When the bootstrap had gathered all ranks.
+    joined: Raw,
     id: &'a UniqueId,
     job: JobId,
     identity: Identity,
@@ -204,7 +208,7 @@ struct Gathered {
 
 /// Makes this rank's memory and doors, tells all others where they are, and meets those of this host. Returns when all have.
 fn gather(base: &Base<'_>, row: &CommRow, bootstrap: &mut Bootstrap, deadline: Ns) -> Result<Gathered> {
-    let Base { id, job, identity, ip, settings, attendance } = base;
+    let Base { joined, id, job, identity, ip, settings, attendance } = base;
     let Identity { comm, rank } = *identity;
     let nranks = bootstrap.nranks();
     let recorder = attendance.recorder();
@@ -238,6 +242,13 @@ fn gather(base: &Base<'_>, row: &CommRow, bootstrap: &mut Bootstrap, deadline: N
     tell_peers(row, &cards, &processes);
 
     let mut events = row.ring();
+    // One after another, the last of which ended when this rank had joined; there was no ring to write them to.
+    let mut left: Duration = bootstrap.phases().iter().map(|(_, duration)| *duration).sum();
+    for (phase, duration) in bootstrap.phases() {
+        left = left.saturating_sub(*duration);
+        let before = left.as_nanos() as f64 / clock::scale().ns_per_tick();
+        ended(row, &mut events, *phase, *duration, Raw(joined.0.saturating_sub(before as u64)));
+    }
     row.phase_began(Phase::Connect, clock::raw());
     let began = clock::now();
     let meeting = Meeting {
@@ -249,15 +260,12 @@ fn gather(base: &Base<'_>, row: &CommRow, bootstrap: &mut Bootstrap, deadline: N
         processes: &processes,
     };
     let (peers, watched) = meet(&meeting, deadline, &mut || bootstrap.serve())?;
-    ended(row, &mut events, Phase::Connect, clock::now().since(began));
+    ended(row, &mut events, Phase::Connect, clock::now().since(began), clock::raw());
     row.phase_began(Phase::Barrier, clock::raw());
     let began = clock::now();
     bootstrap.barrier()?;
-    ended(row, &mut events, Phase::Barrier, clock::now().since(began));
+    ended(row, &mut events, Phase::Barrier, clock::now().since(began), clock::raw());
     drop(door);
-    for (phase, duration) in bootstrap.phases() {
-        ended(row, &mut events, *phase, *duration);
-    }
     Ok(Gathered { memory, shared, inbox, data, processes, peers, watched, events })
 }
 
@@ -284,11 +292,11 @@ impl Owner for Owning {
     }
 }
 
-/// A phase of the making ended.
-fn ended(row: &CommRow, events: &mut EventRing, phase: Phase, duration: Duration) {
+/// A phase of the making ended at that moment.
+fn ended(row: &CommRow, events: &mut EventRing, phase: Phase, duration: Duration, at: Raw) {
     let duration_ns = duration.as_nanos() as u64;
     row.phase(phase, Ns(duration_ns));
-    publish(events, || Event::PhaseEnded { phase, duration_ns });
+    publish_at(events, at, || Event::PhaseEnded { phase, duration_ns });
 }
 
 fn wake_by(shared: &Arc<Shared>) -> Arc<dyn Fn() + Send + Sync> {

@@ -106,7 +106,7 @@ fn run_step<S: Subscriber>(
             lane.bytes += u64::from(lane.head);
             lane.store();
             let (step, bytes) = (lane.link.done(), lane.head);
-            publish(events, || Event::MessageTaken { channel, peer: from, step, bytes });
+            publish(events, || Event::MessageTaken { channel, peer: from, wide, step, bytes });
         }
     }
     for operand in &step.destinations {

@@ -50,7 +50,8 @@ pub struct Cursor {
 pub struct RingReading {
     /// The ring's number.
     pub ring: usize,
-    /// The communicator whose engine wrote it, and the rank in it; `None`: the service thread, or an owner that has left.
+    /// The communicator whose engine wrote it, and the rank in it; `None`: the service thread, or an owner before the present or
+    /// last one.
     pub owner: Option<(CommId, Rank)>,
     /// The events.
     pub reading: Reading,
@@ -86,6 +87,21 @@ impl Reader {
 
     pub(crate) const fn borrow(recorder: Arc<Recorder>) -> Self {
         Self { from: From::Own(recorder) }
+    }
+
+    /// Takes the recorder of this process for itself if nobody else uses it any more: what can be read then is all there will be, and
+    /// the recorder leaves when the reader is dropped.
+    ///
+    /// # Errors
+    /// The reader as it was, if somebody uses the recorder, or it is another process's.
+    pub fn alone(self) -> std::result::Result<Self, Self> {
+        match self.from {
+            From::Own(recorder) => match Arc::try_unwrap(recorder) {
+                Ok(recorder) => Ok(Self::borrow(Arc::new(recorder))),
+                Err(recorder) => Err(Self::borrow(recorder)),
+            },
+            from @ From::File(..) => Err(Self { from }),
+        }
     }
 
     /// Opens a recorder by its path, also one of the form `/proc/PID/fd/N`, which reaches other mount namespaces, memfds and
@@ -458,7 +474,9 @@ fn events(words: &[AtomicU64], cursor: &mut Cursor) -> Vec<RingReading> {
     let slots = Rows::of(words, Table::Slots);
     let mut found = Vec::new();
     for (at, row) in Rows::of(words, Table::Rings).iter().enumerate() {
-        let Some(state) = state(word(row, ring::STATE)) else { continue };
+        if state(word(row, ring::STATE)).is_none() {
+            continue;
+        }
         // The head before the slots: what it counts stands in them, or is overwritten.
         let head = word(row, ring::HEAD);
         let size = |n: usize| usize::try_from(word(row, n)).ok();
@@ -471,8 +489,8 @@ fn events(words: &[AtomicU64], cursor: &mut Cursor) -> Vec<RingReading> {
         let start = word(row, ring::START).min(head);
         let comm = CommId(word(row, ring::COMM));
         let owner = Some((comm, Rank(word(row, ring::RANK) as u32)));
-        let owner = owner.filter(|_| state == RowState::Live && comm != CommId(0));
-        // What earlier owners wrote, and what the present one did.
+        let owner = owner.filter(|_| comm != CommId(0));
+        // What earlier owners wrote, and what the present or last one did.
         for (owner, until) in [(None, start), (owner, head)] {
             let reading = super::ring::read(mine, slots.stride, until, *next);
             *next = reading.next;

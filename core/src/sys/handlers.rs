@@ -1,7 +1,7 @@
 //! What runs when this process forks or exits. Libc keeps its lists for good, so whoever installs a handler does it once.
 
 /// Something to run without arguments, from where nothing may unwind.
-pub(crate) trait Handler {
+pub trait Handler {
     /// Runs it.
     fn run();
 }
@@ -20,8 +20,9 @@ pub(crate) fn in_forked_children<H: Handler>() {
     }
 }
 
-/// Has `H` run when the process exits by itself. It must not block. Without memory for it libc does not install it.
-pub(crate) fn at_exit<H: Handler>() {
+/// Has `H` run when the process exits by itself, which waits for it; the last one installed runs first. Of the exiting thread's
+/// own variables nothing is left by then. Without memory for it libc does not install it.
+pub fn at_exit<H: Handler>() {
     // SAFETY: `call` is a function that lives as long as the process.
     unsafe {
         libc::atexit(call::<H>);

@@ -2,7 +2,7 @@
 
 pub mod fds;
 pub mod futex;
-pub(crate) mod handlers;
+pub mod handlers;
 pub mod namespace;
 pub mod process;
 pub mod shared;
