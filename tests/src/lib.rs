@@ -9,6 +9,8 @@
 //! | [`drawn`] | one drawn instance of a scenario, and what it must bring about |
 //! | [`processes`], [`simulated`] | carrying instances out, on processes and in the simulator |
 //! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
+//! | [`otlp`], [`traces`] | a collector of OpenTelemetry spans, and what a job's traces must be |
+//! | [`rotel`] | a collector of somebody else's |
 //! | [`matrix`] | what was expected against what was said |
 
 pub mod deaths;
@@ -16,7 +18,10 @@ pub mod drawn;
 pub mod job;
 pub mod matrix;
 pub mod orders;
+pub mod otlp;
 pub mod processes;
 pub mod programs;
+pub mod rotel;
 pub mod scenario;
 pub mod simulated;
+pub mod traces;

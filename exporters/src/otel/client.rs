@@ -306,6 +306,3 @@ fn late(e: std::io::Error) -> String {
         _ => e.to_string(),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -213,4 +213,4 @@ impl Queue {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
