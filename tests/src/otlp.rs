@@ -142,6 +142,12 @@ fn serve(stream: &TcpStream, into: &Mutex<Received>) -> std::io::Result<()> {
         };
         let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
         input.read_exact(&mut body)?;
+        // Our own exporter does not; others' do.
+        if header("content-encoding") == "gzip" {
+            let mut plain = Vec::new();
+            flate2::read::GzDecoder::new(&*body).read_to_end(&mut plain)?;
+            body = plain;
+        }
         let said = head.first().map_or("", String::as_str);
         let problem = if !said.starts_with("POST /v1/traces HTTP/1.1") {
             Some(format!("asked for {said}"))

@@ -84,7 +84,7 @@ impl Rotel {
             &own(free_port()),
         ]);
         command.args(["--exporter", "otlp", "--otlp-exporter-endpoint", to]);
-        command.args(["--otlp-exporter-protocol", "http", "--otlp-exporter-compression", "none"]);
+        command.args(["--otlp-exporter-protocol", "http"]);
         command.args(["--batch-timeout", "50ms", "--pid-file", &file("pid"), "--log-file", &file("log")]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|e| format!("{}: {e}", agent.display()))?;

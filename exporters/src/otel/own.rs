@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The longest the end of the process waits for a collector that is slow. One that is absent it does not wait for.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// What the thread may take beyond that to notice.
-const GRACE: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Own {
