@@ -162,6 +162,32 @@ fn a_job_that_knows_nothing_of_it_is_exported_from_outside() {
 }
 
 #[test]
+fn a_job_that_failed_is_exported_from_what_it_left() {
+    let receiver = Receiver::start();
+    let orders = Orders { calls: 5, at: 5, how: How::Count, victim: 2, ..Orders::default() };
+    let mut job = Setting::new(RANKS as u32, Transport::Shm, orders).start();
+    for worker in &mut job.workers {
+        assert!(!worker.wait().expect("it ends").success());
+    }
+    let folder = job.recorders();
+    let folder = folder.parent().expect("recorders lie in a folder");
+    let output = export(folder, job.workers[0].pid(), &receiver.url(), &[]).wait_with_output();
+    let output = output.expect("it ends");
+    assert!(output.status.success(), "{}", text(&output));
+    let received = receiver.received();
+    assert_eq!(account(&output), [received.spans.len() as u64, received.spans.len() as u64, 0, 0, 0]);
+    let seen = clean(&received);
+    assert_eq!(seen.collectives.last(), Some(&9));
+    // Root and parts of the ninth call, which one rank made with another count.
+    let failed: Vec<_> = received.spans.values().filter(|span| span.failed).collect();
+    assert_eq!(failed.len(), 1 + RANKS, "{failed:?}");
+    for span in failed {
+        assert_eq!((span.get("ccl.seq"), span.get("error.type")), ("9", "Mismatch"), "{span:?}");
+        assert!(!span.get("ccl.blamed_rank").is_empty(), "{span:?}");
+    }
+}
+
+#[test]
 fn an_export_ends_when_its_time_is_over_and_at_an_interrupt() {
     let receiver = Receiver::start();
     let mut job = Setting::new(2, Transport::Shm, Orders::default()).start();
@@ -204,8 +230,8 @@ fn the_account_adds_up_when_the_collector_is_killed() {
 
     drop(rotel);
 
-    // Killed in the middle of it, and started again or not. A megabyte per call, so that one takes milliseconds.
-    let orders = Orders { count: 250_000, calls: 300, ..Orders::default() };
+    // Killed in the middle of it, and started again or not. Large enough that a call takes milliseconds.
+    let orders = Orders { count: 100_000, calls: 300, ..Orders::default() };
     for comes_back in [true, false] {
         let receiver = Receiver::start();
         let rotel = start(&receiver);
