@@ -215,7 +215,18 @@ impl Reader {
     /// # Errors
     /// `System` if the file cannot be read, `Usage` if it has become no recorder.
     pub fn events(&self, cursor: &mut Cursor) -> Result<Vec<RingReading>> {
-        self.with(|words| events(words, cursor))
+        if self.has_news(cursor)? { self.with(|words| events(words, cursor)) } else { Ok(Vec::new()) }
+    }
+
+    /// Whether a ring has been written since. Most looks at another's file find nothing new: they read a hundredth of it.
+    fn has_news(&self, cursor: &Cursor) -> Result<bool> {
+        let From::File(_, path) = &self.from else { return Ok(true) };
+        let header = self.part(0, layout::HEADER_BYTES)?;
+        check(&header, path)?;
+        let Some((offset, stride, count)) = Rows::place(&header, Table::Rings) else { return Ok(false) };
+        let rings = self.part(offset, (stride * 8).saturating_mul(count))?;
+        let seen = |at: usize| cursor.next.get(&at).copied().unwrap_or(0);
+        Ok(rings.chunks_exact(stride).enumerate().any(|(at, row)| word(row, ring::HEAD) > seen(at)))
     }
 
     /// Reads the histograms that count something.
@@ -247,13 +258,18 @@ impl Reader {
 
     /// The words of the file, as many as there are.
     fn copy(&self) -> Result<Vec<AtomicU64>> {
+        self.part(0, MAX_BYTES as usize)
+    }
+
+    /// The words of `len` bytes from `from` on, as many as there are.
+    fn part(&self, from: usize, len: usize) -> Result<Vec<AtomicU64>> {
         let From::File(file, path) = &self.from else { return Ok(Vec::new()) };
         let refuse = |e| Error::system(format!("reading {}", path.display()), e);
-        let len = file.metadata().map_err(refuse)?.len().min(MAX_BYTES);
-        let mut bytes = vec![0; len as usize];
+        let there = file.metadata().map_err(refuse)?.len().min(MAX_BYTES).saturating_sub(from as u64);
+        let mut bytes = vec![0; len.min(there as usize)];
         let mut at = 0;
         while at < bytes.len() {
-            match file.read_at(&mut bytes[at..], at as u64) {
+            match file.read_at(&mut bytes[at..], (from + at) as u64) {
                 Ok(0) => break,
                 Ok(n) => at += n,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
@@ -333,6 +349,14 @@ impl<'a> Rows<'a> {
     }
 
     fn find(words: &'a [AtomicU64], table: Table) -> Option<Self> {
+        let (offset, stride, count) = Self::place(words, table)?;
+        let there = words.get(offset / 8..)?;
+        let len = stride.checked_mul(count)?.min(there.len());
+        Some(Self { words: &there[..len], stride })
+    }
+
+    /// Where a table lies: its offset in bytes, the words of a row, and how many there are.
+    fn place(words: &[AtomicU64], table: Table) -> Option<(usize, usize, usize)> {
         let size = |at: usize| usize::try_from(word(words, at)).ok();
         let first = size(header::DIRECTORY)? / 8;
         let stride = (size(header::DIRECTORY_STRIDE)? / 8).max(1);
@@ -342,9 +366,7 @@ impl<'a> Rows<'a> {
         let entry = entries.into_iter().find(|entry| word(entry, 0) == table as u64)?;
         let field = |at: usize| usize::try_from(word(entry, at)).ok().filter(|n| *n <= MAX_BYTES as usize);
         let (offset, stride, count) = (field(1)?, field(2)? / 8, field(3)?);
-        let there = words.get(offset / 8..)?;
-        let len = stride.checked_mul(count)?.min(there.len());
-        (stride > 0).then(|| Self { words: &there[..len], stride })
+        (stride > 0).then_some((offset, stride, count))
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = &'a [AtomicU64]> {
