@@ -12,8 +12,9 @@ use ccl::clock::{self, Ns};
 
 use super::fact::Fact;
 
-/// Facts that are kept while the collector is slow or away: 10 MB, and 8 seconds of 8,000 operations each.
+/// Facts that are kept while the collector is slow or away: 8 seconds of 8,000 operations each, in 10 MB.
 const MOST_QUEUED: usize = 1 << 16;
+const _: () = assert!(MOST_QUEUED * size_of::<Fact>() <= 10 << 20);
 /// Facts of one request, as in OpenTelemetry's own SDKs.
 pub(super) const BATCH: usize = 512;
 /// How long a batch may wait for more.

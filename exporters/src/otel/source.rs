@@ -11,7 +11,7 @@ use opentelemetry_sdk::Resource;
 
 use super::Exporter;
 use super::fact::{Emitter, Fact, Owner};
-use super::story::{Story, Time};
+use super::story::{self, Story, Time};
 
 /// Stories that are kept at the same time: as many as a recorder has communicators.
 const MOST_STORIES: usize = 64;
@@ -79,7 +79,7 @@ impl Source {
             let events = &reading.reading.events;
             let Some(owner) = reading.owner else {
                 // The service thread's own events are no spans; an earlier owner's are nobody's any more.
-                lost += events.iter().filter(|recorded| is_an_owners(&recorded.event)).count() as u64;
+                lost += events.iter().filter(|recorded| story::is_told(&recorded.event)).count() as u64;
                 continue;
             };
             let Some(story) = self.story(owner, exporter) else {
@@ -145,11 +145,6 @@ impl Source {
     }
 }
 
-/// Whether an event tells of the owner of its ring.
-fn is_an_owners(event: &ccl::event::Event) -> bool {
-    !matches!(event, ccl::event::Event::ClockAnchored { .. })
-}
-
 /// Who sends: what the environment says of it, and what the recorder knows better.
 fn resource(process: &ProcessSnapshot, comm: &CommSnapshot, program: Option<&str>) -> Resource {
     let said = Resource::builder().build();
@@ -165,3 +160,6 @@ fn resource(process: &ProcessSnapshot, comm: &CommSnapshot, program: Option<&str
     }
     builder.build()
 }
+
+#[cfg(test)]
+mod tests;

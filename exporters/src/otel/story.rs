@@ -30,6 +30,26 @@ impl Time {
     }
 }
 
+/// Whether an event becomes a span, or part of one.
+pub(super) const fn is_told(event: &Event) -> bool {
+    match event {
+        Event::PhaseEnded { .. }
+        | Event::OpCompleted { .. }
+        | Event::OpFailed { .. }
+        | Event::MessageSent { .. }
+        | Event::MessageTaken { .. } => true,
+        Event::LinkUp { .. }
+        | Event::OpPlanned { .. }
+        | Event::WaitBegan { .. }
+        | Event::WaitEnded { .. }
+        | Event::PeerLost { .. }
+        | Event::MismatchFound { .. }
+        | Event::Aborted
+        | Event::ClockAnchored { .. }
+        | Event::Unknown { .. } => false,
+    }
+}
+
 /// What is known of one rank so far.
 #[derive(Debug)]
 pub(super) struct Story {
