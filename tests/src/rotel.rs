@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccl::clock;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::job::PATIENCE;
 
@@ -106,6 +107,12 @@ impl Rotel {
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.http)
+    }
+
+    /// Stops it: the kernel goes on taking connections and bytes for it.
+    pub fn stop(&self) {
+        // It may have ended by itself.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::STOP);
     }
 
     /// Kills it, with whatever it holds.

@@ -230,9 +230,9 @@ fn the_account_adds_up_when_the_collector_is_killed() {
 
     drop(rotel);
 
-    // Killed in the middle of it, and started again or not. Large enough that a call takes milliseconds.
+    // Killed in the middle of it, and started again or not; or stopped, so that it never answers. Large enough that a call takes milliseconds.
     let orders = Orders { count: 100_000, calls: 300, ..Orders::default() };
-    for comes_back in [true, false] {
+    for then in ["it comes back", "it stays away", "it is stopped"] {
         let receiver = Receiver::start();
         let rotel = start(&receiver);
         let mut job = Setting::new(RANKS as u32, Transport::Shm, orders.clone()).start();
@@ -241,24 +241,33 @@ fn the_account_adds_up_when_the_collector_is_killed() {
         let runtime = runtime.parent().expect("recorders lie in a folder");
         let exporting = export(runtime, job.workers[0].pid(), &rotel.url(), &[]);
         receiver.until("spans before", |received| received.spans.len() > 200);
-        rotel.kill();
-        let again = comes_back.then(|| start(&receiver));
+        let still_there = match then {
+            "it is stopped" => {
+                rotel.stop();
+                Some(rotel)
+            }
+            _ => {
+                rotel.kill();
+                (then == "it comes back").then(|| start(&receiver))
+            }
+        };
         for worker in &mut job.workers {
             assert!(worker.wait().expect("it ends").success(), "{:?}", worker.said());
         }
         let output = exporting.wait_with_output().expect("it ends");
         let [made, delivered, dropped, unknown, lost] = account(&output);
         println!(
-            "killed, back {comes_back}: {made} made, {delivered} delivered, {dropped} dropped, {unknown} unknown, {lost} lost"
+            "{then}: {made} made, {delivered} delivered, {dropped} dropped, {unknown} unknown, {lost} lost"
         );
         assert_eq!(made, delivered + dropped + unknown, "{}", text(&output));
         assert!(unknown <= 512, "more than one batch is in doubt: {}", text(&output));
-        assert!(delivered > 0 && (comes_back || dropped + unknown > 0), "{}", text(&output));
+        let arrives = then == "it comes back";
+        assert!(delivered > 0 && (arrives || dropped + unknown > 0), "{then}: {}", text(&output));
         assert_eq!(output.status.success(), dropped + unknown + lost == 0, "{}", text(&output));
         // What the collector held when it was killed was delivered to it, and is gone.
         let arrived = receiver.received().spans.len();
         assert!(arrived as u64 <= delivered + unknown, "{arrived} arrived: {}", text(&output));
-        drop(again);
+        drop(still_there);
     }
-    println!("cases: otel_killed_collectors 2");
+    println!("cases: otel_killed_collectors 3");
 }
