@@ -23,6 +23,19 @@ pub enum ErrorKind {
     System,
 }
 
+impl ErrorKind {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: &'static [Self] = &[
+        Self::Usage,
+        Self::Unavailable,
+        Self::Peer,
+        Self::Mismatch,
+        Self::Timeout,
+        Self::Aborted,
+        Self::System,
+    ];
+}
+
 /// Where an error happened. What is unknown or does not apply is `None`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct At {

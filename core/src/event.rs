@@ -57,6 +57,8 @@ pub enum Event {
         bytes: u64,
         /// From the call to here, in ticks of the raw counter.
         duration_ticks: u64,
+        /// The rank on the other side of a send or receive.
+        other: Option<Rank>,
     },
     /// An operation failed on this rank.
     OpFailed {
@@ -68,6 +70,12 @@ pub enum Event {
         error: u8,
         /// The rank that is to blame, if one is.
         peer: Option<Rank>,
+        /// Bytes of the request.
+        bytes: u64,
+        /// From the call to here, in ticks of the raw counter.
+        duration_ticks: u64,
+        /// The rank on the other side of a send or receive.
+        other: Option<Rank>,
     },
     /// A message was published on a lane.
     MessageSent {

@@ -2,15 +2,25 @@
 //!
 //! | what | where it goes |
 //! |---|---|
-//! | [`init_from_env`] | the program's own `tracing` events, as lines on standard error |
-//! | [`trace`], `CCL_TRACE=folder` | what ccl records and the program's own `tracing` spans, as a Chrome trace |
-//! | `nvtx` | every call and phase of making, as ranges of the calling thread, to the tool that `NVTX_INJECTION64_PATH` names; with the feature `nvtx` |
+//! | [`init_from_env`] | the one line of a program: switches on what the environment asks for, as below |
+//! | [`trace`] | Chrome traces: what ccl records and the program's own `tracing` spans |
+//! | [`otel`] | OpenTelemetry: phases, collectives and messages as spans, sent as OTLP |
+//! | `nvtx` | every call and phase of making, as ranges of the calling thread; with the feature `nvtx` |
+//!
+//! | the environment says | what is switched on |
+//! |---|---|
+//! | `RUST_LOG`, `CCL_DEBUG` | the program's own `tracing` events, as lines on standard error |
+//! | `CCL_TRACE=folder` | a Chrome trace of the process, with the program's own spans; `ccl-inspect trace --folder` makes one of all ranks |
+//! | `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` | OpenTelemetry. What is spoken is `http/protobuf` (port 4318), without TLS: to a collector on this host or network. Also read: `OTEL_SDK_DISABLED`, `OTEL_TRACES_EXPORTER=none`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `_TIMEOUT`, `_PROTOCOL` and the same for `TRACES` alone. `CCL_LEVEL=2` adds a span per message |
+//! | `NVTX_INJECTION64_PATH` | that tool is told of calls and phases |
 //!
 //! NVTX is told inline, from within; everything else reads. Prometheus is not here yet; a program that calls [`init_from_env`] today gets
 //! it without a change when it is. `ccl-inspect` reads what ccl records from outside, and exports it for programs that do not call it.
 
 #[cfg(feature = "nvtx")]
 mod nvtx;
+#[cfg(feature = "otel")]
+pub mod otel;
 pub mod trace;
 
 use std::path::Path;
@@ -55,6 +65,8 @@ fn init() {
     }
     #[cfg(feature = "nvtx")]
     nvtx::init();
+    #[cfg(feature = "otel")]
+    otel::init_from_env();
 }
 
 /// The directives of the filter, in the notation of `RUST_LOG`.

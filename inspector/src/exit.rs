@@ -8,13 +8,15 @@ pub(crate) const OK: u8 = 0;
 pub(crate) const ERROR: u8 = 1;
 /// What was typed means nothing.
 pub(crate) const USAGE: u8 = 2;
+/// Something that happened did not get to where it was to go.
+pub(crate) const LOSSES: u8 = 12;
 /// Not all ranks of the job could be read.
 pub(crate) const INCOMPLETE: u8 = 13;
 
 /// What `--help` says of them.
 pub(crate) const HELP: &str = "\
-Exit status: 0 ok, 1 error, 2 usage, 13 incomplete (not all ranks could be read); 10 stall, 11 mismatch and 12 losses are \
-reserved for verdicts. `run` gives the worst status of its ranks.";
+Exit status: 0 ok, 1 error, 2 usage, 12 losses (not all that happened was exported), 13 incomplete (not all ranks could be \
+read); 10 stall and 11 mismatch are reserved for verdicts. `run` gives the worst status of its ranks.";
 
 /// Text without what would steer a terminal: names and tags come from other programs, a dump from anywhere.
 pub(crate) fn harmless(text: &str) -> String {

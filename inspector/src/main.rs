@@ -7,6 +7,7 @@ mod discover;
 mod doctor;
 mod dump;
 mod exit;
+mod export;
 mod look;
 mod pages;
 mod process;
@@ -39,6 +40,7 @@ enum Verb {
     Dump(dump::Dump),
     Open(look::Open),
     Trace(trace::Trace),
+    Export(export::Export),
     Run(run::Run),
     Doctor(doctor::Doctor),
     Completions(pages::Completions),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Dump(dump) => dump.run(),
         Verb::Open(open) => open.run(),
         Verb::Trace(trace) => trace.run(),
+        Verb::Export(export) => export.run(),
         Verb::Run(run) => run.run(),
         Verb::Doctor(doctor) => doctor.run(),
         Verb::Completions(completions) => completions.run(&Cli::command()),

@@ -9,6 +9,8 @@
 //! | [`drawn`] | one drawn instance of a scenario, and what it must bring about |
 //! | [`processes`], [`simulated`] | carrying instances out, on processes and in the simulator |
 //! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
+//! | [`otlp`], [`traces`] | a collector of OpenTelemetry spans, and what a job's traces must be |
+//! | [`rotel`] | a collector of somebody else's |
 //! | [`perfetto`] | Perfetto's trace processor, asked about traces |
 //! | [`matrix`] | what was expected against what was said |
 //! | [`nvtx`] | what a tool for NVTX is told, beside what the recorder says |
@@ -19,8 +21,11 @@ pub mod job;
 pub mod matrix;
 pub mod nvtx;
 pub mod orders;
+pub mod otlp;
 pub mod perfetto;
 pub mod processes;
 pub mod programs;
+pub mod rotel;
 pub mod scenario;
 pub mod simulated;
+pub mod traces;

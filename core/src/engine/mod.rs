@@ -354,11 +354,11 @@ impl<S: Subscriber> Engine<S> {
         }
         for op in self.collectives.drain(..) {
             self.row.failed(op.descriptor(), error, now);
-            publish_at(&mut self.events, now, || op.failed(error, failure.peer));
+            publish_at(&mut self.events, now, || op.failed(error, failure.peer, now));
         }
         for (op, _) in self.pairs.drain(..) {
             self.row.p2p_failed(op.descriptor(), error, now);
-            publish_at(&mut self.events, now, || op.failed(error, failure.peer));
+            publish_at(&mut self.events, now, || op.failed(error, failure.peer, now));
         }
         if let (Cause::Mismatch { .. }, Some(peer), Some((_, seq))) =
             (&failure.cause, failure.peer, failure.op)

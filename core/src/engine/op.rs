@@ -112,9 +112,22 @@ impl Op {
             seq: self.descriptor.seq,
             bytes: self.bytes(),
             duration_ticks: now.0.saturating_sub(self.began.0),
+            other: self.other(),
         }
     }
-    pub(super) fn failed(&self, error: u8, peer: Option<Rank>) -> Event {
-        Event::OpFailed { kind: self.kind, seq: self.descriptor.seq, error, peer }
+    pub(super) fn failed(&self, error: u8, peer: Option<Rank>, now: Raw) -> Event {
+        Event::OpFailed {
+            kind: self.kind,
+            seq: self.descriptor.seq,
+            error,
+            peer,
+            bytes: self.bytes(),
+            duration_ticks: now.0.saturating_sub(self.began.0),
+            other: self.other(),
+        }
+    }
+    /// The other rank, where it is a pair.
+    fn other(&self) -> Option<Rank> {
+        self.kind.is_p2p().then_some(self.peer)
     }
 }

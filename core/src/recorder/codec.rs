@@ -51,12 +51,13 @@ pub(super) fn encode(event: &Event) -> Words {
         Event::OpPlanned { kind, seq, algorithm, bytes } => {
             [first(OP_PLANNED, [kind as u8, algorithm as u8, 0, 0], none), seq, bytes, 0, 0, 0]
         }
-        Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks } => {
+        Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks, other } => {
             let fields = [kind as u8, dtype as u8, op as u8, algorithm as u8];
-            [first(OP_COMPLETED, fields, none), seq, bytes, duration_ticks, 0, 0]
+            [first(OP_COMPLETED, fields, none), seq, bytes, duration_ticks, some_rank(other), 0]
         }
-        Event::OpFailed { kind, seq, error, peer } => {
-            [first(OP_FAILED, [kind as u8, error, 0, 0], none), seq, some_rank(peer), 0, 0, 0]
+        Event::OpFailed { kind, seq, error, peer, bytes, duration_ticks, other } => {
+            let first = first(OP_FAILED, [kind as u8, error, 0, 0], none);
+            [first, seq, some_rank(peer), bytes, duration_ticks, some_rank(other)]
         }
         Event::MessageSent { channel, peer, step, bytes } => {
             [first(MESSAGE_SENT, [0; 4], channel), some_rank(peer), step, u64::from(bytes), 0, 0]
@@ -90,7 +91,7 @@ pub(super) fn decode(words: &Words) -> Event {
 }
 
 fn known(words: &Words) -> Option<Event> {
-    let [head, a, b, c, ..] = *words;
+    let [head, a, b, c, d, e] = *words;
     let bytes = ((head >> 16) as u32).to_le_bytes();
     let channel = ChannelId((head >> 48) as u16);
     let rank = |word: u64| Rank(word as u32);
@@ -117,10 +118,17 @@ fn known(words: &Words) -> Option<Event> {
             seq: a,
             bytes: b,
             duration_ticks: c,
+            other: peer(d),
         },
-        OP_FAILED => {
-            Event::OpFailed { kind: CollKind::from_u8(bytes[0])?, seq: a, error: bytes[1], peer: peer(b) }
-        }
+        OP_FAILED => Event::OpFailed {
+            kind: CollKind::from_u8(bytes[0])?,
+            seq: a,
+            error: bytes[1],
+            peer: peer(b),
+            bytes: c,
+            duration_ticks: d,
+            other: peer(e),
+        },
         MESSAGE_SENT => Event::MessageSent { channel, peer: peer(a), step: b, bytes: c as u32 },
         MESSAGE_TAKEN => {
             Event::MessageTaken { channel, peer: rank(a), wide: bytes[0] != 0, step: b, bytes: c as u32 }
@@ -165,13 +173,23 @@ pub(crate) mod tests {
                 one_of(Algorithm::ALL),
                 wide(),
                 wide(),
-                wide()
+                wide(),
+                peer()
             )
-                .prop_map(|(kind, dtype, op, algorithm, seq, bytes, duration_ticks)| {
-                    Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks }
+                .prop_map(|(kind, dtype, op, algorithm, seq, bytes, duration_ticks, other)| {
+                    Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks, other }
                 }),
-            (one_of(CollKind::ALL), wide(), any::<u8>(), peer())
-                .prop_map(|(kind, seq, error, peer)| Event::OpFailed { kind, seq, error, peer }),
+            (one_of(CollKind::ALL), wide(), any::<u8>(), peer(), wide(), wide(), peer()).prop_map(
+                |(kind, seq, error, peer, bytes, duration_ticks, other)| Event::OpFailed {
+                    kind,
+                    seq,
+                    error,
+                    peer,
+                    bytes,
+                    duration_ticks,
+                    other
+                }
+            ),
             (channel(), peer(), wide(), any::<u32>()).prop_map(|(channel, peer, step, bytes)| {
                 Event::MessageSent { channel, peer, step, bytes }
             }),
@@ -221,8 +239,9 @@ pub(crate) mod tests {
             seq: 7,
             bytes: 8,
             duration_ticks: 9,
+            other: Some(Rank(2)),
         };
-        assert_eq!(encode(&completed), [0x0302_0104_0005, 7, 8, 9, 0, 0]);
+        assert_eq!(encode(&completed), [0x0302_0104_0005, 7, 8, 9, 1 << 32 | 2, 0]);
         let sent = Event::MessageSent { channel: ChannelId::P2P, peer: Some(Rank(3)), step: 4, bytes: 5 };
         assert_eq!(encode(&sent), [0xffff_0000_0000_0007, 1 << 32 | 3, 4, 5, 0, 0]);
         // A kind that a later version added.

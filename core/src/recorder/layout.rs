@@ -15,7 +15,7 @@
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The oldest reader that understands it. It grows only if something changed its meaning.
 pub const READABLE_SINCE: u32 = 1;
 

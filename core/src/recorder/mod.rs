@@ -67,8 +67,32 @@ pub struct Recorder {
     generation: u32,
 }
 
-/// The recorder in use by this process. Weak: who uses it keeps it.
-static OF_PROCESS: Mutex<Weak<Recorder>> = Mutex::new(Weak::new());
+/// Whoever is given each recorder of the process.
+type Follower = Box<dyn Fn(Reader) + Send>;
+
+/// What the process has.
+struct OfProcess {
+    /// The recorder in use. Weak: who uses it keeps it.
+    recorder: Weak<Recorder>,
+    followers: Vec<Follower>,
+}
+
+static OF_PROCESS: Mutex<OfProcess> = Mutex::new(OfProcess { recorder: Weak::new(), followers: Vec::new() });
+
+/// Gives `follower` a reader of the recorder that this process has, and of each that it makes from now on, before anything is
+/// recorded. So exporters see all of it; a recorder stays as long as a reader of it does ([`Reader::alone`]). What it runs
+/// must end soon, and make and open no recorder.
+pub fn follow(follower: impl Fn(Reader) + Send + 'static) {
+    let mut slot = of_process();
+    if let Some(recorder) = slot.recorder.upgrade().filter(|r| !r.left.load(Ordering::Relaxed)) {
+        follower(Reader::borrow(recorder));
+    }
+    slot.followers.push(Box::new(follower));
+}
+
+fn of_process() -> MutexGuard<'static, OfProcess> {
+    OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Recorder {
     /// The recorder of this process: made at the first use and after the last user of an earlier one has left. Where no file can be made it is a
@@ -81,20 +105,23 @@ impl Recorder {
             return Err(Error::new(ErrorKind::Unavailable, "this process was forked from one that uses ccl")
                 .hint("start it with exec (Python: the spawn or forkserver method) to use ccl in it"));
         }
-        let mut slot = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(recorder) = slot.upgrade().filter(|r| !r.left.load(Ordering::Relaxed)) {
+        let mut slot = of_process();
+        if let Some(recorder) = slot.recorder.upgrade().filter(|r| !r.left.load(Ordering::Relaxed)) {
             return Ok(recorder);
         }
         at_exit();
         let recorder = Arc::new(Self::make(settings, place::allocate));
-        *slot = Arc::downgrade(&recorder);
+        slot.recorder = Arc::downgrade(&recorder);
+        for follower in &slot.followers {
+            follower(recorder.reader());
+        }
         Ok(recorder)
     }
 
     /// The recorder this process uses, if it uses one.
     #[must_use]
     pub fn of_process() -> Option<Arc<Self>> {
-        OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+        of_process().recorder.upgrade()
     }
 
     /// One in private memory, for simulations and tests. Untouched tables cost no memory.
@@ -303,7 +330,7 @@ struct LeaveAtExit;
 impl Handler for LeaveAtExit {
     fn run() {
         // Another thread may be making or dropping one right now: then it stays as evidence.
-        let recorder = OF_PROCESS.try_lock().ok().and_then(|slot| slot.upgrade());
+        let recorder = OF_PROCESS.try_lock().ok().and_then(|slot| slot.recorder.upgrade());
         if let Some(recorder) = recorder.filter(|recorder| !recorder.is_stale()) {
             recorder.leave();
             // Dropping it could unmap what other threads still write to.

@@ -74,6 +74,21 @@ impl Reader {
         Self { from: From::Own(recorder) }
     }
 
+    /// Takes the recorder of this process for itself if nobody else uses it any more: what can be read then is all there will be, and
+    /// the recorder leaves when the reader is dropped.
+    ///
+    /// # Errors
+    /// The reader as it was, if somebody uses the recorder, or it is another process's.
+    pub fn alone(self) -> std::result::Result<Self, Self> {
+        match self.from {
+            From::Own(recorder) => match Arc::try_unwrap(recorder) {
+                Ok(recorder) => Ok(Self::borrow(Arc::new(recorder))),
+                Err(recorder) => Err(Self::borrow(recorder)),
+            },
+            from @ (From::File(..) | From::Taken(..)) => Err(Self { from }),
+        }
+    }
+
     /// Opens a recorder by its path, also one of the form `/proc/PID/fd/N`, which reaches other mount namespaces, memfds and
     /// unlinked files. Its own file a process borrows.
     ///

@@ -20,7 +20,8 @@ pub fn in_forked_children<H: Handler>() {
     }
 }
 
-/// Has `H` run when the process exits by itself. It must not block. Without memory for it libc does not install it.
+/// Has `H` run when the process exits by itself, which waits for it; the last one installed runs first. Of the exiting thread's
+/// own variables nothing is left by then. Without memory for it libc does not install it.
 pub fn at_exit<H: Handler>() {
     // SAFETY: `call` is a function that lives as long as the process.
     unsafe {

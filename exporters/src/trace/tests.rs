@@ -74,6 +74,7 @@ const fn completed(seq: u64, duration_ticks: u64) -> Event {
         seq,
         bytes: 8,
         duration_ticks,
+        other: None,
     }
 }
 

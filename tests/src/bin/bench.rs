@@ -382,6 +382,7 @@ fn event_sites(rounds: usize) {
                     seq: std::hint::black_box(seq),
                     bytes: 8,
                     duration_ticks: seq,
+                    other: None,
                 });
             }
         });

@@ -181,11 +181,12 @@ const STATICS: &[(&str, &str, &str)] = &[
     ("core/src/observer.rs", "OBSERVER", "the one observer of calls, set once like a logger"),
     ("core/src/recorder/mapping.rs", "SHARED", "mappings that a forked child must not write to"),
     ("core/src/recorder/mapping.rs", "INSTALLED", "the fork handler is the process's, installed once"),
-    ("core/src/recorder/mod.rs", "OF_PROCESS", "the recorder: one per process"),
+    ("core/src/recorder/mod.rs", "OF_PROCESS", "the recorder: one per process; and who is given it"),
     ("core/src/recorder/mod.rs", "INSTALLED", "the exit handler is the process's, installed once"),
     ("core/src/sys/fds.rs", "OPEN", "a forked child has all descriptors of the process, and closes ours"),
     ("core/src/sys/fds.rs", "FORKS", "tells a forked child that it is one"),
     ("core/src/sys/fds.rs", "INSTALLED", "the fork handler is the process's, installed once"),
+    ("exporters/src/otel/own.rs", "OF_PROCESS", "the one exporter of the process, whose end it awaits"),
     ("core/src/transport/shm/local.rs", "RANKS", "how ranks of one process find each other's memory"),
 ];
 

@@ -274,3 +274,46 @@ fn the_recorder_of_the_process_is_one_and_borrowed() {
         assert!(!path.exists() && Reader::of_process().is_none());
     });
 }
+
+#[test]
+fn followers_get_every_recorder_of_the_process_and_read_it_to_its_end() {
+    alone("followers_get_every_recorder_of_the_process_and_read_it_to_its_end", |folder| {
+        let given: Arc<Mutex<Vec<Reader>>> = Arc::default();
+        let follow_into = |given: &Arc<Mutex<Vec<Reader>>>| {
+            let given = Arc::clone(given);
+            follow(move |reader| given.lock().unwrap().push(reader));
+        };
+        let take = |given: &Mutex<Vec<Reader>>| std::mem::take(&mut *given.lock().unwrap());
+        follow_into(&given);
+        assert!(take(&given).is_empty());
+        let first = Recorder::for_process(&settings(folder)).unwrap();
+        let mut readers = take(&given);
+        let reader = readers.pop().unwrap();
+        assert!(readers.is_empty());
+        // One that comes later gets the one that is there.
+        let later: Arc<Mutex<Vec<Reader>>> = Arc::default();
+        follow_into(&later);
+        assert_eq!(take(&later).len(), 1);
+        // While it is used, it is nobody's alone; nor is it made anew.
+        let reader = reader.alone().unwrap_err();
+        let row = first.comm(INFO);
+        let mut ring = row.ring();
+        ring.take(Event::Aborted);
+        drop((ring, row, first));
+        let again = Recorder::for_process(&settings(folder)).unwrap();
+        assert!(take(&given).is_empty());
+        drop(again);
+        // What was recorded last is there, with its name; then the file is gone.
+        let reader = reader.alone().unwrap();
+        let path = reader.path().unwrap().to_path_buf();
+        assert!(path.exists() && Reader::of_process().is_none());
+        let readings = reader.events(&mut reader::Cursor::default()).unwrap();
+        assert_eq!(readings[0].owner, Some((INFO.id, INFO.rank)));
+        assert_eq!(readings[0].reading.events[0].event, Event::Aborted);
+        drop(reader);
+        assert!(!path.exists());
+        let next = Recorder::for_process(&settings(folder)).unwrap();
+        assert_eq!((take(&given).len(), take(&later).len()), (1, 1));
+        drop(next);
+    });
+}

@@ -249,7 +249,11 @@ fn events_are_read_once_with_their_owner_and_losses_are_counted() {
     let found = look();
     assert_eq!((found.len(), found[0].1.len() as u64, found[0].2), (1, slots, 5));
     assert_eq!(found[0].1.last(), Some(&event(slots + 4)));
-    // What is left in a ring whose owner has gone is read, without a name.
+    // What is left in a ring whose owner has gone is read; once somebody else owns it, without a name.
+    engine.take(event(49));
+    drop(engine);
+    assert_eq!(look(), [(owner, vec![event(49)], 0)]);
+    let mut engine = row.ring();
     engine.take(event(50));
     drop(engine);
     let mut next = recorder.comm(CommInfo { id: CommId(2), ..INFO }).ring();
@@ -257,7 +261,7 @@ fn events_are_read_once_with_their_owner_and_losses_are_counted() {
     let found = look();
     assert_eq!(found, [(None, vec![event(50)], 0), (Some((CommId(2), Rank(1))), vec![Event::Aborted], 0)]);
     let process = read(&recorder);
-    assert_eq!((process.rings[0].written, process.rings[0].overwritten), (slots + 8, 8));
+    assert_eq!((process.rings[0].written, process.rings[0].overwritten), (slots + 9, 9));
     // More threads than rings: the others record to private memory.
     let more: Vec<_> = (0..9).map(|_| recorder.ring()).collect();
     assert_eq!(read(&recorder).overflow[0], snapshot::Overflow { table: "Rings".into(), rows: 2 });

@@ -1,0 +1,165 @@
+//! One recorder, read look by look.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ccl::recorder::reader::{Cursor, Reader};
+use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
+use ccl::types::{CommId, JobId, Rank};
+use opentelemetry::{Key, KeyValue};
+use opentelemetry_sdk::Resource;
+
+use super::Exporter;
+use super::fact::{Emitter, Fact, Owner};
+use super::story::{self, Story, Time};
+
+/// Stories that are kept at the same time: as many as a recorder has communicators.
+const MOST_STORIES: usize = 64;
+
+/// A recorder whose events become spans.
+#[derive(Debug)]
+pub struct Source {
+    reader: Reader,
+    cursor: Cursor,
+    stories: BTreeMap<(CommId, Rank), Story>,
+    emitters: BTreeMap<(JobId, Rank), Arc<Emitter>>,
+    /// The program, where it is another one.
+    program: Option<String>,
+    overwritten: Option<u64>,
+}
+
+impl Source {
+    /// The recorder of this process.
+    pub(super) fn own(reader: Reader) -> Self {
+        Self::new(reader, None, Some(0))
+    }
+
+    /// The recorder of another process, which runs `program`. What was overwritten before the first look is no loss of the export's.
+    #[must_use]
+    pub fn attached(reader: Reader, program: &str) -> Self {
+        Self::new(reader, Some(program.to_string()), None)
+    }
+
+    fn new(reader: Reader, program: Option<String>, overwritten: Option<u64>) -> Self {
+        let (cursor, stories, emitters) = (Cursor::default(), BTreeMap::new(), BTreeMap::new());
+        Self { reader, cursor, stories, emitters, program, overwritten }
+    }
+
+    /// Whether its process lives.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.reader.alive()
+    }
+
+    /// Events that had been overwritten when the first look was made.
+    #[must_use]
+    pub fn overwritten(&self) -> u64 {
+        self.overwritten.unwrap_or(0)
+    }
+
+    /// Hands over what was recorded since the last look. Losses are counted.
+    ///
+    /// # Errors
+    /// Why it cannot be read any more.
+    pub fn look(&mut self, exporter: &Exporter) -> ccl::Result<()> {
+        let readings = self.reader.events(&mut self.cursor)?;
+        if self.overwritten.is_none() {
+            self.overwritten = Some(readings.iter().map(|reading| reading.reading.lost).sum());
+        } else {
+            exporter.lost(readings.iter().map(|reading| reading.reading.lost).sum());
+        }
+        if readings.is_empty() {
+            return Ok(());
+        }
+        let (scale, anchor) = self.reader.clock()?;
+        let time = Time { scale, anchor };
+        let mut facts: Vec<Fact> = Vec::new();
+        let mut lost = 0;
+        for reading in readings {
+            let events = &reading.reading.events;
+            let Some(owner) = reading.owner else {
+                // The service thread's own events are no spans; an earlier owner's are nobody's any more.
+                lost += events.iter().filter(|recorded| story::is_told(&recorded.event)).count() as u64;
+                continue;
+            };
+            let Some(story) = self.story(owner, exporter) else {
+                lost += events.len() as u64;
+                continue;
+            };
+            if reading.reading.lost > 0 {
+                lost += story.gap();
+            }
+            for recorded in events {
+                lost += story.next(recorded, &time, &mut facts);
+            }
+        }
+        exporter.push(facts);
+        exporter.lost(lost);
+        Ok(())
+    }
+
+    /// Ends it if nobody else uses the recorder of this process any more, when all of it was read.
+    pub(super) fn unless_alone(mut self, exporter: &Exporter) -> Option<Self> {
+        match self.reader.alone() {
+            Ok(reader) => {
+                self.reader = reader;
+                // It is this process's own memory: there is nothing that could fail.
+                let _ = self.look(exporter);
+                None
+            }
+            Err(reader) => {
+                self.reader = reader;
+                Some(self)
+            }
+        }
+    }
+
+    fn story(&mut self, (comm, rank): (CommId, Rank), exporter: &Exporter) -> Option<&mut Story> {
+        if !self.stories.contains_key(&(comm, rank)) {
+            let process = self.reader.snapshot().ok()?;
+            let known = process.comms.iter().find(|known| (known.id, known.rank) == (comm, rank))?;
+            let emitter = self.emitter(&process, known, exporter);
+            let owner =
+                Owner { job: known.job, comm, name: known.name.clone(), rank, nranks: known.nranks, emitter };
+            if self.stories.len() >= MOST_STORIES {
+                exporter.lost(self.stories.values_mut().map(Story::gap).sum());
+                self.stories.clear();
+                self.emitters.clear();
+            }
+            self.stories.insert((comm, rank), Story::of(Arc::new(owner)));
+        }
+        self.stories.get_mut(&(comm, rank))
+    }
+
+    fn emitter(
+        &mut self,
+        process: &ProcessSnapshot,
+        comm: &CommSnapshot,
+        exporter: &Exporter,
+    ) -> Arc<Emitter> {
+        let program = self.program.as_deref();
+        let make = || {
+            Arc::new(Emitter { number: exporter.next_emitter(), resource: resource(process, comm, program) })
+        };
+        Arc::clone(self.emitters.entry((comm.job, comm.world)).or_insert_with(make))
+    }
+}
+
+/// Who sends: what the environment says of it, and what the recorder knows better.
+fn resource(process: &ProcessSnapshot, comm: &CommSnapshot, program: Option<&str>) -> Resource {
+    let said = Resource::builder().build();
+    let name = said.get(&Key::new("service.name")).map(|name| name.to_string()).unwrap_or_default();
+    let mut builder = Resource::builder()
+        .with_attribute(KeyValue::new("host.name", process.host.clone()))
+        .with_attribute(KeyValue::new("process.pid", i64::from(process.pid)))
+        .with_attribute(KeyValue::new("ccl.job", comm.job.to_string()))
+        .with_attribute(KeyValue::new("ccl.rank", i64::from(comm.world.0)));
+    // Where nobody said, the name is the program's, which is not the one that exports.
+    if let Some(program) = program.filter(|_| name.starts_with("unknown_service")) {
+        builder = builder.with_service_name(format!("unknown_service:{program}"));
+    }
+    builder.build()
+}
+
+#[cfg(test)]
+mod tests;

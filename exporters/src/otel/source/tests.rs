@@ -1,0 +1,102 @@
+//! Recorders as they are written: what is read of them, and what is counted as lost.
+
+use ccl::clock;
+use ccl::event::{Event, Subscriber};
+use ccl::recorder::layout::RING_SLOTS;
+use ccl::recorder::{CommInfo, CommRow, EventRing, Recorder};
+use ccl::types::{Algorithm, CollKind, Datatype, ReduceOp};
+
+use super::*;
+use crate::otel::Endpoint;
+
+/// Nobody listens there: what was made stands in the account.
+fn exporter() -> Exporter {
+    Exporter::start(&Endpoint::at("http://127.0.0.1:1").unwrap()).unwrap()
+}
+
+fn comm(recorder: &Arc<Recorder>, id: u64) -> (CommRow, EventRing) {
+    let id = CommId(id);
+    let row =
+        recorder.comm(CommInfo { id, job: JobId(7), name: "dp", rank: Rank(1), nranks: 4, world: Rank(1) });
+    let ring = row.ring();
+    (row, ring)
+}
+
+fn operations(ring: &mut EventRing, count: u64) {
+    for seq in 1..=count {
+        ring.take(Event::OpCompleted {
+            kind: CollKind::Barrier,
+            dtype: Datatype::U8,
+            op: ReduceOp::Sum,
+            algorithm: Algorithm::Exchange,
+            seq,
+            bytes: 0,
+            duration_ticks: 1,
+            other: None,
+        });
+    }
+}
+
+/// Spans made and events lost by now.
+fn account(exporter: &Exporter) -> (u64, u64) {
+    (exporter.counts().made, exporter.counts().lost)
+}
+
+#[test]
+fn every_event_becomes_a_span_once_or_is_lost_and_counted() {
+    let (recorder, exporter) = (Recorder::heap(), exporter());
+    let mut source = Source::own(recorder.reader());
+    source.look(&exporter).unwrap();
+    let (row, mut ring) = comm(&recorder, 5);
+    operations(&mut ring, 3);
+    source.look(&exporter).unwrap();
+    source.look(&exporter).unwrap();
+    assert_eq!(account(&exporter), (3, 0));
+    // More than there is room for: the oldest are gone.
+    let slots = RING_SLOTS[0] as u64;
+    operations(&mut ring, slots + 2);
+    source.look(&exporter).unwrap();
+    assert_eq!(account(&exporter), (3 + slots, 2));
+    // Its owner has left: it is known still, until another has its ring.
+    operations(&mut ring, 1);
+    drop(ring);
+    source.look(&exporter).unwrap();
+    assert_eq!(account(&exporter), (4 + slots, 2));
+    let mut ring = row.ring();
+    operations(&mut ring, 2);
+    drop(ring);
+    let (_other, mut ring) = comm(&recorder, 6);
+    operations(&mut ring, 1);
+    // Of the service thread's own events none is missed.
+    let mut service = recorder.ring();
+    service.take(Event::ClockAnchored { raw: 1, mono_ns: 1, real_ns: 1 });
+    source.look(&exporter).unwrap();
+    assert_eq!(account(&exporter), (5 + slots, 4));
+    assert_eq!(exporter.finish(clock::now()).made, 5 + slots);
+}
+
+#[test]
+fn what_was_overwritten_before_the_first_look_from_outside_is_no_loss() {
+    let (recorder, exporter) = (Recorder::heap(), exporter());
+    let (_row, mut ring) = comm(&recorder, 5);
+    let slots = RING_SLOTS[0] as u64;
+    operations(&mut ring, slots + 9);
+    let mut source = Source::attached(recorder.reader(), "program");
+    source.look(&exporter).unwrap();
+    assert_eq!((account(&exporter), source.overwritten()), ((slots, 0), 9));
+    operations(&mut ring, slots + 1);
+    source.look(&exporter).unwrap();
+    assert_eq!((account(&exporter), source.overwritten()), ((2 * slots, 1), 9));
+}
+
+#[test]
+fn the_end_of_a_recorder_is_read_when_nobody_else_has_it() {
+    let (recorder, exporter) = (Recorder::heap(), exporter());
+    let source = Source::own(recorder.reader());
+    let (row, mut ring) = comm(&recorder, 5);
+    let source = source.unless_alone(&exporter).unwrap();
+    operations(&mut ring, 2);
+    drop((row, ring, recorder));
+    assert!(source.unless_alone(&exporter).is_none());
+    assert_eq!(account(&exporter), (2, 0));
+}

@@ -1,0 +1,193 @@
+//! `ccl-inspect export`: what a job records, as OpenTelemetry spans, without a line in its program.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ccl::clock::{self, Ns};
+use ccl::config::Settings;
+use ccl::recorder::Reader;
+use ccl::snapshot::Unreachable;
+use ccl::types::JobId;
+use ccl_exporters::otel::{Endpoint, Exporter, Source};
+use tokio::time::MissedTickBehavior;
+
+use crate::choose::choose;
+use crate::discover;
+use crate::exit;
+use crate::target::Target;
+
+/// How often the recorders are read. A file is copied to be read; the largest ring holds 4,096 operations.
+const LOOK: Duration = Duration::from_millis(40);
+/// How often members of the job are looked for that could not be read before.
+const SEARCH: Duration = Duration::from_secs(1);
+/// The longest the end waits for a collector that is slow.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Send what a job records as OpenTelemetry spans, until it ends
+///
+/// Begins with what its recorders still hold. At the end it prints what became of the spans, and how many events were overwritten
+/// before they were read.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Export {
+    /// A process, one rank of a process, or a job; not needed where there is one job
+    #[arg(value_name = "PID | PID:RANK | JOB")]
+    target: Option<Target>,
+    /// The collector, as http://host:4318
+    #[arg(long, value_name = "URL", value_parser = Endpoint::at)]
+    otlp: Endpoint,
+    /// Stop after so long, as 10s, 500ms or 2m; else when the job ends, or at Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    time: Option<Duration>,
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" | "" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("a time is a number with ms, s, m or h behind it".to_string()),
+    };
+    let seconds = number.parse::<f64>().map_err(|e| e.to_string())? * seconds;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+}
+
+/// The recorders of a job that are read.
+#[derive(Debug)]
+struct Job {
+    id: JobId,
+    settings: Settings,
+    sources: Vec<Source>,
+    /// Processes that are read, by pid and the time their recorder was made.
+    known: BTreeSet<(u32, u64)>,
+    unreachable: Vec<Unreachable>,
+    /// Why some of them could not be read to the end.
+    troubles: Vec<String>,
+}
+
+impl Export {
+    /// Exports; prints the account.
+    ///
+    /// # Errors
+    /// The exit status and why nothing could be exported.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+        let findings = discover::everything(&settings);
+        let id = choose(&findings, self.target)?;
+        let mut job = Job {
+            id,
+            settings,
+            sources: Vec::new(),
+            known: BTreeSet::new(),
+            unreachable: Vec::new(),
+            troubles: Vec::new(),
+        };
+        job.search(findings);
+        let exporter = Exporter::start(&self.otlp).map_err(|why| (exit::ERROR, why))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| (exit::ERROR, format!("starting: {e}")))?;
+        let end = self.time.map(|time| clock::now().after(time));
+        runtime.block_on(job.export(&exporter, end)).map_err(|e| (exit::ERROR, e.to_string()))?;
+        // Once more: what was recorded since.
+        job.look(&exporter);
+        let counts = exporter.finish(clock::now().after(FAREWELL));
+        let before: u64 = job.sources.iter().map(Source::overwritten).sum();
+        let mut text = format!("{counts}\n");
+        if before > 0 {
+            text += &format!("{before} events had been overwritten before the export began\n");
+        }
+        for peer in &job.unreachable {
+            text += &format!("not exported: pid {} on {}: {}\n", peer.pid, peer.host, peer.why);
+        }
+        job.troubles.iter().for_each(|trouble| text += &format!("{trouble}\n"));
+        exit::say(&text)?;
+        Ok(match () {
+            () if !counts.is_complete() => exit::LOSSES,
+            () if !(job.unreachable.is_empty() && job.troubles.is_empty()) => exit::INCOMPLETE,
+            () => exit::OK,
+        })
+    }
+}
+
+impl Job {
+    /// Reads until the job or the time ends, or somebody interrupts.
+    async fn export(&mut self, exporter: &Exporter, end: Option<Ns>) -> std::io::Result<()> {
+        let mut ticks = tokio::time::interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let interrupted = tokio::signal::ctrl_c();
+        let mut interrupted = std::pin::pin!(interrupted);
+        let mut search = clock::now().after(SEARCH);
+        loop {
+            tokio::select! {
+                result = &mut interrupted => return result,
+                _ = ticks.tick() => {}
+            }
+            // Asked before the look: what was recorded until then is read.
+            let lives = self.sources.iter().any(Source::is_alive);
+            self.look(exporter);
+            let now = clock::now();
+            if !lives || end.is_some_and(|end| now >= end) {
+                return Ok(());
+            }
+            if now >= search && !self.unreachable.is_empty() {
+                self.search(discover::everything(&self.settings));
+                search = clock::now().after(SEARCH);
+            }
+        }
+    }
+
+    fn look(&mut self, exporter: &Exporter) {
+        let troubles = &mut self.troubles;
+        // One that cannot be read any more is given up: its file was cut, or is another one now.
+        self.sources.retain_mut(|source| match source.look(exporter) {
+            Ok(()) => true,
+            Err(why) => {
+                troubles.push(format!("not exported to the end: {why}"));
+                false
+            }
+        });
+    }
+
+    /// Adds the members of the job that are not read yet.
+    fn search(&mut self, mut findings: discover::Findings) {
+        self.unreachable = discover::follow_peers(&mut findings, self.id);
+        for one in findings.found.iter().filter(|one| one.is_of(self.id)) {
+            let process = &one.given.process;
+            if !self.known.insert((process.pid, process.made_real_ns)) {
+                continue;
+            }
+            match Reader::open(&one.file) {
+                Ok(reader) => {
+                    let program = one.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
+                    let program = program.and_then(|link| std::fs::read_link(link).ok());
+                    let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
+                    self.sources.push(Source::attached(reader, &name.to_string_lossy()));
+                }
+                Err(why) => self.troubles.push(format!("not exported: pid {}: {why}", process.pid)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_their_unit() {
+        let check = |text: &str, expect: Option<u64>| {
+            assert_eq!(time(text).ok(), expect.map(Duration::from_millis), "{text}");
+        };
+        check("10s", Some(10_000));
+        check("10", Some(10_000));
+        check("0.5s", Some(500));
+        check("250ms", Some(250));
+        check("2m", Some(120_000));
+        for nonsense in ["", "s", "10x", "-1s", "1e3s", "..s"] {
+            check(nonsense, None);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What the traces of a job must be, whoever sent them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::otlp::{Received, Span};
+
+/// The phases in which a communicator of several ranks is made.
+const PHASES: [&str; 5] = ["CheckIn", "Ring", "Exchange", "Connect", "Barrier"];
+
+/// What was seen.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Seen {
+    /// Collectives, by their number.
+    pub collectives: BTreeSet<u64>,
+    /// Sends with their receives.
+    pub pairs: usize,
+    /// Messages.
+    pub messages: usize,
+}
+
+/// Checks the traces of one communicator of `nranks`, all of whose spans arrived. Gives what is wrong.
+#[must_use]
+pub fn check(received: &Received, nranks: usize) -> (Seen, Vec<String>) {
+    let mut traces: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
+    for span in received.spans.values() {
+        traces.entry(&span.trace).or_default().push(span);
+    }
+    let mut seen = Seen::default();
+    let mut wrong = received.problems.clone();
+    let mut makings = 0;
+    for (trace, spans) in traces {
+        let mut say = |what: String| wrong.push(format!("trace {trace}: {what}"));
+        let roots: Vec<_> = spans.iter().filter(|span| span.parent.is_empty()).collect();
+        let [root] = roots.as_slice() else {
+            say(format!("{} roots in {spans:?}", roots.len()));
+            continue;
+        };
+        for span in spans.iter().filter(|span| span.get("ccl.rank") != &*span.resource["ccl.rank"]) {
+            say(format!("a rank sends another's span: {span:?}"));
+        }
+        if root.name == "Send" {
+            seen.pairs += 1;
+            pair(&spans, root, &mut say);
+            continue;
+        }
+        if root.get("ccl.rank") != "0" || root.get("ccl.nranks") != nranks.to_string() {
+            say(format!("its root is not rank 0's of {nranks}: {root:?}"));
+        }
+        let parts: Vec<_> =
+            spans.iter().filter(|span| span.name == format!("{}.rank", root.name)).copied().collect();
+        let ranks: BTreeSet<&str> = parts.iter().map(|span| span.get("ccl.rank")).collect();
+        if parts.len() != nranks || ranks.len() != nranks {
+            say(format!("{} parts of {ranks:?} where {nranks} ranks were in {}", parts.len(), root.name));
+        }
+        if let Some(part) = parts.iter().find(|part| part.parent != root.id) {
+            say(format!("a part that is not under the root: {part:?}"));
+        }
+        let rest: Vec<_> = spans.iter().filter(|s| !s.parent.is_empty() && s.parent != root.id).collect();
+        for span in &rest {
+            let parent = parts.iter().find(|part| part.id == span.parent);
+            if parent.is_none_or(|parent| parent.get("ccl.rank") != span.get("ccl.rank")) {
+                say(format!("not under its rank's part: {span:?}"));
+            }
+        }
+        if root.name == "making" {
+            makings += 1;
+            making(&rest, nranks, &mut say);
+        } else {
+            if let Some(part) = parts.iter().find(|part| part.get("ccl.seq") != root.get("ccl.seq")) {
+                say(format!("another operation's part: {part:?}"));
+            }
+            if !seen.collectives.insert(root.get("ccl.seq").parse().unwrap_or(0)) {
+                say(format!("a second trace of {} {}", root.name, root.get("ccl.seq")));
+            }
+            seen.messages += rest.len();
+            messages(&spans, &rest, &mut say);
+        }
+    }
+    if makings != 1 {
+        wrong.push(format!("{makings} traces of the making"));
+    }
+    (seen, wrong)
+}
+
+/// A send and its receive.
+fn pair(spans: &[&Span], send: &Span, say: &mut impl FnMut(String)) {
+    let parts: Vec<_> = spans.iter().filter(|span| span.name == "Recv").collect();
+    let [receive] = parts.as_slice() else { return say(format!("{} receives of {send:?}", parts.len())) };
+    let meets = send.get("ccl.peer") == receive.get("ccl.rank")
+        && receive.get("ccl.peer") == send.get("ccl.rank")
+        && receive.get("ccl.seq") == send.get("ccl.seq")
+        && receive.get("ccl.bytes") == send.get("ccl.bytes");
+    if !meets || receive.parent != send.id || receive.links != [(send.trace.clone(), send.id.clone())] {
+        say(format!("{receive:?} does not belong to {send:?}"));
+    }
+    let messages: Vec<_> = spans.iter().filter(|span| span.name.ends_with(" message")).copied().collect();
+    let references: Vec<_> = messages.iter().collect();
+    self::messages(spans, &references, say);
+}
+
+/// The phases of all ranks, one after the other.
+fn making(phases: &[&&Span], nranks: usize, say: &mut impl FnMut(String)) {
+    let mut of_rank: BTreeMap<&str, Vec<&&&Span>> = BTreeMap::new();
+    for phase in phases {
+        of_rank.entry(phase.get("ccl.rank")).or_default().push(phase);
+    }
+    if of_rank.len() != nranks {
+        say(format!("phases of {} ranks", of_rank.len()));
+    }
+    for (rank, mut phases) in of_rank {
+        phases.sort_by_key(|phase| (phase.to_ns, phase.from_ns));
+        let names: Vec<_> = phases.iter().map(|phase| phase.get("ccl.phase")).collect();
+        if names != PHASES {
+            say(format!("rank {rank} went through {names:?}"));
+        }
+        // They are timed by two clocks, which are read one after the other.
+        let overlap = phases
+            .windows(2)
+            .find(|two| two[0].to_ns > two[1].from_ns + 1_000_000)
+            .map(|two| (two[0], two[1]));
+        if let Some(two) = overlap {
+            say(format!("phases of rank {rank} overlap: {two:?}"));
+        }
+    }
+}
+
+/// Every message that was received was sent, and not later.
+fn messages(all: &[&Span], messages: &[&&Span], say: &mut impl FnMut(String)) {
+    for message in messages {
+        match (message.name.as_str(), message.links.as_slice()) {
+            ("send message", []) => {}
+            ("receive message", [(trace, id)]) => {
+                let sent = all.iter().find(|span| span.id == *id && span.name == "send message");
+                let Some(sent) = sent.filter(|sent| sent.trace == *trace) else {
+                    say(format!("nobody sent {message:?}"));
+                    continue;
+                };
+                let same = ["ccl.step", "ccl.bytes", "ccl.channel"];
+                if same.iter().any(|name| sent.get(name) != message.get(name))
+                    || message.get("ccl.peer") != sent.get("ccl.rank")
+                    || ![message.get("ccl.rank"), ""].contains(&sent.get("ccl.peer"))
+                {
+                    say(format!("{message:?} is not {sent:?}"));
+                }
+                // One host has one clock; its anchors are good to a few microseconds.
+                if message.to_ns + 100_000 < sent.to_ns {
+                    say(format!("received before it was sent: {message:?} {sent:?}"));
+                }
+            }
+            _ => say(format!("a message with strange links: {message:?}")),
+        }
+    }
+}
