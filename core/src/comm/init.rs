@@ -60,9 +60,10 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     let settings = settings_of(&config)?;
     let mut phases = Phases::default();
     phases.begin(Phase::Rendezvous, None);
-    let met = rendezvous::from_environment(&settings)?;
+    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
+    let met = rendezvous::from_environment(&settings, deadline)?;
     phases.end(None);
-    let inner = make(&met.id, met.rank, met.nranks, config, phases)?;
+    let inner = make(&met.id, (met.rank, met.nranks), config.name, settings, deadline, phases)?;
     drop(met);
     Ok(inner)
 }
@@ -76,13 +77,21 @@ fn settings_of(config: &Config) -> Result<Settings> {
 
 /// Joins as `rank` of `nranks` around `id`.
 pub(super) fn join(id: &UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Arc<Inner>> {
-    make(id, Rank(rank), nranks, config, Phases::default())
+    let settings = settings_of(&config)?;
+    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
+    make(id, (Rank(rank), nranks), config.name, settings, deadline, Phases::default())
 }
 
-fn make(id: &UniqueId, rank: Rank, nranks: u32, config: Config, phases: Phases) -> Result<Arc<Inner>> {
-    let settings = settings_of(&config)?;
-    let name = if config.name.is_empty() { "world".to_string() } else { config.name };
-    make_named(id, (rank, nranks), &name, settings, phases).map_err(|error| error.in_comm(name, rank))
+fn make(
+    id: &UniqueId,
+    place: (Rank, u32),
+    name: String,
+    settings: Settings,
+    deadline: Ns,
+    phases: Phases,
+) -> Result<Arc<Inner>> {
+    let name = if name.is_empty() { "world".to_string() } else { name };
+    make_named(id, place, &name, settings, deadline, phases).map_err(|error| error.in_comm(name, place.0))
 }
 
 fn make_named(
@@ -90,13 +99,13 @@ fn make_named(
     (rank, nranks): (Rank, u32),
     name: &str,
     settings: Settings,
+    deadline: Ns,
     mut phases: Phases,
 ) -> Result<Arc<Inner>> {
     if rank.0 >= nranks {
         return Err(Error::new(ErrorKind::Usage, format!("rank {rank} is not one of {nranks} ranks"))
             .hint("ranks count from 0"));
     }
-    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     let (attendance, notes) = Attendance::of_process(&settings)?;
     let recorder = attendance.recorder();
     // The row is there before the bootstrap is: who hangs in it can be seen to.

@@ -73,11 +73,10 @@ enum Way {
 /// # Errors
 /// `Usage` if variables contradict each other or are missing, `Unavailable` for launchers that are not known, `Timeout` if rank 0 does
 /// not come.
-pub fn from_environment(settings: &Settings) -> Result<Rendezvous> {
+pub fn from_environment(settings: &Settings, deadline: Ns) -> Result<Rendezvous> {
     // The one count that must be the process's: the environment is, too.
     static MADE: AtomicU32 = AtomicU32::new(0);
     let instance = MADE.fetch_add(1, Ordering::Relaxed);
-    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     meet(&environment, settings, instance, deadline)
 }
 
