@@ -34,8 +34,9 @@ pub enum Call {
 /// panic, and do not call a communicator, whose lock is held. What they may rely on:
 ///
 /// - Every begin has one end, on the same thread, the last begun ending first; also when the call fails or unwinds.
-/// - A begin comes right before the recorder's time of it, the end of a call right after and that of a phase right before. Of the calls of a group, which end together, and of an asynchronous
-///   call, which goes on without its caller, the end is when control goes back to the caller.
+/// - A begin comes right before the recorder's time of it; the end of a call comes right after, that of a phase right before.
+/// - The calls of a group end together, and an asynchronous call, which goes on without its caller, when it is submitted: when control goes
+///   back to the caller.
 /// - What is refused before it has a number, such as lengths that do not fit, neither begins nor ends.
 pub trait CallObserver: Send + Sync {
     /// It begins.

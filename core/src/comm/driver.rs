@@ -189,7 +189,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Numbers a request, plans it, brings its links up and hands it to the engine. Begins it for who observes: it ends there when the caller lets go.
+    /// Numbers a request, plans it, brings its links up and hands it to the engine. To an observer it ends when the caller lets go of it.
     pub(super) fn submit(
         &self,
         driver: &mut Driver,
