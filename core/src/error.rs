@@ -23,6 +23,23 @@ pub enum ErrorKind {
     System,
 }
 
+impl ErrorKind {
+    /// The kind with this number, as events and recorders hold it; `None` if it is unknown here.
+    #[must_use]
+    pub fn from_u8(n: u8) -> Option<Self> {
+        let kinds = [
+            Self::Usage,
+            Self::Unavailable,
+            Self::Peer,
+            Self::Mismatch,
+            Self::Timeout,
+            Self::Aborted,
+            Self::System,
+        ];
+        kinds.into_iter().find(|kind| *kind as u8 == n)
+    }
+}
+
 /// Where an error happened. What is unknown or does not apply is `None`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct At {

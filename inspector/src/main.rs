@@ -10,6 +10,7 @@ mod ps;
 mod run;
 mod table;
 mod target;
+mod tui;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ struct Cli {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
+    Attach(tui::Attach),
     Ps(ps::Ps),
     Snapshot(look::Snapshot),
     Open(look::Open),
@@ -38,6 +40,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
+        Verb::Attach(attach) => attach.run(),
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
         Verb::Open(open) => open.run(),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::{self, ChannelId, CommId, JobId, Rank};
 
 pub use merge::{Given, Unreachable, jobs, merge};
-pub use text::render_text;
+pub use text::{duration, ranks_text, render_answer, render_text};
 
 /// The schema of [`Snapshot`].
 pub const SCHEMA: &str = "ccl.snapshot/1";

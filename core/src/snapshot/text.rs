@@ -8,6 +8,22 @@ use crate::types::{ChannelId, Rank};
 /// The snapshot as text; lines end with a newline.
 #[must_use]
 pub fn render_text(job: &Snapshot) -> String {
+    let mut out = render_answer(job);
+    let _ = writeln!(
+        out,
+        "\njob {}  {} of {} ranks read",
+        job.job,
+        job.ranks.len(),
+        job.ranks.len() + job.missing.len()
+    );
+    table(&mut out, job);
+    waiting_links(&mut out, job);
+    out
+}
+
+/// The first part of [`render_text`]: who is awaited, who was not read, what else should be said.
+#[must_use]
+pub fn render_answer(job: &Snapshot) -> String {
     let mut out = String::new();
     answer(&mut out, job);
     for missing in &job.missing {
@@ -20,15 +36,6 @@ pub fn render_text(job: &Snapshot) -> String {
     for note in &job.notes {
         let _ = writeln!(out, "note: {note}");
     }
-    let _ = writeln!(
-        out,
-        "\njob {}  {} of {} ranks read",
-        job.job,
-        job.ranks.len(),
-        job.ranks.len() + job.missing.len()
-    );
-    table(&mut out, job);
-    waiting_links(&mut out, job);
     out
 }
 
@@ -248,7 +255,8 @@ fn plural(ranks: &[Rank], one: &str, many: &str) -> String {
 }
 
 /// `rank 3`, `ranks 0-2,5`.
-fn ranks_text(ranks: &[Rank]) -> String {
+#[must_use]
+pub fn ranks_text(ranks: &[Rank]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for rank in ranks {
         match runs.last_mut() {
@@ -262,7 +270,8 @@ fn ranks_text(ranks: &[Rank]) -> String {
 }
 
 /// Three digits and a unit.
-fn duration(ns: u64) -> String {
+#[must_use]
+pub fn duration(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
