@@ -14,6 +14,7 @@ pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
     Some(match event {
         Event::PhaseEnded { phase, duration_ns } => format!("{phase} ended after {}", duration(*duration_ns)),
         Event::LinkUp { channel: id, peer, direction, transport } => {
+            let (direction, transport) = (direction.name().to_lowercase(), transport.name().to_lowercase());
             format!("link up: {} {direction} {} over {transport}", channel(*id), all(peer))
         }
         Event::OpPlanned { kind, seq, algorithm, bytes: size } => {

@@ -186,16 +186,21 @@ impl<'a> Scene<'a> {
     /// What a row is about, as JSON on several lines.
     pub(crate) fn json(&self, about: &About) -> Option<String> {
         let rank = |at: &usize| self.job.ranks.get(*at);
-        let value = match about {
-            About::Itself => return None,
-            About::Missing(at) => serde_json::to_value(self.job.missing.get(*at)?),
-            About::Rank(at) => serde_json::to_value(rank(at)?),
-            About::Comm(at, nth) => serde_json::to_value(rank(at)?.comms.get(*nth)?),
-            About::Link(at, nth, link) => serde_json::to_value(rank(at)?.comms.get(*nth)?.links.get(*link)?),
-            About::Durations(at) => Ok(super::views::latency::json(self, *at)?),
-        };
-        serde_json::to_string_pretty(&value.ok()?).ok()
+        let comm = |at: &usize, nth: &usize| rank(at).and_then(|rank| rank.comms.get(*nth));
+        match about {
+            About::Itself => None,
+            About::Missing(at) => pretty(self.job.missing.get(*at)),
+            About::Rank(at) => pretty(rank(at)),
+            About::Comm(at, nth) => pretty(comm(at, nth)),
+            About::Link(at, nth, link) => pretty(comm(at, nth).and_then(|comm| comm.links.get(*link))),
+            About::Durations(at) => pretty(super::views::latency::json(self, *at).as_ref()),
+        }
     }
+}
+
+/// As it stands in `snapshot --json`, on several lines.
+fn pretty<T: serde::Serialize>(value: Option<&T>) -> Option<String> {
+    serde_json::to_string_pretty(value?).ok()
 }
 
 /// The operation to show of a communicator: a send or receive under way where no collective is.

@@ -54,7 +54,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Cell::sorted(duration(ns), ns).role(if is_slowest { Role::Waits } else { Role::Plain })
         }));
         Row {
-            key: format!("{} {}", comm.id, comm.rank),
+            key: format!("{} {}", member.rank.rank, comm.id),
             cells,
             fields: fields(member.rank, Some(comm)),
             ranks: vec![comm.rank.0],

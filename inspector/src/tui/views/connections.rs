@@ -55,7 +55,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
                 Cell::text(peer.map(|peer| host(peer.rank)).unwrap_or_default()),
             ];
             rows.push(Row {
-                key: format!("{} {} {nth}", member.comm.id, member.comm.rank),
+                key: format!("{} {} {nth}", member.rank.rank, member.comm.id),
                 cells,
                 fields: fields(member.rank, Some(member.comm)),
                 ranks: [Some(member.comm.rank.0), link.peer.map(|peer| peer.0)]
@@ -80,7 +80,7 @@ fn concerns_awaited(scene: &Scene<'_>, member: &Member<'_>, waits_for: Option<Ra
 fn state(scene: &Scene<'_>, word: &str, waits_for: Option<Rank>, waits: bool) -> (String, Role) {
     let g = &scene.look.glyphs;
     if !waits {
-        return (format!("{} moves", g.running), Role::Good);
+        return (format!("{} no wait", g.idle), Role::Plain);
     }
     let on = waits_for.map(|rank| format!(" of {rank}")).unwrap_or_default();
     (format!("{} {word}{on}", g.waits), Role::Waits)

@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn the_parts_fill_the_screen_and_the_list_keeps_its_half() {
         for height in HEIGHT_MIN..60 {
-            for wants in [[3, 0, 5, 0], [4, 2, 100, 30], [3, 40, 1, 40], [3, 5, 2, 1]] {
+            for wants in [[3, 0, 5, 0], [4, 2, 100, 30], [3, 40, 2, 40], [3, 5, 2, 1]] {
                 let places = places((80, height), wants);
                 let mut y = 0;
                 for place in places {

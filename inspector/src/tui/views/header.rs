@@ -96,8 +96,10 @@ pub(crate) fn verdict_text(verdict: &Verdict, app: &App) -> (String, String) {
     let comm = fit(&verdict.comm, COMM_WIDTH, g.more);
     let first = format!("{mark} {}{state}: {op} of {comm}", fit(&verdict.who, RANKS_WIDTH, g.more));
     let more = if verdict.more > 0 { format!("; {} more", verdict.more) } else { String::new() };
-    let by = fit(&verdict.by, RANKS_WIDTH, g.more);
-    (first, format!(" {how}, {since}{more}; waits: {by}"))
+    // One that waits alone is not several.
+    let by = verdict.by.trim_start_matches("ranks ").trim_start_matches("rank ");
+    let waits = if by.contains(['-', ',']) { "wait" } else { "waits" };
+    (first, format!(" {how}, {since}{more}; {} {waits}", fit(by, RANKS_WIDTH, g.more)))
 }
 
 /// The tabs as they stand: which, from which column, how wide.
@@ -162,7 +164,8 @@ pub(crate) fn footer(app: &App, hidden: usize) -> Line<'static> {
         text += &format!("filter: {}  ", app.filter.text());
     }
     if hidden > 0 {
-        text += &format!("{hidden} columns hidden, Enter shows all  ");
+        let how = if app.screen == Screen::Overview { "J" } else { "Enter" };
+        text += &format!("{hidden} columns hidden, {how} shows all  ");
     }
     let hints = [Action::Culprit, Action::Enter, Action::Filter, Action::Sort, Action::Freeze, Action::Older];
     let shown = hints.iter().filter_map(|action| KEYS.iter().find(|key| key.action == *action));

@@ -127,7 +127,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         }
     };
     let rows = classes(scene.histograms).iter().enumerate().map(row).collect();
-    Listing { columns, rows, empty: "no operation has been completed yet".into() }
+    Listing { columns, rows, empty: "no operation has been completed, or none was read yet".into() }
 }
 
 /// The histogram of the chosen row.

@@ -20,9 +20,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         .collect();
     let mut columns = vec![Column::new("rank"), Column::new("process"), Column::new(heading)];
     columns.extend([Column::new("waits on").shrinks(10), Column::new("for")]);
-    let after = channels.iter().zip(10..).map(|(id, goes)| Column::new(channel(*id)).goes(goes));
+    let after = channels.iter().zip(1..).map(|(id, goes)| Column::new(channel(*id)).goes(goes));
     columns.extend(after);
-    columns.extend([Column::new("tag").shrinks(6).goes(9), Column::new("driven").goes(8)]);
+    columns.extend([Column::new("tag").shrinks(6).goes(254), Column::new("driven").goes(255)]);
     let rows = members.iter().map(|member| {
         let comm = member.comm;
         let mut cells = vec![Cell::number(comm.rank.0), scene.state(member.rank)];

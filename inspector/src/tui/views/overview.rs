@@ -14,7 +14,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("rank"),
         Column::new("process"),
         Column::new("operation").shrinks(12),
-        Column::new("stands").shrinks(9),
+        Column::new("stands").shrinks(14),
         Column::new("for"),
         Column::new("on").goes(1),
         Column::new("comm").shrinks(5).goes(2),

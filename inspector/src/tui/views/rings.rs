@@ -12,6 +12,11 @@ use crate::tui::listing::{About, Cell, Column, Listing, Row};
 use crate::tui::palette::Role;
 use crate::tui::scene::{Member, Scene, bytes, channel, fields, host, link_waits};
 
+/// The most ranks whose circle is drawn whole.
+const DRAWN_WHOLE: usize = 16;
+/// Of a larger one, so many ways on either side of who is awaited.
+const NEAR: usize = 4;
+
 /// One way from a rank to another on a channel: the writer's link and the reader's.
 struct Edge<'a> {
     channel: ChannelId,
@@ -91,7 +96,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let (text, role) = match (edge.starves(), edge.is_full()) {
             (true, _) => (format!("{} {} waits for {}", g.waits, edge.to, edge.from), Role::Waits),
             (false, true) => (format!("{} {} waits for {}", g.waits, edge.from, edge.to), Role::Waits),
-            (false, false) => (format!("{} moves", g.running), Role::Good),
+            (false, false) => (format!("{} no wait", g.idle), Role::Plain),
         };
         let since_ns = edge.since_ns();
         let (member, nth) = &edge.at;
@@ -138,8 +143,12 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
         });
     }
     let legend = format!(
-        "{} awaited   -{}- moves   -{}{} nothing comes   {} another host",
-        look.glyphs.awaited, look.glyphs.right, look.glyphs.dead, look.glyphs.right, look.glyphs.border
+        "{} awaited   {l}{r}{l} no wait   {l}{}{r} nothing comes   {} another host",
+        look.glyphs.awaited,
+        look.glyphs.dead,
+        look.glyphs.border,
+        l = look.glyphs.line,
+        r = look.glyphs.right
     );
     lines.push(Line::styled(legend, look.palette.style(Role::Dim)));
     lines
@@ -197,7 +206,15 @@ fn drawn_circle(
         used += text.width();
         spans.push(Span::styled(text, look.palette.style(role)));
     };
-    for edge in round {
+    let mut skips = false;
+    for (at_edge, edge) in round.iter().enumerate() {
+        if !is_near_awaited(scene, members, round, at_edge) {
+            if !std::mem::replace(&mut skips, true) {
+                put(format!("{} ", g.more), Role::Dim, &mut lines);
+            }
+            continue;
+        }
+        skips = false;
         let (text, role) = node(scene, members, edge.from);
         put(text, role, &mut lines);
         let border = if at(edge.from) == at(edge.to) { g.line } else { g.border };
@@ -207,10 +224,24 @@ fn drawn_circle(
         };
         put(arrow, role, &mut lines);
     }
-    let (text, role) = round.first().map_or_else(Default::default, |edge| node(scene, members, edge.from));
-    put(text, role, &mut lines);
+    // Round to where it began.
+    if !skips {
+        let (text, role) =
+            round.first().map_or_else(Default::default, |edge| node(scene, members, edge.from));
+        put(text, role, &mut lines);
+    }
     lines.push(Line::from(spans));
     lines
+}
+
+/// Whether a way of a large circle is drawn: near somebody who is awaited, if anybody is.
+fn is_near_awaited(scene: &Scene<'_>, members: &[Member<'_>], round: &[&Edge<'_>], at: usize) -> bool {
+    let all = round.len();
+    let is_awaited = |rank| members.iter().any(|member| member.comm.rank == rank && scene.is_awaited(member));
+    let mut places = (0..all).filter(|place| is_awaited(round[*place].from)).peekable();
+    all <= DRAWN_WHOLE
+        || places.peek().is_none()
+        || places.any(|place| (at + all - place + NEAR) % all <= 2 * NEAR)
 }
 
 /// Where everybody writes to everybody: who waits for whom.
