@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ccl::clock::{self, Ns};
+use ccl::clock;
 use ccl_tests::programs::{launcher, program, text};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything that is waited for may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -21,7 +22,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Runs a command on a terminal of this size; `before` goes before the last words that tell of its end.
+    /// Runs a command on a terminal of this size; what it ended with is said below it.
     fn run(name: &str, (width, height): (u16, u16), folder: tempfile::TempDir, command: &str) -> Self {
         let name = format!("ccl-test-{name}-{}", std::process::id());
         let terminal = Self { name, folder };
@@ -66,6 +67,15 @@ impl Terminal {
         self.tmux(&["send-keys", key]);
     }
 
+    /// The program that runs on it, as the shell's child.
+    fn program(&self) -> Pid {
+        let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        let shell = shell.trim();
+        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
+        let child = children.expect("the shell runs").split(' ').next().and_then(|pid| pid.parse().ok());
+        child.and_then(Pid::from_raw).expect("the shell has a child")
+    }
+
     /// What is on the screen as soon as all of these words are.
     fn wait_for(&self, words: &[&str]) -> String {
         let deadline = clock::now().after(DEADLINE);
@@ -97,7 +107,6 @@ impl Job {
     }
 
     fn end(&mut self) {
-        use rustix::process::{Pid, Signal, kill_process};
         if let Ok(None) = self.0.try_wait() {
             // It may end this very moment.
             let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
@@ -259,15 +268,11 @@ fn a_signal_gives_the_terminal_back_and_the_job_goes_on() {
     let hang = program("hang").display().to_string();
     let mut job = Job::start(runtime.path(), &["-n", "4", "--", &hang, "--victim", "2", "--at", "5"]);
     let pid = attach_once_stuck(runtime.path());
-    for (signal, status) in [("TERM", 143), ("HUP", 129), ("INT", 130)] {
+    for (signal, status) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
         let attach = format!("{} attach --no-mouse {pid}", program("ccl-inspect").display());
-        let terminal = Terminal::run(&format!("signal{signal}"), (80, 24), folder(), &attach);
+        let terminal = Terminal::run(&format!("signal{status}"), (80, 24), folder(), &attach);
         terminal.wait_for(&["AWAITED rank 2"]);
-        let attached = Command::new("pkill")
-            .args(["-o", &format!("-{signal}"), "-f", &format!("^{attach}$")])
-            .status()
-            .expect("pkill");
-        assert!(attached.success());
+        kill_process(terminal.program(), signal).expect("it runs");
         let left = terminal.wait_for(&[&format!("ended with {status}"), "\nicanon"]);
         assert!(!left.contains("Overview"), "{left}");
     }
