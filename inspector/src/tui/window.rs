@@ -26,6 +26,7 @@ pub(crate) struct Window {
     from: UnboundedReceiver<Leave>,
     close: Option<oneshot::Sender<()>>,
     taps: Vec<Tap>,
+    is_left: bool,
     thread: JoinHandle<io::Result<()>>,
 }
 
@@ -60,7 +61,7 @@ impl Window {
             result
         };
         let thread = std::thread::Builder::new().name("window".into()).spawn(show)?;
-        Ok(Self { to, from, close: Some(close), taps, thread })
+        Ok(Self { to, from, close: Some(close), taps, is_left: false, thread })
     }
 
     /// Where a stream's lines go: to the screen while there is one.
@@ -68,12 +69,15 @@ impl Window {
         self.taps.iter().find(|tap| tap.gate().origin == origin).cloned()
     }
 
-    /// Waits until it is left; for ever, if it has been.
+    /// Waits until it is left; for ever, if that was said before.
     pub(crate) async fn left(&mut self) -> Leave {
-        match self.from.recv().await {
-            Some(how) => how,
-            None => std::future::pending().await,
+        if self.is_left {
+            return std::future::pending().await;
         }
+        // A thread that ended without a word has panicked, and that has been reported.
+        let how = self.from.recv().await.unwrap_or(Leave::Alone);
+        self.is_left = true;
+        how
     }
 
     /// Says that the job has ended, and how.
@@ -89,9 +93,9 @@ impl Window {
         }
     }
 
-    /// Whether it has been left.
-    pub(crate) fn is_left(&self) -> bool {
-        self.thread.is_finished() || self.from.is_closed()
+    /// Whether [`left`](Self::left) has said so.
+    pub(crate) const fn is_left(&self) -> bool {
+        self.is_left
     }
 
     /// Waits until the terminal is given back.
