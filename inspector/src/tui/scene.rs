@@ -61,11 +61,14 @@ pub(crate) struct Verdict {
 }
 
 impl<'a> Scene<'a> {
-    /// Every member of every communicator that has not ended, or ended by a failure, and one for each rank without any.
+    /// Every member of every communicator that has not ended, or ended by a failure, or by its rank's leaving in good order; and one
+    /// for each rank without any.
     pub(crate) fn members(&self) -> impl Iterator<Item = (usize, &'a RankSnapshot, Option<Member<'a>>)> {
         self.job.ranks.iter().enumerate().flat_map(|(at, rank)| {
             let comms = rank.comms.iter().enumerate();
-            let shown = comms.filter(|(_, comm)| !comm.ended || comm.op.state == OpState::Failed);
+            let is_last = rank.state == State::Exited;
+            let shown =
+                comms.filter(move |(_, comm)| !comm.ended || comm.op.state == OpState::Failed || is_last);
             let mut members: Vec<_> =
                 shown.map(|(nth, comm)| (at, rank, Some(Member { rank, comm, at: (at, nth) }))).collect();
             if members.is_empty() {

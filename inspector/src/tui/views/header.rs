@@ -165,7 +165,8 @@ pub(crate) fn footer(app: &App, hidden: usize) -> Line<'static> {
     }
     if hidden > 0 {
         let how = if app.screen == Screen::Overview { "J" } else { "Enter" };
-        text += &format!("{hidden} columns hidden, {how} shows all  ");
+        let columns = if hidden == 1 { "column" } else { "columns" };
+        text += &format!("{hidden} {columns} hidden, {how} shows all  ");
     }
     let hints = [Action::Culprit, Action::Enter, Action::Filter, Action::Sort, Action::Freeze, Action::Older];
     let shown = hints.iter().filter_map(|action| KEYS.iter().find(|key| key.action == *action));
