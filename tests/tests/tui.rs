@@ -267,8 +267,15 @@ fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
     terminal.tmux(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
     terminal.wait_for(&["1 Overview", "waits on"]);
 
-    // The job's end is said, and its last state stays.
+    // Who is stopped is seen to be, and to go on again.
     terminal.press("1");
+    let rank = pid.parse().ok().and_then(Pid::from_raw).expect("a pid");
+    kill_process(rank, Signal::STOP).expect("the rank lives");
+    terminal.wait_for(&["‖ STOPPED", "3 of 4 ranks up, 1 stopped"]);
+    kill_process(rank, Signal::CONT).expect("the rank lives");
+    terminal.wait_for(&["4 of 4 ranks up  age"]);
+
+    // The job's end is said, and its last state stays.
     job.end();
     terminal.wait_for(&["the job has ended; last state of", "✗ DEAD"]);
 
