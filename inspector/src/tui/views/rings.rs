@@ -1,6 +1,6 @@
 //! The way of an operation's messages, drawn: who writes to whom, and where nothing comes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccl::snapshot::{Direction, LinkSnapshot, duration};
 use ccl::types::{ChannelId, Rank};
@@ -91,6 +91,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("for"),
         Column::new("bytes").goes(1),
     ];
+    let awaited = awaited_ranks(scene, &members);
     let row = |edge: &Edge<'_>| {
         let g = &scene.look.glyphs;
         let (text, role) = match (edge.starves(), edge.is_full()) {
@@ -113,7 +114,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Cell::sorted(if since_ns > 0 { duration(since_ns) } else { String::new() }, since_ns),
             any.map_or_else(Cell::default, |link| Cell::sorted(bytes(link.bytes), link.bytes)),
         ];
-        let is_end = |rank| members.iter().any(|one| one.comm.rank == rank && scene.is_awaited(one));
+        let is_end = |rank| awaited.contains(&rank);
         Row {
             key: format!("{} {} {}", edge.channel.0, edge.from, edge.to),
             cells,
@@ -207,8 +208,8 @@ fn drawn_circle(
         spans.push(Span::styled(text, look.palette.style(role)));
     };
     let mut skips = false;
-    for (at_edge, edge) in round.iter().enumerate() {
-        if !is_near_awaited(scene, members, round, at_edge) {
+    for (edge, is_drawn) in round.iter().zip(drawn_ways(scene, members, round)) {
+        if !is_drawn {
             if !std::mem::replace(&mut skips, true) {
                 put(format!("{} ", g.more), Role::Dim, &mut lines);
             }
@@ -234,14 +235,22 @@ fn drawn_circle(
     lines
 }
 
-/// Whether a way of a large circle is drawn: near somebody who is awaited, if anybody is.
-fn is_near_awaited(scene: &Scene<'_>, members: &[Member<'_>], round: &[&Edge<'_>], at: usize) -> bool {
+fn awaited_ranks(scene: &Scene<'_>, members: &[Member<'_>]) -> BTreeSet<Rank> {
+    members.iter().filter(|member| scene.is_awaited(member)).map(|member| member.comm.rank).collect()
+}
+
+/// Which ways of a circle are drawn: of a large one those near somebody who is awaited, if anybody is.
+fn drawn_ways(scene: &Scene<'_>, members: &[Member<'_>], round: &[&Edge<'_>]) -> Vec<bool> {
     let all = round.len();
-    let is_awaited = |rank| members.iter().any(|member| member.comm.rank == rank && scene.is_awaited(member));
-    let mut places = (0..all).filter(|place| is_awaited(round[*place].from)).peekable();
-    all <= DRAWN_WHOLE
-        || places.peek().is_none()
-        || places.any(|place| (at + all - place + NEAR) % all <= 2 * NEAR)
+    let awaited = awaited_ranks(scene, members);
+    if all <= DRAWN_WHOLE || awaited.is_empty() {
+        return vec![true; all];
+    }
+    let mut drawn = vec![false; all];
+    for at in (0..all).filter(|at| awaited.contains(&round[*at].from)) {
+        (0..=2 * NEAR).for_each(|step| drawn[(at + all + step - NEAR) % all] = true);
+    }
+    drawn
 }
 
 /// Where everybody writes to everybody: who waits for whom.
