@@ -1,22 +1,24 @@
 # One command each, after a clone on a fresh Debian 12 with Rust 1.88 or newer.
 #
-#   make demo    trains on 4 ranks of two emulated hosts and finds the straggler nobody was told of (under 2 minutes)
+#   make demo    trains on 4 ranks of two emulated hosts and finds the straggler nobody was told of (under 2 minutes);
+#                TUI=1 shows the job on the terminal meanwhile
 #   make test    every test at its CI size
 #   make bench   what observing costs, and ours beside Open MPI
 #   make soak    the same tests at their long size (hours, by hand)
 #   make fuzz    the property tests with many more cases (hours, by hand)
+#   make pictures  the README's pictures of the terminal interface, anew
 #   make ci      all that a change must pass
 #
 # scripts/setup installs the missing Debian packages of the target and says so, or prints the line to run and ends with 2.
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: demo test bench soak fuzz ci
+.PHONY: demo test bench soak fuzz pictures ci
 
 demo:
 	@scripts/setup demo
 	cargo build --release --locked -p ccl-examples -p ccl-inspect --bins
-	cargo run --release --locked --quiet -p ccl-examples --bin demo
+	cargo run --release --locked --quiet -p ccl-examples --bin demo -- $(if $(TUI),--tui)
 
 test:
 	@scripts/setup test
@@ -35,6 +37,11 @@ soak:
 fuzz:
 	@scripts/setup fuzz
 	TEST_SIZE=long PROPTEST_CASES=200000 scripts/test --release --lib
+
+pictures:
+	@scripts/setup pictures
+	cargo build --release --locked -p ccl-examples -p ccl-inspect --bins
+	scripts/pictures
 
 ci:
 	.ci/run

@@ -34,6 +34,11 @@ impl ErrorKind {
         Self::Aborted,
         Self::System,
     ];
+    /// The kind with this number, as events and recorders hold it; `None` if it is unknown here.
+    #[must_use]
+    pub fn from_u8(n: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| *kind as u8 == n)
+    }
 }
 
 /// Where an error happened. What is unknown or does not apply is `None`.

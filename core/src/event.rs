@@ -1,7 +1,7 @@
 //! The events: facts in the past tense, published once, where the state changes.
 //!
 //! One plain `Copy` enum without strings. Levels gate what is kept: 0 nothing, 1 one event per operation and everything rare
-//! (bootstrap, connections, errors), 2 every step, 3 network work requests. `publish` is generic over a [`Subscriber`] whose
+//! (bootstrap, connections, errors), 2 every step; 3 is for network work requests, of which there are none yet. `publish` is generic over a [`Subscriber`] whose
 //! wants are a constant, so that `()` compiles to nothing; the product publishes to the recorder, tests to a [`Script`].
 
 use crate::clock::Raw;

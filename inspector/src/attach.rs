@@ -29,6 +29,18 @@ pub(crate) fn ask_all<'a>(found: impl Iterator<Item = &'a mut Found>) -> Vec<Str
     notes
 }
 
+/// A note on one that runs as far as can be told, but lives where it cannot be looked at.
+pub(crate) fn unseen(one: &Found) -> Option<String> {
+    let process = &one.given.process;
+    (one.process.is_none() && one.given.state() == State::Running).then(|| {
+        format!(
+            "pid {} on {} cannot be looked at from here (another pid namespace, or another user's): \
+             whether it is stopped is unknown",
+            process.pid, process.host
+        )
+    })
+}
+
 fn ask(one: &mut Found) -> Option<String> {
     let before = &one.given.process;
     match connect(one).and_then(|mut client| client.snapshot()) {

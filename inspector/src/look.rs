@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ccl::config::Settings;
-use ccl::snapshot::{Given, Snapshot as JobSnapshot, State, Unreachable, merge, render_text};
+use ccl::snapshot::{Given, Snapshot as JobSnapshot, Unreachable, merge, render_text};
 use ccl::types::JobId;
 
 use crate::choose::choose;
@@ -76,21 +76,12 @@ fn print(
     notes: Vec<String>,
     json: bool,
 ) -> Result<u8, (u8, String)> {
-    let (given, unseen): (Vec<Given>, Vec<_>) = findings
-        .found
-        .into_iter()
-        .filter(|one| one.is_of(job))
-        .map(|one| (one.given, one.process.is_none()))
-        .unzip();
+    let found: Vec<_> = findings.found.into_iter().filter(|one| one.is_of(job)).collect();
+    let unseen: Vec<_> = found.iter().filter_map(attach::unseen).collect();
+    let given: Vec<Given> = found.into_iter().map(|one| one.given).collect();
     let mut snapshot = merge(&given, Some(job), unreachable);
     snapshot.notes.extend(notes);
-    for one in given.iter().zip(unseen).filter(|(one, unseen)| *unseen && one.state() == State::Running) {
-        snapshot.notes.push(format!(
-            "pid {} on {} cannot be looked at from here (another pid namespace, or another user's): \
-             whether it is stopped is unknown",
-            one.0.process.pid, one.0.process.host
-        ));
-    }
+    snapshot.notes.extend(unseen);
     let text = if json { to_json(&snapshot)? } else { exit::harmless(&render_text(&snapshot)) };
     exit::say(&text)?;
     Ok(if snapshot.complete { exit::OK } else { exit::INCOMPLETE })

@@ -17,6 +17,7 @@ mod table;
 mod target;
 mod top;
 mod trace;
+mod tui;
 mod words;
 
 use std::io::Write;
@@ -34,6 +35,7 @@ struct Cli {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
+    Attach(tui::Attach),
     Ps(ps::Ps),
     Snapshot(look::Snapshot),
     Top(top::Top),
@@ -53,6 +55,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().verb {
+        Verb::Attach(attach) => attach.run(),
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
         Verb::Top(top) => top.run(),

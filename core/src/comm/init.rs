@@ -460,7 +460,7 @@ fn announce(inner: &Inner, settings: &Settings) {
     let changed = settings.changed();
     let settings = if changed.is_empty() { String::new() } else { format!(", settings {changed}") };
     eprintln!(
-        "ccl {}: job {} comm {} has {} ranks, transports {transports}, recorder {recorder}{settings}; attach with: ccl-inspect snapshot {}",
+        "ccl {}: job {} comm {} has {} ranks, transports {transports}, recorder {recorder}{settings}; look with: ccl-inspect attach {}",
         env!("CARGO_PKG_VERSION"),
         inner.job,
         inner.name,

@@ -174,7 +174,7 @@ fn operation(row: &[AtomicU64], cell: usize, clock: &Clock, tag: &str, me: Rank,
 }
 
 fn error(n: u64) -> String {
-    let kind = ErrorKind::ALL.iter().find(|kind| **kind as u64 == n);
+    let kind = u8::try_from(n).ok().and_then(ErrorKind::from_u8);
     kind.map_or_else(|| format!("error {n}"), |kind| format!("{kind:?}"))
 }
 

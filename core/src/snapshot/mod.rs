@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::{self, ChannelId, CommId, JobId, Rank};
 
 pub use merge::{Given, Unreachable, jobs, merge};
-pub use text::{duration, ranks_text, render_text};
+pub use text::{duration, ranks_text, render_answer, render_text};
 pub use update::Update;
 
 /// The schema of [`Snapshot`].

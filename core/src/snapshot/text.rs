@@ -8,6 +8,22 @@ use crate::types::{ChannelId, Rank};
 /// The snapshot as text; lines end with a newline.
 #[must_use]
 pub fn render_text(job: &Snapshot) -> String {
+    let mut out = render_answer(job);
+    let _ = writeln!(
+        out,
+        "\njob {}  {} of {} ranks read",
+        job.job,
+        job.ranks.len(),
+        job.ranks.len() + job.missing.len()
+    );
+    table(&mut out, job);
+    waiting_links(&mut out, job);
+    out
+}
+
+/// The first part of [`render_text`]: who is awaited, who was not read, what else should be said.
+#[must_use]
+pub fn render_answer(job: &Snapshot) -> String {
     let mut out = String::new();
     answer(&mut out, job);
     for missing in &job.missing {
@@ -20,15 +36,6 @@ pub fn render_text(job: &Snapshot) -> String {
     for note in &job.notes {
         let _ = writeln!(out, "note: {note}");
     }
-    let _ = writeln!(
-        out,
-        "\njob {}  {} of {} ranks read",
-        job.job,
-        job.ranks.len(),
-        job.ranks.len() + job.missing.len()
-    );
-    table(&mut out, job);
-    waiting_links(&mut out, job);
     out
 }
 

@@ -1,18 +1,21 @@
 //! Trains on 4 ranks of two emulated hosts with a straggler drawn at random, and finds it from outside. `make demo` runs it.
 //!
 //! The draw is told to the training program alone, in its environment; neither ccl nor `ccl-inspect` reads it. Who is slowest is
-//! measured as anybody would: by asking the running job again and again who is late.
+//! measured as anybody would: by asking the running job again and again who is late. `make demo TUI=1` shows the job on the terminal
+//! meanwhile; what is said then is held back until the screen is left.
 #![expect(clippy::print_stdout, reason = "a program that shows something")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl_examples::drawn::STRAGGLER;
 use ccl_examples::readings::Readings;
+use clap::Parser;
 
 const RANKS: usize = 4;
 const EPOCHS: &str = "7";
@@ -25,8 +28,15 @@ const DEADLINE: Duration = Duration::from_secs(110);
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
+#[derive(Parser, Debug)]
+struct Arguments {
+    /// Show the job on the terminal while it trains.
+    #[arg(long)]
+    tui: bool,
+}
+
 fn main() -> ExitCode {
-    match demo() {
+    match demo(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             ccl_examples::complain(error.as_ref());
@@ -35,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn demo() -> Outcome<()> {
+fn demo(arguments: &Arguments) -> Outcome<()> {
     let deadline = clock::now().after(DEADLINE);
     let mut random = [0];
     getrandom::fill(&mut random).map_err(|e| format!("no random numbers here: {e}"))?;
@@ -45,6 +55,10 @@ fn demo() -> Outcome<()> {
 
     println!("demo: 4 ranks train on handwritten digits, 2 + 2 on two emulated hosts.");
     println!("demo: one of them was drawn to be late at every step. Only its own program knows.\n");
+    let tui = arguments.tui && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if arguments.tui && !tui {
+        println!("demo: there is no terminal here, so the TUI is left out.\n");
+    }
     let inspect = |verb: &[&str]| {
         let mut command = Command::new(programs.join("ccl-inspect"));
         command.args(verb).env("CCL_RUNTIME_DIR", &room.0).stdin(Stdio::null());
@@ -56,11 +70,18 @@ fn demo() -> Outcome<()> {
         .args(["--epochs", EPOCHS, "--step-delay", STEP_MS])
         .env(STRAGGLER, format!("{drawn}:{LATE_MS}"))
         .stdout(Stdio::piped())
+        .stderr(if tui { Stdio::piped() } else { Stdio::inherit() })
         .spawn()
         .map_err(|e| format!("ccl-inspect, which must lie beside this program, does not start: {e}"))?);
 
-    let (readings, shown) = watch(&mut job, &room, deadline, &inspect)?;
-    job.end(deadline)?;
+    let voice = Voice::default();
+    let mut screen = tui.then(Screen::default);
+    let watched = watch(&mut job, &room, deadline, &inspect, &voice, screen.as_mut());
+    let ended = watched.and_then(|watched| job.end(deadline).map(|()| watched));
+    // The last state of the job can be looked at until the screen is left.
+    drop(screen);
+    voice.release();
+    let (readings, shown) = ended?;
     if !shown {
         return Err("the training was over before a snapshot could be shown".into());
     }
@@ -87,19 +108,25 @@ fn watch(
     room: &Room,
     deadline: Ns,
     inspect: &dyn Fn(&[&str]) -> Command,
+    voice: &Voice,
+    mut screen: Option<&mut Screen>,
 ) -> Outcome<(Readings, bool)> {
     let output = job.0.stdout.take().ok_or("the job's output is not there")?;
+    let complaints = job.0.stderr.take();
     let (training, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut readings = Readings::default();
     let mut shown = false;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                println!("{line}");
+            for line in lines(output) {
+                voice.say(&line);
                 training.fetch_or(line.contains("loss"), Ordering::Relaxed);
             }
             over.store(true, Ordering::Relaxed);
         });
+        if let Some(complaints) = complaints {
+            scope.spawn(|| lines(complaints).for_each(|line| voice.say(&line)));
+        }
         while !over.load(Ordering::Relaxed) {
             if clock::now() > deadline {
                 // The thread ends with the job, and the scope with the thread.
@@ -113,6 +140,9 @@ fn watch(
             }
             // Other jobs may run here: this one is named by the pid of one of its ranks.
             let Some(pid) = room.pid() else { continue };
+            if let Some(screen) = &mut screen {
+                screen.attend(|| inspect(&["attach", &pid]), voice);
+            }
             if let Ok(read) = inspect(&["snapshot", "--json", &pid]).stderr(Stdio::null()).output() {
                 // The last one meets a job that is leaving.
                 if read.status.success() {
@@ -124,11 +154,87 @@ fn watch(
                 && let Ok(text) = inspect(&["snapshot", &pid]).output()
             {
                 shown = text.status.success();
-                println!("\n$ ccl-inspect snapshot {pid}\n{}", String::from_utf8_lossy(&text.stdout));
+                voice.say(&format!(
+                    "\n$ ccl-inspect snapshot {pid}\n{}",
+                    String::from_utf8_lossy(&text.stdout)
+                ));
             }
         }
     });
     Ok((readings, shown))
+}
+
+fn lines(from: impl Read) -> impl Iterator<Item = String> {
+    BufReader::new(from).lines().map_while(Result::ok)
+}
+
+/// Says what is said at once, or holds it back while a screen is shown.
+#[derive(Default)]
+struct Voice(Mutex<Option<Vec<String>>>);
+
+impl Voice {
+    fn held(&self) -> std::sync::MutexGuard<'_, Option<Vec<String>>> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn say(&self, line: &str) {
+        match &mut *self.held() {
+            Some(held) => held.push(line.to_string()),
+            None => println!("{line}"),
+        }
+    }
+
+    fn hold(&self) {
+        self.held().get_or_insert_default();
+    }
+
+    fn release(&self) {
+        for line in self.held().take().unwrap_or_default() {
+            println!("{line}");
+        }
+    }
+}
+
+/// The TUI: shown once, until somebody leaves it; dropping this waits for that.
+#[derive(Default)]
+struct Screen {
+    shown: Option<Child>,
+    is_left: bool,
+}
+
+impl Screen {
+    /// Opens it if it has not been, and lets the voice speak again when it was left.
+    fn attend(&mut self, attach: impl FnOnce() -> Command, voice: &Voice) {
+        match &mut self.shown {
+            _ if self.is_left => {}
+            Some(shown) => {
+                if !matches!(shown.try_wait(), Ok(None)) {
+                    self.is_left = true;
+                    voice.release();
+                }
+            }
+            None => {
+                voice.hold();
+                match attach().stdin(Stdio::inherit()).spawn() {
+                    Ok(shown) => self.shown = Some(shown),
+                    Err(why) => {
+                        self.is_left = true;
+                        voice.release();
+                        voice.say(&format!("demo: the TUI does not start: {why}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if let Some(shown) = &mut self.shown {
+            // It was left long ago, or is now.
+            let _ = shown.wait();
+        }
+    }
 }
 
 /// A folder of its own for recorders and sockets, in memory: other jobs of this machine are not in the picture.

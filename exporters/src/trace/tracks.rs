@@ -109,7 +109,7 @@ impl Tracks {
             Event::OpPlanned { kind, seq, .. } if !kind.is_p2p() => {
                 self.engine(owner).called.push_back((seq, at));
             }
-            Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks, other: _ } => {
+            Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks, .. } => {
                 let called = at - scale.ns(duration_ticks) as i64;
                 let args = format!(
                     "\"seq\":{seq},\"bytes\":{bytes},\"dtype\":\"{dtype}\",\"op\":\"{op}\",\"algorithm\":\"{algorithm}\",\

@@ -12,14 +12,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ccl::config::Settings;
 use environment::Job;
 use hosts::Hosts;
-use output::Sink;
+use output::{Sink, Writer};
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Arrival, SignalKind, signal};
 
 use self::ranks::Ranks;
 use crate::exit;
+use crate::tui::window::Window;
+use crate::tui::{Appearance, Leave, Origin, need_terminal};
 
 /// How long output may still arrive once every process that could write it is gone.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -42,6 +45,12 @@ pub(crate) struct Run {
     /// Digits of a label; default: those of the highest rank
     #[arg(long, value_name = "DIGITS", value_parser = clap::value_parser!(u8).range(0..=20))]
     label_width: Option<u8>,
+    /// Show the job on the terminal, as `attach` does, with what the ranks print on its Log screen; leaving it either ends the
+    /// job as Ctrl-C would, or keeps it running here, and prints what was kept of its output
+    #[arg(long)]
+    inspect: bool,
+    #[command(flatten)]
+    appearance: Appearance,
     /// The program and its arguments; looked up on the PATH, then beside ccl-inspect
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<OsString>,
@@ -77,19 +86,40 @@ impl Run {
                 format!("there is no program {name} on the PATH or beside ccl-inspect"),
             ));
         };
+        if self.inspect {
+            need_terminal("run --inspect", "leave --inspect out, and look with `ccl-inspect snapshot`")?;
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| (exit::ERROR, format!("starting the launcher: {e}")))?;
-        let (out, out_writer) = output::sink(std::io::stdout());
-        let (err, err_writer) = output::sink(std::io::stderr());
+        let mut window = self.window()?;
+        let ((out, out_writer), (err, err_writer)) = sinks(window.as_ref());
         let outputs = Outputs { out, err, closed: out_writer.closed.clone() };
-        let result = runtime.block_on(self.launch(program, nhosts, outputs));
+        let result = runtime.block_on(self.launch(program, nhosts, outputs, window.as_mut()));
         drop(runtime);
         out_writer.finish();
         err_writer.finish();
-        result.map_err(|why| (exit::ERROR, why))
+        let shown = window.map_or(Ok(()), Window::finish);
+        let status = result.map_err(|why| (exit::ERROR, why))?;
+        shown.map_err(|e| (exit::ERROR, format!("showing the job: {e}")))?;
+        Ok(status)
     }
 
-    async fn launch(&self, program: PathBuf, nhosts: u32, mut outputs: Outputs) -> Result<u8, String> {
+    fn window(&self) -> Result<Option<Window>, (u8, String)> {
+        if !self.inspect {
+            return Ok(None);
+        }
+        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+        let window = Window::open(self.appearance, settings);
+        window.map(Some).map_err(|e| (exit::ERROR, format!("showing the job: {e}")))
+    }
+
+    async fn launch(
+        &self,
+        program: PathBuf,
+        nhosts: u32,
+        mut outputs: Outputs,
+        mut window: Option<&mut Window>,
+    ) -> Result<u8, String> {
         // Before anything is started, so that no signal can end the launcher alone.
         let mut signals = Signals::new().map_err(|e| format!("listening for signals: {e}"))?;
         sweep::adopt_descendants();
@@ -117,7 +147,13 @@ impl Run {
                         outputs.err.say(&news).await;
                     },
                 },
-                number = signals.next() => ranks.interrupt(number),
+                number = signals.next() => {
+                    window.iter_mut().for_each(|window| window.close());
+                    ranks.interrupt(number);
+                }
+                how = left(&mut window) => if how == Leave::EndJob {
+                    ranks.interrupt(Signal::INT);
+                },
                 () = outputs.closed() => ranks.interrupt(Signal::PIPE),
                 () = grace_is_over => ranks.kill(),
             }
@@ -130,6 +166,15 @@ impl Run {
             outputs.err.say(&format!("the kernel does not end these processes: {left:?}")).await;
         }
         ranks.drain(DRAIN).await;
+        if let Some(window) = window {
+            window.over(format!("with status {status}; q leaves"));
+            if !window.is_left() {
+                tokio::select! {
+                    _ = window.left() => {}
+                    _ = signals.next() => window.close(),
+                }
+            }
+        }
         Ok(status)
     }
 
@@ -146,6 +191,22 @@ impl Run {
                 None
             }
         }
+    }
+}
+
+/// Standard output and standard error, behind the window if there is one.
+fn sinks(window: Option<&Window>) -> ((Sink, Writer), (Sink, Writer)) {
+    let tap = |origin| window.and_then(|window| window.tap(origin));
+    let out = tap(Origin::Output).map_or_else(|| output::sink(std::io::stdout()), output::sink);
+    let err = tap(Origin::Error).map_or_else(|| output::sink(std::io::stderr()), output::sink);
+    (out, err)
+}
+
+/// Returns when the window is left, once; never without one.
+async fn left(window: &mut Option<&mut Window>) -> Leave {
+    match window {
+        Some(window) => window.left().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -200,10 +261,14 @@ impl Outputs {
 
 /// The signals that end a job.
 #[derive(Debug)]
-struct Signals([(Signal, Arrival); 4]);
+pub(crate) struct Signals([(Signal, Arrival); 4]);
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self([
             (Signal::INT, signal(SignalKind::interrupt())?),
             (Signal::TERM, signal(SignalKind::terminate())?),
@@ -213,7 +278,7 @@ impl Signals {
     }
 
     /// The next one that arrives.
-    async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         let [int, term, hup, quit] = &mut self.0;
         tokio::select! {
             _ = int.1.recv() => int.0,

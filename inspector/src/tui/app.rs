@@ -1,0 +1,474 @@
+//! What the screen shows and how keys change that: state, and `update`. No terminal, no clock, no I/O: what is to be done
+//! outside is returned.
+
+use std::sync::Arc;
+
+use ccl::recorder::reader::Histogram;
+use ccl::types::CommId;
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
+
+use super::filter::Filter;
+use super::history::{History, Shot};
+use super::keys::{self, Action};
+use super::listing::{About, Chosen, Look, Order};
+use super::log::{Entry, Log, Origin};
+use super::scene::Scene;
+use super::views::Screen;
+use super::views::draw::Picture;
+use super::views::header::tab_places;
+use super::views::popup::Popup;
+
+/// The line of the tabs.
+const TABS_LINE: u16 = 2;
+/// Rows that one turn of the wheel moves.
+const WHEEL: usize = 3;
+
+/// What happens to the app.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// A key.
+    Key(KeyEvent),
+    /// The mouse.
+    Mouse(MouseEvent),
+    /// The terminal has another size.
+    Resize(u16, u16),
+    /// The job was looked at.
+    Seen(Box<Seen>),
+    /// Ranks, or their launcher, said something: labelled lines.
+    Said(Vec<u8>, Origin),
+    /// The job that was launched here has ended so.
+    Over(String),
+    /// Time has passed.
+    Tick,
+}
+
+/// What a look at the job brought.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The job.
+    pub(crate) shot: Arc<Shot>,
+    /// Whether none of its processes is left.
+    pub(crate) ended: bool,
+    /// The durations so far, if they were asked for.
+    pub(crate) histograms: Option<Vec<Histogram>>,
+    /// Events since the last look, if they were asked for.
+    pub(crate) events: Vec<Entry>,
+}
+
+/// What is to be done outside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    /// This text to the clipboard.
+    Copy(String),
+    /// Away.
+    Leave(Leave),
+}
+
+/// What becomes of the job when the screen is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leave {
+    /// It goes on, or has ended: nothing.
+    Alone,
+    /// The job that was launched here is asked to end.
+    EndJob,
+}
+
+/// Whether the job has ended.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Ended {
+    /// It has not.
+    #[default]
+    No,
+    /// None of its processes is left.
+    Gone,
+    /// Its launcher tells how.
+    With(String),
+}
+
+/// The state.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) screen: Screen,
+    pub(crate) look: Look,
+    pub(crate) size: (u16, u16),
+    /// Nanoseconds since 1970.
+    pub(crate) now_ns: u64,
+    /// The last look at the job.
+    live: Arc<Shot>,
+    /// What is shown instead.
+    pub(crate) pinned: Option<Arc<Shot>>,
+    history: History,
+    histograms: Vec<Histogram>,
+    log: Log,
+    pub(crate) ended: Ended,
+    /// Whether the job was launched from here, so that leaving is a question.
+    launched: bool,
+    /// The communicator that was asked for.
+    pub(crate) comm: Option<CommId>,
+    pub(crate) filter: Filter,
+    /// A filter that is being typed.
+    pub(crate) typing: Option<String>,
+    orders: [Order; Screen::ALL.len()],
+    chosen: [Chosen; Screen::ALL.len()],
+    pub(crate) popup: Option<Popup>,
+    /// Lines that what is open is scrolled down by.
+    pub(crate) scrolled: usize,
+    /// What was said last, until the next key.
+    pub(crate) notice: String,
+}
+
+impl App {
+    /// Before anything was seen.
+    pub(crate) fn new(look: Look, size: (u16, u16), launched: bool) -> Self {
+        let mut chosen: [Chosen; Screen::ALL.len()] = std::array::from_fn(|_| Chosen::default());
+        chosen[Screen::Log as usize].follows = true;
+        Self {
+            screen: Screen::default(),
+            look,
+            size,
+            now_ns: 0,
+            live: Arc::default(),
+            pinned: None,
+            history: History::default(),
+            histograms: Vec::new(),
+            log: Log::default(),
+            ended: Ended::No,
+            launched,
+            comm: None,
+            filter: Filter::default(),
+            typing: None,
+            orders: Default::default(),
+            chosen,
+            popup: None,
+            scrolled: 0,
+            notice: String::new(),
+        }
+    }
+
+    /// What is shown.
+    pub(crate) fn shot(&self) -> &Shot {
+        self.pinned.as_ref().unwrap_or(&self.live)
+    }
+
+    /// What views are functions of.
+    pub(crate) fn scene(&self) -> Scene<'_> {
+        Scene {
+            job: &self.shot().snapshot,
+            comm: self.comm,
+            histograms: &self.histograms,
+            log: &self.log,
+            look: self.look,
+        }
+    }
+
+    /// The order of the rows that are shown.
+    pub(crate) const fn order(&self) -> Order {
+        self.orders[self.screen as usize]
+    }
+
+    /// The row that is chosen.
+    pub(crate) const fn chosen(&self) -> &Chosen {
+        &self.chosen[self.screen as usize]
+    }
+
+    /// Takes what happens at `now_ns`; gives what is to be done outside.
+    pub(crate) fn update(&mut self, input: Input, now_ns: u64) -> Option<Effect> {
+        self.now_ns = now_ns;
+        match input {
+            Input::Key(key) if key.kind != KeyEventKind::Release => return self.press(key),
+            Input::Mouse(mouse) => self.mouse(mouse),
+            Input::Resize(width, height) => self.size = (width, height),
+            Input::Seen(seen) => self.see(*seen),
+            Input::Said(lines, origin) => self.log.push_output(&lines, origin, now_ns),
+            Input::Over(how) => self.ended = Ended::With(how),
+            Input::Key(_) | Input::Tick => {}
+        }
+        None
+    }
+
+    fn see(&mut self, seen: Seen) {
+        self.history.push(&seen.shot);
+        self.live = seen.shot;
+        if let Some(histograms) = seen.histograms {
+            self.histograms = histograms;
+        }
+        seen.events.into_iter().for_each(|entry| self.log.push(entry));
+        if !matches!(self.ended, Ended::With(_)) {
+            self.ended = if seen.ended { Ended::Gone } else { Ended::No };
+        }
+    }
+
+    fn press(&mut self, key: KeyEvent) -> Option<Effect> {
+        self.notice.clear();
+        if let Some(typed) = self.typing.take() {
+            self.typing = self.typed(typed, key.code);
+            return None;
+        }
+        if let Some(Popup::Leave) = self.popup {
+            self.popup = None;
+            return match key.code {
+                KeyCode::Char('e') => Some(Effect::Leave(Leave::EndJob)),
+                KeyCode::Char('k') => Some(Effect::Leave(Leave::Alone)),
+                _ => None,
+            };
+        }
+        let action = keys::action(key, self.screen)?;
+        if self.popup.is_some() && self.in_popup(action) {
+            return None;
+        }
+        self.act(action)
+    }
+
+    /// One more key of a filter; `None`: it is typed, or was given up.
+    fn typed(&mut self, mut typed: String, code: KeyCode) -> Option<String> {
+        match code {
+            KeyCode::Char(c) => typed.push(c),
+            KeyCode::Backspace => {
+                typed.pop();
+            }
+            KeyCode::Enter => match Filter::parse(&typed) {
+                Ok(filter) => {
+                    self.filter = filter;
+                    return None;
+                }
+                Err(why) => {
+                    self.notice = why;
+                    return None;
+                }
+            },
+            KeyCode::Esc => return None,
+            _ => {}
+        }
+        Some(typed)
+    }
+
+    /// What a key does to what is open; whether that is all it does.
+    fn in_popup(&mut self, action: Action) -> bool {
+        let page = usize::from(self.size.1 / 2).max(1);
+        match action {
+            Action::Down => self.scrolled = self.scrolled.saturating_add(1),
+            Action::Up => self.scrolled = self.scrolled.saturating_sub(1),
+            Action::PageDown => self.scrolled = self.scrolled.saturating_add(page),
+            Action::PageUp => self.scrolled = self.scrolled.saturating_sub(page),
+            Action::Top => self.scrolled = 0,
+            Action::Bottom => self.scrolled = usize::MAX,
+            Action::Copy => return false,
+            // Whatever else is pressed closes it; another one opens in its place.
+            Action::Back | Action::Enter | Action::Help => self.popup = None,
+            _ => {
+                self.popup = None;
+                return false;
+            }
+        }
+        if self.popup.is_some() {
+            // Not further than there is something to see.
+            let lines = self.popup.as_ref().map_or(0, |popup| popup.lines(&self.look).len());
+            self.scrolled = self.scrolled.min(lines.saturating_sub(1));
+        }
+        true
+    }
+
+    fn act(&mut self, action: Action) -> Option<Effect> {
+        match action {
+            Action::Show(screen) => self.screen = screen,
+            Action::NextScreen => self.screen = self.screen.beside(1),
+            Action::PreviousScreen => self.screen = self.screen.beside(Screen::ALL.len() - 1),
+            Action::Down => self.step(|at, _| at + 1),
+            Action::Up => self.step(|at, _| at.saturating_sub(1)),
+            Action::Top => self.step(|_, _| 0),
+            Action::Bottom => self.step(|_, _| usize::MAX),
+            Action::PageDown => self.step(|at, page| at + page),
+            Action::PageUp => self.step(|at, page| at.saturating_sub(page)),
+            Action::Enter => self.enter(),
+            Action::Back => self.back(),
+            Action::Filter => self.typing = Some(String::new()),
+            Action::Sort => self.sort(),
+            Action::Invert => {
+                let order = &mut self.orders[self.screen as usize];
+                order.inverted = !order.inverted;
+            }
+            Action::Freeze => self.pinned = self.pinned.is_none().then(|| self.live.clone()),
+            Action::Older => match self.history.before(self.shot().taken_ns) {
+                Some(shot) => self.pinned = Some(shot),
+                None => self.notice = "this is the oldest picture that is kept".into(),
+            },
+            Action::Newer => self.newer(),
+            Action::Culprit => self.culprit(),
+            Action::NextComm => self.next_comm(),
+            Action::Copy => return self.copy(),
+            Action::Json => self.json(),
+            Action::Palette => {
+                self.look.palette = self.look.palette.next();
+                self.notice = format!("palette: {}", self.look.palette.name());
+            }
+            Action::Help => self.open(Popup::Help),
+            Action::Quit => return self.quit(),
+        }
+        None
+    }
+
+    fn open(&mut self, popup: Popup) {
+        self.popup = Some(popup);
+        self.scrolled = 0;
+    }
+
+    fn quit(&mut self) -> Option<Effect> {
+        // Of what still runs and was launched here, somebody must say what becomes of it.
+        if self.launched && !matches!(self.ended, Ended::With(_)) {
+            self.open(Popup::Leave);
+            return None;
+        }
+        Some(Effect::Leave(Leave::Alone))
+    }
+
+    /// Chooses the row that `to` makes of the place of the chosen one and the number of those shown.
+    fn step(&mut self, to: impl FnOnce(usize, usize) -> usize) {
+        if let Some(picture) = Picture::of(self) {
+            self.choose(&picture, to(picture.chosen, picture.page()));
+        }
+    }
+
+    fn choose(&mut self, picture: &Picture, at: usize) {
+        let last = picture.listing.rows.len().saturating_sub(1);
+        let at = at.min(last);
+        let key = picture.listing.rows.get(at).map(|row| row.key.clone()).unwrap_or_default();
+        let follows = self.screen == Screen::Log && at == last;
+        self.chosen[self.screen as usize] = Chosen { key, at, follows };
+    }
+
+    fn enter(&mut self) {
+        let Some(picture) = Picture::of(self) else { return };
+        let Some(row) = picture.listing.rows.get(picture.chosen) else { return };
+        match (self.screen, &row.about) {
+            (Screen::Overview, About::Comm(at, nth)) => {
+                let comms = self.shot().snapshot.ranks.get(*at).map(|rank| rank.comms.as_slice());
+                self.comm = comms.and_then(|comms| comms.get(*nth)).map(|comm| comm.id);
+                self.screen = Screen::Matrix;
+            }
+            _ => {
+                if let Some(popup) = Popup::row(&picture.listing, picture.chosen) {
+                    self.open(popup);
+                }
+            }
+        }
+    }
+
+    fn back(&mut self) {
+        if self.pinned.take().is_some() {
+        } else if !self.filter.text().is_empty() {
+            self.filter = Filter::default();
+        } else {
+            self.screen = Screen::Overview;
+        }
+    }
+
+    fn sort(&mut self) {
+        let columns = Picture::of(self).map_or(0, |picture| picture.listing.columns.len());
+        let order = &mut self.orders[self.screen as usize];
+        let next = order.by.map_or(0, |by| by + 1);
+        order.by = (next < columns).then_some(next);
+    }
+
+    fn newer(&mut self) {
+        let Some(pinned) = &self.pinned else {
+            self.notice = "this is the newest picture".into();
+            return;
+        };
+        let after = self.history.after(pinned.taken_ns);
+        self.pinned = after.filter(|shot| shot.taken_ns < self.live.taken_ns);
+    }
+
+    fn culprit(&mut self) {
+        if self.scene().verdict().is_none() {
+            self.notice = "nobody is awaited".into();
+            return;
+        }
+        // In the communicator where that is, whatever was looked at; elsewhere if this screen has no row of it.
+        self.comm = None;
+        for screen in [self.screen, Screen::Overview] {
+            self.screen = screen;
+            if self.choose_awaited() {
+                return;
+            }
+            let filter = std::mem::take(&mut self.filter);
+            if self.choose_awaited() {
+                self.notice = "the filter hid the culprit and was taken away".into();
+                return;
+            }
+            self.filter = filter;
+        }
+        self.notice = "who is awaited was not read: see why below".into();
+    }
+
+    fn choose_awaited(&mut self) -> bool {
+        let Some(picture) = Picture::of(self) else { return false };
+        let found = picture.listing.rows.iter().position(|row| row.awaited);
+        if let Some(at) = found {
+            self.choose(&picture, at);
+        }
+        found.is_some()
+    }
+
+    fn next_comm(&mut self) {
+        let scene = self.scene();
+        let comms = scene.comms();
+        let at = scene.focus().and_then(|focus| comms.iter().position(|comm| *comm == focus));
+        let next = at.and_then(|at| comms.get((at + 1) % comms.len()).copied());
+        if comms.len() < 2 {
+            self.notice = "there is no other communicator".into();
+        }
+        self.comm = next;
+    }
+
+    fn copy(&mut self) -> Option<Effect> {
+        let text = match &self.popup {
+            Some(Popup::Text { lines, .. }) => lines.join("\n"),
+            _ => {
+                let picture = Picture::of(self)?;
+                let row = picture.listing.rows.get(picture.chosen)?;
+                let cells = row.cells.iter().map(|cell| super::listing::visible(&cell.text));
+                cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+            }
+        };
+        self.notice = "copied, if the terminal knows OSC 52".into();
+        Some(Effect::Copy(text))
+    }
+
+    fn json(&mut self) {
+        let Some(picture) = Picture::of(self) else { return };
+        let about = picture.listing.rows.get(picture.chosen).map(|row| row.about.clone());
+        match about.and_then(|about| self.scene().json(&about)) {
+            Some(json) => {
+                let lines = json.lines().map(str::to_string).collect();
+                self.open(Popup::Text { title: "JSON, y copies it".into(), lines });
+            }
+            None => self.notice = "this row has no JSON".into(),
+        }
+    }
+
+    fn mouse(&mut self, mouse: MouseEvent) {
+        match mouse.kind {
+            MouseEventKind::ScrollDown if self.popup.is_some() => _ = self.in_popup(Action::Down),
+            MouseEventKind::ScrollUp if self.popup.is_some() => _ = self.in_popup(Action::Up),
+            MouseEventKind::ScrollDown => self.step(|at, _| at + WHEEL),
+            MouseEventKind::ScrollUp => self.step(|at, _| at.saturating_sub(WHEEL)),
+            MouseEventKind::Down(MouseButton::Left) if mouse.row == TABS_LINE => {
+                let column = usize::from(mouse.column);
+                let tabs = tab_places(self.size.0.into());
+                let hit = tabs.into_iter().find(|(_, at, length)| (*at..at + length).contains(&column));
+                if let Some((screen, ..)) = hit {
+                    self.screen = screen;
+                    self.popup = None;
+                }
+            }
+            MouseEventKind::Down(MouseButton::Left) if self.popup.is_none() => {
+                if let Some(picture) = Picture::of(self)
+                    && let Some(at) = picture.row_at(mouse.row)
+                {
+                    self.choose(&picture, at);
+                }
+            }
+            _ => {}
+        }
+    }
+}

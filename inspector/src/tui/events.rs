@@ -1,0 +1,53 @@
+//! Events as text for people.
+
+use ccl::clock::Scale;
+use ccl::error::ErrorKind;
+use ccl::event::Event;
+use ccl::snapshot::duration;
+use ccl::types::Rank;
+
+use super::scene::{bytes, channel};
+
+/// What happened; `None` for what is no news to people.
+pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
+    let all = |peer: &Option<Rank>| peer.map_or_else(|| "all".to_string(), |peer| format!("rank {peer}"));
+    Some(match event {
+        Event::PhaseEnded { phase, duration_ns } => format!("{phase} ended after {}", duration(*duration_ns)),
+        Event::LinkUp { channel: id, peer, direction, transport } => {
+            let (direction, transport) = (direction.name().to_lowercase(), transport.name().to_lowercase());
+            format!("link up: {} {direction} {} over {transport}", channel(*id), all(peer))
+        }
+        Event::OpPlanned { kind, seq, algorithm, bytes: size } => {
+            format!("{kind} #{seq} planned: {}, {}", algorithm.name(), bytes(*size))
+        }
+        Event::OpCompleted { kind, seq, bytes: size, duration_ticks, algorithm, dtype, op, .. } => {
+            let took = duration(scale.ns(*duration_ticks));
+            let what = if kind.reduces() { format!(" {op} {dtype}") } else { String::new() };
+            format!("{kind} #{seq} completed in {took}: {}{what}, {}", bytes(*size), algorithm.name())
+        }
+        Event::OpFailed { kind, seq, error, peer, .. } => {
+            let why =
+                ErrorKind::from_u8(*error).map_or_else(|| "unknown".to_string(), |kind| format!("{kind:?}"));
+            let peer = peer.map(|peer| format!(", rank {peer}")).unwrap_or_default();
+            format!("{kind} #{seq} FAILED: {why}{peer}")
+        }
+        Event::MessageSent { channel: id, peer, step, bytes: size } => {
+            format!("message {step} sent on {} to {}: {}", channel(*id), all(peer), bytes((*size).into()))
+        }
+        Event::MessageTaken { channel: id, peer, step, bytes: size, .. } => {
+            format!("message {step} taken on {} from rank {peer}: {}", channel(*id), bytes((*size).into()))
+        }
+        Event::WaitBegan { channel: id, peer, reason } => {
+            format!("wait began on {} for rank {peer}: {reason}", channel(*id))
+        }
+        Event::WaitEnded { channel: id, duration_ticks } => {
+            format!("wait ended on {} after {}", channel(*id), duration(scale.ns(*duration_ticks)))
+        }
+        Event::PeerLost { peer } => format!("rank {peer} LOST"),
+        Event::MismatchFound { peer, seq } => format!("MISMATCH at #{seq} with rank {peer}"),
+        Event::Aborted => "ABORTED".to_string(),
+        // Once a second, for machines.
+        Event::ClockAnchored { .. } => return None,
+        Event::Unknown { code } => format!("event {code}, of a later version"),
+    })
+}

@@ -1,0 +1,151 @@
+//! The last minutes of a job: what was shown, to step back to. Bounded in bytes and in time.
+
+use std::collections::VecDeque;
+use std::mem::size_of;
+use std::sync::Arc;
+
+use ccl::snapshot::{CommSnapshot, LinkSnapshot, PhaseSnapshot, RankSnapshot, Snapshot};
+
+/// The most bytes kept.
+const BYTES_MAX: usize = 64 << 20;
+/// How far back.
+const KEPT_NS: u64 = 600_000_000_000;
+/// The least time between two that are kept, unless who is awaited has changed.
+const APART_NS: u64 = 1_000_000_000;
+
+/// A snapshot and when it was taken.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Shot {
+    /// In nanoseconds since 1970, by this process's clock.
+    pub(crate) taken_ns: u64,
+    /// What was seen.
+    pub(crate) snapshot: Snapshot,
+}
+
+/// Shots, oldest first.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct History {
+    shots: VecDeque<(Arc<Shot>, usize)>,
+    bytes: usize,
+}
+
+impl History {
+    /// Takes a shot, if it is worth keeping beside the last one.
+    pub(crate) fn push(&mut self, shot: &Arc<Shot>) {
+        self.push_within(shot, BYTES_MAX);
+    }
+
+    fn push_within(&mut self, shot: &Arc<Shot>, bytes_max: usize) {
+        if let Some((last, _)) = self.shots.back() {
+            let soon = shot.taken_ns.saturating_sub(last.taken_ns) < APART_NS;
+            if soon && culprits(&last.snapshot).eq(culprits(&shot.snapshot)) {
+                return;
+            }
+        }
+        let bytes = weight(&shot.snapshot);
+        self.shots.push_back((shot.clone(), bytes));
+        self.bytes += bytes;
+        while let Some((oldest, bytes)) = self.shots.front() {
+            let is_old = shot.taken_ns.saturating_sub(oldest.taken_ns) > KEPT_NS;
+            // The last one stays, however large it is.
+            if self.shots.len() == 1 || !(is_old || self.bytes > bytes_max) {
+                break;
+            }
+            self.bytes -= bytes;
+            self.shots.pop_front();
+        }
+    }
+
+    /// The last one before this moment.
+    pub(crate) fn before(&self, taken_ns: u64) -> Option<Arc<Shot>> {
+        self.shots.iter().rev().map(|(shot, _)| shot).find(|shot| shot.taken_ns < taken_ns).cloned()
+    }
+
+    /// The first one after this moment.
+    pub(crate) fn after(&self, taken_ns: u64) -> Option<Arc<Shot>> {
+        self.shots.iter().map(|(shot, _)| shot).find(|shot| shot.taken_ns > taken_ns).cloned()
+    }
+}
+
+/// Who is awaited, in what.
+fn culprits(job: &Snapshot) -> impl Iterator<Item = impl PartialEq> {
+    job.awaited.iter().map(|one| (one.comm, one.op.as_str(), one.seq, &one.missing, &one.inside))
+}
+
+/// What a snapshot takes in memory, nearly.
+fn weight(job: &Snapshot) -> usize {
+    let comm = |comm: &CommSnapshot| {
+        size_of::<CommSnapshot>()
+            + comm.links.len() * size_of::<LinkSnapshot>()
+            + comm.phases.len() * (size_of::<PhaseSnapshot>() + 16)
+            + 128
+    };
+    let ranks = job.ranks.iter().map(|rank| {
+        size_of::<RankSnapshot>() + rank.recorder.len() + 64 + rank.comms.iter().map(comm).sum::<usize>()
+    });
+    let awaited =
+        job.awaited.iter().map(|one| 512 + 4 * (one.by.len() + one.missing.len() + one.unseen.len()));
+    ranks.sum::<usize>()
+        + awaited.sum::<usize>()
+        + job.missing.len() * 192
+        + job.notes.iter().map(String::len).sum::<usize>()
+        + size_of::<Shot>()
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl::snapshot::Awaited;
+    use ccl::types::Rank;
+
+    use super::*;
+
+    fn shot(seconds: f64, ranks: usize) -> Arc<Shot> {
+        let snapshot = Snapshot { ranks: vec![RankSnapshot::default(); ranks], ..Snapshot::default() };
+        Arc::new(Shot { taken_ns: (seconds * 1e9) as u64, snapshot })
+    }
+
+    fn times(history: &History) -> Vec<u64> {
+        history.shots.iter().map(|(shot, _)| shot.taken_ns / 100_000_000).collect()
+    }
+
+    #[test]
+    fn one_a_second_is_kept_and_every_change_of_the_awaited() {
+        let mut history = History::default();
+        for tenths in 0..25 {
+            history.push(&shot(f64::from(tenths) / 10.0, 1));
+        }
+        assert_eq!(times(&history), [0, 10, 20]);
+        let mut changed = Shot::clone(&shot(2.5, 1));
+        changed.snapshot.awaited = vec![Awaited { missing: vec![Rank(2)], ..Awaited::default() }];
+        history.push(&Arc::new(changed));
+        assert_eq!(times(&history), [0, 10, 20, 25]);
+    }
+
+    #[test]
+    fn it_steps_both_ways_and_ends_on_both_sides() {
+        let mut history = History::default();
+        (1..4).for_each(|second| history.push(&shot(f64::from(second), 1)));
+        let at = |found: Option<Arc<Shot>>| found.map(|shot| shot.taken_ns / 1_000_000_000);
+        assert_eq!(at(history.before(3_500_000_000)), Some(3));
+        assert_eq!(at(history.before(3_000_000_000)), Some(2));
+        assert_eq!(at(history.before(1_000_000_000)), None);
+        assert_eq!(at(history.after(1_000_000_000)), Some(2));
+        assert_eq!(at(history.after(3_000_000_000)), None);
+    }
+
+    #[test]
+    fn what_is_old_or_too_much_goes_and_the_last_one_stays() {
+        let mut history = History::default();
+        for minute in 0..20 {
+            history.push(&shot(60.0 * f64::from(minute), 1));
+        }
+        assert_eq!(times(&history).first(), Some(&(9 * 600)));
+        let limit = 4 * weight(&shot(0.0, 10).snapshot);
+        let mut history = History::default();
+        (0..20).for_each(|second| history.push_within(&shot(f64::from(second), 10), limit));
+        assert_eq!(times(&history).len(), 4);
+        assert!(history.bytes <= limit);
+        history.push_within(&shot(30.0, 1000), limit);
+        assert_eq!(times(&history), [300]);
+    }
+}

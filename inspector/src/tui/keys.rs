@@ -1,0 +1,163 @@
+//! THE table of keys: what each does, and where. The help screen is made from it, and so is a test that presses them all.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::views::Screen;
+
+/// What a key asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    /// That screen.
+    Show(Screen),
+    /// The screen to the right.
+    NextScreen,
+    /// The screen to the left.
+    PreviousScreen,
+    /// The next row.
+    Down,
+    /// The previous row.
+    Up,
+    /// The first row.
+    Top,
+    /// The last row.
+    Bottom,
+    /// Further down by what is shown.
+    PageDown,
+    /// Further up by what is shown.
+    PageUp,
+    /// Into the row.
+    Enter,
+    /// Out again.
+    Back,
+    /// Type a filter.
+    Filter,
+    /// By the next column.
+    Sort,
+    /// The other way round.
+    Invert,
+    /// Hold the picture, or let it go on.
+    Freeze,
+    /// To the picture before.
+    Older,
+    /// To the picture after.
+    Newer,
+    /// To who is awaited.
+    Culprit,
+    /// The next communicator.
+    NextComm,
+    /// The row to the clipboard.
+    Copy,
+    /// The row as JSON.
+    Json,
+    /// Other colours.
+    Palette,
+    /// This table.
+    Help,
+    /// Away.
+    Quit,
+}
+
+/// A line of the table.
+#[derive(Debug)]
+pub(crate) struct Key {
+    /// What is pressed.
+    pub(crate) codes: &'static [KeyCode],
+    /// As it is written on keyboards.
+    pub(crate) shown: &'static str,
+    /// What it does.
+    pub(crate) what: &'static str,
+    /// Where it does that.
+    pub(crate) on: &'static [Screen],
+    /// What it asks for.
+    pub(crate) action: Action,
+}
+
+use KeyCode::Char;
+
+const ALL: &[Screen] = Screen::ALL;
+/// Screens about one communicator.
+const OF_A_COMM: &[Screen] = &[Screen::Matrix, Screen::Rings];
+
+const fn key(
+    codes: &'static [KeyCode],
+    shown: &'static str,
+    what: &'static str,
+    on: &'static [Screen],
+    action: Action,
+) -> Key {
+    Key { codes, shown, what, on, action }
+}
+
+/// The table.
+pub(crate) const KEYS: &[Key] = &[
+    key(&[Char('1')], "1", "Overview: every rank, and why it stands", ALL, Action::Show(Screen::Overview)),
+    key(
+        &[Char('2')],
+        "2",
+        "Matrix: an operation by rank, channel and step",
+        ALL,
+        Action::Show(Screen::Matrix),
+    ),
+    key(&[Char('3')], "3", "Rings: the way of its messages, drawn", ALL, Action::Show(Screen::Rings)),
+    key(
+        &[Char('4')],
+        "4",
+        "Links: what carries them, why, and counters",
+        ALL,
+        Action::Show(Screen::Connections),
+    ),
+    key(
+        &[Char('5')],
+        "5",
+        "Boot: how long each phase of the start took",
+        ALL,
+        Action::Show(Screen::Bootstrap),
+    ),
+    key(&[Char('6')], "6", "Latency: percentiles by kind and size", ALL, Action::Show(Screen::Latency)),
+    key(&[Char('7')], "7", "Log: events, and what the ranks print", ALL, Action::Show(Screen::Log)),
+    key(&[KeyCode::Tab], "Tab", "next screen", ALL, Action::NextScreen),
+    key(&[KeyCode::BackTab], "Shift-Tab", "previous screen", ALL, Action::PreviousScreen),
+    key(&[Char('j'), KeyCode::Down], "j Down", "next row", ALL, Action::Down),
+    key(&[Char('k'), KeyCode::Up], "k Up", "previous row", ALL, Action::Up),
+    key(&[Char('g'), KeyCode::Home], "g Home", "first row", ALL, Action::Top),
+    key(&[Char('G'), KeyCode::End], "G End", "last row; of the log: follow it", ALL, Action::Bottom),
+    key(&[KeyCode::PageDown], "PgDn", "further down", ALL, Action::PageDown),
+    key(&[KeyCode::PageUp], "PgUp", "further up", ALL, Action::PageUp),
+    key(
+        &[KeyCode::Enter],
+        "Enter",
+        "into the row: its communicator's matrix, or all it says",
+        ALL,
+        Action::Enter,
+    ),
+    key(
+        &[KeyCode::Esc, KeyCode::Backspace],
+        "Esc",
+        "out again; ends a freeze, then a filter",
+        ALL,
+        Action::Back,
+    ),
+    key(&[Char('c')], "c", "jump to the culprit: who is awaited", ALL, Action::Culprit),
+    key(&[Char('n')], "n", "next communicator", OF_A_COMM, Action::NextComm),
+    key(&[Char('/')], "/", "filter: words, state= rank= host= comm= op=", ALL, Action::Filter),
+    key(&[Char('s')], "s", "sort by the next column", ALL, Action::Sort),
+    key(&[Char('S')], "S", "invert the order", ALL, Action::Invert),
+    key(&[Char(' ')], "Space", "freeze the picture; data goes on", ALL, Action::Freeze),
+    key(&[Char('[')], "[", "step back through the last minutes", ALL, Action::Older),
+    key(&[Char(']')], "]", "step forward", ALL, Action::Newer),
+    key(&[Char('y')], "y", "copy the row (OSC 52)", ALL, Action::Copy),
+    key(&[Char('J')], "J", "the row as JSON", ALL, Action::Json),
+    key(&[Char('p')], "p", "palette: default, colour-blind safe, mono", ALL, Action::Palette),
+    key(&[Char('?')], "?", "this help", ALL, Action::Help),
+    key(&[Char('q')], "q", "quit; the job goes on", ALL, Action::Quit),
+];
+
+/// What the key that was pressed asks for on this screen.
+pub(crate) fn action(pressed: KeyEvent, screen: Screen) -> Option<Action> {
+    if pressed.modifiers.contains(KeyModifiers::CONTROL) {
+        // A raw terminal sends no signal for it.
+        return (pressed.code == Char('c')).then_some(Action::Quit);
+    }
+    let mut keys = KEYS.iter().filter(|key| key.on.contains(&screen));
+    keys.find(|key| key.codes.contains(&pressed.code)).map(|key| key.action)
+}

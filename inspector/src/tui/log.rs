@@ -1,0 +1,117 @@
+//! What happened, line by line: events of the ranks, and what they print where we launched them. Bounded in bytes.
+
+use std::collections::VecDeque;
+
+/// The most bytes of text kept.
+const BYTES_MAX: usize = 4 << 20;
+/// The most lines.
+const LINES_MAX: usize = 5_000;
+
+/// Where a line comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A rank's recorder.
+    Event,
+    /// A rank's standard output, or its launcher.
+    Output,
+    /// A rank's standard error, or its launcher.
+    Error,
+}
+
+impl Origin {
+    /// For people.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Output => "out",
+            Self::Error => "err",
+        }
+    }
+}
+
+/// One line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    /// Its number, from 0: a name that is not used twice.
+    pub(crate) number: u64,
+    /// When, in nanoseconds since 1970.
+    pub(crate) real_ns: u64,
+    /// The rank of the job, if one is known.
+    pub(crate) rank: Option<u32>,
+    /// Where it comes from.
+    pub(crate) origin: Origin,
+    /// The communicator's name; empty: none.
+    pub(crate) comm: String,
+    /// What it says.
+    pub(crate) text: String,
+}
+
+/// The lines, oldest first.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Log {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    written: u64,
+}
+
+impl Log {
+    /// Takes a line.
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.bytes += entry.text.len();
+        self.entries.push_back(Entry { number: self.written, ..entry });
+        self.written += 1;
+        while self.bytes > BYTES_MAX || self.entries.len() > LINES_MAX {
+            let Some(oldest) = self.entries.pop_front() else { break };
+            self.bytes -= oldest.text.len();
+        }
+    }
+
+    /// Takes labelled lines as a launcher writes them: `[rank] text`.
+    pub(crate) fn push_output(&mut self, lines: &[u8], origin: Origin, real_ns: u64) {
+        for line in String::from_utf8_lossy(lines).lines() {
+            let labelled = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+            let labelled = labelled.and_then(|(rank, text)| Some((rank.trim().parse().ok()?, text)));
+            let (rank, text) = labelled.map_or((None, line), |(rank, text)| (Some(rank), text));
+            let (comm, text) = (String::new(), text.to_string());
+            self.push(Entry { number: 0, real_ns, rank, origin, comm, text });
+        }
+    }
+
+    /// The lines that are kept.
+    pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// How many are kept no more.
+    pub(crate) fn lost(&self) -> u64 {
+        self.written - self.entries.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_become_ranks() {
+        let mut log = Log::default();
+        log.push_output(b"[ 3] a ] b\nccl-inspect: rank 3\n[x] c\n", Origin::Output, 7);
+        let said: Vec<_> = log.entries().map(|entry| (entry.rank, entry.text.as_str())).collect();
+        assert_eq!(said, [(Some(3), "a ] b"), (None, "ccl-inspect: rank 3"), (None, "[x] c")]);
+    }
+
+    #[test]
+    fn the_oldest_go_and_are_counted() {
+        let mut log = Log::default();
+        let line = vec![b'x'; BYTES_MAX / 4];
+        for _ in 0..6 {
+            log.push_output(&line, Origin::Output, 0);
+        }
+        assert_eq!((log.entries().count(), log.lost()), (4, 2));
+        assert_eq!(log.entries().next().map(|entry| entry.number), Some(2));
+        for _ in 0..LINES_MAX {
+            log.push_output(b"x", Origin::Output, 0);
+        }
+        assert_eq!(log.entries().count(), LINES_MAX);
+    }
+}

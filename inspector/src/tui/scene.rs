@@ -1,0 +1,285 @@
+//! What views see: a snapshot and what belongs to it, and the questions they all ask of it. Pure.
+
+use ccl::recorder::reader::Histogram;
+use ccl::snapshot::{
+    Awaited, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits, duration,
+    ranks_text,
+};
+use ccl::types::{ChannelId, CommId, Rank};
+
+use super::listing::{About, Cell, Look};
+use super::log::Log;
+use super::palette::Role;
+
+/// A wait that stands this long is shown as what it is: somebody is missing. Shorter ones belong to every healthy job.
+const STANDS_NS: u64 = 1_000_000_000;
+
+/// What a view is a function of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scene<'a> {
+    /// The job.
+    pub(crate) job: &'a Snapshot,
+    /// The communicator that was asked for.
+    pub(crate) comm: Option<CommId>,
+    /// The durations of operations so far.
+    pub(crate) histograms: &'a [Histogram],
+    /// What happened.
+    pub(crate) log: &'a Log,
+    /// How everything looks.
+    pub(crate) look: Look,
+}
+
+/// A rank's part of a communicator, and where both stand in the snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member<'a> {
+    pub(crate) rank: &'a RankSnapshot,
+    pub(crate) comm: &'a CommSnapshot,
+    pub(crate) at: (usize, usize),
+}
+
+/// Who is awaited, in words that fit on a line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Verdict {
+    /// `rank 2`
+    pub(crate) who: String,
+    /// `stopped`; empty: it runs.
+    pub(crate) state: &'static str,
+    /// `AllReduce #5`
+    pub(crate) op: String,
+    /// `world`
+    pub(crate) comm: String,
+    /// `not called`
+    pub(crate) how: &'static str,
+    /// `12.4 s`
+    pub(crate) since: String,
+    /// `ranks 0-1,3`
+    pub(crate) by: String,
+    /// Whether it stands, or is what every job does all the time.
+    pub(crate) stands: bool,
+    /// How many more there are.
+    pub(crate) more: usize,
+}
+
+impl<'a> Scene<'a> {
+    /// Every member of every communicator that has not ended, or ended by a failure, or by its rank's leaving in good order; and one
+    /// for each rank without any.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (usize, &'a RankSnapshot, Option<Member<'a>>)> {
+        self.job.ranks.iter().enumerate().flat_map(|(at, rank)| {
+            let comms = rank.comms.iter().enumerate();
+            let is_last = rank.state == State::Exited;
+            let shown =
+                comms.filter(move |(_, comm)| !comm.ended || comm.op.state == OpState::Failed || is_last);
+            let mut members: Vec<_> =
+                shown.map(|(nth, comm)| (at, rank, Some(Member { rank, comm, at: (at, nth) }))).collect();
+            if members.is_empty() {
+                members.push((at, rank, None));
+            }
+            members
+        })
+    }
+
+    /// The members of one communicator, by their ranks in it.
+    pub(crate) fn of_comm(&self, id: CommId) -> Vec<Member<'a>> {
+        let all = self.members().filter_map(|(_, _, member)| member);
+        let mut members: Vec<_> = all.filter(|member| member.comm.id == id).collect();
+        members.sort_by_key(|member| member.comm.rank);
+        members
+    }
+
+    /// The communicators, in the order of their first member.
+    pub(crate) fn comms(&self) -> Vec<CommId> {
+        let mut comms = Vec::new();
+        for member in self.members().filter_map(|(_, _, member)| member) {
+            if !comms.contains(&member.comm.id) {
+                comms.push(member.comm.id);
+            }
+        }
+        comms
+    }
+
+    /// The communicator in focus: the one asked for, else that in which somebody is awaited, else the first.
+    pub(crate) fn focus(&self) -> Option<CommId> {
+        let comms = self.comms();
+        let asked = self.comm.filter(|comm| comms.contains(comm));
+        let stuck = || self.job.awaited.iter().map(|one| one.comm).find(|comm| comms.contains(comm));
+        asked.or_else(stuck).or_else(|| comms.first().copied())
+    }
+
+    /// Where somebody is awaited in this communicator.
+    pub(crate) fn awaited_in(&self, comm: CommId) -> impl Iterator<Item = &'a Awaited> {
+        self.job.awaited.iter().filter(move |one| one.comm == comm)
+    }
+
+    /// Whether this member is awaited.
+    pub(crate) fn is_awaited(&self, member: &Member<'_>) -> bool {
+        let rank = &member.comm.rank;
+        self.awaited_in(member.comm.id).any(|one| one.missing.contains(rank) || one.inside.contains(rank))
+    }
+
+    /// The operation in focus of a communicator: that in which somebody is awaited, else the last one that anybody called.
+    pub(crate) fn operation(&self, comm: CommId) -> Option<(String, u64)> {
+        if let Some(one) = self.awaited_in(comm).next() {
+            return Some((one.op.clone(), one.seq));
+        }
+        let ops = self.of_comm(comm).into_iter().map(|member| operation(member.comm));
+        ops.max_by_key(|op| op.seq).filter(|op| !op.kind.is_empty()).map(|op| (op.kind.clone(), op.seq))
+    }
+
+    /// Who is awaited.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        let one = self.job.awaited.first()?;
+        let (ranks, how) = match (one.missing.as_slice(), one.inside.as_slice()) {
+            ([], []) if one.unseen.is_empty() => (&one.by, "all wait for each other"),
+            ([], []) => (&one.unseen, "could not be read"),
+            ([], _) => (&one.inside, "holds it up"),
+            (_, _) => (&one.missing, "not called"),
+        };
+        let member =
+            |rank: &Rank| self.of_comm(one.comm).into_iter().find(|member| member.comm.rank == *rank);
+        let state = match ranks.first().and_then(member).map(|member| member.rank.state) {
+            Some(State::Stopped) => "STOPPED",
+            Some(State::Dead) => "DEAD",
+            Some(State::Exited) => "exited",
+            Some(State::Running | State::Unknown) | None => "",
+        };
+        let state = if ranks.len() == 1 { state } else { "" };
+        Some(Verdict {
+            who: ranks_text(ranks),
+            state,
+            op: format!("{} #{}", one.op, one.seq),
+            comm: name(&one.name, one.comm),
+            how,
+            since: duration(one.since_ns),
+            by: ranks_text(&one.by),
+            stands: one.since_ns >= STANDS_NS || !state.is_empty(),
+            more: self.job.awaited.len() - 1,
+        })
+    }
+
+    /// How a process is.
+    pub(crate) fn state(&self, rank: &RankSnapshot) -> Cell {
+        let g = &self.look.glyphs;
+        let (glyph, word, role) = match rank.state {
+            State::Running => (g.running, "running", Role::Good),
+            State::Stopped => (g.stopped, "STOPPED", Role::Bad),
+            State::Dead => (g.dead, "DEAD", Role::Bad),
+            State::Exited => (g.exited, "exited", Role::Dim),
+            State::Unknown => ('?', "unknown", Role::Dim),
+        };
+        Cell::text(format!("{glyph} {word}")).role(role)
+    }
+
+    /// What a member does.
+    pub(crate) fn standing(&self, member: &Member<'_>) -> Cell {
+        let g = &self.look.glyphs;
+        let op = operation(member.comm);
+        let (glyph, word, role) = match op.state {
+            OpState::Failed if !self.is_awaited(member) => {
+                (g.dead, format!("failed: {}", op.error), Role::Bad)
+            }
+            _ if self.is_awaited(member) => (g.awaited, "AWAITED".into(), Role::Bad),
+            _ if member.comm.phase.is_some() => (g.waits, "starts".into(), Role::Waits),
+            OpState::Running if longest_wait(member.comm).is_some() => (g.waits, "waits".into(), Role::Waits),
+            OpState::Running => (g.running, "works".into(), Role::Good),
+            OpState::Idle | OpState::Failed | OpState::Unknown => (g.idle, "idle".into(), Role::Plain),
+        };
+        Cell::text(format!("{glyph} {word}")).role(role)
+    }
+
+    /// What a row is about, as JSON on several lines.
+    pub(crate) fn json(&self, about: &About) -> Option<String> {
+        let rank = |at: &usize| self.job.ranks.get(*at);
+        let comm = |at: &usize, nth: &usize| rank(at).and_then(|rank| rank.comms.get(*nth));
+        match about {
+            About::Itself => None,
+            About::Missing(at) => pretty(self.job.missing.get(*at)),
+            About::Rank(at) => pretty(rank(at)),
+            About::Comm(at, nth) => pretty(comm(at, nth)),
+            About::Link(at, nth, link) => pretty(comm(at, nth).and_then(|comm| comm.links.get(*link))),
+            About::Durations(at) => pretty(super::views::latency::json(self, *at).as_ref()),
+        }
+    }
+}
+
+/// As it stands in `snapshot --json`, on several lines.
+fn pretty<T: serde::Serialize>(value: Option<&T>) -> Option<String> {
+    serde_json::to_string_pretty(value?).ok()
+}
+
+/// The operation to show of a communicator: a send or receive under way where no collective is.
+pub(crate) fn operation(comm: &CommSnapshot) -> &OpSnapshot {
+    let pair = comm.p2p.as_ref().filter(|p2p| comm.op.state == OpState::Idle && p2p.state != OpState::Idle);
+    pair.unwrap_or(&comm.op)
+}
+
+/// `AllReduce #5`
+pub(crate) fn operation_text(comm: &CommSnapshot) -> String {
+    match (&comm.phase, operation(comm)) {
+        (Some(phase), _) => format!("start: {}", phase.phase),
+        (None, op) if op.kind.is_empty() => "-".into(),
+        (None, op) => format!("{} #{}", op.kind, op.seq),
+    }
+}
+
+/// Whether the driver of a link waits.
+pub(crate) fn link_waits(link: &LinkSnapshot) -> bool {
+    !matches!(link.waits, Waits::Nothing | Waits::Unknown)
+}
+
+/// The link that has waited longest.
+pub(crate) fn longest_wait(comm: &CommSnapshot) -> Option<&LinkSnapshot> {
+    comm.links.iter().filter(|link| link_waits(link)).max_by_key(|link| link.since_ns)
+}
+
+/// A communicator, for people.
+pub(crate) fn name(name: &str, id: CommId) -> String {
+    if name.is_empty() { id.to_string() } else { name.to_string() }
+}
+
+/// A host, for people: emulated ones share a name.
+pub(crate) fn host(rank: &RankSnapshot) -> String {
+    match rank.host_id.as_str() {
+        "" => rank.host.clone(),
+        id => format!("{}/{id}", rank.host),
+    }
+}
+
+/// A channel, for people.
+pub(crate) fn channel(channel: ChannelId) -> String {
+    match channel {
+        ChannelId::P2P => "p2p".into(),
+        ChannelId(number) => format!("ch{number}"),
+    }
+}
+
+/// Bytes with three digits and a unit.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let steps = (bytes.ilog2() / 10) as usize;
+    format!("{:.1} {}", bytes as f64 / (1_u64 << (10 * steps)) as f64, UNITS[steps - 1])
+}
+
+/// The fields that a rank's row can be filtered by.
+pub(crate) fn fields(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> Vec<(&'static str, String)> {
+    let mut fields = vec![("state", rank.state.to_string()), ("host", host(rank))];
+    if let Some(comm) = comm {
+        fields.push(("comm", name(&comm.name, comm.id)));
+        fields.push(("op", operation_text(comm)));
+        fields.push(("state", operation(comm).state.to_string()));
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_a_unit_of_their_size() {
+        let said = [0, 1023, 1024, 1536, 1 << 20, u64::MAX].map(bytes);
+        assert_eq!(said, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "16.0 EiB"]);
+    }
+}

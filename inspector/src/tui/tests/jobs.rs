@@ -1,0 +1,211 @@
+//! Jobs of four ranks on two hosts, in every state.
+
+use ccl::recorder::reader::Histogram;
+use ccl::snapshot::{
+    CommSnapshot, Direction, Given, LinkSnapshot, OpSnapshot, OpState, PhaseSnapshot, ProcessSnapshot,
+    Snapshot, Source, Transport, Unreachable, Waits, merge,
+};
+use ccl::types::{ChannelId, CollKind, CommId, JobId, Rank};
+
+use super::SECOND;
+
+const RANKS: u32 = 4;
+
+/// What a rank does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Does {
+    /// It is inside #7 and waits for the rank before it.
+    Waits,
+    /// It is inside #7 and waits for nobody.
+    Works,
+    /// It has completed #6.
+    Nothing,
+    /// #7 failed.
+    Fails,
+}
+
+fn link(at: u32, channel: u16, direction: Direction, does: Does) -> LinkSnapshot {
+    let is_send = direction == Direction::Send;
+    let peer = if is_send { (at + 1) % RANKS } else { (at + RANKS - 1) % RANKS };
+    let waits = does == Does::Waits && !is_send;
+    let come = if does == Does::Nothing { 36 } else { 38 };
+    LinkSnapshot {
+        peer: Some(Rank(peer)),
+        channel: ChannelId(channel),
+        direction,
+        // Ranks 0 and 1 share a host, and so do 2 and 3.
+        transport: if at / 2 == peer / 2 { Transport::Shm } else { Transport::Socket },
+        step: come,
+        posted: 42,
+        moved: come,
+        done: come,
+        waits: if waits { Waits::Peer } else { Waits::Nothing },
+        since_ns: if waits { 12 * SECOND + u64::from(at) * SECOND / 10 } else { 0 },
+        waits_for: waits.then_some(Rank(peer)),
+        op: 7,
+        bytes: 38 << 16,
+        waited: 3,
+    }
+}
+
+fn given(at: u32, does: Does) -> Given {
+    let (state, seq) = match does {
+        Does::Waits | Does::Works => (OpState::Running, 7),
+        Does::Nothing => (OpState::Idle, 6),
+        Does::Fails => (OpState::Failed, 7),
+    };
+    let op = OpSnapshot {
+        kind: "AllReduce".into(),
+        seq,
+        state,
+        age_ns: 12 * SECOND + SECOND / 2,
+        tag: "step 812".into(),
+        called: seq,
+        started: seq,
+        completed: if state == OpState::Idle { seq } else { seq - 1 },
+        dtype: "F32".into(),
+        op: "Sum".into(),
+        count: 1 << 20,
+        bytes: 4 << 20,
+        error: if state == OpState::Failed { "Peer".into() } else { String::new() },
+        ..OpSnapshot::default()
+    };
+    let phases = [("CheckIn", 4), ("Ring", 1), ("Exchange", 2), ("Connect", 1), ("Barrier", 1)];
+    let phases = phases.map(|(phase, ms)| PhaseSnapshot {
+        phase: phase.into(),
+        duration_ns: (ms + u64::from(at)) * 1_000_000,
+    });
+    let links = [0, 1].into_iter().flat_map(|channel| {
+        [Direction::Send, Direction::Recv].map(|direction| link(at, channel, direction, does))
+    });
+    let comm = CommSnapshot {
+        id: CommId(0xc0),
+        name: "world".into(),
+        rank: Rank(at),
+        world: Rank(at),
+        nranks: RANKS,
+        job: JobId(0x10b),
+        op,
+        links: links.collect(),
+        phases: phases.to_vec(),
+        driven_ns: Some(2_000_000),
+        consistent: true,
+        ..CommSnapshot::default()
+    };
+    let process = ProcessSnapshot {
+        pid: 4250 + at,
+        host: "node1".into(),
+        host_id: format!("host{}", at / 2),
+        job: JobId(0x10b),
+        path: format!("/run/ccl-0/{at}.rec"),
+        alive: true,
+        comms: vec![comm],
+        ..ProcessSnapshot::default()
+    };
+    Given { process, source: Source::Socket, letter: Some('S') }
+}
+
+fn job(given: &[Given]) -> Snapshot {
+    merge(given, Some(JobId(0x10b)), &[])
+}
+
+/// Rank 2 has not called what the others wait in.
+pub(super) fn hang() -> Snapshot {
+    job(&[given(0, Does::Waits), given(1, Does::Waits), given(2, Does::Nothing), given(3, Does::Waits)])
+}
+
+/// Rank 1 is stopped inside.
+pub(super) fn stopped() -> Snapshot {
+    let mut stopped = given(1, Does::Works);
+    stopped.letter = Some('T');
+    stopped.source = Source::Mapping;
+    job(&[given(0, Does::Waits), stopped, given(2, Does::Waits), given(3, Does::Waits)])
+}
+
+/// Rank 3 died inside, the others failed for it.
+pub(super) fn dead() -> Snapshot {
+    let mut dead = given(3, Does::Works);
+    (dead.process.alive, dead.source, dead.letter) = (false, Source::File, None);
+    job(&[given(0, Does::Fails), given(1, Does::Fails), given(2, Does::Fails), dead])
+}
+
+/// Nobody waits.
+pub(super) fn running() -> Snapshot {
+    job(&[0, 1, 2, 3].map(|at| given(at, Does::Nothing)))
+}
+
+/// Nobody is left.
+pub(super) fn over() -> Snapshot {
+    let end = |at| {
+        let mut one = given(at, Does::Nothing);
+        (one.process.alive, one.source, one.letter) = (false, Source::File, None);
+        one
+    };
+    job(&[0, 1, 2, 3].map(end))
+}
+
+/// Ranks 2 and 3 could not be read.
+pub(super) fn unread() -> Snapshot {
+    let mut first = given(0, Does::Waits);
+    first.process.comms[0].peers = vec![ccl::snapshot::PeerSnapshot {
+        rank: Rank(2),
+        world: Rank(2),
+        host: "node9".into(),
+        pid: 77,
+        recorder: "/run/ccl-0/2.rec".into(),
+        ..ccl::snapshot::PeerSnapshot::default()
+    }];
+    let lost = Unreachable {
+        host: "node9".into(),
+        pid: 77,
+        why: "permission denied".into(),
+        ..Unreachable::default()
+    };
+    merge(&[first, given(1, Does::Waits)], Some(JobId(0x10b)), &[lost])
+}
+
+/// Many ranks, of which one has not come; with a second communicator.
+pub(super) fn many(ranks: u32) -> Snapshot {
+    let one = |at: u32| {
+        let mut one = given(at % RANKS, if at == 37 { Does::Nothing } else { Does::Waits });
+        one.process.pid = 5000 + at;
+        let comm = &mut one.process.comms[0];
+        (comm.rank, comm.world, comm.nranks) = (Rank(at), Rank(at), ranks);
+        for link in &mut comm.links {
+            let next = if link.direction == Direction::Send { at + 1 } else { at + ranks - 1 };
+            link.peer = Some(Rank(next % ranks));
+            link.waits_for = link.waits_for.and(link.peer);
+        }
+        let mut other = CommSnapshot {
+            id: CommId(0xd0 + u64::from(at / 2)),
+            name: "pairs".into(),
+            rank: Rank(at % 2),
+            nranks: 2,
+            ..comm.clone()
+        };
+        other.links.clear();
+        other.op = OpSnapshot::default();
+        one.process.comms.push(other);
+        one
+    };
+    job(&(0..ranks).map(one).collect::<Vec<_>>())
+}
+
+/// Durations of two kinds.
+pub(super) fn histograms() -> Vec<Histogram> {
+    let one = |rank: u32, kind, class_bytes, times: u64| Histogram {
+        comm: CommId(0xc0),
+        name: "world".into(),
+        rank: Rank(rank),
+        kind,
+        class_bytes,
+        sum_ns: 40_000 * times,
+        sum_bytes: 4096 * times,
+        buckets: vec![(Some(32_768), 5 * times), (Some(65_536), times), (None, u64::from(rank == 2))],
+    };
+    vec![
+        one(0, CollKind::AllReduce, Some(65_536), 10),
+        one(2, CollKind::AllReduce, Some(65_536), 20),
+        one(1, CollKind::Barrier, None, 7),
+    ]
+}

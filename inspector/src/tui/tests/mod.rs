@@ -1,0 +1,64 @@
+//! The screens against jobs that were made up: every state on purpose, every key on every screen.
+
+mod jobs;
+mod keys;
+mod screens;
+
+use std::sync::Arc;
+
+use ccl::snapshot::Snapshot;
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::backend::TestBackend;
+
+use super::app::{App, Effect, Input, Seen};
+use super::history::Shot;
+use super::listing::Look;
+use super::palette::{Glyphs, Palette};
+use super::views::draw::draw;
+
+/// When the first picture of a test is taken: noon of some day.
+const NOON: u64 = 1_700_049_600_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+const LOOK: Look = Look { palette: Palette::Default, glyphs: Glyphs::UNICODE };
+
+/// An app of this size that has seen this job.
+fn app(snapshot: Snapshot, size: (u16, u16)) -> App {
+    let mut app = App::new(LOOK, size, false);
+    see(&mut app, snapshot, NOON);
+    app
+}
+
+/// A look at the job, with what belongs to it.
+fn see(app: &mut App, snapshot: Snapshot, taken_ns: u64) {
+    let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| rank.state.word() == "dead");
+    let seen = Seen {
+        shot: Arc::new(Shot { taken_ns, snapshot }),
+        ended,
+        histograms: Some(jobs::histograms()),
+        events: Vec::new(),
+    };
+    app.update(Input::Seen(Box::new(seen)), taken_ns + SECOND / 5);
+}
+
+fn press(app: &mut App, code: KeyCode) -> Option<Effect> {
+    app.update(Input::Key(KeyEvent::new(code, KeyModifiers::NONE)), app.now_ns)
+}
+
+fn type_keys(app: &mut App, text: &str) {
+    for c in text.chars() {
+        press(app, KeyCode::Char(c));
+    }
+}
+
+/// What is on the terminal, line by line.
+fn drawn(app: &App) -> String {
+    let mut terminal = ratatui::Terminal::new(TestBackend::new(app.size.0, app.size.1)).unwrap();
+    terminal.draw(|frame| draw(frame, app)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| {
+        let text: String = (0..app.size.0).map(|x| buffer[(x, y)].symbol()).collect();
+        text.trim_end().to_string() + "\n"
+    };
+    (0..app.size.1).map(line).collect()
+}

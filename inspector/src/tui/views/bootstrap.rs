@@ -1,0 +1,130 @@
+//! How each communicator was made: its phases as a line of time per rank. Works while the making hangs.
+
+use ccl::snapshot::{CommSnapshot, duration};
+use ratatui::text::Line;
+
+use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
+use crate::tui::palette::Role;
+use crate::tui::scene::{Scene, fields, name};
+
+/// Columns of the line of time.
+const WIDTH: u64 = 32;
+/// The phases and their letters, in order.
+const PHASES: [(&str, char); 6] = [
+    ("Rendezvous", 'r'),
+    ("CheckIn", 'c'),
+    ("Ring", 'g'),
+    ("Exchange", 'x'),
+    ("Connect", 'n'),
+    ("Barrier", 'b'),
+];
+
+/// One row per rank and communicator.
+pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
+    let mut columns = vec![
+        Column::new("rank"),
+        Column::new("process"),
+        Column::new("comm").shrinks(5).goes(8),
+        Column::new("took"),
+        Column::new("time").shrinks(12),
+        Column::new("phase"),
+    ];
+    columns.extend(PHASES.iter().zip(1..).map(|((phase, _), goes)| Column::new(*phase).goes(goes)));
+    let members: Vec<_> = scene.members().filter_map(|(_, _, member)| member).collect();
+    let longest = members.iter().map(|member| total_ns(member.comm)).max().unwrap_or(0);
+    let slowest = |phase: &str| members.iter().map(|member| phase_ns(member.comm, phase)).max().unwrap_or(0);
+    let rows = members.iter().map(|member| {
+        let (comm, total) = (member.comm, total_ns(member.comm));
+        let (text, role) = match &comm.phase {
+            Some(phase) => (format!("{} {}", scene.look.glyphs.waits, phase.phase), Role::Waits),
+            None if comm.ended => (format!("{} ended", scene.look.glyphs.idle), Role::Dim),
+            None => (format!("{} made", scene.look.glyphs.exited), Role::Good),
+        };
+        let mut cells = vec![
+            Cell::number(comm.rank.0),
+            scene.state(member.rank),
+            Cell::text(name(&comm.name, comm.id)),
+            Cell::sorted(duration(total), total),
+            Cell::text(timeline(comm, longest)),
+            Cell::text(text).role(role),
+        ];
+        cells.extend(PHASES.iter().map(|(phase, _)| {
+            let ns = phase_ns(comm, phase);
+            let is_slowest = ns > 0 && members.len() > 1 && ns == slowest(phase);
+            Cell::sorted(duration(ns), ns).role(if is_slowest { Role::Waits } else { Role::Plain })
+        }));
+        Row {
+            key: format!("{} {}", member.rank.rank, comm.id),
+            cells,
+            fields: fields(member.rank, Some(comm)),
+            ranks: vec![comm.rank.0],
+            awaited: scene.is_awaited(member),
+            about: About::Comm(member.at.0, member.at.1),
+        }
+    });
+    Listing { rows: rows.collect(), columns, empty: "no communicator is being made yet".into() }
+}
+
+fn total_ns(comm: &CommSnapshot) -> u64 {
+    comm.phases.iter().chain(&comm.phase).map(|phase| phase.duration_ns).sum()
+}
+
+fn phase_ns(comm: &CommSnapshot, name: &str) -> u64 {
+    comm.phases
+        .iter()
+        .chain(&comm.phase)
+        .filter(|phase| phase.phase == name)
+        .map(|phase| phase.duration_ns)
+        .sum()
+}
+
+/// Each phase as its letter, as long as it took; the one under way in capitals.
+fn timeline(comm: &CommSnapshot, longest: u64) -> String {
+    let mut line = String::new();
+    let mut until = 0;
+    let ended = comm.phases.iter().map(|phase| (phase, false));
+    for (phase, under_way) in ended.chain(comm.phase.iter().map(|phase| (phase, true))) {
+        until += phase.duration_ns;
+        let letter = PHASES.iter().find(|(name, _)| *name == phase.phase).map_or('?', |(_, letter)| *letter);
+        let letter = if under_way { letter.to_ascii_uppercase() } else { letter };
+        let end = u128::from(until) * u128::from(WIDTH) / u128::from(longest.max(1));
+        while (line.len() as u128) < end {
+            line.push(letter);
+        }
+        // What is under way is seen, however short it is.
+        if under_way && !line.ends_with(letter) {
+            line.push(letter);
+        }
+    }
+    line
+}
+
+/// What the letters mean.
+pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
+    let words: Vec<_> = PHASES.iter().map(|(phase, letter)| format!("{letter} {phase}")).collect();
+    let text = format!("{}; a capital is under way", words.join("  "));
+    vec![Line::styled(fit(&text, width, scene.look.glyphs.more), scene.look.palette.style(Role::Dim))]
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl::snapshot::PhaseSnapshot;
+
+    use super::*;
+
+    #[test]
+    fn phases_are_as_long_as_they_took_and_the_one_under_way_is_a_capital() {
+        let phase = |phase: &str, duration_ns| PhaseSnapshot { phase: phase.into(), duration_ns };
+        let mut comm = CommSnapshot {
+            phases: vec![phase("Rendezvous", 50), phase("CheckIn", 25)],
+            phase: Some(phase("Ring", 25)),
+            ..CommSnapshot::default()
+        };
+        assert_eq!(timeline(&comm, 100), "rrrrrrrrrrrrrrrrccccccccGGGGGGGG");
+        assert_eq!(timeline(&comm, 400), "rrrrccGG");
+        comm.phase = Some(phase("Ring", 0));
+        assert_eq!(timeline(&comm, 400), "rrrrccG");
+        assert_eq!((total_ns(&comm), phase_ns(&comm, "CheckIn")), (75, 25));
+        assert_eq!(timeline(&CommSnapshot::default(), 0), "");
+    }
+}

@@ -1,0 +1,199 @@
+//! How long operations took, by kind and size: percentiles over all ranks, and the slowest rank. From histograms, so bounds
+//! of buckets, not exact values.
+
+use std::collections::BTreeMap;
+
+use ccl::recorder::reader::Histogram;
+use ccl::snapshot::duration;
+use ccl::types::{CollKind, CommId, Rank};
+use ratatui::text::{Line, Span};
+
+use crate::tui::listing::{About, Cell, Column, Listing, Row};
+use crate::tui::palette::Role;
+use crate::tui::scene::{Scene, bytes, name};
+
+/// Columns of a bar below the list.
+const BAR: u64 = 40;
+
+/// The durations of one kind and size class in one communicator, of all ranks together.
+struct Class<'a> {
+    comm: CommId,
+    name: &'a str,
+    kind: CollKind,
+    class_bytes: Option<u64>,
+    /// Upper bound and count.
+    buckets: Vec<(Option<u64>, u64)>,
+    sum_ns: u64,
+    sum_bytes: u64,
+    /// The rank whose mean is the longest, and that mean.
+    slowest: (Rank, u64),
+}
+
+impl Class<'_> {
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+    /// The bound below which so many of 1,000 lie; `None`: beyond the last.
+    fn percentile(&self, of_thousand: u64) -> Option<u64> {
+        let wanted = (u128::from(self.count()) * u128::from(of_thousand)).div_ceil(1000).max(1);
+        let mut seen = 0_u128;
+        let found = self.buckets.iter().find(|(_, count)| {
+            seen += u128::from(*count);
+            seen >= wanted
+        });
+        found.and_then(|(bound, _)| *bound)
+    }
+}
+
+fn classes<'a>(histograms: &'a [Histogram]) -> Vec<Class<'a>> {
+    let mut classes: BTreeMap<(CommId, CollKind, u64), Class<'a>> = BTreeMap::new();
+    for one in histograms {
+        let count: u64 = one.buckets.iter().map(|(_, count)| count).sum();
+        if count == 0 {
+            continue;
+        }
+        let class =
+            classes.entry((one.comm, one.kind, one.class_bytes.unwrap_or(u64::MAX))).or_insert(Class {
+                comm: one.comm,
+                name: &one.name,
+                kind: one.kind,
+                class_bytes: one.class_bytes,
+                buckets: Vec::new(),
+                sum_ns: 0,
+                sum_bytes: 0,
+                slowest: (one.rank, 0),
+            });
+        class.sum_ns = class.sum_ns.saturating_add(one.sum_ns);
+        class.sum_bytes = class.sum_bytes.saturating_add(one.sum_bytes);
+        let mean = one.sum_ns / count;
+        if mean > class.slowest.1 {
+            class.slowest = (one.rank, mean);
+        }
+        for (bound, count) in &one.buckets {
+            match class.buckets.iter_mut().find(|(known, _)| known == bound) {
+                Some((_, sum)) => *sum += count,
+                None => class.buckets.push((*bound, *count)),
+            }
+        }
+        class.buckets.sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));
+    }
+    classes.into_values().collect()
+}
+
+/// One row per communicator, kind and size class.
+pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
+    let columns = vec![
+        Column::new("operation"),
+        Column::new("up to"),
+        Column::new("count"),
+        Column::new("mean"),
+        Column::new("p50 <"),
+        Column::new("p90 <").goes(2),
+        Column::new("p99 <"),
+        Column::new("max <"),
+        Column::new("slowest rank"),
+        Column::new("comm").shrinks(5).goes(1),
+        Column::new("bytes").goes(3),
+    ];
+    let row = |(at, class): (usize, &Class<'_>)| {
+        let count = class.count();
+        let mean = class.sum_ns / count.max(1);
+        let bound = |ns: Option<u64>| {
+            ns.map_or_else(|| Cell::sorted("off scale", u64::MAX), |ns| Cell::sorted(duration(ns), ns))
+        };
+        let comm = name(class.name, class.comm);
+        let cells = vec![
+            Cell::text(class.kind.name()),
+            class
+                .class_bytes
+                .map_or_else(|| Cell::sorted("more", u64::MAX), |top| Cell::sorted(bytes(top), top)),
+            Cell::number(count),
+            Cell::sorted(duration(mean), mean),
+            bound(class.percentile(500)),
+            bound(class.percentile(900)),
+            bound(class.percentile(990)),
+            bound(class.percentile(1000)),
+            Cell::sorted(format!("{} ({})", class.slowest.0, duration(class.slowest.1)), class.slowest.1),
+            Cell::text(comm.clone()),
+            Cell::sorted(bytes(class.sum_bytes), class.sum_bytes),
+        ];
+        Row {
+            key: format!("{} {} {:?}", class.comm, class.kind, class.class_bytes),
+            cells,
+            fields: vec![("comm", comm), ("op", class.kind.name().into())],
+            ranks: vec![class.slowest.0.0],
+            awaited: false,
+            about: About::Durations(at),
+        }
+    };
+    let rows = classes(scene.histograms).iter().enumerate().map(row).collect();
+    Listing { columns, rows, empty: "no operation has been completed, or none was read yet".into() }
+}
+
+/// The histogram of the chosen row.
+pub(crate) fn below(scene: &Scene<'_>, chosen: Option<&Row>, width: usize) -> Vec<Line<'static>> {
+    let Some(Row { about: About::Durations(at), .. }) = chosen else { return Vec::new() };
+    let classes = classes(scene.histograms);
+    let Some(class) = classes.get(*at) else { return Vec::new() };
+    let look = &scene.look;
+    let rule = look.glyphs.line.to_string().repeat(width.saturating_sub(24));
+    let mut lines = vec![Line::styled(format!(" how long they took {rule}"), look.palette.style(Role::Dim))];
+    let most = class.buckets.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    let counted = |(_, count): &&(Option<u64>, u64)| *count > 0;
+    for (bound, count) in class.buckets.iter().filter(counted) {
+        let bound = bound.map_or_else(|| "longer".into(), |ns| format!("< {}", duration(ns)));
+        let length = (u128::from(*count) * u128::from(BAR)).div_ceil(u128::from(most.max(1)));
+        let bar = look.glyphs.bars[8].to_string().repeat(usize::try_from(length).unwrap_or(0));
+        lines.push(Line::from(vec![
+            Span::raw(format!("{bound:>12} {count:>9} ")),
+            Span::styled(bar, look.palette.style(Role::Good)),
+        ]));
+    }
+    lines
+}
+
+/// A row as JSON.
+pub(crate) fn json(scene: &Scene<'_>, at: usize) -> Option<serde_json::Value> {
+    let classes = classes(scene.histograms);
+    let class = classes.get(at)?;
+    Some(serde_json::json!({
+        "comm": class.comm, "name": class.name, "kind": class.kind.name(), "class_bytes": class.class_bytes,
+        "sum_ns": class.sum_ns, "sum_bytes": class.sum_bytes, "buckets": class.buckets,
+        "slowest_rank": class.slowest.0, "slowest_mean_ns": class.slowest.1,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(rank: u32, buckets: &[(Option<u64>, u64)]) -> Histogram {
+        let sum_ns = buckets.iter().map(|(bound, count)| bound.unwrap_or(10_000) * count).sum();
+        Histogram {
+            comm: CommId(1),
+            name: "world".into(),
+            rank: Rank(rank),
+            kind: CollKind::AllReduce,
+            class_bytes: Some(1024),
+            sum_ns,
+            sum_bytes: 7,
+            buckets: buckets.to_vec(),
+        }
+    }
+
+    #[test]
+    fn percentiles_are_over_all_ranks_and_the_slowest_is_named() {
+        let all = [
+            histogram(0, &[(Some(100), 98), (Some(1000), 1)]),
+            histogram(1, &[(Some(200), 0), (None, 1)]),
+            histogram(2, &[]),
+        ];
+        let [class] = classes(&all).try_into().ok().unwrap();
+        assert_eq!((class.count(), class.slowest.0), (100, Rank(1)));
+        assert_eq!(
+            [500, 980, 990, 1000].map(|of| class.percentile(of)),
+            [Some(100), Some(100), Some(1000), None]
+        );
+        assert!(classes(&[histogram(0, &[(Some(1), 0)])]).is_empty());
+    }
+}

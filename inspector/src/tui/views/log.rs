@@ -1,0 +1,66 @@
+//! What happened: the events of the recorders, and what the ranks print where they were launched from here.
+
+use ratatui::text::Line;
+
+use super::header::time_of_day;
+use crate::tui::listing::{About, Cell, Column, Listing, Row, visible};
+use crate::tui::log::Origin;
+use crate::tui::palette::Role;
+use crate::tui::scene::Scene;
+
+/// One row per line, oldest first.
+pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
+    let columns = vec![
+        Column::new("time"),
+        Column::new("rank"),
+        Column::new("from"),
+        Column::new("comm").shrinks(5).goes(1),
+        Column::new("text").shrinks(20),
+    ];
+    let awaited = |rank: Option<u32>| {
+        let world = |one: &ccl::snapshot::Awaited, rank: u32| {
+            let member = scene.of_comm(one.comm).into_iter().find(|member| member.rank.rank.0 == rank);
+            member.is_some_and(|member| scene.is_awaited(&member))
+        };
+        rank.is_some_and(|rank| scene.job.awaited.iter().any(|one| world(one, rank)))
+    };
+    let mut culprits: Vec<u32> = scene.job.ranks.iter().map(|rank| rank.rank.0).collect();
+    culprits.retain(|rank| awaited(Some(*rank)));
+    let rows = scene.log.entries().map(|entry| {
+        let time = format!(
+            "{}.{:03}",
+            time_of_day(entry.real_ns).trim_end_matches('Z'),
+            entry.real_ns / 1_000_000 % 1000
+        );
+        let role = if entry.origin == Origin::Error { Role::Waits } else { Role::Plain };
+        let mut fields = Vec::new();
+        if !entry.comm.is_empty() {
+            fields.push(("comm", entry.comm.clone()));
+        }
+        if entry.origin == Origin::Event {
+            fields.push(("op", entry.text.clone()));
+        }
+        Row {
+            key: entry.number.to_string(),
+            cells: vec![
+                Cell::sorted(time, entry.real_ns),
+                entry.rank.map_or_else(Cell::default, Cell::number),
+                Cell::text(entry.origin.word()).role(role),
+                Cell::text(entry.comm.clone()),
+                Cell::text(visible(&entry.text)),
+            ],
+            fields,
+            ranks: entry.rank.into_iter().collect(),
+            awaited: entry.rank.is_some_and(|rank| culprits.contains(&rank)),
+            about: About::Itself,
+        }
+    });
+    Listing { columns, rows: rows.collect(), empty: "nothing has happened yet".into() }
+}
+
+/// What is not shown any more.
+pub(crate) fn above(scene: &Scene<'_>) -> Vec<Line<'static>> {
+    let lost = scene.log.lost();
+    let line = format!("{lost} older lines are not kept");
+    if lost > 0 { vec![Line::styled(line, scene.look.palette.style(Role::Dim))] } else { Vec::new() }
+}

@@ -1,0 +1,123 @@
+//! The screens, one file each: what is listed, what stands above and below the list. Functions of what they are given; no I/O, no clock.
+
+pub(crate) mod bootstrap;
+pub(crate) mod connections;
+pub(crate) mod draw;
+pub(crate) mod header;
+pub(crate) mod help;
+pub(crate) mod latency;
+pub(crate) mod log;
+pub(crate) mod matrix;
+pub(crate) mod overview;
+pub(crate) mod popup;
+pub(crate) mod rings;
+
+use ratatui::text::Line;
+use unicode_width::UnicodeWidthStr;
+
+use super::listing::{Listing, Row};
+use super::scene::Scene;
+
+/// A screen.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(crate) enum Screen {
+    /// Every rank.
+    #[default]
+    Overview,
+    /// An operation by rank, channel and step.
+    Matrix,
+    /// The way of its messages.
+    Rings,
+    /// Links.
+    Connections,
+    /// The phases of the start.
+    Bootstrap,
+    /// Percentiles.
+    Latency,
+    /// Events and output.
+    Log,
+}
+
+impl Screen {
+    /// All of them, from left to right.
+    pub(crate) const ALL: &'static [Self] = &[
+        Self::Overview,
+        Self::Matrix,
+        Self::Rings,
+        Self::Connections,
+        Self::Bootstrap,
+        Self::Latency,
+        Self::Log,
+    ];
+
+    /// On its tab.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Matrix => "Matrix",
+            Self::Rings => "Rings",
+            Self::Connections => "Links",
+            Self::Bootstrap => "Boot",
+            Self::Latency => "Latency",
+            Self::Log => "Log",
+        }
+    }
+
+    /// The one so many tabs to the right, round the end.
+    pub(crate) fn beside(self, steps: usize) -> Self {
+        Self::ALL[(self as usize + steps) % Self::ALL.len()]
+    }
+}
+
+/// What a screen lists.
+pub(crate) fn listing(screen: Screen, scene: &Scene<'_>) -> Listing {
+    match screen {
+        Screen::Overview => overview::listing(scene),
+        Screen::Matrix => matrix::listing(scene),
+        Screen::Rings => rings::listing(scene),
+        Screen::Connections => connections::listing(scene),
+        Screen::Bootstrap => bootstrap::listing(scene),
+        Screen::Latency => latency::listing(scene),
+        Screen::Log => log::listing(scene),
+    }
+}
+
+/// What stands above the list, in this width.
+pub(crate) fn above(screen: Screen, scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
+    match screen {
+        Screen::Overview | Screen::Connections | Screen::Latency => Vec::new(),
+        Screen::Matrix => matrix::above(scene, width),
+        Screen::Rings => rings::above(scene, width),
+        Screen::Bootstrap => bootstrap::above(scene, width),
+        Screen::Log => log::above(scene),
+    }
+}
+
+/// What stands below it, about the chosen row.
+pub(crate) fn below(
+    screen: Screen,
+    scene: &Scene<'_>,
+    chosen: Option<&Row>,
+    width: usize,
+) -> Vec<Line<'static>> {
+    match screen {
+        Screen::Overview => overview::below(scene, width),
+        Screen::Latency => latency::below(scene, chosen, width),
+        Screen::Matrix | Screen::Rings | Screen::Connections | Screen::Bootstrap | Screen::Log => Vec::new(),
+    }
+}
+
+/// Words on lines of this width; those after the first are indented.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(' ') {
+        let line = lines.last_mut().map_or("", |line| line.as_str());
+        if line.width() + word.trim_end().width() > width && !line.trim().is_empty() {
+            lines.push("    ".into());
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(word);
+        }
+    }
+    lines
+}

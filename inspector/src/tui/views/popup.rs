@@ -1,0 +1,61 @@
+//! What opens over a screen: a row in full, a row as JSON, the help, the question how to leave.
+
+use ratatui::text::Line;
+
+use crate::tui::listing::{Listing, Look, visible};
+
+/// What is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Popup {
+    /// The table of keys.
+    Help,
+    /// Lines of text.
+    Text {
+        /// Above it.
+        title: String,
+        /// The lines.
+        lines: Vec<String>,
+    },
+    /// What is to become of the job that was launched here.
+    Leave,
+}
+
+impl Popup {
+    /// A row in full: each column, the hidden ones too.
+    pub(crate) fn row(listing: &Listing, at: usize) -> Option<Self> {
+        let row = listing.rows.get(at)?;
+        let wide = listing.columns.iter().map(|column| column.title.chars().count()).max().unwrap_or(0);
+        let line = |(column, cell): (&crate::tui::listing::Column, &crate::tui::listing::Cell)| {
+            format!("{:>wide$}  {}", column.title, visible(&cell.text))
+        };
+        let lines = listing.columns.iter().zip(&row.cells).map(line).collect();
+        Some(Self::Text { title: "the row in full".into(), lines })
+    }
+
+    /// Its title.
+    pub(crate) fn title(&self) -> &str {
+        match self {
+            Self::Help => "keys",
+            Self::Text { title, .. } => title,
+            Self::Leave => "leave",
+        }
+    }
+
+    /// Its lines.
+    pub(crate) fn lines(&self, look: &Look) -> Vec<Line<'static>> {
+        match self {
+            Self::Help => super::help::lines(look),
+            Self::Text { lines, .. } => lines.iter().map(|line| Line::from(visible(line))).collect(),
+            Self::Leave => [
+                "The job was started from here and still runs.",
+                "",
+                "  e    end it: as Ctrl-C would",
+                "  k    keep it running in the foreground; what it prints is printed",
+                "  Esc  stay",
+            ]
+            .into_iter()
+            .map(Line::from)
+            .collect(),
+        }
+    }
+}

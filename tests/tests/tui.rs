@@ -1,0 +1,369 @@
+//! `ccl-inspect attach` on a real terminal (tmux) over real jobs: what a tired engineer sees, screen by screen.
+//!
+//! What is seen is kept in `tests/tests/tui/`, with pids, ids and times masked; `BLESS=1` writes it anew. What the screens say of a
+//! job that moves is not the same twice, so only what must be said is asserted there.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ccl::clock;
+use ccl_tests::programs::{launcher, program, text};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long anything that is waited for may take on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A terminal of its own, gone when dropped.
+struct Terminal {
+    /// The name of its server.
+    name: String,
+    folder: tempfile::TempDir,
+}
+
+impl Terminal {
+    /// Runs a command on a terminal of this size; what it ended with is said below it.
+    fn run(name: &str, (width, height): (u16, u16), folder: tempfile::TempDir, command: &str) -> Self {
+        let name = format!("ccl-test-{name}-{}", std::process::id());
+        let terminal = Self { name, folder };
+        // The shell stays, so that what is left on the screen can be looked at.
+        let script = format!(
+            "trap : INT; {command}; echo \"ended with $?\"; stty -a | grep -o -- '-\\?icanon'; exec sleep 600"
+        );
+        let size = [width.to_string(), height.to_string()];
+        let runtime = format!("CCL_RUNTIME_DIR={}", terminal.folder.path().display());
+        terminal.tmux(&[
+            "-u",
+            "new-session",
+            "-d",
+            "-x",
+            &size[0],
+            "-y",
+            &size[1],
+            "-e",
+            &runtime,
+            "-e",
+            "LC_ALL=C.UTF-8",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        terminal
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        command.args(["-L", &self.name, "-f", "/dev/null"]).args(arguments).env_remove("TMUX");
+        let output =
+            command.stdin(Stdio::null()).output().expect("tmux, which `scripts/setup test` installs");
+        assert!(output.status.success(), "tmux {arguments:?}: {}", text(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    fn press(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    /// The program that runs on it, as the shell's child.
+    fn program(&self) -> Pid {
+        let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        let shell = shell.trim();
+        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
+        let child = children.expect("the shell runs").split(' ').next().and_then(|pid| pid.parse().ok());
+        child.and_then(Pid::from_raw).expect("the shell has a child")
+    }
+
+    /// What is on the screen as soon as all of these words are.
+    fn wait_for(&self, words: &[&str]) -> String {
+        let deadline = clock::now().after(DEADLINE);
+        loop {
+            let screen = self.screen();
+            if words.iter().all(|word| screen.contains(word)) {
+                return screen;
+            }
+            assert!(clock::now() < deadline, "{words:?} did not appear within {DEADLINE:?} on\n{screen}");
+            clock::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let mut command = Command::new("tmux");
+        let _ = command.args(["-L", &self.name, "kill-server"]).stderr(Stdio::null()).status();
+    }
+}
+
+/// A launched job, ended when dropped.
+struct Job(Child);
+
+impl Job {
+    fn start(runtime: &Path, arguments: &[&str]) -> Self {
+        let mut command = launcher(runtime, arguments);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the launcher starts"))
+    }
+
+    fn end(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            // It may end this very moment.
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a folder on tmpfs")
+}
+
+/// A pid of the job whose recorders lie in this folder, once it has said who is awaited.
+fn attach_once_stuck(runtime: &Path) -> String {
+    let deadline = clock::now().after(DEADLINE);
+    loop {
+        let files = std::fs::read_dir(runtime).into_iter().flatten().flatten();
+        let files = files.filter_map(|folder| std::fs::read_dir(folder.path()).ok()).flatten().flatten();
+        let names = files.filter_map(|file| file.file_name().into_string().ok());
+        if let Some(pid) =
+            names.filter_map(|name| Some(name.strip_suffix(".rec")?.split('-').next()?.to_string())).next()
+        {
+            let mut snapshot = Command::new(program("ccl-inspect"));
+            let said = snapshot.args(["snapshot", &pid]).output().expect("ccl-inspect starts");
+            if text(&said).contains("AWAITED rank 2") && text(&said).contains("4 of 4 ranks") {
+                return pid;
+            }
+        }
+        assert!(clock::now() < deadline, "the job did not get stuck");
+        clock::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The screen without what differs from run to run: every number with a unit or of four digits and more, ids, and what depends
+/// on their width.
+fn masked(screen: &str) -> String {
+    let mut out = String::new();
+    for line in screen.lines() {
+        let words = line.split(' ').map(|word| {
+            let core = word.trim_matches(|c: char| !c.is_alphanumeric());
+            let is_id = core.len() == 16 && core.bytes().all(|b| b.is_ascii_hexdigit());
+            let is_number = !core.is_empty() && core.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+            let is_long = core.len() >= 4 || core.contains('.');
+            if is_id {
+                word.replace(core, "ID")
+            } else if is_number && is_long {
+                word.replace(core, "N")
+            } else {
+                word.to_string()
+            }
+        });
+        let words: Vec<String> = words.filter(|word| !word.is_empty()).collect();
+        let units = ["ns", "us", "ms", "s", "min"];
+        let mut line: Vec<String> = Vec::new();
+        for word in words {
+            let unit = word.trim_end_matches([',', ';']);
+            if units.contains(&unit)
+                && line.last().is_some_and(|last| last == "N" || last.parse::<u64>().is_ok())
+            {
+                line.pop();
+                line.push(format!("TIME{}", &word[unit.len()..]));
+            } else {
+                line.push(word);
+            }
+        }
+        out.push_str(&line.join(" "));
+        out.push('\n');
+    }
+    out
+}
+
+/// Keeps a masked screen, or compares it with the kept one.
+fn compare(name: &str, screen: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tui").join(name);
+    if ccl::config::environment("BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("a folder");
+        std::fs::write(&path, screen).expect("a file that can be written");
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == screen, "{} is not what is seen now; BLESS=1 writes it anew:\n{screen}", path.display());
+}
+
+/// What is the same in every run: the first lines (job, verdict, tabs); of the overview also the list as far as its columns do not
+/// depend on the length of host names and pids, and the paragraph below it.
+fn stable(screen: &str, is_overview: bool) -> String {
+    let mut out: Vec<String> = screen.lines().take(3).map(str::to_string).collect();
+    if is_overview {
+        let list: Vec<Vec<char>> =
+            screen.lines().skip(3).take(5).map(|line| line.chars().collect()).collect();
+        let head: String = list[0].iter().collect();
+        let width = head.find("tag").expect("a column of tags");
+        out.extend(list.iter().map(|line| line.iter().take(width).collect()));
+        let why = screen.lines().skip_while(|line| !line.starts_with(" why ")).skip(1);
+        let why: Vec<&str> = why.flat_map(str::split_whitespace).collect();
+        // Behind it stands the evidence, of whichever rank has waited longest.
+        out.push(why.join(" ").split(") rank ").next().unwrap_or_default().to_string());
+    }
+    out.join("\n")
+}
+
+/// Without what is chance among ranks that wait: for whom of those before it in the chain each does.
+fn without_chance(line: &str) -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let line = line.replace(&format!("on {host}"), "on HOST");
+    let mut words: Vec<&str> = line.split(' ').collect();
+    if let Some(at) = words.windows(3).position(|three| three == ["◦", "waits", "TIME"]) {
+        words[at + 3] = "R";
+    }
+    words.join(" ")
+}
+
+fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
+    let runtime = folder();
+    let hang = program("hang").display().to_string();
+    let mut job = Job::start(runtime.path(), &["-n", "4", "--", &hang, "--victim", "2", "--at", "5"]);
+    let pid = attach_once_stuck(runtime.path());
+    let attach = format!("{} attach {pid}", program("ccl-inspect").display());
+    let terminal = Terminal::run(&format!("hang{width}"), (width, height), runtime, &attach);
+    let mut kept = String::new();
+    for (key, words) in [
+        ("1", vec!["why", "rank  process", "has not called AllReduce", "waits for message"]),
+        ("2", vec!["NOT CALLED, at #4", "▸ inside", "waits on"]),
+        ("3", vec!["ch0", "✱2", "waits for 2"]),
+        ("4", vec!["shm", "same host", "peer of 2"]),
+        ("5", vec!["CheckIn", "✓ made"]),
+        ("6", vec!["64.0 KiB", "how long they took"]),
+        ("7", vec!["AllReduce #4 completed", "event"]),
+    ] {
+        terminal.press(key);
+        let mut all = words.clone();
+        // The verdict stands above all of them, once it has stood for a second.
+        all.extend(["✱ AWAITED rank 2: AllReduce #5 of world not called", "4 of 4 ranks up"]);
+        let screen = terminal.wait_for(&all);
+        kept += &format!("=== {key}\n");
+        for line in masked(&stable(&screen, key == "1")).lines() {
+            kept += &(without_chance(line) + "\n");
+        }
+    }
+    compare(&format!("hang_{width}x{height}.txt"), &kept);
+
+    // c goes to the row of who is awaited, wherever one is.
+    for key in ["1", "2", "c", "Enter"] {
+        terminal.press(key);
+    }
+    terminal.wait_for(&["the row in full", "NOT CALLED, at #4"]);
+    terminal.press("Escape");
+
+    // Where there is no room, it says so and goes on.
+    terminal.tmux(&["resize-window", "-x", "20", "-y", "5"]);
+    terminal.wait_for(&["too small: 20x5", "rank 2", "AllReduce #5"]);
+    terminal.tmux(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
+    terminal.wait_for(&["1 Overview", "waits on"]);
+
+    // Who is stopped is seen to be, and to go on again.
+    terminal.press("1");
+    let rank = pid.parse().ok().and_then(Pid::from_raw).expect("a pid");
+    kill_process(rank, Signal::STOP).expect("the rank lives");
+    terminal.wait_for(&["‖ STOPPED", "3 of 4 ranks up, 1 stopped"]);
+    kill_process(rank, Signal::CONT).expect("the rank lives");
+    terminal.wait_for(&["4 of 4 ranks up  age"]);
+
+    // The job's end is said, and its last state stays.
+    job.end();
+    terminal.wait_for(&["the job has ended; last state of", "✗ DEAD"]);
+
+    terminal.press("q");
+    let left = terminal.wait_for(&["ended with 0"]);
+    assert!(!left.contains("Overview"), "the terminal is as it was:\n{left}");
+    terminal.wait_for(&["\nicanon"]);
+}
+
+#[test]
+fn a_hang_is_named_on_every_screen_of_80x24() {
+    a_hang_is_named_on_every_screen(80, 24);
+}
+
+#[test]
+fn a_hang_is_named_on_every_screen_of_200x50() {
+    a_hang_is_named_on_every_screen(200, 50);
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back_and_the_job_goes_on() {
+    let runtime = folder();
+    let hang = program("hang").display().to_string();
+    let mut job = Job::start(runtime.path(), &["-n", "4", "--", &hang, "--victim", "2", "--at", "5"]);
+    let pid = attach_once_stuck(runtime.path());
+    for (signal, status) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
+        let attach = format!("{} attach --no-mouse {pid}", program("ccl-inspect").display());
+        let terminal = Terminal::run(&format!("signal{status}"), (80, 24), folder(), &attach);
+        terminal.wait_for(&["AWAITED rank 2"]);
+        kill_process(terminal.program(), signal).expect("it runs");
+        let left = terminal.wait_for(&[&format!("ended with {status}"), "\nicanon"]);
+        assert!(!left.contains("Overview"), "{left}");
+    }
+    assert!(job.0.try_wait().expect("a child").is_none(), "the job was not disturbed");
+    job.end();
+}
+
+#[test]
+fn a_job_launched_under_the_screen_prints_to_its_log_and_is_kept_or_ended() {
+    let (inspect, straggler) = (program("ccl-inspect"), program("straggler"));
+    let run = format!(
+        "{} run --inspect -n 2 -- {} --straggler 1:20 --calls 100000",
+        inspect.display(),
+        straggler.display()
+    );
+    let terminal = Terminal::run("ended", (100, 30), folder(), &run);
+    terminal.wait_for(&["2 of 2 ranks up", "AllReduce #"]);
+    terminal.press("q");
+    terminal.wait_for(&["end it: as Ctrl-C would", "keep it running"]);
+    terminal.press("e");
+    terminal.wait_for(&["ended with 130"]);
+
+    let run = format!(
+        "{} run --inspect -n 2 -- {} --calls 3 --victim 1 --at 2 --seconds 3600",
+        inspect.display(),
+        program("hang").display()
+    );
+    let terminal = Terminal::run("kept", (100, 30), folder(), &run);
+    terminal.wait_for(&["AWAITED rank 1", "AllReduce #2"]);
+    terminal.press("7");
+    terminal.wait_for(&["rank 1 does not come to call 2", "out"]);
+    terminal.press("q");
+    terminal.press("k");
+    // What had been printed to the screen is printed now; and Ctrl-C ends the job as it ends every other.
+    let said = terminal.wait_for(&["[1] rank 1 does not come to call 2", "[0] rank 0 is process"]);
+    assert!(!said.contains("ended with"), "{said}");
+    terminal.press("C-c");
+    terminal.wait_for(&["ended with 130"]);
+
+    let run = format!("{} run --inspect -n 2 -- {} --calls 3", inspect.display(), program("hang").display());
+    let terminal = Terminal::run("over", (100, 30), folder(), &run);
+    terminal.wait_for(&["the job has ended, with status 0"]);
+    terminal.press("q");
+    terminal.wait_for(&["[0] rank 0: 3 calls", "ended with 0"]);
+}
+
+#[test]
+fn without_a_terminal_it_says_what_to_do() {
+    let inspect = |arguments: &[&str]| {
+        let mut command = Command::new(program("ccl-inspect"));
+        command.args(arguments).stdin(Stdio::null()).output().expect("ccl-inspect starts")
+    };
+    let output = inspect(&["attach", "1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output).contains("attach needs a terminal") && text(&output).contains("ccl-inspect snapshot")
+    );
+    let output = inspect(&["run", "--inspect", "-n", "1", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("run --inspect needs a terminal"), "{}", text(&output));
+}
