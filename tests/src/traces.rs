@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::otlp::{Received, Span};
 
 /// The phases in which a communicator of several ranks is made.
-const PHASES: [&str; 5] = ["CheckIn", "Ring", "Exchange", "Connect", "Barrier"];
+const PHASES: [&str; 6] = ["Rendezvous", "CheckIn", "Ring", "Exchange", "Connect", "Barrier"];
 
 /// What was seen.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

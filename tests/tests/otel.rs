@@ -85,9 +85,9 @@ fn without_a_collector_a_program_runs_and_ends_as_ever_and_counts_what_it_droppe
     // Nobody listens there.
     let output = run(&format!("http://127.0.0.1:{}", rotel::free_port()), &["hello"], &[]);
     let text = text(&output);
-    // Making, its part, 5 phases, the all-reduce and its part; other ranks make no roots.
-    assert!(text.contains("9 spans made, 0 delivered, 9 dropped, 0 unknown; 0 events lost"), "{text}");
-    assert_eq!(text.matches("7 spans made, 0 delivered, 7 dropped").count(), RANKS - 1, "{text}");
+    // Making, its part, 6 phases, the all-reduce and its part; other ranks make no roots.
+    assert!(text.contains("10 spans made, 0 delivered, 10 dropped, 0 unknown; 0 events lost"), "{text}");
+    assert_eq!(text.matches("8 spans made, 0 delivered, 8 dropped").count(), RANKS - 1, "{text}");
     for switched_off in [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")] {
         let receiver = Receiver::start();
         run(&receiver.url(), &["hello"], &[switched_off]);
@@ -101,8 +101,8 @@ fn a_collector_that_never_answers_delays_nothing_but_the_end_and_leaves_a_doubt(
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", silent.local_addr().expect("its own address"));
     let text = text(&run(&url, &["hello"], &[]));
-    assert!(text.contains("9 spans made, 0 delivered, 0 dropped, 9 unknown; 0 events lost"), "{text}");
-    assert_eq!(text.matches("7 spans made, 0 delivered, 0 dropped, 7 unknown").count(), RANKS - 1, "{text}");
+    assert!(text.contains("10 spans made, 0 delivered, 0 dropped, 10 unknown; 0 events lost"), "{text}");
+    assert_eq!(text.matches("8 spans made, 0 delivered, 0 dropped, 8 unknown").count(), RANKS - 1, "{text}");
 }
 
 /// `ccl-inspect export` of a worker's job.

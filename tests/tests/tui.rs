@@ -314,6 +314,26 @@ fn a_signal_gives_the_terminal_back_and_the_job_goes_on() {
 }
 
 #[test]
+fn a_terminal_that_is_gone_takes_the_inspector_with_it() {
+    let runtime = folder();
+    let hang = program("hang").display().to_string();
+    let mut job = Job::start(runtime.path(), &["-n", "4", "--", &hang, "--victim", "2", "--at", "5"]);
+    let pid = attach_once_stuck(runtime.path());
+    let attach = format!("{} attach {pid}", program("ccl-inspect").display());
+    let terminal = Terminal::run("gone", (80, 24), folder(), &attach);
+    terminal.wait_for(&["AWAITED rank 2"]);
+    let (attached, server) = (terminal.program(), terminal.tmux(&["display-message", "-p", "#{pid}"]));
+    let server = server.trim().parse().ok().and_then(Pid::from_raw).expect("tmux has a server");
+    kill_process(server, Signal::KILL).expect("it runs");
+    let deadline = clock::now().after(DEADLINE);
+    while kill_process(attached, Signal::CONT).is_ok() {
+        assert!(clock::now() < deadline, "it lives on without a terminal");
+        clock::sleep(Duration::from_millis(50));
+    }
+    job.end();
+}
+
+#[test]
 fn a_job_launched_under_the_screen_prints_to_its_log_and_is_kept_or_ended() {
     let (inspect, straggler) = (program("ccl-inspect"), program("straggler"));
     let run = format!(

@@ -2,12 +2,17 @@
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use ccl::clock;
 use ccl::recorder::Reader;
 use ccl::sys::handlers::{self, Handler};
 use tracing_chrome::FlushGuard;
 
 use super::part::{Pace, Part};
+
+/// How long the end of a process waits for a drain under way.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is being written. The thread takes the lock for one drain at a time.
 static WRITING: Mutex<Writing> = Mutex::new(Writing { part: None, ended: false, app: None });
@@ -69,8 +74,19 @@ struct End;
 
 impl Handler for End {
     fn run() {
-        // The thread holds the lock for a drain at most; in a forked child it may be held for ever.
-        let Ok(mut writing) = WRITING.try_lock() else { return };
+        // In a forked child the lock may be held for ever, and the file is the parent's.
+        if ccl::sys::forked() {
+            return;
+        }
+        // The thread holds it for a drain at a time.
+        let until = clock::now().after(PATIENCE);
+        let mut writing = loop {
+            match WRITING.try_lock() {
+                Ok(writing) => break writing,
+                Err(_) if clock::now() >= until => return,
+                Err(_) => clock::sleep(Duration::from_micros(100)),
+            }
+        };
         writing.ended = true;
         drop(writing.app.take());
         if let Some(part) = writing.part.take() {

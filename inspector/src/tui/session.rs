@@ -1,8 +1,8 @@
 //! The loop: waits for keys, looks at the job, time and the end, tells the app, draws.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crossterm::clipboard::CopyToClipboard;
@@ -84,7 +84,8 @@ pub(super) async fn session<T>(
 struct Keyboard {
     inputs: UnboundedReceiver<Input>,
     stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    /// Ends with the thread.
+    ended: mpsc::Receiver<()>,
 }
 
 impl Keyboard {
@@ -92,7 +93,9 @@ impl Keyboard {
         let (sender, inputs) = unbounded_channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
+        let (running, ended) = mpsc::channel();
         let read = move || {
+            let _running: mpsc::Sender<()> = running;
             while !stopped.load(Ordering::Relaxed) {
                 match event::poll(NOTICE)
                     .and_then(|there| if there { event::read().map(Some) } else { Ok(None) })
@@ -103,8 +106,8 @@ impl Keyboard {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("keyboard".into()).spawn(read)?;
-        Ok(Self { inputs, stop, thread: Some(thread) })
+        std::thread::Builder::new().name("keyboard".into()).spawn(read)?;
+        Ok(Self { inputs, stop, ended })
     }
 }
 
@@ -122,9 +125,7 @@ fn pass_on(event: event::Event, to: &UnboundedSender<Input>) {
 impl Drop for Keyboard {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // What is typed next is for the shell.
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        // What is typed next is for the shell. Of a terminal that is gone reading never ends: the thread goes with the process.
+        let _ = self.ended.recv_timeout(10 * NOTICE);
     }
 }

@@ -24,6 +24,7 @@ use std::time::Duration;
 use ccl::clock;
 use ccl::comm::{Communicator, Config};
 use ccl::config::{Key, Settings, environment};
+use ccl::control::wire::Client;
 use ccl::event::{Event, publish};
 use ccl::recorder::{CommInfo, Recorder};
 use ccl::types::{Algorithm, CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
@@ -61,9 +62,11 @@ fn main() {
         ["beside", bytes, ms, folder] => {
             beside(bytes.parse().unwrap(), ms.parse().unwrap(), Path::new(folder));
         }
+        ["watched"] => watched(100),
+        ["watched", times] => watched(times.parse().expect("usage: bench watched [TIMES]")),
         [] => bench(7),
         [rounds] => bench(rounds.parse().expect("usage: bench [ROUNDS]")),
-        _ => panic!("usage: bench [ROUNDS]"),
+        _ => panic!("usage: bench [ROUNDS] | bench watched [TIMES]"),
     }
 }
 
@@ -353,6 +356,83 @@ fn what_recording_costs(bytes: usize, level_1: &[f64], nothing: &[f64]) {
     } else {
         let holds = verdict(median(ratios.clone()) <= 1.005);
         println!("  level 1 / CCL_OBSERVE=0 = {}; budget 1.005: {holds}", middle(&ratios));
+    }
+}
+
+/// What it costs a job to be watched: so many times somebody attaches, subscribes at 10 Hz and leaves again, while ranks call
+/// back to back. Turns with and without follow one another; medians, and means beside them, because the client has no processor of its own.
+fn watched(times: usize) {
+    const WINDOW: Duration = Duration::from_millis(250);
+    const EVERY: Duration = Duration::from_millis(100);
+    println!("attached and left {times} times, subscribed every {} ms", EVERY.as_millis());
+    for (bytes, ms) in [(8, 1.0), (64 << 10, 2.0)] {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let port = free_port().to_string();
+        let words = ["beside", &bytes.to_string(), &ms.to_string(), &folder.path().display().to_string()];
+        let words = words.map(str::to_string);
+        let start =
+            |rank| worker_command(rank, &port, &words).env("CCL_RUNTIME_DIR", folder.path()).spawn().unwrap();
+        let pair = Pair::ready((0..RANKS).map(start).collect(), folder.path(), "ours");
+        pair.signal(Signal::CONT);
+        let runtime = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
+        let inside =
+            runtime.filter(|path| path.is_dir()).flat_map(|path| std::fs::read_dir(path).unwrap().flatten());
+        let sockets: Vec<PathBuf> = inside
+            .map(|file| file.path())
+            .filter(|path| path.extension().is_some_and(|e| e == "sock"))
+            .collect();
+        assert_eq!(sockets.len(), RANKS as usize, "each rank has a control socket");
+        let mut windows = [Vec::new(), Vec::new()];
+        for _ in 0..times {
+            let began = clock::now();
+            clock::sleep(WINDOW);
+            let between = clock::now();
+            let mut watchers: Vec<_> = sockets
+                .iter()
+                .map(|path| {
+                    Client::connect_within(path, Duration::from_secs(5)).unwrap().subscribe(EVERY).unwrap()
+                })
+                .collect();
+            while clock::now().since(between) < WINDOW {
+                for watcher in &mut watchers {
+                    watcher.next(Duration::from_secs(5)).unwrap();
+                }
+            }
+            drop(watchers);
+            windows[0].push((began.0, between.0));
+            windows[1].push((between.0, clock::now().0));
+        }
+        let batches = pair.end();
+        let of = |windows: &[(u64, u64)]| -> Vec<f64> {
+            let inside = |at: u64| windows.iter().any(|(from, to)| (*from..=*to).contains(&at));
+            batches
+                .windows(2)
+                .filter(|two| inside(two[0].0) && inside(two[1].0))
+                .map(|two| two[1].1)
+                .collect()
+        };
+        let [alone, watched] = [of(&windows[0]), of(&windows[1])];
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        println!(
+            "  {bytes} bytes: alone {} us (mean {:.3}), watched {} us (mean {:.3}); {} and {} batches",
+            middle(&alone),
+            mean(&alone),
+            middle(&watched),
+            mean(&watched),
+            alone.len(),
+            watched.len()
+        );
+        // The same windows, compared one by one, tell how far chance goes.
+        let each: Vec<f64> = windows[0]
+            .iter()
+            .zip(&windows[1])
+            .filter_map(|(a, b)| Some((within(&batches, *b)? - within(&batches, *a)?) * 1e3))
+            .collect();
+        println!(
+            "  watching adds {:.1} ns to the median; window by window {} ns",
+            (median(watched) - median(alone)) * 1e3,
+            middle(&each)
+        );
     }
 }
 

@@ -165,6 +165,7 @@ const STATICS: &[(&str, &str, &str)] = &[
         "counts how often the environment was used, which is the process's",
     ),
     ("core/src/clock.rs", "SCALE", "a property of the processor, measured once"),
+    ("core/src/clock.rs", "SKEW", "the clocks of a process that a test has it take for another host's"),
     ("core/src/comm/pending.rs", "THREAD", "the one progress thread of the process"),
     ("core/src/config.rs", "READ", "the settings, read once"),
     ("core/src/control/service.rs", "SERVICE", "the one service thread of the process"),
@@ -186,6 +187,8 @@ const STATICS: &[(&str, &str, &str)] = &[
     ("core/src/sys/fds.rs", "OPEN", "a forked child has all descriptors of the process, and closes ours"),
     ("core/src/sys/fds.rs", "FORKS", "tells a forked child that it is one"),
     ("core/src/sys/fds.rs", "INSTALLED", "the fork handler is the process's, installed once"),
+    ("exporters/src/lib.rs", "ONCE", "the environment is the process's: it is asked once"),
+    ("exporters/src/trace/inside.rs", "WRITING", "the one trace of the process, which its exit ends"),
     ("exporters/src/otel/own.rs", "OF_PROCESS", "the one exporter of the process, whose end it awaits"),
     ("core/src/transport/shm/local.rs", "RANKS", "how ranks of one process find each other's memory"),
 ];
