@@ -102,6 +102,15 @@ fn skewed_clocks_become_one_and_spans_of_the_program_lie_among_the_operations() 
 }
 
 #[test]
+fn the_shortest_program_leaves_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = run(folder.path(), &["-n", "1"], &[&program("hello").display().to_string()]);
+    let (merged, _) = merged(folder.path());
+    assert_eq!((number(&merged["processes"]), number(&merged["unfinished"])), (1, 0), "{merged} {said}");
+    assert!(number(&merged["slices"]) >= 1, "{merged}");
+}
+
+#[test]
 fn a_process_killed_in_the_middle_leaves_a_readable_part() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tempfile::tempdir().unwrap();

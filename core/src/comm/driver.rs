@@ -16,6 +16,7 @@ use crate::comm::pending::Owned;
 use crate::comm::vain::lost;
 use crate::control::courier::Courier;
 use crate::control::news::{Report, Trouble, Verdict};
+use crate::control::service::Interest;
 use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
 use crate::error::{At, Error, ErrorKind, Result};
 use crate::memory::{View, ViewMut};
@@ -66,6 +67,8 @@ pub(crate) struct Driver {
     pub(super) engine: Engine<EventRing>,
     pub(super) links: Links,
     pub(super) waiter: Waiter,
+    /// The descriptors a sleep listens to. Kept: waiting allocates nothing.
+    interests: Vec<Interest>,
     pub(super) owned: Vec<Owned>,
     numbers: Numbering,
     shapes: Vec<(Shape, u64)>,
@@ -119,6 +122,7 @@ impl Driver {
             engine,
             links,
             waiter,
+            interests: Vec::new(),
             owned: Vec::new(),
             numbers: Numbering::default(),
             shapes: Vec::new(),
@@ -302,19 +306,19 @@ impl Inner {
 
     /// Spins, yields or sleeps, whichever the waiter finds right; what it did, and whether the engine moved before it slept.
     fn wait(&self, driver: &mut Driver, is_long: bool) -> (Waited, bool) {
-        let mut interests = Vec::new();
+        let Driver { engine, waiter, interests, .. } = driver;
+        interests.clear();
         // Only a long wait sleeps, and only a sleep needs them.
         if is_long {
-            driver.engine.interests(&mut interests);
+            engine.interests(interests);
         }
-        let Driver { engine, waiter, .. } = driver;
         if waiter.glance(|| engine.may_advance()) {
             return (Waited::Spun, false);
         }
         engine.ring();
         let flag = &self.shared.flag;
         let mut advanced = false;
-        let waited = waiter.idle(&interests, &mut || {
+        let waited = waiter.idle(interests, &mut || {
             advanced = engine.turn(&clock::raw) != Progress::Blocked;
             advanced || flag.load(Ordering::SeqCst)
         });

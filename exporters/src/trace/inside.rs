@@ -1,11 +1,11 @@
 //! `CCL_TRACE=folder`: a process that writes its own part, in a thread of its own.
 
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ccl::clock;
-use ccl::recorder::Reader;
+use ccl::recorder::{self, Reader};
 use ccl::sys::handlers::{self, Handler};
 use tracing_chrome::FlushGuard;
 
@@ -15,9 +15,12 @@ use super::part::{Pace, Part};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is being written. The thread takes the lock for one drain at a time.
-static WRITING: Mutex<Writing> = Mutex::new(Writing { part: None, ended: false, app: None });
+static WRITING: Mutex<Writing> = Mutex::new(Writing { reader: None, part: None, ended: false, app: None });
 
 struct Writing {
+    /// Of the process's recorder, with the folder to write to, as soon as there is one. It is kept to the exit, and with it the recorder:
+    /// later communicators are recorded in it, too.
+    reader: Option<(Reader, PathBuf)>,
     part: Option<Part>,
     /// No more is to be written: the process exits, or writing failed.
     ended: bool,
@@ -28,24 +31,29 @@ struct Writing {
 /// Begins to write the part of this process to `folder`, from its first communicator to its exit. What it cannot write it says on
 /// standard error, once: a trace never fails a job.
 pub(crate) fn begin(folder: &Path, app: Option<FlushGuard>) {
-    WRITING.lock().unwrap_or_else(PoisonError::into_inner).app = app;
+    writing().app = app;
     handlers::at_exit::<End>();
     let folder = folder.to_path_buf();
+    recorder::follow(move |reader| writing().reader = Some((reader, folder.clone())));
     let thread = std::thread::Builder::new().name("ccl-trace".into());
-    if let Err(error) = thread.spawn(move || write(&folder)) {
-        tracing::warn!("no trace is written: {error}");
+    if let Err(error) = thread.spawn(write) {
+        tracing::warn!("no trace is written before the end: {error}");
     }
 }
 
-fn write(folder: &Path) {
+fn writing() -> MutexGuard<'static, Writing> {
+    WRITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write() {
     let mut pace = Pace::default();
     loop {
         let count = {
-            let mut writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut writing = writing();
             if writing.ended {
                 return;
             }
-            match writing.drain(folder) {
+            match writing.drain() {
                 Ok(count) => count,
                 Err(error) => {
                     tracing::warn!("the trace ends here: {error}");
@@ -59,11 +67,9 @@ fn write(folder: &Path) {
 }
 
 impl Writing {
-    fn drain(&mut self, folder: &Path) -> ccl::Result<usize> {
-        if self.part.is_none() {
-            // The recorder comes with the first communicator.
-            let Some(reader) = Reader::of_process() else { return Ok(0) };
-            self.part = Some(Part::create(reader, folder, false)?);
+    fn drain(&mut self) -> ccl::Result<usize> {
+        if let Some((reader, folder)) = self.reader.take() {
+            self.part = Some(Part::create(reader, &folder, false)?);
         }
         self.part.as_mut().map_or(Ok(0), Part::drain)
     }
@@ -89,8 +95,9 @@ impl Handler for End {
         };
         writing.ended = true;
         drop(writing.app.take());
+        // There is nobody left to tell what fails now.
+        let _ = writing.drain();
         if let Some(part) = writing.part.take() {
-            // There is nobody left to tell.
             let _ = part.finish();
         }
     }

@@ -18,7 +18,7 @@ mod part;
 mod tracks;
 
 pub use merge::{Merged, merge};
-pub use part::{Pace, Part, file_name};
+pub use part::{Pace, Part};
 
 pub(crate) use app::layer;
 pub(crate) use inside::begin;

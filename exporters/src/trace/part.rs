@@ -69,8 +69,7 @@ pub struct Part {
 }
 
 /// The name of the part of a process.
-#[must_use]
-pub fn file_name(process: &ProcessSnapshot) -> String {
+fn file_name(process: &ProcessSnapshot) -> String {
     let host = if process.host_id.is_empty() { &process.host } else { &process.host_id };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let host: String = host.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
@@ -115,12 +114,6 @@ impl Part {
         };
         part.file.write_all(format!("[\n{}", meta("ccl_trace", &header)).as_bytes()).map_err(refused)?;
         Ok(part)
-    }
-
-    /// Where it is written.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Whether the process lives.
