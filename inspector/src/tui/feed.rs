@@ -129,6 +129,7 @@ impl Follower {
             return Seen { shot: shot(ccl::snapshot::Snapshot::default()), ..Seen::default() };
         };
         let notes = self.refresh(job);
+        let job = self.job.unwrap_or(job);
         let given: Vec<Given> = self.followed.iter().map(|one| one.found.given.clone()).collect();
         let mut snapshot = merge(&given, Some(job), &self.unreachable);
         snapshot.notes.extend(notes);
@@ -176,8 +177,8 @@ impl Follower {
     /// Reads the followed ones anew; gives notes on those that should have answered.
     fn refresh(&mut self, job: JobId) -> Vec<String> {
         let living = || self.followed.iter().filter(|one| !one.is_over);
-        let before: Vec<Vec<CommSnapshot>> =
-            living().map(|one| one.found.given.process.comms.clone()).collect();
+        let known = |one: &Followed| (one.found.given.process.job, one.found.given.process.comms.clone());
+        let before: Vec<(JobId, Vec<CommSnapshot>)> = living().map(known).collect();
         let mut living: Vec<&mut Followed> = self.followed.iter_mut().filter(|one| !one.is_over).collect();
         for one in &mut living {
             let given = &mut one.found.given;
@@ -186,7 +187,8 @@ impl Follower {
         }
         let notes = attach::ask_all(living.iter_mut().map(|one| &mut one.found));
         let mut said = Vec::new();
-        for (one, before) in living.into_iter().zip(before) {
+        let mut renamed = None;
+        for (one, (job_before, before)) in living.into_iter().zip(before) {
             let given = &mut one.found.given;
             if given.source != Source::Socket
                 && let Ok(process) = one.reader.snapshot()
@@ -197,14 +199,21 @@ impl Follower {
             if !given.process.alive {
                 (given.source, given.letter, one.is_over) = (Source::File, None, true);
             }
-            // Who leaves a communicator in good order gives its row away; the last state is kept.
-            if !given.process.comms.iter().any(|comm| comm.job == job) {
+            if job_before == job && given.process.job != job {
+                // A job has its name once the root has spoken; until then each rank shows one of its own making.
+                renamed = Some(given.process.job);
+            } else if !given.process.comms.iter().any(|comm| comm.job == job) {
+                // Who leaves a communicator in good order gives its row away; the last state is kept.
                 given.process.comms = before;
             }
             // Whoever died while it was asked is told of by its state.
             let pid = format!("pid {} ", given.process.pid);
             let is_note = |note: &&String| given.process.alive && note.starts_with(&pid);
             said.extend(notes.iter().filter(is_note).cloned());
+        }
+        if renamed.is_some() {
+            // Its other ranks are searched for under the new name.
+            (self.job, self.searched) = (renamed, None);
         }
         said
     }

@@ -102,7 +102,7 @@ impl Attach {
     /// # Errors
     /// The exit status and why there is nothing to show.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let instead = "`ccl-inspect snapshot [PID | JOB]` prints the same once, with --json for programs";
+        let instead = "`ccl-inspect snapshot [PID | JOB]` prints the same once, `ccl-inspect top` again and again, both with --json for programs";
         need_terminal("attach", instead)?;
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let job = choose(&discover::everything(&settings), self.target)?;
