@@ -7,7 +7,7 @@
 //!   ... of the other processes                         /
 //! ```
 //!
-//! Parts are written while the job runs, by each process ([`begin`](inside::begin), `CCL_TRACE=folder`) or from outside
+//! Parts are written while the job runs, by each process (`CCL_TRACE=folder`) or from outside
 //! (`ccl-inspect trace`), and merged when it is over (`ccl-inspect trace --folder`).
 
 mod align;
