@@ -16,6 +16,7 @@ use crate::choose::choose;
 use crate::discover;
 use crate::exit;
 use crate::target::Target;
+use crate::words;
 
 /// How often the recorders are read. A file is copied to be read; the largest ring holds 4,096 operations.
 const LOOK: Duration = Duration::from_millis(40);
@@ -37,22 +38,8 @@ pub(crate) struct Export {
     #[arg(long, value_name = "URL", value_parser = Endpoint::at)]
     otlp: Endpoint,
     /// Stop after so long, as 10s, 500ms or 2m; else when the job ends, or at Ctrl-C
-    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    #[arg(long = "for", value_name = "TIME", value_parser = words::time)]
     time: Option<Duration>,
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "s" | "" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("a time is a number with ms, s, m or h behind it".to_string()),
-    };
-    let seconds = number.parse::<f64>().map_err(|e| e.to_string())? * seconds;
-    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
 }
 
 /// The recorders of a job that are read.
@@ -168,26 +155,6 @@ impl Job {
                 }
                 Err(why) => self.troubles.push(format!("not exported: pid {}: {why}", process.pid)),
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_read_with_their_unit() {
-        let check = |text: &str, expect: Option<u64>| {
-            assert_eq!(time(text).ok(), expect.map(Duration::from_millis), "{text}");
-        };
-        check("10s", Some(10_000));
-        check("10", Some(10_000));
-        check("0.5s", Some(500));
-        check("250ms", Some(250));
-        check("2m", Some(120_000));
-        for nonsense in ["", "s", "10x", "-1s", "1e3s", "..s"] {
-            check(nonsense, None);
         }
     }
 }

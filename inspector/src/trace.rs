@@ -14,6 +14,7 @@ use crate::choose::choose;
 use crate::discover::{self, Found};
 use crate::exit;
 use crate::target::Target;
+use crate::words;
 
 /// Trace all ranks of a job for a while, for Perfetto or chrome://tracing
 #[derive(clap::Args, Debug)]
@@ -22,7 +23,7 @@ pub(crate) struct Trace {
     #[arg(value_name = "PID | PID:RANK | JOB", conflicts_with = "folder")]
     target: Option<Target>,
     /// How long, as in 2s or 500ms; ends earlier where the job does
-    #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = words::time)]
     time: Duration,
     /// Where to write the trace
     #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
@@ -33,19 +34,6 @@ pub(crate) struct Trace {
     /// Print what was traced as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// `2s`, `500ms`, or seconds.
-fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
-    let scale = match unit {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        "m" => 60.0,
-        _ => return Err("it takes a time as in 2s, 500ms or 1m".into()),
-    };
-    let seconds = number.parse::<f64>().ok().map(|n| n * scale).filter(|s| *s > 0.0 && *s < 86_400.0);
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "it takes a time as in 2s, 500ms or 1m".into())
 }
 
 impl Trace {

@@ -1,4 +1,6 @@
-//! Numbers as people read them.
+//! Numbers as people read and write them.
+
+use std::time::Duration;
 
 /// A moment, given in nanoseconds since 1970, as `2026-11-21 18:52:46 UTC`.
 pub(crate) fn utc(real_ns: u64) -> String {
@@ -14,6 +16,24 @@ pub(crate) fn utc(real_ns: u64) -> String {
     let year = era * 400 + year + u64::from(month <= 2);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// A time as people type it: `2s`, `500ms`, `1m`, `1h`, or a number of seconds; up to a day.
+///
+/// # Errors
+/// What it takes.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let takes = || "it takes a number with ms, s, m or h behind it, up to 24h".to_string();
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let number = text[..text.len() - unit.len()].parse::<f64>().map_err(|_| takes())?;
+    let seconds = match unit {
+        "ms" => number / 1e3,
+        "s" | "" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(takes()),
+    };
+    if seconds > 0.0 && seconds <= 86_400.0 { Ok(Duration::from_secs_f64(seconds)) } else { Err(takes()) }
 }
 
 /// Bytes with three digits and a unit.
@@ -35,6 +55,21 @@ pub(crate) fn digits(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_with_their_unit() {
+        let check = |text: &str, expect: Option<u64>| {
+            assert_eq!(time(text).ok(), expect.map(Duration::from_millis), "{text}");
+        };
+        check("10s", Some(10_000));
+        check("10", Some(10_000));
+        check("0.5s", Some(500));
+        check("250ms", Some(250));
+        check("2m", Some(120_000));
+        for nonsense in ["", "s", "10x", "-1s", "1e3s", "..s", "0", "25h"] {
+            check(nonsense, None);
+        }
+    }
 
     #[test]
     fn moments_are_days_and_hours() {

@@ -217,7 +217,8 @@ fn counter_lacks(cpuinfo: &str) -> Vec<&'static str> {
 fn libraries(findings: &Findings) -> Vec<(String, usize)> {
     let mut counts = std::collections::BTreeMap::new();
     for one in findings.found.iter().filter(|one| one.given.process.alive) {
-        *counts.entry(one.given.process.library.clone()).or_default() += 1;
+        let ccl::snapshot::ProcessSnapshot { library, .. } = &one.given.process;
+        *counts.entry(library.clone()).or_default() += 1;
     }
     counts.into_iter().collect()
 }

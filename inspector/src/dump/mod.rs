@@ -125,9 +125,9 @@ fn gather(
     for (at, Copied { mut recorder, taken, snapshot }) in copies.into_iter().enumerate() {
         if let Some(pid) = recorder.pid {
             let mut lacks = Vec::new();
-            let mut process = kernel::process(pid, &mut lacks);
-            process.library = snapshot.library;
-            process.settings = snapshot.settings;
+            let of_kernel = kernel::process(pid, &mut lacks);
+            let ProcessSnapshot { library, settings, .. } = snapshot;
+            let process = kernel::Process { library, settings, ..of_kernel };
             for (what, why) in lacks {
                 refused.entry((what.to_string(), why)).or_default().push(pid);
             }

@@ -14,6 +14,7 @@ use ccl::types::JobId;
 use crate::choose::choose;
 use crate::discover::{self, Found};
 use crate::target::Target;
+use crate::words;
 use crate::{exit, process};
 use tick::{Counted, Tick};
 
@@ -43,19 +44,7 @@ pub(crate) struct Top {
 const SHORTEST: Duration = Duration::from_millis(10);
 
 fn every(text: &str) -> Result<Duration, String> {
-    let at = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(at);
-    let of_unit = match unit {
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        _ => return Err("the units are ms, s and m".to_string()),
-    };
-    let seconds = number.parse::<f64>().map_err(|e| e.to_string())? * of_unit;
-    if !(SHORTEST.as_secs_f64()..=86_400.0).contains(&seconds) {
-        return Err("from 10ms to a day".to_string());
-    }
-    Ok(Duration::from_secs_f64(seconds))
+    words::time(text).and_then(|time| if time < SHORTEST { Err("at least 10ms".into()) } else { Ok(time) })
 }
 
 impl Top {
