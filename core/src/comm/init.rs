@@ -1,7 +1,7 @@
 //! Making a communicator: rendezvous, bootstrap, this rank's memory and listeners, its peers, the ring's news.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -252,9 +252,8 @@ fn gather(
     let inbox = Inbox::default();
     let scope = Scope { job: *job, key: id.key.clone(), comm, rank, nranks, channels };
     let data = DataListener::open(SocketAddr::new(*ip, 0), scope, Arc::clone(&inbox), wake_by(&shared))?;
-    let beside = recorder.beside("link");
     let terms = Terms { job: *job, key: id.key.clone(), memory: Arc::clone(&memory) };
-    let door = MemoryListener::open(terms, beside.as_deref().and_then(Path::parent))?;
+    let door = MemoryListener::open(terms, recorder.beside(&format!("{comm}-{rank}.link")))?;
     local::enter(*job, &memory);
 
     let card = Card {

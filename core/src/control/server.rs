@@ -5,8 +5,9 @@
 //! lines in, lines out, and the time it takes to take them. Where the service thread is stuck nobody answers, and the
 //! inspector reads the mapping.
 //!
-//! A socket appears under its name only once it listens. So one that refuses to connect has lost its process, and
-//! whoever finds it removes it: [`sweep`].
+//! A socket that lost its process is removed by whoever finds it: [`sweep`]. Its name begins with that of the process's recorder,
+//! whose lock tells; where there is no recorder, a socket that refuses to connect is lost: it appears under its name only once it
+//! listens.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -138,7 +139,7 @@ impl Server {
 
     /// Removes the sockets beside this one that lost their process, as when a peer has died; how many.
     pub fn sweep(&self) -> usize {
-        let (folder, own) = (self.path.parent(), self.path.file_name());
+        let (folder, own) = (self.path.parent(), self.path.file_stem());
         folder.map_or(0, |folder| sweep_but(folder, own.and_then(|own| own.to_str())))
     }
 }
@@ -191,23 +192,22 @@ pub fn sweep(folder: &Path) -> usize {
 fn sweep_but(folder: &Path, own: Option<&str>) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
     let lost = |path: &Path| {
+        let is_socket = path.extension().is_some_and(|is| is == "sock" || is == "link" || is == "new");
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("sock") => own != Some(name) && is_lost(path, name),
-            // No recorder lies beside it.
-            Some("link") => refuses(path),
-            _ => false,
-        }
+        let process = name.split('.').next().unwrap_or_default();
+        is_socket && own != Some(process) && is_lost(path, process)
     };
     entries.filter(|entry| lost(&entry.path()) && std::fs::remove_file(entry.path()).is_ok()).count()
 }
 
-fn is_lost(path: &Path, name: &str) -> bool {
+/// Whether the process is gone whose recorder lies beside a socket: it holds a lock. A socket that refuses need not be lost: it may
+/// just be made.
+fn is_lost(path: &Path, process: &str) -> bool {
     // A process never opens its own recorder: closing it would end its lock.
-    let is_ours = name.starts_with(&format!("{}-", std::process::id()));
+    let is_ours = process.starts_with(&format!("{}-", std::process::id()));
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let open = || rustix::fs::open(path.with_extension("rec"), flags, Mode::empty());
-    match (!is_ours).then(open) {
+    let recorder = path.with_file_name(format!("{process}.rec"));
+    match (!is_ours).then(|| rustix::fs::open(recorder, flags, Mode::empty())) {
         Some(Ok(recorder)) => shared::owner(&recorder).is_ok_and(|owner| owner == Owner::None),
         Some(Err(_)) | None => refuses(path),
     }

@@ -429,9 +429,9 @@ fn sockets_that_lost_their_process_are_swept_away() {
     let unlocked = UnixListener::bind(at("1-0-2.sock")).unwrap();
     make("1-0-2.rec");
     make("notes.txt");
-    // Doors of ranks that were killed while they met, and that meet now.
-    drop(UnixListener::bind(at("ccl-7-1-0.link")).unwrap());
-    let meets = UnixListener::bind(at("ccl-7-1-1.link")).unwrap();
+    // A door at which its ranks met, and a socket that was killed before it got its name.
+    let met = UnixListener::bind(at("1-0-2.7-0.link")).unwrap();
+    drop(UnixListener::bind(at("1-0-2.new")).unwrap());
     // Of live ones: a listener without a recorder file, one of this process, and one whose recorder another process locks.
     let alone = UnixListener::bind(at("1-0-3.sock")).unwrap();
     let ours = format!("{}-0-4", std::process::id());
@@ -441,6 +441,9 @@ fn sockets_that_lost_their_process_are_swept_away() {
     shared::lock_alive(&mine).unwrap();
     make("1-0-5.rec");
     let locked = UnixListener::bind(at("1-0-5.sock")).unwrap();
+    // These refuse, as all do while they are made.
+    drop(UnixListener::bind(at("1-0-5.7-0.link")).unwrap());
+    drop(UnixListener::bind(at("1-0-5.new")).unwrap());
     let (mut ready, mut signal) = UnixStream::pair().unwrap();
     let recorder = std::fs::File::options().write(true).open(at("1-0-5.rec")).unwrap();
     let owner = crate::sys::process::fork(|| {
@@ -456,28 +459,29 @@ fn sockets_that_lost_their_process_are_swept_away() {
     let mut swept = 0;
     until(|| {
         swept += sweep(folder.path());
-        swept == 3
+        swept == 4
     });
     let mut left: Vec<String> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".sock") || name.ends_with(".link"))
+        .filter(|name| !name.ends_with(".rec") && !name.ends_with(".txt"))
         .collect();
     left.sort();
-    let mut expect =
-        vec!["1-0-3.sock".to_string(), "1-0-5.sock".into(), "ccl-7-1-1.link".into(), format!("{ours}.sock")];
+    let mut expect: Vec<_> =
+        ["1-0-3.sock", "1-0-5.sock", "1-0-5.7-0.link", "1-0-5.new"].map(String::from).into();
+    expect.push(format!("{ours}.sock"));
     expect.sort();
     assert_eq!(left, expect);
     crate::sys::process::kill(owner);
     crate::sys::process::wait(owner);
-    assert_eq!(sweep(folder.path()), 1);
+    assert_eq!(sweep(folder.path()), 3);
     // Looking must not have cost this process its own lock, which only another one can see.
     let sees = crate::sys::process::fork(|| {
         let recorder = std::fs::File::open(at(&format!("{ours}.rec"))).map(|file| shared::owner(&file));
         i32::from(!recorder.is_ok_and(|owner| owner.is_ok_and(|owner| owner != shared::Owner::None)))
     });
     assert_eq!(crate::sys::process::wait(sees), Some(0));
-    drop((unlocked, alone, own, locked, meets, mine));
+    drop((unlocked, alone, own, locked, met, mine));
 }
 
 #[test]

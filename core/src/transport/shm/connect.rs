@@ -100,12 +100,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens for the local peers of a rank. `folder` is private to this user; without one, or where it takes no sockets,
-    /// peers of other network namespaces do not reach this rank through memory.
+    /// Listens for the local peers of a rank. `path` is for this rank alone, in a folder private to this user; without one, or
+    /// where it takes no sockets, peers of other network namespaces do not reach this rank through memory.
     ///
     /// # Errors
     /// `Unavailable` if neither name can be listened at; `System` if the service thread cannot run.
-    pub fn open(terms: Terms, folder: Option<&Path>) -> Result<Self> {
+    pub fn open(terms: Terms, path: Option<PathBuf>) -> Result<Self> {
         let identity = terms.memory.identity();
         let name = name_of(terms.job, identity);
         let mut listeners = Vec::new();
@@ -115,8 +115,8 @@ impl Listener {
             Err(e) => refused.push(format!("abstract name {name}: {e}")),
         }
         let mut file = None;
-        if let Some(path) = folder.map(|folder| folder.join(format!("{name}.link"))) {
-            match listen_at(&path) {
+        if let Some(path) = path {
+            match unix::listen(Name::Path(&path)) {
                 Ok(fd) => {
                     listeners.push(fd);
                     file = Some(SocketFile { path, generation: sys::generation() });
@@ -234,19 +234,6 @@ fn cause_of(error: Error, still: &mut dyn FnMut() -> Result<()>) -> Error {
 
 fn name_of(job: JobId, identity: Identity) -> String {
     format!("ccl-{job}-{}-{}", identity.comm, identity.rank)
-}
-
-/// Listens at a path, in place of a dead process's socket of the same name: within a generation of a job names are unique.
-fn listen_at(path: &Path) -> io::Result<sys::fds::Fd> {
-    if unix::connect(Name::Path(path)).is_ok() {
-        return Err(io::ErrorKind::AddrInUse.into());
-    }
-    // It gets its name when it listens: whoever sweeps the folder takes one that refuses for one that lost its process.
-    let nameless = path.with_extension("new");
-    let _ = std::fs::remove_file(&nameless);
-    let socket = unix::listen(Name::Path(&nameless))?;
-    std::fs::rename(&nameless, path).inspect_err(|_| drop(std::fs::remove_file(&nameless)))?;
-    Ok(socket)
 }
 
 fn check_user(stream: &Stream) -> Result<()> {

@@ -52,7 +52,9 @@ fn peer_process() {
     let Some(rank) = environment(RANK) else { return };
     let job = JobId(environment(JOB).unwrap().parse().unwrap());
     let terms = terms(job, rank.parse().unwrap(), environment(KEY).unwrap().parse().unwrap());
-    let listener = Listener::open(terms.clone(), Some(Path::new(&environment(FOLDER).unwrap()))).unwrap();
+    let listener =
+        Listener::open(terms.clone(), Some(Path::new(&environment(FOLDER).unwrap()).join("door.link")))
+            .unwrap();
     println!("\n@ {}", listener.path().unwrap().display());
     let brief = clock::now().after(Duration::from_secs(2));
     let deadline = if terms.key == Key([1; 32]) { soon() } else { brief };
@@ -197,7 +199,7 @@ fn whoever_does_not_know_the_secret_gets_no_memory() {
 fn strangers_and_absent_peers_cost_a_deadline_and_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let job = JobId(0xc5);
-    let listener = Listener::open(terms(job, 1, 1), Some(folder.path())).unwrap();
+    let listener = Listener::open(terms(job, 1, 1), Some(folder.path().join("door.link"))).unwrap();
     let path = listener.path().unwrap().to_path_buf();
     let mut strangers: Vec<_> =
         (0..3).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap()).collect();
