@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Awaited, CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State, Waits};
+use super::{
+    Awaited, CommSnapshot, LinkSnapshot, OpState, RankSnapshot, Snapshot, Source, State, WaitingLink, Waits,
+};
 use crate::types::{ChannelId, Rank};
 
 /// The snapshot as text; lines end with a newline.
@@ -50,7 +52,7 @@ fn answer(out: &mut String, job: &Snapshot) {
             let way = if link.waits == Waits::Peer { "for message" } else { "to send message" };
             let _ = writeln!(
                 out,
-                "  rank {} waits {way} {} {} rank {} on channel {} ({}), {}, for {}",
+                "  rank {} waits {way} {} {} rank {} on channel {} ({}), {}, for {}{}",
                 link.rank,
                 link.step.saturating_add(1),
                 if link.waits == Waits::Peer { "from" } else { "to" },
@@ -58,7 +60,8 @@ fn answer(out: &mut String, job: &Snapshot) {
                 link.channel,
                 link.transport,
                 link.waits,
-                duration(link.since_ns)
+                duration(link.since_ns),
+                found(job, awaited, link).map(silence).unwrap_or_default()
             );
         }
         for behind in &awaited.behind {
@@ -73,6 +76,28 @@ fn answer(out: &mut String, job: &Snapshot) {
             );
         }
     }
+}
+
+/// The link that an answer rests on.
+fn found<'a>(job: &'a Snapshot, awaited: &Awaited, waiting: &WaitingLink) -> Option<&'a LinkSnapshot> {
+    let comms = job.ranks.iter().flat_map(|rank| &rank.comms);
+    let mut comms = comms.filter(|comm| comm.id == awaited.comm && comm.rank == waiting.rank);
+    let place = (waiting.channel, waiting.direction, Some(waiting.peer));
+    comms.find_map(|comm| comm.links.iter().find(|link| (link.channel, link.direction, link.peer) == place))
+}
+
+/// `; 3 retransmits unanswered, nothing heard for 12.0 s`: where the other host does not answer the kernel, of the stream that has asked most often.
+fn silence(link: &LinkSnapshot) -> String {
+    let Some(socket) = link.sockets.iter().max_by_key(|socket| socket.unanswered()) else {
+        return String::new();
+    };
+    let asked = match socket.unanswered() {
+        0 => return String::new(),
+        1 => "1 retransmit".to_string(),
+        count if socket.timeouts > 0 => format!("{count} retransmits"),
+        count => format!("{count} probes"),
+    };
+    format!("; {asked} unanswered, nothing heard for {}", duration(socket.heard_ns))
 }
 
 /// `AWAITED rank 3 (pid 71 on a, stopped) has not called AllReduce #7 of dp; ranks 0-2 wait for 12.4 s (at "step 12")`.
@@ -217,7 +242,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                 };
                 let _ = writeln!(
                     out,
-                    "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, waits for {} ({}) for {}",
+                    "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, waits for {} ({}) for {}{}",
                     name(&comm.name, comm.id.0),
                     comm.rank,
                     link.direction,
@@ -228,7 +253,8 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                     link.done,
                     link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| format!("rank {peer}")),
                     link.waits,
-                    duration(link.since_ns)
+                    duration(link.since_ns),
+                    silence(link)
                 );
             }
         }
@@ -286,7 +312,7 @@ pub fn duration(ns: u64) -> String {
 mod tests {
     use super::*;
     use crate::diagnose::awaited::awaited;
-    use crate::snapshot::{Direction, LinkSnapshot, Missing, OpSnapshot, PhaseSnapshot, SCHEMA, Transport};
+    use crate::snapshot::{Direction, Missing, OpSnapshot, PhaseSnapshot, SCHEMA, SocketSnapshot, Transport};
     use crate::types::{CommId, JobId};
 
     const SECOND: u64 = 1_000_000_000;
@@ -420,6 +446,44 @@ links that wait
         );
         assert!(text.contains("\nnot read: rank 1 (pid 9 on b): no permission\nnote: look\n"), "{text}");
         assert!(text.contains("  1 of 2 ranks read\n"), "{text}");
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_is_named_beside_the_link_that_waits() {
+        let clause = |timeouts: &[u8], probes: u8| {
+            let socket = |(stream, timeouts): (usize, &u8)| SocketSnapshot {
+                stream: stream as u32,
+                timeouts: *timeouts,
+                probes,
+                // Of long ago: no reason to wait now.
+                retransmits: 9,
+                heard_ns: 12 * SECOND + stream as u64 * SECOND,
+                ..SocketSnapshot::default()
+            };
+            let link = LinkSnapshot {
+                peer: Some(Rank(1)),
+                direction: Direction::Send,
+                transport: Transport::Socket,
+                waits: Waits::Kernel,
+                since_ns: SECOND,
+                waits_for: Some(Rank(1)),
+                sockets: timeouts.iter().enumerate().map(socket).collect(),
+                ..LinkSnapshot::default()
+            };
+            let mut ranks = vec![rank(0, State::Running, OpState::Running, 7)];
+            ranks[0].comms[0].links.push(link);
+            let text = render_text(&job(ranks));
+            let clause = |line: &str| line.split_once(';').map(|(_, clause)| clause.to_string());
+            let lines: Vec<_> = text.lines().filter(|line| line.starts_with("  ")).collect();
+            assert_eq!(lines.len(), 2, "{text}");
+            assert_eq!(clause(lines[0]), clause(lines[1]));
+            clause(lines[0])
+        };
+        assert_eq!(clause(&[], 0), None);
+        assert_eq!(clause(&[0, 0], 1), None);
+        assert_eq!(clause(&[1, 3], 0).unwrap(), " 3 retransmits unanswered, nothing heard for 13.0 s");
+        assert_eq!(clause(&[1, 0], 0).unwrap(), " 1 retransmit unanswered, nothing heard for 12.0 s");
+        assert_eq!(clause(&[0], 2).unwrap(), " 2 probes unanswered, nothing heard for 12.0 s");
     }
 
     #[test]

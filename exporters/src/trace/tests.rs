@@ -8,6 +8,7 @@ use ccl::recorder::Recorded;
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
 use ccl::types::{
     Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
+    TransportReason,
 };
 use serde_json::Value;
 
@@ -93,6 +94,7 @@ fn a_rank_has_a_track_for_each_thing_and_no_slices_overlap() {
         peer: None,
         direction: Direction::Send,
         transport: TransportKind::Shm,
+        why: Some(TransportReason::SameHost),
     };
     let text = lines(
         1,

@@ -158,9 +158,11 @@ impl Tracks {
                 let began = at - scale.ns(duration_ticks) as i64;
                 self.slice(&place, Key::Waits(comm, channel), "waits", began, at, "");
             }
-            Event::LinkUp { channel, peer, direction, transport } => {
+            Event::LinkUp { channel, peer, direction, transport, why } => {
                 let peer = peer.map_or_else(|| "all".into(), |peer| peer.to_string());
-                self.instant(&place, &format!("link {direction} {peer} channel {channel} by {transport}"));
+                let why = why.map(|why| format!(", {why}")).unwrap_or_default();
+                let what = format!("link {direction} {peer} channel {channel} by {transport}{why}");
+                self.instant(&place, &what);
             }
             Event::PeerLost { peer } => self.instant(&place, &format!("rank {peer} lost")),
             Event::MismatchFound { peer, seq } => {

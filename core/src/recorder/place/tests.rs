@@ -21,7 +21,11 @@ fn full(fd: BorrowedFd<'_>, home: Home, bytes: u64) -> io::Result<()> {
 }
 
 fn nearly_full(fd: BorrowedFd<'_>, home: Home, bytes: u64) -> io::Result<()> {
-    if bytes > 1 << 20 { Err(Errno::NOSPC.into()) } else { allocate(fd, home, bytes) }
+    if bytes > Capacity::LADDER[1].total() as u64 {
+        Err(Errno::NOSPC.into())
+    } else {
+        allocate(fd, home, bytes)
+    }
 }
 
 fn own() -> String {

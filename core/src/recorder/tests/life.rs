@@ -55,7 +55,7 @@ fn child(folder: &Path, then: fn(Arc<Recorder>, CommRow) -> i32) -> Child {
     let pid = fork(|| {
         let recorder = made(folder, place::allocate);
         let row = recorder.comm(INFO);
-        let cell = row.link(ChannelId(0), Some(Rank(0)), Direction::Recv, TransportKind::Shm);
+        let cell = row.link(ChannelId(0), Some(Rank(0)), Direction::Recv, SHM);
         let mut ring = row.ring();
         ring.take(Event::PeerLost { peer: Rank(3) });
         row.tag("step 12");
