@@ -113,26 +113,21 @@ fn worst(sockets: &[SocketSnapshot]) -> [Cell; 3] {
     ]
 }
 
-/// Every stream of a link, on two lines each.
+/// Every stream of a link, on three lines each, which fit 80 columns.
 pub(crate) fn streams(link: &LinkSnapshot) -> Vec<String> {
     let lines = |socket: &SocketSnapshot| {
-        let SocketSnapshot { stream, local, remote, state, .. } = socket;
-        let us = |us: u32| duration(u64::from(us) * 1000);
+        let SocketSnapshot { stream, local, remote, state, window, unacked, backoff, .. } = socket;
+        let SocketSnapshot { retransmits, timeouts, probes, .. } = socket;
+        let [rtt, variation] = [socket.rtt_us, socket.rtt_var_us].map(|us| duration(u64::from(us) * 1000));
+        let unsent = bytes(socket.unsent_bytes.into());
+        let [heard, data, asked] = [socket.heard_ns, socket.received_ns, socket.age_ns].map(duration);
         [
-            format!("stream {stream}  {local} - {remote}  {state}, asked {} ago", duration(socket.age_ns)),
+            format!("stream {stream}  {local} - {remote}  {state}, asked {asked} ago"),
             format!(
-                "  rtt {} +- {}, window {}, unacked {}, unsent {}; retransmits {}, in a row {}, probes {}, backoff {}; heard {} ago, data {} ago",
-                us(socket.rtt_us),
-                us(socket.rtt_var_us),
-                socket.window,
-                socket.unacked,
-                bytes(socket.unsent_bytes.into()),
-                socket.retransmits,
-                socket.timeouts,
-                socket.probes,
-                socket.backoff,
-                duration(socket.heard_ns),
-                duration(socket.received_ns),
+                "  rtt {rtt} +- {variation}, window {window}, unacked {unacked}, unsent {unsent}, backoff {backoff}"
+            ),
+            format!(
+                "  retransmits {retransmits}; in a row: {timeouts} timeouts, {probes} probes; heard {heard}, data {data} ago"
             ),
         ]
     };
