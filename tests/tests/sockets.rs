@@ -1,5 +1,7 @@
 //! What the inspector shows of the sockets between hosts: their ends, and a network that loses what is sent.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

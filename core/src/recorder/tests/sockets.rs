@@ -158,7 +158,7 @@ fn a_row_that_lies_is_not_believed() {
         }
     });
     // Whatever stands in it is some account.
-    let links = changed(&|row: &[AtomicU64]| {
+    let links = changed(|row: &[AtomicU64]| {
         set(row, socket::WHAT, 0xff << 24, 5 << 24);
         for word in &row[socket::PORTS..socket::WORDS] {
             word.store(u64::MAX, Ordering::Relaxed);
