@@ -112,6 +112,6 @@ fn what_a_host_sends_in_vain_shows_beside_the_rank_that_waits() {
     assert_eq!(later.state, TcpState::Established);
     let waits = |line: &&str| line.contains(" rank 0 channel ") && line.contains("waits for rank 1 (peer)");
     let clause =
-        |line: &str| line.contains("; at rank 1 ") && line.contains(" unanswered, nothing heard for ");
+        |line: &str| line.contains("; at rank 1: ") && line.contains(" unanswered, nothing heard for ");
     assert!(text.lines().filter(waits).any(clause), "{text}");
 }

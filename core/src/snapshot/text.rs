@@ -76,7 +76,7 @@ fn answer(out: &mut String, job: &Snapshot) {
     }
 }
 
-/// `; at rank 3 2 retransmits unanswered, nothing heard for 12.0 s`: where the other host does not answer the kernel, of all streams of a link the one
+/// `; at rank 3: 2 retransmits unanswered, nothing heard for 12.0 s`: where the other host does not answer the kernel, of all streams of a link the one
 /// that has asked most often. Asked are both ends: who waits for data has sent none that could go unanswered.
 fn silence(
     job: &Snapshot,
@@ -101,10 +101,10 @@ fn silence(
     let asked = match socket.unanswered() {
         0 => return String::new(),
         1 => "1 retransmit".to_string(),
-        count if socket.timeouts > 0 => format!("{count} retransmits"),
+        count if socket.timeouts >= socket.probes => format!("{count} retransmits"),
         count => format!("{count} probes"),
     };
-    let place = if at == rank { String::new() } else { format!("at rank {at} ") };
+    let place = if at == rank { String::new() } else { format!("at rank {at}: ") };
     format!("; {place}{asked} unanswered, nothing heard for {}", duration(socket.heard_ns))
 }
 
@@ -505,7 +505,8 @@ links that wait
         check((&[1, 3], 0), (&[3], 0), Some(mine));
         check((&[1, 0], 0), (&[], 0), Some("1 retransmit unanswered, nothing heard for 12.0 s"));
         check((&[0], 2), (&[], 0), Some("2 probes unanswered, nothing heard for 12.0 s"));
-        let theirs = "at rank 1 2 retransmits unanswered, nothing heard for 12.0 s";
+        check((&[1], 3), (&[], 0), Some("3 probes unanswered, nothing heard for 12.0 s"));
+        let theirs = "at rank 1: 2 retransmits unanswered, nothing heard for 12.0 s";
         check((&[0, 0], 0), (&[2, 0], 0), Some(theirs));
     }
 
