@@ -1,13 +1,10 @@
 //! `ccl-inspect export`: what a job records, as OpenTelemetry spans, without a line in its program.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
-use ccl::recorder::Reader;
-use ccl::snapshot::Unreachable;
 use ccl::types::JobId;
 use ccl_exporters::otel::{Endpoint, Exporter, Source};
 use tokio::time::MissedTickBehavior;
@@ -15,6 +12,7 @@ use tokio::time::MissedTickBehavior;
 use crate::choose::choose;
 use crate::discover;
 use crate::exit;
+use crate::roll::Roll;
 use crate::target::Target;
 use crate::words;
 
@@ -48,9 +46,7 @@ struct Job {
     id: JobId,
     settings: Settings,
     sources: Vec<Source>,
-    /// Processes that are read, by pid and the time their recorder was made.
-    known: BTreeSet<(u32, u64)>,
-    unreachable: Vec<Unreachable>,
+    roll: Roll,
     /// Why some of them could not be read to the end.
     troubles: Vec<String>,
 }
@@ -64,14 +60,7 @@ impl Export {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let findings = discover::everything(&settings);
         let id = choose(&findings, self.target)?;
-        let mut job = Job {
-            id,
-            settings,
-            sources: Vec::new(),
-            known: BTreeSet::new(),
-            unreachable: Vec::new(),
-            troubles: Vec::new(),
-        };
+        let mut job = Job { id, settings, sources: Vec::new(), roll: Roll::default(), troubles: Vec::new() };
         job.search(findings);
         let exporter = Exporter::start(&self.otlp).map_err(|why| (exit::ERROR, why))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -86,14 +75,14 @@ impl Export {
         if before > 0 {
             text += &format!("{before} events had been overwritten before the export began\n");
         }
-        for peer in &job.unreachable {
+        for peer in job.roll.unreachable() {
             text += &format!("not exported: pid {} on {}: {}\n", peer.pid, peer.host, peer.why);
         }
         job.troubles.iter().for_each(|trouble| text += &format!("{trouble}\n"));
         exit::say(&text)?;
         Ok(match () {
             () if !counts.is_complete() => exit::LOSSES,
-            () if !(job.unreachable.is_empty() && job.troubles.is_empty()) => exit::INCOMPLETE,
+            () if !(job.roll.unreachable().is_empty() && job.troubles.is_empty()) => exit::INCOMPLETE,
             () => exit::OK,
         })
     }
@@ -119,7 +108,7 @@ impl Job {
             if !lives || end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
-            if now >= search && !self.unreachable.is_empty() {
+            if now >= search && !self.roll.unreachable().is_empty() {
                 self.search(discover::everything(&self.settings));
                 search = clock::now().after(SEARCH);
             }
@@ -139,22 +128,12 @@ impl Job {
     }
 
     /// Adds the members of the job that are not read yet.
-    fn search(&mut self, mut findings: discover::Findings) {
-        self.unreachable = discover::follow_peers(&mut findings, self.id);
-        for one in findings.found.iter().filter(|one| one.is_of(self.id)) {
-            let process = &one.given.process;
-            if !self.known.insert((process.pid, process.made_real_ns)) {
-                continue;
-            }
-            match Reader::open(&one.file) {
-                Ok(reader) => {
-                    let program = one.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
-                    let program = program.and_then(|link| std::fs::read_link(link).ok());
-                    let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
-                    self.sources.push(Source::attached(reader, &name.to_string_lossy()));
-                }
-                Err(why) => self.troubles.push(format!("not exported: pid {}: {why}", process.pid)),
-            }
+    fn search(&mut self, findings: discover::Findings) {
+        for (found, reader) in self.roll.newcomers(findings, self.id) {
+            let program = found.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
+            let program = program.and_then(|link| std::fs::read_link(link).ok());
+            let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
+            self.sources.push(Source::attached(reader, &name.to_string_lossy()));
         }
     }
 }

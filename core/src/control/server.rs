@@ -372,8 +372,7 @@ impl Serve {
         let every = Duration::from_millis(every).clamp(shortest, longest);
         let told = self.shared.recorder.reader().snapshot().map_err(|e| refusal("failed", e.to_string()))?;
         let update = told.since(&ProcessSnapshot::default());
-        let due = crate::clock::now().after(every);
-        session.subscribe(Some(Subscription { id: request.id, every, due, told, skipped: 0 }));
+        session.subscribe(Some(Subscription::new(request.id, every, told, crate::clock::now())));
         Ok(Some(Box::new(update)))
     }
 
@@ -384,7 +383,7 @@ impl Serve {
         let mut update = process.since(&subscription.told);
         update.skipped = std::mem::take(&mut subscription.skipped);
         subscription.told = process;
-        let id = subscription.id;
+        let id = subscription.id();
         let line = to_line(&Answer { id, update: Some(Box::new(update)), ..Answer::default() });
         session.say(line, now);
     }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use ccl::clock;
 use ccl::config::Settings;
 use ccl::recorder::Reader;
-use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, Unreachable, merge};
+use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, merge};
 use ccl::types::JobId;
 
 use crate::choose::choose;
 use crate::discover::{self, Found};
+use crate::roll::Roll;
 use crate::target::Target;
 use crate::words;
 use crate::{exit, process};
@@ -87,16 +88,10 @@ impl Top {
 struct Watch {
     settings: Settings,
     job: JobId,
-    watched: Vec<Watched>,
-    unreachable: Vec<Unreachable>,
+    roll: Roll,
+    watched: Vec<(Found, Reader)>,
     /// Whether all ranks were there at the last look.
     complete: bool,
-}
-
-/// A process, and its recorder: kept open, it can be read after it was unlinked.
-struct Watched {
-    found: Found,
-    reader: Reader,
 }
 
 impl Watch {
@@ -104,29 +99,15 @@ impl Watch {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let findings = discover::everything(&settings);
         let job = choose(&findings, target)?;
-        Ok(Self { settings, job, watched: Vec::new(), unreachable: Vec::new(), complete: false })
-    }
-
-    /// Looks for processes of the job that are not watched yet.
-    fn find(&mut self) {
-        let mut findings = discover::everything(&self.settings);
-        self.unreachable = discover::follow_peers(&mut findings, self.job);
-        let who = |process: &ProcessSnapshot| (process.pid, process.pid_namespace, process.made_real_ns);
-        for found in findings.found.into_iter().filter(|one| one.is_of(self.job)) {
-            let is_known =
-                self.watched.iter().any(|one| who(&one.found.given.process) == who(&found.given.process));
-            if let (false, Ok(reader)) = (is_known, Reader::open(&found.file)) {
-                self.watched.push(Watched { found, reader });
-            }
-        }
+        Ok(Self { settings, job, roll: Roll::default(), watched: Vec::new(), complete: false })
     }
 
     /// Reads all of them.
     fn look(&mut self) -> Snapshot {
         if !self.complete {
-            self.find();
+            self.watched.extend(self.roll.newcomers(discover::everything(&self.settings), self.job));
         }
-        for Watched { found, reader } in &mut self.watched {
+        for (found, reader) in &mut self.watched {
             // What cannot be read any more stays as it was read last.
             if let Ok(process) = reader.snapshot() {
                 let source = if process.alive { Source::Mapping } else { Source::File };
@@ -135,15 +116,15 @@ impl Watch {
                 found.given = Given { process: ProcessSnapshot { path, ..process }, source, letter };
             }
         }
-        let given: Vec<Given> = self.watched.iter().map(|one| one.found.given.clone()).collect();
-        let job = merge(&given, Some(self.job), &self.unreachable);
+        let given: Vec<Given> = self.watched.iter().map(|(found, _)| found.given.clone()).collect();
+        let job = merge(&given, Some(self.job), self.roll.unreachable());
         self.complete = job.complete;
         job
     }
 
     /// Whether none of its processes lives.
     fn has_ended(&self) -> bool {
-        self.watched.iter().all(|one| !one.found.given.process.alive)
+        self.watched.iter().all(|(found, _)| !found.given.process.alive)
     }
 }
 
