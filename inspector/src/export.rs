@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
-use ccl::types::JobId;
 use ccl_exporters::otel::{Endpoint, Exporter, Source};
 use tokio::time::MissedTickBehavior;
 
@@ -18,7 +17,7 @@ use crate::words;
 
 /// How often the recorders are read. A file is copied to be read; the largest ring holds 4,096 operations.
 const LOOK: Duration = Duration::from_millis(40);
-/// How often members of the job are looked for that could not be read before.
+/// How often members of the job are looked for that are not read yet.
 const SEARCH: Duration = Duration::from_secs(1);
 /// The longest the end waits for a collector that is slow.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -43,7 +42,6 @@ pub(crate) struct Export {
 /// The recorders of a job that are read.
 #[derive(Debug)]
 struct Job {
-    id: JobId,
     settings: Settings,
     sources: Vec<Source>,
     roll: Roll,
@@ -60,7 +58,7 @@ impl Export {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let findings = discover::everything(&settings);
         let id = choose(&findings, self.target)?;
-        let mut job = Job { id, settings, sources: Vec::new(), roll: Roll::default(), troubles: Vec::new() };
+        let mut job = Job { settings, sources: Vec::new(), roll: Roll::of(id), troubles: Vec::new() };
         job.search(findings);
         let exporter = Exporter::start(&self.otlp).map_err(|why| (exit::ERROR, why))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -75,14 +73,13 @@ impl Export {
         if before > 0 {
             text += &format!("{before} events had been overwritten before the export began\n");
         }
-        for peer in job.roll.unreachable() {
-            text += &format!("not exported: pid {} on {}: {}\n", peer.pid, peer.host, peer.why);
-        }
+        let missing = job.roll.missing();
+        missing.iter().for_each(|who| text += &format!("not exported: {who}\n"));
         job.troubles.iter().for_each(|trouble| text += &format!("{trouble}\n"));
         exit::say(&text)?;
         Ok(match () {
             () if !counts.is_complete() => exit::LOSSES,
-            () if !(job.roll.unreachable().is_empty() && job.troubles.is_empty()) => exit::INCOMPLETE,
+            () if !(missing.is_empty() && job.troubles.is_empty()) => exit::INCOMPLETE,
             () => exit::OK,
         })
     }
@@ -108,7 +105,7 @@ impl Job {
             if !lives || end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
-            if now >= search && !self.roll.unreachable().is_empty() {
+            if now >= search {
                 self.search(discover::everything(&self.settings));
                 search = clock::now().after(SEARCH);
             }
@@ -129,7 +126,7 @@ impl Job {
 
     /// Adds the members of the job that are not read yet.
     fn search(&mut self, findings: discover::Findings) {
-        for (found, reader) in self.roll.newcomers(findings, self.id) {
+        for (found, reader) in self.roll.newcomers(findings) {
             let program = found.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
             let program = program.and_then(|link| std::fs::read_link(link).ok());
             let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();

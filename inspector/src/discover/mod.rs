@@ -38,6 +38,11 @@ impl Found {
     pub(crate) fn is_of(&self, job: JobId) -> bool {
         self.given.process.comms.iter().any(|comm| comm.job == job)
     }
+    /// The name that `job`, of which it told before, has got since.
+    pub(crate) fn renamed(&self, job: JobId) -> Option<JobId> {
+        let now = self.given.process.job;
+        (!self.is_of(job) && self.is_of(now)).then_some(now)
+    }
 }
 
 /// What could be found.

@@ -9,7 +9,6 @@ use ccl::clock;
 use ccl::config::Settings;
 use ccl::recorder::Reader;
 use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, merge};
-use ccl::types::JobId;
 
 use crate::choose::choose;
 use crate::discover::{self, Found};
@@ -60,7 +59,7 @@ impl Top {
         loop {
             let job = watch.look();
             if watch.watched.is_empty() {
-                return Err((exit::ERROR, format!("job {} ended just now", watch.job)));
+                return Err((exit::ERROR, format!("job {} ended just now", watch.roll.job())));
             }
             let (counted, now) = (Counted::of(&job), clock::now());
             let since = before.as_ref().map(|(counted, then)| (counted, now.since(*then)));
@@ -87,7 +86,6 @@ impl Top {
 /// The processes of a job, open.
 struct Watch {
     settings: Settings,
-    job: JobId,
     roll: Roll,
     watched: Vec<(Found, Reader)>,
     /// Whether all ranks were there at the last look.
@@ -99,13 +97,13 @@ impl Watch {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let findings = discover::everything(&settings);
         let job = choose(&findings, target)?;
-        Ok(Self { settings, job, roll: Roll::default(), watched: Vec::new(), complete: false })
+        Ok(Self { settings, roll: Roll::of(job), watched: Vec::new(), complete: false })
     }
 
     /// Reads all of them.
     fn look(&mut self) -> Snapshot {
         if !self.complete {
-            self.watched.extend(self.roll.newcomers(discover::everything(&self.settings), self.job));
+            self.watched.extend(self.roll.newcomers(discover::everything(&self.settings)));
         }
         for (found, reader) in &mut self.watched {
             // What cannot be read any more stays as it was read last.
@@ -117,7 +115,7 @@ impl Watch {
             }
         }
         let given: Vec<Given> = self.watched.iter().map(|(found, _)| found.given.clone()).collect();
-        let job = merge(&given, Some(self.job), self.roll.unreachable());
+        let job = merge(&given, Some(self.roll.job()), self.roll.unreachable());
         self.complete = job.complete;
         job
     }

@@ -119,8 +119,8 @@ enum Telling {
 struct Follower {
     whom: Whom,
     settings: Settings,
-    job: Option<JobId>,
-    roll: Roll,
+    /// Whose job it is, once that is known.
+    roll: Option<Roll>,
     followed: Vec<Followed>,
     searched: Option<Ns>,
     counted: Option<Ns>,
@@ -128,12 +128,11 @@ struct Follower {
 
 impl Follower {
     fn new(whom: Whom, settings: Settings) -> Self {
-        let job = match whom {
-            Whom::Job(job) => Some(job),
+        let roll = match whom {
+            Whom::Job(job) => Some(Roll::of(job)),
             Whom::DescendantsOf(_) => None,
         };
-        let (roll, followed) = (Roll::default(), Vec::new());
-        Self { whom, settings, job, roll, followed, searched: None, counted: None }
+        Self { whom, settings, roll, followed: Vec::new(), searched: None, counted: None }
     }
 
     fn look(&mut self, wants: Wants) -> Seen {
@@ -147,13 +146,17 @@ impl Follower {
             self.search();
             self.searched = Some(now);
         }
-        let Some(job) = self.job else {
-            return Seen { shot: shot(ccl::snapshot::Snapshot::default()), ..Seen::default() };
-        };
-        let notes = self.refresh(job);
-        let job = self.job.unwrap_or(job);
+        let nothing = || Seen { shot: shot(ccl::snapshot::Snapshot::default()), ..Seen::default() };
+        let Some(job) = self.roll.as_ref().map(Roll::job) else { return nothing() };
+        let (notes, renamed) = self.refresh(job);
+        if renamed {
+            // Its other ranks are found under the new name.
+            self.search();
+        }
+        let Some(roll) = &self.roll else { return nothing() };
+        let job = roll.job();
         let given: Vec<Given> = self.followed.iter().map(|one| one.found.given.clone()).collect();
-        let mut snapshot = merge(&given, Some(job), self.roll.unreachable());
+        let mut snapshot = merge(&given, Some(job), roll.unreachable());
         snapshot.notes.extend(notes);
         snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::unseen(&one.found)));
         let gone = |state| matches!(state, State::Dead | State::Exited);
@@ -170,11 +173,11 @@ impl Follower {
     /// Finds the processes of the job that are not followed yet.
     fn search(&mut self) {
         let findings = discover::everything(&self.settings);
-        if let (None, Whom::DescendantsOf(ancestor)) = (self.job, self.whom) {
-            self.job = job_of_descendants(&findings, ancestor);
+        if let (None, Whom::DescendantsOf(ancestor)) = (&self.roll, self.whom) {
+            self.roll = job_of_descendants(&findings, ancestor).map(Roll::of);
         }
-        let Some(job) = self.job else { return };
-        let new = self.roll.newcomers(findings, job).into_iter().map(|(found, reader)| Followed {
+        let Some(roll) = &mut self.roll else { return };
+        let new = roll.newcomers(findings).into_iter().map(|(found, reader)| Followed {
             found,
             reader,
             cursor: Cursor::default(),
@@ -184,8 +187,8 @@ impl Follower {
         self.followed.extend(new);
     }
 
-    /// Reads the followed ones anew; gives notes on those that should have told of themselves.
-    fn refresh(&mut self, job: JobId) -> Vec<String> {
+    /// Reads the followed ones anew; gives notes on those that should have told of themselves, and whether the job has a new name.
+    fn refresh(&mut self, job: JobId) -> (Vec<String>, bool) {
         let mut living: Vec<&mut Followed> = self.followed.iter_mut().filter(|one| !one.is_over).collect();
         for one in &mut living {
             one.found.given.letter = one.found.process.and_then(process::stat).map(|stat| stat.state);
@@ -195,25 +198,18 @@ impl Follower {
         attach::at_once(&mut askable, |one| one.ask());
         let moment = moment(clock::now());
         let mut notes = Vec::new();
-        let mut renamed = None;
+        let mut renamed = false;
         for one in living {
-            let process = &one.found.given.process;
-            let (job_before, before) = (process.job, process.comms.clone());
+            let before = one.found.given.process.comms.clone();
             notes.extend(one.read(moment));
-            let given = &mut one.found.given;
-            if job_before == job && given.process.job != job {
-                // A job has its name once the root has spoken; until then each rank shows one of its own making.
-                renamed = Some(given.process.job);
-            } else if !given.process.comms.iter().any(|comm| comm.job == job) {
+            if one.found.renamed(job).is_some() {
+                renamed = true;
+            } else if !one.found.is_of(job) {
                 // Who leaves a communicator in good order gives its row away; the last state is kept.
-                given.process.comms = before;
+                one.found.given.process.comms = before;
             }
         }
-        if renamed.is_some() {
-            // Its other ranks are searched for under the new name.
-            (self.job, self.searched) = (renamed, None);
-        }
-        notes
+        (notes, renamed)
     }
 
     fn histograms(&self) -> Vec<Histogram> {
