@@ -324,9 +324,7 @@ impl Followed {
                 Entry { number, real_ns, rank, origin: Origin::Event, comm, text }
             };
             let told = ring.reading.events.iter().filter_map(|recorded| {
-                let before = anchor.mono.0.saturating_sub(scale.mono(recorded.raw).0);
-                let after = scale.mono(recorded.raw).0.saturating_sub(anchor.mono.0);
-                let real_ns = anchor.real_ns.saturating_sub(before).saturating_add(after);
+                let real_ns = anchor.real_ns_at(scale.mono(recorded.raw));
                 Some(entry(real_ns, events::text(&recorded.event, &scale)?))
             });
             let told: Vec<Entry> = told.collect();
