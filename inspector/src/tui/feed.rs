@@ -260,20 +260,17 @@ impl Followed {
     /// Reads it anew; a note if it should have told of itself and did not.
     fn read(&mut self, moment: Ns) -> Option<String> {
         let told = if self.is_able() { self.hear(moment) } else { None };
-        let given = &mut self.found.given;
-        let path = given.process.path.clone();
         if let Some(Ok(process)) = told {
-            given.process = ProcessSnapshot { path, ..process };
-            given.source = Source::Socket;
+            let given = &mut self.found.given;
+            let path = std::mem::take(&mut given.process.path);
+            (given.process, given.source) = (ProcessSnapshot { path, ..process }, Source::Socket);
             return None;
         }
-        if let Ok(process) = self.reader.snapshot() {
-            given.process = ProcessSnapshot { path, ..process };
-            given.source = Source::Mapping;
-        }
+        self.found.reread(&self.reader);
+        let given = &self.found.given;
         if !given.process.alive {
             // Whoever died while it was listened to is told of by its state.
-            (given.source, given.letter, self.is_over) = (Source::File, None, true);
+            self.is_over = true;
             return None;
         }
         let why = told?.err()?;
