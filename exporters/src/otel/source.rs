@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccl::recorder::reader::{Cursor, Reader};
+use ccl::recorder::Recorded;
+use ccl::recorder::reader::{Cursor, Reader, RingReading};
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
 use ccl::types::{CommId, JobId, Rank};
 use opentelemetry::{Key, KeyValue};
@@ -64,32 +65,35 @@ impl Source {
     /// Why it cannot be read any more.
     pub fn look(&mut self, exporter: &Exporter, job: Option<JobId>) -> ccl::Result<()> {
         let readings = self.reader.events(&mut self.cursor)?;
-        if self.overwritten.is_none() {
-            self.overwritten = Some(readings.iter().map(|reading| reading.reading.lost).sum());
+        let is_first = self.overwritten.is_none();
+        let (mut facts, mut lost, mut overwritten): (Vec<Fact>, u64, u64) = (Vec::new(), 0, 0);
+        if !readings.is_empty() {
+            let (scale, anchor) = self.reader.clock()?;
+            let time = Time { scale, anchor };
+            for reading in readings {
+                let RingReading { owner, reading, .. } = reading;
+                // The service thread's own events are no spans; an earlier owner's are nobody's any more.
+                let Some(known) = owner.and_then(|owner| self.story(owner, exporter, job)) else {
+                    overwritten += reading.lost;
+                    let is_told = |recorded: &&Recorded| story::is_told(&recorded.event);
+                    lost += reading.events.iter().filter(is_told).count() as u64;
+                    continue;
+                };
+                // Another job's are not asked for.
+                let Some(story) = known else { continue };
+                overwritten += reading.lost;
+                if reading.lost > 0 {
+                    lost += story.gap();
+                }
+                for recorded in &reading.events {
+                    lost += story.next(recorded, &time, &mut facts);
+                }
+            }
+        }
+        if is_first {
+            self.overwritten = Some(overwritten);
         } else {
-            exporter.lost(readings.iter().map(|reading| reading.reading.lost).sum());
-        }
-        if readings.is_empty() {
-            return Ok(());
-        }
-        let (scale, anchor) = self.reader.clock()?;
-        let time = Time { scale, anchor };
-        let mut facts: Vec<Fact> = Vec::new();
-        let mut lost = 0;
-        for reading in readings {
-            let events = &reading.reading.events;
-            // The service thread's own events are no spans; an earlier owner's are nobody's any more.
-            let Some(known) = reading.owner.and_then(|owner| self.story(owner, exporter, job)) else {
-                lost += events.iter().filter(|recorded| story::is_told(&recorded.event)).count() as u64;
-                continue;
-            };
-            let Some(story) = known else { continue };
-            if reading.reading.lost > 0 {
-                lost += story.gap();
-            }
-            for recorded in events {
-                lost += story.next(recorded, &time, &mut facts);
-            }
+            lost += overwritten;
         }
         exporter.push(facts);
         exporter.lost(lost);

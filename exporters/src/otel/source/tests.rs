@@ -15,9 +15,12 @@ fn exporter() -> Exporter {
 }
 
 fn comm(recorder: &Arc<Recorder>, id: u64) -> (CommRow, EventRing) {
-    let id = CommId(id);
-    let row =
-        recorder.comm(CommInfo { id, job: JobId(7), name: "dp", rank: Rank(1), nranks: 4, world: Rank(1) });
+    comm_of(recorder, 7, id)
+}
+
+fn comm_of(recorder: &Arc<Recorder>, job: u64, id: u64) -> (CommRow, EventRing) {
+    let (id, job) = (CommId(id), JobId(job));
+    let row = recorder.comm(CommInfo { id, job, name: "dp", rank: Rank(1), nranks: 4, world: Rank(1) });
     let ring = row.ring();
     (row, ring)
 }
@@ -99,4 +102,20 @@ fn the_end_of_a_recorder_is_read_when_nobody_else_has_it() {
     drop((row, ring, recorder));
     assert!(source.unless_alone(&exporter).is_none());
     assert_eq!(account(&exporter), (2, 0));
+}
+
+#[test]
+fn of_a_process_in_two_jobs_only_the_one_asked_for_is_told() {
+    let (recorder, exporter) = (Recorder::heap(), exporter());
+    let ((_row, mut ring), (_other, mut another)) = (comm_of(&recorder, 7, 5), comm_of(&recorder, 8, 6));
+    let mut source = Source::attached(recorder.reader(), "program");
+    operations(&mut ring, 3);
+    operations(&mut another, 5);
+    source.look(&exporter, Some(JobId(7))).unwrap();
+    assert_eq!(account(&exporter), (3, 0));
+    // What the other one loses is no loss of this one's.
+    operations(&mut another, RING_SLOTS[0] as u64 + 4);
+    operations(&mut ring, 1);
+    source.look(&exporter, Some(JobId(7))).unwrap();
+    assert_eq!((account(&exporter), source.overwritten()), ((4, 0), 0));
 }
