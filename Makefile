@@ -4,7 +4,7 @@
 #                TUI=1 shows the job on the terminal meanwhile
 #   make test    every test at its CI size
 #   make bench   what observing costs, and ours beside Open MPI
-#   make soak    the same tests at their long size (hours, by hand)
+#   make soak    the same tests at their long size, and what it costs to be watched (hours, by hand)
 #   make fuzz    the property tests with many more cases (hours, by hand)
 #   make pictures  the README's pictures of the terminal interface, anew
 #   make ci      all that a change must pass
@@ -32,7 +32,9 @@ bench:
 soak:
 	@scripts/setup soak
 	TEST_SIZE=long scripts/test --release
+	cargo build --release --locked --workspace --bins
 	cargo run --release --locked --quiet -p ccl-tests --bin soak
+	cargo run --release --locked --quiet -p ccl-tests --bin bench -- watched
 
 fuzz:
 	@scripts/setup fuzz

@@ -23,6 +23,7 @@ mod nvtx;
 pub mod otel;
 pub mod trace;
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Once;
 
@@ -47,9 +48,10 @@ fn init() {
     let settings = Settings::of_process().unwrap_or_default();
     let rust_log = config::environment("RUST_LOG");
     let filter = directives(rust_log.as_deref(), settings.text(Key::Log));
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_filter(EnvFilter::builder().parse_lossy(filter));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Left alone on a terminal, it heeds NO_COLOR.
+    let lines = if std::io::stderr().is_terminal() { lines } else { lines.with_ansi(false) };
+    let lines = lines.with_filter(EnvFilter::builder().parse_lossy(filter));
     let folder = Some(settings.text(Key::Trace)).filter(|folder| !folder.is_empty()).map(Path::new);
     let (spans, guard, refused) = match folder.map(trace::layer) {
         None => (None, None, None),

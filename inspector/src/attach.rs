@@ -10,7 +10,7 @@ use ccl::snapshot::{ProcessSnapshot, Source, State};
 use crate::discover::Found;
 use crate::process;
 
-/// Processes asked at once: each that does not answer costs a quarter of a second.
+/// Processes asked at once: one that does not answer costs a quarter of a second.
 const AT_ONCE: usize = 64;
 
 /// Replaces what the mappings said by what the processes answer; gives a note on each that should have and did not.
@@ -19,14 +19,19 @@ pub(crate) fn ask_all<'a>(found: impl Iterator<Item = &'a mut Found>) -> Vec<Str
     let mut askable: Vec<_> = found
         .filter(|one| one.given.state() == State::Running && !one.given.process.control.is_empty())
         .collect();
-    let mut notes = Vec::new();
-    for some in askable.chunks_mut(AT_ONCE) {
+    at_once(&mut askable, |one| ask(one)).into_iter().flatten().collect()
+}
+
+/// Does the same with many processes: one that does not answer must not make the others wait.
+pub(crate) fn at_once<T: Send, R: Send>(of: &mut [T], what: impl Fn(&mut T) -> R + Sync) -> Vec<R> {
+    let mut results = Vec::new();
+    for some in of.chunks_mut(AT_ONCE) {
         std::thread::scope(|scope| {
-            let asked: Vec<_> = some.iter_mut().map(|one| scope.spawn(|| ask(one))).collect();
-            notes.extend(asked.into_iter().filter_map(|thread| thread.join().ok().flatten()));
+            let threads: Vec<_> = some.iter_mut().map(|one| scope.spawn(|| what(one))).collect();
+            results.extend(threads.into_iter().filter_map(|thread| thread.join().ok()));
         });
     }
-    notes
+    results
 }
 
 /// A note on one that runs as far as can be told, but lives where it cannot be looked at.
@@ -71,6 +76,16 @@ pub(crate) fn connect(one: &Found) -> Result<Client> {
         (Err(_), Some(owner)) if owner != 0 => Client::connect_as(&path, owner),
         (client, _) => client,
     }
+}
+
+/// Raises the level of a process for as long as what this returns lives.
+///
+/// # Errors
+/// Which process it is, and why it could not be asked.
+pub(crate) fn lease(one: &Found, level: u8) -> std::result::Result<Client, String> {
+    let process = &one.given.process;
+    let connected = connect(one).and_then(|mut client| client.level(None, level).map(|_| client));
+    connected.map_err(|e| format!("pid {} on {}: {e}", process.pid, process.host))
 }
 
 /// The socket as reached from here: through the root of its process, which may be another mount namespace's.

@@ -1,26 +1,23 @@
 //! `ccl-inspect export`: what a job records, as OpenTelemetry spans, without a line in its program.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
-use ccl::recorder::Reader;
-use ccl::snapshot::Unreachable;
-use ccl::types::JobId;
+use ccl::control::wire::Client;
 use ccl_exporters::otel::{Endpoint, Exporter, Source};
 use tokio::time::MissedTickBehavior;
 
 use crate::choose::choose;
-use crate::discover;
-use crate::exit;
+use crate::roll::Roll;
 use crate::target::Target;
 use crate::words;
+use crate::{attach, discover, exit};
 
 /// How often the recorders are read. A file is copied to be read; the largest ring holds 4,096 operations.
 const LOOK: Duration = Duration::from_millis(40);
-/// How often members of the job are looked for that could not be read before.
+/// How often members of the job are looked for that are not read yet.
 const SEARCH: Duration = Duration::from_secs(1);
 /// The longest the end waits for a collector that is slow.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -37,6 +34,9 @@ pub(crate) struct Export {
     /// The collector, as http://host:4318
     #[arg(long, value_name = "URL", value_parser = Endpoint::at)]
     otlp: Endpoint,
+    /// Raise the level of the job's processes for as long as this runs: 2 makes a span of every message
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(1..=2))]
+    level: Option<u8>,
     /// Stop after so long, as 10s, 500ms or 2m; else when the job ends, or at Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = words::time)]
     time: Option<Duration>,
@@ -45,12 +45,12 @@ pub(crate) struct Export {
 /// The recorders of a job that are read.
 #[derive(Debug)]
 struct Job {
-    id: JobId,
     settings: Settings,
     sources: Vec<Source>,
-    /// Processes that are read, by pid and the time their recorder was made.
-    known: BTreeSet<(u32, u64)>,
-    unreachable: Vec<Unreachable>,
+    roll: Roll,
+    /// The level asked for, and what keeps it: it is theirs only as long as these live.
+    level: Option<u8>,
+    leases: Vec<Client>,
     /// Why some of them could not be read to the end.
     troubles: Vec<String>,
 }
@@ -65,11 +65,11 @@ impl Export {
         let findings = discover::everything(&settings);
         let id = choose(&findings, self.target)?;
         let mut job = Job {
-            id,
             settings,
+            roll: Roll::of(id),
             sources: Vec::new(),
-            known: BTreeSet::new(),
-            unreachable: Vec::new(),
+            level: self.level,
+            leases: Vec::new(),
             troubles: Vec::new(),
         };
         job.search(findings);
@@ -86,14 +86,13 @@ impl Export {
         if before > 0 {
             text += &format!("{before} events had been overwritten before the export began\n");
         }
-        for peer in &job.unreachable {
-            text += &format!("not exported: pid {} on {}: {}\n", peer.pid, peer.host, peer.why);
-        }
+        let missing = job.roll.missing();
+        missing.iter().for_each(|who| text += &format!("not exported: {who}\n"));
         job.troubles.iter().for_each(|trouble| text += &format!("{trouble}\n"));
         exit::say(&text)?;
         Ok(match () {
             () if !counts.is_complete() => exit::LOSSES,
-            () if !(job.unreachable.is_empty() && job.troubles.is_empty()) => exit::INCOMPLETE,
+            () if !(missing.is_empty() && job.troubles.is_empty()) => exit::INCOMPLETE,
             () => exit::OK,
         })
     }
@@ -119,7 +118,7 @@ impl Job {
             if !lives || end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
-            if now >= search && !self.unreachable.is_empty() {
+            if now >= search {
                 self.search(discover::everything(&self.settings));
                 search = clock::now().after(SEARCH);
             }
@@ -127,9 +126,9 @@ impl Job {
     }
 
     fn look(&mut self, exporter: &Exporter) {
-        let troubles = &mut self.troubles;
+        let (troubles, job) = (&mut self.troubles, self.roll.job());
         // One that cannot be read any more is given up: its file was cut, or is another one now.
-        self.sources.retain_mut(|source| match source.look(exporter) {
+        self.sources.retain_mut(|source| match source.look(exporter, Some(job)) {
             Ok(()) => true,
             Err(why) => {
                 troubles.push(format!("not exported to the end: {why}"));
@@ -139,21 +138,16 @@ impl Job {
     }
 
     /// Adds the members of the job that are not read yet.
-    fn search(&mut self, mut findings: discover::Findings) {
-        self.unreachable = discover::follow_peers(&mut findings, self.id);
-        for one in findings.found.iter().filter(|one| one.is_of(self.id)) {
-            let process = &one.given.process;
-            if !self.known.insert((process.pid, process.made_real_ns)) {
-                continue;
-            }
-            match Reader::open(&one.file) {
-                Ok(reader) => {
-                    let program = one.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
-                    let program = program.and_then(|link| std::fs::read_link(link).ok());
-                    let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
-                    self.sources.push(Source::attached(reader, &name.to_string_lossy()));
-                }
-                Err(why) => self.troubles.push(format!("not exported: pid {}: {why}", process.pid)),
+    fn search(&mut self, findings: discover::Findings) {
+        for (found, reader) in self.roll.newcomers(findings) {
+            let program = found.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
+            let program = program.and_then(|link| std::fs::read_link(link).ok());
+            let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
+            self.sources.push(Source::attached(reader, &name.to_string_lossy()));
+            match self.level.map(|level| attach::lease(&found, level)) {
+                Some(Ok(client)) => self.leases.push(client),
+                Some(Err(why)) => self.troubles.push(format!("exported at its own level: {why}")),
+                None => {}
             }
         }
     }

@@ -12,6 +12,7 @@ mod look;
 mod pages;
 mod process;
 mod ps;
+mod roll;
 mod run;
 mod table;
 mod target;

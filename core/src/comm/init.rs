@@ -11,6 +11,7 @@ use crate::bootstrap::driver::{Bootstrap, Onlooker, RingStreams};
 use crate::bootstrap::host::Identity as Process;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::interfaces;
+use crate::bootstrap::notice::{self, Level};
 use crate::bootstrap::rendezvous;
 use crate::clock::{self, Ns};
 use crate::collective::Descriptor;
@@ -197,7 +198,7 @@ fn make_named(
         }
     });
     *lock(&inner.attended) = Some(Attended { _data: data, _abortable: abortable, _attendance: attendance });
-    say(&notes, &settings);
+    notes.iter().for_each(|note| notice::say(&settings, Level::Warn, note));
     if rank == Rank(0) {
         announce(&inner, &settings);
     }
@@ -451,16 +452,6 @@ fn forced(settings: &Settings) -> Option<Algorithm> {
         "ring" | "Ring" => Some(Algorithm::Ring),
         "direct" => Some(Algorithm::Direct),
         _ => None,
-    }
-}
-
-/// What this process's user should know about how it is recorded.
-#[expect(clippy::print_stderr, reason = "said aloud once")]
-fn say(notes: &[String], settings: &Settings) {
-    if matches!(settings.text(Key::Log), "WARN" | "INFO" | "TRACE") {
-        for note in notes {
-            eprintln!("ccl: {note}");
-        }
     }
 }
 

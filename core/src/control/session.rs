@@ -42,13 +42,32 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) struct Subscription {
     /// The id of the request.
-    pub(super) id: u64,
-    pub(super) every: Duration,
-    pub(super) due: Ns,
+    id: u64,
+    every: Duration,
+    due: Ns,
     /// What it was told last.
     pub(super) told: ProcessSnapshot,
     /// Updates left out since, because it had not taken the one before.
     pub(super) skipped: u64,
+}
+
+impl Subscription {
+    /// Of a client that is told `told` now.
+    pub(super) const fn new(id: u64, every: Duration, told: ProcessSnapshot, now: Ns) -> Self {
+        Self { id, every, due: next(every, now), told, skipped: 0 }
+    }
+
+    /// The id of the request.
+    pub(super) const fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+/// The next multiple of `every`. All processes of a host share the clock, so whoever subscribes to several of them hears of the same
+/// moments.
+const fn next(every: Duration, now: Ns) -> Ns {
+    let every = every.as_nanos() as u64;
+    Ns((now.0 / every + 1) * every)
 }
 
 /// What became of a client in a turn.
@@ -103,7 +122,7 @@ impl Session {
     pub(super) fn takes_update(&mut self, now: Ns) -> Option<&mut Subscription> {
         let is_free = self.output.is_empty() && !self.closing;
         let subscription = self.subscription.as_mut().filter(|subscription| subscription.due <= now)?;
-        subscription.due = now.after(subscription.every);
+        subscription.due = next(subscription.every, now);
         if !is_free {
             subscription.skipped += 1;
         }

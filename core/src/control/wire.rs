@@ -356,13 +356,14 @@ impl Client {
 
     fn wait(&self, flags: PollFlags, deadline: Ns) -> Result<()> {
         loop {
+            // With no time left it still takes what is there.
             let left = deadline.since(clock::now());
-            if left.is_zero() {
-                let what = format!("the process did not answer within {} ms", self.patience.as_millis());
-                return Err(Error::new(ErrorKind::Timeout, what));
-            }
             let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
             match poll(&mut [PollFd::new(&self.stream, flags)], Some(&timeout)) {
+                Ok(0) if left.is_zero() => {
+                    let what = format!("the process did not answer within {} ms", self.patience.as_millis());
+                    return Err(Error::new(ErrorKind::Timeout, what));
+                }
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
                 Err(e) => return Err(Error::system("waiting for a process to answer", e)),

@@ -37,7 +37,7 @@ impl Clock {
     }
     /// The moment ages count from, in nanoseconds since 1970.
     pub(super) fn real_ns(&self, anchor: Anchor) -> u64 {
-        anchor.real_ns.saturating_add(self.now.0.saturating_sub(anchor.mono.0))
+        anchor.real_ns_at(self.now)
     }
 }
 

@@ -115,7 +115,13 @@ fn sentence(job: &Snapshot, awaited: &Awaited) -> String {
     if !awaited.missing.is_empty() {
         let who = described(job, awaited, &awaited.missing);
         let verb = if awaited.missing.len() == 1 { "has" } else { "have" };
-        parts.push(format!("{who} {verb} not called {op}"));
+        // What is missing to a send is a receive.
+        let other = match awaited.op.as_str() {
+            "Send" => "Recv for ",
+            "Recv" => "Send for ",
+            _ => "",
+        };
+        parts.push(format!("{who} {verb} not called {other}{op}"));
     }
     if !awaited.inside.is_empty() {
         let who = described(job, awaited, &awaited.inside);
@@ -422,6 +428,12 @@ links that wait
         check(
             &job(vec![inside(0), inside(1), idle(2), idle(3)]),
             "AWAITED ranks 2-3 have not called AllReduce #7 of dp; ranks 0-1 wait for 13.2 s (at \"step 812\")",
+        );
+        let mut pair = job(vec![inside(0), idle(1), idle(2), idle(3)]);
+        pair.awaited[0] = Awaited { op: "Send".into(), missing: vec![Rank(1)], ..pair.awaited[0].clone() };
+        check(
+            &pair,
+            "AWAITED rank 1 (pid 71 on a, running) has not called Recv for Send #7 of dp; rank 0 waits for 12.2 s (at \"step 812\")",
         );
         let dead = rank(2, State::Dead, OpState::Running, 7);
         check(

@@ -8,14 +8,14 @@ use std::time::Duration;
 use ccl::clock;
 use ccl::config::Settings;
 use ccl::recorder::Reader;
-use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, Unreachable, merge};
-use ccl::types::JobId;
+use ccl::snapshot::{Given, Snapshot, merge};
 
 use crate::choose::choose;
 use crate::discover::{self, Found};
+use crate::exit;
+use crate::roll::Roll;
 use crate::target::Target;
 use crate::words;
-use crate::{exit, process};
 use tick::{Counted, Tick};
 
 /// After how many ticks the heads of the columns are said again.
@@ -59,7 +59,7 @@ impl Top {
         loop {
             let job = watch.look();
             if watch.watched.is_empty() {
-                return Err((exit::ERROR, format!("job {} ended just now", watch.job)));
+                return Err((exit::ERROR, format!("job {} ended just now", watch.roll.job())));
             }
             let (counted, now) = (Counted::of(&job), clock::now());
             let since = before.as_ref().map(|(counted, then)| (counted, now.since(*then)));
@@ -86,17 +86,10 @@ impl Top {
 /// The processes of a job, open.
 struct Watch {
     settings: Settings,
-    job: JobId,
-    watched: Vec<Watched>,
-    unreachable: Vec<Unreachable>,
+    roll: Roll,
+    watched: Vec<(Found, Reader)>,
     /// Whether all ranks were there at the last look.
     complete: bool,
-}
-
-/// A process, and its recorder: kept open, it can be read after it was unlinked.
-struct Watched {
-    found: Found,
-    reader: Reader,
 }
 
 impl Watch {
@@ -104,46 +97,24 @@ impl Watch {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let findings = discover::everything(&settings);
         let job = choose(&findings, target)?;
-        Ok(Self { settings, job, watched: Vec::new(), unreachable: Vec::new(), complete: false })
-    }
-
-    /// Looks for processes of the job that are not watched yet.
-    fn find(&mut self) {
-        let mut findings = discover::everything(&self.settings);
-        self.unreachable = discover::follow_peers(&mut findings, self.job);
-        let who = |process: &ProcessSnapshot| (process.pid, process.pid_namespace, process.made_real_ns);
-        for found in findings.found.into_iter().filter(|one| one.is_of(self.job)) {
-            let is_known =
-                self.watched.iter().any(|one| who(&one.found.given.process) == who(&found.given.process));
-            if let (false, Ok(reader)) = (is_known, Reader::open(&found.file)) {
-                self.watched.push(Watched { found, reader });
-            }
-        }
+        Ok(Self { settings, roll: Roll::of(job), watched: Vec::new(), complete: false })
     }
 
     /// Reads all of them.
     fn look(&mut self) -> Snapshot {
         if !self.complete {
-            self.find();
+            self.watched.extend(self.roll.newcomers(discover::everything(&self.settings)));
         }
-        for Watched { found, reader } in &mut self.watched {
-            // What cannot be read any more stays as it was read last.
-            if let Ok(process) = reader.snapshot() {
-                let source = if process.alive { Source::Mapping } else { Source::File };
-                let letter = found.process.and_then(process::stat).map(|stat| stat.state);
-                let path = std::mem::take(&mut found.given.process.path);
-                found.given = Given { process: ProcessSnapshot { path, ..process }, source, letter };
-            }
-        }
-        let given: Vec<Given> = self.watched.iter().map(|one| one.found.given.clone()).collect();
-        let job = merge(&given, Some(self.job), &self.unreachable);
+        self.watched.iter_mut().for_each(|(found, reader)| found.reread(reader));
+        let given: Vec<Given> = self.watched.iter().map(|(found, _)| found.given.clone()).collect();
+        let job = merge(&given, Some(self.roll.job()), self.roll.unreachable());
         self.complete = job.complete;
         job
     }
 
     /// Whether none of its processes lives.
     fn has_ended(&self) -> bool {
-        self.watched.iter().all(|one| !one.found.given.process.alive)
+        self.watched.iter().all(|(found, _)| !found.given.process.alive)
     }
 }
 

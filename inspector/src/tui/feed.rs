@@ -1,13 +1,15 @@
-//! Where snapshots come from: a thread that looks at the job several times a second. It asks the processes, and keeps their
-//! recorders open, so that it can still read what they left when they are gone.
+//! Where snapshots come from: a thread that looks at the job several times a second. The processes tell of themselves, all at the
+//! same moments; who does not is read from its mapping. Recorders stay open: what is left in them can be read when they are gone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
+use ccl::control::wire::Subscription;
+use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::{Cursor, Histogram, Reader};
-use ccl::snapshot::{CommSnapshot, Given, ProcessSnapshot, Source, State, Unreachable, jobs, merge};
+use ccl::snapshot::{Given, ProcessSnapshot, Source, State, jobs, merge};
 use ccl::types::{CommId, JobId, Rank};
 use tokio::sync::{mpsc, watch};
 
@@ -16,10 +18,13 @@ use super::events;
 use super::history::Shot;
 use super::log::{Entry, Origin};
 use crate::discover::{self, Findings, Found};
+use crate::roll::Roll;
 use crate::{attach, process};
 
 /// Between two looks at the processes that are known.
 const LOOK: Duration = Duration::from_millis(250);
+/// How long after the moment of a look its tellings may come.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// Between two searches for more of them, which go through all processes of the machine.
 const SEARCH: Duration = Duration::from_secs(2);
 /// Between two readings of the histograms.
@@ -62,12 +67,12 @@ impl Feed {
         let mut follower = Follower::new(whom, settings);
         std::thread::Builder::new().name("feed".into()).spawn(move || {
             loop {
-                let begin = clock::now();
                 let wants = *wanted.borrow();
                 if sender.blocking_send(follower.look(wants)).is_err() {
                     return;
                 }
-                clock::sleep(LOOK.saturating_sub(clock::now().since(begin)));
+                let now = clock::now();
+                clock::sleep(moment(now).after(LOOK).since(now));
             }
         })?;
         Ok(Self { seen, wants })
@@ -84,34 +89,50 @@ impl Feed {
     }
 }
 
+/// The last moment at which processes told of themselves: a multiple of [`LOOK`].
+const fn moment(now: Ns) -> Ns {
+    let look = LOOK.as_nanos() as u64;
+    Ns(now.0 / look * look)
+}
+
 /// A process that is followed.
 struct Followed {
     found: Found,
     reader: Reader,
     cursor: Cursor,
+    telling: Telling,
     /// It is no more, and was read after its end: nothing will change.
     is_over: bool,
+}
+
+/// Whether a process tells of itself.
+enum Telling {
+    /// It was not asked to: it is stopped, or has no control socket.
+    Unasked,
+    /// It does.
+    Does(Box<Subscription>),
+    /// It was asked then, in vain.
+    Refused(Ns, Error),
 }
 
 /// Looks at one job.
 struct Follower {
     whom: Whom,
     settings: Settings,
-    job: Option<JobId>,
+    /// Whose job it is, once that is known.
+    roll: Option<Roll>,
     followed: Vec<Followed>,
-    unreachable: Vec<Unreachable>,
     searched: Option<Ns>,
     counted: Option<Ns>,
 }
 
 impl Follower {
     fn new(whom: Whom, settings: Settings) -> Self {
-        let job = match whom {
-            Whom::Job(job) => Some(job),
+        let roll = match whom {
+            Whom::Job(job) => Some(Roll::of(job)),
             Whom::DescendantsOf(_) => None,
         };
-        let (followed, unreachable) = (Vec::new(), Vec::new());
-        Self { whom, settings, job, followed, unreachable, searched: None, counted: None }
+        Self { whom, settings, roll, followed: Vec::new(), searched: None, counted: None }
     }
 
     fn look(&mut self, wants: Wants) -> Seen {
@@ -125,13 +146,17 @@ impl Follower {
             self.search();
             self.searched = Some(now);
         }
-        let Some(job) = self.job else {
-            return Seen { shot: shot(ccl::snapshot::Snapshot::default()), ..Seen::default() };
-        };
-        let notes = self.refresh(job);
-        let job = self.job.unwrap_or(job);
+        let nothing = || Seen { shot: shot(ccl::snapshot::Snapshot::default()), ..Seen::default() };
+        let Some(job) = self.roll.as_ref().map(Roll::job) else { return nothing() };
+        let (notes, renamed) = self.refresh(job);
+        if renamed {
+            // Its other ranks are found under the new name.
+            self.search();
+        }
+        let Some(roll) = &self.roll else { return nothing() };
+        let job = roll.job();
         let given: Vec<Given> = self.followed.iter().map(|one| one.found.given.clone()).collect();
-        let mut snapshot = merge(&given, Some(job), &self.unreachable);
+        let mut snapshot = merge(&given, Some(job), roll.unreachable());
         snapshot.notes.extend(notes);
         snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::unseen(&one.found)));
         let gone = |state| matches!(state, State::Dead | State::Exited);
@@ -147,75 +172,44 @@ impl Follower {
 
     /// Finds the processes of the job that are not followed yet.
     fn search(&mut self) {
-        let mut findings = discover::everything(&self.settings);
-        if let (None, Whom::DescendantsOf(ancestor)) = (self.job, self.whom) {
-            self.job = job_of_descendants(&findings, ancestor);
+        let findings = discover::everything(&self.settings);
+        if let (None, Whom::DescendantsOf(ancestor)) = (&self.roll, self.whom) {
+            self.roll = job_of_descendants(&findings, ancestor).map(Roll::of);
         }
-        let Some(job) = self.job else { return };
-        self.unreachable = discover::follow_peers(&mut findings, job);
-        for found in findings.found.into_iter().filter(|one| one.is_of(job)) {
-            let is_it = |one: &Followed| same(&one.found.given.process, &found.given.process);
-            if self.followed.iter().any(is_it) {
-                continue;
-            }
-            // It may have ended since it was found, and be found no more.
-            if let Ok(reader) = Reader::open(&found.file) {
-                self.followed.push(Followed { found, reader, cursor: Cursor::default(), is_over: false });
-            }
-        }
-        // Who ended in good order has left no file, but was read.
-        let followed = &self.followed;
-        let read = |lost: &Unreachable| {
-            followed.iter().any(|one| {
-                let process = &one.found.given.process;
-                (process.pid, process.host.as_str()) == (lost.pid, lost.host.as_str())
-            })
-        };
-        self.unreachable.retain(|lost| !read(lost));
+        let Some(roll) = &mut self.roll else { return };
+        let new = roll.newcomers(findings).into_iter().map(|(found, reader)| Followed {
+            found,
+            reader,
+            cursor: Cursor::default(),
+            telling: Telling::Unasked,
+            is_over: false,
+        });
+        self.followed.extend(new);
     }
 
-    /// Reads the followed ones anew; gives notes on those that should have answered.
-    fn refresh(&mut self, job: JobId) -> Vec<String> {
-        let living = || self.followed.iter().filter(|one| !one.is_over);
-        let known = |one: &Followed| (one.found.given.process.job, one.found.given.process.comms.clone());
-        let before: Vec<(JobId, Vec<CommSnapshot>)> = living().map(known).collect();
+    /// Reads the followed ones anew; gives notes on those that should have told of themselves, and whether the job has a new name.
+    fn refresh(&mut self, job: JobId) -> (Vec<String>, bool) {
         let mut living: Vec<&mut Followed> = self.followed.iter_mut().filter(|one| !one.is_over).collect();
         for one in &mut living {
-            let given = &mut one.found.given;
-            given.source = Source::Mapping;
-            given.letter = one.found.process.and_then(process::stat).map(|stat| stat.state);
+            one.found.given.letter = one.found.process.and_then(process::stat).map(|stat| stat.state);
         }
-        let notes = attach::ask_all(living.iter_mut().map(|one| &mut one.found));
-        let mut said = Vec::new();
-        let mut renamed = None;
-        for (one, (job_before, before)) in living.into_iter().zip(before) {
-            let given = &mut one.found.given;
-            if given.source != Source::Socket
-                && let Ok(process) = one.reader.snapshot()
-            {
-                let path = std::mem::take(&mut given.process.path);
-                given.process = ProcessSnapshot { path, ..process };
-            }
-            if !given.process.alive {
-                (given.source, given.letter, one.is_over) = (Source::File, None, true);
-            }
-            if job_before == job && given.process.job != job {
-                // A job has its name once the root has spoken; until then each rank shows one of its own making.
-                renamed = Some(given.process.job);
-            } else if !given.process.comms.iter().any(|comm| comm.job == job) {
+        let now = clock::now();
+        let mut askable: Vec<_> = living.iter_mut().filter(|one| one.is_askable(now)).collect();
+        attach::at_once(&mut askable, |one| one.ask());
+        let moment = moment(clock::now());
+        let mut notes = Vec::new();
+        let mut renamed = false;
+        for one in living {
+            let before = one.found.given.process.comms.clone();
+            notes.extend(one.read(moment));
+            if one.found.renamed(job).is_some() {
+                renamed = true;
+            } else if !one.found.is_of(job) {
                 // Who leaves a communicator in good order gives its row away; the last state is kept.
-                given.process.comms = before;
+                one.found.given.process.comms = before;
             }
-            // Whoever died while it was asked is told of by its state.
-            let pid = format!("pid {} ", given.process.pid);
-            let is_note = |note: &&String| given.process.alive && note.starts_with(&pid);
-            said.extend(notes.iter().filter(is_note).cloned());
         }
-        if renamed.is_some() {
-            // Its other ranks are searched for under the new name.
-            (self.job, self.searched) = (renamed, None);
-        }
-        said
+        (notes, renamed)
     }
 
     fn histograms(&self) -> Vec<Histogram> {
@@ -231,6 +225,81 @@ impl Follower {
 }
 
 impl Followed {
+    /// Whether it could tell of itself: a stopped process tells nothing, and waiting for it would make the tellings of others old.
+    fn is_able(&self) -> bool {
+        let given = &self.found.given;
+        given.state() == State::Running && !given.process.control.is_empty()
+    }
+
+    fn is_askable(&self, now: Ns) -> bool {
+        self.is_able()
+            && match &self.telling {
+                Telling::Unasked => true,
+                Telling::Does(_) => false,
+                Telling::Refused(at, _) => now.since(*at) >= SEARCH,
+            }
+    }
+
+    fn ask(&mut self) {
+        let subscribed = attach::connect(&self.found).and_then(|client| client.subscribe(LOOK));
+        let was = &self.found.given.process;
+        self.telling = match subscribed {
+            Ok(telling)
+                if (telling.process().pid, telling.process().made_real_ns) == (was.pid, was.made_real_ns) =>
+            {
+                Telling::Does(Box::new(telling))
+            }
+            Ok(_) => {
+                let what = format!("{} is answered by another process", was.control);
+                Telling::Refused(clock::now(), Error::new(ErrorKind::Unavailable, what))
+            }
+            Err(why) => Telling::Refused(clock::now(), why),
+        };
+    }
+
+    /// Reads it anew; a note if it should have told of itself and did not.
+    fn read(&mut self, moment: Ns) -> Option<String> {
+        let told = if self.is_able() { self.hear(moment) } else { None };
+        if let Some(Ok(process)) = told {
+            let given = &mut self.found.given;
+            let path = std::mem::take(&mut given.process.path);
+            (given.process, given.source) = (ProcessSnapshot { path, ..process }, Source::Socket);
+            return None;
+        }
+        self.found.reread(&self.reader);
+        let given = &self.found.given;
+        if !given.process.alive {
+            // Whoever died while it was listened to is told of by its state.
+            self.is_over = true;
+            return None;
+        }
+        let why = told?.err()?;
+        Some(format!("pid {} on {} was read from its mapping: {why}", given.process.pid, given.process.host))
+    }
+
+    /// What it tells of this moment.
+    fn hear(&mut self, moment: Ns) -> Option<Result<ProcessSnapshot>> {
+        let telling = match &mut self.telling {
+            Telling::Unasked => return None,
+            Telling::Does(telling) => telling,
+            Telling::Refused(_, why) => return Some(Err(why.clone())),
+        };
+        let now = clock::now();
+        let real_ns = clock::real_ns().saturating_sub(now.since(moment).as_nanos() as u64);
+        while telling.process().to_real_ns < real_ns {
+            let patience = moment.after(PATIENCE).since(clock::now());
+            if let Err(why) = telling.next(patience) {
+                if why.kind == ErrorKind::Timeout {
+                    let what = format!("the process told nothing within {} ms", PATIENCE.as_millis());
+                    return Some(Err(Error::new(ErrorKind::Timeout, what)));
+                }
+                self.telling = Telling::Refused(now, why.clone());
+                return Some(Err(why));
+            }
+        }
+        Some(Ok(telling.process().clone()))
+    }
+
     fn events(&mut self, job: JobId) -> Vec<Entry> {
         let (Ok((scale, anchor)), Ok(rings)) = (self.reader.clock(), self.reader.events(&mut self.cursor))
         else {
@@ -252,9 +321,7 @@ impl Followed {
                 Entry { number, real_ns, rank, origin: Origin::Event, comm, text }
             };
             let told = ring.reading.events.iter().filter_map(|recorded| {
-                let before = anchor.mono.0.saturating_sub(scale.mono(recorded.raw).0);
-                let after = scale.mono(recorded.raw).0.saturating_sub(anchor.mono.0);
-                let real_ns = anchor.real_ns.saturating_sub(before).saturating_add(after);
+                let real_ns = anchor.real_ns_at(scale.mono(recorded.raw));
                 Some(entry(real_ns, events::text(&recorded.event, &scale)?))
             });
             let told: Vec<Entry> = told.collect();
@@ -270,12 +337,6 @@ impl Followed {
 
 fn shot(snapshot: ccl::snapshot::Snapshot) -> Arc<Shot> {
     Arc::new(Shot { taken_ns: clock::real_ns(), snapshot })
-}
-
-/// Whether two readings are of one recorder: one process may be named twice, one pid may be used twice.
-fn same(one: &ProcessSnapshot, other: &ProcessSnapshot) -> bool {
-    let name = |process: &ProcessSnapshot| (process.pid, process.pid_namespace, process.made_real_ns);
-    name(one) == name(other)
 }
 
 /// The job of those processes whose ancestor this is.

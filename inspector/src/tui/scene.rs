@@ -132,7 +132,11 @@ impl<'a> Scene<'a> {
             ([], []) if one.unseen.is_empty() => (&one.by, "all wait for each other"),
             ([], []) => (&one.unseen, "could not be read"),
             ([], _) => (&one.inside, "holds it up"),
-            (_, _) => (&one.missing, "not called"),
+            (_, _) => match one.op.as_str() {
+                "Send" => (&one.missing, "no Recv called"),
+                "Recv" => (&one.missing, "no Send called"),
+                _ => (&one.missing, "not called"),
+            },
         };
         let member =
             |rank: &Rank| self.of_comm(one.comm).into_iter().find(|member| member.comm.rank == *rank);

@@ -526,18 +526,13 @@ fn a_subscriber_who_does_not_take_its_updates_gets_fewer() {
     let here = unix::connect(Name::Path(&path)).unwrap();
     let ms = |n: u64| Ns(n * 1_000_000);
     let mut session = Session::new(here, b"hello\n".to_vec(), true, ms(0));
-    let subscription = Subscription {
-        id: 1,
-        every: Duration::from_millis(50),
-        due: ms(50),
-        told: ProcessSnapshot::default(),
-        skipped: 0,
-    };
-    session.subscribe(Some(subscription));
+    let every = Duration::from_millis(50);
+    session.subscribe(Some(Subscription::new(1, every, ProcessSnapshot::default(), ms(3))));
     assert!(session.takes_update(ms(49)).is_none());
     // Its greeting is not taken yet.
     assert!(session.takes_update(ms(60)).is_none());
-    assert_eq!(session.due(), Some(ms(110)));
+    // All subscribers of a host hear of the same moments.
+    assert_eq!(session.due(), Some(ms(100)));
     assert_eq!(session.turn(ms(70), &mut |_, _| Vec::new()), Fate::Stays);
-    assert_eq!(session.takes_update(ms(110)).unwrap().skipped, 1);
+    assert_eq!(session.takes_update(ms(100)).unwrap().skipped, 1);
 }

@@ -18,11 +18,7 @@ fn made(folder: &Path, allocate: place::Allocate) -> Arc<Recorder> {
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
-    place::folders(&settings(folder), rustix::process::geteuid().as_raw())
-        .iter()
-        .filter(|path| path.starts_with(folder))
-        .flat_map(|path| place::files(path))
-        .collect()
+    place::files(&folder.join(format!("ccl-{}", rustix::process::geteuid())))
 }
 
 /// A child that holds a recorder with an operation under way, and then does as it is told.

@@ -1,0 +1,104 @@
+//! Who belongs to a job: its processes as they come, each once, also when the job gets its name while it is looked at.
+
+use std::collections::BTreeSet;
+
+use ccl::recorder::reader::Reader;
+use ccl::snapshot::{ProcessSnapshot, Unreachable, ranks_text};
+use ccl::types::{JobId, Rank};
+
+use crate::discover::{self, Findings, Found};
+
+/// The processes of a job that were met so far.
+#[derive(Debug)]
+pub(crate) struct Roll {
+    job: JobId,
+    /// Pid, its namespace and when the recorder was made: one process may be named twice, and one pid be used twice.
+    met: BTreeSet<(u32, u64, u64)>,
+    /// Those that were met, as others name them: host and pid.
+    named: BTreeSet<(String, u32)>,
+    /// The ranks that were met, and how many there are.
+    ranks: BTreeSet<Rank>,
+    nranks: u32,
+    unreachable: Vec<Unreachable>,
+}
+
+impl Roll {
+    /// Nobody was met yet.
+    pub(crate) const fn of(job: JobId) -> Self {
+        Self {
+            job,
+            met: BTreeSet::new(),
+            named: BTreeSet::new(),
+            ranks: BTreeSet::new(),
+            nranks: 0,
+            unreachable: Vec::new(),
+        }
+    }
+
+    /// The job, by its present name: it has one once the root has spoken; until then each rank shows one of its own making.
+    pub(crate) const fn job(&self) -> JobId {
+        self.job
+    }
+
+    /// The processes of the job among what was found that were not met before. Their recorders stay open: so they can be read after
+    /// they were unlinked.
+    pub(crate) fn newcomers(&mut self, mut findings: Findings) -> Vec<(Found, Reader)> {
+        let mut met = findings.found.iter().filter(|one| self.met.contains(&who(&one.given.process)));
+        if let Some(job) = met.find_map(|one| one.renamed(self.job)) {
+            (self.job, self.nranks) = (job, 0);
+            self.ranks.clear();
+        }
+        self.unreachable = discover::follow_peers(&mut findings, self.job);
+        let mut new = Vec::new();
+        for found in findings.found.into_iter().filter(|one| one.is_of(self.job)) {
+            let ProcessSnapshot { pid, host, comms, .. } = &found.given.process;
+            let (who, name) = (who(&found.given.process), (host.clone(), *pid));
+            for comm in comms.iter().filter(|comm| comm.job == self.job) {
+                self.ranks.insert(comm.world);
+                self.nranks = self.nranks.max(comm.nranks);
+            }
+            if self.met.contains(&who) {
+                continue;
+            }
+            match Reader::open(&found.file) {
+                Ok(reader) => {
+                    self.met.insert(who);
+                    self.named.insert(name);
+                    new.push((found, reader));
+                }
+                // It may have ended since it was found.
+                Err(why) => {
+                    let (host, pid) = name;
+                    let recorder = found.file.display().to_string();
+                    self.unreachable.push(Unreachable { host, pid, recorder, why: why.to_string() });
+                }
+            }
+        }
+        // Who ended in good order has left no file, but was read.
+        let named = &self.named;
+        self.unreachable.retain(|lost| !named.contains(&(lost.host.clone(), lost.pid)));
+        new
+    }
+
+    /// The processes of the job that others name and that cannot be read, each with the reason.
+    pub(crate) fn unreachable(&self) -> &[Unreachable] {
+        &self.unreachable
+    }
+
+    /// Who of the job was not met, a sentence each.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let lost = self.unreachable.iter();
+        let mut missing: Vec<String> =
+            lost.map(|one| format!("pid {} on {}: {}", one.pid, one.host, one.why)).collect();
+        let absent: Vec<Rank> =
+            (0..self.nranks).map(Rank).filter(|rank| !self.ranks.contains(rank)).collect();
+        if missing.is_empty() && !absent.is_empty() {
+            missing.push(format!("{}: not found on this machine", ranks_text(&absent)));
+        }
+        missing
+    }
+}
+
+fn who(process: &ProcessSnapshot) -> (u32, u64, u64) {
+    (process.pid, process.pid_namespace, process.made_real_ns)
+}
