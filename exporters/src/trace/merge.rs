@@ -40,6 +40,8 @@ pub struct Merged {
     pub error_ns: Option<u64>,
     /// How far the worst arrow runs backwards.
     pub backwards_ns: u64,
+    /// Files that were left out, with the reason: a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// One file of a folder.
@@ -75,8 +77,9 @@ struct Gathered {
 /// Merges all parts of a folder into `to`.
 ///
 /// # Errors
-/// `System` if a file cannot be read or written; `Usage` if there is no part in the folder.
+/// `System` if the folder cannot be read or the trace not be written; `Usage` if there is no part in the folder, or `to` would be taken for one.
 pub fn merge(folder: &Path, to: &Path) -> Result<Merged> {
+    refuse_the_name_of_a_part(folder, to)?;
     let mut merged = Merged::default();
     let gathered = gather(folder, &mut merged)?;
     let pairs = gathered.sent.iter().filter_map(|(id, from)| Some((from, gathered.taken.get(id)?)));
@@ -103,20 +106,26 @@ fn gather(folder: &Path, merged: &mut Merged) -> Result<Gathered> {
         let clock = gathered.clocks.len();
         let (mut header, mut footer): (Option<Header>, Option<Footer>) = (None, None);
         read(&path, |event| match (event["ph"].as_str(), event["name"].as_str()) {
-            (Some("M"), Some("ccl_trace")) => header = serde_json::from_value(event["args"].clone()).ok(),
+            (Some("M"), Some("ccl_trace")) if header.is_none() => {
+                header = serde_json::from_value(event["args"].clone()).ok().filter(Header::is_known);
+            }
             (Some("M"), Some("ccl_trace_end")) => footer = serde_json::from_value(event["args"].clone()).ok(),
             (Some("M"), Some("process_name")) => {
                 if let (Some(header), Some(rank)) = (&header, event["pid"].as_u64()) {
                     gathered.ranks.entry(header.pid).or_insert((clock, rank));
                 }
             }
-            (Some(half @ ("s" | "f")), _) => {
+            // Before it is known that this is a part there is no clock that they would go by.
+            (Some(half @ ("s" | "f")), _) if header.is_some() => {
                 let halves = if half == "s" { &mut gathered.sent } else { &mut gathered.taken };
                 halves.insert(name_of(&event), Half { clock, ns: nanos(&event["ts"]) });
             }
             _ => {}
         })?;
-        let Some(header) = header else { continue };
+        let Some(header) = header else {
+            merged.notes.push(format!("left out: {} does not begin as a part of a trace", path.display()));
+            continue;
+        };
         merged.unfinished += usize::from(footer.is_none());
         if let Some(footer) = footer {
             merged.lost += footer.lost;
@@ -276,27 +285,43 @@ fn is_named(path: &Path, prefix: &str) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
 }
 
+/// A trace in the folder of its parts must not be one of them the next time.
+fn refuse_the_name_of_a_part(folder: &Path, to: &Path) -> Result<()> {
+    let beside = to.parent().filter(|beside| !beside.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_there =
+        beside.canonicalize().is_ok_and(|beside| folder.canonicalize().is_ok_and(|it| it == beside));
+    if is_there && is_file_name(to) {
+        let what = format!("{} is the name of a part in the folder of the parts", to.display());
+        return Err(Error::new(ErrorKind::Usage, what).hint("call the trace otherwise, or put it elsewhere"));
+    }
+    Ok(())
+}
+
+/// Whether a file has the name of a part, ours or the application's.
+fn is_file_name(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "json") && (is_named(path, "ccl-") || is_named(path, "app-"))
+}
+
 /// The files of a folder that are parts, ours and the application's, in order.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder).map_err(|e| refused(folder, "reading", e))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut files: Vec<_> = paths
-        .filter(|path| path.extension().is_some_and(|e| e == "json"))
-        .filter(|path| is_named(path, "ccl-") || is_named(path, "app-"))
-        .collect();
+    let mut files: Vec<_> = paths.filter(|path| is_file_name(path)).collect();
     files.sort();
     Ok(files)
 }
 
-/// Hands over the events of a part, one a line. A last line that was cut in half is left out.
+/// Hands over the events of a part, one a line. A line that was cut is left out: the last one of who was killed, anywhere in a character.
 fn read(path: &Path, mut each: impl FnMut(Value)) -> Result<()> {
-    let file = File::open(path).map_err(|e| refused(path, "reading", e))?;
-    for line in BufReader::new(file).lines() {
-        let line = line.map_err(|e| refused(path, "reading", e))?;
-        let line = line.trim().trim_end_matches(',');
-        if let Ok(event @ Value::Object(_)) = serde_json::from_str(line) {
+    let mut file = BufReader::new(File::open(path).map_err(|e| refused(path, "reading", e))?);
+    let mut line = Vec::new();
+    while file.read_until(b'\n', &mut line).map_err(|e| refused(path, "reading", e))? > 0 {
+        let text = line.trim_ascii();
+        if let Ok(event @ Value::Object(_)) = serde_json::from_slice(text.strip_suffix(b",").unwrap_or(text))
+        {
             each(event);
         }
+        line.clear();
     }
     Ok(())
 }

@@ -42,6 +42,13 @@ pub(super) struct Header {
     pub(super) taken: u64,
 }
 
+impl Header {
+    /// Whether it begins a part that can be read here.
+    pub(super) fn is_known(&self) -> bool {
+        self.schema == SCHEMA
+    }
+}
+
 /// The last line of a part that ended well.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]

@@ -196,3 +196,46 @@ fn a_folder_without_parts_is_refused() {
     assert!(error.to_string().contains("holds no part of a trace"), "{error}");
     assert!(error.to_string().contains("CCL_TRACE="), "{error}");
 }
+
+#[test]
+fn a_file_that_is_no_part_is_left_out_and_no_clock_is_its() {
+    let folder = tempfile::tempdir().unwrap();
+    part(folder.path(), 0, "k", &lines(0, 0, &[(1_000, sent(Some(Rank(1)), 1))]));
+    part(folder.path(), 1, "k", &lines(1, 0, &[(1_500, taken(0, false, 1))]));
+    // One before all parts in order and one behind them, with halves of arrows, and one of a later version.
+    let strange = lines(2, 0, &[(1_000, sent(Some(Rank(1)), 9)), (1_500, taken(1, false, 9))]).join(",\n");
+    for name in ["ccl-a.json", "ccl-z.json"] {
+        std::fs::write(folder.path().join(name), format!("[\n{strange}")).unwrap();
+    }
+    let later = r#"{"ph":"M","pid":0,"tid":0,"name":"ccl_trace","args":{"schema":"ccl.trace/99","pid":1}}"#;
+    std::fs::write(folder.path().join("ccl-y.json"), format!("[\n{later},\n{strange}")).unwrap();
+    let (merged, _) = merged(folder.path());
+    assert_eq!((merged.parts, merged.arrows, merged.only_sent, merged.only_taken), (2, 1, 0, 0));
+    assert_eq!(merged.notes.len(), 3, "{merged:?}");
+    assert!(merged.notes[0].contains("ccl-a.json does not begin as a part"), "{merged:?}");
+}
+
+#[test]
+fn a_trace_is_not_written_where_it_would_be_taken_for_a_part() {
+    let folder = tempfile::tempdir().unwrap();
+    part(folder.path(), 0, "k", &lines(0, 0, &[(1_000, sent(None, 1))]));
+    for name in ["ccl-all.json", "app-1.json"] {
+        let error = merge(folder.path(), &folder.path().join(name)).unwrap_err();
+        assert!(error.to_string().contains("the name of a part"), "{error}");
+        assert!(!folder.path().join(name).exists());
+    }
+    merge(folder.path(), &folder.path().join("all.json")).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    merge(folder.path(), &elsewhere.path().join("ccl-all.json")).unwrap();
+}
+
+#[test]
+fn a_line_that_was_cut_inside_a_character_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    part(folder.path(), 0, "k", &lines(0, 0, &[(1_000, sent(None, 1))]));
+    let file = folder.path().join("ccl-h-70.json");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes.extend(b",\n{\"ph\":\"X\",\"name\":\"\xc3");
+    std::fs::write(&file, bytes).unwrap();
+    assert_eq!(merged(folder.path()).0.slices, 1);
+}
