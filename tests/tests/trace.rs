@@ -2,10 +2,12 @@
 //! processor reads them without an error.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
+use ccl_tests::job::PATIENCE;
 use ccl_tests::perfetto;
 use ccl_tests::programs::{launcher, program, text};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// What `ccl-inspect trace` says of a folder of parts, and the trace it wrote.
@@ -18,8 +20,19 @@ fn merged(folder: &Path) -> (Value, PathBuf) {
         .arg(&trace)
         .output()
         .expect("ccl-inspect starts");
-    assert!(output.status.success(), "{}", text(&output));
-    (serde_json::from_slice(&output.stdout).expect("it prints JSON"), trace)
+    let merged: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    assert_eq!(output.status.code(), Some(status(&merged)), "{}", text(&output));
+    (merged, trace)
+}
+
+/// The exit status that what is said of a trace asks for.
+fn status(merged: &Value) -> i32 {
+    match () {
+        () if number(&merged["lost"]) > 0 => 12,
+        () if merged["notes"] != serde_json::json!([]) => 13,
+        () => 0,
+    }
 }
 
 /// Runs ranks that write their parts to `folder`.
@@ -143,4 +156,130 @@ fn a_process_killed_in_the_middle_leaves_a_readable_part() {
     let (merged, _) = merged(folder.path());
     assert_eq!(number(&merged["processes"]), 2, "{merged}");
     assert!(number(&merged["unfinished"]) >= 1, "{merged}");
+}
+
+/// Ranks that call for ever, started one by one; killed when dropped.
+struct Ranks {
+    runtime: tempfile::TempDir,
+    port: String,
+    started: Vec<Child>,
+}
+
+impl Ranks {
+    fn new() -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let port = port.expect("a free port").port().to_string();
+        Self { runtime: tempfile::tempdir().unwrap(), port, started: Vec::new() }
+    }
+
+    /// Starts one rank of two; its pid.
+    fn start(&mut self, rank: u32) -> u32 {
+        let child = Command::new(program("traced"))
+            .args(["1000000", "1"])
+            .env("CCL_RUNTIME_DIR", self.runtime.path())
+            .envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".into()), ("LOCAL_RANK", rank.to_string())])
+            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &self.port)])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.started.push(child);
+        self.started.last().unwrap().id()
+    }
+
+    /// `ccl-inspect trace PID`, which goes on until it is told otherwise.
+    fn trace(&self, pid: u32, output: &Path) -> Child {
+        let mut command = Command::new(program("ccl-inspect"));
+        command.args(["trace", &pid.to_string(), "--for", "1h", "--json", "-o"]).arg(output);
+        command.env("CCL_RUNTIME_DIR", self.runtime.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.started {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A trace of a process that was just started: it is there when its recorder is.
+fn tracing_of(ranks: &Ranks, pid: u32, output: &Path) -> Child {
+    let end = ccl::clock::now().after(PATIENCE);
+    let is_known = || {
+        let mut command = Command::new(program("ccl-inspect"));
+        command.args(["snapshot", &pid.to_string()]).env("CCL_RUNTIME_DIR", ranks.runtime.path());
+        command.output().is_ok_and(|output| output.status.code() != Some(1))
+    };
+    while !is_known() {
+        assert!(ccl::clock::now() < end, "no recorder of process {pid}");
+    }
+    ranks.trace(pid, output)
+}
+
+/// The parts that a trace under way has written, once `is_so` holds of their texts.
+fn parts_until(output: &Path, tracing: &mut Child, what: &str, is_so: impl Fn(&[String]) -> bool) {
+    let name = format!("{}.parts-{}", output.file_name().unwrap().to_string_lossy(), tracing.id());
+    let folder = output.with_file_name(name);
+    let end = ccl::clock::now().after(PATIENCE);
+    while ccl::clock::now() < end {
+        assert!(tracing.try_wait().unwrap().is_none(), "the trace has ended before {what}");
+        let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let texts: Vec<_> =
+            files.map(|file| std::fs::read_to_string(file.path()).unwrap_or_default()).collect();
+        if is_so(&texts) {
+            return;
+        }
+        ccl::clock::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{what} did not come to be");
+}
+
+/// What a trace says that is asked to end by this signal.
+fn ended_by(tracing: Child, signal: Signal) -> Value {
+    kill_process(Pid::from_child(&tracing), signal).unwrap();
+    let output = tracing.wait_with_output().unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    assert_eq!(output.status.code(), Some(status(&said)), "{}", text(&output));
+    said
+}
+
+#[test]
+fn a_rank_that_comes_later_is_traced_and_an_interrupt_ends_with_a_trace() {
+    let mut ranks = Ranks::new();
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace.json");
+    let waiting = ranks.start(1);
+    let mut tracing = tracing_of(&ranks, waiting, &output);
+    parts_until(&output, &mut tracing, "the part of the first", |parts| parts.len() == 1);
+    ranks.start(0);
+    let takes = |part: &String| part.contains("\"ph\":\"f\"");
+    parts_until(&output, &mut tracing, "messages on both", |parts| {
+        parts.iter().filter(|part| takes(part)).count() == 2
+    });
+    let said = ended_by(tracing, Signal::INT);
+    assert_eq!((number(&said["processes"]), number(&said["unfinished"])), (2, 0), "{said}");
+    assert!(number(&said["arrows"]) > 0 && said["notes"] == serde_json::json!([]), "{said}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "only the trace is left");
+}
+
+#[test]
+fn one_bad_part_costs_no_other_and_a_missing_rank_is_said() {
+    let mut ranks = Ranks::new();
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace.json");
+    let waiting = ranks.start(1);
+    let mut tracing = tracing_of(&ranks, waiting, &output);
+    parts_until(&output, &mut tracing, "its part", |parts| parts.len() == 1);
+    // A part that cannot be made: what its file would be called is taken by a folder that somebody made.
+    let name = format!("trace.json.parts-{}", tracing.id());
+    std::fs::create_dir(folder.path().join(name).join("ccl-bad.json")).unwrap();
+    let said = ended_by(tracing, Signal::TERM);
+    assert_eq!(number(&said["processes"]), 1, "{said}");
+    let notes: Vec<_> = said["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
+    assert!(notes.iter().any(|note| note.contains("not traced: rank 0")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("ccl-bad.json")), "{notes:?}");
+    assert!(output.is_file());
 }

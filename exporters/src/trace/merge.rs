@@ -40,7 +40,7 @@ pub struct Merged {
     pub error_ns: Option<u64>,
     /// How far the worst arrow runs backwards.
     pub backwards_ns: u64,
-    /// Files that were left out, with the reason: a sentence each.
+    /// What could not be read of the folder, and why: a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -105,7 +105,7 @@ fn gather(folder: &Path, merged: &mut Merged) -> Result<Gathered> {
     for path in parts {
         let clock = gathered.clocks.len();
         let (mut header, mut footer): (Option<Header>, Option<Footer>) = (None, None);
-        read(&path, |event| match (event["ph"].as_str(), event["name"].as_str()) {
+        let outcome = read(&path, |event| match (event["ph"].as_str(), event["name"].as_str()) {
             (Some("M"), Some("ccl_trace")) if header.is_none() => {
                 header = serde_json::from_value(event["args"].clone()).ok().filter(Header::is_known);
             }
@@ -121,9 +121,15 @@ fn gather(folder: &Path, merged: &mut Merged) -> Result<Gathered> {
                 halves.insert(name_of(&event), Half { clock, ns: nanos(&event["ts"]) });
             }
             _ => {}
-        })?;
+        });
+        // What was read before is as good as any.
+        let is_read = outcome.map_err(|why| merged.notes.push(format!("not read to its end: {why}"))).is_ok();
         let Some(header) = header else {
-            merged.notes.push(format!("left out: {} does not begin as a part of a trace", path.display()));
+            if is_read {
+                merged
+                    .notes
+                    .push(format!("left out: {} does not begin as a part of a trace", path.display()));
+            }
             continue;
         };
         merged.unfinished += usize::from(footer.is_none());
@@ -142,11 +148,14 @@ fn gather(folder: &Path, merged: &mut Merged) -> Result<Gathered> {
     }
     for path in apps {
         let mut header: Option<AppHeader> = None;
-        read(&path, |event| {
+        let outcome = read(&path, |event| {
             if event["name"] == APP_HEADER {
                 header = serde_json::from_value(event["args"].clone()).ok();
             }
-        })?;
+        });
+        if let Err(why) = outcome {
+            merged.notes.push(format!("not read to its end: {why}"));
+        }
         // Spans of a process without ranks have no place among them.
         if let Some((header, (clock, rank))) = header.and_then(|h| Some((h, *gathered.ranks.get(&h.pid)?))) {
             gathered.sources.push(Source { path, clock, shift_ns: header.base_mono_ns, rank: Some(rank) });
@@ -163,13 +172,14 @@ fn error_between(corrections: &[Correction]) -> Option<u64> {
 }
 
 fn write(gathered: &Gathered, corrections: &[Correction], path: &Path, merged: &mut Merged) -> Result<()> {
-    let base = first_time(&gathered.sources, corrections)?;
+    let base = first_time(&gathered.sources, corrections);
     let file = File::create(path).map_err(|e| refused(path, "writing", e))?;
     let mut out = Out { file: BufWriter::new(file), path, first: true, ends: BTreeMap::new(), base };
     out.text("{\"traceEvents\":[")?;
     for source in &gathered.sources {
         let mut outcome = Ok(());
-        read(&source.path, |event| {
+        // What cannot be read was noted when it was gathered.
+        let _ = read(&source.path, |event| {
             let name = || name_of(&event);
             let keeps = match event["ph"].as_str() {
                 Some("s") => gathered.taken.contains_key(&name()),
@@ -181,7 +191,7 @@ fn write(gathered: &Gathered, corrections: &[Correction], path: &Path, merged: &
                 merged.slices += u64::from(event["ph"] == "X");
                 outcome = out.event(event, source, corrections[source.clock]);
             }
-        })?;
+        });
         outcome?;
     }
     for (clock, rank) in gathered.ranks.values() {
@@ -253,17 +263,17 @@ impl Out<'_> {
 const APP_TRACKS: u64 = 100_000;
 
 /// The first time of all, corrected: from there the merged trace counts.
-fn first_time(sources: &[Source], corrections: &[Correction]) -> Result<i64> {
+fn first_time(sources: &[Source], corrections: &[Correction]) -> i64 {
     let mut first = i64::MAX;
     for source in sources {
-        read(&source.path, |event| {
+        let _ = read(&source.path, |event| {
             if !event["ts"].is_null() {
                 let ns = nanos(&event["ts"]) + source.shift_ns;
                 first = first.min(corrections[source.clock].apply(ns));
             }
-        })?;
+        });
     }
-    Ok(if first == i64::MAX { 0 } else { first })
+    if first == i64::MAX { 0 } else { first }
 }
 
 /// The name of an arrow.

@@ -209,9 +209,11 @@ fn a_file_that_is_no_part_is_left_out_and_no_clock_is_its() {
     }
     let later = r#"{"ph":"M","pid":0,"tid":0,"name":"ccl_trace","args":{"schema":"ccl.trace/99","pid":1}}"#;
     std::fs::write(folder.path().join("ccl-y.json"), format!("[\n{later},\n{strange}")).unwrap();
+    // And what cannot be read at all.
+    std::fs::create_dir(folder.path().join("ccl-folder.json")).unwrap();
     let (merged, _) = merged(folder.path());
     assert_eq!((merged.parts, merged.arrows, merged.only_sent, merged.only_taken), (2, 1, 0, 0));
-    assert_eq!(merged.notes.len(), 3, "{merged:?}");
+    assert_eq!(merged.notes.len(), 4, "{merged:?}");
     assert!(merged.notes[0].contains("ccl-a.json does not begin as a part"), "{merged:?}");
 }
 
