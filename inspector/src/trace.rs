@@ -9,7 +9,9 @@ use std::time::Duration;
 use ccl::clock;
 use ccl::config::Settings;
 use ccl::control::wire::Client;
+use ccl::error::ErrorKind;
 use ccl::recorder::reader::Reader;
+use ccl::types::JobId;
 use ccl_exporters::trace::{Merged, Pace, Part, merge};
 
 use crate::attach;
@@ -29,8 +31,8 @@ const STEPS: u8 = 2;
 /// Trace all ranks of a job for a while, for Perfetto or chrome://tracing
 #[derive(clap::Args, Debug)]
 pub(crate) struct Trace {
-    /// A process, one rank of a process, or a job; not needed where there is one job
-    #[arg(value_name = "PID | PID:RANK | JOB", conflicts_with = "folder")]
+    /// A process, one rank of a process, or a job; not needed where there is one job. Of a folder, a job
+    #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
     /// How long, as in 2s or 500ms; ends earlier where the job does, or at Ctrl-C
     #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = words::time)]
@@ -53,7 +55,7 @@ impl Trace {
     /// The exit status and why there is no trace.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let (merged, mut notes) = match &self.folder {
-            Some(folder) => (merged(folder, &self.output)?, Vec::new()),
+            Some(folder) => (merged(folder, &self.output, self.job()?)?, Vec::new()),
             None => self.record()?,
         };
         notes.extend_from_slice(&merged.notes);
@@ -67,6 +69,15 @@ impl Trace {
             () if !notes.is_empty() => exit::INCOMPLETE,
             () => exit::OK,
         })
+    }
+
+    /// The job whose parts are meant, if one is named.
+    fn job(&self) -> Result<Option<JobId>, (u8, String)> {
+        match self.target {
+            None => Ok(None),
+            Some(Target::Job(job)) => Ok(Some(job)),
+            Some(_) => Err((exit::USAGE, "of the parts in a folder, a job is named by its 16 digits".into())),
+        }
     }
 
     fn record(&self) -> Result<(Merged, Vec<String>), (u8, String)> {
@@ -83,7 +94,7 @@ impl Trace {
         let search = recording.follow(search, || asked.load(Ordering::Relaxed) || clock::now() >= until);
         let Recording { folder, mut notes, .. } = recording;
         notes.extend(search.notes());
-        match merged(&folder.0, &self.output) {
+        match merged(&folder.0, &self.output, Some(search.roll.job())) {
             Ok(merged) => Ok((merged, notes)),
             Err((status, why)) if folder.is_empty() => Err((status, [vec![why], notes].concat().join("\n"))),
             Err((status, why)) => {
@@ -195,7 +206,7 @@ struct Recording {
 impl Recording {
     fn add(&mut self, reader: Reader) {
         let name = reader.path().unwrap_or(Path::new("")).display().to_string();
-        match Part::create(reader, &self.folder.0, true) {
+        match Part::attached(reader, &self.folder.0) {
             Ok(part) => self.parts.push(part),
             Err(why) => self.notes.push(format!("{name} is not traced: {why}")),
         }
@@ -278,8 +289,11 @@ impl Drop for Parts {
     }
 }
 
-fn merged(folder: &Path, output: &Path) -> Result<Merged, (u8, String)> {
-    merge(folder, output).map_err(|e| (exit::ERROR, e.to_string()))
+fn merged(folder: &Path, output: &Path, job: Option<JobId>) -> Result<Merged, (u8, String)> {
+    merge(folder, output, job).map_err(|e| match e.kind {
+        ErrorKind::Usage => (exit::USAGE, e.to_string()),
+        _ => (exit::ERROR, e.to_string()),
+    })
 }
 
 fn said(merged: &Merged, output: &Path, notes: &[String]) -> String {

@@ -14,15 +14,18 @@ use serde::{Deserialize, Serialize};
 use tracing_chrome::{ChromeLayer, ChromeLayerBuilder, FlushGuard};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::who::Who;
+
 /// The name of the first line.
 pub(super) const APP_HEADER: &str = "ccl_app";
 
 /// The first line.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct AppHeader {
     /// The process.
-    pub(super) pid: u32,
+    #[serde(flatten)]
+    pub(super) who: Who,
     /// CLOCK_MONOTONIC when its times were 0.
     pub(super) base_mono_ns: i64,
 }
@@ -36,13 +39,13 @@ where
     S: tracing::Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
 {
     std::fs::create_dir_all(folder)?;
-    let pid = std::process::id();
-    let file = File::create(folder.join(format!("app-{pid}.json")))?;
+    let who = Who::of_this_process();
+    let file = File::create_new(folder.join(who.file_name("app")))?;
     let (tell, told) = mpsc::channel();
     let built =
         ChromeLayerBuilder::new().writer(Headed { file, header: Some(told) }).include_args(true).build();
     // Its times begin with the last thing it did.
-    let header = AppHeader { pid, base_mono_ns: clock::anchor().mono.0 as i64 };
+    let header = AppHeader { who, base_mono_ns: clock::anchor().mono.0 as i64 };
     tell.send(header).map_err(|_| io::Error::other("its writer has ended"))?;
     Ok(built)
 }

@@ -69,7 +69,7 @@ fn write() {
 impl Writing {
     fn drain(&mut self) -> ccl::Result<usize> {
         if let Some((reader, folder)) = self.reader.take() {
-            self.part = Some(Part::create(reader, &folder, false)?);
+            self.part = Some(Part::own(reader, &folder)?);
         }
         self.part.as_mut().map_or(Ok(0), Part::drain)
     }
