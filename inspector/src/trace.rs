@@ -205,7 +205,7 @@ struct Recording {
 
 impl Recording {
     fn add(&mut self, reader: Reader) {
-        let name = reader.path().unwrap_or(Path::new("")).display().to_string();
+        let name = reader.path().unwrap_or_else(|| Path::new("")).display().to_string();
         match Part::attached(reader, &self.folder.0) {
             Ok(part) => self.parts.push(part),
             Err(why) => self.notes.push(format!("{name} is not traced: {why}")),

@@ -1,6 +1,8 @@
 //! Traces of real jobs: every message taken has one arrow from where it was sent, on one clock, and Perfetto's own trace
 //! processor reads them without an error.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 

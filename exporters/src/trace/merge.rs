@@ -393,7 +393,8 @@ fn is_named(path: &Path, prefix: &str) -> bool {
 
 /// A trace in the folder of its parts must not be one of them the next time.
 fn refuse_the_name_of_a_part(folder: &Path, to: &Path) -> Result<()> {
-    let beside = to.parent().filter(|beside| !beside.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beside =
+        to.parent().filter(|beside| !beside.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     let is_there =
         beside.canonicalize().is_ok_and(|beside| folder.canonicalize().is_ok_and(|it| it == beside));
     if is_there && is_file_name(to) {

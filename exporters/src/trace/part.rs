@@ -100,8 +100,8 @@ impl Part {
     }
 
     /// Begins the part of this process: with the oldest events its recorder holds.
-    pub(super) fn own(reader: Reader, folder: &Path) -> Result<Self> {
-        Self::create(reader, folder, Who::of_this_process(), Cursor::default(), BTreeMap::new())
+    pub(super) fn own(reader: Reader, folder: &Path, who: Who) -> Result<Self> {
+        Self::create(reader, folder, who, Cursor::default(), BTreeMap::new())
     }
 
     fn create(

@@ -1,8 +1,6 @@
 //! Which process a file of a folder is of. Parts of several hosts, containers and runs may come together: there, pids repeat, and so
 //! may the names of hosts.
 
-use std::sync::OnceLock;
-
 use ccl::clock;
 use ccl::snapshot::ProcessSnapshot;
 use serde::{Deserialize, Serialize};
@@ -20,12 +18,10 @@ pub(super) struct Who {
 }
 
 impl Who {
-    /// This process; the same in all its files.
+    /// This process, which begins to be traced.
     pub(super) fn of_this_process() -> Self {
-        static BEGUN: OnceLock<u64> = OnceLock::new();
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let begun_ns = *BEGUN.get_or_init(clock::real_ns);
-        Self { host: host.trim().into(), pid: std::process::id(), begun_ns }
+        Self { host: host.trim().into(), pid: std::process::id(), begun_ns: clock::real_ns() }
     }
 
     /// Another process.
