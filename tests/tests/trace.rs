@@ -208,6 +208,8 @@ impl Ranks {
             .env("CCL_RUNTIME_DIR", self.runtime.path())
             .envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".into()), ("LOCAL_RANK", rank.to_string())])
             .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &self.port)])
+            // Jobs without a secret are one to a reader until their roots have named them.
+            .env("CCL_JOB_SECRET", format!("secret of {}", self.port))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

@@ -133,19 +133,18 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
     let parts: Vec<Part> = paths.into_iter().filter_map(|path| survey(path, &mut merged.notes)).collect();
     let job = chosen(folder, &parts, job)?;
     let mut gathered = Gathered::default();
+    // Of parts that tell of no rank nobody knows whose they are: they count where there is nothing else.
+    let is_of_job = |part: &Part| part.ranks.values().any(|(of, _)| Some(*of) == job);
+    let is_known = parts.iter().any(is_of_job);
     // The clock and the first rank of each process.
     let mut processes: Vec<(Who, usize, u64)> = Vec::new();
-    for Part { path, header, footer, ranks } in parts {
-        let is_empty = ranks.is_empty();
-        let ranks: BTreeMap<u64, u64> = ranks
-            .into_iter()
-            .filter(|(_, (of, _))| Some(*of) == job)
-            .map(|(number, (_, rank))| (number, rank))
-            .collect();
-        // One that tells of no rank at all is of one that has recorded nothing yet.
-        if ranks.is_empty() && !is_empty {
+    for part in parts {
+        if !(is_of_job(&part) || !is_known && part.ranks.is_empty()) {
             continue;
         }
+        let Part { path, header, footer, ranks } = part;
+        let of_job = ranks.into_iter().filter(|(_, (of, _))| Some(*of) == job);
+        let ranks: BTreeMap<u64, u64> = of_job.map(|(number, (_, rank))| (number, rank)).collect();
         let clock = gathered.clocks.len();
         // What cannot be read was noted by the survey.
         let _ = read(&path, |event| {

@@ -168,7 +168,8 @@ impl Part {
             }
         }
         let now = ccl::clock::anchor();
-        if now.mono.0.saturating_sub(self.sampled_ns) >= COUNTERS.as_nanos() as u64 {
+        let is_due = now.mono.0.saturating_sub(self.sampled_ns) >= COUNTERS.as_nanos() as u64;
+        if is_due && self.tracks.knows_any() {
             self.sampled_ns = now.mono.0;
             self.tracks.counters(&self.reader.snapshot()?, scale.mono(now.raw).0 as i64);
         }

@@ -276,6 +276,8 @@ fn of_a_folder_with_several_jobs_one_has_to_be_named() {
     let error = merge(folder.path(), &to, Some(JobId(0xc))).unwrap_err().to_string();
     assert!(error.contains("no part of job 000000000000000c"), "{error}");
     assert!(!to.exists());
+    // One that tells of no rank is nobody's among those that do.
+    part(folder.path(), 3, "k", &[]);
     for (job, parts, only_sent) in [(JOBS[0], 3, 1), (JOBS[1], 2, 0)] {
         let merged = merge(folder.path(), &to, Some(job)).unwrap();
         assert_eq!((merged.parts, merged.arrows, merged.only_sent), (parts, 1, only_sent), "{job}");

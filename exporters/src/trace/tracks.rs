@@ -93,6 +93,12 @@ impl Tracks {
         self.members.get(&owner).map(|member| member.job)
     }
 
+    /// Whether there is anything to count.
+    #[must_use]
+    pub(super) fn knows_any(&self) -> bool {
+        !self.members.is_empty()
+    }
+
     /// The number of a rank: its own, unless that of another job has it. Named at its first use.
     fn pid(&mut self, process: &ProcessSnapshot, job: JobId, world: Rank) -> u32 {
         if let Some(pid) = self.ranks.get(&(job, world)) {
