@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::choose::choose;
 use crate::roll::Roll;
+use crate::run::Signals;
 use crate::target::Target;
 use crate::words;
 use crate::{attach, discover, exit};
@@ -103,12 +104,11 @@ impl Job {
     async fn export(&mut self, exporter: &Exporter, end: Option<Ns>) -> std::io::Result<()> {
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let interrupted = tokio::signal::ctrl_c();
-        let mut interrupted = std::pin::pin!(interrupted);
+        let mut signals = Signals::new()?;
         let mut search = clock::now().after(SEARCH);
         loop {
             tokio::select! {
-                result = &mut interrupted => return result,
+                _ = signals.next() => return Ok(()),
                 _ = ticks.tick() => {}
             }
             // Asked before the look: what was recorded until then is read.

@@ -199,14 +199,16 @@ fn an_export_ends_when_its_time_is_over_and_at_an_interrupt() {
     let [made, delivered, dropped, unknown, _] = account(&output);
     assert_eq!(made, delivered + dropped + unknown, "{}", text(&output));
     assert!(delivered > 0, "{}", text(&output));
-    let before = receiver.received().spans.len();
-    let endless = export(folder, job.workers[1].pid(), &receiver.url(), &[]);
-    receiver.until("more", |received| received.spans.len() > before + 1000);
-    kill_process(Pid::from_child(&endless), Signal::INT).expect("it runs");
-    let output = endless.wait_with_output().expect("it ends");
-    let [made, delivered, dropped, unknown, _] = account(&output);
-    assert_eq!(made, delivered + dropped + unknown, "{}", text(&output));
-    assert!([Some(0), Some(12)].contains(&output.status.code()), "{}", text(&output));
+    for signal in [Signal::INT, Signal::TERM] {
+        let before = receiver.received().spans.len();
+        let endless = export(folder, job.workers[1].pid(), &receiver.url(), &[]);
+        receiver.until("more", |received| received.spans.len() > before + 1000);
+        kill_process(Pid::from_child(&endless), signal).expect("it runs");
+        let output = endless.wait_with_output().expect("it ends");
+        let [made, delivered, dropped, unknown, _] = account(&output);
+        assert_eq!(made, delivered + dropped + unknown, "{}", text(&output));
+        assert!([Some(0), Some(12)].contains(&output.status.code()), "{}", text(&output));
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::sys::shared::{self, Owner};
 use crate::types::{CollKind, CommId, JobId, Rank};
 
 /// The most bytes of a file that are read: many times what a recorder has.
-const MAX_BYTES: u64 = 16 << 20;
+pub(super) const MAX_BYTES: u64 = 16 << 20;
 
 pub use super::follow::{Cursor, RingReading};
 

@@ -171,6 +171,29 @@ fn one_string_repeated_without_end_takes_no_memory_without_end() {
     assert!((8 << 20..9 << 20).contains(&bytes), "{bytes}");
 }
 
+#[test]
+fn rings_that_claim_the_same_slots_bring_them_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.rec");
+    let mut words = words();
+    let (_, stride) = Capacity::FULL.rows(Table::Rings);
+    let first = Capacity::FULL.offset(Table::Rings) / 8;
+    let used = words[first..].chunks(stride / 8).position(|row| row[layout::ring::HEAD] == 20).unwrap();
+    let row = words[first + used * stride / 8..][..stride / 8].to_vec();
+    // A table of its own at the end: the one ring, over and over.
+    let claims = 8000;
+    let entries = (0..layout::TABLES.len()).map(|n| header::DIRECTORY_AT + n * ENTRY_WORDS);
+    let entry = entries.into_iter().find(|at| words[*at] == Table::Rings as u64).unwrap();
+    (words[entry + 1], words[entry + 3]) = (words.len() as u64 * 8, claims);
+    (0..claims).for_each(|_| words.extend_from_slice(&row));
+    write(&path, &words, usize::MAX);
+    let reader = Reader::open(&path).unwrap();
+    let readings = reader.events(&mut reader::Cursor::default()).unwrap();
+    let events: usize = readings.iter().map(|reading| reading.reading.events.len()).sum();
+    let slots = Capacity::FULL.rows(Table::Slots).0;
+    assert!((20..=slots).contains(&events), "{events} events in {slots} slots");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
