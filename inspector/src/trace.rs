@@ -96,9 +96,10 @@ impl Trace {
         notes.extend(search.notes());
         match merged(&folder.0, &self.output, Some(search.roll.job())) {
             Ok(merged) => Ok((merged, notes)),
-            Err((status, why)) if folder.is_empty() => Err((status, [vec![why], notes].concat().join("\n"))),
             Err((status, why)) => {
-                Err((status, format!("{why}; the parts stay in {}", folder.keep().display())))
+                let kept =
+                    (!folder.is_empty()).then(|| format!("the parts stay in {}", folder.keep().display()));
+                Err((status, [vec![why], notes, kept.into_iter().collect()].concat().join("\n")))
             }
         }
     }
