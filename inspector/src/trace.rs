@@ -11,6 +11,7 @@ use ccl::config::Settings;
 use ccl::control::wire::Client;
 use ccl::error::ErrorKind;
 use ccl::recorder::reader::Reader;
+use ccl::snapshot::ProcessSnapshot;
 use ccl::types::JobId;
 use ccl_exporters::trace::{Merged, Pace, Part, merge};
 
@@ -85,7 +86,7 @@ impl Trace {
         let asked = asked_to_end().map_err(|e| (exit::ERROR, format!("listening for signals: {e}")))?;
         let findings = discover::everything(&settings);
         let job = choose(&findings, self.target)?;
-        let mut search = Search { settings, roll: Roll::of(job), watched: Vec::new() };
+        let mut search = Search { settings, roll: Roll::of(job), watched: Vec::new(), notes: Vec::new() };
         let mut recording = Recording { folder: Parts::beside(&self.output)?, ..Recording::default() };
         for reader in search.meet(findings) {
             recording.add(reader);
@@ -96,9 +97,10 @@ impl Trace {
         notes.extend(search.notes());
         match merged(&folder.0, &self.output, Some(search.roll.job())) {
             Ok(merged) => Ok((merged, notes)),
-            Err((status, why)) if folder.is_empty() => Err((status, [vec![why], notes].concat().join("\n"))),
             Err((status, why)) => {
-                Err((status, format!("{why}; the parts stay in {}", folder.keep().display())))
+                let kept =
+                    (!folder.is_empty()).then(|| format!("the parts stay in {}", folder.keep().display()));
+                Err((status, [vec![why], notes, kept.into_iter().collect()].concat().join("\n")))
             }
         }
     }
@@ -128,6 +130,8 @@ struct Search {
     settings: Settings,
     roll: Roll,
     watched: Vec<Watched>,
+    /// Members that could not be read after all.
+    notes: Vec<String>,
 }
 
 /// A process whose level is raised for as long as the connection to it is held.
@@ -154,6 +158,14 @@ impl Search {
     fn meet(&mut self, findings: Findings) -> Vec<Reader> {
         let mut readers = Vec::new();
         for (found, reader) in self.roll.newcomers(findings) {
+            let Some(reader) = recorder_of(&found, reader) else {
+                let process = &found.given.process;
+                self.notes.push(format!(
+                    "not traced: pid {} on {}: its recorder was gone when it was opened again",
+                    process.pid, process.host
+                ));
+                continue;
+            };
             self.watched.push(Watched { client: raised(&found), found });
             readers.push(reader);
         }
@@ -163,8 +175,26 @@ impl Search {
     /// Who is not traced, or not closely.
     fn notes(&self) -> Vec<String> {
         let missing = self.roll.missing().into_iter().map(|who| format!("not traced: {who}"));
-        missing.chain(self.watched.iter().filter_map(Watched::note)).collect()
+        missing
+            .chain(self.notes.iter().cloned())
+            .chain(self.watched.iter().filter_map(Watched::note))
+            .collect()
     }
+}
+
+/// The recorder of a process. Where it was found may be a descriptor of somebody else who read it, and reads another one now.
+fn recorder_of(found: &Found, reader: Reader) -> Option<Reader> {
+    let is_its = |reader: &Reader| reader.snapshot().is_ok_and(|process| is_of(found, &process));
+    if is_its(&reader) {
+        return Some(reader);
+    }
+    Reader::of_pid(found.process?).ok()?.into_iter().find(is_its)
+}
+
+/// Whether what a recorder tells is of the process that was found.
+fn is_of(found: &Found, process: &ProcessSnapshot) -> bool {
+    let who = |process: &ProcessSnapshot| (process.pid, process.pid_namespace, process.made_real_ns);
+    who(process) == who(&found.given.process)
 }
 
 impl Watched {
@@ -175,7 +205,7 @@ impl Watched {
         }
         // It has ended, or has had no socket yet.
         let now = Reader::open(&self.found.file).and_then(|reader| reader.snapshot());
-        if let Some(process) = now.ok().filter(|process| process.alive) {
+        if let Some(process) = now.ok().filter(|process| process.alive && is_of(&self.found, process)) {
             self.found.given.process = process;
             self.client = raised(&self.found);
         }

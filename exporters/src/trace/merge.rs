@@ -122,9 +122,13 @@ pub fn merge(folder: &Path, to: &Path, job: Option<JobId>) -> Result<Merged> {
     let backwards = |m: &Message| corrections[m.from].apply(m.sent_ns) - corrections[m.to].apply(m.taken_ns);
     merged.backwards_ns = messages.iter().map(backwards).max().unwrap_or(0).max(0) as u64;
     let unfinished = to.with_extension("unfinished");
-    write(&gathered, &corrections, &unfinished, &mut merged)?;
-    std::fs::rename(&unfinished, to).map_err(|e| refused(to, "writing", e))?;
-    Ok(merged)
+    let written = write(&gathered, &corrections, &unfinished, &mut merged)
+        .and_then(|()| std::fs::rename(&unfinished, to).map_err(|e| refused(to, "writing", e)));
+    if written.is_err() {
+        // It may not have come to be.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    written.map(|()| merged)
 }
 
 /// Reads the parts of a job and the spans of its processes.
@@ -160,8 +164,9 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
         merged.unfinished += usize::from(footer.is_none());
         if let (Some(footer), Some(job)) = (footer, job) {
             let of_job = |counts: &BTreeMap<JobId, u64>| counts.get(&job).copied().unwrap_or(0);
-            merged.lost += of_job(&footer.lost) + footer.lost_of_unknown;
-            merged.taken += of_job(&footer.taken).saturating_sub(of_job(&header.taken));
+            let (lost, taken) = (of_job(&footer.lost), of_job(&footer.taken));
+            merged.lost = merged.lost.saturating_add(lost).saturating_add(footer.lost_of_unknown);
+            merged.taken = merged.taken.saturating_add(taken.saturating_sub(of_job(&header.taken)));
         }
         if let Some(rank) = ranks.values().min() {
             processes.push((header.who, clock, *rank));

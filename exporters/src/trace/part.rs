@@ -152,19 +152,25 @@ impl Part {
         let rings = self.reader.events(&mut self.cursor)?;
         let mut count = 0;
         for ring in rings {
-            let (events, mut lost) = (&ring.reading.events, ring.reading.lost);
+            let (events, overwritten) = (&ring.reading.events, ring.reading.lost);
             if let Some(owner) = ring.owner.filter(|owner| self.tracks.job_of(*owner).is_none()) {
                 self.tracks.learn(&self.reader.snapshot()?, owner);
             }
             let job = ring.owner.and_then(|owner| self.tracks.job_of(owner));
-            match (ring.owner, job) {
-                (Some(owner), Some(_)) => events.iter().for_each(|e| self.tracks.take(owner, e, &scale)),
+            let unplaced = match (ring.owner, job) {
+                (Some(owner), Some(_)) => {
+                    events.iter().for_each(|event| self.tracks.take(owner, event, &scale));
+                    0
+                }
                 // Nothing tells any more whose they are. What the service thread records is nobody's.
-                _ => lost += events.iter().filter(|recorded| is_of_a_rank(&recorded.event)).count() as u64,
-            }
+                _ => events.iter().filter(|recorded| is_of_a_rank(&recorded.event)).count() as u64,
+            };
+            // A file may say anything of itself, here and below.
+            let lost = overwritten.saturating_add(unplaced);
             count += events.len();
             if lost > 0 {
-                *self.lost.entry(job).or_default() += lost;
+                let sum = self.lost.entry(job).or_default();
+                *sum = sum.saturating_add(lost);
             }
         }
         let now = ccl::clock::anchor();
@@ -225,10 +231,12 @@ impl Part {
 
 /// The messages that the ranks of a process have taken, by job.
 fn taken(process: &ProcessSnapshot) -> BTreeMap<JobId, u64> {
-    let mut taken = BTreeMap::new();
+    let mut taken: BTreeMap<JobId, u64> = BTreeMap::new();
     for comm in &process.comms {
-        let links = comm.links.iter().filter(|link| link.direction == Direction::Recv);
-        *taken.entry(comm.job).or_default() += links.map(|link| link.done).sum::<u64>();
+        let sum = taken.entry(comm.job).or_default();
+        for link in comm.links.iter().filter(|link| link.direction == Direction::Recv) {
+            *sum = sum.saturating_add(link.done);
+        }
     }
     taken
 }

@@ -104,7 +104,7 @@ impl Tracks {
         if let Some(pid) = self.ranks.get(&(job, world)) {
             return *pid;
         }
-        let pid = (world.0..).find(|pid| !self.counts.contains_key(pid)).unwrap_or(world.0);
+        let pid = (world.0..=u32::MAX).find(|pid| !self.counts.contains_key(pid)).unwrap_or(world.0);
         self.counts.insert(pid, 0);
         self.ranks.insert((job, world), pid);
         let host = if process.host_id.is_empty() { &process.host } else { &process.host_id };
