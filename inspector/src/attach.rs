@@ -78,14 +78,45 @@ pub(crate) fn connect(one: &Found) -> Result<Client> {
     }
 }
 
-/// Raises the level of a process for as long as what this returns lives.
-///
-/// # Errors
-/// Which process it is, and why it could not be asked.
-pub(crate) fn lease(one: &Found, level: u8) -> std::result::Result<Client, String> {
-    let process = &one.given.process;
-    let connected = connect(one).and_then(|mut client| client.level(None, level).map(|_| client));
-    connected.map_err(|e| format!("pid {} on {}: {e}", process.pid, process.host))
+/// A level of detail that a process keeps for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    found: Found,
+    level: u8,
+    client: Result<Client>,
+}
+
+impl Lease {
+    /// Asks for it.
+    pub(crate) fn of(found: Found, level: u8) -> Self {
+        let client = raised(&found, level);
+        Self { found, level, client }
+    }
+
+    /// Asks again where that failed, and the process lives.
+    pub(crate) fn renew(&mut self) {
+        if self.client.is_err()
+            && let Ok(reader) = self.found.open()
+        {
+            self.found.reread(&reader);
+            if self.found.given.process.alive {
+                self.client = raised(&self.found, self.level);
+            }
+        }
+    }
+
+    /// Why the process does not have it.
+    pub(crate) fn refused(&self) -> Option<String> {
+        let ProcessSnapshot { pid, host, .. } = &self.found.given.process;
+        let why = self.client.as_ref().err()?;
+        Some(format!("pid {pid} on {host} goes on at its own level: {why}"))
+    }
+}
+
+fn raised(one: &Found, level: u8) -> Result<Client> {
+    let mut client = connect(one)?;
+    client.level(None, level)?;
+    Ok(client)
 }
 
 /// The socket as reached from here: through the root of its process, which may be another mount namespace's.

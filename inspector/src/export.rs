@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
-use ccl::control::wire::Client;
 use ccl_exporters::otel::{Endpoint, Exporter, Source};
 use tokio::time::MissedTickBehavior;
 
+use crate::attach::Lease;
 use crate::choose::choose;
 use crate::roll::Roll;
 use crate::run::Signals;
 use crate::target::Target;
 use crate::words;
-use crate::{attach, discover, exit};
+use crate::{discover, exit};
 
 /// How often the recorders are read. A file is copied to be read; the largest ring holds 4,096 operations.
 const LOOK: Duration = Duration::from_millis(40);
@@ -51,7 +51,7 @@ struct Job {
     roll: Roll,
     /// The level asked for, and what keeps it: it is theirs only as long as these live.
     level: Option<u8>,
-    leases: Vec<Client>,
+    leases: Vec<Lease>,
     /// Why some of them could not be read to the end.
     troubles: Vec<String>,
 }
@@ -87,6 +87,7 @@ impl Export {
         if before > 0 {
             text += &format!("{before} events had been overwritten before the export began\n");
         }
+        job.troubles.extend(job.leases.iter().filter_map(Lease::refused));
         let missing = job.roll.missing();
         missing.iter().for_each(|who| text += &format!("not exported: {who}\n"));
         job.troubles.iter().for_each(|trouble| text += &format!("{trouble}\n"));
@@ -118,7 +119,7 @@ impl Job {
             if !lives || end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
-            if now >= search {
+            if now >= search && !self.roll.missing().is_empty() {
                 self.search(discover::everything(&self.settings));
                 search = clock::now().after(SEARCH);
             }
@@ -139,16 +140,13 @@ impl Job {
 
     /// Adds the members of the job that are not read yet.
     fn search(&mut self, findings: discover::Findings) {
+        self.leases.iter_mut().for_each(Lease::renew);
         for (found, reader) in self.roll.newcomers(findings) {
             let program = found.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
             let program = program.and_then(|link| std::fs::read_link(link).ok());
             let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
             self.sources.push(Source::attached(reader, &name.to_string_lossy()));
-            match self.level.map(|level| attach::lease(&found, level)) {
-                Some(Ok(client)) => self.leases.push(client),
-                Some(Err(why)) => self.troubles.push(format!("exported at its own level: {why}")),
-                None => {}
-            }
+            self.leases.extend(self.level.map(|level| Lease::of(found, level)));
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::discover::{self, Findings, Found};
 #[derive(Debug)]
 pub(crate) struct Roll {
     job: JobId,
-    /// Pid, its namespace and when the recorder was made: one process may be named twice, and one pid be used twice.
     met: BTreeSet<(u32, u64, u64)>,
     /// Those that were met, as others name them: host and pid.
     named: BTreeSet<(String, u32)>,
@@ -43,7 +42,7 @@ impl Roll {
     /// The processes of the job among what was found that were not met before. Their recorders stay open: so they can be read after
     /// they were unlinked.
     pub(crate) fn newcomers(&mut self, mut findings: Findings) -> Vec<(Found, Reader)> {
-        let mut met = findings.found.iter().filter(|one| self.met.contains(&who(&one.given.process)));
+        let mut met = findings.found.iter().filter(|one| self.met.contains(&one.who()));
         if let Some(job) = met.find_map(|one| one.renamed(self.job)) {
             (self.job, self.nranks) = (job, 0);
             self.ranks.clear();
@@ -52,7 +51,7 @@ impl Roll {
         let mut new = Vec::new();
         for found in findings.found.into_iter().filter(|one| one.is_of(self.job)) {
             let ProcessSnapshot { pid, host, comms, .. } = &found.given.process;
-            let (who, name) = (who(&found.given.process), (host.clone(), *pid));
+            let (who, name) = (found.who(), (host.clone(), *pid));
             for comm in comms.iter().filter(|comm| comm.job == self.job) {
                 self.ranks.insert(comm.world);
                 self.nranks = self.nranks.max(comm.nranks);
@@ -60,7 +59,7 @@ impl Roll {
             if self.met.contains(&who) {
                 continue;
             }
-            match Reader::open(&found.file) {
+            match found.open() {
                 Ok(reader) => {
                     self.met.insert(who);
                     self.named.insert(name);
@@ -97,8 +96,4 @@ impl Roll {
         }
         missing
     }
-}
-
-fn who(process: &ProcessSnapshot) -> (u32, u64, u64) {
-    (process.pid, process.pid_namespace, process.made_real_ns)
 }

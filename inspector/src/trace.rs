@@ -8,14 +8,12 @@ use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::Settings;
-use ccl::control::wire::Client;
 use ccl::error::ErrorKind;
 use ccl::recorder::reader::Reader;
-use ccl::snapshot::ProcessSnapshot;
 use ccl::types::JobId;
 use ccl_exporters::trace::{Merged, Pace, Part, merge};
 
-use crate::attach;
+use crate::attach::Lease;
 use crate::choose::choose;
 use crate::discover::{self, Findings, Found};
 use crate::exit;
@@ -86,7 +84,7 @@ impl Trace {
         let asked = asked_to_end().map_err(|e| (exit::ERROR, format!("listening for signals: {e}")))?;
         let findings = discover::everything(&settings);
         let job = choose(&findings, self.target)?;
-        let mut search = Search { settings, roll: Roll::of(job), watched: Vec::new(), notes: Vec::new() };
+        let mut search = Search { settings, roll: Roll::of(job), leases: Vec::new() };
         let mut recording = Recording { folder: Parts::beside(&self.output)?, ..Recording::default() };
         for reader in search.meet(findings) {
             recording.add(reader);
@@ -129,23 +127,14 @@ fn asked_to_end() -> std::io::Result<Arc<AtomicBool>> {
 struct Search {
     settings: Settings,
     roll: Roll,
-    watched: Vec<Watched>,
-    /// Members that could not be read after all.
-    notes: Vec<String>,
-}
-
-/// A process whose level is raised for as long as the connection to it is held.
-#[derive(Debug)]
-struct Watched {
-    found: Found,
-    client: ccl::Result<Client>,
+    leases: Vec<Lease>,
 }
 
 impl Search {
     /// Searches again and again until `stopped`; hands over whom it met.
     fn run(mut self, met: &Sender<Reader>, stopped: &Receiver<()>) -> Self {
         while stopped.recv_timeout(SEARCH) == Err(RecvTimeoutError::Timeout) {
-            self.watched.iter_mut().for_each(Watched::renew);
+            self.leases.iter_mut().for_each(Lease::renew);
             for reader in self.meet(discover::everything(&self.settings)) {
                 // Nobody takes it: then the recording is over.
                 let _ = met.send(reader);
@@ -156,73 +145,17 @@ impl Search {
 
     /// The recorders of those that were not met before.
     fn meet(&mut self, findings: Findings) -> Vec<Reader> {
-        let mut readers = Vec::new();
-        for (found, reader) in self.roll.newcomers(findings) {
-            let Some(reader) = recorder_of(&found, reader) else {
-                let process = &found.given.process;
-                self.notes.push(format!(
-                    "not traced: pid {} on {}: its recorder was gone when it was opened again",
-                    process.pid, process.host
-                ));
-                continue;
-            };
-            self.watched.push(Watched { client: raised(&found), found });
-            readers.push(reader);
-        }
+        let new = self.roll.newcomers(findings).into_iter();
+        let (found, readers): (Vec<Found>, Vec<Reader>) = new.unzip();
+        self.leases.extend(found.into_iter().map(|one| Lease::of(one, STEPS)));
         readers
     }
 
     /// Who is not traced, or not closely.
     fn notes(&self) -> Vec<String> {
         let missing = self.roll.missing().into_iter().map(|who| format!("not traced: {who}"));
-        missing
-            .chain(self.notes.iter().cloned())
-            .chain(self.watched.iter().filter_map(Watched::note))
-            .collect()
+        missing.chain(self.leases.iter().filter_map(Lease::refused)).collect()
     }
-}
-
-/// The recorder of a process. Where it was found may be a descriptor of somebody else who read it, and reads another one now.
-fn recorder_of(found: &Found, reader: Reader) -> Option<Reader> {
-    let is_its = |reader: &Reader| reader.snapshot().is_ok_and(|process| is_of(found, &process));
-    if is_its(&reader) {
-        return Some(reader);
-    }
-    Reader::of_pid(found.process?).ok()?.into_iter().find(is_its)
-}
-
-/// Whether what a recorder tells is of the process that was found.
-fn is_of(found: &Found, process: &ProcessSnapshot) -> bool {
-    let who = |process: &ProcessSnapshot| (process.pid, process.pid_namespace, process.made_real_ns);
-    who(process) == who(&found.given.process)
-}
-
-impl Watched {
-    /// Asks for the level again: a communicator that got its name since was made with the level of its program.
-    fn renew(&mut self) {
-        if self.client.as_mut().is_ok_and(|client| client.level(None, STEPS).is_ok()) {
-            return;
-        }
-        // It has ended, or has had no socket yet.
-        let now = Reader::open(&self.found.file).and_then(|reader| reader.snapshot());
-        if let Some(process) = now.ok().filter(|process| process.alive && is_of(&self.found, process)) {
-            self.found.given.process = process;
-            self.client = raised(&self.found);
-        }
-    }
-
-    fn note(&self) -> Option<String> {
-        let process = &self.found.given.process;
-        let why = self.client.as_ref().err()?;
-        Some(format!("pid {} on {} is traced without its steps: {why}", process.pid, process.host))
-    }
-}
-
-/// Raises the level of a process to that of steps, for as long as what this returns lives.
-fn raised(one: &Found) -> ccl::Result<Client> {
-    let mut client = attach::connect(one)?;
-    client.level(None, STEPS)?;
-    Ok(client)
 }
 
 /// The parts that are being written. What goes wrong with one is noted and ends that one only.

@@ -112,6 +112,7 @@ fn make_named(
     // The row is there before the bootstrap is: who hangs in it can be seen to.
     let info = CommInfo { id: id.comm(), job: id.job(), name, rank, nranks, world: rank };
     let mut row = recorder.comm(info);
+    row.begin_level(&settings);
     phases.show(&row);
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
     let begins = &mut |phase| phases.begin(phase, Some(&row));
@@ -121,8 +122,6 @@ fn make_named(
     let job = bootstrap.job();
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
-    let observed = settings.number(Key::Observe) != 0;
-    row.set_level(if observed { settings.number(Key::Level) as u8 } else { 0 });
 
     let identity = Identity { comm, rank };
     let base = Base { id, job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };

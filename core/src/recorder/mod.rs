@@ -67,6 +67,8 @@ pub struct Recorder {
     notes: Vec<String>,
     left: AtomicBool,
     generation: u32,
+    /// The level it was made with; the one in force may be a client's wish.
+    made_level: u8,
 }
 
 /// Whoever is given each recorder of the process.
@@ -162,7 +164,8 @@ impl Recorder {
     ) -> Self {
         let left = AtomicBool::new(false);
         let rows = Mutex::new(Rows::new(capacity));
-        let recorder = Self { memory, capacity, rows, place, notes, left, generation: sys::generation() };
+        let (generation, made_level) = (sys::generation(), level_of(settings));
+        let recorder = Self { memory, capacity, rows, place, notes, left, generation, made_level };
         recorder.write_header(settings);
         recorder
     }
@@ -282,7 +285,6 @@ impl Recorder {
                 put(at + n, *word);
             }
         };
-        let observed = settings.number(Key::Observe) == 1;
         let first = clock::anchor();
         put(header::VERSION, u64::from(layout::VERSION) | u64::from(layout::READABLE_SINCE) << 32);
         put(header::BYTES, layout::HEADER_BYTES as u64);
@@ -297,7 +299,7 @@ impl Recorder {
         put(header::MADE_AT, first.real_ns);
         put(header::LIBRARY, place::library_version());
         put(header::NS_PER_TICK, (clock::scale().ns_per_tick() * 4_294_967_296.0) as u64);
-        put(header::LEVEL, if observed { settings.number(Key::Level) } else { 0 });
+        put(header::LEVEL, u64::from(self.made_level));
         put(header::HOME, self.place.as_ref().map_or(Home::Heap, Place::home) as u64);
         put_text(header::FIRST_ANCHOR, &[first.raw.0, first.mono.0, first.real_ns]);
         put_text(header::BOOT, &layout::encode_text::<{ header::TEXTS[0] }>(&who.boot_id));
@@ -318,6 +320,11 @@ impl Recorder {
         self.anchor();
         self.header(header::MAGIC).store(layout::MAGIC, Ordering::Release);
     }
+}
+
+/// The level that settings ask for.
+fn level_of(settings: &Settings) -> u8 {
+    if settings.number(Key::Observe) == 1 { settings.number(Key::Level) as u8 } else { 0 }
 }
 
 impl Drop for Recorder {

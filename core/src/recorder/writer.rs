@@ -13,6 +13,7 @@ use super::ring::EventRing;
 use super::rows::Rows;
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
+use crate::config::Settings;
 use crate::types::{
     ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind, TransportReason,
 };
@@ -357,6 +358,14 @@ impl CommRow {
     /// Changes it.
     pub fn set_level(&self, level: u8) {
         self.words[comm::LEVEL].store(u64::from(level), Ordering::Relaxed);
+    }
+    /// Begins with the level of its communicator's settings. Where that is the process's, a client may want another one already, and
+    /// keeps it.
+    pub fn begin_level(&self, settings: &Settings) {
+        let level = super::level_of(settings);
+        if level != self.recorder.made_level {
+            self.set_level(level);
+        }
     }
     /// Names communicator and job anew, where the row was made before the bootstrap agreed on them.
     pub fn set_identity(&mut self, id: CommId, job: JobId) {

@@ -38,6 +38,27 @@ impl Found {
     pub(crate) fn is_of(&self, job: JobId) -> bool {
         self.given.process.comms.iter().any(|comm| comm.job == job)
     }
+    /// Pid, its namespace and when the recorder was made: one process may be named twice, and one pid be used twice.
+    pub(crate) const fn who(&self) -> (u32, u64, u64) {
+        who(&self.given.process)
+    }
+    /// Its recorder, to be held open: so it can be read after it was unlinked. The descriptor by which it was found may be that of somebody
+    /// who reads it, and who reads another one by now.
+    ///
+    /// # Errors
+    /// Why it cannot be opened any more.
+    pub(crate) fn open(&self) -> ccl::Result<Reader> {
+        let is_it = |reader: &Reader| reader.snapshot().is_ok_and(|process| who(&process) == self.who());
+        let opened = Reader::open(&self.file);
+        if opened.as_ref().is_ok_and(is_it) {
+            return opened;
+        }
+        let own = self.process.and_then(|pid| Reader::of_pid(pid).ok()).into_iter().flatten().find(is_it);
+        own.ok_or_else(|| {
+            let what = format!("{} is another recorder now", self.file.display());
+            opened.err().unwrap_or_else(|| ccl::Error::new(ccl::ErrorKind::Unavailable, what))
+        })
+    }
     /// Reads it anew by its recorder. What cannot be read any more stays as it was read last.
     pub(crate) fn reread(&mut self, reader: &Reader) {
         let Ok(process) = reader.snapshot() else { return };
@@ -53,6 +74,10 @@ impl Found {
         let now = self.given.process.job;
         (!self.is_of(job) && self.is_of(now)).then_some(now)
     }
+}
+
+const fn who(process: &ProcessSnapshot) -> (u32, u64, u64) {
+    (process.pid, process.pid_namespace, process.made_real_ns)
 }
 
 /// What could be found.

@@ -202,6 +202,19 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
 }
 
 #[test]
+fn a_communicator_begins_with_its_own_level_or_what_a_client_wants_of_the_process() {
+    let recorder = Recorder::heap();
+    assert!(recorder.set_level(None, 2));
+    let row = recorder.comm(INFO);
+    let mut settings = Settings::default();
+    row.begin_level(&settings);
+    assert_eq!(row.level(), 2);
+    settings.set(Key::Level, "0").unwrap();
+    row.begin_level(&settings);
+    assert_eq!(row.level(), 0);
+}
+
+#[test]
 fn histograms_count_what_completed_at_level_1_and_above() {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
