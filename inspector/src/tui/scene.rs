@@ -1,5 +1,7 @@
 //! What views see: a snapshot and what belongs to it, and the questions they all ask of it. Pure.
 
+use std::collections::BTreeSet;
+
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
     Awaited, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits, duration,
@@ -60,6 +62,27 @@ pub(crate) struct Verdict {
     pub(crate) more: usize,
 }
 
+/// An operation that a screen is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Focused {
+    /// `AllReduce`
+    pub(crate) kind: String,
+    /// Which call of it: of all collectives, or of those between two ranks.
+    pub(crate) seq: u64,
+    /// The ranks that a send or receive is between; `None`: it is a collective, which is everybody's.
+    pub(crate) pair: Option<BTreeSet<Rank>>,
+}
+
+impl Focused {
+    /// What a rank tells of it; `None`: it is none of its business.
+    pub(crate) fn of<'a>(&self, comm: &'a CommSnapshot) -> Option<&'a OpSnapshot> {
+        match &self.pair {
+            None => Some(&comm.op),
+            Some(pair) => comm.p2p.as_ref().filter(|_| pair.contains(&comm.rank)),
+        }
+    }
+}
+
 impl<'a> Scene<'a> {
     /// Every member of every communicator that has not ended, or ended by a failure, or by its rank's leaving in good order; and one
     /// for each rank without any.
@@ -116,13 +139,28 @@ impl<'a> Scene<'a> {
         self.awaited_in(member.comm.id).any(|one| one.missing.contains(rank) || one.inside.contains(rank))
     }
 
-    /// The operation in focus of a communicator: that in which somebody is awaited, else the last one that anybody called.
-    pub(crate) fn operation(&self, comm: CommId) -> Option<(String, u64)> {
+    /// The operation in focus of a communicator: that in which somebody is awaited, else a send or receive if only such are under way,
+    /// else the collective that anybody called last.
+    pub(crate) fn operation(&self, comm: CommId) -> Option<Focused> {
         if let Some(one) = self.awaited_in(comm).next() {
-            return Some((one.op.clone(), one.seq));
+            let ends = || [&one.by, &one.missing, &one.inside, &one.unseen].into_iter().flatten().copied();
+            let pair = matches!(one.op.as_str(), "Send" | "Recv").then(|| ends().collect());
+            return Some(Focused { kind: one.op.clone(), seq: one.seq, pair });
         }
-        let ops = self.of_comm(comm).into_iter().map(|member| operation(member.comm));
-        ops.max_by_key(|op| op.seq).filter(|op| !op.kind.is_empty()).map(|op| (op.kind.clone(), op.seq))
+        let members = self.of_comm(comm);
+        let collectives = members.iter().map(|member| &member.comm.op).filter(|op| !op.kind.is_empty());
+        let last = collectives.max_by_key(|op| op.seq);
+        let is_under_way = members.iter().any(|member| member.comm.op.state != OpState::Idle);
+        let is_pair = |op: &&OpSnapshot| last.is_none() || !is_under_way && op.state != OpState::Idle;
+        let mut pairs =
+            members.iter().filter_map(|member| Some((member.comm.rank, member.comm.p2p.as_ref()?)));
+        match pairs.find(|(_, op)| is_pair(op)) {
+            Some((rank, op)) => {
+                let pair = Some([Some(rank), op.peer].into_iter().flatten().collect());
+                Some(Focused { kind: op.kind.clone(), seq: op.seq, pair })
+            }
+            None => last.map(|op| Focused { kind: op.kind.clone(), seq: op.seq, pair: None }),
+        }
     }
 
     /// Who is awaited.

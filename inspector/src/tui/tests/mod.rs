@@ -2,6 +2,7 @@
 
 mod jobs;
 mod keys;
+mod plans;
 mod screens;
 
 use std::sync::Arc;
