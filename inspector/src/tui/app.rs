@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use ccl::recorder::reader::Histogram;
 use ccl::types::CommId;
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
 
@@ -49,8 +48,6 @@ pub(crate) struct Seen {
     pub(crate) shot: Arc<Shot>,
     /// Whether none of its processes is left.
     pub(crate) ended: bool,
-    /// The durations so far, if they were asked for.
-    pub(crate) histograms: Option<Vec<Histogram>>,
     /// Events since the last look, if they were asked for.
     pub(crate) events: Vec<Entry>,
 }
@@ -98,7 +95,6 @@ pub(crate) struct App {
     /// What is shown instead.
     pub(crate) pinned: Option<Arc<Shot>>,
     history: History,
-    histograms: Vec<Histogram>,
     log: Log,
     pub(crate) ended: Ended,
     /// Whether the job was launched from here, so that leaving is a question.
@@ -130,7 +126,6 @@ impl App {
             live: Arc::default(),
             pinned: None,
             history: History::default(),
-            histograms: Vec::new(),
             log: Log::default(),
             ended: Ended::No,
             launched,
@@ -155,8 +150,9 @@ impl App {
         Scene {
             job: &self.shot().snapshot,
             comm: self.comm,
-            histograms: &self.histograms,
+            histograms: self.shot().histograms.as_deref(),
             log: &self.log,
+            until_ns: self.pinned.as_ref().map_or(u64::MAX, |shot| shot.taken_ns),
             look: self.look,
         }
     }
@@ -189,9 +185,6 @@ impl App {
     fn see(&mut self, seen: Seen) {
         self.history.push(&seen.shot);
         self.live = seen.shot;
-        if let Some(histograms) = seen.histograms {
-            self.histograms = histograms;
-        }
         seen.events.into_iter().for_each(|entry| self.log.push(entry));
         if !matches!(self.ended, Ended::With(_)) {
             self.ended = if seen.ended { Ended::Gone } else { Ended::No };

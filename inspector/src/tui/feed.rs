@@ -9,7 +9,7 @@ use ccl::config::Settings;
 use ccl::control::wire::Subscription;
 use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::{Cursor, Histogram, Reader};
-use ccl::snapshot::{Given, ProcessSnapshot, Source, State, jobs, merge};
+use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, State, jobs, merge};
 use ccl::types::{CommId, JobId, Rank};
 use tokio::sync::{mpsc, watch};
 
@@ -123,7 +123,8 @@ struct Follower {
     roll: Option<Roll>,
     followed: Vec<Followed>,
     searched: Option<Ns>,
-    counted: Option<Ns>,
+    /// The histograms and when they were read; `None`: nobody looks at them.
+    counted: Option<(Ns, Arc<[Histogram]>)>,
 }
 
 impl Follower {
@@ -146,7 +147,7 @@ impl Follower {
             self.search();
             self.searched = Some(now);
         }
-        let nothing = || Seen { shot: shot(ccl::snapshot::Snapshot::default()), ..Seen::default() };
+        let nothing = || Seen { shot: shot(Snapshot::default(), None), ..Seen::default() };
         let Some(job) = self.roll.as_ref().map(Roll::job) else { return nothing() };
         let (notes, renamed) = self.refresh(job);
         if renamed {
@@ -161,13 +162,13 @@ impl Follower {
         snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::unseen(&one.found)));
         let gone = |state| matches!(state, State::Dead | State::Exited);
         let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| gone(rank.state));
-        let counts = wants.histograms && self.counted.is_none_or(|at| now.since(at) >= COUNT);
-        let histograms = counts.then(|| self.histograms());
-        if counts {
-            self.counted = Some(now);
-        }
+        self.counted = match self.counted.take().filter(|_| wants.histograms) {
+            Some((at, read)) if now.since(at) < COUNT => Some((at, read)),
+            _ => wants.histograms.then(|| (now, self.histograms())),
+        };
+        let histograms = self.counted.as_ref().map(|(_, read)| read.clone());
         let events = if wants.events { self.events(job) } else { Vec::new() };
-        Seen { shot: shot(snapshot), ended, histograms, events }
+        Seen { shot: shot(snapshot, histograms), ended, events }
     }
 
     /// Finds the processes of the job that are not followed yet.
@@ -212,7 +213,7 @@ impl Follower {
         (notes, renamed)
     }
 
-    fn histograms(&self) -> Vec<Histogram> {
+    fn histograms(&self) -> Arc<[Histogram]> {
         self.followed.iter().flat_map(|one| one.reader.histograms().unwrap_or_default()).collect()
     }
 
@@ -340,8 +341,8 @@ impl Followed {
     }
 }
 
-fn shot(snapshot: ccl::snapshot::Snapshot) -> Arc<Shot> {
-    Arc::new(Shot { taken_ns: clock::real_ns(), snapshot })
+fn shot(snapshot: Snapshot, histograms: Option<Arc<[Histogram]>>) -> Arc<Shot> {
+    Arc::new(Shot { taken_ns: clock::real_ns(), snapshot, histograms })
 }
 
 /// The job of those processes whose ancestor this is.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::mem::size_of;
 use std::sync::Arc;
 
+use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{CommSnapshot, LinkSnapshot, PhaseSnapshot, RankSnapshot, Snapshot};
 
 /// The most bytes kept.
@@ -13,13 +14,15 @@ const KEPT_NS: u64 = 600_000_000_000;
 /// The least time between two that are kept, unless who is awaited has changed.
 const APART_NS: u64 = 1_000_000_000;
 
-/// A snapshot and when it was taken.
+/// A snapshot, when it was taken, and what else was read then.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Shot {
     /// In nanoseconds since 1970, by this process's clock.
     pub(crate) taken_ns: u64,
     /// What was seen.
     pub(crate) snapshot: Snapshot,
+    /// The durations of operations so far; `None`: nobody looked at them.
+    pub(crate) histograms: Option<Arc<[Histogram]>>,
 }
 
 /// Shots, oldest first.
@@ -42,7 +45,7 @@ impl History {
                 return;
             }
         }
-        let bytes = weight(&shot.snapshot);
+        let bytes = weight(&shot.snapshot) + shot.histograms.as_deref().map_or(0, weight_of_durations);
         self.shots.push_back((shot.clone(), bytes));
         self.bytes += bytes;
         while let Some((oldest, bytes)) = self.shots.front() {
@@ -70,6 +73,12 @@ impl History {
 /// Who is awaited, in what.
 fn culprits(job: &Snapshot) -> impl Iterator<Item = impl PartialEq> {
     job.awaited.iter().map(|one| (one.comm, one.op.as_str(), one.seq, &one.missing, &one.inside))
+}
+
+/// What histograms take in memory, nearly; those that several shots share count each time.
+fn weight_of_durations(histograms: &[Histogram]) -> usize {
+    let one = |one: &Histogram| size_of::<Histogram>() + size_of_val(one.buckets.as_slice()) + one.name.len();
+    histograms.iter().map(one).sum()
 }
 
 /// What a snapshot takes in memory, nearly.
@@ -101,7 +110,7 @@ mod tests {
 
     fn shot(seconds: f64, ranks: usize) -> Arc<Shot> {
         let snapshot = Snapshot { ranks: vec![RankSnapshot::default(); ranks], ..Snapshot::default() };
-        Arc::new(Shot { taken_ns: (seconds * 1e9) as u64, snapshot })
+        Arc::new(Shot { taken_ns: (seconds * 1e9) as u64, snapshot, ..Shot::default() })
     }
 
     fn times(history: &History) -> Vec<u64> {

@@ -23,10 +23,12 @@ pub(crate) struct Scene<'a> {
     pub(crate) job: &'a Snapshot,
     /// The communicator that was asked for.
     pub(crate) comm: Option<CommId>,
-    /// The durations of operations so far.
-    pub(crate) histograms: &'a [Histogram],
+    /// The durations of operations so far; `None`: they were not read then.
+    pub(crate) histograms: Option<&'a [Histogram]>,
     /// What happened.
     pub(crate) log: &'a Log,
+    /// The moment that all this is of, in nanoseconds since 1970: what was said later is not to be seen yet.
+    pub(crate) until_ns: u64,
     /// How everything looks.
     pub(crate) look: Look,
 }

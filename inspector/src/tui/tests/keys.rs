@@ -1,10 +1,12 @@
 //! What keys and the mouse do.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 
-use super::super::app::{App, Effect, Ended, Input, Leave};
+use super::super::app::{App, Effect, Ended, Input, Leave, Seen};
+use super::super::history::Shot;
 use super::super::keys::{Action, KEYS};
 use super::super::log::Origin;
 use super::super::palette::Palette;
@@ -181,6 +183,40 @@ fn a_frozen_picture_stays_while_data_goes_on_and_steps_both_ways() {
     press(&mut app, KeyCode::Char(' '));
     press(&mut app, KeyCode::Esc);
     assert!(app.pinned.is_none());
+}
+
+#[test]
+fn what_is_frozen_has_the_durations_and_the_lines_of_its_moment() {
+    let mut app = app(jobs::running(), (120, 24));
+    let say = |app: &mut App, text: &str, at| {
+        app.update(Input::Said(format!("[1] {text}\n").into_bytes(), Origin::Output), at);
+    };
+    let see_times = |app: &mut App, times, at| {
+        let mut histograms = jobs::histograms();
+        histograms[0].buckets = vec![(Some(32_768), times)];
+        histograms.truncate(1);
+        let shot = Shot { taken_ns: at, snapshot: jobs::running(), histograms: Some(histograms.into()) };
+        app.update(Input::Seen(Box::new(Seen { shot: Arc::new(shot), ..Seen::default() })), at);
+    };
+    say(&mut app, "before", NOON - SECOND);
+    see_times(&mut app, 111, NOON + SECOND);
+    press(&mut app, KeyCode::Char(' '));
+    see_times(&mut app, 222, NOON + 3 * SECOND);
+    say(&mut app, "afterwards", NOON + 3 * SECOND);
+    let screen_of = |app: &mut App, key| {
+        press(app, KeyCode::Char(key));
+        drawn(app)
+    };
+    let (durations, log) = (screen_of(&mut app, '6'), screen_of(&mut app, '7'));
+    assert!(durations.contains(" 111 ") && !durations.contains(" 222 "), "{durations}");
+    assert!(log.contains("before") && !log.contains("afterwards"), "{log}");
+    press(&mut app, KeyCode::Char(' '));
+    let (durations, log) = (screen_of(&mut app, '6'), screen_of(&mut app, '7'));
+    assert!(durations.contains(" 222 ") && log.contains("afterwards"), "{durations}{log}");
+    // Stepping back is to the same.
+    press(&mut app, KeyCode::Char('['));
+    assert!(!drawn(&app).contains("afterwards"));
+    assert!(screen_of(&mut app, '6').contains(" 111 "));
 }
 
 #[test]

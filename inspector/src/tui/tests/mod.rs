@@ -34,9 +34,8 @@ fn app(snapshot: Snapshot, size: (u16, u16)) -> App {
 fn see(app: &mut App, snapshot: Snapshot, taken_ns: u64) {
     let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| rank.state.word() == "dead");
     let seen = Seen {
-        shot: Arc::new(Shot { taken_ns, snapshot }),
+        shot: Arc::new(Shot { taken_ns, snapshot, histograms: Some(jobs::histograms().into()) }),
         ended,
-        histograms: Some(jobs::histograms()),
         events: Vec::new(),
     };
     app.update(Input::Seen(Box::new(seen)), taken_ns + SECOND / 5);
