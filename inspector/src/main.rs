@@ -12,6 +12,7 @@ mod look;
 mod pages;
 mod process;
 mod ps;
+mod rates;
 mod roll;
 mod run;
 mod table;

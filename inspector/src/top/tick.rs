@@ -1,6 +1,5 @@
 //! One look at a job, and what has changed since the one before. Pure.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ccl::snapshot::{
@@ -8,6 +7,8 @@ use ccl::snapshot::{
 };
 use ccl::types::{CommId, JobId, Rank};
 use serde::Serialize;
+
+use crate::rates::Counted;
 
 /// The schema of [`Tick`]: a public promise, fields are added and never changed.
 pub(super) const SCHEMA: &str = "ccl.top/1";
@@ -88,47 +89,18 @@ pub(super) struct Wait {
     pub(super) since_ns: u64,
 }
 
-/// What was counted so far: operations and bytes by rank and communicator.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Counted(BTreeMap<Rank, BTreeMap<CommId, (u64, u64)>>);
-
-impl Counted {
-    /// What a snapshot has counted.
-    pub(super) fn of(job: &Snapshot) -> Self {
-        let of_comm = |comm: &CommSnapshot| {
-            let pairs = comm.p2p.as_ref().map_or(0, |p2p| p2p.completed);
-            let bytes = comm.links.iter().fold(0u64, |sum, link| sum.saturating_add(link.bytes));
-            (comm.id, (comm.op.completed.saturating_add(pairs), bytes))
-        };
-        Self(job.ranks.iter().map(|rank| (rank.rank, rank.comms.iter().map(of_comm).collect())).collect())
-    }
-
-    /// Operations and bytes of a rank since `before`; a communicator made since then counts whole.
-    fn since(&self, before: &Self, rank: Rank) -> Option<(u64, u64)> {
-        let (now, before) = (self.0.get(&rank)?, before.0.get(&rank)?);
-        Some(now.iter().fold((0, 0), |(ops, bytes), (comm, counted)| {
-            let had = before.get(comm).copied().unwrap_or_default();
-            (ops + counted.0.saturating_sub(had.0), bytes + counted.1.saturating_sub(had.1))
-        }))
-    }
-}
-
 impl Tick {
     /// A snapshot as a tick; `before` is what the tick before it had counted, and how long ago.
     pub(super) fn new(job: Snapshot, counted: &Counted, before: Option<(&Counted, Duration)>) -> Self {
         let line = |rank: &RankSnapshot| {
-            let per_second = |count: u64, passed: Duration| count as f64 / passed.as_secs_f64().max(1e-9);
-            let rates = before.and_then(|(before, passed)| {
-                let (ops, bytes) = counted.since(before, rank.rank)?;
-                Some((per_second(ops, passed), per_second(bytes, passed)))
-            });
+            let rate = before.and_then(|(before, passed)| counted.of_rank(before, passed, rank.rank));
             Line {
                 rank: rank.rank,
                 pid: rank.pid,
                 host: rank.host.clone(),
                 state: rank.state,
-                ops_per_s: rates.map(|(ops, _)| ops),
-                bytes_per_s: rates.map(|(_, bytes)| bytes),
+                ops_per_s: rate.map(|rate| rate.ops_per_s),
+                bytes_per_s: rate.map(|rate| rate.bytes_per_s),
                 ..shown(rank).map(about).unwrap_or_default()
             }
         };

@@ -151,6 +151,7 @@ impl App {
             job: &self.shot().snapshot,
             comm: self.comm,
             histograms: self.shot().histograms.as_deref(),
+            rates: &self.shot().rates,
             log: &self.log,
             until_ns: self.pinned.as_ref().map_or(u64::MAX, |shot| shot.taken_ns),
             look: self.look,

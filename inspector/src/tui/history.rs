@@ -1,11 +1,14 @@
 //! The last minutes of a job: what was shown, to step back to. Bounded in bytes and in time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::size_of;
 use std::sync::Arc;
 
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{CommSnapshot, LinkSnapshot, PhaseSnapshot, RankSnapshot, Snapshot};
+use ccl::types::{CommId, Rank};
+
+use crate::rates::Rate;
 
 /// The most bytes kept.
 const BYTES_MAX: usize = 64 << 20;
@@ -14,8 +17,11 @@ const KEPT_NS: u64 = 600_000_000_000;
 /// The least time between two that are kept, unless who is awaited has changed.
 const APART_NS: u64 = 1_000_000_000;
 
+/// Rates by rank of the job and communicator; of what was not there before there is none.
+pub(crate) type Rates = BTreeMap<(Rank, CommId), Rate>;
+
 /// A snapshot, when it was taken, and what else was read then.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Shot {
     /// In nanoseconds since 1970, by this process's clock.
     pub(crate) taken_ns: u64,
@@ -23,6 +29,8 @@ pub(crate) struct Shot {
     pub(crate) snapshot: Snapshot,
     /// The durations of operations so far; `None`: nobody looked at them.
     pub(crate) histograms: Option<Arc<[Histogram]>>,
+    /// How fast each rank was in each communicator, in about the last second.
+    pub(crate) rates: Rates,
 }
 
 /// Shots, oldest first.
@@ -96,6 +104,8 @@ fn weight(job: &Snapshot) -> usize {
         job.awaited.iter().map(|one| 512 + 4 * (one.by.len() + one.missing.len() + one.unseen.len()));
     ranks.sum::<usize>()
         + awaited.sum::<usize>()
+        // The rates.
+        + job.ranks.iter().map(|rank| 64 + 48 * rank.comms.len()).sum::<usize>()
         + job.missing.len() * 192
         + job.notes.iter().map(String::len).sum::<usize>()
         + size_of::<Shot>()
@@ -104,7 +114,6 @@ fn weight(job: &Snapshot) -> usize {
 #[cfg(test)]
 mod tests {
     use ccl::snapshot::Awaited;
-    use ccl::types::Rank;
 
     use super::*;
 

@@ -9,6 +9,7 @@ use ccl::snapshot::{
 };
 use ccl::types::{ChannelId, CommId, Rank};
 
+use super::history::Rates;
 use super::listing::{About, Cell, Look};
 use super::log::Log;
 use super::palette::Role;
@@ -25,6 +26,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) comm: Option<CommId>,
     /// The durations of operations so far; `None`: they were not read then.
     pub(crate) histograms: Option<&'a [Histogram]>,
+    /// How fast everybody is.
+    pub(crate) rates: &'a Rates,
     /// What happened.
     pub(crate) log: &'a Log,
     /// The moment that all this is of, in nanoseconds since 1970: what was said later is not to be seen yet.

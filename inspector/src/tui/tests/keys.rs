@@ -195,7 +195,12 @@ fn what_is_frozen_has_the_durations_and_the_lines_of_its_moment() {
         let mut histograms = jobs::histograms();
         histograms[0].buckets = vec![(Some(32_768), times)];
         histograms.truncate(1);
-        let shot = Shot { taken_ns: at, snapshot: jobs::running(), histograms: Some(histograms.into()) };
+        let shot = Shot {
+            taken_ns: at,
+            snapshot: jobs::running(),
+            histograms: Some(histograms.into()),
+            ..Shot::default()
+        };
         app.update(Input::Seen(Box::new(Seen { shot: Arc::new(shot), ..Seen::default() })), at);
     };
     say(&mut app, "before", NOON - SECOND);
@@ -317,7 +322,7 @@ fn the_mouse_chooses_tabs_and_rows_and_scrolls() {
         assert_eq!(app.screen, *which);
     }
     app.screen = Screen::Overview;
-    app.update(click(5, 6), NOON);
+    app.update(click(5, 7), NOON);
     assert_eq!(at(&app), 2, "the third line of the list");
     app.update(mouse(MouseEventKind::ScrollDown, 0, 0), NOON);
     assert_eq!(at(&app), 5);

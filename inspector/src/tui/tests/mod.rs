@@ -33,8 +33,9 @@ fn app(snapshot: Snapshot, size: (u16, u16)) -> App {
 /// A look at the job, with what belongs to it.
 fn see(app: &mut App, snapshot: Snapshot, taken_ns: u64) {
     let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| rank.state.word() == "dead");
+    let histograms = Some(jobs::histograms().into());
     let seen = Seen {
-        shot: Arc::new(Shot { taken_ns, snapshot, histograms: Some(jobs::histograms().into()) }),
+        shot: Arc::new(Shot { taken_ns, rates: jobs::rates(&snapshot), snapshot, histograms }),
         ended,
         events: Vec::new(),
     };
