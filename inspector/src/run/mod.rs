@@ -167,7 +167,7 @@ impl Run {
         }
         ranks.drain(DRAIN).await;
         if let Some(window) = window {
-            window.over(format!("with status {status}; q leaves"));
+            window.over(format!("with status {status}; q leaves")).await;
             if !window.is_left() {
                 tokio::select! {
                     _ = window.left() => {}

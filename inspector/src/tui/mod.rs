@@ -113,7 +113,7 @@ impl Attach {
             // Before the terminal is taken, so that no signal can end this without giving it back.
             let mut signals = crate::run::Signals::new()?;
             let feed = Feed::start(Whom::Job(job), settings.clone())?;
-            let (_said, inputs) = tokio::sync::mpsc::unbounded_channel();
+            let (_said, inputs) = tokio::sync::mpsc::channel(1);
             session(self.appearance, false, feed, inputs, signals.next()).await
         });
         match ending.map_err(failed)? {

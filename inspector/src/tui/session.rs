@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossterm::clipboard::CopyToClipboard;
 use crossterm::{event, execute};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Appearance;
 use super::app::{App, Effect, Input, Leave};
@@ -40,7 +40,7 @@ pub(super) async fn session<T>(
     appearance: Appearance,
     launched: bool,
     mut feed: Feed,
-    mut said: UnboundedReceiver<Input>,
+    mut said: Receiver<Input>,
     close: impl Future<Output = T>,
 ) -> io::Result<Ending<T>> {
     let look = appearance.look();
