@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use ccl::types::CommId;
-use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
+use crossterm::event::{
+    KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 
 use super::filter::Filter;
 use super::history::{History, Shot};
@@ -194,6 +196,14 @@ impl App {
 
     fn press(&mut self, key: KeyEvent) -> Option<Effect> {
         self.notice.clear();
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            // A raw terminal sends no signal for it; it means the same wherever one is.
+            return match (key.code, &self.popup) {
+                (KeyCode::Char('c'), Some(Popup::Leave)) => Some(Effect::Leave(Leave::EndJob)),
+                (KeyCode::Char('c'), _) => self.quit(),
+                _ => None,
+            };
+        }
         if let Some(typed) = self.typing.take() {
             self.typing = self.typed(typed, key.code);
             return None;
@@ -206,7 +216,7 @@ impl App {
                 _ => None,
             };
         }
-        let action = keys::action(key, self.screen)?;
+        let action = keys::action(key.code, self.screen)?;
         if self.popup.is_some() && self.in_popup(action) {
             return None;
         }
@@ -239,6 +249,10 @@ impl App {
     /// What a key does to what is open; whether that is all it does.
     fn in_popup(&mut self, action: Action) -> bool {
         let page = usize::from(self.size.1 / 2).max(1);
+        // Not further than there is something to see; in another size, less far.
+        let lines = self.popup.as_ref().map_or(0, |popup| popup.lines(&self.look).len());
+        let last = lines.saturating_sub(Picture::of(self).map_or(0, |picture| picture.popup_lines()));
+        self.scrolled = self.scrolled.min(last);
         match action {
             Action::Down => self.scrolled = self.scrolled.saturating_add(1),
             Action::Up => self.scrolled = self.scrolled.saturating_sub(1),
@@ -254,11 +268,7 @@ impl App {
                 return false;
             }
         }
-        if self.popup.is_some() {
-            // Not further than there is something to see.
-            let lines = self.popup.as_ref().map_or(0, |popup| popup.lines(&self.look).len());
-            self.scrolled = self.scrolled.min(lines.saturating_sub(1));
-        }
+        self.scrolled = self.scrolled.min(last);
         true
     }
 

@@ -243,6 +243,7 @@ impl<'a> Scene<'a> {
             About::Rank(at) => pretty(rank(at)),
             About::Comm(at, nth) => pretty(comm(at, nth)),
             About::Link(at, nth, link) => pretty(comm(at, nth).and_then(|comm| comm.links.get(*link))),
+            About::Line(number) => pretty(self.log.entries().find(|entry| entry.number == *number)),
             About::Durations(at) => pretty(super::views::latency::json(self, *at).as_ref()),
         }
     }

@@ -71,7 +71,6 @@ fn check(action: Action, screen: Screen, before: &App, after: &App, effect: Opti
         }
         Action::NextComm => after.scene().focus() != before.scene().focus(),
         Action::Copy => matches!(effect, Some(Effect::Copy(text)) if !text.is_empty()),
-        Action::Json if screen == Screen::Log => after.notice == "this row has no JSON",
         Action::Json => matches!(&after.popup, Some(Popup::Text { lines, .. }) if lines[0] == "{"),
         Action::Palette => after.look.palette == Palette::ColourBlind,
         Action::Help => after.popup == Some(Popup::Help),
@@ -260,7 +259,10 @@ fn what_is_open_is_scrolled_copied_and_closed() {
     assert!(drawn(&app).contains("\"AllReduce\""));
     press(&mut app, KeyCode::Char('G'));
     press(&mut app, KeyCode::Char('j'));
-    assert!(drawn(&app).contains("}"));
+    let last = drawn(&app);
+    assert!(last.contains("}"));
+    press(&mut app, KeyCode::Char('k'));
+    assert_ne!(drawn(&app), last, "from the end, one line up is one line up");
     let Some(Effect::Copy(json)) = press(&mut app, KeyCode::Char('y')) else { panic!("nothing was copied") };
     let comm: ccl::snapshot::CommSnapshot = serde_json::from_str(&json).unwrap();
     assert_eq!(comm.op.seq, 7);
@@ -274,6 +276,23 @@ fn control_c_quits_and_other_control_keys_do_nothing() {
     let mut app = app(jobs::hang(), SIZE);
     assert_eq!(app.update(control(KeyCode::Char('c')), NOON), Some(Effect::Leave(Leave::Alone)));
     assert_eq!(app.update(control(KeyCode::Char('q')), NOON), None);
+    type_keys(&mut app, "/ab");
+    assert_eq!(app.update(control(KeyCode::Char('x')), NOON), None);
+    assert_eq!(app.typing.as_deref(), Some("ab"));
+    assert_eq!(app.update(control(KeyCode::Char('c')), NOON), Some(Effect::Leave(Leave::Alone)));
+}
+
+#[test]
+fn in_the_question_how_to_leave_only_what_stands_there_counts_and_control_c_is_meant() {
+    let control = |code| Input::Key(KeyEvent::new(code, KeyModifiers::CONTROL));
+    let mut app = App::new(LOOK, SIZE, true);
+    see(&mut app, jobs::hang(), NOON);
+    assert_eq!(app.update(control(KeyCode::Char('c')), NOON), None);
+    assert_eq!(app.popup, Some(Popup::Leave));
+    for key in ['e', 'k', 'q'] {
+        assert_eq!((app.update(control(KeyCode::Char(key)), NOON), &app.popup), (None, &Some(Popup::Leave)));
+    }
+    assert_eq!(app.update(control(KeyCode::Char('c')), NOON), Some(Effect::Leave(Leave::EndJob)));
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             fields,
             ranks: entry.rank.into_iter().collect(),
             awaited: entry.rank.is_some_and(|rank| culprits.contains(&rank)),
-            about: About::Itself,
+            about: About::Line(entry.number),
         }
     });
     Listing { columns, rows: rows.collect(), empty: "nothing has happened yet".into() }
