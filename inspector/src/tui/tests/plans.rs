@@ -285,6 +285,41 @@ fn who_is_a_call_behind_and_not_awaited_is_no_culprit() {
 }
 
 #[test]
+fn a_plan_is_drawn_before_its_links_are_up() {
+    let rings = |job: Snapshot| {
+        let mut app = app(job, (140, 24));
+        press(&mut app, KeyCode::Char('3'));
+        drawn(&app)
+    };
+    let mut job = jobs::hang();
+    let comms = |job: &mut Snapshot, change: &dyn Fn(&mut CommSnapshot)| {
+        job.ranks.iter_mut().flat_map(|rank| &mut rank.comms).for_each(change);
+    };
+    comms(&mut job, &|comm| comm.links.clear());
+    let screen = rings(job.clone());
+    assert!(
+        screen.contains("plan: ring, 2 channels, 126 steps") && screen.contains("no link is up yet"),
+        "{screen}"
+    );
+    assert!(screen.contains("ch1 0 ·▸· 1 ·▸· ✱2@0 ·▸· 3 ·▸· 0"), "{screen}");
+    assert!(screen.contains("ch0  3     0") && screen.contains("· not up yet"), "{screen}");
+    // A broadcast from rank 1 is a chain: nobody writes to the root.
+    let topology = Topology::new(&[0, 0, 1, 1], 2);
+    let (kind, dtype, op) = (CollKind::Broadcast, Datatype::F32, ReduceOp::Sum);
+    let request = Request { kind, dtype, op, root: Rank(1), count: 1 << 20 };
+    let plan = select(&topology, &request, None).hash(&topology);
+    comms(&mut job, &|comm| {
+        (comm.op.kind, comm.op.root, comm.op.plan) = ("Broadcast".into(), Rank(1), format!("{plan:016x}"));
+    });
+    job.awaited[0].op = "Broadcast".into();
+    let screen = rings(job.clone());
+    assert!(screen.contains("ch0 1 ·▸· ✱2@0 ·▸· 3 ·▸· 0\n"), "{screen}");
+    // Of a plan that nothing leads to, what is there is drawn and nothing made up.
+    comms(&mut job, &|comm| comm.op.plan = "1".into());
+    assert!(rings(job).contains("the plan of its messages is not known; no link is up"));
+}
+
+#[test]
 fn a_receive_is_compared_with_sends_and_concerns_two() {
     let comm = |rank: u32, p2p: Option<OpSnapshot>| CommSnapshot {
         id: CommId(1),
