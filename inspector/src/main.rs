@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     };
     let status = outcome.unwrap_or_else(|(status, why)| {
         // Nothing else can be done where standard error is gone.
-        let _ = writeln!(std::io::stderr(), "ccl-inspect: {why}");
+        let _ = writeln!(std::io::stderr(), "ccl-inspect: {}", exit::harmless(&why));
         status
     });
     ExitCode::from(status)
