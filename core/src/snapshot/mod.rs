@@ -6,6 +6,7 @@
 //! durations that had passed when the snapshot was taken (`to`): `since_ns` 5,000,000,000 is five seconds ago.
 
 mod merge;
+mod standing;
 mod text;
 mod update;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::{self, ChannelId, CommId, JobId, Rank};
 
 pub use merge::{Given, Unreachable, jobs, merge};
+pub use standing::comm_name;
 pub use text::{duration, ranks_text, render_answer, render_text};
 pub use update::Update;
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use ccl::snapshot::{
-    Awaited, CommSnapshot, Missing, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
-};
+use ccl::snapshot::{Awaited, CommSnapshot, Missing, OpState, RankSnapshot, Snapshot, State, Waits};
 use ccl::types::{CommId, JobId, Rank};
 use serde::Serialize;
 
@@ -119,7 +117,7 @@ impl Tick {
 /// The communicator that matters most: one that failed, else the one inside which the rank has been longest, else the one it last used.
 fn shown(rank: &RankSnapshot) -> Option<&CommSnapshot> {
     let weight = |comm: &&CommSnapshot| {
-        let op = operation(comm);
+        let op = comm.operation();
         match op.state {
             OpState::Failed => (3, op.age_ns),
             OpState::Running => (2, op.age_ns),
@@ -129,16 +127,8 @@ fn shown(rank: &RankSnapshot) -> Option<&CommSnapshot> {
     rank.comms.iter().filter(|comm| !comm.ended || comm.op.state == OpState::Failed).max_by_key(weight)
 }
 
-/// The collective, or the send or receive if only that is under way.
-fn operation(comm: &CommSnapshot) -> &OpSnapshot {
-    let pair = comm.p2p.as_ref().filter(|p2p| comm.op.state == OpState::Idle && p2p.state != OpState::Idle);
-    pair.unwrap_or(&comm.op)
-}
-
 fn about(comm: &CommSnapshot) -> Line {
-    let op = operation(comm);
-    let waiting = comm.links.iter().filter(|link| !matches!(link.waits, Waits::Nothing | Waits::Unknown));
-    let longest = waiting.max_by_key(|link| link.since_ns);
+    let op = comm.operation();
     Line {
         comm: Some(comm.id),
         name: comm.name.clone(),
@@ -150,7 +140,7 @@ fn about(comm: &CommSnapshot) -> Line {
             age_ns: comm.phase.as_ref().map_or(op.age_ns, |phase| phase.duration_ns),
             tag: comm.op.tag.clone(),
         },
-        waits: longest.map(|link| Wait {
+        waits: comm.longest_wait().map(|link| Wait {
             on: link.waits_for.or(link.peer),
             why: link.waits,
             since_ns: link.since_ns,
@@ -161,7 +151,7 @@ fn about(comm: &CommSnapshot) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use ccl::snapshot::LinkSnapshot;
+    use ccl::snapshot::{LinkSnapshot, OpSnapshot};
 
     use super::*;
 

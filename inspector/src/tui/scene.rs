@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
-    Awaited, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits, duration,
+    Awaited, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, duration,
     ranks_text,
 };
 use ccl::types::{ChannelId, CommId, Rank};
@@ -13,6 +13,9 @@ use super::history::Rates;
 use super::listing::{About, Cell, Look};
 use super::log::Log;
 use super::palette::Role;
+use crate::words;
+
+pub(crate) use ccl::snapshot::comm_name as name;
 
 /// A wait that stands this long is shown as what it is: somebody is missing. Shorter ones belong to every healthy job.
 const STANDS_NS: u64 = 1_000_000_000;
@@ -219,14 +222,16 @@ impl<'a> Scene<'a> {
     /// What a member does.
     pub(crate) fn standing(&self, member: &Member<'_>) -> Cell {
         let g = &self.look.glyphs;
-        let op = operation(member.comm);
+        let op = member.comm.operation();
         let (glyph, word, role) = match op.state {
             OpState::Failed if !self.is_awaited(member) => {
                 (g.dead, format!("failed: {}", op.error), Role::Bad)
             }
             _ if self.is_awaited(member) => (g.awaited, "AWAITED".into(), Role::Bad),
             _ if member.comm.phase.is_some() => (g.waits, "starts".into(), Role::Waits),
-            OpState::Running if longest_wait(member.comm).is_some() => (g.waits, "waits".into(), Role::Waits),
+            OpState::Running if member.comm.longest_wait().is_some() => {
+                (g.waits, "waits".into(), Role::Waits)
+            }
             OpState::Running => (g.running, "works".into(), Role::Good),
             OpState::Idle | OpState::Failed | OpState::Unknown => (g.idle, "idle".into(), Role::Plain),
         };
@@ -254,15 +259,9 @@ fn pretty<T: serde::Serialize>(value: Option<&T>) -> Option<String> {
     serde_json::to_string_pretty(value?).ok()
 }
 
-/// The operation to show of a communicator: a send or receive under way where no collective is.
-pub(crate) fn operation(comm: &CommSnapshot) -> &OpSnapshot {
-    let pair = comm.p2p.as_ref().filter(|p2p| comm.op.state == OpState::Idle && p2p.state != OpState::Idle);
-    pair.unwrap_or(&comm.op)
-}
-
 /// `AllReduce #5`
 pub(crate) fn operation_text(comm: &CommSnapshot) -> String {
-    match (&comm.phase, operation(comm)) {
+    match (&comm.phase, comm.operation()) {
         (Some(phase), _) => format!("start: {}", phase.phase),
         (None, op) if op.kind.is_empty() => "-".into(),
         (None, op) => format!("{} #{}", op.kind, op.seq),
@@ -271,17 +270,7 @@ pub(crate) fn operation_text(comm: &CommSnapshot) -> String {
 
 /// Whether the driver of a link waits.
 pub(crate) fn link_waits(link: &LinkSnapshot) -> bool {
-    !matches!(link.waits, Waits::Nothing | Waits::Unknown)
-}
-
-/// The link that has waited longest.
-pub(crate) fn longest_wait(comm: &CommSnapshot) -> Option<&LinkSnapshot> {
-    comm.links.iter().filter(|link| link_waits(link)).max_by_key(|link| link.since_ns)
-}
-
-/// A communicator, for people.
-pub(crate) fn name(name: &str, id: CommId) -> String {
-    if name.is_empty() { id.to_string() } else { name.to_string() }
+    link.is_waiting()
 }
 
 /// A host, for people: emulated ones share a name.
@@ -302,12 +291,7 @@ pub(crate) fn channel(channel: ChannelId) -> String {
 
 /// Bytes with three digits and a unit.
 pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let steps = (bytes.ilog2() / 10) as usize;
-    format!("{:.1} {}", bytes as f64 / (1_u64 << (10 * steps)) as f64, UNITS[steps - 1])
+    words::bytes(bytes as f64)
 }
 
 /// The fields that a rank's row can be filtered by.
@@ -316,18 +300,7 @@ pub(crate) fn fields(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> Vec<(&
     if let Some(comm) = comm {
         fields.push(("comm", name(&comm.name, comm.id)));
         fields.push(("op", operation_text(comm)));
-        fields.push(("state", operation(comm).state.to_string()));
+        fields.push(("state", comm.operation().state.to_string()));
     }
     fields
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_a_unit_of_their_size() {
-        let said = [0, 1023, 1024, 1536, 1 << 20, u64::MAX].map(bytes);
-        assert_eq!(said, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "16.0 EiB"]);
-    }
 }

@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
 use crate::tui::plan::{Place, Planned};
-use crate::tui::scene::{Focused, Member, Scene, bytes, channel, fields, link_waits, longest_wait, name};
+use crate::tui::scene::{Focused, Member, Scene, bytes, channel, fields, link_waits, name};
 
 /// One row per member of the communicator in focus.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -28,7 +28,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let comm = member.comm;
         let mut cells = vec![Cell::number(comm.rank.0), scene.state(member.rank)];
         cells.push(called(scene, member, op.as_ref()));
-        let wait = longest_wait(comm);
+        let wait = comm.longest_wait();
         let on = wait.map(|link| {
             let peer = link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| peer.to_string());
             format!("{peer} ({}, {})", link.waits, channel(link.channel))

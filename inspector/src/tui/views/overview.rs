@@ -7,7 +7,7 @@ use super::wrapped;
 use crate::rates::Rate;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit, visible};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Member, Scene, fields, host, longest_wait, name, operation, operation_text};
+use crate::tui::scene::{Member, Scene, fields, host, name, operation_text};
 use crate::words;
 
 /// One row per rank and communicator, and one per rank that was not read.
@@ -77,8 +77,8 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
 fn of_member(scene: &Scene<'_>, member: Option<Member<'_>>) -> [Cell; 4] {
     let Some(member) = member else { return std::array::from_fn(|_| Cell::default()) };
     let comm = member.comm;
-    let age_ns = comm.phase.as_ref().map_or_else(|| operation(comm).age_ns, |phase| phase.duration_ns);
-    let on = longest_wait(comm).and_then(|link| link.waits_for.or(link.peer));
+    let age_ns = comm.phase.as_ref().map_or_else(|| comm.operation().age_ns, |phase| phase.duration_ns);
+    let on = comm.longest_wait().and_then(|link| link.waits_for.or(link.peer));
     [
         Cell::text(operation_text(comm)),
         scene.standing(&member),
@@ -100,13 +100,13 @@ fn rates(rate: Option<&Rate>) -> [Cell; 2] {
 pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let look = &scene.look;
     let members = scene.members().filter_map(|(_, _, member)| member);
-    let under_way = members.filter(|member| operation(member.comm).state == OpState::Running);
-    let Some(oldest) = under_way.max_by_key(|member| operation(member.comm).age_ns) else {
+    let under_way = members.filter(|member| member.comm.operation().state == OpState::Running);
+    let Some(oldest) = under_way.max_by_key(|member| member.comm.operation().age_ns) else {
         let text = if scene.job.ranks.is_empty() { Vec::new() } else { vec!["no operation is under way"] };
         let rate = text.into_iter().map(|text| format!("{text}{}", all_rates(scene)));
         return rate.map(|text| Line::styled(text, look.palette.style(Role::Dim))).collect();
     };
-    let op = operation(oldest.comm);
+    let op = oldest.comm.operation();
     let comm = fit(&name(&oldest.comm.name, oldest.comm.id), 16, look.glyphs.more);
     let text = format!(
         "oldest: {} #{} of {comm}, {} on rank {}",
