@@ -159,17 +159,17 @@ impl Tap {
     fn pass(&self) {
         let mut gate = self.gate();
         gate.to = None;
-        if gate.lost > 0 {
-            let (lost, size) = (gate.lost, words::bytes(KEPT_BYTES_MAX as f64));
-            let what = if gate.origin == Origin::Error { "standard error" } else { "standard output" };
-            let line = format!(
-                "ccl-inspect: the first {lost} lines of {what} are not kept: the last {size} follow\n"
-            );
-            let _ = gate.real.write_all(line.as_bytes());
-        }
         for lines in std::mem::take(&mut gate.kept) {
             // Whoever closed standard output wants nothing; the next line tells the launcher.
             let _ = gate.real.write_all(&lines);
+        }
+        if gate.lost > 0 {
+            // Behind what was kept: before it, it would have scrolled away.
+            let (lost, size) = (gate.lost, words::bytes(KEPT_BYTES_MAX as f64));
+            let stream = if gate.origin == Origin::Error { "standard error" } else { "standard output" };
+            let line =
+                format!("ccl-inspect: of {stream} only the last {size} were kept, not {lost} lines before\n");
+            let _ = gate.real.write_all(line.as_bytes());
         }
         let _ = gate.real.flush();
     }
@@ -242,10 +242,8 @@ mod tests {
         }
         tap.pass();
         let printed = printed.0.lock().unwrap();
-        let kept = printed.len() - KEPT_BYTES_MAX;
-        let said =
-            "ccl-inspect: the first 2 lines of standard output are not kept: the last 4.0 MiB follow\n";
-        assert_eq!((&printed[..kept], printed[kept]), (said.as_bytes(), b'b'));
+        let said = "ccl-inspect: of standard output only the last 4.0 MiB were kept, not 2 lines before\n";
+        assert_eq!((printed[0], &printed[KEPT_BYTES_MAX..]), (b'b', said.as_bytes()));
     }
 
     #[test]

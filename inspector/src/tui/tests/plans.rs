@@ -303,8 +303,20 @@ fn a_plan_is_drawn_before_its_links_are_up() {
     );
     assert!(screen.contains("ch1 0 ·▸· 1 ·▸· ✱2@0 ·▸· 3 ·▸· 0"), "{screen}");
     assert!(screen.contains("ch0  3     0") && screen.contains("· not up yet"), "{screen}");
-    // A broadcast from rank 1 is a chain: nobody writes to the root.
+    let little = Request {
+        kind: CollKind::AllReduce,
+        dtype: Datatype::F32,
+        op: ReduceOp::Sum,
+        root: Rank(0),
+        count: 9,
+    };
     let topology = Topology::new(&[0, 0, 1, 1], 2);
+    let plan = select(&topology, &little, None).hash(&topology);
+    let mut small = jobs::hang();
+    comms(&mut small, &|comm| (comm.op.count, comm.op.plan) = (9, format!("{plan:016x}")));
+    let screen = matrix(small);
+    assert!(screen.contains("ch0") && !screen.contains("ch1  "), "a column for what is not used: {screen}");
+    // A broadcast from rank 1 is a chain: nobody writes to the root.
     let (kind, dtype, op) = (CollKind::Broadcast, Datatype::F32, ReduceOp::Sum);
     let request = Request { kind, dtype, op, root: Rank(1), count: 1 << 20 };
     let plan = select(&topology, &request, None).hash(&topology);

@@ -64,9 +64,10 @@ fn told<'a>(comm: &'a CommSnapshot, op: &Focused) -> Option<&'a OpSnapshot> {
     op.of(comm).filter(|own| (own.seq, &own.kind) == (op.seq, &op.kind))
 }
 
-/// The channels of the plan, and those that have links.
+/// The channels of the plan; where that is not known, those that have links; and that of pairs, if it has any.
 fn channels(members: &[Member<'_>], plan: Option<&Planned>) -> BTreeSet<ChannelId> {
     let links = members.iter().flat_map(|member| &member.comm.links).map(|link| link.channel);
+    let links = links.filter(|id| plan.is_none() || *id == ChannelId::P2P);
     links.chain(plan.into_iter().flat_map(Planned::channels)).collect()
 }
 

@@ -15,7 +15,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let columns = vec![
         Column::new("rank"),
         Column::new("process"),
-        Column::new("operation").shrinks(12),
+        Column::new("operation").shrinks(16),
         Column::new("stands").shrinks(14),
         Column::new("for"),
         Column::new("on").goes(1),
