@@ -40,6 +40,18 @@ pub struct Anchor {
     pub real_ns: u64,
 }
 
+impl Anchor {
+    /// The nanoseconds since 1970 at a time on CLOCK_MONOTONIC, before or after this reading.
+    #[must_use]
+    pub const fn real_ns_at(&self, mono: Ns) -> u64 {
+        if mono.0 >= self.mono.0 {
+            self.real_ns.saturating_add(mono.0 - self.mono.0)
+        } else {
+            self.real_ns.saturating_sub(self.mono.0 - mono.0)
+        }
+    }
+}
+
 /// The raw counter, now.
 #[inline]
 #[must_use]

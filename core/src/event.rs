@@ -6,7 +6,8 @@
 
 use crate::clock::Raw;
 use crate::types::{
-    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind, WaitReason,
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
+    TransportReason, WaitReason,
 };
 
 /// A fact. Times are not in here: whoever keeps an event stamps it, except where a duration is the fact.
@@ -29,6 +30,8 @@ pub enum Event {
         direction: Direction,
         /// What carries its bytes.
         transport: TransportKind,
+        /// Why; `None`: written by a version that did not record it.
+        why: Option<TransportReason>,
     },
     /// An operation was handed to the engine and planned.
     OpPlanned {

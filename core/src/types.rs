@@ -189,6 +189,21 @@ closed_set! {
     }
 }
 closed_set! {
+    /// Why a link is carried by what carries it. 0 is free: no reason was recorded.
+    TransportReason {
+        /// Both ranks are of one process.
+        SameProcess = 1,
+        /// They are of two processes of one host.
+        SameHost = 2,
+        /// They are on two hosts.
+        OtherHost = 3,
+        /// `CCL_TRANSPORT` asked for it where another would have been chosen.
+        Forced = 4,
+        /// It is simulated.
+        Simulated = 5,
+    }
+}
+closed_set! {
     /// Which way a link points, seen from its rank.
     Direction {
         /// From this rank to the peer.

@@ -53,17 +53,17 @@ fn init() {
     let lines = if std::io::stderr().is_terminal() { lines } else { lines.with_ansi(false) };
     let lines = lines.with_filter(EnvFilter::builder().parse_lossy(filter));
     let folder = Some(settings.text(Key::Trace)).filter(|folder| !folder.is_empty()).map(Path::new);
-    let (spans, guard, refused) = match folder.map(trace::layer) {
-        None => (None, None, None),
-        Some(Ok((spans, guard))) => (Some(spans), Some(guard), None),
-        Some(Err(error)) => (None, None, Some(error)),
+    let (spans, app) = match folder.map(trace::layer) {
+        None => (None, None),
+        Some(Ok((spans, app))) => (Some(spans), Some(Ok(app))),
+        Some(Err(error)) => (None, Some(Err(error))),
     };
     // The error means that there is a subscriber, the program's own: its spans are its own affair.
     let _ = tracing_subscriber::registry().with(lines).with(spans).try_init();
-    match (folder, refused) {
-        (Some(folder), Some(error)) => tracing::warn!("CCL_TRACE={}: {error}", folder.display()),
-        (Some(folder), None) => trace::begin(folder, guard),
-        (None, _) => {}
+    match (folder, app) {
+        (Some(folder), Some(Err(error))) => tracing::warn!("CCL_TRACE={}: {error}", folder.display()),
+        (Some(folder), Some(Ok(app))) => trace::begin(folder, app),
+        _ => {}
     }
     #[cfg(feature = "nvtx")]
     nvtx::init();

@@ -78,6 +78,16 @@ pub(crate) fn connect(one: &Found) -> Result<Client> {
     }
 }
 
+/// Raises the level of a process for as long as what this returns lives.
+///
+/// # Errors
+/// Which process it is, and why it could not be asked.
+pub(crate) fn lease(one: &Found, level: u8) -> std::result::Result<Client, String> {
+    let process = &one.given.process;
+    let connected = connect(one).and_then(|mut client| client.level(None, level).map(|_| client));
+    connected.map_err(|e| format!("pid {} on {}: {e}", process.pid, process.host))
+}
+
 /// The socket as reached from here: through the root of its process, which may be another mount namespace's.
 fn control_path(process: Option<u32>, path: &str) -> PathBuf {
     process.map_or_else(|| PathBuf::from(path), |pid| PathBuf::from(format!("/proc/{pid}/root{path}")))

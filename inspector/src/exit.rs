@@ -15,7 +15,7 @@ pub(crate) const INCOMPLETE: u8 = 13;
 
 /// What `--help` says of them.
 pub(crate) const HELP: &str = "\
-Exit status: 0 ok, 1 error, 2 usage, 12 losses (not all that happened was exported), 13 incomplete (not all ranks could be \
+Exit status: 0 ok, 1 error, 2 usage, 12 losses (not all that happened got into a trace or export), 13 incomplete (not all ranks could be \
 read); 10 stall and 11 mismatch are reserved for verdicts. `run` gives the worst status of its ranks.";
 
 /// Text without what would steer a terminal: names and tags come from other programs, a dump from anywhere.

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
+use ccl::control::wire::Client;
 use ccl_exporters::otel::{Endpoint, Exporter, Source};
 use tokio::time::MissedTickBehavior;
 
 use crate::choose::choose;
-use crate::discover;
-use crate::exit;
 use crate::roll::Roll;
+use crate::run::Signals;
 use crate::target::Target;
 use crate::words;
+use crate::{attach, discover, exit};
 
 /// How often the recorders are read. A file is copied to be read; the largest ring holds 4,096 operations.
 const LOOK: Duration = Duration::from_millis(40);
@@ -34,6 +35,9 @@ pub(crate) struct Export {
     /// The collector, as http://host:4318
     #[arg(long, value_name = "URL", value_parser = Endpoint::at)]
     otlp: Endpoint,
+    /// Raise the level of the job's processes for as long as this runs: 2 makes a span of every message
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(1..=2))]
+    level: Option<u8>,
     /// Stop after so long, as 10s, 500ms or 2m; else when the job ends, or at Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = words::time)]
     time: Option<Duration>,
@@ -45,6 +49,9 @@ struct Job {
     settings: Settings,
     sources: Vec<Source>,
     roll: Roll,
+    /// The level asked for, and what keeps it: it is theirs only as long as these live.
+    level: Option<u8>,
+    leases: Vec<Client>,
     /// Why some of them could not be read to the end.
     troubles: Vec<String>,
 }
@@ -58,7 +65,14 @@ impl Export {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let findings = discover::everything(&settings);
         let id = choose(&findings, self.target)?;
-        let mut job = Job { settings, sources: Vec::new(), roll: Roll::of(id), troubles: Vec::new() };
+        let mut job = Job {
+            settings,
+            roll: Roll::of(id),
+            sources: Vec::new(),
+            level: self.level,
+            leases: Vec::new(),
+            troubles: Vec::new(),
+        };
         job.search(findings);
         let exporter = Exporter::start(&self.otlp).map_err(|why| (exit::ERROR, why))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -90,12 +104,11 @@ impl Job {
     async fn export(&mut self, exporter: &Exporter, end: Option<Ns>) -> std::io::Result<()> {
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let interrupted = tokio::signal::ctrl_c();
-        let mut interrupted = std::pin::pin!(interrupted);
+        let mut signals = Signals::new()?;
         let mut search = clock::now().after(SEARCH);
         loop {
             tokio::select! {
-                result = &mut interrupted => return result,
+                _ = signals.next() => return Ok(()),
                 _ = ticks.tick() => {}
             }
             // Asked before the look: what was recorded until then is read.
@@ -113,9 +126,9 @@ impl Job {
     }
 
     fn look(&mut self, exporter: &Exporter) {
-        let troubles = &mut self.troubles;
+        let (troubles, job) = (&mut self.troubles, self.roll.job());
         // One that cannot be read any more is given up: its file was cut, or is another one now.
-        self.sources.retain_mut(|source| match source.look(exporter) {
+        self.sources.retain_mut(|source| match source.look(exporter, Some(job)) {
             Ok(()) => true,
             Err(why) => {
                 troubles.push(format!("not exported to the end: {why}"));
@@ -131,6 +144,11 @@ impl Job {
             let program = program.and_then(|link| std::fs::read_link(link).ok());
             let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
             self.sources.push(Source::attached(reader, &name.to_string_lossy()));
+            match self.level.map(|level| attach::lease(&found, level)) {
+                Some(Ok(client)) => self.leases.push(client),
+                Some(Err(why)) => self.troubles.push(format!("exported at its own level: {why}")),
+                None => {}
+            }
         }
     }
 }

@@ -1,28 +1,40 @@
 //! `ccl-inspect trace`: what a job does for a while, as one Chrome trace of all its ranks.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::Settings;
 use ccl::control::wire::Client;
+use ccl::error::ErrorKind;
 use ccl::recorder::reader::Reader;
+use ccl::types::JobId;
 use ccl_exporters::trace::{Merged, Pace, Part, merge};
 
 use crate::attach;
 use crate::choose::choose;
-use crate::discover::{self, Found};
+use crate::discover::{self, Findings, Found};
 use crate::exit;
+use crate::roll::Roll;
+use crate::run::Signals;
 use crate::target::Target;
 use crate::words;
+
+/// How often members of the job are looked for that are not traced yet.
+const SEARCH: Duration = Duration::from_secs(1);
+/// The level at which messages and waits are recorded.
+const STEPS: u8 = 2;
 
 /// Trace all ranks of a job for a while, for Perfetto or chrome://tracing
 #[derive(clap::Args, Debug)]
 pub(crate) struct Trace {
-    /// A process, one rank of a process, or a job; not needed where there is one job
-    #[arg(value_name = "PID | PID:RANK | JOB", conflicts_with = "folder")]
+    /// A process, one rank of a process, or a job; not needed where there is one job. Of a folder, a job
+    #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
-    /// How long, as in 2s or 500ms; ends earlier where the job does
+    /// How long, as in 2s or 500ms; ends earlier where the job does, or at Ctrl-C
     #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = words::time)]
     time: Duration,
     /// Where to write the trace
@@ -42,76 +54,212 @@ impl Trace {
     /// # Errors
     /// The exit status and why there is no trace.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let (merged, notes) = match &self.folder {
-            Some(folder) => (merged(folder, &self.output)?, Vec::new()),
+        let (merged, mut notes) = match &self.folder {
+            Some(folder) => (merged(folder, &self.output, self.job()?)?, Vec::new()),
             None => self.record()?,
         };
-        let text = if self.json {
+        notes.extend_from_slice(&merged.notes);
+        exit::say(&if self.json {
             to_json(&merged, &self.output, &notes)
         } else {
-            said(&merged, &self.output, &notes)
-        };
-        exit::say(&text)?;
-        Ok(if notes.is_empty() { exit::OK } else { exit::INCOMPLETE })
+            exit::harmless(&said(&merged, &self.output, &notes))
+        })?;
+        Ok(match () {
+            () if merged.lost > 0 => exit::LOSSES,
+            () if !notes.is_empty() => exit::INCOMPLETE,
+            () => exit::OK,
+        })
+    }
+
+    /// The job whose parts are meant, if one is named.
+    fn job(&self) -> Result<Option<JobId>, (u8, String)> {
+        match self.target {
+            None => Ok(None),
+            Some(Target::Job(job)) => Ok(Some(job)),
+            Some(_) => Err((exit::USAGE, "of the parts in a folder, a job is named by its 16 digits".into())),
+        }
     }
 
     fn record(&self) -> Result<(Merged, Vec<String>), (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let mut findings = discover::everything(&settings);
+        let asked = asked_to_end().map_err(|e| (exit::ERROR, format!("listening for signals: {e}")))?;
+        let findings = discover::everything(&settings);
         let job = choose(&findings, self.target)?;
-        let unreachable = discover::follow_peers(&mut findings, job);
-        let mut notes: Vec<String> = unreachable
-            .iter()
-            .map(|one| format!("pid {} on {} is not traced: {}", one.pid, one.host, one.why))
-            .collect();
-        let folder = Parts::beside(&self.output)?;
-        let mut parts = Vec::new();
-        // Held: the level is theirs only as long as they live.
-        let mut leases = Vec::new();
-        for one in findings.found.iter().filter(|one| one.is_of(job)) {
-            match lease(one) {
-                Ok(client) => leases.push(client),
-                Err(why) => notes.push(why),
+        let mut search = Search { settings, roll: Roll::of(job), watched: Vec::new() };
+        let mut recording = Recording { folder: Parts::beside(&self.output)?, ..Recording::default() };
+        for reader in search.meet(findings) {
+            recording.add(reader);
+        }
+        let until = clock::now().after(self.time);
+        let search = recording.follow(search, || asked.load(Ordering::Relaxed) || clock::now() >= until);
+        let Recording { folder, mut notes, .. } = recording;
+        notes.extend(search.notes());
+        match merged(&folder.0, &self.output, Some(search.roll.job())) {
+            Ok(merged) => Ok((merged, notes)),
+            Err((status, why)) if folder.is_empty() => Err((status, [vec![why], notes].concat().join("\n"))),
+            Err((status, why)) => {
+                Err((status, format!("{why}; the parts stay in {}", folder.keep().display())))
             }
-            let part = Reader::open(&one.file).and_then(|reader| Part::create(reader, &folder.0, true));
-            parts.push(part.map_err(|e| (exit::ERROR, e.to_string()))?);
         }
-        notes.extend(follow(&mut parts, clock::now().after(self.time)));
-        for part in parts {
-            part.finish().map_err(|e| (exit::ERROR, e.to_string()))?;
+    }
+}
+
+/// Whether a signal has asked for the end. The second one ends this program at once.
+fn asked_to_end() -> std::io::Result<Arc<AtomicBool>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::new()?
+    };
+    let asked = Arc::new(AtomicBool::new(false));
+    let tell = Arc::clone(&asked);
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        runtime.block_on(signals.next());
+        tell.store(true, Ordering::Relaxed);
+        let second = runtime.block_on(signals.next());
+        std::process::exit(128 + second.as_raw());
+    })?;
+    Ok(asked)
+}
+
+/// Who belongs to the job, and that all of them record their steps.
+#[derive(Debug)]
+struct Search {
+    settings: Settings,
+    roll: Roll,
+    watched: Vec<Watched>,
+}
+
+/// A process whose level is raised for as long as the connection to it is held.
+#[derive(Debug)]
+struct Watched {
+    found: Found,
+    client: ccl::Result<Client>,
+}
+
+impl Search {
+    /// Searches again and again until `stopped`; hands over whom it met.
+    fn run(mut self, met: &Sender<Reader>, stopped: &Receiver<()>) -> Self {
+        while stopped.recv_timeout(SEARCH) == Err(RecvTimeoutError::Timeout) {
+            self.watched.iter_mut().for_each(Watched::renew);
+            for reader in self.meet(discover::everything(&self.settings)) {
+                // Nobody takes it: then the recording is over.
+                let _ = met.send(reader);
+            }
         }
-        drop(leases);
-        Ok((merged(&folder.0, &self.output)?, notes))
+        self
+    }
+
+    /// The recorders of those that were not met before.
+    fn meet(&mut self, findings: Findings) -> Vec<Reader> {
+        let mut readers = Vec::new();
+        for (found, reader) in self.roll.newcomers(findings) {
+            self.watched.push(Watched { client: raised(&found), found });
+            readers.push(reader);
+        }
+        readers
+    }
+
+    /// Who is not traced, or not closely.
+    fn notes(&self) -> Vec<String> {
+        let missing = self.roll.missing().into_iter().map(|who| format!("not traced: {who}"));
+        missing.chain(self.watched.iter().filter_map(Watched::note)).collect()
+    }
+}
+
+impl Watched {
+    /// Asks for the level again: a communicator that got its name since was made with the level of its program.
+    fn renew(&mut self) {
+        if self.client.as_mut().is_ok_and(|client| client.level(None, STEPS).is_ok()) {
+            return;
+        }
+        // It has ended, or has had no socket yet.
+        let now = Reader::open(&self.found.file).and_then(|reader| reader.snapshot());
+        if let Some(process) = now.ok().filter(|process| process.alive) {
+            self.found.given.process = process;
+            self.client = raised(&self.found);
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        let process = &self.found.given.process;
+        let why = self.client.as_ref().err()?;
+        Some(format!("pid {} on {} is traced without its steps: {why}", process.pid, process.host))
     }
 }
 
 /// Raises the level of a process to that of steps, for as long as what this returns lives.
-fn lease(one: &Found) -> Result<Client, String> {
-    let process = &one.given.process;
-    let connected = attach::connect(one).and_then(|mut client| client.level(None, 2).map(|_| client));
-    connected.map_err(|e| format!("pid {} on {} is traced without its steps: {e}", process.pid, process.host))
+fn raised(one: &Found) -> ccl::Result<Client> {
+    let mut client = attach::connect(one)?;
+    client.level(None, STEPS)?;
+    Ok(client)
 }
 
-/// Writes all parts until the time is over or no process is left; why a part ended early.
-fn follow(parts: &mut [Part], until: clock::Ns) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut pace = Pace::default();
-    let mut ended = vec![false; parts.len()];
-    while clock::now() < until && ended.contains(&false) {
-        let mut most = 0;
-        for (part, ended) in parts.iter_mut().zip(&mut ended).filter(|(_, ended)| !**ended) {
-            match part.drain() {
-                Ok(count) => most = most.max(count),
-                Err(e) => notes.push(e.to_string()),
-            }
-            *ended = !part.is_alive() || !notes.is_empty();
+/// The parts that are being written. What goes wrong with one is noted and ends that one only.
+#[derive(Default, Debug)]
+struct Recording {
+    folder: Parts,
+    parts: Vec<Part>,
+    notes: Vec<String>,
+}
+
+impl Recording {
+    fn add(&mut self, reader: Reader) {
+        let name = reader.path().unwrap_or_else(|| Path::new("")).display().to_string();
+        match Part::attached(reader, &self.folder.0) {
+            Ok(part) => self.parts.push(part),
+            Err(why) => self.notes.push(format!("{name} is not traced: {why}")),
         }
-        clock::sleep(pace.after(most).min(until.since(clock::now())));
     }
-    notes
+
+    /// Writes all parts until it `is_over` or no process is left, and ends them. Searching takes longer than a ring takes to come around: it
+    /// goes on beside it.
+    fn follow(&mut self, search: Search, is_over: impl Fn() -> bool) -> Search {
+        let ((met, arriving), (stop, stopped)) = (channel(), channel());
+        let searching = std::thread::spawn(move || search.run(&met, &stopped));
+        let (mut pace, mut stop) = (Pace::default(), Some(stop));
+        while !(stop.is_none() && searching.is_finished()) {
+            arriving.try_iter().for_each(|reader| self.add(reader));
+            let most = self.drain();
+            if is_over() || self.parts.is_empty() {
+                stop = None;
+            }
+            clock::sleep(pace.after(most));
+        }
+        arriving.try_iter().for_each(|reader| self.add(reader));
+        for part in std::mem::take(&mut self.parts) {
+            self.end(part);
+        }
+        searching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Writes what is new; how many events the busiest part had.
+    fn drain(&mut self) -> usize {
+        let mut most = 0;
+        for mut part in std::mem::take(&mut self.parts) {
+            // Asked before: what was recorded until its end is written.
+            let lives = part.is_alive();
+            match part.drain() {
+                Ok(count) if lives => {
+                    most = most.max(count);
+                    self.parts.push(part);
+                }
+                Ok(_) => self.end(part),
+                Err(why) => self.notes.push(format!("not traced to the end: {why}")),
+            }
+        }
+        most
+    }
+
+    fn end(&mut self, part: Part) {
+        if let Err(why) = part.finish() {
+            self.notes.push(format!("not traced to the end: {why}"));
+        }
+    }
 }
 
 /// The folder of the parts, beside the trace; gone with its owner. Should this program be killed, it stays, and each part is readable.
+#[derive(Default, Debug)]
 struct Parts(PathBuf);
 
 impl Parts {
@@ -123,27 +271,39 @@ impl Parts {
             .map_err(|e| (exit::ERROR, format!("making {}: {e}", folder.display())))?;
         Ok(Self(folder))
     }
+
+    fn is_empty(&self) -> bool {
+        std::fs::read_dir(&self.0).is_ok_and(|mut entries| entries.next().is_none())
+    }
+
+    /// Leaves it where it is.
+    fn keep(mut self) -> PathBuf {
+        std::mem::take(&mut self.0)
+    }
 }
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // What stays behind is harmless and has a name that says what it is.
+        // What stays behind is harmless and has a name that says what it is; one that is kept has no path here any more.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-fn merged(folder: &Path, output: &Path) -> Result<Merged, (u8, String)> {
-    merge(folder, output).map_err(|e| (exit::ERROR, e.to_string()))
+fn merged(folder: &Path, output: &Path, job: Option<JobId>) -> Result<Merged, (u8, String)> {
+    merge(folder, output, job).map_err(|e| match e.kind {
+        ErrorKind::Usage => (exit::USAGE, e.to_string()),
+        _ => (exit::ERROR, e.to_string()),
+    })
 }
 
 fn said(merged: &Merged, output: &Path, notes: &[String]) -> String {
-    let Merged { parts, slices, arrows, only_sent, only_taken, taken, lost, .. } = merged;
+    let Merged { parts, unfinished, slices, arrows, only_sent, only_taken, taken, lost, .. } = merged;
     let error = merged.error_ns.map_or_else(
         || "not known: for some rank no message tells".into(),
         |ns| format!("{}.{:03} us", ns / 1000, ns % 1000),
     );
     let mut text = format!(
-        "{}: {parts} processes, {slices} slices, {arrows} arrows\n\
+        "{}: {parts} processes ({unfinished} without their end), {slices} slices, {arrows} arrows\n\
          clock error between ranks: {error}; the worst arrow runs backwards by {} ns\n\
          messages counted by the ranks: {taken}; seen on one side only: {only_sent} sent, {only_taken} taken; events lost: {lost}\n\
          open it in https://ui.perfetto.dev\n",

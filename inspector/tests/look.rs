@@ -14,7 +14,8 @@ use ccl::control::server::Server;
 use ccl::recorder::{CommInfo, Peer, Recorder};
 use ccl::snapshot::{Snapshot, Source, State};
 use ccl::types::{
-    ChannelId, CollKind, CommId, Datatype, Direction, JobId, Rank, ReduceOp, TransportKind, WaitReason,
+    ChannelId, CollKind, CommId, Datatype, Direction, JobId, Rank, ReduceOp, TransportKind, TransportReason,
+    WaitReason,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -62,7 +63,12 @@ fn stand_in() {
     row.completed(&descriptor(6), clock::raw(), clock::raw());
     row.tag("step 7");
     let previous = Rank((me.0 + nranks - 1) % nranks);
-    let link = row.link(ChannelId(0), Some(previous), Direction::Recv, TransportKind::Shm);
+    let link = row.link(
+        ChannelId(0),
+        Some(previous),
+        Direction::Recv,
+        (TransportKind::Shm, TransportReason::SameHost),
+    );
     if me != late {
         row.called(&descriptor(7), clock::raw());
         link.set(2, 1, 1);

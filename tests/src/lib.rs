@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`programs`] | the workspace's programs, started as processes of their own |
 //! | [`job`] | jobs of `worker` processes, what they say, signals to them |
+//! | [`hosts`] | two network namespaces as two hosts |
 //! | [`orders`] | what workers are told |
 //! | [`scenario`] | fault scenarios as data: what is injected, what must be said |
 //! | [`drawn`] | one drawn instance of a scenario, and what it must bring about |
@@ -17,6 +18,7 @@
 
 pub mod deaths;
 pub mod drawn;
+pub mod hosts;
 pub mod job;
 pub mod matrix;
 pub mod nvtx;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use ccl_tests::job::{Setting, Transport};
+use ccl_tests::job::{Setting, Transport, Worker};
 use ccl_tests::orders::{How, Orders};
 use ccl_tests::otlp::{Received, Receiver};
 use ccl_tests::programs::{launcher, program, text};
@@ -199,14 +199,16 @@ fn an_export_ends_when_its_time_is_over_and_at_an_interrupt() {
     let [made, delivered, dropped, unknown, _] = account(&output);
     assert_eq!(made, delivered + dropped + unknown, "{}", text(&output));
     assert!(delivered > 0, "{}", text(&output));
-    let before = receiver.received().spans.len();
-    let endless = export(folder, job.workers[1].pid(), &receiver.url(), &[]);
-    receiver.until("more", |received| received.spans.len() > before + 1000);
-    kill_process(Pid::from_child(&endless), Signal::INT).expect("it runs");
-    let output = endless.wait_with_output().expect("it ends");
-    let [made, delivered, dropped, unknown, _] = account(&output);
-    assert_eq!(made, delivered + dropped + unknown, "{}", text(&output));
-    assert!([Some(0), Some(12)].contains(&output.status.code()), "{}", text(&output));
+    for signal in [Signal::INT, Signal::TERM] {
+        let before = receiver.received().spans.len();
+        let endless = export(folder, job.workers[1].pid(), &receiver.url(), &[]);
+        receiver.until("more", |received| received.spans.len() > before + 1000);
+        kill_process(Pid::from_child(&endless), signal).expect("it runs");
+        let output = endless.wait_with_output().expect("it ends");
+        let [made, delivered, dropped, unknown, _] = account(&output);
+        assert_eq!(made, delivered + dropped + unknown, "{}", text(&output));
+        assert!([Some(0), Some(12)].contains(&output.status.code()), "{}", text(&output));
+    }
 }
 
 #[test]
@@ -230,8 +232,9 @@ fn the_account_adds_up_when_the_collector_is_killed() {
 
     drop(rotel);
 
-    // Killed in the middle of it, and started again or not; or stopped, so that it never answers. Large enough that a call takes milliseconds.
-    let orders = Orders { count: 100_000, calls: 300, ..Orders::default() };
+    // Killed in the middle of it, and started again or not; or stopped, so that it never answers. All ranks hold in mid-job, so that it
+    // is not over before somebody looks at it.
+    let orders = Orders { count: 100_000, calls: 300, at: 150, how: How::Alone, ..Orders::default() };
     for then in ["it comes back", "it stays away", "it is stopped"] {
         let receiver = Receiver::start();
         let rotel = start(&receiver);
@@ -251,6 +254,7 @@ fn the_account_adds_up_when_the_collector_is_killed() {
                 (then == "it comes back").then(|| start(&receiver))
             }
         };
+        job.workers.iter_mut().for_each(Worker::go);
         for worker in &mut job.workers {
             assert!(worker.wait().expect("it ends").success(), "{:?}", worker.said());
         }

@@ -1,25 +1,45 @@
 //! Traces of real jobs: every message taken has one arrow from where it was sent, on one clock, and Perfetto's own trace
 //! processor reads them without an error.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use ccl_tests::job::PATIENCE;
 use ccl_tests::perfetto;
 use ccl_tests::programs::{launcher, program, text};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// What `ccl-inspect trace` says of a folder of parts, and the trace it wrote.
 fn merged(folder: &Path) -> (Value, PathBuf) {
+    merged_of(folder, &[])
+}
+
+/// The same of one of several jobs.
+fn merged_of(folder: &Path, job: &[&str]) -> (Value, PathBuf) {
     let trace = folder.join("merged.trace");
-    let output = Command::new(program("ccl-inspect"))
-        .args(["trace", "--json", "--folder"])
-        .arg(folder)
-        .arg("-o")
-        .arg(&trace)
-        .output()
-        .expect("ccl-inspect starts");
-    assert!(output.status.success(), "{}", text(&output));
-    (serde_json::from_slice(&output.stdout).expect("it prints JSON"), trace)
+    let output = merge(folder, job, &trace);
+    let merged: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    assert_eq!(output.status.code(), Some(status(&merged)), "{}", text(&output));
+    (merged, trace)
+}
+
+fn merge(folder: &Path, job: &[&str], trace: &Path) -> Output {
+    let mut command = Command::new(program("ccl-inspect"));
+    command.args(["trace", "--json"]).args(job).arg("--folder").arg(folder).arg("-o").arg(trace);
+    command.output().expect("ccl-inspect starts")
+}
+
+/// The exit status that what is said of a trace asks for.
+fn status(merged: &Value) -> i32 {
+    match () {
+        () if number(&merged["lost"]) > 0 => 12,
+        () if merged["notes"] != serde_json::json!([]) => 13,
+        () => 0,
+    }
 }
 
 /// Runs ranks that write their parts to `folder`.
@@ -56,8 +76,7 @@ fn every_message_taken_on_two_hosts_has_one_arrow_and_perfetto_agrees() {
     let (arrows, taken, lost) =
         (number(&merged["arrows"]), number(&merged["taken"]), number(&merged["lost"]));
     assert!(arrows > 1_000 && arrows <= taken && taken <= arrows + lost, "{merged}");
-    let error = number(&merged["error_ns"]);
-    assert!(number(&merged["backwards_ns"]) <= error && error < 1_000_000, "{merged}");
+    assert!(number(&merged["backwards_ns"]) <= number(&merged["error_ns"]), "{merged}");
     let answer = perfetto(
         &trace,
         &[
@@ -85,8 +104,8 @@ fn skewed_clocks_become_one_and_spans_of_the_program_lie_among_the_operations() 
     let said = run(folder.path(), &["-n", "4"], &words);
     let (merged, trace) = merged(folder.path());
     let error = number(&merged["error_ns"]);
-    // Milliseconds of skew are found to less than one; what is left is what the messages took.
-    assert!(number(&merged["backwards_ns"]) <= error && error < 1_000_000, "{merged} {said}");
+    // How far off the clocks may be hangs on how long messages took. That it holds is what is promised.
+    assert!(number(&merged["backwards_ns"]) <= error, "{merged} {said}");
     assert_eq!(number(&merged["arrows"]) + number(&merged["lost"]), number(&merged["taken"]), "{merged}");
     // Each operation lies in the step that called it, on the same clock; the program's spans do not drift with the skewed clock.
     let error = error + 600 * 4_000_000 * 50 / 1_000_000;
@@ -108,6 +127,29 @@ fn the_shortest_program_leaves_a_trace() {
     let (merged, _) = merged(folder.path());
     assert_eq!((number(&merged["processes"]), number(&merged["unfinished"])), (1, 0), "{merged} {said}");
     assert!(number(&merged["slices"]) >= 1, "{merged}");
+}
+
+#[test]
+fn two_runs_into_one_folder_are_two_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in ["1", "2"] {
+        run(folder.path(), &["-n", ranks], &[&program("hello").display().to_string()]);
+    }
+    let trace = folder.path().join("merged.trace");
+    let refused = merge(folder.path(), &[], &trace);
+    let said = text(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("parts of several jobs") && !trace.exists(), "{said}");
+    let jobs = said.lines().filter_map(|line| line.trim().split_once("  processes: "));
+    let jobs: Vec<(&str, u64)> = jobs.map(|(job, count)| (job, count.parse().unwrap())).collect();
+    let mut counts: Vec<u64> = jobs.iter().map(|(_, count)| *count).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [1, 2], "{said}");
+    for (job, count) in jobs {
+        let (merged, _) = merged_of(folder.path(), &[job]);
+        assert_eq!((number(&merged["processes"]), number(&merged["unfinished"])), (count, 0), "{merged}");
+    }
+    assert_eq!(merge(folder.path(), &["1"], &trace).status.code(), Some(2), "a pid is no job");
 }
 
 #[test]
@@ -133,9 +175,9 @@ fn a_process_killed_in_the_middle_leaves_a_readable_part() {
             None => ccl::clock::sleep(std::time::Duration::from_millis(5)),
         }
     };
-    let pid = part.file_stem().unwrap().to_string_lossy().rsplit('-').next().unwrap().parse().unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    // ccl-HOST-PID-BEGUN.json
+    let pid = part.file_stem().unwrap().to_string_lossy().rsplit('-').nth(1).unwrap().parse().unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     assert!(!ranks.wait().unwrap().success());
     let answer = perfetto(&part, &["select count(*) as n from slice"]);
     assert_eq!(answer.import_errors, serde_json::json!({}));
@@ -143,4 +185,155 @@ fn a_process_killed_in_the_middle_leaves_a_readable_part() {
     let (merged, _) = merged(folder.path());
     assert_eq!(number(&merged["processes"]), 2, "{merged}");
     assert!(number(&merged["unfinished"]) >= 1, "{merged}");
+}
+
+/// Ranks that call for ever, started one by one; killed when dropped.
+struct Ranks {
+    runtime: tempfile::TempDir,
+    port: String,
+    started: Vec<Child>,
+}
+
+impl Ranks {
+    fn new() -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+        let port = port.expect("a free port").port().to_string();
+        Self { runtime: tempfile::tempdir().unwrap(), port, started: Vec::new() }
+    }
+
+    /// Starts one rank of two; its pid.
+    fn start(&mut self, rank: u32) -> u32 {
+        let child = Command::new(program("traced"))
+            .args(["1000000", "1"])
+            .env("CCL_RUNTIME_DIR", self.runtime.path())
+            .envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".into()), ("LOCAL_RANK", rank.to_string())])
+            .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &self.port)])
+            // Jobs without a secret are one to a reader until their roots have named them.
+            .env("CCL_JOB_SECRET", format!("secret of {}", self.port))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.started.push(child);
+        self.started.last().unwrap().id()
+    }
+
+    /// `ccl-inspect trace PID`, which goes on until it is told otherwise.
+    fn trace(&self, pid: u32, output: &Path) -> Child {
+        let mut command = Command::new(program("ccl-inspect"));
+        command.args(["trace", &pid.to_string(), "--for", "1h", "--json", "-o"]).arg(output);
+        command.env("CCL_RUNTIME_DIR", self.runtime.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.started {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A trace of a process that was just started: it is there when its recorder is.
+fn tracing_of(ranks: &Ranks, pid: u32, output: &Path) -> Child {
+    let end = ccl::clock::now().after(PATIENCE);
+    let is_known = || {
+        let mut command = Command::new(program("ccl-inspect"));
+        command.args(["snapshot", &pid.to_string()]).env("CCL_RUNTIME_DIR", ranks.runtime.path());
+        command.output().is_ok_and(|output| output.status.code() != Some(1))
+    };
+    while !is_known() {
+        assert!(ccl::clock::now() < end, "no recorder of process {pid}");
+    }
+    ranks.trace(pid, output)
+}
+
+/// The parts that a trace under way has written, once `is_so` holds of their texts.
+fn parts_until(output: &Path, tracing: &mut Child, what: &str, is_so: impl Fn(&[String]) -> bool) {
+    let name = format!("{}.parts-{}", output.file_name().unwrap().to_string_lossy(), tracing.id());
+    let folder = output.with_file_name(name);
+    let end = ccl::clock::now().after(PATIENCE);
+    while ccl::clock::now() < end {
+        assert!(tracing.try_wait().unwrap().is_none(), "the trace has ended before {what}");
+        let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let texts: Vec<_> =
+            files.map(|file| std::fs::read_to_string(file.path()).unwrap_or_default()).collect();
+        if is_so(&texts) {
+            return;
+        }
+        ccl::clock::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{what} did not come to be");
+}
+
+/// What a trace says that is asked to end by this signal.
+fn ended_by(tracing: Child, signal: Signal) -> Value {
+    kill_process(Pid::from_child(&tracing), signal).unwrap();
+    let output = tracing.wait_with_output().unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    assert_eq!(output.status.code(), Some(status(&said)), "{}", text(&output));
+    said
+}
+
+#[test]
+fn a_rank_that_comes_later_is_traced_and_an_interrupt_ends_with_a_trace() {
+    let mut ranks = Ranks::new();
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace.json");
+    let waiting = ranks.start(1);
+    let mut tracing = tracing_of(&ranks, waiting, &output);
+    parts_until(&output, &mut tracing, "the part of the first", |parts| parts.len() == 1);
+    ranks.start(0);
+    let takes = |part: &String| part.contains("\"ph\":\"f\"");
+    parts_until(&output, &mut tracing, "messages on both", |parts| {
+        parts.iter().filter(|part| takes(part)).count() == 2
+    });
+    let said = ended_by(tracing, Signal::INT);
+    assert_eq!((number(&said["processes"]), number(&said["unfinished"])), (2, 0), "{said}");
+    assert!(number(&said["arrows"]) > 0 && said["notes"] == serde_json::json!([]), "{said}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "only the trace is left");
+}
+
+#[test]
+fn one_bad_recorder_costs_no_other_rank_its_part() {
+    let mut ranks = Ranks::new();
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace.json");
+    let bad = [ranks.start(0), ranks.start(1)][1];
+    let mut tracing = tracing_of(&ranks, bad, &output);
+    parts_until(&output, &mut tracing, "messages on both", |parts| {
+        parts.iter().filter(|part| part.contains("\"ph\":\"f\"")).count() == 2
+    });
+    let descriptors = std::fs::read_dir(format!("/proc/{bad}/fd")).unwrap().flatten();
+    let mut files = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let recorder = files.find(|file| file.extension().is_some_and(|e| e == "rec")).unwrap();
+    std::fs::File::options().write(true).open(recorder).unwrap().set_len(0).unwrap();
+    // Its process dies of it and the other one of that: then the trace is over.
+    let output = tracing.wait_with_output().unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    assert_eq!(output.status.code(), Some(status(&said)), "{}", text(&output));
+    assert_eq!((number(&said["processes"]), number(&said["unfinished"])), (2, 1), "{said}");
+    assert!(number(&said["arrows"]) > 0, "{said}");
+    assert!(said["notes"][0].as_str().unwrap().starts_with("not traced to the end: "), "{said}");
+}
+
+#[test]
+fn one_bad_part_costs_no_other_and_a_missing_rank_is_said() {
+    let mut ranks = Ranks::new();
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("trace.json");
+    let waiting = ranks.start(1);
+    let mut tracing = tracing_of(&ranks, waiting, &output);
+    parts_until(&output, &mut tracing, "its part", |parts| parts.len() == 1);
+    // A part that cannot be read.
+    let name = format!("trace.json.parts-{}", tracing.id());
+    std::fs::create_dir(folder.path().join(name).join("ccl-bad.json")).unwrap();
+    let said = ended_by(tracing, Signal::TERM);
+    assert_eq!(number(&said["processes"]), 1, "{said}");
+    let notes: Vec<_> = said["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
+    assert!(notes.iter().any(|note| note.contains("not traced: rank 0")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("ccl-bad.json")), "{notes:?}");
+    assert!(output.is_file());
 }

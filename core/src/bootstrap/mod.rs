@@ -33,7 +33,7 @@ mod machine;
 mod member;
 mod messages;
 mod net;
-mod notice;
+pub(crate) mod notice;
 mod p2p;
 pub mod rendezvous;
 mod ring;

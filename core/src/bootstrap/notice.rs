@@ -1,4 +1,4 @@
-//! What the bootstrap says to people, on standard error, as far as `CCL_DEBUG` lets it.
+//! What making a communicator says to people, on standard error, as far as `CCL_DEBUG` lets it.
 
 use crate::config::{Key, Settings};
 

@@ -11,6 +11,7 @@ use crate::bootstrap::driver::{Bootstrap, Onlooker, RingStreams};
 use crate::bootstrap::host::Identity as Process;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::interfaces;
+use crate::bootstrap::notice::{self, Level};
 use crate::bootstrap::rendezvous;
 use crate::clock::{self, Ns};
 use crate::collective::Descriptor;
@@ -34,7 +35,7 @@ use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
 use crate::transport::shm::wait::Waiter;
 use crate::transport::socket::listen::{Inbox, Listener as DataListener, Scope};
-use crate::types::{Algorithm, CommId, JobId, Phase, Rank};
+use crate::types::{Algorithm, CommId, JobId, Phase, Rank, TransportKind, TransportReason};
 
 /// What a communicator keeps running beside itself. Dropped, all of it ends.
 pub(crate) struct Attended {
@@ -197,7 +198,7 @@ fn make_named(
         }
     });
     *lock(&inner.attended) = Some(Attended { _data: data, _abortable: abortable, _attendance: attendance });
-    say(&notes, &settings);
+    notes.iter().for_each(|note| notice::say(&settings, Level::Warn, note));
     if rank == Rank(0) {
         announce(&inner, &settings);
     }
@@ -363,6 +364,18 @@ struct Meeting<'a> {
     processes: &'a [Process],
 }
 
+/// What carries the links to a peer, and why; `None`: what `CCL_TRANSPORT` asks for does not reach it.
+fn choose(forced: &str, same_host: bool, same_process: bool) -> Option<(TransportKind, TransportReason)> {
+    Some(match (forced, same_host, same_process) {
+        ("" | "direct", true, true) => (TransportKind::Direct, TransportReason::SameProcess),
+        ("" | "shm", true, false) => (TransportKind::Shm, TransportReason::SameHost),
+        ("" | "socket", false, _) => (TransportKind::Socket, TransportReason::OtherHost),
+        ("shm", true, true) => (TransportKind::Shm, TransportReason::Forced),
+        ("socket", true, _) => (TransportKind::Socket, TransportReason::Forced),
+        _ => return None,
+    })
+}
+
 /// Decides how each peer is reached, and meets those of this host.
 fn meet(
     meeting: &Meeting<'_>,
@@ -373,38 +386,41 @@ fn meet(
     let rank = identity.rank;
     let own = &processes[rank.index()];
     let forced = settings.text(Key::Transport);
-    let mut reaches: Vec<Option<Reach>> = Vec::with_capacity(cards.len());
+    let mut reaches: Vec<(Option<Reach>, TransportReason)> = Vec::with_capacity(cards.len());
     let mut others: Vec<LocalPeer> = Vec::new();
     for (at, (card, process)) in cards.iter().zip(*processes).enumerate() {
         let peer = Rank(at as u32);
-        let is_local = process.host == own.host && forced != "socket";
-        let is_here = is_local && process.process == own.process && forced != "shm";
+        let same_host = process.host == own.host;
+        let same_process = same_host && process.process == own.process;
         let unreachable = |why: &str| {
             Error::new(ErrorKind::Unavailable, format!("CCL_TRANSPORT={forced} does not reach it: {why}"))
                 .with_peer(peer)
                 .hint("leave CCL_TRANSPORT unset to use what reaches each peer")
         };
-        reaches.push(if peer == rank {
-            Some(Reach::Myself)
-        } else if is_here {
-            let memory = local::find(*job, Identity { comm: identity.comm, rank: peer });
-            Some(Reach::Memory(memory.ok_or_else(|| unreachable("it has left this process"))?))
-        } else if is_local && forced != "direct" {
-            others.push(LocalPeer { rank: peer, path: card.local.clone() });
-            None
-        } else if forced.is_empty() || forced == "socket" {
-            Some(Reach::Network(card.data))
-        } else {
-            return Err(unreachable(if is_local {
-                "it is another process"
-            } else {
-                "it is on another host"
-            }));
-        });
+        if peer == rank {
+            reaches.push((Some(Reach::Myself), TransportReason::SameProcess));
+            continue;
+        }
+        let Some((transport, why)) = choose(forced, same_host, same_process) else {
+            let what = if same_host { "it is another process" } else { "it is on another host" };
+            return Err(unreachable(what));
+        };
+        let reach = match transport {
+            TransportKind::Direct => {
+                let memory = local::find(*job, Identity { comm: identity.comm, rank: peer });
+                Some(Reach::Memory(memory.ok_or_else(|| unreachable("it has left this process"))?))
+            }
+            TransportKind::Shm => {
+                others.push(LocalPeer { rank: peer, path: card.local.clone() });
+                None
+            }
+            TransportKind::Socket | TransportKind::Sim => Some(Reach::Network(card.data)),
+        };
+        reaches.push((reach, why));
     }
     let mut watched = Vec::with_capacity(others.len());
     for (met, peer) in door.connect(&others, deadline, still)?.into_iter().zip(&others) {
-        reaches[peer.rank.index()] = Some(Reach::Memory(Arc::clone(&met.memory)));
+        reaches[peer.rank.index()].0 = Some(Reach::Memory(Arc::clone(&met.memory)));
         let process = &processes[peer.rank.index()].process;
         // A process that holds several ranks and maps their files among each other has lost their locks with the first it closed.
         let shared = processes.iter().filter(|one| one.process == *process).count() > 1;
@@ -412,8 +428,9 @@ fn meet(
         watched.push(Watched { rank: peer.rank, peer: met, has_lock });
     }
     let known = cards.iter().zip(*processes);
-    let peers = reaches.into_iter().zip(known).map(|(reach, (card, process))| Peer {
+    let peers = reaches.into_iter().zip(known).map(|((reach, why), (card, process))| Peer {
         reach: reach.unwrap_or(Reach::Network(card.data)),
+        why,
         host: process.host_name.clone(),
         pid: process.pid,
     });
@@ -438,16 +455,6 @@ fn forced(settings: &Settings) -> Option<Algorithm> {
     }
 }
 
-/// What this process's user should know about how it is recorded.
-#[expect(clippy::print_stderr, reason = "said aloud once")]
-fn say(notes: &[String], settings: &Settings) {
-    if matches!(settings.text(Key::Log), "WARN" | "INFO" | "TRACE") {
-        for note in notes {
-            eprintln!("ccl: {note}");
-        }
-    }
-}
-
 /// The line each job prints once: what runs, how ranks reach each other, and how to look at it.
 #[expect(clippy::print_stderr, reason = "the line a user finds the inspector by")]
 fn announce(inner: &Inner, settings: &Settings) {
@@ -466,4 +473,31 @@ fn announce(inner: &Inner, settings: &Settings) {
         inner.nranks,
         std::process::id(),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_the_reason_only_where_it_changed_the_choice() {
+        let check = |forced, (same_host, same_process), expect| {
+            let chosen = choose(forced, same_host, same_process);
+            let chosen = chosen.map(|(transport, why)| format!("{transport} {why}"));
+            assert_eq!(chosen.as_deref(), expect, "{forced} {same_host} {same_process}");
+        };
+        let (process, host, none) = ((true, true), (true, false), (false, false));
+        check("", process, Some("Direct SameProcess"));
+        check("", host, Some("Shm SameHost"));
+        check("", none, Some("Socket OtherHost"));
+        check("direct", process, Some("Direct SameProcess"));
+        check("direct", host, None);
+        check("direct", none, None);
+        check("shm", process, Some("Shm Forced"));
+        check("shm", host, Some("Shm SameHost"));
+        check("shm", none, None);
+        check("socket", process, Some("Socket Forced"));
+        check("socket", host, Some("Socket Forced"));
+        check("socket", none, Some("Socket OtherHost"));
+    }
 }

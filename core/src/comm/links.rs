@@ -21,7 +21,7 @@ use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::connect::{Target, connect_lane};
 use crate::transport::socket::listen::Inbox;
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank, TransportKind};
+use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank, TransportKind, TransportReason};
 
 /// How a peer is reached.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) enum Reach {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) reach: Reach,
+    /// Why it is reached that way.
+    pub(super) why: TransportReason,
     pub(super) host: String,
     pub(super) pid: u32,
 }
@@ -159,7 +161,7 @@ impl Links {
                 SendLink::Socket(Box::new(connect_lane(target, clock::now().after(limit), stop)?))
             }
         };
-        engine.add_sender(channel, readers, link);
+        engine.add_sender(channel, readers, link, self.why(to));
         Ok(())
     }
 
@@ -167,7 +169,7 @@ impl Links {
     fn receive(&self, engine: &mut Engine<EventRing>, channel: ChannelId, from: Rank) -> Result<()> {
         if let Reach::Memory(writer) = &self.peers[from.index()].reach {
             let link = memory_link::Receiver::pair(&self.memory, channel, writer);
-            engine.add_receiver(channel, from, false, RecvLink::Memory(link));
+            engine.add_receiver(channel, from, false, RecvLink::Memory(link), self.why(from));
         }
         Ok(())
     }
@@ -187,12 +189,26 @@ impl Links {
             }
         }
         let link = memory_link::Sender::wide(&self.memory, &readers);
-        engine.add_sender(channel, Readers::All, SendLink::Memory(link));
+        engine.add_sender(channel, Readers::All, SendLink::Memory(link), self.why_all());
         for writer in &readers {
             let link = memory_link::Receiver::wide(&self.memory, writer);
-            engine.add_receiver(channel, writer.identity().rank, true, RecvLink::Memory(link));
+            let from = writer.identity().rank;
+            engine.add_receiver(channel, from, true, RecvLink::Memory(link), self.why(from));
         }
         Ok(())
+    }
+
+    /// Why a peer is reached as it is.
+    fn why(&self, peer: Rank) -> TransportReason {
+        self.peers[peer.index()].why
+    }
+
+    /// The reason that holds for a lane to all others of this host: that one of them is another process, or else the one they share.
+    fn why_all(&self) -> TransportReason {
+        let others = || self.peers.iter().filter(|peer| !matches!(peer.reach, Reach::Myself));
+        let first = others().map(|peer| peer.why).next();
+        let is_apart = others().any(|peer| peer.why == TransportReason::SameHost);
+        if is_apart { TransportReason::SameHost } else { first.unwrap_or(TransportReason::SameProcess) }
     }
 
     /// What carries the links to this rank's peers, for people: `Shm and Socket`.
@@ -212,7 +228,7 @@ impl Links {
     /// Gives the engine the links that came up since the last look.
     pub(super) fn take_arrivals(&self, engine: &mut Engine<EventRing>) {
         for (channel, from, link) in lock(&self.arrivals).drain(..) {
-            engine.add_receiver(channel, from, false, RecvLink::Socket(Box::new(link)));
+            engine.add_receiver(channel, from, false, RecvLink::Socket(Box::new(link)), self.why(from));
         }
     }
 }

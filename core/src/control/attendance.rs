@@ -1,4 +1,5 @@
-//! What a process that uses ccl keeps beside its communicators: the recorder, its clock anchors and the inspector's socket.
+//! What a process that uses ccl keeps beside its communicators: the recorder, what is recorded in it once a second (clock
+//! anchors, the kernel's account of sockets), and the inspector's socket.
 //! Shared by all communicators of the process, gone with the last.
 
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::event::{Event, publish};
 use crate::recorder::{EventRing, Recorder};
 use crate::types::CommId;
 
-/// How often the clocks are read together: drift between readings stays far below a microsecond.
+/// How often the clocks are read together, so that drift between readings stays far below a microsecond; and the sockets looked at.
 const ANCHOR: Duration = Duration::from_secs(1);
 /// And after the first reading: until there are two apart, how fast the counter runs is known to four digits only.
 const SECOND_ANCHOR: Duration = Duration::from_millis(4);
@@ -115,6 +116,7 @@ impl Task for Anchors {
         if now >= self.due {
             let Anchor { raw, mono, real_ns } = self.recorder.anchor();
             publish(&mut self.ring, || Event::ClockAnchored { raw: raw.0, mono_ns: mono.0, real_ns });
+            self.recorder.sample_sockets();
             self.due = now.after(self.gap);
             self.gap = (self.gap * 2).min(ANCHOR);
             let left = self.sweeps.load(Ordering::Relaxed);

@@ -326,18 +326,10 @@ impl Serve {
                 return to_line(&Answer { error: Some(error), ..Answer::default() });
             }
         };
-        let id = request.id;
-        let refused = |error| to_line(&Answer { id, error: Some(error), ..Answer::default() });
-        match self.fulfil(session, &request) {
-            Ok(answer) => {
-                let line = to_line(&Answer { id, ..answer });
-                if line.len() <= MAX_ANSWER {
-                    return line;
-                }
-                refused(refusal("failed", format!("the answer has {} bytes: read the recorder", line.len())))
-            }
-            Err(error) => refused(error),
-        }
+        let answer = self
+            .fulfil(session, &request)
+            .unwrap_or_else(|error| Answer { error: Some(error), ..Answer::default() });
+        bounded(Answer { id: request.id, ..answer })
     }
 
     fn fulfil(&mut self, session: &mut Session, request: &Request) -> Result<Answer, Refusal> {
@@ -384,8 +376,7 @@ impl Serve {
         update.skipped = std::mem::take(&mut subscription.skipped);
         subscription.told = process;
         let id = subscription.id();
-        let line = to_line(&Answer { id, update: Some(Box::new(update)), ..Answer::default() });
-        session.say(line, now);
+        session.say(bounded(Answer { id, update: Some(Box::new(update)), ..Answer::default() }), now);
     }
 
     fn level(&mut self, session: &mut Session, request: &Request) -> Result<u8, Refusal> {
@@ -477,6 +468,16 @@ fn histograms(reader: &Reader) -> Result<Vec<Histogram>> {
         buckets: h.buckets,
     });
     Ok(all.collect())
+}
+
+/// An answer as a line; a refusal instead of one that no client takes.
+fn bounded(answer: Answer) -> Vec<u8> {
+    let line = to_line(&answer);
+    if line.len() <= MAX_ANSWER {
+        return line;
+    }
+    let error = refusal("failed", format!("the answer has {} bytes: read the recorder", line.len()));
+    to_line(&Answer { id: answer.id, error: Some(error), ..Answer::default() })
 }
 
 fn dump(reader: &Reader) -> Result<Dump> {

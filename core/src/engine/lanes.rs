@@ -14,8 +14,9 @@ use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, WaitReas
 /// The writing end of a lane, with the message being filled.
 #[derive(Debug)]
 pub(super) struct Out {
-    pub(super) link: SendLink,
+    /// Dropped before the link: nobody looks at sockets that close.
     pub(super) cell: LinkCell,
+    pub(super) link: SendLink,
     pub(super) channel: ChannelId,
     pub(super) to: Readers,
     pub(super) filling: Option<ViewMut>,
@@ -25,8 +26,9 @@ pub(super) struct Out {
 /// The reading end of a lane.
 #[derive(Debug)]
 pub(super) struct In {
-    pub(super) link: RecvLink,
+    /// Dropped before the link, as in [`Out`].
     pub(super) cell: LinkCell,
+    pub(super) link: RecvLink,
     pub(super) bytes: u64,
     /// Bytes of the message last peeked by the step that frees it.
     pub(super) head: u32,

@@ -26,7 +26,7 @@ use crate::event::{Event, Subscriber, publish, publish_at};
 use crate::plan::{Readers, Topology};
 use crate::recorder::CommRow;
 use crate::transport::{LinkFault, RecvLink, SendLink};
-use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, WaitReason};
+use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, TransportReason, WaitReason};
 
 use lanes::Lanes;
 use op::Program;
@@ -138,20 +138,27 @@ impl<S: Subscriber> Engine<S> {
         }
     }
 
-    /// Gives the engine the writing end of a lane.
-    pub fn add_sender(&mut self, channel: ChannelId, to: Readers, link: SendLink) {
-        let (peer, transport) = (peer_of(to), link.transport());
-        let cell = self.row.link(channel, peer, Direction::Send, transport);
+    /// Gives the engine the writing end of a lane; `why` its carrier was chosen.
+    pub fn add_sender(&mut self, channel: ChannelId, to: Readers, link: SendLink, why: TransportReason) {
+        let (peer, chosen) = (peer_of(to), (link.transport(), why));
+        let cell = self.row.link(channel, peer, Direction::Send, chosen).watching(link.sockets());
         self.lanes.add_sender(channel, to, link, cell);
-        self.link_up(channel, peer, Direction::Send, transport);
+        self.link_up(channel, peer, Direction::Send, chosen);
     }
 
-    /// Gives the engine the reading end of a lane.
-    pub fn add_receiver(&mut self, channel: ChannelId, from: Rank, wide: bool, link: RecvLink) {
-        let transport = link.transport();
-        let cell = self.row.link(channel, Some(from), Direction::Recv, transport);
+    /// Gives the engine the reading end of a lane; `why` its carrier was chosen.
+    pub fn add_receiver(
+        &mut self,
+        channel: ChannelId,
+        from: Rank,
+        wide: bool,
+        link: RecvLink,
+        why: TransportReason,
+    ) {
+        let chosen = (link.transport(), why);
+        let cell = self.row.link(channel, Some(from), Direction::Recv, chosen).watching(link.sockets());
         self.lanes.add_receiver(channel, from, wide, link, cell);
-        self.link_up(channel, Some(from), Direction::Recv, transport);
+        self.link_up(channel, Some(from), Direction::Recv, chosen);
     }
 
     fn link_up(
@@ -159,9 +166,10 @@ impl<S: Subscriber> Engine<S> {
         channel: ChannelId,
         peer: Option<Rank>,
         direction: Direction,
-        transport: TransportKind,
+        (transport, why): (TransportKind, TransportReason),
     ) {
-        publish(&mut self.events, || Event::LinkUp { channel, peer, direction, transport });
+        let why = Some(why);
+        publish(&mut self.events, || Event::LinkUp { channel, peer, direction, transport, why });
     }
 
     /// Whether this rank can already write that lane.

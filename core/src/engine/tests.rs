@@ -18,11 +18,12 @@ fn alone() -> (Engine<Script>, Numbering, Vec<UnixStream>) {
     let info =
         CommInfo { id: CommId(1), job: JobId(1), name: "test", rank: Rank(0), nranks: 3, world: Rank(0) };
     let mut engine = Engine::new(Rank(0), topology, Recorder::heap().comm(info), Script::default());
+    let why = TransportReason::OtherHost;
     let readers = [1, 2].map(|peer| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let link = Sender::new(vec![Fd::new(ours.into())], Rank(peer));
-        engine.add_sender(ChannelId::P2P, Readers::One(Rank(peer)), SendLink::Socket(Box::new(link)));
+        engine.add_sender(ChannelId::P2P, Readers::One(Rank(peer)), SendLink::Socket(Box::new(link)), why);
         theirs
     });
     (engine, Numbering::default(), readers.into())

@@ -1,8 +1,8 @@
 //! Cells: where things stand now. The hot ones are plain stores to words of one cache line.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::Recorder;
 use super::layout::{histogram, link, op};
@@ -10,6 +10,7 @@ use super::mapping::Span;
 use super::protocol::latch_write;
 use crate::clock::Raw;
 use crate::collective::Descriptor;
+use crate::sys::fds::Fd;
 use crate::types::{CollKind, Rank, WaitReason};
 
 /// The progress cell of one link. One writer: the driver of its engine.
@@ -17,11 +18,23 @@ pub struct LinkCell {
     words: Span<{ link::WORDS }>,
     /// The recorder and the row in it, to give it back; `None`: private memory.
     place: Option<(Arc<Recorder>, usize)>,
+    /// The rows of its sockets.
+    sockets: Vec<usize>,
 }
 
 impl LinkCell {
     pub(super) fn new(words: Span<{ link::WORDS }>, place: Option<(Arc<Recorder>, usize)>) -> Self {
-        Self { words, place }
+        Self { words, place, sockets: Vec::new() }
+    }
+
+    /// Has the service thread ask the kernel about the link's streams, in their order, until the cell is dropped. It does not keep them
+    /// open.
+    #[must_use]
+    pub fn watching(mut self, streams: Vec<Weak<Fd>>) -> Self {
+        if let Some((recorder, at)) = &self.place {
+            self.sockets = recorder.watch(*at, streams);
+        }
+        self
     }
 
     /// Copies the counters of the link: `posted >= moved >= done`. Readers load them in the other order, so that the
@@ -67,6 +80,7 @@ impl fmt::Debug for LinkCell {
 impl Drop for LinkCell {
     fn drop(&mut self) {
         if let Some((recorder, at)) = self.place.take() {
+            recorder.watched_no_more(&self.sockets);
             recorder.link_ended(at);
         }
     }

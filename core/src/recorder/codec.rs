@@ -6,7 +6,8 @@
 use super::layout::slot::EVENT_WORDS;
 use crate::event::Event;
 use crate::types::{
-    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind, WaitReason,
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
+    TransportReason, WaitReason,
 };
 
 type Words = [u64; EVENT_WORDS];
@@ -44,8 +45,8 @@ pub(super) fn encode(event: &Event) -> Words {
         Event::PhaseEnded { phase, duration_ns } => {
             [first(PHASE_ENDED, [phase as u8, 0, 0, 0], none), duration_ns, 0, 0, 0, 0]
         }
-        Event::LinkUp { channel, peer, direction, transport } => {
-            let bytes = [direction as u8, transport as u8, 0, 0];
+        Event::LinkUp { channel, peer, direction, transport, why } => {
+            let bytes = [direction as u8, transport as u8, why.map_or(0, |why| why as u8), 0];
             [first(LINK_UP, bytes, channel), some_rank(peer), 0, 0, 0, 0]
         }
         Event::OpPlanned { kind, seq, algorithm, bytes } => {
@@ -103,6 +104,10 @@ fn known(words: &Words) -> Option<Event> {
             peer: peer(a),
             direction: Direction::from_u8(bytes[0])?,
             transport: TransportKind::from_u8(bytes[1])?,
+            why: match bytes[2] {
+                0 => None,
+                n => Some(TransportReason::from_u8(n)?),
+            },
         },
         OP_PLANNED => Event::OpPlanned {
             kind: CollKind::from_u8(bytes[0])?,
@@ -161,9 +166,20 @@ pub(crate) mod tests {
         prop_oneof![
             (one_of(Phase::ALL), wide())
                 .prop_map(|(phase, duration_ns)| Event::PhaseEnded { phase, duration_ns }),
-            (channel(), peer(), one_of(Direction::ALL), one_of(TransportKind::ALL)).prop_map(
-                |(channel, peer, direction, transport)| Event::LinkUp { channel, peer, direction, transport }
-            ),
+            (
+                channel(),
+                peer(),
+                one_of(Direction::ALL),
+                one_of(TransportKind::ALL),
+                proptest::option::of(one_of(TransportReason::ALL))
+            )
+                .prop_map(|(channel, peer, direction, transport, why)| Event::LinkUp {
+                    channel,
+                    peer,
+                    direction,
+                    transport,
+                    why
+                }),
             (one_of(CollKind::ALL), wide(), one_of(Algorithm::ALL), wide())
                 .prop_map(|(kind, seq, algorithm, bytes)| Event::OpPlanned { kind, seq, algorithm, bytes }),
             (
@@ -244,6 +260,16 @@ pub(crate) mod tests {
         assert_eq!(encode(&completed), [0x0302_0104_0005, 7, 8, 9, 1 << 32 | 2, 0]);
         let sent = Event::MessageSent { channel: ChannelId::P2P, peer: Some(Rank(3)), step: 4, bytes: 5 };
         assert_eq!(encode(&sent), [0xffff_0000_0000_0007, 1 << 32 | 3, 4, 5, 0, 0]);
+        let up = |why| Event::LinkUp {
+            channel: ChannelId(1),
+            peer: None,
+            direction: Direction::Recv,
+            transport: TransportKind::Socket,
+            why,
+        };
+        assert_eq!(encode(&up(Some(TransportReason::OtherHost))), [0x0001_0003_0201_0002, 0, 0, 0, 0, 0]);
+        // As layout 2 wrote it.
+        assert_eq!(decode(&[0x0001_0000_0201_0002, 0, 0, 0, 0, 0]), up(None));
         // A kind that a later version added.
         assert_eq!(decode(&[0x00ff_0004, 1, 2, 3, 4, 5]), Event::Unknown { code: OP_PLANNED });
         assert_eq!(decode(&[0; 6]), Event::Unknown { code: 0 });

@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use super::layout::{Table, ring, slot};
-use super::reader::{Place, state, word};
+use super::reader::{MAX_BYTES, Place, state, word};
 use super::ring::{Reading, read};
 use crate::types::{CommId, Rank};
+
+/// The most rings of a file that are looked at: what it says of more is not believed.
+const MAX_RINGS: usize = 1 << 10;
 
 /// Where a reader of events stands in each ring.
 #[derive(Clone, Default, Debug)]
@@ -59,7 +62,9 @@ pub(super) fn events<'a>(
     let Some(rows) = rings.stride.checked_mul(rings.count).and_then(|count| piece(rings.first, count)) else {
         return found;
     };
-    for (at, row) in rows.chunks_exact(rings.stride).enumerate() {
+    // Rings share no slot: together they bring what fits into a file, however many times one claims the same.
+    let mut left = slots.count.min(MAX_BYTES as usize / 8 / slots.stride);
+    for (at, row) in rows.chunks_exact(rings.stride).enumerate().take(MAX_RINGS) {
         if state(word(row, ring::STATE)).is_none() || slots.stride < slot::WORDS {
             continue;
         }
@@ -67,6 +72,8 @@ pub(super) fn events<'a>(
         let head = word(row, ring::HEAD);
         let size = |n: usize| usize::try_from(word(row, n)).ok().filter(|n| *n <= slots.count);
         let (Some(first), Some(count)) = (size(ring::FIRST), size(ring::SLOTS)) else { continue };
+        let Some(rest) = left.checked_sub(count) else { continue };
+        left = rest;
         let next = cursor.next.entry(at).or_default();
         let oldest = (*next).max(head.saturating_sub(count as u64));
         let wanted = head.saturating_sub(oldest) as usize;

@@ -1,7 +1,7 @@
 //! Where everything stands in a recorder's mapping: a public promise, append-only.
 //!
 //! ```text
-//!   header (4 KiB) | comms | histograms | link ids | links | peers | strings | ring descriptors | ring slots
+//!   header (4 KiB) | comms | histograms | link ids | links | peers | strings | ring descriptors | ring slots | sockets
 //! ```
 //!
 //! The header ends with a directory: one entry {table, offset, stride, count, version} per table. A reader walks by what the
@@ -15,7 +15,7 @@
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The oldest reader that understands it. It grows only if something changed its meaning.
 pub const READABLE_SINCE: u32 = 1;
 
@@ -120,10 +120,12 @@ pub enum Table {
     Rings = 7,
     /// Slots of rings: [`slot`].
     Slots = 8,
+    /// The kernel's account of the sockets of links: [`socket`].
+    Sockets = 9,
 }
 
 /// All tables, in the order of the file.
-pub const TABLES: [Table; 8] = [
+pub const TABLES: [Table; 9] = [
     Table::Comms,
     Table::Histograms,
     Table::LinkIds,
@@ -132,9 +134,10 @@ pub const TABLES: [Table; 8] = [
     Table::Strings,
     Table::Rings,
     Table::Slots,
+    Table::Sockets,
 ];
 
-/// The state of a row of `Comms`, `LinkIds`, `Peers` or `Rings`: the low byte of its first word.
+/// The state of a row of `Comms`, `LinkIds`, `Peers`, `Rings` or `Sockets`: the low byte of its first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum RowState {
@@ -231,8 +234,10 @@ pub mod link_id {
     pub const WHAT: usize = 0;
     /// The peer, and in the upper half the generation of the comm row.
     pub const PEER: usize = 1;
+    /// Why this transport, as a number of [`TransportReason`](crate::types::TransportReason); 0: not recorded.
+    pub const WHY: usize = 2;
     /// Words of a row.
-    pub const WORDS: usize = 2;
+    pub const WORDS: usize = 3;
 }
 
 /// Words of a progress cell: one cache line, read in the order done, moved, posted.
@@ -293,6 +298,42 @@ pub mod ring {
     pub const RANK: usize = 6;
     /// Words of a descriptor.
     pub const WORDS: usize = 8;
+}
+
+/// Words of a row of `Sockets`: one stream of a link over TCP.
+pub mod socket {
+    /// [`super::RowState`] | direction << 8 | number among the streams of its link << 16 | address family (4 or 6) << 24 | channel << 32 |
+    /// comm row << 48. Stored last.
+    pub const WHAT: usize = 0;
+    /// The peer, and in the upper half the generation of the comm row.
+    pub const PEER: usize = 1;
+    /// The local port | the remote port << 16.
+    pub const PORTS: usize = 2;
+    /// The bytes of the local address, two words.
+    pub const LOCAL: usize = 3;
+    /// The bytes of the remote address, two words.
+    pub const REMOTE: usize = 5;
+    /// The latch of the sample.
+    pub const LATCH: usize = 7;
+    /// Two copies of the last sample.
+    pub const SAMPLE: usize = 8;
+    /// Words of one copy.
+    pub const SAMPLE_WORDS: usize = 6;
+    /// In a copy: raw time when the kernel was asked.
+    pub const SAMPLE_RAW: usize = 0;
+    /// In a copy: the kernel's number of the state | timeouts in a row << 8 | probes in a row << 16 | backoff << 24 | congestion
+    /// window in segments << 32.
+    pub const SAMPLE_STATE: usize = 1;
+    /// In a copy: smoothed round trip in microseconds, and in the upper half its variation.
+    pub const SAMPLE_RTT: usize = 2;
+    /// In a copy: segments sent and not acknowledged, and in the upper half segments sent again so far.
+    pub const SAMPLE_SENT: usize = 3;
+    /// In a copy: bytes that wait in the kernel to be sent.
+    pub const SAMPLE_UNSENT: usize = 4;
+    /// In a copy: milliseconds since data came, and in the upper half since an acknowledgement did.
+    pub const SAMPLE_HEARD: usize = 5;
+    /// Words of a row.
+    pub const WORDS: usize = 24;
 }
 
 /// Words of a slot.
@@ -359,7 +400,8 @@ pub mod histogram {
 ///
 /// Chosen for the process of a large job on a large host: one rank, the world and seven dozen splits of it... of which 64 at a time;
 /// a host of 64 ranks makes 63 + 1 wide lanes, 4 ring lanes and at most 126 pair lanes per communicator, so 2,048 cells hold
-/// 10 such communicators; peers of ten communicators of 200 ranks. All of it with the rings is below 1.5 MiB: see the test. What finds no place is recorded in private
+/// 10 such communicators; peers of ten communicators of 200 ranks; 64 communicators whose rings go over two channels of two streams have
+/// 512 sockets. All of it with the rings is below 1.75 MiB: see the test. What finds no place is recorded in private
 /// memory, unseen from outside, and counted in `OVERFLOW`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
@@ -373,6 +415,8 @@ pub struct Capacity {
     pub peers: usize,
     /// Bytes of `Strings`.
     pub strings: usize,
+    /// Rows of `Sockets`.
+    pub sockets: usize,
     /// The largest ring is 4,096 slots shifted right by this.
     pub ring_shift: u32,
 }
@@ -382,14 +426,29 @@ pub const RING_SLOTS: [usize; 9] = [4096, 2048, 2048, 1024, 1024, 512, 512, 512,
 
 impl Capacity {
     /// The normal one.
-    pub const FULL: Self =
-        Self { comms: 64, histograms: 16, links: 2048, peers: 2048, strings: 128 << 10, ring_shift: 0 };
+    pub const FULL: Self = Self {
+        comms: 64,
+        histograms: 16,
+        links: 2048,
+        peers: 2048,
+        strings: 128 << 10,
+        sockets: 512,
+        ring_shift: 0,
+    };
 
     /// What to try one after the other where memory is short.
     pub const LADDER: [Self; 3] = [
         Self::FULL,
         Self { ring_shift: 2, ..Self::FULL },
-        Self { comms: 16, histograms: 2, links: 512, peers: 256, strings: 32 << 10, ring_shift: 4 },
+        Self {
+            comms: 16,
+            histograms: 2,
+            links: 512,
+            peers: 256,
+            strings: 32 << 10,
+            sockets: 64,
+            ring_shift: 4,
+        },
     ];
 
     /// Slots of each ring.
@@ -408,6 +467,7 @@ impl Capacity {
             Table::Strings => (self.strings / 8, 8),
             Table::Rings => (RING_SLOTS.len(), ring::WORDS * 8),
             Table::Slots => (self.rings().sum(), slot::WORDS * 8),
+            Table::Sockets => (self.sockets, socket::WORDS * 8),
         }
     }
     /// The byte at which a table begins.
@@ -468,14 +528,16 @@ mod tests {
         assert_eq!(at(Table::Comms), 4096);
         assert_eq!(at(Table::Histograms), 69_632);
         assert_eq!(at(Table::LinkIds), 331_776);
-        assert_eq!(at(Table::Links), 364_544);
-        assert_eq!(at(Table::Peers), 495_616);
-        assert_eq!(at(Table::Strings), 626_688);
-        assert_eq!(at(Table::Rings), 757_760);
-        assert_eq!(at(Table::Slots), 758_336);
-        assert_eq!(Capacity::FULL.total(), 1_544_768);
+        assert_eq!(at(Table::Links), 380_928);
+        assert_eq!(at(Table::Peers), 512_000);
+        assert_eq!(at(Table::Strings), 643_072);
+        assert_eq!(at(Table::Rings), 774_144);
+        assert_eq!(at(Table::Slots), 774_720);
+        assert_eq!(at(Table::Sockets), 1_561_152);
+        assert_eq!(Capacity::FULL.total(), 1_659_456);
         assert_eq!([comm::COLL, comm::P2P, comm::TAG, comm::WORDS], [32, 64, 104, 128]);
         assert_eq!([op::LATCH, op::FACT, op::WORDS], [7, 8, 24]);
+        assert_eq!([socket::LATCH, socket::SAMPLE, socket::SAMPLE_HEARD, socket::WORDS], [7, 8, 5, 24]);
         assert_eq!([header::ANCHOR_LATCH, header::HOST, header::DIRECTORY_AT], [40, 56, 128]);
     }
 
@@ -485,7 +547,7 @@ mod tests {
             for table in TABLES {
                 assert_eq!(capacity.offset(table) % 64, 0, "{table:?}");
             }
-            assert!(capacity.total() <= 3 << 19, "{} bytes", capacity.total());
+            assert!(capacity.total() <= 7 << 18, "{} bytes", capacity.total());
             assert!(capacity.rings().all(usize::is_power_of_two));
         }
         const {
@@ -494,6 +556,7 @@ mod tests {
             assert!(header::ANCHOR + 2 * header::ANCHOR_WORDS <= header::BOOT);
             assert!(header::OVERFLOW + TABLES.len() < header::PATH);
             assert!(comm::COLL + op::WORDS <= comm::P2P && comm::P2P + op::WORDS <= comm::TAG_LATCH);
+            assert!(socket::SAMPLE + 2 * socket::SAMPLE_WORDS <= socket::WORDS);
             assert!(comm::TAG + 2 * comm::TAG_WORDS <= comm::WORDS);
             assert!(crate::types::Phase::ALL.len() <= comm::PHASES_WORDS);
             assert!(crate::types::CollKind::ALL.len() <= histogram::KINDS);

@@ -3,7 +3,8 @@
 //! ```text
 //!   engine --CommRow, LinkCell--> cells (now)        \
 //!          --EventRing----------> ring (so far)       >  one file per process  --Reader--> snapshot
-//!   service -anchor-------------> header, clocks     /
+//!   service -anchor-------------> header, clocks    /
+//!           -sample_sockets-----> sockets of links /
 //! ```
 //!
 //! State is a table and history is a ring: nothing rebuilds state from events, so a lost event never makes an
@@ -30,6 +31,7 @@ pub mod reader;
 mod ring;
 mod rows;
 mod sight;
+mod sockets;
 pub mod taken;
 mod writer;
 

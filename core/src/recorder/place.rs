@@ -268,21 +268,6 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
     Ok(Folder { dir: Fd::new(dir), path, memory })
 }
 
-/// The folders in which recorders of user `uid` may lie, those that are there.
-#[must_use]
-pub fn folders(settings: &Settings, uid: u32) -> Vec<PathBuf> {
-    let given = settings.given(Key::RuntimeDir).map(PathBuf::from);
-    let parents = given.into_iter().chain(usual(uid));
-    let mut found: Vec<PathBuf> = Vec::new();
-    for path in parents.map(|parent| parent.join(format!("ccl-{uid}"))) {
-        let there = path.symlink_metadata().is_ok_and(|about| about.is_dir());
-        if there && !found.contains(&path) {
-            found.push(path);
-        }
-    }
-    found
-}
-
 /// The folder in which a recorder of this process would lie, made if need be, and what should be said of the choice. `None`: it would be a
 /// memfd.
 #[must_use]

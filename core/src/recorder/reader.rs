@@ -23,8 +23,8 @@ use crate::sys::process::namespace_pids;
 use crate::sys::shared::{self, Owner};
 use crate::types::{CollKind, CommId, JobId, Rank};
 
-/// The most bytes of a file that are read: ten times what a recorder has.
-const MAX_BYTES: u64 = 16 << 20;
+/// The most bytes of a file that are read: many times what a recorder has.
+pub(super) const MAX_BYTES: u64 = 16 << 20;
 
 pub use super::follow::{Cursor, RingReading};
 
@@ -467,9 +467,12 @@ fn snapshot(
     };
     let mut comms = sight::comms(words, &clock);
     let before = sight::comms(first, &clock);
-    for comm in &mut comms {
-        comm.consistent = before.contains(comm);
+    for comm in comms.iter_mut().flatten() {
+        let is_same = before.iter().flatten().any(|before| before == comm);
+        comm.1.consistent = is_same;
     }
+    // A sample stands for itself: one taken meanwhile makes nothing else of what was read.
+    sight::sockets(words, &clock, &mut comms);
     let (pid, outer_pid) = halves(at(header::PID));
     let library = at(header::LIBRARY);
     ProcessSnapshot {
@@ -497,7 +500,7 @@ fn snapshot(
             (false, _) => clock.real_ns(anchor),
         },
         heartbeat_ns: clock.age_ns(anchor.raw.0),
-        comms,
+        comms: comms.into_iter().flatten().map(|(_, comm)| comm).collect(),
         rings: rings(words),
         overflow: overflow(words),
         truncated: at(header::TOTAL) > words.len() as u64 * 8,

@@ -1,8 +1,10 @@
 //! Which rows of the tables are taken: kept in private memory, under one lock, off the data path.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Weak;
 
 use super::layout::Capacity;
+use crate::sys::fds::Fd;
 
 /// Rows of one table. Never-used rows go first, then those given back longest ago, so that what ended stays readable.
 #[derive(Debug)]
@@ -37,6 +39,9 @@ pub(super) struct Rows {
     histogram_of: Vec<Option<usize>>,
     pub(super) links: Pool,
     pub(super) peers: Pool,
+    pub(super) sockets: Pool,
+    /// Per row of a socket that is in use, its descriptor, as long as its link has it.
+    pub(super) watched: BTreeMap<usize, Weak<Fd>>,
     /// Per ring, whether it is taken; the largest stand first.
     pub(super) rings: Vec<bool>,
     /// References of the strings that are there. Nothing is ever removed: peers' paths come back with every split.
@@ -52,6 +57,8 @@ impl Rows {
             histogram_of: vec![None; capacity.histograms],
             links: Pool::new(capacity.links),
             peers: Pool::new(capacity.peers),
+            sockets: Pool::new(capacity.sockets),
+            watched: BTreeMap::new(),
             rings: capacity.rings().map(|_| false).collect(),
             strings: BTreeMap::new(),
             string_bytes: 0,

@@ -1,21 +1,25 @@
 //! Communicators as they are seen in the words of a mapping, of a copy of one, or of whatever a file holds.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicU64;
 
-use super::layout::{RowState, Table, comm, header, link, link_id, op, peer, ring, slot};
+use super::layout::{RowState, Table, comm, header, link, link_id, op, peer, ring, slot, socket};
 use super::reader::{Rows, fact, halves, state, string, text, word};
 use crate::clock::{Anchor, Ns, Raw, Scale};
 use crate::collective::Descriptor;
 use crate::error::ErrorKind;
 use crate::snapshot::{
-    CommSnapshot, LinkSnapshot, OpSnapshot, OpState, PeerSnapshot, PhaseSnapshot, Transport, Waits,
+    CommSnapshot, LinkSnapshot, OpSnapshot, OpState, PeerSnapshot, PhaseSnapshot, SocketSnapshot, TcpState,
+    Transport, Waits, Why,
 };
-use crate::types::{ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind, WaitReason};
+use crate::types::{
+    ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind, TransportReason, WaitReason,
+};
 
 /// The most communicators of a file that are looked at: what it says of more is not believed.
 const MAX_COMMS: usize = 1 << 10;
-/// The same of links, and of peers.
+/// The same of links, of sockets, and of peers.
 const MAX_CELLS: usize = 1 << 14;
 
 /// How raw times become ages.
@@ -33,7 +37,7 @@ impl Clock {
     }
     /// The moment ages count from, in nanoseconds since 1970.
     pub(super) fn real_ns(&self, anchor: Anchor) -> u64 {
-        anchor.real_ns.saturating_add(self.now.0.saturating_sub(anchor.mono.0))
+        anchor.real_ns_at(self.now)
     }
 }
 
@@ -63,9 +67,12 @@ fn op_fact(row: &[AtomicU64], cell: usize) -> Option<[u64; op::FACT_WORDS]> {
     fact(row, cell + op::LATCH, cell + op::FACT)
 }
 
-/// All communicators that are or were.
-pub(super) fn comms(words: &[AtomicU64], clock: &Clock) -> Vec<CommSnapshot> {
-    let mut found: Vec<Option<(u32, CommSnapshot)>> = Vec::new();
+/// By row, the generation of the row and the communicator it tells of.
+pub(super) type Comms = Vec<Option<(u32, CommSnapshot)>>;
+
+/// All communicators that are or were, without the sockets of their links.
+pub(super) fn comms(words: &[AtomicU64], clock: &Clock) -> Comms {
+    let mut found = Comms::new();
     for row in Rows::of(words, Table::Comms).iter().take(MAX_COMMS) {
         let before = word(row, comm::STATE);
         let seen = state(before).map(|state| (halves(before).1, one(row, state, clock)));
@@ -74,7 +81,7 @@ pub(super) fn comms(words: &[AtomicU64], clock: &Clock) -> Vec<CommSnapshot> {
     }
     links(words, clock, &mut found);
     peers(words, &mut found);
-    found.into_iter().flatten().map(|(_, comm)| comm).collect()
+    found
 }
 
 fn one(row: &[AtomicU64], state: RowState, clock: &Clock) -> CommSnapshot {
@@ -178,14 +185,13 @@ fn error(n: u64) -> String {
     kind.map_or_else(|| format!("error {n}"), |kind| format!("{kind:?}"))
 }
 
-fn links(words: &[AtomicU64], clock: &Clock, comms: &mut [Option<(u32, CommSnapshot)>]) {
+fn links(words: &[AtomicU64], clock: &Clock, comms: &mut Comms) {
     let cells = Rows::of(words, Table::Links);
     for (at, id) in Rows::of(words, Table::LinkIds).iter().take(MAX_CELLS).enumerate() {
         let what = word(id, link_id::WHAT);
         let (Some(state), Some(cell)) = (state(what), cells.row(at)) else { continue };
         let (to, generation) = halves(word(id, link_id::PEER));
-        let comm = comms.get_mut((what >> 48) as usize).and_then(Option::as_mut);
-        let Some((_, comm)) = comm.filter(|(current, _)| *current == generation) else { continue };
+        let Some(comm) = of_row(comms, what, generation) else { continue };
         // A link that is gone matters only where more is gone with it.
         if state == RowState::Ended && !comm.ended && comm.op.state != OpState::Failed {
             continue;
@@ -193,6 +199,7 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut [Option<(u32, CommSnaps
         let peer = ((what >> 24) as u8 != 0).then_some(Rank(to));
         let direction = Direction::from_u8((what >> 8) as u8);
         let transport = TransportKind::from_u8((what >> 16) as u8);
+        let why = u8::try_from(word(id, link_id::WHY)).ok().and_then(TransportReason::from_u8);
         let at = |n: usize| word(cell, n);
         // In this order each is at least the one before; a copy need not have been made in it.
         let done = at(link::DONE);
@@ -207,6 +214,7 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut [Option<(u32, CommSnaps
             channel: ChannelId((what >> 32) as u16),
             direction: direction.map_or(crate::snapshot::Direction::Unknown, Into::into),
             transport: transport.map_or(Transport::Unknown, Into::into),
+            why: why.map_or(Why::Unknown, Into::into),
             step: moved,
             posted,
             moved,
@@ -217,6 +225,7 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut [Option<(u32, CommSnaps
             op: at(link::OP),
             bytes: at(link::BYTES),
             waited: at(link::WAITED),
+            sockets: Vec::new(),
         };
         if word(id, link_id::WHAT) as u8 == what as u8
             && word(id, link_id::PEER) >> 32 == u64::from(generation)
@@ -229,10 +238,77 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut [Option<(u32, CommSnaps
     }
 }
 
+/// The communicator that a row of links or sockets refers to, if that is still the one.
+fn of_row(comms: &mut Comms, what: u64, generation: u32) -> Option<&mut CommSnapshot> {
+    let (current, comm) = comms.get_mut((what >> 48) as usize)?.as_mut()?;
+    (*current == generation).then_some(comm)
+}
+
+/// Gives the links what the kernel said of their sockets.
+pub(super) fn sockets(words: &[AtomicU64], clock: &Clock, comms: &mut Comms) {
+    for row in Rows::of(words, Table::Sockets).iter().take(MAX_CELLS) {
+        let what = word(row, socket::WHAT);
+        let (to, generation) = halves(word(row, socket::PEER));
+        let (Some(_), Some(comm)) = (state(what), of_row(comms, what, generation)) else { continue };
+        let Some(direction) = Direction::from_u8((what >> 8) as u8) else { continue };
+        let place = (ChannelId((what >> 32) as u16), direction.into(), Some(Rank(to)));
+        let link = comm.links.binary_search_by_key(&place, |link| (link.channel, link.direction, link.peer));
+        let Some(link) = link.ok().and_then(|at| comm.links.get_mut(at)) else { continue };
+        let seen = stream(row, what, clock);
+        if word(row, socket::WHAT) == what && word(row, socket::PEER) >> 32 == u64::from(generation) {
+            link.sockets.push(seen);
+        }
+    }
+    for link in comms.iter_mut().flatten().flat_map(|(_, comm)| &mut comm.links) {
+        link.sockets.sort_by_key(|socket| socket.stream);
+    }
+}
+
+fn stream(row: &[AtomicU64], what: u64, clock: &Clock) -> SocketSnapshot {
+    let sample: [u64; socket::SAMPLE_WORDS] = fact(row, socket::LATCH, socket::SAMPLE).unwrap_or_default();
+    let [state, timeouts, probes, backoff] = (sample[socket::SAMPLE_STATE] as u32).to_le_bytes();
+    let (rtt_us, rtt_var_us) = halves(sample[socket::SAMPLE_RTT]);
+    let (unacked, retransmits) = halves(sample[socket::SAMPLE_SENT]);
+    let (data_ms, ack_ms) = halves(sample[socket::SAMPLE_HEARD]);
+    let ports = word(row, socket::PORTS);
+    let family = (what >> 24) as u8;
+    let age_ns = clock.age_ns(sample[socket::SAMPLE_RAW]);
+    let ago = |ms: u32| age_ns.saturating_add(u64::from(ms) * 1_000_000);
+    SocketSnapshot {
+        stream: u32::from((what >> 16) as u8),
+        local: address(row, socket::LOCAL, family, ports as u16),
+        remote: address(row, socket::REMOTE, family, (ports >> 16) as u16),
+        state: TcpState::of_kernel(state),
+        rtt_us,
+        rtt_var_us,
+        window: halves(sample[socket::SAMPLE_STATE]).1,
+        unacked,
+        unsent_bytes: sample[socket::SAMPLE_UNSENT] as u32,
+        retransmits,
+        timeouts,
+        probes,
+        backoff,
+        received_ns: ago(data_ms),
+        heard_ns: ago(data_ms.min(ack_ms)),
+        age_ns,
+    }
+}
+
+fn address(row: &[AtomicU64], at: usize, family: u8, port: u16) -> String {
+    let bytes = u128::from(word(row, at)) | u128::from(word(row, at + 1)) << 64;
+    let bytes = bytes.to_le_bytes();
+    let ip = match family {
+        4 => IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]]),
+        6 => IpAddr::from(bytes),
+        _ => return String::new(),
+    };
+    SocketAddr::new(ip, port).to_string()
+}
+
 /// The most bytes that the texts of all peers of a file take; a full recorder's take a tenth of it.
 const MAX_PEER_BYTES: usize = 8 << 20;
 
-fn peers(words: &[AtomicU64], comms: &mut [Option<(u32, CommSnapshot)>]) {
+fn peers(words: &[AtomicU64], comms: &mut Comms) {
     // Strings are never moved or removed, and many rows refer to the same.
     let mut strings: BTreeMap<u64, String> = BTreeMap::new();
     // A file that lies could repeat one string until no memory is left.

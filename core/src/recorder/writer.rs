@@ -13,7 +13,9 @@ use super::ring::EventRing;
 use super::rows::Rows;
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
-use crate::types::{ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind};
+use crate::types::{
+    ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind, TransportReason,
+};
 
 /// Which communicator a row tells of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,7 +193,7 @@ impl Recorder {
     }
 
     /// The row of a table, or as much private memory, which is counted.
-    fn span<const N: usize>(&self, table: Table, row: Option<usize>) -> Span<N> {
+    pub(super) fn span<const N: usize>(&self, table: Table, row: Option<usize>) -> Span<N> {
         match row {
             Some(row) => self.memory.span(self.capacity.offset(table) + row * N * 8),
             None => {
@@ -201,7 +203,7 @@ impl Recorder {
         }
     }
 
-    fn overflow(&self, table: Table) {
+    pub(super) fn overflow(&self, table: Table) {
         self.header(header::OVERFLOW + table as usize).fetch_add(1, Ordering::Relaxed);
     }
 
@@ -238,7 +240,7 @@ fn next_generation(state: &AtomicU64) -> u32 {
 }
 
 /// Marks a row as given back: its low byte is the state.
-fn end(state: &AtomicU64) {
+pub(super) fn end(state: &AtomicU64) {
     let word = state.load(Ordering::Relaxed);
     state.store(word & !0xff | RowState::Ended as u64, Ordering::Release);
 }
@@ -396,14 +398,14 @@ impl CommRow {
         }
     }
 
-    /// The cell of a link; `None`: the link reaches all other ranks.
+    /// The cell of a link, which is carried by something for a reason; `to` is `None` if it reaches all other ranks.
     #[must_use]
     pub fn link(
         &self,
         channel: ChannelId,
         to: Option<Rank>,
         direction: Direction,
-        transport: TransportKind,
+        (transport, why): (TransportKind, TransportReason),
     ) -> LinkCell {
         let recorder = &self.recorder;
         // A link of a row that nobody can find would not be found either.
@@ -418,6 +420,7 @@ impl CommRow {
         }
         let peer = to.map_or(0, |rank| u64::from(rank.0)) | u64::from(self.generation) << 32;
         id[link_id::PEER].store(peer, Ordering::Relaxed);
+        id[link_id::WHY].store(why as u64, Ordering::Relaxed);
         let what = RowState::Live as u64
             | (direction as u64) << 8
             | (transport as u64) << 16

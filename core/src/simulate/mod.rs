@@ -21,7 +21,10 @@ use crate::snapshot::{self, Given, Snapshot, Source};
 use crate::transport::faulty::{self, Fault};
 use crate::transport::sim::{Net, Receiver, Sender};
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{ChannelId, CollKind, CommId, JobId, Rank};
+use crate::types::{ChannelId, CollKind, CommId, JobId, Rank, TransportReason};
+
+/// Why all links here are what they are.
+const WHY: TransportReason = TransportReason::Simulated;
 
 /// How a run ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,10 +118,10 @@ impl<S: Subscriber + Default> Cluster<S> {
                 let readers: Vec<Rank> = (0..n).map(Rank).filter(|r| *r != from).collect();
                 let (sender, receivers) =
                     self.net.lane(0, from, &readers, plan::WIDE_SLOTS, plan::WIDE_SLOT_BYTES);
-                self.engines[from.index()].add_sender(ChannelId(0), Readers::All, SendLink::Sim(sender));
+                self.engines[from.index()].add_sender(ChannelId(0), Readers::All, SendLink::Sim(sender), WHY);
                 for (to, receiver) in readers.into_iter().zip(receivers) {
                     let link = self.receiving(ChannelId(0), from, to, receiver);
-                    self.engines[to.index()].add_receiver(ChannelId(0), from, true, link);
+                    self.engines[to.index()].add_receiver(ChannelId(0), from, true, link, WHY);
                 }
             }
         }
@@ -131,10 +134,10 @@ impl<S: Subscriber + Default> Cluster<S> {
         let (sender, receivers) =
             self.net.lane(channel.0, from, &[to], plan::PAIR_SLOTS, plan::PAIR_SLOT_BYTES);
         let link = self.sending(channel, from, to, sender);
-        self.engines[from.index()].add_sender(channel, Readers::One(to), link);
+        self.engines[from.index()].add_sender(channel, Readers::One(to), link, WHY);
         for receiver in receivers {
             let link = self.receiving(channel, from, to, receiver);
-            self.engines[to.index()].add_receiver(channel, from, false, link);
+            self.engines[to.index()].add_receiver(channel, from, false, link, WHY);
         }
     }
 

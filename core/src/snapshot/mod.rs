@@ -6,152 +6,27 @@
 //! durations that had passed when the snapshot was taken (`to`): `since_ns` 5,000,000,000 is five seconds ago.
 
 mod merge;
+mod socket;
 mod standing;
 mod text;
 mod update;
+mod words;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::{self, ChannelId, CommId, JobId, Rank};
+use crate::types::{ChannelId, CommId, JobId, Rank};
 
 pub use merge::{Given, Unreachable, jobs, merge};
+pub use socket::{SocketSnapshot, TcpState};
 pub use standing::comm_name;
 pub use text::{duration, ranks_text, render_answer, render_text};
 pub use update::Update;
+pub use words::{Direction, OpState, Source, State, Transport, Waits, Why};
 
 /// The schema of [`Snapshot`].
 pub const SCHEMA: &str = "ccl.snapshot/1";
 /// The schema of [`ProcessSnapshot`].
 pub const PROCESS_SCHEMA: &str = "ccl.process/1";
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
-        pub enum $name {
-            $($(#[$vdoc])* #[serde(rename = $word)] $variant,)+
-            /// A word of a later version.
-            #[default]
-            #[serde(rename = "unknown", other)]
-            Unknown,
-        }
-        impl $name {
-            /// The word, as in JSON.
-            #[must_use]
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ Self::Unknown => "unknown" }
-            }
-        }
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(self.word())
-            }
-        }
-    };
-}
-
-words! {
-    /// How the process of a rank is.
-    State {
-        /// It exists and may run.
-        Running = "running",
-        /// It exists and is stopped, by a signal or a debugger.
-        Stopped = "stopped",
-        /// It ended without taking leave.
-        Dead = "dead",
-        /// It left in good order.
-        Exited = "exited",
-    }
-}
-words! {
-    /// Where a rank's part comes from.
-    Source {
-        /// Its control socket answered.
-        Socket = "socket",
-        /// Its mapping was read while it lived.
-        Mapping = "mapping",
-        /// Its file was read after it had ended, or a dump of it.
-        File = "file",
-    }
-}
-words! {
-    /// Where the operation stands on its rank.
-    OpState {
-        /// None is under way.
-        Idle = "idle",
-        /// It is under way.
-        Running = "running",
-        /// It ended with an error.
-        Failed = "failed",
-    }
-}
-words! {
-    /// Which way a link points, seen from its rank.
-    Direction {
-        /// To the peer.
-        Send = "send",
-        /// From the peer.
-        Recv = "recv",
-    }
-}
-words! {
-    /// What carries a link's bytes.
-    Transport {
-        /// Pointers within one process.
-        Direct = "direct",
-        /// Shared memory.
-        Shm = "shm",
-        /// TCP.
-        Socket = "socket",
-        /// The simulator.
-        Sim = "sim",
-    }
-}
-words! {
-    /// What the driver of a link waits for.
-    Waits {
-        /// It does not wait.
-        Nothing = "nothing",
-        /// The peer's data.
-        Peer = "peer",
-        /// A free slot: the peer has not taken what was sent.
-        Credit = "credit",
-        /// The kernel takes no more bytes.
-        Kernel = "kernel",
-        /// The connection is not up yet.
-        Connect = "connect",
-    }
-}
-
-impl From<types::Direction> for Direction {
-    fn from(direction: types::Direction) -> Self {
-        match direction {
-            types::Direction::Send => Self::Send,
-            types::Direction::Recv => Self::Recv,
-        }
-    }
-}
-impl From<types::TransportKind> for Transport {
-    fn from(kind: types::TransportKind) -> Self {
-        match kind {
-            types::TransportKind::Direct => Self::Direct,
-            types::TransportKind::Shm => Self::Shm,
-            types::TransportKind::Socket => Self::Socket,
-            types::TransportKind::Sim => Self::Sim,
-        }
-    }
-}
-impl From<types::WaitReason> for Waits {
-    fn from(reason: types::WaitReason) -> Self {
-        match reason {
-            types::WaitReason::Nothing => Self::Nothing,
-            types::WaitReason::Peer => Self::Peer,
-            types::WaitReason::Credit => Self::Credit,
-            types::WaitReason::Kernel => Self::Kernel,
-            types::WaitReason::Connect => Self::Connect,
-        }
-    }
-}
 
 /// A job: what could be read of its ranks, what could not, and who is awaited.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -321,6 +196,8 @@ pub struct LinkSnapshot {
     pub direction: Direction,
     /// What carries its bytes.
     pub transport: Transport,
+    /// Why that was chosen.
+    pub why: Why,
     /// Messages it has moved: it stands before the next one.
     pub step: u64,
     /// Messages published, or slots offered.
@@ -342,6 +219,9 @@ pub struct LinkSnapshot {
     pub bytes: u64,
     /// How often it waited longer than it spins.
     pub waited: u64,
+    /// Its TCP streams; absent where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<SocketSnapshot>,
 }
 
 /// A phase of making a communicator.

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Awaited, CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State, Waits, comm_name};
-use crate::types::{ChannelId, Rank};
+use super::{
+    Awaited, CommSnapshot, Direction, OpState, RankSnapshot, Snapshot, Source, State, Waits, comm_name,
+};
+use crate::types::{ChannelId, CommId, Rank};
 
 /// The snapshot as text; lines end with a newline.
 #[must_use]
@@ -50,7 +52,7 @@ fn answer(out: &mut String, job: &Snapshot) {
             let way = if link.waits == Waits::Peer { "for message" } else { "to send message" };
             let _ = writeln!(
                 out,
-                "  rank {} waits {way} {} {} rank {} on channel {} ({}), {}, for {}",
+                "  rank {} waits {way} {} {} rank {} on channel {} ({}), {}, for {}{}",
                 link.rank,
                 link.step.saturating_add(1),
                 if link.waits == Waits::Peer { "from" } else { "to" },
@@ -58,7 +60,8 @@ fn answer(out: &mut String, job: &Snapshot) {
                 link.channel,
                 link.transport,
                 link.waits,
-                duration(link.since_ns)
+                duration(link.since_ns),
+                silence(job, awaited.comm, link.channel, link.direction, [link.rank, link.peer])
             );
         }
         for behind in &awaited.behind {
@@ -73,6 +76,38 @@ fn answer(out: &mut String, job: &Snapshot) {
             );
         }
     }
+}
+
+/// `; at rank 3: 2 retransmits unanswered, nothing heard for 12.0 s`: where the other host does not answer the kernel, of all streams of a link the one
+/// that has asked most often. Asked are both ends: who waits for data has sent none that could go unanswered.
+fn silence(
+    job: &Snapshot,
+    comm: CommId,
+    channel: ChannelId,
+    direction: Direction,
+    ends: [Rank; 2],
+) -> String {
+    let [rank, peer] = ends;
+    let sockets = |at: Rank, to: Rank, is_way: fn(Direction, Direction) -> bool| {
+        let comms = job.ranks.iter().flat_map(|rank| &rank.comms);
+        let links = comms.filter(move |one| (one.id, one.rank) == (comm, at)).flat_map(|one| &one.links);
+        let of_both = links.filter(move |link| (link.channel, link.peer) == (channel, Some(to)));
+        let ours = of_both.filter(move |link| is_way(link.direction, direction));
+        ours.flat_map(|link| &link.sockets).map(move |socket| (at, socket))
+    };
+    let all =
+        sockets(rank, peer, |way, ours| way == ours).chain(sockets(peer, rank, |way, ours| way != ours));
+    let Some((at, socket)) = all.max_by_key(|(at, socket)| (socket.unanswered(), *at == rank)) else {
+        return String::new();
+    };
+    let asked = match socket.unanswered() {
+        0 => return String::new(),
+        1 => "1 retransmit".to_string(),
+        count if socket.timeouts >= socket.probes => format!("{count} retransmits"),
+        count => format!("{count} probes"),
+    };
+    let place = if at == rank { String::new() } else { format!("at rank {at}: ") };
+    format!("; {place}{asked} unanswered, nothing heard for {}", duration(socket.heard_ns))
 }
 
 /// `AWAITED rank 3 (pid 71 on a, stopped) has not called AllReduce #7 of dp; ranks 0-2 wait for 12.4 s (at "step 12")`.
@@ -219,7 +254,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                 };
                 let _ = writeln!(
                     out,
-                    "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, waits for {} ({}) for {}",
+                    "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, waits for {} ({}) for {}{}",
                     comm_name(&comm.name, comm.id),
                     comm.rank,
                     link.direction,
@@ -230,7 +265,10 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                     link.done,
                     link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| format!("rank {peer}")),
                     link.waits,
-                    duration(link.since_ns)
+                    duration(link.since_ns),
+                    link.peer.map_or_else(String::new, |peer| {
+                        silence(job, comm.id, link.channel, link.direction, [comm.rank, peer])
+                    })
                 );
             }
         }
@@ -284,8 +322,10 @@ pub fn duration(ns: u64) -> String {
 mod tests {
     use super::*;
     use crate::diagnose::awaited::awaited;
-    use crate::snapshot::{Direction, LinkSnapshot, Missing, OpSnapshot, PhaseSnapshot, SCHEMA, Transport};
-    use crate::types::{CommId, JobId};
+    use crate::snapshot::{
+        LinkSnapshot, Missing, OpSnapshot, PhaseSnapshot, SCHEMA, SocketSnapshot, Transport,
+    };
+    use crate::types::JobId;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -424,6 +464,56 @@ links that wait
         );
         assert!(text.contains("\nnot read: rank 1 (pid 9 on b): no permission\nnote: look\n"), "{text}");
         assert!(text.contains("  1 of 2 ranks read\n"), "{text}");
+    }
+
+    /// A link between ranks 0 and 1 that `at` has; each of its streams timed out so often and probed so often.
+    fn over_sockets(at: u32, direction: Direction, timeouts: &[u8], probes: u8) -> LinkSnapshot {
+        let socket = |(stream, timeouts): (u32, &u8)| SocketSnapshot {
+            stream,
+            timeouts: *timeouts,
+            probes,
+            // Of long ago: no reason to wait now.
+            retransmits: 9,
+            heard_ns: (12 + u64::from(stream)) * SECOND,
+            ..SocketSnapshot::default()
+        };
+        LinkSnapshot {
+            peer: Some(Rank(1 - at)),
+            direction,
+            transport: Transport::Socket,
+            sockets: (0..).zip(timeouts).map(socket).collect(),
+            ..LinkSnapshot::default()
+        }
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_is_named_beside_the_link_that_waits() {
+        let check = |mine: (&[u8], u8), theirs: (&[u8], u8), expect: Option<&str>| {
+            let mut ranks: Vec<_> = (0..2).map(|at| rank(at, State::Running, OpState::Running, 7)).collect();
+            let mut waits = over_sockets(0, Direction::Recv, mine.0, mine.1);
+            (waits.waits, waits.waits_for, waits.since_ns) = (Waits::Peer, Some(Rank(1)), SECOND);
+            ranks[0].comms[0].links.push(waits);
+            ranks[1].comms[0].links.push(over_sockets(1, Direction::Send, theirs.0, theirs.1));
+            // Not the ways of this link.
+            for (at, direction) in [(0, Direction::Send), (1, Direction::Recv)] {
+                ranks[at as usize].comms[0].links.push(over_sockets(at, direction, &[99], 99));
+            }
+            let text = render_text(&job(ranks));
+            let lines: Vec<_> = text.lines().filter(|line| line.starts_with("  ")).collect();
+            let clause = |line: &'_ &str| line.split_once("; ").map(|(_, clause)| clause.to_string());
+            assert_eq!(lines.len(), 2, "{text}");
+            assert!(lines.iter().all(|line| clause(line).as_deref() == expect), "{text}");
+        };
+        check((&[], 0), (&[], 0), None);
+        // One probe may be on its way, and all is heard of who has nothing to send.
+        check((&[0, 0], 1), (&[0, 0], 0), None);
+        let mine = "3 retransmits unanswered, nothing heard for 13.0 s";
+        check((&[1, 3], 0), (&[3], 0), Some(mine));
+        check((&[1, 0], 0), (&[], 0), Some("1 retransmit unanswered, nothing heard for 12.0 s"));
+        check((&[0], 2), (&[], 0), Some("2 probes unanswered, nothing heard for 12.0 s"));
+        check((&[1], 3), (&[], 0), Some("3 probes unanswered, nothing heard for 12.0 s"));
+        let theirs = "at rank 1: 2 retransmits unanswered, nothing heard for 12.0 s";
+        check((&[0, 0], 0), (&[2, 0], 0), Some(theirs));
     }
 
     #[test]

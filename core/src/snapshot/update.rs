@@ -1,12 +1,17 @@
 //! What changed between two readings of one recorder: what a subscriber is sent, who has the first of them.
 //!
 //! Rows are those of communicators and ranks. Ages grow by themselves: a row in which nothing else changed is not sent again, and
-//! whoever applies the update lets its ages grow by the time between the readings.
+//! whoever applies the update lets its ages grow by the time between the readings. So a socket that was sampled again, and is as it was, is not
+//! sent; one that was heard from since is.
 
 use serde::{Deserialize, Serialize};
 
-use super::{CommSnapshot, OpSnapshot, ProcessSnapshot, Waits};
+use super::{CommSnapshot, LinkSnapshot, OpSnapshot, ProcessSnapshot, SocketSnapshot, Waits};
 use crate::types::{CommId, Rank};
+
+/// How exactly the moments are known at which something was heard from another host: the kernel counts milliseconds, and is not asked at the very
+/// moment that the clock is.
+const HEARD_WITHIN_NS: u64 = 500_000_000;
 
 /// The rows that changed, and all else a process says of itself.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -27,7 +32,9 @@ impl ProcessSnapshot {
         let place = |comm: &CommSnapshot| (comm.id, comm.rank);
         let is_known = |comm: &CommSnapshot| {
             let known = before.comms.iter().find(|known| place(known) == place(comm));
-            known.is_some_and(|known| ageless(known) == ageless(comm))
+            known.is_some_and(|known| {
+                ageless(known) == ageless(comm) && !is_heard(known, comm, self.passed_ns(before))
+            })
         };
         let mut process = self.clone();
         process.comms.retain(|comm| !is_known(comm));
@@ -39,7 +46,7 @@ impl ProcessSnapshot {
     /// Becomes the later reading that an update tells of.
     pub fn apply(&mut self, update: Update) {
         let Update { mut process, removed, .. } = update;
-        let passed = process.to_real_ns.saturating_sub(self.to_real_ns);
+        let passed = process.passed_ns(self);
         let changed = std::mem::take(&mut process.comms);
         let mut comms = std::mem::take(&mut self.comms);
         comms.retain(|comm| !removed.contains(&(comm.id, comm.rank)));
@@ -56,6 +63,24 @@ impl ProcessSnapshot {
         }
         *self = Self { comms, ..process };
     }
+
+    /// The time between an earlier reading and this one.
+    const fn passed_ns(&self, before: &Self) -> u64 {
+        self.to_real_ns.saturating_sub(before.to_real_ns)
+    }
+}
+
+/// Whether a socket of this row was heard from after it was read before, so long ago.
+fn is_heard(before: &CommSnapshot, now: &CommSnapshot, passed_ns: u64) -> bool {
+    let later =
+        |before: u64, now: u64| now.saturating_add(HEARD_WITHIN_NS) < before.saturating_add(passed_ns);
+    sockets(before).zip(sockets(now)).any(|(before, now)| {
+        later(before.heard_ns, now.heard_ns) || later(before.received_ns, now.received_ns)
+    })
+}
+
+fn sockets(comm: &CommSnapshot) -> impl Iterator<Item = &SocketSnapshot> {
+    comm.links.iter().flat_map(|link| &link.sockets)
 }
 
 /// A row without what grows by itself.
@@ -71,7 +96,12 @@ fn ages(comm: &mut CommSnapshot) -> impl Iterator<Item = &mut u64> {
     let operations = std::iter::once(op).chain(p2p).filter(|op| !op.kind.is_empty());
     operations
         .map(|OpSnapshot { age_ns, .. }| age_ns)
-        .chain(links.iter_mut().filter(|link| link.waits != Waits::Nothing).map(|link| &mut link.since_ns))
+        .chain(links.iter_mut().flat_map(|LinkSnapshot { waits, since_ns, sockets, .. }| {
+            let wait = (*waits != Waits::Nothing).then_some(since_ns);
+            wait.into_iter().chain(sockets.iter_mut().flat_map(
+                |SocketSnapshot { received_ns, heard_ns, age_ns, .. }| [received_ns, heard_ns, age_ns],
+            ))
+        }))
         .chain(phase.as_mut().map(|phase| &mut phase.duration_ns))
         .chain(driven_ns)
 }
@@ -116,5 +146,36 @@ mod tests {
             assert_eq!(&known, now);
         }
         assert_eq!(sent, [(2, 0), (0, 0), (2, 1)]);
+    }
+
+    #[test]
+    fn a_socket_is_sent_when_it_changed_or_was_heard_from() {
+        const SECOND: u64 = 1_000_000_000;
+        let socket = |seconds: u64, heard: u64, timeouts: u8| {
+            let socket = SocketSnapshot {
+                timeouts,
+                heard_ns: heard * SECOND,
+                received_ns: (100 + seconds) * SECOND,
+                age_ns: seconds % 2 * SECOND,
+                ..SocketSnapshot::default()
+            };
+            let link = LinkSnapshot { sockets: vec![socket], ..LinkSnapshot::default() };
+            let comm = CommSnapshot { id: CommId(1), links: vec![link], ..CommSnapshot::default() };
+            reading(seconds * SECOND, 0, &[comm])
+        };
+        let check = |before: &ProcessSnapshot, now: &ProcessSnapshot, sent: usize| {
+            let update = now.since(before);
+            assert_eq!(update.process.comms.len(), sent);
+            let mut known = before.clone();
+            known.apply(update);
+            let heard = |reading: &ProcessSnapshot| reading.comms[0].links[0].sockets[0].heard_ns;
+            assert_eq!(heard(&known), heard(now));
+        };
+        // Silent for two seconds, sampled twice.
+        check(&socket(10, 3, 0), &socket(12, 5, 0), 0);
+        // An answer came a second ago.
+        check(&socket(10, 3, 0), &socket(12, 1, 0), 1);
+        // Silent, and another timeout.
+        check(&socket(10, 3, 1), &socket(12, 5, 2), 1);
     }
 }

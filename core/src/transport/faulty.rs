@@ -3,7 +3,10 @@
 //! A fault names the message it begins at (from 1). `Hold` makes one message invisible for a number of looks; `Cut` lets nothing
 //! through from there on, without a word; `Close` ends the link; `Corrupt` changes the check of one message.
 
+use std::sync::Weak;
+
 use crate::memory::ViewMut;
+use crate::sys::fds::Fd;
 use crate::transport::{LinkFault, Message, RecvLink, SendLink};
 use crate::types::{Rank, TransportKind};
 
@@ -95,6 +98,9 @@ impl Sender {
     pub(crate) fn transport(&self) -> TransportKind {
         self.inner.transport()
     }
+    pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
+        self.inner.sockets()
+    }
 }
 
 impl Receiver {
@@ -140,5 +146,8 @@ impl Receiver {
     }
     pub(crate) fn transport(&self) -> TransportKind {
         self.inner.transport()
+    }
+    pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
+        self.inner.sockets()
     }
 }

@@ -24,8 +24,10 @@ pub mod sim;
 pub mod socket;
 
 use std::fmt;
+use std::sync::Weak;
 
 use crate::memory::{View, ViewMut};
+use crate::sys::fds::Fd;
 use crate::types::{Rank, TransportKind};
 
 /// A complete message at the head of a receiving link.
@@ -143,6 +145,14 @@ impl SendLink {
     pub fn transport(&self) -> TransportKind {
         each!(self, link => link.transport())
     }
+    /// Its TCP streams, in order, for whoever asks the kernel about them; none of other carriers.
+    pub fn sockets(&self) -> Vec<Weak<Fd>> {
+        match self {
+            Self::Socket(link) => link.sockets(),
+            Self::Faulty(link) => link.sockets(),
+            Self::Memory(_) | Self::Sim(_) => Vec::new(),
+        }
+    }
 }
 
 impl RecvLink {
@@ -188,5 +198,13 @@ impl RecvLink {
     /// What carries the bytes.
     pub fn transport(&self) -> TransportKind {
         each!(self, link => link.transport())
+    }
+    /// Its TCP streams, in order, for whoever asks the kernel about them; none of other carriers.
+    pub fn sockets(&self) -> Vec<Weak<Fd>> {
+        match self {
+            Self::Socket(link) => link.sockets(),
+            Self::Faulty(link) => link.sockets(),
+            Self::Memory(_) | Self::Sim(_) => Vec::new(),
+        }
     }
 }

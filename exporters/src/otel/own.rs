@@ -56,7 +56,7 @@ impl Own {
             sources.extend(arrived.into_iter().map(Source::own));
             let looked = |mut source: Source| {
                 // It is this process's own memory: there is nothing that could fail.
-                let _ = source.look(&exporter);
+                let _ = source.look(&exporter, None);
                 source.unless_alone(&exporter)
             };
             sources = sources.into_iter().filter_map(looked).collect();

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccl::recorder::reader::{Cursor, Reader};
+use ccl::recorder::Recorded;
+use ccl::recorder::reader::{Cursor, Reader, RingReading};
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
 use ccl::types::{CommId, JobId, Rank};
 use opentelemetry::{Key, KeyValue};
@@ -21,7 +22,8 @@ const MOST_STORIES: usize = 64;
 pub struct Source {
     reader: Reader,
     cursor: Cursor,
-    stories: BTreeMap<(CommId, Rank), Story>,
+    /// `None`: of another job.
+    stories: BTreeMap<(CommId, Rank), Option<Story>>,
     emitters: BTreeMap<(JobId, Rank), Arc<Emitter>>,
     /// The program, where it is another one.
     program: Option<String>,
@@ -57,41 +59,41 @@ impl Source {
         self.overwritten.unwrap_or(0)
     }
 
-    /// Hands over what was recorded since the last look. Losses are counted.
+    /// Hands over what was recorded since the last look, of one job or of all. Losses are counted.
     ///
     /// # Errors
     /// Why it cannot be read any more.
-    pub fn look(&mut self, exporter: &Exporter) -> ccl::Result<()> {
+    pub fn look(&mut self, exporter: &Exporter, job: Option<JobId>) -> ccl::Result<()> {
         let readings = self.reader.events(&mut self.cursor)?;
-        if self.overwritten.is_none() {
-            self.overwritten = Some(readings.iter().map(|reading| reading.reading.lost).sum());
-        } else {
-            exporter.lost(readings.iter().map(|reading| reading.reading.lost).sum());
-        }
-        if readings.is_empty() {
-            return Ok(());
-        }
-        let (scale, anchor) = self.reader.clock()?;
-        let time = Time { scale, anchor };
-        let mut facts: Vec<Fact> = Vec::new();
-        let mut lost = 0;
-        for reading in readings {
-            let events = &reading.reading.events;
-            let Some(owner) = reading.owner else {
+        let is_first = self.overwritten.is_none();
+        let (mut facts, mut lost, mut overwritten): (Vec<Fact>, u64, u64) = (Vec::new(), 0, 0);
+        if !readings.is_empty() {
+            let (scale, anchor) = self.reader.clock()?;
+            let time = Time { scale, anchor };
+            for reading in readings {
+                let RingReading { owner, reading, .. } = reading;
                 // The service thread's own events are no spans; an earlier owner's are nobody's any more.
-                lost += events.iter().filter(|recorded| story::is_told(&recorded.event)).count() as u64;
-                continue;
-            };
-            let Some(story) = self.story(owner, exporter) else {
-                lost += events.len() as u64;
-                continue;
-            };
-            if reading.reading.lost > 0 {
-                lost += story.gap();
+                let Some(known) = owner.and_then(|owner| self.story(owner, exporter, job)) else {
+                    overwritten += reading.lost;
+                    let is_told = |recorded: &&Recorded| story::is_told(&recorded.event);
+                    lost += reading.events.iter().filter(is_told).count() as u64;
+                    continue;
+                };
+                // Another job's are not asked for.
+                let Some(story) = known else { continue };
+                overwritten += reading.lost;
+                if reading.lost > 0 {
+                    lost += story.gap();
+                }
+                for recorded in &reading.events {
+                    lost += story.next(recorded, &time, &mut facts);
+                }
             }
-            for recorded in events {
-                lost += story.next(recorded, &time, &mut facts);
-            }
+        }
+        if is_first {
+            self.overwritten = Some(overwritten);
+        } else {
+            lost += overwritten;
         }
         exporter.push(facts);
         exporter.lost(lost);
@@ -104,7 +106,7 @@ impl Source {
             Ok(reader) => {
                 self.reader = reader;
                 // It is this process's own memory: there is nothing that could fail.
-                let _ = self.look(exporter);
+                let _ = self.look(exporter, None);
                 None
             }
             Err(reader) => {
@@ -114,19 +116,30 @@ impl Source {
         }
     }
 
-    fn story(&mut self, (comm, rank): (CommId, Rank), exporter: &Exporter) -> Option<&mut Story> {
+    /// The story of a rank; within it `None`: it is of another job. `None`: nothing is known of the rank.
+    fn story(
+        &mut self,
+        (comm, rank): (CommId, Rank),
+        exporter: &Exporter,
+        job: Option<JobId>,
+    ) -> Option<&mut Option<Story>> {
         if !self.stories.contains_key(&(comm, rank)) {
             let process = self.reader.snapshot().ok()?;
             let known = process.comms.iter().find(|known| (known.id, known.rank) == (comm, rank))?;
-            let emitter = self.emitter(&process, known, exporter);
-            let owner =
-                Owner { job: known.job, comm, name: known.name.clone(), rank, nranks: known.nranks, emitter };
             if self.stories.len() >= MOST_STORIES {
-                exporter.lost(self.stories.values_mut().map(Story::gap).sum());
+                exporter.lost(self.stories.values_mut().flatten().map(Story::gap).sum());
                 self.stories.clear();
                 self.emitters.clear();
             }
-            self.stories.insert((comm, rank), Story::of(Arc::new(owner)));
+            // A job that has got its name since goes by another one here.
+            let is_asked =
+                job.is_none_or(|job| known.job == job || !process.comms.iter().any(|other| other.job == job));
+            let story = is_asked.then(|| {
+                let emitter = self.emitter(&process, known, exporter);
+                let (job, name, nranks) = (known.job, known.name.clone(), known.nranks);
+                Story::of(Arc::new(Owner { job, comm, name, rank, nranks, emitter }))
+            });
+            self.stories.insert((comm, rank), story);
         }
         self.stories.get_mut(&(comm, rank))
     }

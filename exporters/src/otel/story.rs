@@ -24,30 +24,20 @@ pub(super) struct Time {
 
 impl Time {
     fn real_ns(&self, raw: Raw) -> u64 {
-        let mono = self.scale.mono(raw).0;
-        let (anchor, real) = (self.anchor.mono.0, self.anchor.real_ns);
-        if mono >= anchor { real + (mono - anchor) } else { real.saturating_sub(anchor - mono) }
+        self.anchor.real_ns_at(self.scale.mono(raw))
     }
 }
 
 /// Whether an event becomes a span, or part of one.
 pub(super) const fn is_told(event: &Event) -> bool {
-    match event {
+    matches!(
+        event,
         Event::PhaseEnded { .. }
-        | Event::OpCompleted { .. }
-        | Event::OpFailed { .. }
-        | Event::MessageSent { .. }
-        | Event::MessageTaken { .. } => true,
-        Event::LinkUp { .. }
-        | Event::OpPlanned { .. }
-        | Event::WaitBegan { .. }
-        | Event::WaitEnded { .. }
-        | Event::PeerLost { .. }
-        | Event::MismatchFound { .. }
-        | Event::Aborted
-        | Event::ClockAnchored { .. }
-        | Event::Unknown { .. } => false,
-    }
+            | Event::OpCompleted { .. }
+            | Event::OpFailed { .. }
+            | Event::MessageSent { .. }
+            | Event::MessageTaken { .. }
+    )
 }
 
 /// What is known of one rank so far.

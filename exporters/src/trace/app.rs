@@ -14,37 +14,48 @@ use serde::{Deserialize, Serialize};
 use tracing_chrome::{ChromeLayer, ChromeLayerBuilder, FlushGuard};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::who::Who;
+
 /// The name of the first line.
 pub(super) const APP_HEADER: &str = "ccl_app";
 
 /// The first line.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct AppHeader {
     /// The process.
-    pub(super) pid: u32,
+    #[serde(flatten)]
+    pub(super) who: Who,
     /// CLOCK_MONOTONIC when its times were 0.
     pub(super) base_mono_ns: i64,
+}
+
+/// The file of a process's spans.
+pub(crate) struct App {
+    /// The process, for its other files.
+    pub(super) who: Who,
+    /// Ends the file when it is dropped.
+    pub(super) guard: FlushGuard,
 }
 
 /// A layer that writes spans to a file in that folder, and what must live until the last of them.
 ///
 /// # Errors
 /// If the file cannot be made.
-pub(crate) fn layer<S>(folder: &Path) -> io::Result<(ChromeLayer<S>, FlushGuard)>
+pub(crate) fn layer<S>(folder: &Path) -> io::Result<(ChromeLayer<S>, App)>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
 {
     std::fs::create_dir_all(folder)?;
-    let pid = std::process::id();
-    let file = File::create(folder.join(format!("app-{pid}.json")))?;
+    let who = Who::of_this_process();
+    let file = File::create_new(folder.join(who.file_name("app")))?;
     let (tell, told) = mpsc::channel();
-    let built =
+    let (layer, guard) =
         ChromeLayerBuilder::new().writer(Headed { file, header: Some(told) }).include_args(true).build();
     // Its times begin with the last thing it did.
-    let header = AppHeader { pid, base_mono_ns: clock::anchor().mono.0 as i64 };
+    let header = AppHeader { who: who.clone(), base_mono_ns: clock::anchor().mono.0 as i64 };
     tell.send(header).map_err(|_| io::Error::other("its writer has ended"))?;
-    Ok(built)
+    Ok((layer, App { who, guard }))
 }
 
 /// A file whose array begins with a line of ours.

@@ -9,7 +9,9 @@ use ccl::recorder::{self, Reader};
 use ccl::sys::handlers::{self, Handler};
 use tracing_chrome::FlushGuard;
 
+use super::app::App;
 use super::part::{Pace, Part};
+use super::who::Who;
 
 /// How long the end of a process waits for a drain under way.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -18,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 static WRITING: Mutex<Writing> = Mutex::new(Writing { reader: None, part: None, ended: false, app: None });
 
 struct Writing {
-    /// Of the process's recorder, with the folder to write to, as soon as there is one. It is kept to the exit, and with it the recorder:
+    /// Of the process's recorder, with the folder to write to and as whose, as soon as there is one. It is kept to the exit, and with it the recorder:
     /// later communicators are recorded in it, too.
-    reader: Option<(Reader, PathBuf)>,
+    reader: Option<(Reader, PathBuf, Who)>,
     part: Option<Part>,
     /// No more is to be written: the process exits, or writing failed.
     ended: bool,
@@ -30,11 +32,12 @@ struct Writing {
 
 /// Begins to write the part of this process to `folder`, from its first communicator to its exit. What it cannot write it says on
 /// standard error, once: a trace never fails a job.
-pub(crate) fn begin(folder: &Path, app: Option<FlushGuard>) {
-    writing().app = app;
+pub(crate) fn begin(folder: &Path, app: App) {
+    let App { who, guard } = app;
+    writing().app = Some(guard);
     handlers::at_exit::<End>();
     let folder = folder.to_path_buf();
-    recorder::follow(move |reader| writing().reader = Some((reader, folder.clone())));
+    recorder::follow(move |reader| writing().reader = Some((reader, folder.clone(), who.clone())));
     let thread = std::thread::Builder::new().name("ccl-trace".into());
     if let Err(error) = thread.spawn(write) {
         tracing::warn!("no trace is written before the end: {error}");
@@ -68,8 +71,8 @@ fn write() {
 
 impl Writing {
     fn drain(&mut self) -> ccl::Result<usize> {
-        if let Some((reader, folder)) = self.reader.take() {
-            self.part = Some(Part::create(reader, &folder, false)?);
+        if let Some((reader, folder, who)) = self.reader.take() {
+            self.part = Some(Part::own(reader, &folder, who)?);
         }
         self.part.as_mut().map_or(Ok(0), Part::drain)
     }

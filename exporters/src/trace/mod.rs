@@ -2,9 +2,9 @@
 //! message sent to where it was taken, counters, and how the communicator was made; all on one clock.
 //!
 //! ```text
-//!   recorder of a process --Part--> ccl-HOST-PID.json  \
-//!   the application's spans ------> app-PID.json        >  merge --> one trace, its clock error stated
-//!   ... of the other processes                         /
+//!   recorder of a process --Part--> ccl-HOST-PID-BEGUN.json  \
+//!   the application's spans ------> app-HOST-PID-BEGUN.json   >  merge --> one trace of one job, its clock error stated
+//!   ... of the other processes                               /
 //! ```
 //!
 //! Parts are written while the job runs, by each process (`CCL_TRACE=folder`) or from outside
@@ -16,6 +16,7 @@ mod inside;
 mod merge;
 mod part;
 mod tracks;
+mod who;
 
 pub use merge::{Merged, merge};
 pub use part::{Pace, Part};

@@ -4,7 +4,7 @@
 //! is killed. Its times are CLOCK_MONOTONIC of its process in microseconds; its first line says what is needed to bring several
 //! parts to one clock: see [`merge`](super::merge).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,15 @@ use std::time::Duration;
 
 use ccl::clock::{Anchor, Scale};
 use ccl::error::{Error, Result};
+use ccl::event::Event;
 use ccl::recorder::Reader;
 use ccl::recorder::reader::Cursor;
 use ccl::snapshot::{Direction, ProcessSnapshot};
+use ccl::types::JobId;
 use serde::{Deserialize, Serialize};
 
 use super::tracks::Tracks;
+use super::who::Who;
 
 /// Anchors are a second apart; the slope of the last few follows a clock that is being adjusted.
 const ANCHORS: usize = 4;
@@ -31,27 +34,38 @@ pub(super) struct Header {
     /// `ccl.trace/1`.
     pub(super) schema: String,
     /// The process.
-    pub(super) pid: u32,
-    /// Its host.
-    pub(super) host: String,
+    #[serde(flatten)]
+    pub(super) who: Who,
     /// Boot id of its kernel.
     pub(super) boot_id: String,
     /// CLOCK_REALTIME less CLOCK_MONOTONIC.
     pub(super) real_less_mono_ns: i64,
-    /// Messages its ranks had taken when the part began.
-    pub(super) taken: u64,
+    /// Messages its ranks had taken when the part began, by job.
+    pub(super) taken: BTreeMap<JobId, u64>,
+}
+
+impl Header {
+    /// Whether it begins a part that can be read here.
+    pub(super) fn is_known(&self) -> bool {
+        self.schema == SCHEMA
+    }
 }
 
 /// The last line of a part that ended well.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Footer {
-    /// Events that were overwritten before they were read.
-    pub(super) lost: u64,
-    /// Messages its ranks had taken when it ended.
-    pub(super) taken: u64,
+    /// Events that were overwritten before they were read, by job.
+    pub(super) lost: BTreeMap<JobId, u64>,
+    /// The same, where nothing tells whose they were: they may have been any job's.
+    pub(super) lost_of_unknown: u64,
+    /// Messages its ranks had taken when it ended, by job.
+    pub(super) taken: BTreeMap<JobId, u64>,
 }
 
+/// The names of the first and of the last line.
+pub(super) const HEADER: &str = "ccl_trace";
+pub(super) const FOOTER: &str = "ccl_trace_end";
 /// The schema of a part.
 pub(super) const SCHEMA: &str = "ccl.trace/1";
 
@@ -65,54 +79,60 @@ pub struct Part {
     path: PathBuf,
     anchors: VecDeque<Anchor>,
     sampled_ns: u64,
-    lost: u64,
-}
-
-/// The name of the part of a process.
-fn file_name(process: &ProcessSnapshot) -> String {
-    let host = if process.host_id.is_empty() { &process.host } else { &process.host_id };
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let host: String = host.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
-    format!("ccl-{host}-{}.json", process.pid)
+    /// By job; `None`: nobody knows whose.
+    lost: BTreeMap<Option<JobId>, u64>,
 }
 
 impl Part {
-    /// Begins the part of the process that `reader` reads, in a folder. With `from_now` it begins with what is recorded from now on,
-    /// else with the oldest events the recorder holds.
+    /// Begins the part of another process, which `reader` reads, in a folder: with what is recorded from now on.
     ///
     /// # Errors
-    /// `System` if the file cannot be written or the recorder cannot be read.
-    pub fn create(reader: Reader, folder: &Path, from_now: bool) -> Result<Self> {
+    /// `System` if the file cannot be written, or there is one already, or the recorder cannot be read.
+    pub fn attached(reader: Reader, folder: &Path) -> Result<Self> {
         let mut cursor = Cursor::default();
-        if from_now {
-            reader.events(&mut cursor)?;
-        }
+        let before = reader.events(&mut cursor)?;
         let process = reader.snapshot()?;
-        let path = folder.join(file_name(&process));
+        let mut part = Self::create(reader, folder, Who::of(&process), cursor, taken(&process))?;
+        for owner in before.iter().filter_map(|ring| ring.owner) {
+            part.tracks.learn(&process, owner);
+        }
+        Ok(part)
+    }
+
+    /// Begins the part of this process: with the oldest events its recorder holds.
+    pub(super) fn own(reader: Reader, folder: &Path, who: Who) -> Result<Self> {
+        Self::create(reader, folder, who, Cursor::default(), BTreeMap::new())
+    }
+
+    fn create(
+        reader: Reader,
+        folder: &Path,
+        who: Who,
+        cursor: Cursor,
+        taken: BTreeMap<JobId, u64>,
+    ) -> Result<Self> {
+        let path = folder.join(who.file_name("ccl"));
         let refused = |e| Error::system(format!("writing {}", path.display()), e);
-        let file = File::create(&path).map_err(refused)?;
+        let file = File::create_new(&path).map_err(refused)?;
         let (_, anchor) = reader.clock()?;
-        let mut tracks = Tracks::default();
-        tracks.learn(&process);
         let header = Header {
             schema: SCHEMA.into(),
-            pid: process.pid,
-            host: process.host.clone(),
-            boot_id: process.boot_id.clone(),
+            who,
+            boot_id: reader.snapshot()?.boot_id,
             real_less_mono_ns: anchor.real_ns as i64 - anchor.mono.0 as i64,
-            taken: if from_now { taken(&process) } else { 0 },
+            taken,
         };
         let mut part = Self {
             reader,
             cursor,
-            tracks,
+            tracks: Tracks::default(),
             file,
             path: path.clone(),
             anchors: VecDeque::new(),
             sampled_ns: 0,
-            lost: 0,
+            lost: BTreeMap::new(),
         };
-        part.file.write_all(format!("[\n{}", meta("ccl_trace", &header)).as_bytes()).map_err(refused)?;
+        part.file.write_all(format!("[\n{}", meta(HEADER, &header)).as_bytes()).map_err(refused)?;
         Ok(part)
     }
 
@@ -132,18 +152,24 @@ impl Part {
         let rings = self.reader.events(&mut self.cursor)?;
         let mut count = 0;
         for ring in rings {
-            self.lost += ring.reading.lost;
-            let Some(owner) = ring.owner else { continue };
-            if !self.tracks.knows(owner) {
-                self.tracks.learn(&self.reader.snapshot()?);
+            let (events, mut lost) = (&ring.reading.events, ring.reading.lost);
+            if let Some(owner) = ring.owner.filter(|owner| self.tracks.job_of(*owner).is_none()) {
+                self.tracks.learn(&self.reader.snapshot()?, owner);
             }
-            count += ring.reading.events.len();
-            for event in &ring.reading.events {
-                self.tracks.take(owner, event, &scale);
+            let job = ring.owner.and_then(|owner| self.tracks.job_of(owner));
+            match (ring.owner, job) {
+                (Some(owner), Some(_)) => events.iter().for_each(|e| self.tracks.take(owner, e, &scale)),
+                // Nothing tells any more whose they are. What the service thread records is nobody's.
+                _ => lost += events.iter().filter(|recorded| is_of_a_rank(&recorded.event)).count() as u64,
+            }
+            count += events.len();
+            if lost > 0 {
+                *self.lost.entry(job).or_default() += lost;
             }
         }
         let now = ccl::clock::anchor();
-        if now.mono.0.saturating_sub(self.sampled_ns) >= COUNTERS.as_nanos() as u64 {
+        let is_due = now.mono.0.saturating_sub(self.sampled_ns) >= COUNTERS.as_nanos() as u64;
+        if is_due && self.tracks.knows_any() {
             self.sampled_ns = now.mono.0;
             self.tracks.counters(&self.reader.snapshot()?, scale.mono(now.raw).0 as i64);
         }
@@ -189,16 +215,33 @@ impl Part {
     pub fn finish(mut self) -> Result<()> {
         let drained = self.drain();
         let taken = self.reader.snapshot().map(|process| taken(&process)).unwrap_or_default();
-        let footer = Footer { lost: self.lost, taken };
-        self.put(&format!(",\n{}\n]\n", meta("ccl_trace_end", &footer)))?;
+        let lost_of_unknown = self.lost.remove(&None).unwrap_or_default();
+        let lost = self.lost.iter().filter_map(|(job, lost)| Some(((*job)?, *lost))).collect();
+        let footer = Footer { lost, lost_of_unknown, taken };
+        self.put(&format!(",\n{}\n]\n", meta(FOOTER, &footer)))?;
         drained.map(drop)
     }
 }
 
-/// The messages that the ranks of a process have taken.
-fn taken(process: &ProcessSnapshot) -> u64 {
-    let links = process.comms.iter().flat_map(|comm| &comm.links);
-    links.filter(|link| link.direction == Direction::Recv).map(|link| link.done).sum()
+/// The messages that the ranks of a process have taken, by job.
+fn taken(process: &ProcessSnapshot) -> BTreeMap<JobId, u64> {
+    let mut taken = BTreeMap::new();
+    for comm in &process.comms {
+        let links = comm.links.iter().filter(|link| link.direction == Direction::Recv);
+        *taken.entry(comm.job).or_default() += links.map(|link| link.done).sum::<u64>();
+    }
+    taken
+}
+
+const fn is_of_a_rank(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::PhaseEnded { .. }
+            | Event::OpCompleted { .. }
+            | Event::OpFailed { .. }
+            | Event::MessageSent { .. }
+            | Event::MessageTaken { .. }
+    )
 }
 
 fn meta(name: &str, args: &impl Serialize) -> String {

@@ -7,14 +7,21 @@ use ccl::event::Event;
 use ccl::recorder::Recorded;
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
 use ccl::types::{
-    Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
+    Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, JobId, Phase, Rank, ReduceOp, TransportKind,
+    TransportReason,
 };
 use serde_json::Value;
 
+use super::app::AppHeader;
 use super::merge::{Merged, merge};
+use super::part::{Footer, Header, SCHEMA};
 use super::tracks::Tracks;
+use super::who::Who;
 
 const COMM: CommId = CommId(0xc0);
+/// A communicator of another job, of the same name and with the same ranks.
+const OTHER: CommId = CommId(0xd0);
+const JOBS: [JobId; 2] = [JobId(0xa), JobId(0xb)];
 
 /// A raw tick is a nanosecond of a clock that shows `offset` more.
 fn scale(offset: u64) -> Scale {
@@ -25,6 +32,7 @@ fn scale(offset: u64) -> Scale {
 fn process(rank: u32) -> ProcessSnapshot {
     let comm = CommSnapshot {
         id: COMM,
+        job: JOBS[0],
         name: "dp \"x\"".into(),
         rank: Rank(rank),
         nranks: 3,
@@ -37,7 +45,7 @@ fn process(rank: u32) -> ProcessSnapshot {
 /// The lines of one rank.
 fn lines(rank: u32, offset: u64, events: &[(u64, Event)]) -> Vec<String> {
     let mut tracks = Tracks::default();
-    tracks.learn(&process(rank));
+    tracks.learn(&process(rank), (COMM, Rank(rank)));
     for (number, (raw, event)) in events.iter().enumerate() {
         let recorded = Recorded { number: number as u64, raw: Raw(*raw), event: *event };
         tracks.take((COMM, Rank(rank)), &recorded, &scale(offset));
@@ -56,9 +64,22 @@ fn part(folder: &Path, rank: u32, boot: &str, lines: &[String]) {
 
 fn merged(folder: &Path) -> (Merged, Vec<Value>) {
     let to = folder.join("out.trace");
-    let merged = merge(folder, &to).unwrap();
+    let merged = merge(folder, &to, None).unwrap();
     let trace: Value = serde_json::from_slice(&std::fs::read(to).unwrap()).unwrap();
     (merged, trace["traceEvents"].as_array().unwrap().clone())
+}
+
+/// The same process with a rank of another job, and its lines: of both, one message each.
+fn lines_of_two_jobs(rank: u32, event: Event) -> Vec<String> {
+    let mut process = process(rank);
+    let other = CommSnapshot { id: OTHER, job: JOBS[1], ..process.comms[0].clone() };
+    process.comms.push(other);
+    let mut tracks = Tracks::default();
+    for comm in [COMM, OTHER] {
+        tracks.learn(&process, (comm, Rank(rank)));
+        tracks.take((comm, Rank(rank)), &Recorded { number: 0, raw: Raw(1_000), event }, &scale(0));
+    }
+    tracks.take_lines()
 }
 
 const fn planned(seq: u64) -> Event {
@@ -93,6 +114,7 @@ fn a_rank_has_a_track_for_each_thing_and_no_slices_overlap() {
         peer: None,
         direction: Direction::Send,
         transport: TransportKind::Shm,
+        why: Some(TransportReason::SameHost),
     };
     let text = lines(
         1,
@@ -192,7 +214,145 @@ fn clocks_that_messages_contradict_are_corrected() {
 #[test]
 fn a_folder_without_parts_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let error = merge(folder.path(), &folder.path().join("x.trace")).unwrap_err();
+    let error = merge(folder.path(), &folder.path().join("x.trace"), None).unwrap_err();
     assert!(error.to_string().contains("holds no part of a trace"), "{error}");
     assert!(error.to_string().contains("CCL_TRACE="), "{error}");
+}
+
+#[test]
+fn a_file_that_is_no_part_is_left_out_and_no_clock_is_its() {
+    let folder = tempfile::tempdir().unwrap();
+    part(folder.path(), 0, "k", &lines(0, 0, &[(1_000, sent(Some(Rank(1)), 1))]));
+    part(folder.path(), 1, "k", &lines(1, 0, &[(1_500, taken(0, false, 1))]));
+    // One before all parts in order and one behind them, with halves of arrows, and one of a later version.
+    let strange = lines(2, 0, &[(1_000, sent(Some(Rank(1)), 9)), (1_500, taken(1, false, 9))]).join(",\n");
+    for name in ["ccl-a.json", "ccl-z.json"] {
+        std::fs::write(folder.path().join(name), format!("[\n{strange}")).unwrap();
+    }
+    let later = r#"{"ph":"M","pid":0,"tid":0,"name":"ccl_trace","args":{"schema":"ccl.trace/99","pid":1}}"#;
+    std::fs::write(folder.path().join("ccl-y.json"), format!("[\n{later},\n{strange}")).unwrap();
+    // And what cannot be read at all.
+    std::fs::create_dir(folder.path().join("ccl-folder.json")).unwrap();
+    let (merged, _) = merged(folder.path());
+    assert_eq!((merged.parts, merged.arrows, merged.only_sent, merged.only_taken), (2, 1, 0, 0));
+    assert_eq!(merged.notes.len(), 4, "{merged:?}");
+    assert!(merged.notes[0].contains("ccl-a.json does not begin as a part"), "{merged:?}");
+}
+
+#[test]
+fn a_trace_is_not_written_where_it_would_be_taken_for_a_part() {
+    let folder = tempfile::tempdir().unwrap();
+    part(folder.path(), 0, "k", &lines(0, 0, &[(1_000, sent(None, 1))]));
+    for name in ["ccl-all.json", "app-1.json"] {
+        let error = merge(folder.path(), &folder.path().join(name), None).unwrap_err();
+        assert!(error.to_string().contains("the name of a part"), "{error}");
+        assert!(!folder.path().join(name).exists());
+    }
+    merge(folder.path(), &folder.path().join("all.json"), None).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    merge(folder.path(), &elsewhere.path().join("ccl-all.json"), None).unwrap();
+}
+
+#[test]
+fn a_line_that_was_cut_inside_a_character_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    part(folder.path(), 0, "k", &lines(0, 0, &[(1_000, sent(None, 1))]));
+    let file = folder.path().join("ccl-h-70.json");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes.extend(b",\n{\"ph\":\"X\",\"name\":\"\xc3");
+    std::fs::write(&file, bytes).unwrap();
+    assert_eq!(merged(folder.path()).0.slices, 1);
+}
+
+#[test]
+fn of_a_folder_with_several_jobs_one_has_to_be_named() {
+    let folder = tempfile::tempdir().unwrap();
+    part(folder.path(), 0, "k", &lines_of_two_jobs(0, sent(Some(Rank(1)), 1)));
+    part(folder.path(), 1, "k", &lines_of_two_jobs(1, taken(0, false, 1)));
+    // And a process of the first job only.
+    part(folder.path(), 2, "k", &lines(2, 0, &[(1_000, sent(Some(Rank(1)), 5))]));
+    let to = folder.path().join("out.trace");
+    let error = merge(folder.path(), &to, None).unwrap_err().to_string();
+    assert!(error.contains("several jobs"), "{error}");
+    assert!(error.contains("000a  processes: 3") && error.contains("000b  processes: 2"), "{error}");
+    let error = merge(folder.path(), &to, Some(JobId(0xc))).unwrap_err().to_string();
+    assert!(error.contains("no part of job 000000000000000c"), "{error}");
+    assert!(!to.exists());
+    // One that tells of no rank is nobody's among those that do.
+    part(folder.path(), 3, "k", &[]);
+    for (job, parts, only_sent) in [(JOBS[0], 3, 1), (JOBS[1], 2, 0)] {
+        let merged = merge(folder.path(), &to, Some(job)).unwrap();
+        assert_eq!((merged.parts, merged.arrows, merged.only_sent), (parts, 1, only_sent), "{job}");
+        let trace: Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let names = events.iter().filter(|event| event["name"] == "process_name");
+        let names: Vec<_> =
+            names.map(|event| (event["pid"].as_u64().unwrap(), &event["args"]["name"])).collect();
+        // Each rank has its own number, whatever it had in its part.
+        assert_eq!(names.len(), parts);
+        for (at, (pid, name)) in names.into_iter().enumerate() {
+            assert_eq!(pid, at as u64);
+            assert!(name.as_str().unwrap().starts_with(&format!("rank {at} ")), "{name}");
+        }
+        assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), parts);
+    }
+}
+
+#[test]
+fn losses_and_messages_are_of_the_job_that_is_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut all = lines_of_two_jobs(0, sent(Some(Rank(1)), 1));
+    let footer = Footer {
+        lost: [(JOBS[0], 5)].into(),
+        lost_of_unknown: 0,
+        taken: [(JOBS[0], 100), (JOBS[1], 7)].into(),
+    };
+    let args = serde_json::to_string(&footer).unwrap();
+    all.push(format!(r#"{{"ph":"M","pid":0,"tid":0,"name":"ccl_trace_end","args":{args}}}"#));
+    part(folder.path(), 0, "k", &all);
+    for (job, expect) in [(JOBS[0], (5, 100)), (JOBS[1], (0, 7))] {
+        let merged = merge(folder.path(), &folder.path().join("out.trace"), Some(job)).unwrap();
+        assert_eq!((merged.lost, merged.taken), expect, "{job}");
+    }
+}
+
+#[test]
+fn spans_of_a_program_lie_in_the_rank_of_their_process_though_hosts_and_pids_repeat() {
+    let folder = tempfile::tempdir().unwrap();
+    // Two containers, whose programs have one pid, and whose hosts one name.
+    for rank in [0, 1] {
+        let who = Who { host: "h".into(), pid: 1, begun_ns: 1_000 + u64::from(rank) };
+        let header = Header { schema: SCHEMA.into(), who: who.clone(), ..Header::default() };
+        let args = serde_json::to_string(&header).unwrap();
+        let first = format!(r#"{{"ph":"M","pid":0,"tid":0,"name":"ccl_trace","args":{args}}}"#);
+        let rest = lines(rank, 0, &[(1_000, sent(None, 1))]).join(",\n");
+        std::fs::write(folder.path().join(who.file_name("ccl")), format!("[\n{first},\n{rest}")).unwrap();
+        let args = serde_json::to_string(&AppHeader { who: who.clone(), base_mono_ns: 0 }).unwrap();
+        let first = format!(r#"{{"ph":"M","pid":1,"tid":0,"name":"ccl_app","args":{args}}}"#);
+        let span = format!(r#"{{"ph":"X","pid":1,"tid":3,"ts":1,"dur":1,"name":"step of {rank}"}}"#);
+        std::fs::write(folder.path().join(who.file_name("app")), format!("[\n{first},\n{span}\n]")).unwrap();
+    }
+    let (merged, events) = merged(folder.path());
+    assert_eq!((merged.parts, merged.slices), (2, 4), "{merged:?}");
+    for rank in [0, 1] {
+        let name = format!("step of {rank}");
+        let spans: Vec<_> = events.iter().filter(|event| event["name"] == *name).collect();
+        assert_eq!(spans.len(), 1);
+        assert_eq!(spans[0]["pid"], rank);
+    }
+}
+
+#[test]
+fn two_communicators_of_one_name_have_counters_of_their_own() {
+    let mut process = process(1);
+    let twin = CommSnapshot { id: OTHER, ..process.comms[0].clone() };
+    process.comms.push(twin);
+    let mut tracks = Tracks::default();
+    process.comms.iter().for_each(|comm| tracks.learn(&process, (comm.id, comm.rank)));
+    tracks.counters(&process, 1_000);
+    let lines = tracks.take_lines();
+    let events = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let counters = events.filter(|event| event["ph"] == "C").map(|event| event["name"].to_string());
+    let names: std::collections::BTreeSet<_> = counters.collect();
+    assert_eq!(names.len(), 4, "{names:?}");
 }

@@ -1,6 +1,8 @@
 //! Events become tracks: one process per rank; in it a track for the making of each communicator, its collectives, its sends and
 //! receives, its waits, and one per channel and direction for the messages.
 //!
+//! A process may hold ranks of several jobs; each gets a number of its own, and a line says whose it is: see [`RANK`].
+//!
 //! Every slice of a track begins where the one before it ended, or later: an importer drops slices that overlap. The slice of a
 //! message ends when it was sent or taken; it began when its operation did, or with the message before it. Arrows bind to the
 //! slice around their time, so each of their ends lies in the last nanosecond of its slice.
@@ -12,7 +14,10 @@ use ccl::clock::Scale;
 use ccl::event::Event;
 use ccl::recorder::Recorded;
 use ccl::snapshot::ProcessSnapshot;
-use ccl::types::{ChannelId, CollKind, CommId, Direction, Rank};
+use ccl::types::{ChannelId, CollKind, CommId, Direction, JobId, Rank};
+
+/// The name of the line that says which rank of which job the lines of a number (`pid` in the format) are of.
+pub(super) const RANK: &str = "ccl_rank";
 
 /// Which track of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -39,9 +44,12 @@ struct Track {
 /// A communicator on a rank.
 #[derive(Clone, Debug)]
 struct Member {
-    world: Rank,
+    job: JobId,
     nranks: u32,
+    /// What it is called among those of its rank.
     name: String,
+    /// The number of its rank in this part.
+    pid: u32,
 }
 
 /// What is under way on one rank of one communicator.
@@ -57,30 +65,54 @@ struct Engine {
 #[derive(Default, Debug)]
 pub(super) struct Tracks {
     members: BTreeMap<(CommId, Rank), Member>,
-    tracks: BTreeMap<(Rank, Key), Track>,
+    tracks: BTreeMap<(u32, Key), Track>,
     engines: BTreeMap<(CommId, Rank), Engine>,
-    named: BTreeMap<Rank, u32>,
-    /// What this process is called.
-    process: String,
+    /// The ranks by job, with their numbers.
+    ranks: BTreeMap<(JobId, Rank), u32>,
+    /// How many tracks each number has.
+    counts: BTreeMap<u32, u32>,
     lines: Vec<String>,
 }
 
 impl Tracks {
-    /// Takes note of the communicators and ranks of a process.
-    pub(super) fn learn(&mut self, process: &ProcessSnapshot) {
-        let host = if process.host_id.is_empty() { process.host.clone() } else { process.host_id.clone() };
-        self.process = format!("host {host}, pid {}", process.pid);
-        for comm in &process.comms {
-            let name = if comm.name.is_empty() { comm.id.to_string() } else { comm.name.clone() };
-            let member = Member { world: comm.world, nranks: comm.nranks, name };
-            self.members.insert((comm.id, comm.rank), member);
+    /// Takes note of the owner of a ring, a communicator and the rank in it, as soon as it has recorded something: from then on its job has its name.
+    pub(super) fn learn(&mut self, process: &ProcessSnapshot, owner: (CommId, Rank)) {
+        let Some(comm) = process.comms.iter().find(|comm| (comm.id, comm.rank) == owner) else { return };
+        let pid = self.pid(process, comm.job, comm.world);
+        let mut name = if comm.name.is_empty() { comm.id.to_string() } else { comm.name.clone() };
+        if self.members.values().any(|other| other.pid == pid && other.name == name) {
+            name = format!("{name} ({})", comm.id);
         }
+        let member = Member { job: comm.job, nranks: comm.nranks, name, pid };
+        self.members.insert(owner, member);
     }
 
-    /// Whether the owner of a ring is known; if not, it is time to [`learn`](Self::learn) again.
+    /// The job of the owner of a ring; `None`: it is time to [`learn`](Self::learn) it.
     #[must_use]
-    pub(super) fn knows(&self, owner: (CommId, Rank)) -> bool {
-        self.members.contains_key(&owner)
+    pub(super) fn job_of(&self, owner: (CommId, Rank)) -> Option<JobId> {
+        self.members.get(&owner).map(|member| member.job)
+    }
+
+    /// Whether there is anything to count.
+    #[must_use]
+    pub(super) fn knows_any(&self) -> bool {
+        !self.members.is_empty()
+    }
+
+    /// The number of a rank: its own, unless that of another job has it. Named at its first use.
+    fn pid(&mut self, process: &ProcessSnapshot, job: JobId, world: Rank) -> u32 {
+        if let Some(pid) = self.ranks.get(&(job, world)) {
+            return *pid;
+        }
+        let pid = (world.0..).find(|pid| !self.counts.contains_key(pid)).unwrap_or(world.0);
+        self.counts.insert(pid, 0);
+        self.ranks.insert((job, world), pid);
+        let host = if process.host_id.is_empty() { &process.host } else { &process.host_id };
+        let name = quoted(&format!("rank {world} (host {host}, pid {})", process.pid));
+        self.lines.push(meta(pid, 0, RANK, &format!(r#""job":"{job}","rank":{world}"#)));
+        self.lines.push(meta(pid, 0, "process_name", &format!(r#""name":{name}"#)));
+        self.lines.push(meta(pid, 0, "process_sort_index", &format!(r#""sort_index":{world}"#)));
+        pid
     }
 
     /// The lines so far.
@@ -158,9 +190,11 @@ impl Tracks {
                 let began = at - scale.ns(duration_ticks) as i64;
                 self.slice(&place, Key::Waits(comm, channel), "waits", began, at, "");
             }
-            Event::LinkUp { channel, peer, direction, transport } => {
+            Event::LinkUp { channel, peer, direction, transport, why } => {
                 let peer = peer.map_or_else(|| "all".into(), |peer| peer.to_string());
-                self.instant(&place, &format!("link {direction} {peer} channel {channel} by {transport}"));
+                let why = why.map(|why| format!(", {why}")).unwrap_or_default();
+                let what = format!("link {direction} {peer} channel {channel} by {transport}{why}");
+                self.instant(&place, &what);
             }
             Event::PeerLost { peer } => self.instant(&place, &format!("rank {peer} lost")),
             Event::MismatchFound { peer, seq } => {
@@ -174,20 +208,21 @@ impl Tracks {
     /// A sample of what a rank has sent and received and how many collectives it has completed.
     pub(super) fn counters(&mut self, process: &ProcessSnapshot, mono_ns: i64) {
         for comm in process.comms.iter().filter(|comm| !comm.ended) {
+            let Some(Member { pid, name, .. }) = self.members.get(&(comm.id, comm.rank)) else { continue };
             let bytes = |way: ccl::snapshot::Direction| {
                 comm.links.iter().filter(|link| link.direction == way).map(|link| link.bytes).sum::<u64>()
             };
             let (sent, received) =
                 (bytes(ccl::snapshot::Direction::Send), bytes(ccl::snapshot::Direction::Recv));
-            let (pid, ts) = (comm.world, micros(mono_ns));
-            let name = quoted(&format!("bytes of {}", comm.name));
+            let (ts, completed) = (micros(mono_ns), comm.op.completed);
+            // A counter is known by its name: there is one of each name in a rank.
+            let (bytes, collectives) =
+                (quoted(&format!("bytes of {name}")), quoted(&format!("collectives of {name}")));
             self.lines.push(format!(
-                r#"{{"ph":"C","pid":{pid},"tid":0,"ts":{ts},"name":{name},"args":{{"sent":{sent},"received":{received}}}}}"#
+                r#"{{"ph":"C","pid":{pid},"tid":0,"ts":{ts},"name":{bytes},"args":{{"sent":{sent},"received":{received}}}}}"#
             ));
-            let name = quoted(&format!("collectives of {}", comm.name));
-            let completed = comm.op.completed;
             self.lines.push(format!(
-                r#"{{"ph":"C","pid":{pid},"tid":0,"ts":{ts},"name":{name},"args":{{"completed":{completed}}}}}"#
+                r#"{{"ph":"C","pid":{pid},"tid":0,"ts":{ts},"name":{collectives},"args":{{"completed":{completed}}}}}"#
             ));
         }
     }
@@ -240,12 +275,12 @@ impl Tracks {
         args: &str,
     ) -> (u32, i64) {
         let tid = self.tid(place, key);
-        let track = self.tracks.get_mut(&(place.member.world, key)).expect("made by tid");
+        let track = self.tracks.get_mut(&(place.member.pid, key)).expect("made by tid");
         // At least a nanosecond, which ends with the event.
         let end = (to + 1).max(track.end_ns + 1);
         let begin = from.min(end - 1).max(track.end_ns);
         track.end_ns = end;
-        let (pid, ts, dur, name) = (place.member.world, micros(begin), micros(end - begin), quoted(name));
+        let (pid, ts, dur, name) = (place.member.pid, micros(begin), micros(end - begin), quoted(name));
         self.lines.push(format!(
             r#"{{"ph":"X","pid":{pid},"tid":{tid},"ts":{ts},"dur":{dur},"name":{name},"cat":"ccl","args":{{{args}}}}}"#
         ));
@@ -253,7 +288,7 @@ impl Tracks {
     }
 
     fn arrow(&mut self, place: &Place<'_>, phase: &str, tid: u32, at: i64, id: u64) {
-        let (pid, ts) = (place.member.world, micros(at));
+        let (pid, ts) = (place.member.pid, micros(at));
         let binds = if phase == "f" { r#","bp":"e""# } else { "" };
         self.lines.push(format!(
             r#"{{"ph":"{phase}","pid":{pid},"tid":{tid},"ts":{ts},"name":"message","cat":"ccl","id":"{id:016x}"{binds}}}"#
@@ -262,7 +297,7 @@ impl Tracks {
 
     fn instant(&mut self, place: &Place<'_>, name: &str) {
         let tid = self.tid(place, Key::Bootstrap(place.comm));
-        let (pid, ts, name) = (place.member.world, micros(place.at), quoted(name));
+        let (pid, ts, name) = (place.member.pid, micros(place.at), quoted(name));
         self.lines.push(format!(
             r#"{{"ph":"i","s":"t","pid":{pid},"tid":{tid},"ts":{ts},"name":{name},"cat":"ccl"}}"#
         ));
@@ -270,18 +305,13 @@ impl Tracks {
 
     /// The number of a track, named at its first use.
     fn tid(&mut self, place: &Place<'_>, key: Key) -> u32 {
-        let pid = place.member.world;
+        let pid = place.member.pid;
         if let Some(track) = self.tracks.get(&(pid, key)) {
             return track.tid;
         }
-        let used = self.named.entry(pid).or_insert(0);
-        if *used == 0 {
-            let name = quoted(&format!("rank {pid} ({})", self.process));
-            self.lines.push(meta(pid, 0, "process_name", &format!(r#""name":{name}"#)));
-            self.lines.push(meta(pid, 0, "process_sort_index", &format!(r#""sort_index":{pid}"#)));
-        }
-        *used += 1;
-        let tid = *used;
+        let count = self.counts.entry(pid).or_default();
+        *count += 1;
+        let tid = *count;
         self.tracks.insert((pid, key), Track { tid, end_ns: 0 });
         let comm = &place.member.name;
         let name = match key {
@@ -336,7 +366,7 @@ fn arrow(comm: CommId, from: Rank, to: Rank, channel: ChannelId, wide: bool, ste
     xxhash_rust::xxh3::xxh3_64(&bytes)
 }
 
-fn meta(pid: Rank, tid: u32, name: &str, args: &str) -> String {
+fn meta(pid: u32, tid: u32, name: &str, args: &str) -> String {
     format!(r#"{{"ph":"M","pid":{pid},"tid":{tid},"name":"{name}","args":{{{args}}}}}"#)
 }
 

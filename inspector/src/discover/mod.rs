@@ -38,6 +38,16 @@ impl Found {
     pub(crate) fn is_of(&self, job: JobId) -> bool {
         self.given.process.comms.iter().any(|comm| comm.job == job)
     }
+    /// Reads it anew by its recorder. What cannot be read any more stays as it was read last.
+    pub(crate) fn reread(&mut self, reader: &Reader) {
+        let Ok(process) = reader.snapshot() else { return };
+        let alive = process.alive;
+        let path = std::mem::take(&mut self.given.process.path);
+        self.given.process = ProcessSnapshot { path, ..process };
+        self.given.source = if alive { Source::Mapping } else { Source::File };
+        let stat = self.process.filter(|_| alive).and_then(process::stat);
+        self.given.letter = stat.map(|stat| stat.state);
+    }
     /// The name that `job`, of which it told before, has got since.
     pub(crate) fn renamed(&self, job: JobId) -> Option<JobId> {
         let now = self.given.process.job;

@@ -8,15 +8,15 @@ use std::time::Duration;
 use ccl::clock;
 use ccl::config::Settings;
 use ccl::recorder::Reader;
-use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, merge};
+use ccl::snapshot::{Given, Snapshot, merge};
 
 use crate::choose::choose;
 use crate::discover::{self, Found};
+use crate::exit;
 use crate::rates::Counted;
 use crate::roll::Roll;
 use crate::target::Target;
 use crate::words;
-use crate::{exit, process};
 use tick::Tick;
 
 /// After how many ticks the heads of the columns are said again.
@@ -106,15 +106,7 @@ impl Watch {
         if !self.complete {
             self.watched.extend(self.roll.newcomers(discover::everything(&self.settings)));
         }
-        for (found, reader) in &mut self.watched {
-            // What cannot be read any more stays as it was read last.
-            if let Ok(process) = reader.snapshot() {
-                let source = if process.alive { Source::Mapping } else { Source::File };
-                let letter = found.process.and_then(process::stat).map(|stat| stat.state);
-                let path = std::mem::take(&mut found.given.process.path);
-                found.given = Given { process: ProcessSnapshot { path, ..process }, source, letter };
-            }
-        }
+        self.watched.iter_mut().for_each(|(found, reader)| found.reread(reader));
         let given: Vec<Given> = self.watched.iter().map(|(found, _)| found.given.clone()).collect();
         let job = merge(&given, Some(self.roll.job()), self.roll.unreachable());
         self.complete = job.complete;

@@ -350,7 +350,7 @@ impl App {
                 self.screen = Screen::Matrix;
             }
             _ => {
-                if let Some(popup) = Popup::row(&picture.listing, picture.chosen) {
+                if let Some(popup) = Popup::row(&picture.listing, picture.chosen, &self.scene()) {
                     self.open(popup);
                 }
             }

@@ -3,7 +3,7 @@
 use ccl::clock::Scale;
 use ccl::error::ErrorKind;
 use ccl::event::Event;
-use ccl::snapshot::duration;
+use ccl::snapshot::{Why, duration};
 use ccl::types::Rank;
 
 use super::scene::{bytes, channel};
@@ -13,9 +13,11 @@ pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
     let all = |peer: &Option<Rank>| peer.map_or_else(|| "all".to_string(), |peer| format!("rank {peer}"));
     Some(match event {
         Event::PhaseEnded { phase, duration_ns } => format!("{phase} ended after {}", duration(*duration_ns)),
-        Event::LinkUp { channel: id, peer, direction, transport } => {
+        Event::LinkUp { channel: id, peer, direction, transport, why } => {
             let (direction, transport) = (direction.name().to_lowercase(), transport.name().to_lowercase());
-            format!("link up: {} {direction} {} over {transport}", channel(*id), all(peer))
+            let why =
+                why.map(|why| format!(" ({})", Why::from(why).word().replace('_', " "))).unwrap_or_default();
+            format!("link up: {} {direction} {} over {transport}{why}", channel(*id), all(peer))
         }
         Event::OpPlanned { kind, seq, algorithm, bytes: size } => {
             format!("{kind} #{seq} planned: {}, {}", algorithm.name(), bytes(*size))

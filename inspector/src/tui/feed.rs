@@ -297,20 +297,17 @@ impl Followed {
     /// Reads it anew; a note if it should have told of itself and did not.
     fn read(&mut self, moment: Ns) -> Option<String> {
         let told = if self.is_able() { self.hear(moment) } else { None };
-        let given = &mut self.found.given;
-        let path = given.process.path.clone();
         if let Some(Ok(process)) = told {
-            given.process = ProcessSnapshot { path, ..process };
-            given.source = Source::Socket;
+            let given = &mut self.found.given;
+            let path = std::mem::take(&mut given.process.path);
+            (given.process, given.source) = (ProcessSnapshot { path, ..process }, Source::Socket);
             return None;
         }
-        if let Ok(process) = self.reader.snapshot() {
-            given.process = ProcessSnapshot { path, ..process };
-            given.source = Source::Mapping;
-        }
+        self.found.reread(&self.reader);
+        let given = &self.found.given;
         if !given.process.alive {
             // Whoever died while it was listened to is told of by its state.
-            (given.source, given.letter, self.is_over) = (Source::File, None, true);
+            self.is_over = true;
             return None;
         }
         let why = told?.err()?;
@@ -361,9 +358,7 @@ impl Followed {
                 Entry { number, real_ns, rank, origin: Origin::Event, comm, text }
             };
             let told = ring.reading.events.iter().filter_map(|recorded| {
-                let before = anchor.mono.0.saturating_sub(scale.mono(recorded.raw).0);
-                let after = scale.mono(recorded.raw).0.saturating_sub(anchor.mono.0);
-                let real_ns = anchor.real_ns.saturating_sub(before).saturating_add(after);
+                let real_ns = anchor.real_ns_at(scale.mono(recorded.raw));
                 Some(entry(real_ns, events::text(&recorded.event, &scale)?))
             });
             let told: Vec<Entry> = told.collect();

@@ -11,8 +11,11 @@ use layout::{ENTRY_WORDS, VERSION, comm, op};
 fn words() -> Vec<u64> {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
-    let cell = row.link(ChannelId(0), Some(Rank(0)), Direction::Recv, TransportKind::Shm);
+    let cell = row.link(ChannelId(0), Some(Rank(0)), Direction::Recv, SHM);
     cell.waits(WaitReason::Peer, Rank(0), ago(5));
+    let (near, _far) = sockets::connection("127.0.0.1:0");
+    let streams = [sockets::shared(near)];
+    let over_socket = sockets::link_to(&row, 2, &streams);
     let mut ring = row.ring();
     (0..20).for_each(|n| ring.take(Event::PeerLost { peer: Rank(n) }));
     let peer = Peer { rank: Rank(0), world: Rank(0), host: "h", pid: 1, recorder: "/a.rec", control: "" };
@@ -20,7 +23,9 @@ fn words() -> Vec<u64> {
     row.called(&descriptor(CollKind::AllReduce, 7), ago(5));
     row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
     row.called(&descriptor(CollKind::AllReduce, 8), ago(5));
-    recorder.memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    let words = recorder.memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    drop(over_socket);
+    words
 }
 
 fn write(path: &Path, words: &[u64], len: usize) {
@@ -48,12 +53,15 @@ fn a_cut_file_tells_what_is_left_of_it() {
     write(&path, &words, usize::MAX);
     let whole = read_all(&path).unwrap();
     assert!(!whole.truncated && !whole.alive);
-    assert_eq!((whole.comms[0].op.seq, whole.comms[0].links.len(), whole.comms[0].peers.len()), (8, 1, 1));
+    assert_eq!((whole.comms[0].op.seq, whole.comms[0].links.len(), whole.comms[0].peers.len()), (8, 2, 1));
+    assert_eq!(whole.comms[0].links[1].sockets.len(), 1);
     for len in [0, 7, 8, 1000, 1023] {
         write(&path, &words, len);
         assert!(Reader::open(&path).unwrap_err().to_string().contains("is no recorder"), "{len}");
     }
-    for len in [1024, 1100, 4096, 5000, 6000, 300_000, 400_000, 600_000, 757_800, 760_000, 1_544_760] {
+    for len in
+        [1024, 1100, 4096, 5000, 6000, 300_000, 400_000, 600_000, 774_200, 775_000, 1_600_000, 1_659_448]
+    {
         write(&path, &words, len);
         let process = read_all(&path).unwrap();
         assert!(process.truncated, "{len}");
@@ -163,20 +171,46 @@ fn one_string_repeated_without_end_takes_no_memory_without_end() {
     assert!((8 << 20..9 << 20).contains(&bytes), "{bytes}");
 }
 
+#[test]
+fn rings_that_claim_the_same_slots_bring_them_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.rec");
+    let mut words = words();
+    let (_, stride) = Capacity::FULL.rows(Table::Rings);
+    let first = Capacity::FULL.offset(Table::Rings) / 8;
+    let used = words[first..].chunks(stride / 8).position(|row| row[layout::ring::HEAD] == 20).unwrap();
+    let row = words[first + used * stride / 8..][..stride / 8].to_vec();
+    // A table of its own at the end: the one ring, over and over.
+    let claims = 8000;
+    let entries = (0..layout::TABLES.len()).map(|n| header::DIRECTORY_AT + n * ENTRY_WORDS);
+    let entry = entries.into_iter().find(|at| words[*at] == Table::Rings as u64).unwrap();
+    (words[entry + 1], words[entry + 3]) = (words.len() as u64 * 8, claims);
+    (0..claims).for_each(|_| words.extend_from_slice(&row));
+    write(&path, &words, usize::MAX);
+    let reader = Reader::open(&path).unwrap();
+    let readings = reader.events(&mut reader::Cursor::default()).unwrap();
+    let events: usize = readings.iter().map(|reading| reading.reading.events.len()).sum();
+    let slots = Capacity::FULL.rows(Table::Slots).0;
+    assert!((20..=slots).contains(&events), "{events} events in {slots} slots");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
     fn no_file_can_do_harm(
         changes in proptest::collection::vec((0usize..2000, any::<u64>()), 1..40),
-        anywhere in proptest::collection::vec((0usize..190_000, any::<u64>()), 0..40),
+        anywhere in proptest::collection::vec((0usize..207_000, any::<u64>()), 0..40),
         small in any::<bool>(),
-        len in 1024usize..1_600_000,
+        socket in proptest::collection::vec((0usize..48, any::<u64>()), 0..20),
+        len in 1024usize..1_700_000,
     ) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.rec");
         let mut words = words();
-        for (at, value) in changes.into_iter().chain(anywhere) {
+        let sockets = Capacity::FULL.offset(Table::Sockets) / 8;
+        let socket = socket.into_iter().map(|(at, value)| (sockets + at, value));
+        for (at, value) in changes.into_iter().chain(anywhere).chain(socket) {
             let count = words.len();
             words[at % count] = if small { value % 4096 } else { value };
         }

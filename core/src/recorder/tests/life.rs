@@ -18,11 +18,7 @@ fn made(folder: &Path, allocate: place::Allocate) -> Arc<Recorder> {
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
-    place::folders(&settings(folder), rustix::process::geteuid().as_raw())
-        .iter()
-        .filter(|path| path.starts_with(folder))
-        .flat_map(|path| place::files(path))
-        .collect()
+    place::files(&folder.join(format!("ccl-{}", rustix::process::geteuid())))
 }
 
 /// A child that holds a recorder with an operation under way, and then does as it is told.
@@ -55,7 +51,7 @@ fn child(folder: &Path, then: fn(Arc<Recorder>, CommRow) -> i32) -> Child {
     let pid = fork(|| {
         let recorder = made(folder, place::allocate);
         let row = recorder.comm(INFO);
-        let cell = row.link(ChannelId(0), Some(Rank(0)), Direction::Recv, TransportKind::Shm);
+        let cell = row.link(ChannelId(0), Some(Rank(0)), Direction::Recv, SHM);
         let mut ring = row.ring();
         ring.take(Event::PeerLost { peer: Rank(3) });
         row.tag("step 12");

@@ -5,19 +5,24 @@
 
 mod hostile;
 mod life;
+mod sockets;
 mod taken;
 
 use super::*;
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
 use crate::event::{Event, Subscriber};
-use crate::snapshot::{self, OpState, ProcessSnapshot, Waits};
+use crate::snapshot::{self, OpState, ProcessSnapshot, Waits, Why};
 use crate::types::{
-    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind, WaitReason,
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
+    TransportReason, WaitReason,
 };
 
 const INFO: CommInfo<'static> =
     CommInfo { id: CommId(0xc0), job: JobId(0x10b), name: "dp", rank: Rank(1), nranks: 4, world: Rank(5) };
+
+/// What carries a link, and why.
+const SHM: (TransportKind, TransportReason) = (TransportKind::Shm, TransportReason::SameHost);
 
 fn descriptor(kind: CollKind, seq: u64) -> Descriptor {
     Descriptor { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(0), count: 256, seq, plan: 0xabc }
@@ -99,8 +104,9 @@ fn sends_and_receives_have_a_cell_of_their_own() {
 fn links_phases_peers_and_identity_are_seen() {
     let recorder = Recorder::heap();
     let mut row = recorder.comm(INFO);
-    let cell = row.link(ChannelId(1), Some(Rank(3)), Direction::Recv, TransportKind::Shm);
-    let wide = row.link(ChannelId(0), None, Direction::Send, TransportKind::Direct);
+    let cell = row.link(ChannelId(1), Some(Rank(3)), Direction::Recv, SHM);
+    let wide =
+        row.link(ChannelId(0), None, Direction::Send, (TransportKind::Direct, TransportReason::SameProcess));
     cell.set(4, 2, 1);
     cell.bytes(128);
     cell.op(7);
@@ -143,6 +149,8 @@ fn links_phases_peers_and_identity_are_seen() {
     assert!((250_000_000..5_000_000_000).contains(&link.since_ns));
     assert_eq!((all.peer, all.transport, all.waits), (None, snapshot::Transport::Direct, Waits::Nothing));
     assert_eq!((all.waits_for, all.since_ns, all.waited), (None, 0, 1));
+    assert_eq!((link.transport, link.why), (snapshot::Transport::Shm, Why::SameHost));
+    assert_eq!((all.why, link.sockets.len()), (Why::SameProcess, 0));
     assert_eq!((comm.phases[0].phase.as_str(), comm.phases[0].duration_ns), ("Rendezvous", 20));
     let phase = comm.phase.as_ref().unwrap();
     assert!(phase.phase == "Ring" && phase.duration_ns >= 25_000_000, "{phase:?}");
@@ -165,7 +173,7 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let count = Capacity::FULL.comms as u64;
     let rows: Vec<_> = (1..=count).map(|n| recorder.comm(CommInfo { id: CommId(n), ..INFO })).collect();
     let private = recorder.comm(CommInfo { id: CommId(99), ..INFO });
-    let cell = private.link(ChannelId(0), Some(Rank(0)), Direction::Send, TransportKind::Shm);
+    let cell = private.link(ChannelId(0), Some(Rank(0)), Direction::Send, SHM);
     // Recorded where nobody sees it, with no other difference.
     private.called(&descriptor(CollKind::AllReduce, 1), clock::raw());
     private.completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
@@ -178,7 +186,7 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let histograms = count + 1 - Capacity::FULL.histograms as u64;
     assert_eq!(overflow, [("Comms", 1), ("Histograms", histograms), ("Links", 1)]);
     // A row's links go with it, whoever has it next.
-    let link = rows[3].link(ChannelId(0), Some(Rank(0)), Direction::Send, TransportKind::Shm);
+    let link = rows[3].link(ChannelId(0), Some(Rank(0)), Direction::Send, SHM);
     rows[3].called(&descriptor(CollKind::AllReduce, 1), clock::raw());
     rows[3].completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
     drop(private);
@@ -273,7 +281,12 @@ fn the_process_snapshot_survives_json() {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
     row.called(&descriptor(CollKind::AllReduce, 7), clock::raw());
-    let _cell = row.link(ChannelId::P2P, Some(Rank(3)), Direction::Recv, TransportKind::Socket);
+    let _cell = row.link(
+        ChannelId::P2P,
+        Some(Rank(3)),
+        Direction::Recv,
+        (TransportKind::Socket, TransportReason::OtherHost),
+    );
     let process = read(&recorder);
     let json = serde_json::to_string(&process).unwrap();
     assert_eq!(serde_json::from_str::<ProcessSnapshot>(&json).unwrap(), process);

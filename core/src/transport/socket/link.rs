@@ -16,6 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
 
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
@@ -25,7 +26,7 @@ use crate::control::service::Interest;
 use crate::memory::{View, ViewMut};
 use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS};
 use crate::sys::fds::Fd;
-use crate::sys::tcp::{self, TcpInfo};
+use crate::sys::tcp;
 use crate::transport::{LinkFault, Message};
 use crate::types::{Rank, TransportKind};
 
@@ -108,7 +109,7 @@ fn fault_of(errno: Errno) -> LinkFault {
 
 #[derive(Debug)]
 struct OutStream {
-    fd: Fd,
+    fd: Arc<Fd>,
     /// The message whose bytes go next, and how many of them have gone.
     next: u64,
     gone: usize,
@@ -135,7 +136,7 @@ impl Sender {
     #[must_use]
     pub fn new(streams: Vec<Fd>, reader: Rank) -> Self {
         assert!(!streams.is_empty(), "a lane has a stream");
-        let stream = |(next, fd)| OutStream { fd, next, gone: 0, refusals: 0, since_ack_ms: 0 };
+        let stream = |(next, fd)| OutStream { fd: Arc::new(fd), next, gone: 0, refusals: 0, since_ack_ms: 0 };
         Self {
             streams: (0..).zip(streams).map(stream).collect(),
             slots: Slots::new(),
@@ -220,9 +221,8 @@ impl Sender {
         let blocked = self.streams.iter().filter(|stream| stream.next < self.posted);
         blocked.map(|stream| Interest { fd: stream.fd.as_raw_fd(), read: true, write: true })
     }
-    /// The kernel's account of each stream.
-    pub fn samples(&self) -> impl Iterator<Item = TcpInfo> + '_ {
-        self.streams.iter().filter_map(|stream| tcp::info(&stream.fd).ok())
+    pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
+        self.streams.iter().map(|stream| Arc::downgrade(&stream.fd)).collect()
     }
 
     const fn is_full(&self) -> bool {
@@ -318,7 +318,7 @@ struct Body {
 
 #[derive(Debug)]
 struct InStream {
-    fd: Fd,
+    fd: Arc<Fd>,
     /// The message whose bytes come next; its header has been read if there is a body.
     next: u64,
     body: Option<Body>,
@@ -347,7 +347,7 @@ impl Receiver {
     pub fn new(streams: Vec<Fd>, writer: Rank) -> Self {
         assert!(!streams.is_empty(), "a lane has a stream");
         let stream = |(next, fd)| InStream {
-            fd,
+            fd: Arc::new(fd),
             next,
             body: None,
             stash: vec![0; STASH].into_boxed_slice(),
@@ -418,9 +418,8 @@ impl Receiver {
         let open = self.streams.iter().filter(|s| s.end.is_none() && s.next < self.posted());
         open.map(|stream| Interest { fd: stream.fd.as_raw_fd(), read: true, write: false })
     }
-    /// The kernel's account of each stream.
-    pub fn samples(&self) -> impl Iterator<Item = TcpInfo> + '_ {
-        self.streams.iter().filter_map(|stream| tcp::info(&stream.fd).ok())
+    pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
+        self.streams.iter().map(|stream| Arc::downgrade(&stream.fd)).collect()
     }
 
     fn oldest(&self) -> Option<(u64, usize)> {

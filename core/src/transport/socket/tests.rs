@@ -14,7 +14,7 @@ use super::listen::{Inbox, Listener, Scope};
 use crate::bootstrap::auth::{Hello, Key, Purpose, connect_blocking};
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind};
-use crate::sys::tcp::own_network;
+use crate::sys::tcp::{self, own_network};
 use crate::transport::LinkFault;
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
@@ -113,9 +113,17 @@ fn a_lane_comes_up_carries_and_ends() {
         assert_eq!((channel, from, receiver.writer()), (ChannelId(0), Rank(0), Rank(0)));
         assert_eq!(reader.woken.load(Ordering::SeqCst), 1);
         exchange(&mut sender, &mut receiver);
-        assert_eq!(sender.samples().count(), streams as usize);
-        assert!(sender.samples().chain(receiver.samples()).all(|s| s.retransmits_total == 0));
+        // What may be asked about, of both ends, stream by stream, without being kept open.
+        let sockets: Vec<_> = sender.sockets().into_iter().zip(receiver.sockets()).collect();
+        assert_eq!(sockets.len(), streams as usize);
+        for (ours, theirs) in &sockets {
+            let (ours, theirs) = (ours.upgrade().unwrap(), theirs.upgrade().unwrap());
+            let (local, remote) = tcp::ends(&*ours).unwrap();
+            assert_eq!(tcp::ends(&*theirs), Some((remote, local)));
+            assert_eq!(tcp::info(&*ours).unwrap().retransmits_total, 0);
+        }
         drop(sender);
+        assert!(sockets.iter().all(|(ours, _)| ours.upgrade().is_none()));
         assert_eq!(until(|| receiver.peek().err()), LinkFault::Gone);
         assert_eq!(reader.strangers(), 0);
     }

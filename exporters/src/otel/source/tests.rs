@@ -15,9 +15,12 @@ fn exporter() -> Exporter {
 }
 
 fn comm(recorder: &Arc<Recorder>, id: u64) -> (CommRow, EventRing) {
-    let id = CommId(id);
-    let row =
-        recorder.comm(CommInfo { id, job: JobId(7), name: "dp", rank: Rank(1), nranks: 4, world: Rank(1) });
+    comm_of(recorder, 7, id)
+}
+
+fn comm_of(recorder: &Arc<Recorder>, job: u64, id: u64) -> (CommRow, EventRing) {
+    let (id, job) = (CommId(id), JobId(job));
+    let row = recorder.comm(CommInfo { id, job, name: "dp", rank: Rank(1), nranks: 4, world: Rank(1) });
     let ring = row.ring();
     (row, ring)
 }
@@ -46,21 +49,21 @@ fn account(exporter: &Exporter) -> (u64, u64) {
 fn every_event_becomes_a_span_once_or_is_lost_and_counted() {
     let (recorder, exporter) = (Recorder::heap(), exporter());
     let mut source = Source::own(recorder.reader());
-    source.look(&exporter).unwrap();
+    source.look(&exporter, None).unwrap();
     let (row, mut ring) = comm(&recorder, 5);
     operations(&mut ring, 3);
-    source.look(&exporter).unwrap();
-    source.look(&exporter).unwrap();
+    source.look(&exporter, None).unwrap();
+    source.look(&exporter, None).unwrap();
     assert_eq!(account(&exporter), (3, 0));
     // More than there is room for: the oldest are gone.
     let slots = RING_SLOTS[0] as u64;
     operations(&mut ring, slots + 2);
-    source.look(&exporter).unwrap();
+    source.look(&exporter, None).unwrap();
     assert_eq!(account(&exporter), (3 + slots, 2));
     // Its owner has left: it is known still, until another has its ring.
     operations(&mut ring, 1);
     drop(ring);
-    source.look(&exporter).unwrap();
+    source.look(&exporter, None).unwrap();
     assert_eq!(account(&exporter), (4 + slots, 2));
     let mut ring = row.ring();
     operations(&mut ring, 2);
@@ -70,7 +73,7 @@ fn every_event_becomes_a_span_once_or_is_lost_and_counted() {
     // Of the service thread's own events none is missed.
     let mut service = recorder.ring();
     service.take(Event::ClockAnchored { raw: 1, mono_ns: 1, real_ns: 1 });
-    source.look(&exporter).unwrap();
+    source.look(&exporter, None).unwrap();
     assert_eq!(account(&exporter), (5 + slots, 4));
     assert_eq!(exporter.finish(clock::now()).made, 5 + slots);
 }
@@ -82,10 +85,10 @@ fn what_was_overwritten_before_the_first_look_from_outside_is_no_loss() {
     let slots = RING_SLOTS[0] as u64;
     operations(&mut ring, slots + 9);
     let mut source = Source::attached(recorder.reader(), "program");
-    source.look(&exporter).unwrap();
+    source.look(&exporter, None).unwrap();
     assert_eq!((account(&exporter), source.overwritten()), ((slots, 0), 9));
     operations(&mut ring, slots + 1);
-    source.look(&exporter).unwrap();
+    source.look(&exporter, None).unwrap();
     assert_eq!((account(&exporter), source.overwritten()), ((2 * slots, 1), 9));
 }
 
@@ -99,4 +102,20 @@ fn the_end_of_a_recorder_is_read_when_nobody_else_has_it() {
     drop((row, ring, recorder));
     assert!(source.unless_alone(&exporter).is_none());
     assert_eq!(account(&exporter), (2, 0));
+}
+
+#[test]
+fn of_a_process_in_two_jobs_only_the_one_asked_for_is_told() {
+    let (recorder, exporter) = (Recorder::heap(), exporter());
+    let ((_row, mut ring), (_other, mut another)) = (comm_of(&recorder, 7, 5), comm_of(&recorder, 8, 6));
+    let mut source = Source::attached(recorder.reader(), "program");
+    operations(&mut ring, 3);
+    operations(&mut another, 5);
+    source.look(&exporter, Some(JobId(7))).unwrap();
+    assert_eq!(account(&exporter), (3, 0));
+    // What the other one loses is no loss of this one's.
+    operations(&mut another, RING_SLOTS[0] as u64 + 4);
+    operations(&mut ring, 1);
+    source.look(&exporter, Some(JobId(7))).unwrap();
+    assert_eq!((account(&exporter), source.overwritten()), ((4, 0), 0));
 }

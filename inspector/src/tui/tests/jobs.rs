@@ -6,7 +6,7 @@ use ccl::plan::select::select;
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
     CommSnapshot, Direction, Given, LinkSnapshot, OpSnapshot, OpState, PhaseSnapshot, ProcessSnapshot,
-    RankSnapshot, Snapshot, Source, Transport, Unreachable, Waits, merge,
+    RankSnapshot, Snapshot, SocketSnapshot, Source, TcpState, Transport, Unreachable, Waits, Why, merge,
 };
 use ccl::types::{ChannelId, CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
 
@@ -29,6 +29,27 @@ enum Does {
     Fails,
 }
 
+/// The streams of a link between hosts, of which the second lags.
+fn sockets(at: u32, peer: u32) -> Vec<SocketSnapshot> {
+    let socket = |stream: u32| SocketSnapshot {
+        stream,
+        local: format!("10.0.0.{}:{}", at / 2 + 1, 40_000 + at * 10 + stream),
+        remote: format!("10.0.0.{}:{}", peer / 2 + 1, 50_000 + peer),
+        state: TcpState::Established,
+        rtt_us: 180 + 40 * stream,
+        rtt_var_us: 35,
+        window: 10,
+        unacked: 2 * stream,
+        unsent_bytes: stream << 16,
+        retransmits: 4 * stream,
+        received_ns: 12 * SECOND,
+        heard_ns: 3 * SECOND,
+        age_ns: SECOND / 2,
+        ..SocketSnapshot::default()
+    };
+    [0, 1].map(socket).into()
+}
+
 fn link(at: u32, channel: u16, direction: Direction, does: Does) -> LinkSnapshot {
     let is_send = direction == Direction::Send;
     let peer = if is_send { (at + 1) % RANKS } else { (at + RANKS - 1) % RANKS };
@@ -48,6 +69,7 @@ fn link(at: u32, channel: u16, direction: Direction, does: Does) -> LinkSnapshot
         direction,
         // Ranks 0 and 1 share a host, and so do 2 and 3.
         transport: if at / 2 == peer / 2 { Transport::Shm } else { Transport::Socket },
+        why: if at / 2 == peer / 2 { Why::SameHost } else { Why::OtherHost },
         step: come,
         posted,
         moved: come,
@@ -58,6 +80,7 @@ fn link(at: u32, channel: u16, direction: Direction, does: Does) -> LinkSnapshot
         op: 0,
         bytes: 38 << 16,
         waited: 3,
+        sockets: if at / 2 == peer / 2 { Vec::new() } else { sockets(at, peer) },
     }
 }
 

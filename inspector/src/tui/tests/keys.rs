@@ -351,3 +351,26 @@ fn the_mouse_chooses_tabs_and_rows_and_scrolls() {
     app.update(click(79, 0), NOON);
     assert_eq!(at(&app), 2, "beside the list nothing is chosen");
 }
+
+#[test]
+fn a_link_in_full_shows_every_stream_of_it() {
+    let mut app = app(jobs::hang(), (80, 40));
+    app.screen = Screen::Connections;
+    let full = |app: &mut App| {
+        press(app, KeyCode::Enter);
+        let picture = drawn(app);
+        press(app, KeyCode::Esc);
+        picture
+    };
+    // The first link is within a host, the second comes from another.
+    assert!(!full(&mut app).contains("stream"));
+    press(&mut app, KeyCode::Down);
+    let picture = full(&mut app);
+    for line in [
+        "stream 0  10.0.0.1:40000 - 10.0.0.2:50003  ESTABLISHED, asked 500.0 ms ago",
+        "  rtt 220.0 us +- 35.0 us, window 10, unacked 2, unsent 64.0 KiB, backoff 0",
+        "  retransmits 4; in a row: 0 timeouts, 0 probes; heard 3.0 s, data 12.0 s ago",
+    ] {
+        assert!(picture.contains(line), "{line} is not in\n{picture}");
+    }
+}

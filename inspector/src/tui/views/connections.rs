@@ -1,6 +1,6 @@
-//! Links: what carries them and why, how much went over them, what they wait for.
+//! Links: what carries them and why, how much went over them, what they wait for, and what the kernel says of their sockets.
 
-use ccl::snapshot::{Direction, RankSnapshot, Transport, duration};
+use ccl::snapshot::{Direction, LinkSnapshot, SocketSnapshot, Why, duration};
 use ccl::types::Rank;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
@@ -24,6 +24,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("for"),
         Column::new("comm").shrinks(5).goes(3),
         Column::new("peer's host").shrinks(8).goes(7),
+        Column::new("rtt").goes(9),
+        Column::new("retrans").goes(8),
+        Column::new("unsent").goes(10),
     ];
     let mut rows = Vec::new();
     for member in scene.members().filter_map(|(_, _, member)| member) {
@@ -38,12 +41,13 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             };
             let since_ns = if link_waits(link) { link.since_ns } else { 0 };
             let to = link.peer.map_or_else(|| Cell::text("all"), |peer| Cell::number(peer.0));
+            let [rtt, retransmits, unsent] = worst(&link.sockets);
             let cells = vec![
                 Cell::number(member.comm.rank.0),
                 Cell::text(format!("{} {way}", channel(link.channel))),
                 to,
                 Cell::text(link.transport.to_string()),
-                Cell::text(why(link.transport, member.rank, peer.map(|peer| peer.rank))),
+                Cell::text(why(link.why)),
                 Cell::number(link.posted),
                 Cell::number(link.moved),
                 Cell::number(link.done),
@@ -53,6 +57,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
                 Cell::sorted(if since_ns > 0 { duration(since_ns) } else { String::new() }, since_ns),
                 Cell::text(name(&member.comm.name, member.comm.id)),
                 Cell::text(peer.map(|peer| host(peer.rank)).unwrap_or_default()),
+                rtt,
+                retransmits,
+                unsent,
             ];
             rows.push(Row {
                 key: format!("{} {} {nth}", member.rank.rank, member.comm.id),
@@ -86,48 +93,43 @@ fn state(scene: &Scene<'_>, word: &str, waits_for: Option<Rank>, waits: bool) ->
     (format!("{} {word}{on}", g.waits), Role::Waits)
 }
 
-/// Why this transport: what the two ends tell.
-fn why(transport: Transport, own: &RankSnapshot, peer: Option<&RankSnapshot>) -> &'static str {
-    let Some(peer) = peer else {
-        return match transport {
-            Transport::Direct => "same process",
-            Transport::Shm => "same host",
-            Transport::Socket => "other hosts",
-            Transport::Sim => "simulated",
-            Transport::Unknown => "?",
-        };
-    };
-    let same_host = host(own) == host(peer);
-    match transport {
-        Transport::Direct => "same process",
-        Transport::Shm if own.pid == peer.pid => "same process, forced",
-        Transport::Shm => "same host",
-        Transport::Socket if same_host => "same host, no shm",
-        Transport::Socket => "hosts differ",
-        Transport::Sim => "simulated",
-        Transport::Unknown => "?",
-    }
+/// Why this transport.
+fn why(why: Why) -> String {
+    if why == Why::Unknown { "?".into() } else { why.word().replace('_', " ") }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The worst of the streams' smoothed round trips, retransmits and bytes not sent; nothing for what has no streams.
+fn worst(sockets: &[SocketSnapshot]) -> [Cell; 3] {
+    let most = |of: fn(&SocketSnapshot) -> u32| sockets.iter().map(of).max();
+    let cell = |most: Option<u32>, text: fn(u64) -> String| {
+        most.map_or_else(Cell::default, |most| Cell::sorted(text(most.into()), most.into()))
+    };
+    let silent = sockets.iter().any(|socket| socket.unanswered() > 0);
+    let role = if silent { Role::Bad } else { Role::Plain };
+    [
+        cell(most(|socket| socket.rtt_us), |us| duration(us.saturating_mul(1000))),
+        cell(most(|socket| socket.retransmits), |count| count.to_string()).role(role),
+        cell(most(|socket| socket.unsent_bytes), bytes),
+    ]
+}
 
-    #[test]
-    fn the_reason_is_what_the_ends_have_in_common() {
-        let rank = |pid, id: &str| RankSnapshot {
-            pid,
-            host: "a".into(),
-            host_id: id.into(),
-            ..RankSnapshot::default()
-        };
-        let check = |transport, peer: Option<&RankSnapshot>, expect: &str| {
-            assert_eq!(why(transport, &rank(1, "x"), peer), expect);
-        };
-        check(Transport::Shm, Some(&rank(2, "x")), "same host");
-        check(Transport::Shm, None, "same host");
-        check(Transport::Socket, Some(&rank(2, "y")), "hosts differ");
-        check(Transport::Socket, Some(&rank(2, "x")), "same host, no shm");
-        check(Transport::Direct, Some(&rank(1, "x")), "same process");
-    }
+/// Every stream of a link, on three lines each, which fit 80 columns.
+pub(crate) fn streams(link: &LinkSnapshot) -> Vec<String> {
+    let lines = |socket: &SocketSnapshot| {
+        let SocketSnapshot { stream, local, remote, state, window, unacked, backoff, .. } = socket;
+        let SocketSnapshot { retransmits, timeouts, probes, .. } = socket;
+        let [rtt, variation] = [socket.rtt_us, socket.rtt_var_us].map(|us| duration(u64::from(us) * 1000));
+        let unsent = bytes(socket.unsent_bytes.into());
+        let [heard, data, asked] = [socket.heard_ns, socket.received_ns, socket.age_ns].map(duration);
+        [
+            format!("stream {stream}  {local} - {remote}  {state}, asked {asked} ago"),
+            format!(
+                "  rtt {rtt} +- {variation}, window {window}, unacked {unacked}, unsent {unsent}, backoff {backoff}"
+            ),
+            format!(
+                "  retransmits {retransmits}; in a row: {timeouts} timeouts, {probes} probes; heard {heard}, data {data} ago"
+            ),
+        ]
+    };
+    link.sockets.iter().flat_map(lines).collect()
 }

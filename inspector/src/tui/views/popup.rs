@@ -2,7 +2,8 @@
 
 use ratatui::text::Line;
 
-use crate::tui::listing::{Listing, Look, visible};
+use crate::tui::listing::{About, Listing, Look, visible};
+use crate::tui::scene::Scene;
 
 /// What is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,14 +22,19 @@ pub(crate) enum Popup {
 }
 
 impl Popup {
-    /// A row in full: each column, the hidden ones too.
-    pub(crate) fn row(listing: &Listing, at: usize) -> Option<Self> {
+    /// A row in full: each column, the hidden ones too; of a link, every stream.
+    pub(crate) fn row(listing: &Listing, at: usize, scene: &Scene<'_>) -> Option<Self> {
         let row = listing.rows.get(at)?;
         let wide = listing.columns.iter().map(|column| column.title.chars().count()).max().unwrap_or(0);
         let line = |(column, cell): (&crate::tui::listing::Column, &crate::tui::listing::Cell)| {
             format!("{:>wide$}  {}", column.title, visible(&cell.text))
         };
-        let lines = listing.columns.iter().zip(&row.cells).map(line).collect();
+        let mut lines: Vec<String> = listing.columns.iter().zip(&row.cells).map(line).collect();
+        if let About::Link(rank, comm, link) = row.about {
+            let comm = scene.job.ranks.get(rank).and_then(|rank| rank.comms.get(comm));
+            let link = comm.and_then(|comm| comm.links.get(link));
+            lines.extend(link.map(super::connections::streams).unwrap_or_default());
+        }
         Some(Self::Text { title: "the row in full".into(), lines })
     }
 

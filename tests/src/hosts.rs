@@ -1,0 +1,72 @@
+//! Two network namespaces joined by a veth pair, each with its `CCL_HOSTID`: two hosts on one kernel.
+
+use std::process::{Command, Stdio};
+
+use crate::job::{Job, Setting, Transport};
+use crate::orders::Orders;
+
+/// The namespaces, gone when dropped.
+#[derive(Debug)]
+pub struct Hosts {
+    names: [String; 2],
+}
+
+fn ip(words: &str) -> bool {
+    let command = Command::new("ip").args(words.split(' ')).stderr(Stdio::null()).status();
+    command.is_ok_and(|status| status.success())
+}
+
+impl Hosts {
+    /// `None` where this is not allowed, or there is no `ip`.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let me = std::process::id();
+        let hosts = Self { names: ["a", "b"].map(|which| format!("ccl-{me}-{which}")) };
+        let [a, b] = &hosts.names;
+        let (left, right) = (format!("ca{me}"), format!("cb{me}"));
+        let words = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("link add {left} netns {a} type veth peer name {right} netns {b}"),
+            format!("-n {a} addr add 10.231.7.1/24 dev {left}"),
+            format!("-n {b} addr add 10.231.7.2/24 dev {right}"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+            format!("-n {a} link set {left} up"),
+            format!("-n {b} link set {right} up"),
+        ];
+        words.iter().all(|words| ip(words)).then_some(hosts)
+    }
+
+    /// So many ranks, half of them on each host.
+    #[must_use]
+    pub fn start(&self, nranks: u32, orders: Orders) -> Job {
+        let mut setting = Setting::new(nranks, Transport::Mixed, orders);
+        setting.address = "10.231.7.1".into();
+        let half = nranks as usize / 2;
+        let enter =
+            |rank: usize| ["ip", "netns", "exec", &self.names[rank / half]].map(String::from).to_vec();
+        setting.wrap = (0..nranks as usize).map(enter).collect();
+        setting.start()
+    }
+
+    /// Loses all that the second host sends, without a word: it goes to a network card that nobody has.
+    ///
+    /// # Panics
+    /// If that cannot be done.
+    pub fn mute(&self) {
+        let [_, b] = &self.names;
+        let device = format!("cb{}", std::process::id());
+        let nobody =
+            format!("-n {b} neigh replace 10.231.7.1 lladdr 02:00:00:00:00:99 dev {device} nud permanent");
+        assert!(ip(&nobody), "{nobody}");
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            ip(&format!("netns del {name}"));
+        }
+    }
+}

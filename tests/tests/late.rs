@@ -1,0 +1,110 @@
+//! A job gets its name when its root has spoken. Whoever looks at it before that sees the whole of it afterwards.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ccl::clock;
+use ccl_tests::otlp::Receiver;
+use ccl_tests::programs::{program, text};
+use ccl_tests::rotel::free_port;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// How long anything that is waited for may take on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// One of two ranks that call on and on, gone when dropped.
+struct Rank(Child);
+
+impl Rank {
+    fn start(rank: &str, port: u16, runtime: &Path) -> Self {
+        let mut command = Command::new(program("hang"));
+        command.args(["--calls", "0", "--work-ms", "20"]);
+        command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("CCL_INIT_TIMEOUT", "60")]);
+        command.env("CCL_COMM_ID", format!("127.0.0.1:{port}")).env("CCL_RUNTIME_DIR", runtime);
+        Self(command.stdout(Stdio::null()).spawn().expect("the program starts"))
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn inspector(words: &[&str], runtime: &Path) -> Command {
+    let mut command = Command::new(program("ccl-inspect"));
+    command.args(words).env("CCL_RUNTIME_DIR", runtime).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = clock::now().after(DEADLINE);
+    while !is_so() {
+        assert!(clock::now() < end, "{what}");
+        clock::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A rank that waits for another to speak first, and can be looked at.
+fn first(port: u16, runtime: &Path) -> (Rank, String) {
+    let rank = Rank::start("1", port, runtime);
+    let pid = rank.0.id().to_string();
+    until("the first rank is not found", || {
+        inspector(&["snapshot", &pid], runtime).output().expect("it runs").status.code() != Some(1)
+    });
+    (rank, pid)
+}
+
+#[test]
+fn top_shows_all_ranks_once_the_job_has_its_name() {
+    let (runtime, port) = (tempfile::tempdir().expect("a folder of temporary files"), free_port());
+    let (_rank, pid) = first(port, runtime.path());
+    let mut top =
+        inspector(&["top", &pid, "--every", "50ms", "--json"], runtime.path()).spawn().expect("it runs");
+    let lines = BufReader::new(top.stdout.take().expect("it is piped")).lines();
+    let mut ticks =
+        lines.map(|line| serde_json::from_str::<Value>(&line.expect("it says on")).expect("JSON"));
+    assert_eq!(ticks.next().expect("a tick")["ranks"].as_array().map(Vec::len), Some(1));
+    let _other = Rank::start("0", port, runtime.path());
+    let is_whole = |tick: &Value| {
+        let moves = |rank: &Value| rank["ops_per_s"].as_f64() > Some(0.0);
+        tick["ranks"].as_array().is_some_and(|ranks| ranks.len() == 2 && ranks.iter().all(moves))
+    };
+    let end = clock::now().after(DEADLINE);
+    assert!(ticks.take_while(|_| clock::now() < end).any(|tick| is_whole(&tick)));
+    let _ = top.kill();
+    let _ = top.wait();
+}
+
+#[test]
+fn an_export_has_the_spans_of_all_ranks_and_of_messages_where_that_is_asked_for() {
+    let (runtime, port) = (tempfile::tempdir().expect("a folder of temporary files"), free_port());
+    let (_rank, pid) = first(port, runtime.path());
+    let receiver = Receiver::start();
+    let url = receiver.url();
+    let words = ["export", &pid, "--otlp", &url, "--level", "2"];
+    let exporting = inspector(&words, runtime.path()).spawn().expect("it runs");
+    let descriptors = format!("/proc/{}/fd", exporting.id());
+    until("the recorder is not opened", || {
+        let open = std::fs::read_dir(&descriptors).into_iter().flatten().flatten();
+        open.filter_map(|one| std::fs::read_link(one.path()).ok())
+            .any(|path| path.extension().is_some_and(|is| is == "rec"))
+    });
+    let _other = Rank::start("0", port, runtime.path());
+    receiver.until("spans of both ranks, and of messages", |received| {
+        let of = |rank: &str, name: &str| {
+            let is =
+                |of: &&ccl_tests::otlp::Span| of.resource["ccl.rank"] == rank && of.name.starts_with(name);
+            received.spans.values().any(|span| is(&span))
+        };
+        ["0", "1"].iter().all(|rank| of(rank, "send message") && of(rank, "AllReduce"))
+    });
+    let pid = Pid::from_raw(exporting.id() as i32).expect("a process");
+    kill_process(pid, Signal::INT).expect("it lives");
+    let output = exporting.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", text(&output));
+}
