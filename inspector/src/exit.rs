@@ -23,7 +23,7 @@ pub(crate) fn harmless(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
-/// Prints text.
+/// Prints text, or JSON, without what would steer a terminal.
 ///
 /// # Errors
 /// The exit status and why it was not printed; a reader that has gone away wants no more, which is no error.
@@ -36,6 +36,18 @@ pub(crate) fn say(text: &str) -> Result<(), (u8, String)> {
 /// # Errors
 /// As [`say`].
 pub(crate) fn say_more(text: &str) -> Result<bool, (u8, String)> {
+    write(&harmless(text))
+}
+
+/// Prints what this program itself has made, as it is: scripts and pages have tabs.
+///
+/// # Errors
+/// As [`say`].
+pub(crate) fn say_own(text: &str) -> Result<(), (u8, String)> {
+    write(text).map(|_| ())
+}
+
+fn write(text: &str) -> Result<bool, (u8, String)> {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),

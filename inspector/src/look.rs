@@ -82,7 +82,7 @@ fn print(
     let mut snapshot = merge(&given, Some(job), unreachable);
     snapshot.notes.extend(notes);
     snapshot.notes.extend(unseen);
-    let text = if json { to_json(&snapshot)? } else { exit::harmless(&render_text(&snapshot)) };
+    let text = if json { to_json(&snapshot)? } else { render_text(&snapshot) };
     exit::say(&text)?;
     Ok(if snapshot.complete { exit::OK } else { exit::INCOMPLETE })
 }

@@ -12,6 +12,7 @@ mod look;
 mod pages;
 mod process;
 mod ps;
+mod rates;
 mod roll;
 mod run;
 mod table;
@@ -73,7 +74,7 @@ fn main() -> ExitCode {
     };
     let status = outcome.unwrap_or_else(|(status, why)| {
         // Nothing else can be done where standard error is gone.
-        let _ = writeln!(std::io::stderr(), "ccl-inspect: {why}");
+        let _ = writeln!(std::io::stderr(), "ccl-inspect: {}", exit::harmless(&why));
         status
     });
     ExitCode::from(status)

@@ -80,6 +80,6 @@ fn shown(program: &Command) -> Command {
 }
 
 fn print(bytes: &[u8]) -> Result<u8, (u8, String)> {
-    exit::say(&String::from_utf8_lossy(bytes))?;
+    exit::say_own(&String::from_utf8_lossy(bytes))?;
     Ok(exit::OK)
 }

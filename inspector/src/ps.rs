@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ccl::config::{Key, Settings};
-use ccl::snapshot::{CommSnapshot, Given, Snapshot, jobs, merge};
+use ccl::snapshot::{CommSnapshot, Given, Snapshot, comm_name, jobs, merge};
 use ccl::types::{CommId, Rank};
 
 use crate::discover::{self, Findings, Found};
@@ -97,7 +97,7 @@ fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 8])> {
         ((!process.alive, key), [job, rank, pid, host.clone(), state, comm, op, process.path.clone()])
     };
     let of_comm = |comm: &CommSnapshot| {
-        let name = if comm.name.is_empty() { comm.id.to_string() } else { comm.name.clone() };
+        let name = comm_name(&comm.name, comm.id);
         let op = if comm.op.kind.is_empty() {
             "-".to_string()
         } else {

@@ -38,13 +38,14 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 
 /// Bytes with three digits and a unit.
 pub(crate) fn bytes(bytes: f64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB"];
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut rest, mut unit) = (bytes, 0);
     while rest >= 1000.0 && unit + 1 < units.len() {
         rest /= 1024.0;
         unit += 1;
     }
-    format!("{} {}", digits(rest), units[unit])
+    // There are no parts of a byte.
+    if unit == 0 { format!("{rest:.0} B") } else { format!("{} {}", digits(rest), units[unit]) }
 }
 
 /// A number with about three digits.
@@ -85,6 +86,7 @@ mod tests {
     #[test]
     fn bytes_have_three_digits_and_a_unit() {
         let said = [0.0, 7.0, 640.0, 1536.0, 2.5e6, 3.0 * 1073741824.0, 5e15].map(bytes);
-        assert_eq!(said, ["0 B", "7.0 B", "640 B", "1.5 KiB", "2.4 MiB", "3.0 GiB", "4656613 GiB"]);
+        assert_eq!(said, ["0 B", "7 B", "640 B", "1.5 KiB", "2.4 MiB", "3.0 GiB", "4.4 PiB"]);
+        assert_eq!([999.0, 1000.0, u64::MAX as f64].map(bytes), ["999 B", "1.0 KiB", "16.0 EiB"]);
     }
 }

@@ -55,12 +55,17 @@ struct Job {
 
 impl Job {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut command = inspector(&["run", "-n", "3", "--grace", "1", "--"]);
         command.arg(std::env::current_exe().unwrap()).args(["--exact", "a_rank", "--nocapture"]);
         command.envs([("CCL_TEST_ROLE", "rank"), ("CCL_JOB_SECRET", SECRET)]);
         command.env("OTEL_EXPORTER_OTLP_HEADERS", format!("authorization={SECRET}"));
         command.env("OTEL_SERVICE_NAME", "trainer").env("SOMETHING_ELSE", SECRET);
+        command.envs(environment.iter().copied());
         command.env("SIGNS", folder.path()).env("CCL_RUNTIME_DIR", folder.path());
         let mut launcher = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
@@ -140,6 +145,29 @@ fn states(snapshot: &Snapshot) -> Vec<State> {
 
 fn is_awaited(tick: &Value, rank: u64) -> bool {
     tick["awaited"].as_array().unwrap().iter().any(|one| one["missing"] == serde_json::json!([rank]))
+}
+
+#[test]
+fn what_others_call_themselves_steers_no_terminal() {
+    let job = Job::start_with(&[("CCL_HOSTID", "a\u{1b}[31mb\rc")]);
+    for arguments in [vec!["ps"], vec!["snapshot", &job.any()], vec!["top", &job.any(), "--count", "1"]] {
+        let said =
+            text(&inspector(&arguments).env("CCL_RUNTIME_DIR", job.folder.path()).output().unwrap().stdout);
+        assert!(said.contains("AllReduce"), "{arguments:?}: {said}");
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{arguments:?}: {said:?}");
+    }
+    // An error says what was typed, or what another program said.
+    let output = inspect(&["open", "/nowhere/\u{1b}[2J"]);
+    assert!(!text(&output.stderr).contains('\u{1b}'), "{output:?}");
+}
+
+#[test]
+fn how_the_screen_looks_is_asked_for_with_a_screen() {
+    for look in [["--palette", "mono"].as_slice(), &["--no-mouse"]] {
+        let output = inspect(&[["run", "-n", "1"].as_slice(), look, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{look:?}");
+        assert!(text(&output.stderr).contains("--inspect"), "{output:?}");
+    }
 }
 
 #[test]

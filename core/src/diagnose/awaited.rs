@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::snapshot::{
-    Awaited, Behind, CommSnapshot, Direction, LinkSnapshot, OpState, RankSnapshot, State, WaitingLink, Waits,
+    Awaited, Behind, CommSnapshot, Direction, LinkSnapshot, OpState, RankSnapshot, State, WaitingLink,
 };
 use crate::types::{ChannelId, CommId, Rank};
 
@@ -100,9 +100,8 @@ impl Member<'_> {
     }
     /// Its links that wait: those of collectives, or those of pairs.
     fn waiting(&self, pairs: bool) -> impl Iterator<Item = (&LinkSnapshot, Rank)> {
-        let waits = |link: &LinkSnapshot| !matches!(link.waits, Waits::Nothing | Waits::Unknown);
         let links = self.comm.links.iter().filter(move |link| (link.channel == ChannelId::P2P) == pairs);
-        links.filter(move |link| waits(link)).filter_map(|link| Some((link, link.waits_for.or(link.peer)?)))
+        links.filter(|link| link.is_waiting()).filter_map(|link| Some((link, link.waits_for.or(link.peer)?)))
     }
     /// How long it has waited in a collective: on a link, or else since it is inside.
     fn waited_ns(&self) -> u64 {

@@ -7,6 +7,7 @@
 
 mod merge;
 mod socket;
+mod standing;
 mod text;
 mod update;
 mod words;
@@ -17,6 +18,7 @@ use crate::types::{ChannelId, CommId, JobId, Rank};
 
 pub use merge::{Given, Unreachable, jobs, merge};
 pub use socket::{SocketSnapshot, TcpState};
+pub use standing::comm_name;
 pub use text::{duration, ranks_text, render_answer, render_text};
 pub use update::Update;
 pub use words::{Direction, OpState, Source, State, Transport, Waits, Why};

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Awaited, CommSnapshot, Direction, OpState, RankSnapshot, Snapshot, Source, State, Waits};
+use super::{
+    Awaited, CommSnapshot, Direction, OpState, RankSnapshot, Snapshot, Source, State, Waits, comm_name,
+};
 use crate::types::{ChannelId, CommId, Rank};
 
 /// The snapshot as text; lines end with a newline.
@@ -68,7 +70,7 @@ fn answer(out: &mut String, job: &Snapshot) {
                 "  behind it: {} #{} of {}, where {} for {}",
                 behind.op,
                 behind.seq,
-                name(&behind.name, behind.comm.0),
+                comm_name(&behind.name, behind.comm),
                 plural(&behind.by, "waits", "wait"),
                 ranks_text(&behind.through)
             );
@@ -110,7 +112,7 @@ fn silence(
 
 /// `AWAITED rank 3 (pid 71 on a, stopped) has not called AllReduce #7 of dp; ranks 0-2 wait for 12.4 s (at "step 12")`.
 fn sentence(job: &Snapshot, awaited: &Awaited) -> String {
-    let op = format!("{} #{} of {}", awaited.op, awaited.seq, name(&awaited.name, awaited.comm.0));
+    let op = format!("{} #{} of {}", awaited.op, awaited.seq, comm_name(&awaited.name, awaited.comm));
     let mut parts = Vec::new();
     if !awaited.missing.is_empty() {
         let who = described(job, awaited, &awaited.missing);
@@ -214,9 +216,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
     let about = match comm {
         None => std::array::from_fn(|_| String::new()),
         Some(comm) => {
-            let pair =
-                comm.p2p.as_ref().filter(|p2p| comm.op.state == OpState::Idle && p2p.state != OpState::Idle);
-            let op = pair.unwrap_or(&comm.op);
+            let op = comm.operation();
             let what = match (op.kind.as_str(), &comm.phase) {
                 (_, Some(phase)) => format!("being made: {}", phase.phase),
                 ("", None) => "-".into(),
@@ -227,7 +227,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
                 (state, _) => state.to_string(),
             };
             [
-                name(&comm.name, comm.id.0),
+                comm_name(&comm.name, comm.id),
                 format!("{}/{}", comm.rank, comm.nranks),
                 what,
                 state,
@@ -244,9 +244,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
     let mut first = true;
     for rank in &job.ranks {
         for comm in rank.comms.iter().filter(|comm| !comm.ended || comm.op.state == OpState::Failed) {
-            for link in
-                comm.links.iter().filter(|link| !matches!(link.waits, Waits::Nothing | Waits::Unknown))
-            {
+            for link in comm.links.iter().filter(|link| link.is_waiting()) {
                 if std::mem::take(&mut first) {
                     out.push_str("\nlinks that wait\n");
                 }
@@ -257,7 +255,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                 let _ = writeln!(
                     out,
                     "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, waits for {} ({}) for {}{}",
-                    name(&comm.name, comm.id.0),
+                    comm_name(&comm.name, comm.id),
                     comm.rank,
                     link.direction,
                     link.peer.map_or_else(|| "all".into(), |peer| format!("rank {peer}")),
@@ -286,10 +284,6 @@ const fn state(state: State) -> &'static str {
         State::Exited => "exited",
         State::Unknown => "?",
     }
-}
-
-fn name(name: &str, id: u64) -> String {
-    if name.is_empty() { format!("{id:016x}") } else { name.to_string() }
 }
 
 fn plural(ranks: &[Rank], one: &str, many: &str) -> String {

@@ -71,7 +71,7 @@ impl Dump {
         let text = if self.json {
             String::from_utf8_lossy(&to_json(&manifest).map_err(failed)?).into_owned()
         } else {
-            exit::harmless(&said(&self.output, packed.len(), &manifest, &snapshot))
+            said(&self.output, packed.len(), &manifest, &snapshot)
         };
         exit::say(&text)?;
         Ok(if snapshot.complete { exit::OK } else { exit::INCOMPLETE })

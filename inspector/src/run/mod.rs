@@ -32,6 +32,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// Every line of output is labelled with its rank. When one rank fails, the others are ended. The exit status is
 /// the highest among the ranks that ended by themselves; a signal counts as 128 + its number.
 #[derive(clap::Args, Debug)]
+#[command(mut_args(only_with_inspect))]
 pub(crate) struct Run {
     /// How many ranks
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -54,6 +55,11 @@ pub(crate) struct Run {
     /// The program and its arguments; looked up on the PATH, then beside ccl-inspect
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<OsString>,
+}
+
+/// How the screen looks means nothing without one.
+fn only_with_inspect(arg: clap::Arg) -> clap::Arg {
+    if matches!(arg.get_id().as_str(), "no_mouse" | "palette") { arg.requires("inspect") } else { arg }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -167,7 +173,7 @@ impl Run {
         }
         ranks.drain(DRAIN).await;
         if let Some(window) = window {
-            window.over(format!("with status {status}; q leaves"));
+            window.over(format!("with status {status}; q leaves")).await;
             if !window.is_left() {
                 tokio::select! {
                     _ = window.left() => {}

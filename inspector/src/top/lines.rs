@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ccl::snapshot::{Awaited, OpState, State, duration, ranks_text};
+use ccl::snapshot::{Awaited, OpState, State, comm_name, duration, ranks_text};
 use ccl::types::Rank;
 
 use super::tick::{Line, Tick};
@@ -35,8 +35,7 @@ pub(super) fn lines(tick: &Tick) -> String {
 
 /// `AWAITED rank 2 (stopped): not in AllReduce #5 of world; ranks 0-1,3 wait 1.5 s`.
 fn verdict(tick: &Tick, awaited: &Awaited) -> String {
-    let name =
-        if awaited.name.is_empty() { format!("{:016x}", awaited.comm.0) } else { awaited.name.clone() };
+    let name = comm_name(&awaited.name, awaited.comm);
     let op = format!("{} #{} of {name}", awaited.op, awaited.seq);
     let mut parts = Vec::new();
     let groups =

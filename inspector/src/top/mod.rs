@@ -13,10 +13,11 @@ use ccl::snapshot::{Given, Snapshot, merge};
 use crate::choose::choose;
 use crate::discover::{self, Found};
 use crate::exit;
+use crate::rates::Counted;
 use crate::roll::Roll;
 use crate::target::Target;
 use crate::words;
-use tick::{Counted, Tick};
+use tick::Tick;
 
 /// After how many ticks the heads of the columns are said again.
 const HEAD_EVERY: u64 = 20;

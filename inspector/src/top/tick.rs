@@ -1,13 +1,12 @@
 //! One look at a job, and what has changed since the one before. Pure.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ccl::snapshot::{
-    Awaited, CommSnapshot, Missing, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
-};
+use ccl::snapshot::{Awaited, CommSnapshot, Missing, OpState, RankSnapshot, Snapshot, State, Waits};
 use ccl::types::{CommId, JobId, Rank};
 use serde::Serialize;
+
+use crate::rates::Counted;
 
 /// The schema of [`Tick`]: a public promise, fields are added and never changed.
 pub(super) const SCHEMA: &str = "ccl.top/1";
@@ -88,47 +87,18 @@ pub(super) struct Wait {
     pub(super) since_ns: u64,
 }
 
-/// What was counted so far: operations and bytes by rank and communicator.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Counted(BTreeMap<Rank, BTreeMap<CommId, (u64, u64)>>);
-
-impl Counted {
-    /// What a snapshot has counted.
-    pub(super) fn of(job: &Snapshot) -> Self {
-        let of_comm = |comm: &CommSnapshot| {
-            let pairs = comm.p2p.as_ref().map_or(0, |p2p| p2p.completed);
-            let bytes = comm.links.iter().fold(0u64, |sum, link| sum.saturating_add(link.bytes));
-            (comm.id, (comm.op.completed.saturating_add(pairs), bytes))
-        };
-        Self(job.ranks.iter().map(|rank| (rank.rank, rank.comms.iter().map(of_comm).collect())).collect())
-    }
-
-    /// Operations and bytes of a rank since `before`; a communicator made since then counts whole.
-    fn since(&self, before: &Self, rank: Rank) -> Option<(u64, u64)> {
-        let (now, before) = (self.0.get(&rank)?, before.0.get(&rank)?);
-        Some(now.iter().fold((0, 0), |(ops, bytes), (comm, counted)| {
-            let had = before.get(comm).copied().unwrap_or_default();
-            (ops + counted.0.saturating_sub(had.0), bytes + counted.1.saturating_sub(had.1))
-        }))
-    }
-}
-
 impl Tick {
     /// A snapshot as a tick; `before` is what the tick before it had counted, and how long ago.
     pub(super) fn new(job: Snapshot, counted: &Counted, before: Option<(&Counted, Duration)>) -> Self {
         let line = |rank: &RankSnapshot| {
-            let per_second = |count: u64, passed: Duration| count as f64 / passed.as_secs_f64().max(1e-9);
-            let rates = before.and_then(|(before, passed)| {
-                let (ops, bytes) = counted.since(before, rank.rank)?;
-                Some((per_second(ops, passed), per_second(bytes, passed)))
-            });
+            let rate = before.and_then(|(before, passed)| counted.of_rank(before, passed, rank.rank));
             Line {
                 rank: rank.rank,
                 pid: rank.pid,
                 host: rank.host.clone(),
                 state: rank.state,
-                ops_per_s: rates.map(|(ops, _)| ops),
-                bytes_per_s: rates.map(|(_, bytes)| bytes),
+                ops_per_s: rate.map(|rate| rate.ops_per_s),
+                bytes_per_s: rate.map(|rate| rate.bytes_per_s),
                 ..shown(rank).map(about).unwrap_or_default()
             }
         };
@@ -147,7 +117,7 @@ impl Tick {
 /// The communicator that matters most: one that failed, else the one inside which the rank has been longest, else the one it last used.
 fn shown(rank: &RankSnapshot) -> Option<&CommSnapshot> {
     let weight = |comm: &&CommSnapshot| {
-        let op = operation(comm);
+        let op = comm.operation();
         match op.state {
             OpState::Failed => (3, op.age_ns),
             OpState::Running => (2, op.age_ns),
@@ -157,16 +127,8 @@ fn shown(rank: &RankSnapshot) -> Option<&CommSnapshot> {
     rank.comms.iter().filter(|comm| !comm.ended || comm.op.state == OpState::Failed).max_by_key(weight)
 }
 
-/// The collective, or the send or receive if only that is under way.
-fn operation(comm: &CommSnapshot) -> &OpSnapshot {
-    let pair = comm.p2p.as_ref().filter(|p2p| comm.op.state == OpState::Idle && p2p.state != OpState::Idle);
-    pair.unwrap_or(&comm.op)
-}
-
 fn about(comm: &CommSnapshot) -> Line {
-    let op = operation(comm);
-    let waiting = comm.links.iter().filter(|link| !matches!(link.waits, Waits::Nothing | Waits::Unknown));
-    let longest = waiting.max_by_key(|link| link.since_ns);
+    let op = comm.operation();
     Line {
         comm: Some(comm.id),
         name: comm.name.clone(),
@@ -178,7 +140,7 @@ fn about(comm: &CommSnapshot) -> Line {
             age_ns: comm.phase.as_ref().map_or(op.age_ns, |phase| phase.duration_ns),
             tag: comm.op.tag.clone(),
         },
-        waits: longest.map(|link| Wait {
+        waits: comm.longest_wait().map(|link| Wait {
             on: link.waits_for.or(link.peer),
             why: link.waits,
             since_ns: link.since_ns,
@@ -189,7 +151,7 @@ fn about(comm: &CommSnapshot) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use ccl::snapshot::LinkSnapshot;
+    use ccl::snapshot::{LinkSnapshot, OpSnapshot};
 
     use super::*;
 

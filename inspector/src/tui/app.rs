@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use ccl::recorder::reader::Histogram;
 use ccl::types::CommId;
-use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
+use crossterm::event::{
+    KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 
 use super::filter::Filter;
 use super::history::{History, Shot};
@@ -49,8 +50,6 @@ pub(crate) struct Seen {
     pub(crate) shot: Arc<Shot>,
     /// Whether none of its processes is left.
     pub(crate) ended: bool,
-    /// The durations so far, if they were asked for.
-    pub(crate) histograms: Option<Vec<Histogram>>,
     /// Events since the last look, if they were asked for.
     pub(crate) events: Vec<Entry>,
 }
@@ -98,7 +97,6 @@ pub(crate) struct App {
     /// What is shown instead.
     pub(crate) pinned: Option<Arc<Shot>>,
     history: History,
-    histograms: Vec<Histogram>,
     log: Log,
     pub(crate) ended: Ended,
     /// Whether the job was launched from here, so that leaving is a question.
@@ -130,7 +128,6 @@ impl App {
             live: Arc::default(),
             pinned: None,
             history: History::default(),
-            histograms: Vec::new(),
             log: Log::default(),
             ended: Ended::No,
             launched,
@@ -155,8 +152,10 @@ impl App {
         Scene {
             job: &self.shot().snapshot,
             comm: self.comm,
-            histograms: &self.histograms,
+            histograms: self.shot().histograms.as_deref(),
+            rates: &self.shot().rates,
             log: &self.log,
+            until_ns: self.pinned.as_ref().map_or(u64::MAX, |shot| shot.taken_ns),
             look: self.look,
         }
     }
@@ -189,9 +188,6 @@ impl App {
     fn see(&mut self, seen: Seen) {
         self.history.push(&seen.shot);
         self.live = seen.shot;
-        if let Some(histograms) = seen.histograms {
-            self.histograms = histograms;
-        }
         seen.events.into_iter().for_each(|entry| self.log.push(entry));
         if !matches!(self.ended, Ended::With(_)) {
             self.ended = if seen.ended { Ended::Gone } else { Ended::No };
@@ -200,6 +196,14 @@ impl App {
 
     fn press(&mut self, key: KeyEvent) -> Option<Effect> {
         self.notice.clear();
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            // A raw terminal sends no signal for it; it means the same wherever one is.
+            return match (key.code, &self.popup) {
+                (KeyCode::Char('c'), Some(Popup::Leave)) => Some(Effect::Leave(Leave::EndJob)),
+                (KeyCode::Char('c'), _) => self.quit(),
+                _ => None,
+            };
+        }
         if let Some(typed) = self.typing.take() {
             self.typing = self.typed(typed, key.code);
             return None;
@@ -212,7 +216,7 @@ impl App {
                 _ => None,
             };
         }
-        let action = keys::action(key, self.screen)?;
+        let action = keys::action(key.code, self.screen)?;
         if self.popup.is_some() && self.in_popup(action) {
             return None;
         }
@@ -245,6 +249,10 @@ impl App {
     /// What a key does to what is open; whether that is all it does.
     fn in_popup(&mut self, action: Action) -> bool {
         let page = usize::from(self.size.1 / 2).max(1);
+        // Not further than there is something to see; in another size, less far.
+        let lines = self.popup.as_ref().map_or(0, |popup| popup.lines(&self.look).len());
+        let last = lines.saturating_sub(Picture::of(self).map_or(0, |picture| picture.popup_lines()));
+        self.scrolled = self.scrolled.min(last);
         match action {
             Action::Down => self.scrolled = self.scrolled.saturating_add(1),
             Action::Up => self.scrolled = self.scrolled.saturating_sub(1),
@@ -260,11 +268,7 @@ impl App {
                 return false;
             }
         }
-        if self.popup.is_some() {
-            // Not further than there is something to see.
-            let lines = self.popup.as_ref().map_or(0, |popup| popup.lines(&self.look).len());
-            self.scrolled = self.scrolled.min(lines.saturating_sub(1));
-        }
+        self.scrolled = self.scrolled.min(last);
         true
     }
 

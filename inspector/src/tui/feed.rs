@@ -1,6 +1,7 @@
 //! Where snapshots come from: a thread that looks at the job several times a second. The processes tell of themselves, all at the
 //! same moments; who does not is read from its mapping. Recorders stay open: what is left in them can be read when they are gone.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,15 +10,16 @@ use ccl::config::Settings;
 use ccl::control::wire::Subscription;
 use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::{Cursor, Histogram, Reader};
-use ccl::snapshot::{Given, ProcessSnapshot, Source, State, jobs, merge};
+use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, State, jobs, merge};
 use ccl::types::{CommId, JobId, Rank};
 use tokio::sync::{mpsc, watch};
 
 use super::app::Seen;
 use super::events;
-use super::history::Shot;
+use super::history::{Rates, Shot};
 use super::log::{Entry, Origin};
 use crate::discover::{self, Findings, Found};
+use crate::rates::Counted;
 use crate::roll::Roll;
 use crate::{attach, process};
 
@@ -27,6 +29,8 @@ const LOOK: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Between two searches for more of them, which go through all processes of the machine.
 const SEARCH: Duration = Duration::from_secs(2);
+/// How long ago that look was, at least, since which rates count; less in the first second.
+const RATED: Duration = Duration::from_millis(950);
 /// Between two readings of the histograms.
 const COUNT: Duration = Duration::from_secs(1);
 
@@ -123,7 +127,10 @@ struct Follower {
     roll: Option<Roll>,
     followed: Vec<Followed>,
     searched: Option<Ns>,
-    counted: Option<Ns>,
+    /// The histograms and when they were read; `None`: nobody looks at them.
+    counted: Option<(Ns, Arc<[Histogram]>)>,
+    /// What the looks of about the last second have counted, oldest first.
+    looks: VecDeque<(Ns, Counted)>,
 }
 
 impl Follower {
@@ -132,7 +139,15 @@ impl Follower {
             Whom::Job(job) => Some(Roll::of(job)),
             Whom::DescendantsOf(_) => None,
         };
-        Self { whom, settings, roll, followed: Vec::new(), searched: None, counted: None }
+        Self {
+            whom,
+            settings,
+            roll,
+            followed: Vec::new(),
+            searched: None,
+            counted: None,
+            looks: VecDeque::new(),
+        }
     }
 
     fn look(&mut self, wants: Wants) -> Seen {
@@ -146,7 +161,10 @@ impl Follower {
             self.search();
             self.searched = Some(now);
         }
-        let nothing = || Seen { shot: shot(ccl::snapshot::Snapshot::default()), ..Seen::default() };
+        let nothing = || Seen {
+            shot: Arc::new(Shot { taken_ns: clock::real_ns(), ..Shot::default() }),
+            ..Seen::default()
+        };
         let Some(job) = self.roll.as_ref().map(Roll::job) else { return nothing() };
         let (notes, renamed) = self.refresh(job);
         if renamed {
@@ -161,13 +179,15 @@ impl Follower {
         snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::unseen(&one.found)));
         let gone = |state| matches!(state, State::Dead | State::Exited);
         let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| gone(rank.state));
-        let counts = wants.histograms && self.counted.is_none_or(|at| now.since(at) >= COUNT);
-        let histograms = counts.then(|| self.histograms());
-        if counts {
-            self.counted = Some(now);
-        }
+        self.counted = match self.counted.take().filter(|_| wants.histograms) {
+            Some((at, read)) if now.since(at) < COUNT => Some((at, read)),
+            _ => wants.histograms.then(|| (now, self.histograms())),
+        };
+        let histograms = self.counted.as_ref().map(|(_, read)| read.clone());
         let events = if wants.events { self.events(job) } else { Vec::new() };
-        Seen { shot: shot(snapshot), ended, histograms, events }
+        let rates = self.rates(&snapshot, now);
+        let shot = Shot { taken_ns: clock::real_ns(), snapshot, histograms, rates };
+        Seen { shot: Arc::new(shot), ended, events }
     }
 
     /// Finds the processes of the job that are not followed yet.
@@ -212,8 +232,25 @@ impl Follower {
         (notes, renamed)
     }
 
-    fn histograms(&self) -> Vec<Histogram> {
+    fn histograms(&self) -> Arc<[Histogram]> {
         self.followed.iter().flat_map(|one| one.reader.histograms().unwrap_or_default()).collect()
+    }
+
+    /// How fast everybody is, over about a second: over less, figures jump.
+    fn rates(&mut self, job: &Snapshot, now: Ns) -> Rates {
+        let counted = Counted::of(job);
+        while self.looks.get(1).is_some_and(|(next, _)| now.since(*next) >= RATED) {
+            self.looks.pop_front();
+        }
+        let mut rates = Rates::new();
+        if let Some((then, before)) = self.looks.front() {
+            for rank in job.ranks.iter().map(|rank| rank.rank) {
+                let comms = counted.by_comm(before, now.since(*then), rank).unwrap_or_default();
+                rates.extend(comms.into_iter().map(|(comm, rate)| ((rank, comm), rate)));
+            }
+        }
+        self.looks.push_back((now, counted));
+        rates
     }
 
     /// What happened since the last time, in order.
@@ -333,10 +370,6 @@ impl Followed {
         }
         entries
     }
-}
-
-fn shot(snapshot: ccl::snapshot::Snapshot) -> Arc<Shot> {
-    Arc::new(Shot { taken_ns: clock::real_ns(), snapshot })
 }
 
 /// The job of those processes whose ancestor this is.

@@ -1,10 +1,14 @@
 //! The last minutes of a job: what was shown, to step back to. Bounded in bytes and in time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::size_of;
 use std::sync::Arc;
 
+use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{CommSnapshot, LinkSnapshot, PhaseSnapshot, RankSnapshot, Snapshot};
+use ccl::types::{CommId, Rank};
+
+use crate::rates::Rate;
 
 /// The most bytes kept.
 const BYTES_MAX: usize = 64 << 20;
@@ -13,13 +17,20 @@ const KEPT_NS: u64 = 600_000_000_000;
 /// The least time between two that are kept, unless who is awaited has changed.
 const APART_NS: u64 = 1_000_000_000;
 
-/// A snapshot and when it was taken.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+/// Rates by rank of the job and communicator; of what was not there before there is none.
+pub(crate) type Rates = BTreeMap<(Rank, CommId), Rate>;
+
+/// A snapshot, when it was taken, and what else was read then.
+#[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Shot {
     /// In nanoseconds since 1970, by this process's clock.
     pub(crate) taken_ns: u64,
     /// What was seen.
     pub(crate) snapshot: Snapshot,
+    /// The durations of operations so far; `None`: nobody looked at them.
+    pub(crate) histograms: Option<Arc<[Histogram]>>,
+    /// How fast each rank was in each communicator, in about the last second.
+    pub(crate) rates: Rates,
 }
 
 /// Shots, oldest first.
@@ -42,7 +53,7 @@ impl History {
                 return;
             }
         }
-        let bytes = weight(&shot.snapshot);
+        let bytes = weight(&shot.snapshot) + shot.histograms.as_deref().map_or(0, weight_of_durations);
         self.shots.push_back((shot.clone(), bytes));
         self.bytes += bytes;
         while let Some((oldest, bytes)) = self.shots.front() {
@@ -72,6 +83,12 @@ fn culprits(job: &Snapshot) -> impl Iterator<Item = impl PartialEq> {
     job.awaited.iter().map(|one| (one.comm, one.op.as_str(), one.seq, &one.missing, &one.inside))
 }
 
+/// What histograms take in memory, nearly; those that several shots share count each time.
+fn weight_of_durations(histograms: &[Histogram]) -> usize {
+    let one = |one: &Histogram| size_of::<Histogram>() + size_of_val(one.buckets.as_slice()) + one.name.len();
+    histograms.iter().map(one).sum()
+}
+
 /// What a snapshot takes in memory, nearly.
 fn weight(job: &Snapshot) -> usize {
     let comm = |comm: &CommSnapshot| {
@@ -87,6 +104,8 @@ fn weight(job: &Snapshot) -> usize {
         job.awaited.iter().map(|one| 512 + 4 * (one.by.len() + one.missing.len() + one.unseen.len()));
     ranks.sum::<usize>()
         + awaited.sum::<usize>()
+        // The rates.
+        + job.ranks.iter().map(|rank| 64 + 48 * rank.comms.len()).sum::<usize>()
         + job.missing.len() * 192
         + job.notes.iter().map(String::len).sum::<usize>()
         + size_of::<Shot>()
@@ -95,13 +114,12 @@ fn weight(job: &Snapshot) -> usize {
 #[cfg(test)]
 mod tests {
     use ccl::snapshot::Awaited;
-    use ccl::types::Rank;
 
     use super::*;
 
     fn shot(seconds: f64, ranks: usize) -> Arc<Shot> {
         let snapshot = Snapshot { ranks: vec![RankSnapshot::default(); ranks], ..Snapshot::default() };
-        Arc::new(Shot { taken_ns: (seconds * 1e9) as u64, snapshot })
+        Arc::new(Shot { taken_ns: (seconds * 1e9) as u64, snapshot, ..Shot::default() })
     }
 
     fn times(history: &History) -> Vec<u64> {

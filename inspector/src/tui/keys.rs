@@ -1,6 +1,6 @@
 //! THE table of keys: what each does, and where. The help screen is made from it, and so is a test that presses them all.
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::KeyCode;
 
 use super::views::Screen;
 
@@ -153,11 +153,7 @@ pub(crate) const KEYS: &[Key] = &[
 ];
 
 /// What the key that was pressed asks for on this screen.
-pub(crate) fn action(pressed: KeyEvent, screen: Screen) -> Option<Action> {
-    if pressed.modifiers.contains(KeyModifiers::CONTROL) {
-        // A raw terminal sends no signal for it.
-        return (pressed.code == Char('c')).then_some(Action::Quit);
-    }
+pub(crate) fn action(pressed: KeyCode, screen: Screen) -> Option<Action> {
     let mut keys = KEYS.iter().filter(|key| key.on.contains(&screen));
-    keys.find(|key| key.codes.contains(&pressed.code)).map(|key| key.action)
+    keys.find(|key| key.codes.contains(&pressed)).map(|key| key.action)
 }

@@ -96,6 +96,8 @@ pub(crate) enum About {
     Comm(usize, usize),
     /// A link of a communicator of a rank.
     Link(usize, usize, usize),
+    /// A line of the log, by its number.
+    Line(u64),
     /// A communicator's durations of one kind and size: the row of that number among all of them.
     Durations(usize),
 }

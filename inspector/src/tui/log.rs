@@ -2,13 +2,16 @@
 
 use std::collections::VecDeque;
 
+use serde::Serialize;
+
 /// The most bytes of text kept.
 const BYTES_MAX: usize = 4 << 20;
 /// The most lines.
 const LINES_MAX: usize = 5_000;
 
 /// Where a line comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Origin {
     /// A rank's recorder.
     Event,
@@ -30,7 +33,7 @@ impl Origin {
 }
 
 /// One line.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Entry {
     /// Its number, from 0: a name that is not used twice.
     pub(crate) number: u64,

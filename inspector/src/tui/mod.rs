@@ -11,7 +11,7 @@
 //! | `keys` | the table of keys |
 //! | `views` | the screens |
 //! | `listing`, `filter` | what all screens share: a table, its order, its filter |
-//! | `scene` | what views see |
+//! | `scene`, `plan` | what views see, and the plan of an operation with everybody's place in it |
 //! | `feed`, `events` | where snapshots, histograms and events come from |
 //! | `history`, `log` | what was seen and said before, bounded |
 //! | `palette` | colours and glyphs |
@@ -27,6 +27,7 @@ mod keys;
 mod listing;
 mod log;
 mod palette;
+mod plan;
 mod scene;
 mod session;
 mod terminal;
@@ -112,7 +113,7 @@ impl Attach {
             // Before the terminal is taken, so that no signal can end this without giving it back.
             let mut signals = crate::run::Signals::new()?;
             let feed = Feed::start(Whom::Job(job), settings.clone())?;
-            let (_said, inputs) = tokio::sync::mpsc::unbounded_channel();
+            let (_said, inputs) = tokio::sync::mpsc::channel(1);
             session(self.appearance, false, feed, inputs, signals.next()).await
         });
         match ending.map_err(failed)? {

@@ -1,15 +1,21 @@
 //! What views see: a snapshot and what belongs to it, and the questions they all ask of it. Pure.
 
+use std::collections::BTreeSet;
+
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
-    Awaited, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits, duration,
+    Awaited, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, duration,
     ranks_text,
 };
 use ccl::types::{ChannelId, CommId, Rank};
 
+use super::history::Rates;
 use super::listing::{About, Cell, Look};
 use super::log::Log;
 use super::palette::Role;
+use crate::words;
+
+pub(crate) use ccl::snapshot::comm_name as name;
 
 /// A wait that stands this long is shown as what it is: somebody is missing. Shorter ones belong to every healthy job.
 const STANDS_NS: u64 = 1_000_000_000;
@@ -21,10 +27,14 @@ pub(crate) struct Scene<'a> {
     pub(crate) job: &'a Snapshot,
     /// The communicator that was asked for.
     pub(crate) comm: Option<CommId>,
-    /// The durations of operations so far.
-    pub(crate) histograms: &'a [Histogram],
+    /// The durations of operations so far; `None`: they were not read then.
+    pub(crate) histograms: Option<&'a [Histogram]>,
+    /// How fast everybody is.
+    pub(crate) rates: &'a Rates,
     /// What happened.
     pub(crate) log: &'a Log,
+    /// The moment that all this is of, in nanoseconds since 1970: what was said later is not to be seen yet.
+    pub(crate) until_ns: u64,
     /// How everything looks.
     pub(crate) look: Look,
 }
@@ -58,6 +68,27 @@ pub(crate) struct Verdict {
     pub(crate) stands: bool,
     /// How many more there are.
     pub(crate) more: usize,
+}
+
+/// An operation that a screen is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Focused {
+    /// `AllReduce`
+    pub(crate) kind: String,
+    /// Which call of it: of all collectives, or of those between two ranks.
+    pub(crate) seq: u64,
+    /// The ranks that a send or receive is between; `None`: it is a collective, which is everybody's.
+    pub(crate) pair: Option<BTreeSet<Rank>>,
+}
+
+impl Focused {
+    /// What a rank tells of it; `None`: it is none of its business.
+    pub(crate) fn of<'a>(&self, comm: &'a CommSnapshot) -> Option<&'a OpSnapshot> {
+        match &self.pair {
+            None => Some(&comm.op),
+            Some(pair) => comm.p2p.as_ref().filter(|_| pair.contains(&comm.rank)),
+        }
+    }
 }
 
 impl<'a> Scene<'a> {
@@ -116,13 +147,28 @@ impl<'a> Scene<'a> {
         self.awaited_in(member.comm.id).any(|one| one.missing.contains(rank) || one.inside.contains(rank))
     }
 
-    /// The operation in focus of a communicator: that in which somebody is awaited, else the last one that anybody called.
-    pub(crate) fn operation(&self, comm: CommId) -> Option<(String, u64)> {
+    /// The operation in focus of a communicator: that in which somebody is awaited, else a send or receive if only such are under way,
+    /// else the collective that anybody called last.
+    pub(crate) fn operation(&self, comm: CommId) -> Option<Focused> {
         if let Some(one) = self.awaited_in(comm).next() {
-            return Some((one.op.clone(), one.seq));
+            let ends = || [&one.by, &one.missing, &one.inside, &one.unseen].into_iter().flatten().copied();
+            let pair = matches!(one.op.as_str(), "Send" | "Recv").then(|| ends().collect());
+            return Some(Focused { kind: one.op.clone(), seq: one.seq, pair });
         }
-        let ops = self.of_comm(comm).into_iter().map(|member| operation(member.comm));
-        ops.max_by_key(|op| op.seq).filter(|op| !op.kind.is_empty()).map(|op| (op.kind.clone(), op.seq))
+        let members = self.of_comm(comm);
+        let collectives = members.iter().map(|member| &member.comm.op).filter(|op| !op.kind.is_empty());
+        let last = collectives.max_by_key(|op| op.seq);
+        let is_under_way = members.iter().any(|member| member.comm.op.state != OpState::Idle);
+        let is_pair = |op: &&OpSnapshot| last.is_none() || !is_under_way && op.state != OpState::Idle;
+        let mut pairs =
+            members.iter().filter_map(|member| Some((member.comm.rank, member.comm.p2p.as_ref()?)));
+        match pairs.find(|(_, op)| is_pair(op)) {
+            Some((rank, op)) => {
+                let pair = Some([Some(rank), op.peer].into_iter().flatten().collect());
+                Some(Focused { kind: op.kind.clone(), seq: op.seq, pair })
+            }
+            None => last.map(|op| Focused { kind: op.kind.clone(), seq: op.seq, pair: None }),
+        }
     }
 
     /// Who is awaited.
@@ -176,14 +222,16 @@ impl<'a> Scene<'a> {
     /// What a member does.
     pub(crate) fn standing(&self, member: &Member<'_>) -> Cell {
         let g = &self.look.glyphs;
-        let op = operation(member.comm);
+        let op = member.comm.operation();
         let (glyph, word, role) = match op.state {
             OpState::Failed if !self.is_awaited(member) => {
                 (g.dead, format!("failed: {}", op.error), Role::Bad)
             }
             _ if self.is_awaited(member) => (g.awaited, "AWAITED".into(), Role::Bad),
             _ if member.comm.phase.is_some() => (g.waits, "starts".into(), Role::Waits),
-            OpState::Running if longest_wait(member.comm).is_some() => (g.waits, "waits".into(), Role::Waits),
+            OpState::Running if member.comm.longest_wait().is_some() => {
+                (g.waits, "waits".into(), Role::Waits)
+            }
             OpState::Running => (g.running, "works".into(), Role::Good),
             OpState::Idle | OpState::Failed | OpState::Unknown => (g.idle, "idle".into(), Role::Plain),
         };
@@ -200,6 +248,7 @@ impl<'a> Scene<'a> {
             About::Rank(at) => pretty(rank(at)),
             About::Comm(at, nth) => pretty(comm(at, nth)),
             About::Link(at, nth, link) => pretty(comm(at, nth).and_then(|comm| comm.links.get(*link))),
+            About::Line(number) => pretty(self.log.entries().find(|entry| entry.number == *number)),
             About::Durations(at) => pretty(super::views::latency::json(self, *at).as_ref()),
         }
     }
@@ -210,15 +259,9 @@ fn pretty<T: serde::Serialize>(value: Option<&T>) -> Option<String> {
     serde_json::to_string_pretty(value?).ok()
 }
 
-/// The operation to show of a communicator: a send or receive under way where no collective is.
-pub(crate) fn operation(comm: &CommSnapshot) -> &OpSnapshot {
-    let pair = comm.p2p.as_ref().filter(|p2p| comm.op.state == OpState::Idle && p2p.state != OpState::Idle);
-    pair.unwrap_or(&comm.op)
-}
-
 /// `AllReduce #5`
 pub(crate) fn operation_text(comm: &CommSnapshot) -> String {
-    match (&comm.phase, operation(comm)) {
+    match (&comm.phase, comm.operation()) {
         (Some(phase), _) => format!("start: {}", phase.phase),
         (None, op) if op.kind.is_empty() => "-".into(),
         (None, op) => format!("{} #{}", op.kind, op.seq),
@@ -227,17 +270,7 @@ pub(crate) fn operation_text(comm: &CommSnapshot) -> String {
 
 /// Whether the driver of a link waits.
 pub(crate) fn link_waits(link: &LinkSnapshot) -> bool {
-    !matches!(link.waits, Waits::Nothing | Waits::Unknown)
-}
-
-/// The link that has waited longest.
-pub(crate) fn longest_wait(comm: &CommSnapshot) -> Option<&LinkSnapshot> {
-    comm.links.iter().filter(|link| link_waits(link)).max_by_key(|link| link.since_ns)
-}
-
-/// A communicator, for people.
-pub(crate) fn name(name: &str, id: CommId) -> String {
-    if name.is_empty() { id.to_string() } else { name.to_string() }
+    link.is_waiting()
 }
 
 /// A host, for people: emulated ones share a name.
@@ -258,12 +291,7 @@ pub(crate) fn channel(channel: ChannelId) -> String {
 
 /// Bytes with three digits and a unit.
 pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let steps = (bytes.ilog2() / 10) as usize;
-    format!("{:.1} {}", bytes as f64 / (1_u64 << (10 * steps)) as f64, UNITS[steps - 1])
+    words::bytes(bytes as f64)
 }
 
 /// The fields that a rank's row can be filtered by.
@@ -272,18 +300,7 @@ pub(crate) fn fields(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> Vec<(&
     if let Some(comm) = comm {
         fields.push(("comm", name(&comm.name, comm.id)));
         fields.push(("op", operation_text(comm)));
-        fields.push(("state", operation(comm).state.to_string()));
+        fields.push(("state", comm.operation().state.to_string()));
     }
     fields
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_have_a_unit_of_their_size() {
-        let said = [0, 1023, 1024, 1536, 1 << 20, u64::MAX].map(bytes);
-        assert_eq!(said, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "16.0 EiB"]);
-    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossterm::clipboard::CopyToClipboard;
 use crossterm::{event, execute};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Appearance;
 use super::app::{App, Effect, Input, Leave};
@@ -20,8 +20,8 @@ use super::views::draw::draw;
 const TICK: Duration = Duration::from_millis(250);
 /// How long the keyboard's thread takes to notice that it is not needed any more.
 const NOTICE: Duration = Duration::from_millis(50);
-/// Inputs that are taken before the screen is drawn again.
-const AT_ONCE: usize = 1000;
+/// Inputs that are taken before the screen is drawn again: few, as each may be many lines of a rank that prints without end.
+const AT_ONCE: usize = 16;
 
 /// How a session ended.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) async fn session<T>(
     appearance: Appearance,
     launched: bool,
     mut feed: Feed,
-    mut said: UnboundedReceiver<Input>,
+    mut said: Receiver<Input>,
     close: impl Future<Output = T>,
 ) -> io::Result<Ending<T>> {
     let look = appearance.look();

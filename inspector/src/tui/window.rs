@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use ccl::config::Settings;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::oneshot;
 
 use super::Appearance;
@@ -15,15 +15,18 @@ use super::app::{Input, Leave};
 use super::feed::{Feed, Whom};
 use super::log::Origin;
 use super::session::{Ending, session};
+use crate::words;
 
 /// The most bytes of each stream that are printed after the screen was left.
 const KEPT_BYTES_MAX: usize = 4 << 20;
+/// Pieces of output that wait for the screen; with more, who writes them is held up as by a pipe.
+const WAITING_MAX: usize = 64;
 
 /// The screen, from the launcher's side.
 #[derive(Debug)]
 pub(crate) struct Window {
-    to: UnboundedSender<Input>,
-    from: UnboundedReceiver<Leave>,
+    to: Sender<Input>,
+    from: oneshot::Receiver<Leave>,
     close: Option<oneshot::Sender<()>>,
     taps: Vec<Tap>,
     is_left: bool,
@@ -36,21 +39,22 @@ impl Window {
     /// # Errors
     /// The system's, if it has no thread to give.
     pub(crate) fn open(appearance: Appearance, settings: Settings) -> io::Result<Self> {
-        let (to, said) = unbounded_channel();
-        let (leave, from) = unbounded_channel();
+        let (to, said) = channel(WAITING_MAX);
+        let (leave, from) = oneshot::channel();
         let (close, closed) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let taps = vec![
             Tap::new(Origin::Output, to.clone(), Box::new(io::stdout())),
             Tap::new(Origin::Error, to.clone(), Box::new(io::stderr())),
         ];
-        let opened = taps.clone();
+        let opened = Opened(taps.clone());
         let show = move || {
+            let opened = opened;
             let ending = runtime.block_on(async {
                 let feed = Feed::start(Whom::DescendantsOf(std::process::id()), settings)?;
                 session(appearance, true, feed, said, closed).await
             });
-            opened.iter().for_each(Tap::pass);
+            drop(opened);
             let (how, result) = match ending {
                 Ok(Ending::Left(how)) => (how, Ok(())),
                 Ok(Ending::Closed(_)) => (Leave::Alone, Ok(())),
@@ -75,15 +79,15 @@ impl Window {
             return std::future::pending().await;
         }
         // A thread that ended without a word has panicked, and that has been reported.
-        let how = self.from.recv().await.unwrap_or(Leave::Alone);
+        let how = (&mut self.from).await.unwrap_or(Leave::Alone);
         self.is_left = true;
         how
     }
 
     /// Says that the job has ended, and how.
-    pub(crate) fn over(&self, how: String) {
-        // Nobody looks any more.
-        let _ = self.to.send(Input::Over(how));
+    pub(crate) async fn over(&self, how: String) {
+        // Where it fails nobody looks any more.
+        let _ = self.to.send(Input::Over(how)).await;
     }
 
     /// Closes it from outside.
@@ -108,6 +112,15 @@ impl Window {
     }
 }
 
+/// Taps of a screen that is shown; dropping this, as a panic of the screen does, too, lets them through.
+struct Opened(Vec<Tap>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Tap::pass);
+    }
+}
+
 /// The end of a stream of labelled lines: shown and kept while there is a screen, printed afterwards.
 #[derive(Clone, Debug)]
 pub(crate) struct Tap(Arc<Mutex<Gate>>);
@@ -115,9 +128,11 @@ pub(crate) struct Tap(Arc<Mutex<Gate>>);
 struct Gate {
     origin: Origin,
     /// The screen, while there is one.
-    to: Option<UnboundedSender<Input>>,
+    to: Option<Sender<Input>>,
     kept: VecDeque<Vec<u8>>,
     bytes: usize,
+    /// Lines that are kept no more.
+    lost: usize,
     real: Box<dyn Write + Send>,
 }
 
@@ -131,9 +146,9 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Tap {
-    fn new(origin: Origin, to: UnboundedSender<Input>, real: Box<dyn Write + Send>) -> Self {
+    fn new(origin: Origin, to: Sender<Input>, real: Box<dyn Write + Send>) -> Self {
         let (to, kept) = (Some(to), VecDeque::new());
-        Self(Arc::new(Mutex::new(Gate { origin, to, kept, bytes: 0, real })))
+        Self(Arc::new(Mutex::new(Gate { origin, to, kept, bytes: 0, lost: 0, real })))
     }
 
     fn gate(&self) -> std::sync::MutexGuard<'_, Gate> {
@@ -148,21 +163,31 @@ impl Tap {
             // Whoever closed standard output wants nothing; the next line tells the launcher.
             let _ = gate.real.write_all(&lines);
         }
+        if gate.lost > 0 {
+            // Behind what was kept: before it, it would have scrolled away.
+            let (lost, size) = (gate.lost, words::bytes(KEPT_BYTES_MAX as f64));
+            let stream = if gate.origin == Origin::Error { "standard error" } else { "standard output" };
+            let line =
+                format!("ccl-inspect: of {stream} only the last {size} were kept, not {lost} lines before\n");
+            let _ = gate.real.write_all(line.as_bytes());
+        }
         let _ = gate.real.flush();
     }
 }
 
 impl Write for Tap {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        // Held while the screen is waited for: what is printed after it keeps its order. Its end lets go of the channel first.
         let mut gate = self.gate();
         let Some(to) = &gate.to else { return gate.real.write_all(lines).map(|()| lines.len()) };
         // Between leaving and `pass` nobody looks; it is kept all the same.
-        let _ = to.send(Input::Said(lines.to_vec(), gate.origin));
+        let _ = to.blocking_send(Input::Said(lines.to_vec(), gate.origin));
         gate.bytes += lines.len();
         gate.kept.push_back(lines.to_vec());
         while gate.bytes > KEPT_BYTES_MAX {
             let Some(oldest) = gate.kept.pop_front() else { break };
             gate.bytes -= oldest.len();
+            gate.lost += oldest.iter().filter(|byte| **byte == b'\n').count();
         }
         Ok(lines.len())
     }
@@ -192,7 +217,7 @@ mod tests {
 
     #[test]
     fn lines_are_shown_then_printed_in_order() {
-        let (to, mut shown) = unbounded_channel();
+        let (to, mut shown) = channel(9);
         let printed = Printed::default();
         let mut tap = Tap::new(Origin::Output, to, Box::new(printed.clone()));
         let text = || String::from_utf8(printed.0.lock().unwrap().clone()).unwrap();
@@ -206,15 +231,50 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_kept_the_oldest_goes() {
-        let (to, _shown) = unbounded_channel();
+    fn of_what_is_kept_the_oldest_goes_and_that_is_said() {
+        let (to, _shown) = channel(9);
         let printed = Printed::default();
         let mut tap = Tap::new(Origin::Output, to, Box::new(printed.clone()));
         for letter in *b"abcde" {
-            tap.write_all(&vec![letter; KEPT_BYTES_MAX / 4]).unwrap();
+            let mut lines = vec![letter; KEPT_BYTES_MAX / 4];
+            (lines[7], lines[KEPT_BYTES_MAX / 4 - 1]) = (b'\n', b'\n');
+            tap.write_all(&lines).unwrap();
         }
         tap.pass();
         let printed = printed.0.lock().unwrap();
-        assert_eq!((printed.len(), printed.first()), (KEPT_BYTES_MAX, Some(&b'b')));
+        let said = "ccl-inspect: of standard output only the last 4.0 MiB were kept, not 2 lines before\n";
+        assert_eq!((printed[0], &printed[KEPT_BYTES_MAX..]), (b'b', said.as_bytes()));
+    }
+
+    #[test]
+    fn a_screen_that_panics_lets_the_output_through() {
+        let (to, shown) = channel(9);
+        let printed = Printed::default();
+        let mut tap = Tap::new(Origin::Output, to, Box::new(printed.clone()));
+        let opened = Opened(vec![tap.clone()]);
+        tap.write_all(b"[0] before\n").unwrap();
+        let screen = std::thread::spawn(move || {
+            let (_opened, _shown) = (opened, shown);
+            panic!("a screen that panics, as it is meant to");
+        });
+        assert!(screen.join().is_err());
+        tap.write_all(b"[0] after\n").unwrap();
+        assert_eq!(printed.0.lock().unwrap().as_slice(), b"[0] before\n[0] after\n");
+    }
+
+    #[test]
+    fn who_writes_more_than_the_screen_takes_is_held_up_until_it_is_left() {
+        let (to, mut shown) = channel(2);
+        let printed = Printed::default();
+        let tap = Tap::new(Origin::Output, to, Box::new(printed.clone()));
+        let mut writer = tap.clone();
+        let writing = std::thread::spawn(move || (0..5).for_each(|_| writer.write_all(b"[0] y\n").unwrap()));
+        // Two were taken and two wait: the fifth finds no place.
+        (0..2).for_each(|_| assert!(shown.blocking_recv().is_some()));
+        assert!(!writing.is_finished() && shown.len() <= 2);
+        drop(shown);
+        writing.join().unwrap();
+        tap.pass();
+        assert_eq!(printed.0.lock().unwrap().len(), 5 * 6);
     }
 }

@@ -1,7 +1,7 @@
 //! Each case: what was injected, as snapshots; and what must be said, written from the case.
 
 use super::*;
-use crate::snapshot::OpSnapshot;
+use crate::snapshot::{OpSnapshot, Waits};
 
 const SECOND: u64 = 1_000_000_000;
 

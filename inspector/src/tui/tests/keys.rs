@@ -1,10 +1,12 @@
 //! What keys and the mouse do.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 
-use super::super::app::{App, Effect, Ended, Input, Leave};
+use super::super::app::{App, Effect, Ended, Input, Leave, Seen};
+use super::super::history::Shot;
 use super::super::keys::{Action, KEYS};
 use super::super::log::Origin;
 use super::super::palette::Palette;
@@ -69,7 +71,6 @@ fn check(action: Action, screen: Screen, before: &App, after: &App, effect: Opti
         }
         Action::NextComm => after.scene().focus() != before.scene().focus(),
         Action::Copy => matches!(effect, Some(Effect::Copy(text)) if !text.is_empty()),
-        Action::Json if screen == Screen::Log => after.notice == "this row has no JSON",
         Action::Json => matches!(&after.popup, Some(Popup::Text { lines, .. }) if lines[0] == "{"),
         Action::Palette => after.look.palette == Palette::ColourBlind,
         Action::Help => after.popup == Some(Popup::Help),
@@ -184,6 +185,45 @@ fn a_frozen_picture_stays_while_data_goes_on_and_steps_both_ways() {
 }
 
 #[test]
+fn what_is_frozen_has_the_durations_and_the_lines_of_its_moment() {
+    let mut app = app(jobs::running(), (120, 24));
+    let say = |app: &mut App, text: &str, at| {
+        app.update(Input::Said(format!("[1] {text}\n").into_bytes(), Origin::Output), at);
+    };
+    let see_times = |app: &mut App, times, at| {
+        let mut histograms = jobs::histograms();
+        histograms[0].buckets = vec![(Some(32_768), times)];
+        histograms.truncate(1);
+        let shot = Shot {
+            taken_ns: at,
+            snapshot: jobs::running(),
+            histograms: Some(histograms.into()),
+            ..Shot::default()
+        };
+        app.update(Input::Seen(Box::new(Seen { shot: Arc::new(shot), ..Seen::default() })), at);
+    };
+    say(&mut app, "before", NOON - SECOND);
+    see_times(&mut app, 111, NOON + SECOND);
+    press(&mut app, KeyCode::Char(' '));
+    see_times(&mut app, 222, NOON + 3 * SECOND);
+    say(&mut app, "afterwards", NOON + 3 * SECOND);
+    let screen_of = |app: &mut App, key| {
+        press(app, KeyCode::Char(key));
+        drawn(app)
+    };
+    let (durations, log) = (screen_of(&mut app, '6'), screen_of(&mut app, '7'));
+    assert!(durations.contains(" 111 ") && !durations.contains(" 222 "), "{durations}");
+    assert!(log.contains("before") && !log.contains("afterwards"), "{log}");
+    press(&mut app, KeyCode::Char(' '));
+    let (durations, log) = (screen_of(&mut app, '6'), screen_of(&mut app, '7'));
+    assert!(durations.contains(" 222 ") && log.contains("afterwards"), "{durations}{log}");
+    // Stepping back is to the same.
+    press(&mut app, KeyCode::Char('['));
+    assert!(!drawn(&app).contains("afterwards"));
+    assert!(screen_of(&mut app, '6').contains(" 111 "));
+}
+
+#[test]
 fn a_choice_follows_its_row_when_the_job_changes() {
     let mut app = app(jobs::many(64), SIZE);
     press(&mut app, KeyCode::Char('c'));
@@ -219,7 +259,10 @@ fn what_is_open_is_scrolled_copied_and_closed() {
     assert!(drawn(&app).contains("\"AllReduce\""));
     press(&mut app, KeyCode::Char('G'));
     press(&mut app, KeyCode::Char('j'));
-    assert!(drawn(&app).contains("}"));
+    let last = drawn(&app);
+    assert!(last.contains("}"));
+    press(&mut app, KeyCode::Char('k'));
+    assert_ne!(drawn(&app), last, "from the end, one line up is one line up");
     let Some(Effect::Copy(json)) = press(&mut app, KeyCode::Char('y')) else { panic!("nothing was copied") };
     let comm: ccl::snapshot::CommSnapshot = serde_json::from_str(&json).unwrap();
     assert_eq!(comm.op.seq, 7);
@@ -233,6 +276,23 @@ fn control_c_quits_and_other_control_keys_do_nothing() {
     let mut app = app(jobs::hang(), SIZE);
     assert_eq!(app.update(control(KeyCode::Char('c')), NOON), Some(Effect::Leave(Leave::Alone)));
     assert_eq!(app.update(control(KeyCode::Char('q')), NOON), None);
+    type_keys(&mut app, "/ab");
+    assert_eq!(app.update(control(KeyCode::Char('x')), NOON), None);
+    assert_eq!(app.typing.as_deref(), Some("ab"));
+    assert_eq!(app.update(control(KeyCode::Char('c')), NOON), Some(Effect::Leave(Leave::Alone)));
+}
+
+#[test]
+fn in_the_question_how_to_leave_only_what_stands_there_counts_and_control_c_is_meant() {
+    let control = |code| Input::Key(KeyEvent::new(code, KeyModifiers::CONTROL));
+    let mut app = App::new(LOOK, SIZE, true);
+    see(&mut app, jobs::hang(), NOON);
+    assert_eq!(app.update(control(KeyCode::Char('c')), NOON), None);
+    assert_eq!(app.popup, Some(Popup::Leave));
+    for key in ['e', 'k', 'q'] {
+        assert_eq!((app.update(control(KeyCode::Char(key)), NOON), &app.popup), (None, &Some(Popup::Leave)));
+    }
+    assert_eq!(app.update(control(KeyCode::Char('c')), NOON), Some(Effect::Leave(Leave::EndJob)));
 }
 
 #[test]
@@ -281,7 +341,7 @@ fn the_mouse_chooses_tabs_and_rows_and_scrolls() {
         assert_eq!(app.screen, *which);
     }
     app.screen = Screen::Overview;
-    app.update(click(5, 6), NOON);
+    app.update(click(5, 7), NOON);
     assert_eq!(at(&app), 2, "the third line of the list");
     app.update(mouse(MouseEventKind::ScrollDown, 0, 0), NOON);
     assert_eq!(at(&app), 5);

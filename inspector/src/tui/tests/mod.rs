@@ -2,6 +2,7 @@
 
 mod jobs;
 mod keys;
+mod plans;
 mod screens;
 
 use std::sync::Arc;
@@ -32,10 +33,10 @@ fn app(snapshot: Snapshot, size: (u16, u16)) -> App {
 /// A look at the job, with what belongs to it.
 fn see(app: &mut App, snapshot: Snapshot, taken_ns: u64) {
     let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| rank.state.word() == "dead");
+    let histograms = Some(jobs::histograms().into());
     let seen = Seen {
-        shot: Arc::new(Shot { taken_ns, snapshot }),
+        shot: Arc::new(Shot { taken_ns, rates: jobs::rates(&snapshot), snapshot, histograms }),
         ended,
-        histograms: Some(jobs::histograms()),
         events: Vec::new(),
     };
     app.update(Input::Seen(Box::new(seen)), taken_ns + SECOND / 5);

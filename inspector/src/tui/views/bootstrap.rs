@@ -1,6 +1,7 @@
 //! How each communicator was made: its phases as a line of time per rank. Works while the making hangs.
 
 use ccl::snapshot::{CommSnapshot, duration};
+use ccl::types::Phase;
 use ratatui::text::Line;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
@@ -9,15 +10,18 @@ use crate::tui::scene::{Scene, fields, name};
 
 /// Columns of the line of time.
 const WIDTH: u64 = 32;
-/// The phases and their letters, in order.
-const PHASES: [(&str, char); 6] = [
-    ("Rendezvous", 'r'),
-    ("CheckIn", 'c'),
-    ("Ring", 'g'),
-    ("Exchange", 'x'),
-    ("Connect", 'n'),
-    ("Barrier", 'b'),
-];
+
+/// A phase in the line of time.
+const fn letter(phase: Phase) -> char {
+    match phase {
+        Phase::Rendezvous => 'r',
+        Phase::CheckIn => 'c',
+        Phase::Ring => 'g',
+        Phase::Exchange => 'x',
+        Phase::Connect => 'n',
+        Phase::Barrier => 'b',
+    }
+}
 
 /// One row per rank and communicator.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -29,7 +33,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("time").shrinks(12),
         Column::new("phase"),
     ];
-    columns.extend(PHASES.iter().zip(1..).map(|((phase, _), goes)| Column::new(*phase).goes(goes)));
+    columns.extend(Phase::ALL.iter().zip(1..).map(|(phase, goes)| Column::new(phase.name()).goes(goes)));
     let members: Vec<_> = scene.members().filter_map(|(_, _, member)| member).collect();
     let longest = members.iter().map(|member| total_ns(member.comm)).max().unwrap_or(0);
     let slowest = |phase: &str| members.iter().map(|member| phase_ns(member.comm, phase)).max().unwrap_or(0);
@@ -48,9 +52,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Cell::text(timeline(comm, longest)),
             Cell::text(text).role(role),
         ];
-        cells.extend(PHASES.iter().map(|(phase, _)| {
-            let ns = phase_ns(comm, phase);
-            let is_slowest = ns > 0 && members.len() > 1 && ns == slowest(phase);
+        cells.extend(Phase::ALL.iter().map(|phase| {
+            let ns = phase_ns(comm, phase.name());
+            let is_slowest = ns > 0 && members.len() > 1 && ns == slowest(phase.name());
             Cell::sorted(duration(ns), ns).role(if is_slowest { Role::Waits } else { Role::Plain })
         }));
         Row {
@@ -85,7 +89,7 @@ fn timeline(comm: &CommSnapshot, longest: u64) -> String {
     let ended = comm.phases.iter().map(|phase| (phase, false));
     for (phase, under_way) in ended.chain(comm.phase.iter().map(|phase| (phase, true))) {
         until += phase.duration_ns;
-        let letter = PHASES.iter().find(|(name, _)| *name == phase.phase).map_or('?', |(_, letter)| *letter);
+        let letter = Phase::ALL.iter().find(|one| one.name() == phase.phase).map_or('?', |one| letter(*one));
         let letter = if under_way { letter.to_ascii_uppercase() } else { letter };
         let end = u128::from(until) * u128::from(WIDTH) / u128::from(longest.max(1));
         while (line.len() as u128) < end {
@@ -101,7 +105,7 @@ fn timeline(comm: &CommSnapshot, longest: u64) -> String {
 
 /// What the letters mean.
 pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
-    let words: Vec<_> = PHASES.iter().map(|(phase, letter)| format!("{letter} {phase}")).collect();
+    let words: Vec<_> = Phase::ALL.iter().map(|phase| format!("{} {phase}", letter(*phase))).collect();
     let text = format!("{}; a capital is under way", words.join("  "));
     vec![Line::styled(fit(&text, width, scene.look.glyphs.more), scene.look.palette.style(Role::Dim))]
 }

@@ -51,6 +51,17 @@ impl Picture {
         usize::from(self.places[2].height.saturating_sub(1)).max(1)
     }
 
+    /// Lines that something open over it can show.
+    pub(crate) fn popup_lines(&self) -> usize {
+        self.room().height.saturating_sub(2).into()
+    }
+
+    /// Where something may open: between the header and the last line.
+    fn room(&self) -> Rect {
+        let [header, .., below] = self.places;
+        Rect::new(0, header.height, header.width, below.y + below.height - header.height)
+    }
+
     /// The row that is shown on this line of the terminal.
     pub(crate) fn row_at(&self, line: u16) -> Option<usize> {
         let area = self.places[2];
@@ -86,6 +97,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
     let Some(picture) = Picture::of(app).filter(|_| (area.width, area.height) == app.size) else {
         return too_small(frame, app);
     };
+    let room = picture.room();
     let [header, above, list, below] = picture.places;
     frame.render_widget(Paragraph::new(Text::from(picture.header)), header);
     frame.render_widget(Paragraph::new(Text::from(picture.above)), above);
@@ -102,8 +114,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
     let last = Rect::new(0, area.height - 1, area.width, 1);
     frame.render_widget(Paragraph::new(header::footer(app, hidden)), last);
     if let Some(popup) = &app.popup {
-        let inside = Rect::new(0, header.height, area.width, area.height - header.height - 1);
-        open(frame, popup, app, inside);
+        open(frame, popup, app, room);
     }
 }
 

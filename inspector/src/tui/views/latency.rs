@@ -126,14 +126,18 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             about: About::Durations(at),
         }
     };
-    let rows = classes(scene.histograms).iter().enumerate().map(row).collect();
-    Listing { columns, rows, empty: "no operation has been completed, or none was read yet".into() }
+    let rows = classes(scene.histograms.unwrap_or_default()).iter().enumerate().map(row).collect();
+    let empty = match scene.histograms {
+        Some(_) => "no operation has been completed yet",
+        None => "durations are read while this screen is shown: at this moment they were not",
+    };
+    Listing { columns, rows, empty: empty.into() }
 }
 
 /// The histogram of the chosen row.
 pub(crate) fn below(scene: &Scene<'_>, chosen: Option<&Row>, width: usize) -> Vec<Line<'static>> {
     let Some(Row { about: About::Durations(at), .. }) = chosen else { return Vec::new() };
-    let classes = classes(scene.histograms);
+    let classes = classes(scene.histograms.unwrap_or_default());
     let Some(class) = classes.get(*at) else { return Vec::new() };
     let look = &scene.look;
     let rule = look.glyphs.line.to_string().repeat(width.saturating_sub(24));
@@ -154,7 +158,7 @@ pub(crate) fn below(scene: &Scene<'_>, chosen: Option<&Row>, width: usize) -> Ve
 
 /// A row as JSON.
 pub(crate) fn json(scene: &Scene<'_>, at: usize) -> Option<serde_json::Value> {
-    let classes = classes(scene.histograms);
+    let classes = classes(scene.histograms.unwrap_or_default());
     let class = classes.get(at)?;
     Some(serde_json::json!({
         "comm": class.comm, "name": class.name, "kind": class.kind.name(), "class_bytes": class.class_bytes,

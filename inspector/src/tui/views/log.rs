@@ -26,7 +26,8 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     };
     let mut culprits: Vec<u32> = scene.job.ranks.iter().map(|rank| rank.rank.0).collect();
     culprits.retain(|rank| awaited(Some(*rank)));
-    let rows = scene.log.entries().map(|entry| {
+    let said = scene.log.entries().filter(|entry| entry.real_ns <= scene.until_ns);
+    let rows = said.map(|entry| {
         let time = format!(
             "{}.{:03}",
             time_of_day(entry.real_ns).trim_end_matches('Z'),
@@ -52,7 +53,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             fields,
             ranks: entry.rank.into_iter().collect(),
             awaited: entry.rank.is_some_and(|rank| culprits.contains(&rank)),
-            about: About::Itself,
+            about: About::Line(entry.number),
         }
     });
     Listing { columns, rows: rows.collect(), empty: "nothing has happened yet".into() }

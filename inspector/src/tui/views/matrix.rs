@@ -1,23 +1,24 @@
-//! An operation by rank, channel and step: who has called it, and how far the messages of each channel have come.
+//! An operation by rank, channel and step: who has called it, and how far each has come on each channel.
 
-use ccl::snapshot::{CommSnapshot, Direction, OpState, State, duration};
+use std::collections::BTreeSet;
+
+use ccl::snapshot::{CommSnapshot, Direction, OpSnapshot, OpState, State, duration};
 use ccl::types::ChannelId;
 use ratatui::text::{Line, Span};
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Member, Scene, bytes, channel, fields, link_waits, longest_wait, name, operation};
+use crate::tui::plan::{Place, Planned};
+use crate::tui::scene::{Focused, Member, Scene, bytes, channel, fields, link_waits, name};
 
 /// One row per member of the communicator in focus.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let members = scene.focus().map(|id| scene.of_comm(id)).unwrap_or_default();
     let op = scene.focus().and_then(|id| scene.operation(id));
-    let heading = op.as_ref().map_or_else(|| "called".into(), |(_, seq)| format!("#{seq}"));
-    let channels = channels(&members);
-    let foremost: Vec<u64> = channels
-        .iter()
-        .map(|id| members.iter().filter_map(|member| arrived(member.comm, *id)).max().unwrap_or(0))
-        .collect();
+    let heading = op.as_ref().map_or_else(|| "called".into(), |op| format!("#{}", op.seq));
+    let plan = op.as_ref().and_then(|op| planned(&members, op));
+    let places = plan.as_ref().map(|(plan, own)| plan.places(&members, own)).unwrap_or_default();
+    let channels = channels(&members, plan.as_ref().map(|(plan, _)| plan));
     let mut columns = vec![Column::new("rank"), Column::new("process"), Column::new(heading)];
     columns.extend([Column::new("waits on").shrinks(10), Column::new("for")]);
     let after = channels.iter().zip(1..).map(|(id, goes)| Column::new(channel(*id)).goes(goes));
@@ -27,7 +28,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let comm = member.comm;
         let mut cells = vec![Cell::number(comm.rank.0), scene.state(member.rank)];
         cells.push(called(scene, member, op.as_ref()));
-        let wait = longest_wait(comm);
+        let wait = comm.longest_wait();
         let on = wait.map(|link| {
             let peer = link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| peer.to_string());
             format!("{peer} ({}, {})", link.waits, channel(link.channel))
@@ -35,9 +36,8 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let for_ns = wait.map_or(0, |link| link.since_ns);
         cells.push(Cell::text(on.unwrap_or_default()).role(Role::Waits));
         cells.push(Cell::sorted(if for_ns > 0 { duration(for_ns) } else { String::new() }, for_ns));
-        cells.extend(
-            channels.iter().zip(&foremost).map(|(id, foremost)| progress(scene, comm, *id, *foremost)),
-        );
+        let of = |id: &ChannelId| progress(scene, comm, *id, places.get(&(comm.rank, *id)).copied());
+        cells.extend(channels.iter().map(of));
         cells.push(Cell::text(comm.op.tag.clone()));
         let driven = comm.driven_ns.map_or_else(Cell::default, |ns| Cell::sorted(duration(ns), ns));
         cells.push(driven);
@@ -53,55 +53,71 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     Listing { rows: rows.collect(), columns, empty: "no communicator has been made yet".into() }
 }
 
-/// The channels of collectives, and that of pairs if anything went over it.
-fn channels(members: &[Member<'_>]) -> Vec<ChannelId> {
-    let mut channels: Vec<_> =
-        members.iter().flat_map(|member| &member.comm.links).map(|link| link.channel).collect();
-    channels.sort();
-    channels.dedup();
-    channels
+/// The plan of the operation in focus, and the operation as one tells it who has called it.
+pub(crate) fn planned<'a>(members: &[Member<'a>], op: &Focused) -> Option<(Planned, &'a OpSnapshot)> {
+    let own = members.iter().find_map(|member| told(member.comm, op))?;
+    Some((Planned::of(members, own)?, own))
 }
 
-/// The messages that have come on a channel: of its slowest link. Which one holds up the rank.
-fn arrived(comm: &CommSnapshot, id: ChannelId) -> Option<u64> {
-    let links = comm.links.iter().filter(|link| link.channel == id && link.direction == Direction::Recv);
-    links.map(|link| link.moved).min()
+/// The operation, if this rank's last one is it.
+fn told<'a>(comm: &'a CommSnapshot, op: &Focused) -> Option<&'a OpSnapshot> {
+    op.of(comm).filter(|own| (own.seq, &own.kind) == (op.seq, &op.kind))
 }
 
-fn progress(scene: &Scene<'_>, comm: &CommSnapshot, id: ChannelId, foremost: u64) -> Cell {
-    let sent = comm.links.iter().filter(|link| link.channel == id && link.direction == Direction::Send);
-    let sent = sent.map(|link| link.posted).max();
-    let Some(arrived) = arrived(comm, id) else {
-        return sent.map_or_else(Cell::default, |sent| {
-            Cell::sorted(format!("  {}{sent}", scene.look.glyphs.right), sent)
-        });
-    };
-    let behind = foremost.saturating_sub(arrived);
-    let bar = scene.look.glyphs.bar(8_u64.saturating_sub(behind), 8);
-    let lag = if behind > 0 { format!(" -{behind}") } else { String::new() };
-    let sent = sent.map_or_else(String::new, |sent| format!(" {}{sent}", scene.look.glyphs.right));
-    let waits = comm.links.iter().any(|link| link.channel == id && link_waits(link));
-    Cell::sorted(format!("{bar} {arrived}{lag}{sent}"), arrived).role(if waits {
-        Role::Waits
-    } else {
-        Role::Plain
-    })
+/// The channels of the plan; where that is not known, those that have links; and that of pairs, if it has any.
+fn channels(members: &[Member<'_>], plan: Option<&Planned>) -> BTreeSet<ChannelId> {
+    let links = members.iter().flat_map(|member| &member.comm.links).map(|link| link.channel);
+    let links = links.filter(|id| plan.is_none() || *id == ChannelId::P2P);
+    links.chain(plan.into_iter().flat_map(Planned::channels)).collect()
 }
 
-/// Whether a member has called the operation.
-fn called(scene: &Scene<'_>, member: &Member<'_>, op: Option<&(String, u64)>) -> Cell {
+/// The place in the plan; where that is not known, how many messages have come since the communicator was made.
+fn progress(scene: &Scene<'_>, comm: &CommSnapshot, id: ChannelId, place: Option<Place>) -> Cell {
+    let links = || comm.links.iter().filter(|link| link.channel == id);
+    let role = if links().any(link_waits) { Role::Waits } else { Role::Plain };
+    match place {
+        // Too little for this channel.
+        Some((_, 0)) => Cell::default(),
+        Some((at, all)) => {
+            Cell::sorted(format!("{} {at}/{all}", scene.look.glyphs.bar(at, all)), at).role(role)
+        }
+        None if links().next().is_none() => Cell::default(),
+        None => {
+            let receivers = links().filter(|link| link.direction == Direction::Recv);
+            let arrived = receivers.fold(0_u64, |sum, link| sum.saturating_add(link.moved));
+            Cell::sorted(format!("  {arrived} in all"), arrived).role(role)
+        }
+    }
+}
+
+/// Whether a member has called the operation; nothing where it is none of its business.
+fn called(scene: &Scene<'_>, member: &Member<'_>, op: Option<&Focused>) -> Cell {
     let g = &scene.look.glyphs;
-    let Some((_, seq)) = op else { return Cell::default() };
-    let own = operation(member.comm);
+    let Some(op) = op else { return Cell::default() };
     let awaited = scene.is_awaited(member);
-    let (glyph, word, role) = match (own.called.max(own.seq) >= *seq, own.state) {
+    let Some(own) = op.of(member.comm) else {
+        // Who is awaited in a send or receive need not have called any.
+        let is_in = awaited && op.pair.as_ref().is_some_and(|pair| pair.contains(&member.comm.rank));
+        let text = format!("{} NOT CALLED", g.awaited);
+        return if is_in { Cell::text(text).role(Role::Bad) } else { Cell::default() };
+    };
+    if op.pair.as_ref().is_some_and(|pair| own.peer.is_none_or(|peer| !pair.contains(&peer))) && !awaited {
+        return Cell::default();
+    }
+    let is_missing =
+        scene.awaited_in(member.comm.id).next().is_some_and(|one| one.missing.contains(&member.comm.rank));
+    // Calls between two ranks are counted by pair: a number says nothing of another pair's.
+    let has_called = !is_missing && (op.pair.is_some() || own.called.max(own.seq) >= op.seq);
+    let (glyph, word, role) = match (has_called, own.state) {
         (_, OpState::Failed) => (g.dead, format!("failed {}", own.error), Role::Bad),
-        (false, _) => (g.awaited, format!("NOT CALLED, at #{}", own.seq), Role::Bad),
+        (false, _) if awaited && op.pair.is_some() => (g.awaited, "NOT CALLED".into(), Role::Bad),
+        (false, _) if awaited => (g.awaited, format!("NOT CALLED, at #{}", own.seq), Role::Bad),
+        (false, _) => (g.idle, format!("at #{}", own.seq), Role::Plain),
         (true, _) if awaited && member.rank.state != State::Running => {
             (g.awaited, "HOLDS IT UP".into(), Role::Bad)
         }
         (true, _) if awaited => (g.awaited, "AWAITED".into(), Role::Bad),
-        (true, _) if own.completed >= *seq => (g.exited, "done".into(), Role::Good),
+        (true, OpState::Idle) if own.seq >= op.seq => (g.exited, "done".into(), Role::Good),
         (true, _) => (g.running, "inside".into(), Role::Plain),
     };
     Cell::text(format!("{glyph} {word}")).role(role)
@@ -114,26 +130,22 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let members = scene.of_comm(id);
     let Some(first) = members.first() else { return Vec::new() };
     let op = scene.operation(id);
-    let title = op.as_ref().map_or_else(|| "no operation yet".into(), |(kind, seq)| format!("{kind} #{seq}"));
+    let title =
+        op.as_ref().map_or_else(|| "no operation yet".into(), |op| format!("{} #{}", op.kind, op.seq));
     // What it is about is told by one that has called it.
-    let inside = members.iter().map(|member| operation(member.comm));
-    let what =
-        inside.into_iter().find(|own| op.as_ref().is_some_and(|(_, seq)| own.seq == *seq)).map(|own| {
-            let dtype =
-                if own.dtype.is_empty() { String::new() } else { format!(" {} {}", own.op, own.dtype) };
-            format!("{dtype}  {} elements, {}", own.count, bytes(own.bytes))
-        });
+    let inside = op.as_ref().and_then(|op| members.iter().find_map(|member| told(member.comm, op)));
+    let what = inside.map(|own| {
+        let dtype = if own.dtype.is_empty() { String::new() } else { format!(" {} {}", own.op, own.dtype) };
+        format!("{dtype}  {} elements, {}", own.count, bytes(own.bytes))
+    });
     let comm = fit(&name(&first.comm.name, id), 24, look.glyphs.more);
     let comms = scene.comms();
     let nth = comms.iter().position(|comm| *comm == id).unwrap_or(0) + 1;
     let text = format!("{title} of {comm}");
     let rest = format!("{}  communicator {nth} of {}", what.unwrap_or_default(), comms.len());
-    let legend = format!(
-        "per channel: messages arrived on its slowest link, -n behind the foremost rank, {}sent",
-        look.glyphs.right
-    );
+    let legend = "ch: steps done of the plan; or messages in all, where its beginning is not known";
     vec![
         Line::from(vec![Span::styled(text, look.palette.style(Role::Head)), Span::raw(rest)]),
-        Line::styled(fit(&legend, width, look.glyphs.more), look.palette.style(Role::Dim)),
+        Line::styled(fit(legend, width, look.glyphs.more), look.palette.style(Role::Dim)),
     ]
 }

@@ -85,7 +85,8 @@ pub(crate) fn listing(screen: Screen, scene: &Scene<'_>) -> Listing {
 /// What stands above the list, in this width.
 pub(crate) fn above(screen: Screen, scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     match screen {
-        Screen::Overview | Screen::Connections | Screen::Latency => Vec::new(),
+        Screen::Overview => overview::above(scene, width),
+        Screen::Connections | Screen::Latency => Vec::new(),
         Screen::Matrix => matrix::above(scene, width),
         Screen::Rings => rings::above(scene, width),
         Screen::Bootstrap => bootstrap::above(scene, width),

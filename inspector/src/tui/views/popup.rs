@@ -55,7 +55,7 @@ impl Popup {
             Self::Leave => [
                 "The job was started from here and still runs.",
                 "",
-                "  e    end it: as Ctrl-C would",
+                "  e    end it: as Ctrl-C would, and does once more",
                 "  k    keep it running in the foreground; what it prints is printed",
                 "  Esc  stay",
             ]

@@ -1,15 +1,17 @@
-//! The way of an operation's messages, drawn: who writes to whom, and where nothing comes.
+//! The way of an operation's messages, drawn: who writes to whom by its plan, how far each rank has come in it, and where nothing
+//! comes. Where the plan is not known, the links that are up are drawn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccl::snapshot::{Direction, LinkSnapshot, duration};
+use ccl::snapshot::{Direction, LinkSnapshot, OpSnapshot, duration};
 use ccl::types::{ChannelId, Rank};
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
 use super::matrix;
-use crate::tui::listing::{About, Cell, Column, Listing, Row};
+use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
+use crate::tui::plan::{Place, Planned};
 use crate::tui::scene::{Member, Scene, bytes, channel, fields, host, link_waits};
 
 /// The most ranks whose circle is drawn whole.
@@ -24,13 +26,20 @@ struct Edge<'a> {
     to: Rank,
     send: Option<&'a LinkSnapshot>,
     recv: Option<&'a LinkSnapshot>,
-    /// The member whose link is shown in full: the reader, or where it has none the writer.
-    at: (Member<'a>, usize),
+    /// The member whose link is shown in full: the reader, or where it has none the writer; `None`: no link is up.
+    at: Option<(Member<'a>, usize)>,
+    /// Whether the operation goes this way, or another one did.
+    is_used: bool,
 }
 
-/// All ways of a communicator. A writer's link to everybody belongs to each of its readers.
-fn edges<'a>(members: &[Member<'a>]) -> Vec<Edge<'a>> {
+/// All ways of a communicator: those of the plan, and those of links. A writer's link to everybody belongs to each of its readers.
+fn edges<'a>(members: &[Member<'a>], plan: Option<&Planned>) -> Vec<Edge<'a>> {
     let mut edges: BTreeMap<(ChannelId, Rank, Rank), Edge<'a>> = BTreeMap::new();
+    let new =
+        |(channel, from, to), is_used| Edge { channel, from, to, send: None, recv: None, at: None, is_used };
+    edges.extend(plan.iter().flat_map(|plan| plan.ways()).map(|way| (way, new(way, true))));
+    // Without a plan nobody knows better.
+    let is_used = plan.is_none();
     let links = |direction| {
         let of = move |member: &Member<'a>| {
             let member = *member;
@@ -42,21 +51,25 @@ fn edges<'a>(members: &[Member<'a>]) -> Vec<Edge<'a>> {
     };
     for (member, nth, link) in links(Direction::Recv) {
         let (Some(from), to) = (link.peer, member.comm.rank) else { continue };
-        let edge = Edge { channel: link.channel, from, to, send: None, recv: Some(link), at: (member, nth) };
-        edges.insert((link.channel, from, to), edge);
+        let way = (link.channel, from, to);
+        let edge = edges.entry(way).or_insert_with(|| new(way, is_used));
+        (edge.recv, edge.at) = (Some(link), Some((member, nth)));
     }
     for (member, nth, link) in links(Direction::Send) {
         let from = member.comm.rank;
+        let mut join = |edge: &mut Edge<'a>| {
+            edge.send = Some(link);
+            edge.at = edge.at.or(Some((member, nth)));
+        };
         match link.peer {
             Some(to) => {
-                let new = Edge { channel: link.channel, from, to, send: None, recv: None, at: (member, nth) };
-                edges.entry((link.channel, from, to)).or_insert(new).send = Some(link);
+                let way = (link.channel, from, to);
+                join(edges.entry(way).or_insert_with(|| new(way, is_used)));
             }
-            None => {
-                let mine =
-                    edges.values_mut().filter(|edge| (edge.channel, edge.from) == (link.channel, from));
-                mine.for_each(|edge| edge.send = Some(link));
-            }
+            None => edges
+                .values_mut()
+                .filter(|edge| (edge.channel, edge.from) == (link.channel, from))
+                .for_each(&mut join),
         }
     }
     edges.into_values().collect()
@@ -70,6 +83,10 @@ impl Edge<'_> {
     /// The writer waits for the reader.
     fn is_full(&self) -> bool {
         self.send.is_some_and(|link| link_waits(link) && link.waits_for.is_none_or(|peer| peer == self.to))
+    }
+    /// No link is up on either end.
+    fn is_missing(&self) -> bool {
+        self.at.is_none()
     }
     fn since_ns(&self) -> u64 {
         let waiting = [self.recv.filter(|_| self.starves()), self.send.filter(|_| self.is_full())];
@@ -92,15 +109,17 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("bytes").goes(1),
     ];
     let awaited = awaited_ranks(scene, &members);
+    let plan = plan(scene, &members);
     let row = |edge: &Edge<'_>| {
         let g = &scene.look.glyphs;
         let (text, role) = match (edge.starves(), edge.is_full()) {
             (true, _) => (format!("{} {} waits for {}", g.waits, edge.to, edge.from), Role::Waits),
             (false, true) => (format!("{} {} waits for {}", g.waits, edge.from, edge.to), Role::Waits),
+            (false, false) if edge.is_missing() => (format!("{} not up yet", g.idle), Role::Dim),
+            (false, false) if !edge.is_used => (format!("{} not used in it", g.idle), Role::Dim),
             (false, false) => (format!("{} no wait", g.idle), Role::Plain),
         };
         let since_ns = edge.since_ns();
-        let (member, nth) = &edge.at;
         let any = edge.recv.or(edge.send);
         let count = |of: Option<u64>| of.map_or_else(Cell::default, Cell::number);
         let cells = vec![
@@ -118,121 +137,207 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Row {
             key: format!("{} {} {}", edge.channel.0, edge.from, edge.to),
             cells,
-            fields: fields(member.rank, Some(member.comm)),
+            fields: edge.at.map_or_else(Vec::new, |(member, _)| fields(member.rank, Some(member.comm))),
             ranks: vec![edge.from.0, edge.to.0],
             awaited: is_end(edge.from) || is_end(edge.to),
-            about: About::Link(member.at.0, member.at.1, *nth),
+            about: edge.at.map_or(About::Itself, |(member, nth)| About::Link(member.at.0, member.at.1, nth)),
         }
     };
-    let rows = edges(&members).iter().map(row).collect();
-    Listing { columns, rows, empty: "no link of this communicator is up yet".into() }
+    let rows = edges(&members, plan.as_ref().map(|(plan, _)| plan)).iter().map(row).collect();
+    Listing {
+        columns,
+        rows,
+        empty: "no link is up yet, and no plan is known: the first operation makes both".into(),
+    }
 }
 
-/// The operation, and each channel as it goes round.
+/// The plan of the operation in focus.
+fn plan<'a>(scene: &Scene<'_>, members: &[Member<'a>]) -> Option<(Planned, &'a OpSnapshot)> {
+    let op = scene.focus().and_then(|id| scene.operation(id))?;
+    matrix::planned(members, &op)
+}
+
+/// The operation, its plan, and each channel as it goes round.
 pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let look = &scene.look;
     let mut lines: Vec<_> = matrix::above(scene, width).into_iter().take(1).collect();
     let members = scene.focus().map(|id| scene.of_comm(id)).unwrap_or_default();
-    let edges = edges(&members);
+    if members.is_empty() {
+        return lines;
+    }
+    let plan = plan(scene, &members);
+    let places = plan.as_ref().map(|(plan, op)| plan.places(&members, op)).unwrap_or_default();
+    let plan = plan.as_ref().map(|(plan, _)| plan);
+    let mut edges = edges(&members, plan);
+    edges.retain(|edge| edge.is_used);
+    let text = said_of(plan, &members, &edges);
+    lines.push(Line::styled(fit(&text, width, look.glyphs.more), look.palette.style(Role::Dim)));
     let mut channels: Vec<_> = edges.iter().map(|edge| edge.channel).collect();
     channels.dedup();
     for id in channels {
         let own: Vec<_> = edges.iter().filter(|edge| edge.channel == id).collect();
-        lines.extend(match circle(&own, members.len()) {
-            Some(circle) => drawn_circle(scene, &members, &circle, id, width),
-            None => vec![drawn_star(scene, &members, &own, id, width)],
+        let drawing = Drawing { scene, members: &members, places: &places, channel: id, width };
+        lines.extend(match path(&own, members.first().map_or(0, |member| member.comm.nranks)) {
+            Some(path) => drawing.path(&path),
+            None => drawing.star(&own),
         });
     }
     let legend = format!(
-        "{} awaited   {l}{r}{l} no wait   {l}{}{r} nothing comes   {} another host",
+        "{} awaited   {l}{r}{l} no wait   {l}{}{r} nothing comes   {i}{r}{i} not up   {} another host",
         look.glyphs.awaited,
         look.glyphs.dead,
         look.glyphs.border,
         l = look.glyphs.line,
-        r = look.glyphs.right
+        r = look.glyphs.right,
+        i = look.glyphs.idle
     );
-    lines.push(Line::styled(legend, look.palette.style(Role::Dim)));
+    lines.push(Line::styled(fit(&legend, width, look.glyphs.more), look.palette.style(Role::Dim)));
     lines
 }
 
-/// The ways in their order round all members, if each has one successor and they make one circle.
-fn circle<'a, 'b>(edges: &[&'b Edge<'a>], members: usize) -> Option<Vec<&'b Edge<'a>>> {
+/// The plan in words.
+fn said_of(plan: Option<&Planned>, members: &[Member<'_>], edges: &[Edge<'_>]) -> String {
+    let Some(plan) = plan else {
+        let drawn = if edges.is_empty() { "no link is up" } else { "the links that are up are drawn" };
+        return format!("the plan of its messages is not known; {drawn}");
+    };
+    let most = |id| members.iter().map(|member| plan.steps(member.comm.rank, id)).max().unwrap_or(0);
+    let steps = plan.channels().map(most).max().unwrap_or(0);
+    let channels = match plan.shape.channels {
+        1 => "1 channel".to_string(),
+        several => format!("{several} channels"),
+    };
+    let missing = edges.iter().filter(|edge| edge.is_missing()).count();
+    let up = match missing {
+        0 => String::new(),
+        missing if missing == edges.len() => "; no link is up yet".into(),
+        missing => format!("; {missing} of {} ways not up yet", edges.len()),
+    };
+    let name = plan.shape.algorithm.name().to_lowercase();
+    format!("plan: {name}, {channels}, {steps} steps; r@s: rank r has done s{up}")
+}
+
+/// The ways in their order, if they make one circle through all ranks or one chain.
+fn path<'a, 'b>(edges: &[&'b Edge<'a>], ranks: u32) -> Option<Vec<&'b Edge<'a>>> {
     let mut next: BTreeMap<Rank, &Edge<'_>> = BTreeMap::new();
     for edge in edges {
         if next.insert(edge.from, edge).is_some() {
             return None;
         }
     }
-    let first = *next.keys().next()?;
-    let mut round = Vec::new();
-    let mut at = first;
+    let readers: BTreeSet<Rank> = edges.iter().map(|edge| edge.to).collect();
+    let begin = next.keys().find(|rank| !readers.contains(rank)).or_else(|| next.keys().next());
+    let mut at = *begin?;
+    let mut path = Vec::new();
     while let Some(edge) = next.remove(&at) {
         at = edge.to;
-        round.push(edge);
+        path.push(edge);
     }
-    (at == first && round.len() == members).then_some(round)
+    (path.len() == edges.len() && path.len() + 1 >= ranks as usize).then_some(path)
 }
 
-fn node(scene: &Scene<'_>, members: &[Member<'_>], rank: Rank) -> (String, Role) {
-    match members.iter().find(|member| member.comm.rank == rank) {
-        Some(member) if scene.is_awaited(member) => {
-            (format!("{}{rank}", scene.look.glyphs.awaited), Role::Bad)
-        }
-        Some(_) => (rank.to_string(), Role::Plain),
-        None => (format!("?{rank}"), Role::Dim),
-    }
-}
-
-/// `ch0 0 -▸- 1 -▸- *2 -✗▸ 3 -▸- 0`, on as many lines as it takes.
-fn drawn_circle(
-    scene: &Scene<'_>,
-    members: &[Member<'_>],
-    round: &[&Edge<'_>],
-    id: ChannelId,
+/// A channel that is drawn.
+struct Drawing<'a> {
+    scene: &'a Scene<'a>,
+    members: &'a [Member<'a>],
+    places: &'a BTreeMap<(Rank, ChannelId), Place>,
+    channel: ChannelId,
     width: usize,
-) -> Vec<Line<'static>> {
-    let look = &scene.look;
-    let g = &look.glyphs;
-    let at =
-        |rank: Rank| members.iter().find(|member| member.comm.rank == rank).map(|member| host(member.rank));
-    let mut lines = Vec::new();
-    let mut spans = vec![Span::styled(format!("{} ", channel(id)), look.palette.style(Role::Dim))];
-    let mut used = 4;
-    let mut put = |text: String, role: Role, lines: &mut Vec<Line<'static>>| {
-        if used + text.width() > width && used > 4 {
-            lines.push(Line::from(std::mem::take(&mut spans)));
-            spans.push(Span::raw("    "));
-            used = 4;
+}
+
+impl Drawing<'_> {
+    /// A rank, with the steps it has done where that is known.
+    fn node(&self, rank: Rank) -> (String, Role) {
+        let g = &self.scene.look.glyphs;
+        let at = self.places.get(&(rank, self.channel)).map(|(at, _)| format!("@{at}")).unwrap_or_default();
+        match self.members.iter().find(|member| member.comm.rank == rank) {
+            Some(member) if self.scene.is_awaited(member) => (format!("{}{rank}{at}", g.awaited), Role::Bad),
+            Some(_) => (format!("{rank}{at}"), Role::Plain),
+            None => (format!("?{rank}"), Role::Dim),
         }
-        used += text.width();
-        spans.push(Span::styled(text, look.palette.style(role)));
-    };
-    let mut skips = false;
-    for (edge, is_drawn) in round.iter().zip(drawn_ways(scene, members, round)) {
-        if !is_drawn {
-            if !std::mem::replace(&mut skips, true) {
-                put(format!("{} ", g.more), Role::Dim, &mut lines);
-            }
-            continue;
-        }
-        skips = false;
-        let (text, role) = node(scene, members, edge.from);
-        put(text, role, &mut lines);
-        let border = if at(edge.from) == at(edge.to) { g.line } else { g.border };
-        let (arrow, role) = match edge.starves() || edge.is_full() {
-            true => (format!(" {border}{}{} ", g.dead, g.right), Role::Bad),
-            false => (format!(" {border}{}{} ", g.right, g.line), Role::Good),
+    }
+
+    /// `ch0 0 -▸- 1 -▸- *2 -✗▸ 3 -▸- 0`, on as many lines as it takes.
+    fn path(&self, path: &[&Edge<'_>]) -> Vec<Line<'static>> {
+        let Self { scene, members, channel: id, width, .. } = *self;
+        let look = &scene.look;
+        let g = &look.glyphs;
+        let at = |rank: Rank| {
+            members.iter().find(|member| member.comm.rank == rank).map(|member| host(member.rank))
         };
-        put(arrow, role, &mut lines);
+        let mut lines = Vec::new();
+        let mut spans = vec![Span::styled(format!("{} ", channel(id)), look.palette.style(Role::Dim))];
+        let mut used = 4;
+        let mut put = |text: String, role: Role, lines: &mut Vec<Line<'static>>| {
+            if used + text.width() > width && used > 4 {
+                lines.push(Line::from(std::mem::take(&mut spans)));
+                spans.push(Span::raw("    "));
+                used = 4;
+            }
+            used += text.width();
+            spans.push(Span::styled(text, look.palette.style(role)));
+        };
+        let mut skips = false;
+        for (edge, is_drawn) in path.iter().zip(drawn_ways(scene, members, path)) {
+            if !is_drawn {
+                if !std::mem::replace(&mut skips, true) {
+                    put(format!("{} ", g.more), Role::Dim, &mut lines);
+                }
+                continue;
+            }
+            skips = false;
+            let (text, role) = self.node(edge.from);
+            put(text, role, &mut lines);
+            let border = if at(edge.from) == at(edge.to) { g.line } else { g.border };
+            let (arrow, role) = match edge.starves() || edge.is_full() {
+                true => (format!(" {border}{}{} ", g.dead, g.right), Role::Bad),
+                false if edge.is_missing() => (format!(" {}{}{} ", g.idle, g.right, g.idle), Role::Dim),
+                false => (format!(" {border}{}{} ", g.right, g.line), Role::Good),
+            };
+            put(arrow, role, &mut lines);
+        }
+        // Where it ends: of a circle, where it began.
+        if let Some(last) = path.last().filter(|_| !skips) {
+            let (text, role) = self.node(last.to);
+            put(text, role, &mut lines);
+        }
+        lines.push(Line::from(spans));
+        lines
     }
-    // Round to where it began.
-    if !skips {
-        let (text, role) =
-            round.first().map_or_else(Default::default, |edge| node(scene, members, edge.from));
-        put(text, role, &mut lines);
+
+    /// Where everybody writes to everybody: who waits for whom.
+    fn star(&self, edges: &[&Edge<'_>]) -> Vec<Line<'static>> {
+        let Self { scene, members, channel: id, width, .. } = *self;
+        let look = &scene.look;
+        let head = format!("{} {} ways between {} ranks:", channel(id), edges.len(), members.len());
+        let mut spans = vec![Span::styled(head, look.palette.style(Role::Plain))];
+        let mut used = spans[0].width();
+        for member in members {
+            let (text, role) = self.node(member.comm.rank);
+            if used + text.width() + 3 > width {
+                spans.push(Span::styled(format!(" {}", look.glyphs.more), look.palette.style(Role::Dim)));
+                break;
+            }
+            used += text.width() + 1;
+            spans.push(Span::styled(format!(" {text}"), look.palette.style(role)));
+        }
+        let whole = Line::from(std::mem::take(&mut spans));
+        used = 0;
+        for edge in edges.iter().filter(|edge| edge.starves() || edge.is_full()) {
+            let (waiting, awaited) = if edge.starves() { (edge.to, edge.from) } else { (edge.from, edge.to) };
+            let ((who, how), (whom, bad)) = (self.node(waiting), self.node(awaited));
+            let text = format!("{who} {}{}", look.glyphs.left, look.glyphs.dead);
+            if used + text.width() + whom.width() + 6 > width {
+                spans.push(Span::styled(format!("  {}", look.glyphs.more), look.palette.style(Role::Dim)));
+                break;
+            }
+            used += text.width() + whom.width() + 4;
+            let role = if how == Role::Bad { how } else { Role::Waits };
+            spans.push(Span::styled(format!("   {text} "), look.palette.style(role)));
+            spans.push(Span::styled(whom, look.palette.style(bad)));
+        }
+        if spans.is_empty() { vec![whole] } else { vec![whole, Line::from(spans)] }
     }
-    lines.push(Line::from(spans));
-    lines
 }
 
 fn awaited_ranks(scene: &Scene<'_>, members: &[Member<'_>]) -> BTreeSet<Rank> {
@@ -251,34 +356,4 @@ fn drawn_ways(scene: &Scene<'_>, members: &[Member<'_>], round: &[&Edge<'_>]) ->
         (0..=2 * NEAR).for_each(|step| drawn[(at + all + step - NEAR) % all] = true);
     }
     drawn
-}
-
-/// Where everybody writes to everybody: who waits for whom.
-fn drawn_star(
-    scene: &Scene<'_>,
-    members: &[Member<'_>],
-    edges: &[&Edge<'_>],
-    id: ChannelId,
-    width: usize,
-) -> Line<'static> {
-    let look = &scene.look;
-    let mut spans = vec![Span::styled(
-        format!("{} {} ways between {} ranks", channel(id), edges.len(), members.len()),
-        look.palette.style(Role::Plain),
-    )];
-    let mut used = spans[0].width();
-    for edge in edges.iter().filter(|edge| edge.starves() || edge.is_full()) {
-        let (waiting, awaited) = if edge.starves() { (edge.to, edge.from) } else { (edge.from, edge.to) };
-        let ((who, how), (whom, bad)) = (node(scene, members, waiting), node(scene, members, awaited));
-        let text = format!("{who} {}{}", look.glyphs.left, look.glyphs.dead);
-        if used + text.width() + whom.width() + 6 > width {
-            spans.push(Span::styled(format!("  {}", look.glyphs.more), look.palette.style(Role::Dim)));
-            break;
-        }
-        used += text.width() + whom.width() + 4;
-        let role = if how == Role::Bad { how } else { Role::Waits };
-        spans.push(Span::styled(format!("   {text} "), look.palette.style(role)));
-        spans.push(Span::styled(whom, look.palette.style(bad)));
-    }
-    Line::from(spans)
 }
