@@ -316,8 +316,12 @@ impl News {
         if self.arbiter() == self.me {
             let may_improve = match self.reports[0].trouble {
                 Trouble::Mismatch => !self.has_both_sides(),
-                // A link often ends because of what another report will say.
-                Trouble::LinkFailed => self.reports.len() < 2,
+                // A link often ends because of what another report will say: of one who died, all who have links to it say that these
+                // ended. Who says so too lives.
+                Trouble::LinkFailed => {
+                    let lives = |one: &Report| self.reports.iter().any(|other| other.from == one.about);
+                    !self.reports.iter().any(|one| one.trouble != Trouble::LinkFailed || lives(one))
+                }
                 Trouble::Died | Trouble::Aborted | Trouble::TimedOut => false,
             };
             if may_improve {
@@ -473,6 +477,43 @@ mod tests {
                 assert_eq!(all[0].by, Rank(u32::from(victim == 0)));
             }
         }
+    }
+
+    #[test]
+    fn links_that_ended_with_a_process_are_no_verdict_before_its_death_is() {
+        let says = |from: u32, about: u32| Report {
+            trouble: Trouble::LinkFailed,
+            from: Rank(from),
+            about: Rank(about),
+            op: None,
+            channel: None,
+            called: Vec::new(),
+            text: format!("the link between rank {from} and rank {about} ended"),
+        };
+        let verdict = |reports: &[(u32, u32)], died: Option<usize>| {
+            let mut ring = ring(4);
+            for (from, about) in reports {
+                ring[*from as usize].found(says(*from, *about), Ns(0));
+            }
+            // Both have reached the arbiter before the end of the connection has.
+            for (to, message) in ring[1].take_out() {
+                if to == To::Ring(Side::Previous) {
+                    ring[0].received(Some(Side::Next), message, Ns(0));
+                }
+            }
+            let early = ring[0].verdict().map(|verdict| verdict.trouble);
+            died.into_iter().for_each(|at| ring[at].ended(Side::Next, Ns(0)));
+            let dead: Vec<u32> = died.map(|at| at as u32 + 1).into_iter().collect();
+            settle(&mut ring, &dead, Ns(0));
+            (early, ring[0].verdict().map(|verdict| verdict.trouble))
+        };
+        // Ranks 0 and 1 had links to rank 3, whose death rank 2 sees last.
+        assert_eq!(verdict(&[(0, 3), (1, 3)], Some(2)), (None, Some(Trouble::Died)));
+        // Nobody died.
+        assert_eq!(verdict(&[(0, 3), (1, 3)], None), (None, Some(Trouble::LinkFailed)));
+        // Both ends live, and say so.
+        let both = Some(Trouble::LinkFailed);
+        assert_eq!(verdict(&[(0, 1), (1, 0)], None), (both, both));
     }
 
     #[test]
