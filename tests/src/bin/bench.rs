@@ -16,7 +16,7 @@
     reason = "a program for people: it prints, and ends where it cannot go on"
 )]
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -153,7 +153,7 @@ fn calibrate(comm: &Communicator, data: &mut [f32], ms: f64) -> u64 {
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[(values.len() - 1) / 2]
 }
 
 /// `median [least .. most]`
@@ -195,15 +195,23 @@ fn ours(bytes: usize, ms: f64, variants: &[usize]) -> Vec<Timed> {
     serde_json::from_slice(&outputs[0].stdout).unwrap()
 }
 
-/// Two processes that can be stopped and continued, and who prints their batches.
+/// Two processes that can be stopped and continued, and where their batches are written: a pipe would be full one day, and hold them up.
 struct Pair {
     pids: Vec<Pid>,
     started: Vec<Child>,
+    batches: PathBuf,
 }
 
 impl Pair {
-    /// Waits until both are ready, and stops them.
-    fn ready(mut started: Vec<Child>, folder: &Path, name: &str) -> Self {
+    /// Starts them, waits until both are ready, and stops them.
+    fn ready(commands: Vec<Command>, folder: &Path, name: &str) -> Self {
+        let batches = folder.join(format!("{name}-batches"));
+        let output = std::fs::File::create(&batches).unwrap();
+        let start = |(at, mut command): (usize, Command)| {
+            let out = if at == 0 { Stdio::from(output.try_clone().unwrap()) } else { Stdio::null() };
+            command.stdout(out).spawn().expect("it runs: make bench installs what is missing")
+        };
+        let mut started: Vec<Child> = commands.into_iter().enumerate().map(start).collect();
         let pid = |rank| {
             let path = folder.join(format!("{name}-{rank}"));
             loop {
@@ -216,7 +224,7 @@ impl Pair {
             }
         };
         let pids = (0..RANKS).map(pid).collect();
-        let pair = Self { pids, started };
+        let pair = Self { pids, started, batches };
         pair.signal(Signal::STOP);
         pair
     }
@@ -237,9 +245,8 @@ impl Pair {
     /// Ends it; when its batches ended, and what an operation of each took.
     fn end(mut self) -> Vec<(u64, f64)> {
         self.signal(Signal::KILL);
-        let mut text = String::new();
-        self.started[0].stdout.take().unwrap().read_to_string(&mut text).unwrap();
         self.started.iter_mut().for_each(|child| drop(child.wait()));
+        let text = std::fs::read_to_string(&self.batches).unwrap();
         let batch = |line: &str| {
             let (at, us) = line.split_once(' ')?;
             Some((at.parse().ok()?, us.parse().ok()?))
@@ -259,25 +266,28 @@ fn within(batches: &[(u64, f64)], (from, to): (u64, u64)) -> Option<f64> {
 fn beside_open_mpi(program: &Path, bytes: usize, ms: f64, turns: usize, window: Duration) -> Vec<(f64, f64)> {
     // In memory, and away from what other jobs leave.
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let theirs = Command::new("mpirun.openmpi")
-        .args(["--allow-run-as-root", "-n", &RANKS.to_string()])
-        .arg(program)
-        .args([&bytes.to_string(), &ms.to_string(), &folder.path().display().to_string()])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("mpirun.openmpi runs: make bench installs it");
+    let mut theirs = Command::new("mpirun.openmpi");
+    theirs.args(["--allow-run-as-root", "-n", &RANKS.to_string()]).arg(program).stderr(Stdio::null());
+    theirs.args([&bytes.to_string(), &ms.to_string(), &folder.path().display().to_string()]);
     let theirs = Pair::ready(vec![theirs], folder.path(), "theirs");
-    let port = free_port().to_string();
-    let words = ["beside", &bytes.to_string(), &ms.to_string(), &folder.path().display().to_string()];
-    let words = words.map(str::to_string);
-    let start =
-        |rank| worker_command(rank, &port, &words).env("CCL_RUNTIME_DIR", folder.path()).spawn().unwrap();
-    let ours = Pair::ready((0..RANKS).map(start).collect(), folder.path(), "ours");
+    let ours = ours_in(folder.path(), bytes, ms);
     let windows: Vec<_> = (0..turns).map(|_| (ours.turn(window), theirs.turn(window))).collect();
     let (ours, theirs) = (ours.end(), theirs.end());
     let both = |(a, b): &((u64, u64), (u64, u64))| Some((within(&ours, *a)?, within(&theirs, *b)?));
     windows.iter().filter_map(both).collect()
+}
+
+/// Two ranks of ours that call back to back, with their recorders in this folder, too.
+fn ours_in(folder: &Path, bytes: usize, ms: f64) -> Pair {
+    let port = free_port().to_string();
+    let words = ["beside", &bytes.to_string(), &ms.to_string(), &folder.display().to_string()];
+    let words = words.map(str::to_string);
+    let command = |rank| {
+        let mut command = worker_command(rank, &port, &words);
+        command.env("CCL_RUNTIME_DIR", folder);
+        command
+    };
+    Pair::ready((0..RANKS).map(command).collect(), folder, "ours")
 }
 
 fn build_open_mpi() -> PathBuf {
@@ -367,12 +377,7 @@ fn watched(times: usize) {
     println!("attached and left {times} times, subscribed every {} ms", EVERY.as_millis());
     for (bytes, ms) in [(8, 1.0), (64 << 10, 2.0)] {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let port = free_port().to_string();
-        let words = ["beside", &bytes.to_string(), &ms.to_string(), &folder.path().display().to_string()];
-        let words = words.map(str::to_string);
-        let start =
-            |rank| worker_command(rank, &port, &words).env("CCL_RUNTIME_DIR", folder.path()).spawn().unwrap();
-        let pair = Pair::ready((0..RANKS).map(start).collect(), folder.path(), "ours");
+        let pair = ours_in(folder.path(), bytes, ms);
         pair.signal(Signal::CONT);
         let runtime = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
         let inside =
