@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ccl::control::wire::Client;
-use ccl::error::Result;
+use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::Reader;
 use ccl::snapshot::{ProcessSnapshot, Source, State};
 
@@ -87,21 +87,24 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Asks for it.
+    /// One to be asked for.
     pub(crate) fn of(found: Found, level: u8) -> Self {
-        let client = raised(&found, level);
+        let client = Err(Error::new(ErrorKind::Unavailable, "it was not asked yet"));
         Self { found, level, client }
     }
 
-    /// Asks again where that failed, and the process lives.
+    /// Asks for it where the process does not have it yet, and lives.
     pub(crate) fn renew(&mut self) {
-        if self.client.is_err()
-            && let Ok(reader) = self.found.open()
-        {
+        if self.client.is_ok() {
+            return;
+        }
+        if let Ok(reader) = self.found.open() {
             self.found.reread(&reader);
-            if self.found.given.process.alive {
-                self.client = raised(&self.found, self.level);
-            }
+        }
+        match self.found.given.state() {
+            State::Stopped => self.client = Err(Error::new(ErrorKind::Unavailable, "it is stopped")),
+            State::Running | State::Unknown => self.client = raised(&self.found, self.level),
+            State::Dead | State::Exited => {}
         }
     }
 

@@ -5,21 +5,19 @@ use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
+use ccl::types::JobId;
 use ccl_exporters::otel::{Endpoint, Exporter, Source};
 use tokio::time::MissedTickBehavior;
 
-use crate::attach::Lease;
 use crate::choose::choose;
-use crate::roll::Roll;
 use crate::run::Signals;
+use crate::search::{Met, Search};
 use crate::target::Target;
 use crate::words;
 use crate::{discover, exit};
 
 /// How often the recorders are read. A file is copied to be read; the largest ring holds 4,096 operations.
 const LOOK: Duration = Duration::from_millis(40);
-/// How often members of the job are looked for that are not read yet.
-const SEARCH: Duration = Duration::from_secs(1);
 /// The longest the end waits for a collector that is slow.
 const FAREWELL: Duration = Duration::from_secs(3);
 
@@ -46,12 +44,8 @@ pub(crate) struct Export {
 /// The recorders of a job that are read.
 #[derive(Debug)]
 struct Job {
-    settings: Settings,
-    sources: Vec<Source>,
-    roll: Roll,
-    /// The level asked for, and what keeps it: it is theirs only as long as these live.
-    level: Option<u8>,
-    leases: Vec<Lease>,
+    /// Each with its job, by the name that it had when it was met.
+    sources: Vec<(Source, JobId)>,
     /// Why some of them could not be read to the end.
     troubles: Vec<String>,
 }
@@ -65,30 +59,25 @@ impl Export {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let findings = discover::everything(&settings);
         let id = choose(&findings, self.target)?;
-        let mut job = Job {
-            settings,
-            roll: Roll::of(id),
-            sources: Vec::new(),
-            level: self.level,
-            leases: Vec::new(),
-            troubles: Vec::new(),
-        };
-        job.search(findings);
+        let mut search = Search::of(id, settings, self.level);
+        let mut job = Job { sources: Vec::new(), troubles: Vec::new() };
+        search.meet(findings).into_iter().for_each(|one| job.add(one));
         let exporter = Exporter::start(&self.otlp).map_err(|why| (exit::ERROR, why))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| (exit::ERROR, format!("starting: {e}")))?;
         let end = self.time.map(|time| clock::now().after(time));
-        runtime.block_on(job.export(&exporter, end)).map_err(|e| (exit::ERROR, e.to_string()))?;
+        let search = runtime.block_on(job.export(search, &exporter, end));
+        let search = search.map_err(|e| (exit::ERROR, e.to_string()))?;
         // Once more: what was recorded since.
         job.look(&exporter);
         let counts = exporter.finish(clock::now().after(FAREWELL));
-        let before: u64 = job.sources.iter().map(Source::overwritten).sum();
+        let before: u64 = job.sources.iter().map(|(source, _)| source.overwritten()).sum();
         let mut text = format!("{counts}\n");
         if before > 0 {
             text += &format!("{before} events had been overwritten before the export began\n");
         }
-        job.troubles.extend(job.leases.iter().filter_map(Lease::refused));
-        let missing = job.roll.missing();
+        job.troubles.extend(search.refused());
+        let missing = search.missing();
         missing.iter().for_each(|who| text += &format!("not exported: {who}\n"));
         job.troubles.iter().for_each(|trouble| text += &format!("{trouble}\n"));
         exit::say(&text)?;
@@ -102,34 +91,38 @@ impl Export {
 
 impl Job {
     /// Reads until the job or the time ends, or somebody interrupts.
-    async fn export(&mut self, exporter: &Exporter, end: Option<Ns>) -> std::io::Result<()> {
+    async fn export(
+        &mut self,
+        search: Search,
+        exporter: &Exporter,
+        end: Option<Ns>,
+    ) -> std::io::Result<Search> {
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut signals = Signals::new()?;
-        let mut search = clock::now().after(SEARCH);
-        loop {
+        let mut search = search.beside();
+        while !search.is_over() {
             tokio::select! {
-                _ = signals.next() => return Ok(()),
+                _ = signals.next() => search.stop(),
                 _ = ticks.tick() => {}
             }
+            search.newcomers().into_iter().for_each(|one| self.add(one));
             // Asked before the look: what was recorded until then is read.
-            let lives = self.sources.iter().any(Source::is_alive);
+            let lives = self.sources.iter().any(|(source, _)| source.is_alive());
             self.look(exporter);
-            let now = clock::now();
-            if !lives || end.is_some_and(|end| now >= end) {
-                return Ok(());
-            }
-            if now >= search && !self.roll.missing().is_empty() {
-                self.search(discover::everything(&self.settings));
-                search = clock::now().after(SEARCH);
+            if !lives || end.is_some_and(|end| clock::now() >= end) {
+                search.stop();
             }
         }
+        let (search, last) = search.end();
+        last.into_iter().for_each(|one| self.add(one));
+        Ok(search)
     }
 
     fn look(&mut self, exporter: &Exporter) {
-        let (troubles, job) = (&mut self.troubles, self.roll.job());
+        let troubles = &mut self.troubles;
         // One that cannot be read any more is given up: its file was cut, or is another one now.
-        self.sources.retain_mut(|source| match source.look(exporter, Some(job)) {
+        self.sources.retain_mut(|(source, job)| match source.look(exporter, Some(*job)) {
             Ok(()) => true,
             Err(why) => {
                 troubles.push(format!("not exported to the end: {why}"));
@@ -138,15 +131,10 @@ impl Job {
         });
     }
 
-    /// Adds the members of the job that are not read yet.
-    fn search(&mut self, findings: discover::Findings) {
-        self.leases.iter_mut().for_each(Lease::renew);
-        for (found, reader) in self.roll.newcomers(findings) {
-            let program = found.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
-            let program = program.and_then(|link| std::fs::read_link(link).ok());
-            let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
-            self.sources.push(Source::attached(reader, &name.to_string_lossy()));
-            self.leases.extend(self.level.map(|level| Lease::of(found, level)));
-        }
+    fn add(&mut self, (found, reader, job): Met) {
+        let program = found.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
+        let program = program.and_then(|link| std::fs::read_link(link).ok());
+        let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
+        self.sources.push((Source::attached(reader, &name.to_string_lossy()), job));
     }
 }

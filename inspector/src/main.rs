@@ -15,6 +15,7 @@ mod ps;
 mod rates;
 mod roll;
 mod run;
+mod search;
 mod table;
 mod target;
 mod top;

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use ccl::clock;
@@ -13,17 +12,14 @@ use ccl::recorder::reader::Reader;
 use ccl::types::JobId;
 use ccl_exporters::trace::{Merged, Pace, Part, merge};
 
-use crate::attach::Lease;
 use crate::choose::choose;
-use crate::discover::{self, Findings, Found};
+use crate::discover;
 use crate::exit;
-use crate::roll::Roll;
 use crate::run::Signals;
+use crate::search::Search;
 use crate::target::Target;
 use crate::words;
 
-/// How often members of the job are looked for that are not traced yet.
-const SEARCH: Duration = Duration::from_secs(1);
 /// The level at which messages and waits are recorded.
 const STEPS: u8 = 2;
 
@@ -84,16 +80,17 @@ impl Trace {
         let asked = asked_to_end().map_err(|e| (exit::ERROR, format!("listening for signals: {e}")))?;
         let findings = discover::everything(&settings);
         let job = choose(&findings, self.target)?;
-        let mut search = Search { settings, roll: Roll::of(job), leases: Vec::new() };
+        let mut search = Search::of(job, settings, Some(STEPS));
         let mut recording = Recording { folder: Parts::beside(&self.output)?, ..Recording::default() };
-        for reader in search.meet(findings) {
+        for (_, reader, _) in search.meet(findings) {
             recording.add(reader);
         }
         let until = clock::now().after(self.time);
         let search = recording.follow(search, || asked.load(Ordering::Relaxed) || clock::now() >= until);
         let Recording { folder, mut notes, .. } = recording;
-        notes.extend(search.notes());
-        match merged(&folder.0, &self.output, Some(search.roll.job())) {
+        notes.extend(search.missing().into_iter().map(|who| format!("not traced: {who}")));
+        notes.extend(search.refused());
+        match merged(&folder.0, &self.output, Some(search.job())) {
             Ok(merged) => Ok((merged, notes)),
             Err((status, why)) => {
                 let kept =
@@ -122,42 +119,6 @@ fn asked_to_end() -> std::io::Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
-/// Who belongs to the job, and that all of them record their steps.
-#[derive(Debug)]
-struct Search {
-    settings: Settings,
-    roll: Roll,
-    leases: Vec<Lease>,
-}
-
-impl Search {
-    /// Searches again and again until `stopped`; hands over whom it met.
-    fn run(mut self, met: &Sender<Reader>, stopped: &Receiver<()>) -> Self {
-        while stopped.recv_timeout(SEARCH) == Err(RecvTimeoutError::Timeout) {
-            self.leases.iter_mut().for_each(Lease::renew);
-            for reader in self.meet(discover::everything(&self.settings)) {
-                // Nobody takes it: then the recording is over.
-                let _ = met.send(reader);
-            }
-        }
-        self
-    }
-
-    /// The recorders of those that were not met before.
-    fn meet(&mut self, findings: Findings) -> Vec<Reader> {
-        let new = self.roll.newcomers(findings).into_iter();
-        let (found, readers): (Vec<Found>, Vec<Reader>) = new.unzip();
-        self.leases.extend(found.into_iter().map(|one| Lease::of(one, STEPS)));
-        readers
-    }
-
-    /// Who is not traced, or not closely.
-    fn notes(&self) -> Vec<String> {
-        let missing = self.roll.missing().into_iter().map(|who| format!("not traced: {who}"));
-        missing.chain(self.leases.iter().filter_map(Lease::refused)).collect()
-    }
-}
-
 /// The parts that are being written. What goes wrong with one is noted and ends that one only.
 #[derive(Default, Debug)]
 struct Recording {
@@ -175,25 +136,24 @@ impl Recording {
         }
     }
 
-    /// Writes all parts until it `is_over` or no process is left, and ends them. Searching takes longer than a ring takes to come around: it
-    /// goes on beside it.
+    /// Writes all parts until it `is_over` or no process is left, and ends them.
     fn follow(&mut self, search: Search, is_over: impl Fn() -> bool) -> Search {
-        let ((met, arriving), (stop, stopped)) = (channel(), channel());
-        let searching = std::thread::spawn(move || search.run(&met, &stopped));
-        let (mut pace, mut stop) = (Pace::default(), Some(stop));
-        while !(stop.is_none() && searching.is_finished()) {
-            arriving.try_iter().for_each(|reader| self.add(reader));
+        let mut search = search.beside();
+        let mut pace = Pace::default();
+        while !search.is_over() {
+            search.newcomers().into_iter().for_each(|(_, reader, _)| self.add(reader));
             let most = self.drain();
             if is_over() || self.parts.is_empty() {
-                stop = None;
+                search.stop();
             }
             clock::sleep(pace.after(most));
         }
-        arriving.try_iter().for_each(|reader| self.add(reader));
+        let (search, last) = search.end();
+        last.into_iter().for_each(|(_, reader, _)| self.add(reader));
         for part in std::mem::take(&mut self.parts) {
             self.end(part);
         }
-        searching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        search
     }
 
     /// Writes what is new; how many events the busiest part had.

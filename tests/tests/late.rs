@@ -1,12 +1,14 @@
-//! A job gets its name when its root has spoken. Whoever looks at it before that sees the whole of it afterwards.
+//! A job gets its name when its root has spoken. Whoever looks at it before that sees the whole of it afterwards; and whom it could not
+//! reach at first, later.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccl::clock;
-use ccl_tests::otlp::Receiver;
+use ccl_tests::otlp::{Received, Receiver};
 use ccl_tests::programs::{program, text};
 use ccl_tests::rotel::free_port;
 use rustix::process::{Pid, Signal, kill_process};
@@ -80,6 +82,27 @@ fn top_shows_all_ranks_once_the_job_has_its_name() {
     let _ = top.wait();
 }
 
+/// Whether a rank's spans of that name arrived.
+fn has(received: &Received, rank: &str, name: &str) -> bool {
+    received.spans.values().any(|span| span.resource["ccl.rank"] == rank && span.name.starts_with(name))
+}
+
+/// Waits until a process holds so many recorders open.
+fn reads(process: &Child, count: usize) {
+    let descriptors = format!("/proc/{}/fd", process.id());
+    until("the recorders are not opened", || {
+        let open = std::fs::read_dir(&descriptors).into_iter().flatten().flatten();
+        let is_recorder = |path: &PathBuf| path.extension().is_some_and(|is| is == "rec");
+        let paths = open.filter_map(|one| std::fs::read_link(one.path()).ok());
+        paths.filter(is_recorder).collect::<BTreeSet<_>>().len() == count
+    });
+}
+
+fn signal(process: &Child, signal: Signal) {
+    let pid = Pid::from_raw(process.id() as i32).expect("a process");
+    kill_process(pid, signal).expect("it lives");
+}
+
 #[test]
 fn an_export_has_the_spans_of_all_ranks_and_of_messages_where_that_is_asked_for() {
     let (runtime, port) = (tempfile::tempdir().expect("a folder of temporary files"), free_port());
@@ -88,23 +111,39 @@ fn an_export_has_the_spans_of_all_ranks_and_of_messages_where_that_is_asked_for(
     let url = receiver.url();
     let words = ["export", &pid, "--otlp", &url, "--level", "2"];
     let exporting = inspector(&words, runtime.path()).spawn().expect("it runs");
-    let descriptors = format!("/proc/{}/fd", exporting.id());
-    until("the recorder is not opened", || {
-        let open = std::fs::read_dir(&descriptors).into_iter().flatten().flatten();
-        open.filter_map(|one| std::fs::read_link(one.path()).ok())
-            .any(|path| path.extension().is_some_and(|is| is == "rec"))
-    });
+    reads(&exporting, 1);
     let _other = Rank::start("0", port, runtime.path());
     receiver.until("spans of both ranks, and of messages", |received| {
-        let of = |rank: &str, name: &str| {
-            let is =
-                |of: &&ccl_tests::otlp::Span| of.resource["ccl.rank"] == rank && of.name.starts_with(name);
-            received.spans.values().any(|span| is(&span))
-        };
-        ["0", "1"].iter().all(|rank| of(rank, "send message") && of(rank, "AllReduce"))
+        ["0", "1"].iter().all(|rank| has(received, rank, "send message") && has(received, rank, "AllReduce"))
     });
-    let pid = Pid::from_raw(exporting.id() as i32).expect("a process");
-    kill_process(pid, Signal::INT).expect("it lives");
+    signal(&exporting, Signal::INT);
+    let output = exporting.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn a_rank_that_could_not_answer_at_first_gets_the_level_when_it_can() {
+    let (runtime, port) = (tempfile::tempdir().expect("a folder of temporary files"), free_port());
+    let (rank, pid) = first(port, runtime.path());
+    let _other = Rank::start("0", port, runtime.path());
+    until("the two do not call", || {
+        let said = inspector(&["snapshot", &pid, "--json"], runtime.path()).output().expect("it runs").stdout;
+        let said: Value = serde_json::from_slice(&said).unwrap_or_default();
+        let calls = |rank: &Value| rank["comms"][0]["op"]["completed"].as_u64() >= Some(3);
+        said["ranks"].as_array().is_some_and(|ranks| ranks.len() == 2 && ranks.iter().all(calls))
+    });
+    signal(&rank.0, Signal::STOP);
+    let receiver = Receiver::start();
+    let url = receiver.url();
+    let exporting = inspector(&["export", &pid, "--otlp", &url, "--level", "2"], runtime.path())
+        .spawn()
+        .expect("it runs");
+    reads(&exporting, 2);
+    // The other one waits, and what it did before is told.
+    receiver.until("spans of before", |received| has(received, "0", "AllReduce"));
+    signal(&rank.0, Signal::CONT);
+    receiver.until("messages of the one that was stopped", |received| has(received, "1", "send message"));
+    signal(&exporting, Signal::INT);
     let output = exporting.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output));
 }

@@ -69,6 +69,17 @@ impl UniqueId {
         self.key.job(self.magic)
     }
 
+    /// What is shown as the job until the root has spoken. Behind public addresses all jobs of one secret ask for the same job, so the
+    /// address tells them apart.
+    #[must_use]
+    pub fn shown_job(&self) -> JobId {
+        let job = self.job();
+        if !self.is_public() {
+            return job;
+        }
+        JobId(xxhash_rust::xxh3::xxh3_64_with_seed(self.root.to_string().as_bytes(), job.0))
+    }
+
     /// The communicator a rank asks the root for.
     #[must_use]
     pub const fn comm(&self) -> CommId {
@@ -295,6 +306,16 @@ mod tests {
             Err(error) => error.what,
         };
         assert!(seen.contains(expect), "{text:?} gave {seen:?}, not {expect:?}");
+    }
+
+    #[test]
+    fn jobs_behind_public_addresses_are_told_apart_before_they_have_a_name() {
+        let id = |root: &str| UniqueId::public(root.parse().unwrap(), Key([1; 32]), 0);
+        let (one, other) = (id("10.0.0.1:99"), id("10.0.0.1:100"));
+        assert_eq!((one.job(), one.shown_job()), (other.job(), id("10.0.0.1:99").shown_job()));
+        assert_ne!(one.shown_job(), other.shown_job());
+        let fresh = UniqueId::fresh(one.root).unwrap();
+        assert_eq!(fresh.shown_job(), fresh.job());
     }
 
     #[test]

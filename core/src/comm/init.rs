@@ -110,7 +110,7 @@ fn make_named(
     let (attendance, notes) = Attendance::of_process(&settings)?;
     let recorder = attendance.recorder();
     // The row is there before the bootstrap is: who hangs in it can be seen to.
-    let info = CommInfo { id: id.comm(), job: id.job(), name, rank, nranks, world: rank };
+    let info = CommInfo { id: id.comm(), job: id.shown_job(), name, rank, nranks, world: rank };
     let mut row = recorder.comm(info);
     row.begin_level(&settings);
     phases.show(&row);

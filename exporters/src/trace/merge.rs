@@ -171,7 +171,8 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
         if let Some(rank) = ranks.values().min() {
             processes.push((header.who, clock, *rank));
         }
-        gathered.clocks.push(Known { kernel: header.boot_id, real_less_mono_ns: header.real_less_mono_ns });
+        let real_less_mono_ns = believed(header.real_less_mono_ns);
+        gathered.clocks.push(Known { kernel: header.boot_id, real_less_mono_ns });
         gathered.sources.push(Source { path, clock, shift_ns: 0, ranks: Ranks::Of(ranks) });
     }
     merged.parts = gathered.sources.len();

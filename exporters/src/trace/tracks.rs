@@ -210,7 +210,10 @@ impl Tracks {
         for comm in process.comms.iter().filter(|comm| !comm.ended) {
             let Some(Member { pid, name, .. }) = self.members.get(&(comm.id, comm.rank)) else { continue };
             let bytes = |way: ccl::snapshot::Direction| {
-                comm.links.iter().filter(|link| link.direction == way).map(|link| link.bytes).sum::<u64>()
+                comm.links
+                    .iter()
+                    .filter(|link| link.direction == way)
+                    .fold(0_u64, |sum, link| sum.saturating_add(link.bytes))
             };
             let (sent, received) =
                 (bytes(ccl::snapshot::Direction::Send), bytes(ccl::snapshot::Direction::Recv));

@@ -16,7 +16,7 @@ use ccl::types::JobId;
 use crate::process;
 
 /// A recorder that was read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Found {
     /// What it says.
     pub(crate) given: Given,

@@ -70,7 +70,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
 }
 
 fn total_ns(comm: &CommSnapshot) -> u64 {
-    comm.phases.iter().chain(&comm.phase).map(|phase| phase.duration_ns).sum()
+    comm.phases.iter().chain(&comm.phase).fold(0, |sum, phase| sum.saturating_add(phase.duration_ns))
 }
 
 fn phase_ns(comm: &CommSnapshot, name: &str) -> u64 {
@@ -78,20 +78,21 @@ fn phase_ns(comm: &CommSnapshot, name: &str) -> u64 {
         .iter()
         .chain(&comm.phase)
         .filter(|phase| phase.phase == name)
-        .map(|phase| phase.duration_ns)
-        .sum()
+        .fold(0, |sum, phase| sum.saturating_add(phase.duration_ns))
 }
 
 /// Each phase as its letter, as long as it took; the one under way in capitals.
 fn timeline(comm: &CommSnapshot, longest: u64) -> String {
     let mut line = String::new();
-    let mut until = 0;
+    // A file may say anything.
+    let mut until = 0_u64;
     let ended = comm.phases.iter().map(|phase| (phase, false));
     for (phase, under_way) in ended.chain(comm.phase.iter().map(|phase| (phase, true))) {
-        until += phase.duration_ns;
+        until = until.saturating_add(phase.duration_ns);
         let letter = Phase::ALL.iter().find(|one| one.name() == phase.phase).map_or('?', |one| letter(*one));
         let letter = if under_way { letter.to_ascii_uppercase() } else { letter };
         let end = u128::from(until) * u128::from(WIDTH) / u128::from(longest.max(1));
+        let end = end.min(u128::from(WIDTH));
         while (line.len() as u128) < end {
             line.push(letter);
         }
@@ -130,5 +131,9 @@ mod tests {
         assert_eq!(timeline(&comm, 400), "rrrrccG");
         assert_eq!((total_ns(&comm), phase_ns(&comm, "CheckIn")), (75, 25));
         assert_eq!(timeline(&CommSnapshot::default(), 0), "");
+        // A recorder may lie.
+        comm.phases = vec![phase("Rendezvous", u64::MAX), phase("CheckIn", u64::MAX)];
+        assert_eq!((total_ns(&comm), phase_ns(&comm, "CheckIn")), (u64::MAX, u64::MAX));
+        assert_eq!(timeline(&comm, 1).len(), WIDTH as usize + 1);
     }
 }

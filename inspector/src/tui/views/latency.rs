@@ -31,7 +31,7 @@ struct Class<'a> {
 
 impl Class<'_> {
     fn count(&self) -> u64 {
-        self.buckets.iter().map(|(_, count)| count).sum()
+        self.buckets.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
     /// The bound below which so many of 1,000 lie; `None`: beyond the last.
     fn percentile(&self, of_thousand: u64) -> Option<u64> {
@@ -48,7 +48,7 @@ impl Class<'_> {
 fn classes<'a>(histograms: &'a [Histogram]) -> Vec<Class<'a>> {
     let mut classes: BTreeMap<(CommId, CollKind, u64), Class<'a>> = BTreeMap::new();
     for one in histograms {
-        let count: u64 = one.buckets.iter().map(|(_, count)| count).sum();
+        let count = one.buckets.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
         if count == 0 {
             continue;
         }
@@ -71,7 +71,7 @@ fn classes<'a>(histograms: &'a [Histogram]) -> Vec<Class<'a>> {
         }
         for (bound, count) in &one.buckets {
             match class.buckets.iter_mut().find(|(known, _)| known == bound) {
-                Some((_, sum)) => *sum += count,
+                Some((_, sum)) => *sum = sum.saturating_add(*count),
                 None => class.buckets.push((*bound, *count)),
             }
         }
