@@ -6,6 +6,7 @@
 //! | [`trace`] | Chrome traces: what ccl records and the program's own `tracing` spans |
 //! | [`otel`] | OpenTelemetry: phases, collectives and messages as spans, sent as OTLP |
 //! | `nvtx` | every call and phase of making, as ranges of the calling thread; with the feature `nvtx` |
+//! | `told` | which events tell of a rank's work, for all of these |
 //!
 //! | the environment says | what is switched on |
 //! |---|---|
@@ -21,6 +22,7 @@
 mod nvtx;
 #[cfg(feature = "otel")]
 pub mod otel;
+mod told;
 pub mod trace;
 
 use std::io::IsTerminal;

@@ -57,7 +57,7 @@ impl Trace {
         exit::say(&if self.json {
             to_json(&merged, &self.output, &notes)
         } else {
-            exit::harmless(&said(&merged, &self.output, &notes))
+            said(&merged, &self.output, &notes)
         })?;
         Ok(match () {
             () if merged.lost > 0 => exit::LOSSES,

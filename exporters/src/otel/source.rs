@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccl::recorder::Recorded;
 use ccl::recorder::reader::{Cursor, Reader, RingReading};
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
 use ccl::types::{CommId, JobId, Rank};
@@ -12,7 +11,8 @@ use opentelemetry_sdk::Resource;
 
 use super::Exporter;
 use super::fact::{Emitter, Fact, Owner};
-use super::story::{self, Story, Time};
+use super::story::{Story, Time};
+use crate::told;
 
 /// Stories that are kept at the same time: as many as a recorder has communicators.
 const MOST_STORIES: usize = 64;
@@ -75,8 +75,7 @@ impl Source {
                 // The service thread's own events are no spans; an earlier owner's are nobody's any more.
                 let Some(known) = owner.and_then(|owner| self.story(owner, exporter, job)) else {
                     overwritten += reading.lost;
-                    let is_told = |recorded: &&Recorded| story::is_told(&recorded.event);
-                    lost += reading.events.iter().filter(is_told).count() as u64;
+                    lost += told::count(&reading.events);
                     continue;
                 };
                 // Another job's are not asked for.

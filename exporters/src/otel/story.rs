@@ -28,18 +28,6 @@ impl Time {
     }
 }
 
-/// Whether an event becomes a span, or part of one.
-pub(super) const fn is_told(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::PhaseEnded { .. }
-            | Event::OpCompleted { .. }
-            | Event::OpFailed { .. }
-            | Event::MessageSent { .. }
-            | Event::MessageTaken { .. }
-    )
-}
-
 /// What is known of one rank so far.
 #[derive(Debug)]
 pub(super) struct Story {

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use ccl::clock::{Anchor, Scale};
 use ccl::error::{Error, Result};
-use ccl::event::Event;
 use ccl::recorder::Reader;
 use ccl::recorder::reader::Cursor;
 use ccl::snapshot::{Direction, ProcessSnapshot};
@@ -21,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tracks::Tracks;
 use super::who::Who;
+use crate::told;
 
 /// Anchors are a second apart; the slope of the last few follows a clock that is being adjusted.
 const ANCHORS: usize = 4;
@@ -163,7 +163,7 @@ impl Part {
                     0
                 }
                 // Nothing tells any more whose they are. What the service thread records is nobody's.
-                _ => events.iter().filter(|recorded| is_of_a_rank(&recorded.event)).count() as u64,
+                _ => told::count(events),
             };
             // A file may say anything of itself, here and below.
             let lost = overwritten.saturating_add(unplaced);
@@ -239,17 +239,6 @@ fn taken(process: &ProcessSnapshot) -> BTreeMap<JobId, u64> {
         }
     }
     taken
-}
-
-const fn is_of_a_rank(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::PhaseEnded { .. }
-            | Event::OpCompleted { .. }
-            | Event::OpFailed { .. }
-            | Event::MessageSent { .. }
-            | Event::MessageTaken { .. }
-    )
 }
 
 fn meta(name: &str, args: &impl Serialize) -> String {

@@ -69,7 +69,7 @@ impl Top {
                 serde_json::to_string(&tick).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
             } else {
                 let head = if ticks % HEAD_EVERY == 0 { lines::HEAD } else { "" };
-                head.to_string() + &exit::harmless(&lines::lines(&tick))
+                head.to_string() + &lines::lines(&tick)
             };
             if !exit::say_more(&text)? {
                 return Ok(exit::OK);

@@ -15,7 +15,7 @@ use ccl::plan::{Operand, Plan, Readers, Shape, Topology};
 use ccl::snapshot::{CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState};
 use ccl::types::{Algorithm, ChannelId, CollKind, Datatype, Rank, ReduceOp};
 
-use super::scene::{Member, host, link_waits};
+use super::scene::{Member, host};
 
 /// The most channels that a setting allows.
 const CHANNELS_MAX: u16 = 16;
@@ -177,7 +177,7 @@ impl Planned {
                 continue;
             };
             taken.insert(from, (done, arrived));
-            stuck |= link_waits(link);
+            stuck |= link.is_waiting();
         }
         // Where it waits for a lane that is known, that lane alone says where it is.
         if taken.is_empty() && published.is_none() || !(is_sure || stuck) {

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
-    Awaited, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, duration,
-    ranks_text,
+    Awaited, CommSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, duration, ranks_text,
 };
 use ccl::types::{ChannelId, CommId, Rank};
 
@@ -266,11 +265,6 @@ pub(crate) fn operation_text(comm: &CommSnapshot) -> String {
         (None, op) if op.kind.is_empty() => "-".into(),
         (None, op) => format!("{} #{}", op.kind, op.seq),
     }
-}
-
-/// Whether the driver of a link waits.
-pub(crate) fn link_waits(link: &LinkSnapshot) -> bool {
-    link.is_waiting()
 }
 
 /// A host, for people: emulated ones share a name.

@@ -5,7 +5,7 @@ use ccl::types::Rank;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Member, Scene, bytes, channel, fields, host, link_waits, name};
+use crate::tui::scene::{Member, Scene, bytes, channel, fields, host, name};
 
 /// One row per link of every rank.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -33,13 +33,13 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let members = scene.of_comm(member.comm.id);
         for (nth, link) in member.comm.links.iter().enumerate() {
             let peer = link.peer.and_then(|peer| members.iter().find(|other| other.comm.rank == peer));
-            let (text, role) = state(scene, link.waits.word(), link.waits_for, link_waits(link));
+            let (text, role) = state(scene, link.waits.word(), link.waits_for, link.is_waiting());
             let way = match link.direction {
                 Direction::Send => "send",
                 Direction::Recv => "recv",
                 Direction::Unknown => "?",
             };
-            let since_ns = if link_waits(link) { link.since_ns } else { 0 };
+            let since_ns = if link.is_waiting() { link.since_ns } else { 0 };
             let to = link.peer.map_or_else(|| Cell::text("all"), |peer| Cell::number(peer.0));
             let [rtt, retransmits, unsent] = worst(&link.sockets);
             let cells = vec![

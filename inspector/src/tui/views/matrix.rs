@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
 use crate::tui::plan::{Place, Planned};
-use crate::tui::scene::{Focused, Member, Scene, bytes, channel, fields, link_waits, name};
+use crate::tui::scene::{Focused, Member, Scene, bytes, channel, fields, name};
 
 /// One row per member of the communicator in focus.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -74,7 +74,7 @@ fn channels(members: &[Member<'_>], plan: Option<&Planned>) -> BTreeSet<ChannelI
 /// The place in the plan; where that is not known, how many messages have come since the communicator was made.
 fn progress(scene: &Scene<'_>, comm: &CommSnapshot, id: ChannelId, place: Option<Place>) -> Cell {
     let links = || comm.links.iter().filter(|link| link.channel == id);
-    let role = if links().any(link_waits) { Role::Waits } else { Role::Plain };
+    let role = if links().any(|link| link.is_waiting()) { Role::Waits } else { Role::Plain };
     match place {
         // Too little for this channel.
         Some((_, 0)) => Cell::default(),

@@ -12,7 +12,7 @@ use super::matrix;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
 use crate::tui::plan::{Place, Planned};
-use crate::tui::scene::{Member, Scene, bytes, channel, fields, host, link_waits};
+use crate::tui::scene::{Member, Scene, bytes, channel, fields, host};
 
 /// The most ranks whose circle is drawn whole.
 const DRAWN_WHOLE: usize = 16;
@@ -78,11 +78,11 @@ fn edges<'a>(members: &[Member<'a>], plan: Option<&Planned>) -> Vec<Edge<'a>> {
 impl Edge<'_> {
     /// The reader waits for the writer.
     fn starves(&self) -> bool {
-        self.recv.is_some_and(|link| link_waits(link) && link.waits_for.is_none_or(|peer| peer == self.from))
+        self.recv.is_some_and(|link| link.is_waiting() && link.waits_for.is_none_or(|peer| peer == self.from))
     }
     /// The writer waits for the reader.
     fn is_full(&self) -> bool {
-        self.send.is_some_and(|link| link_waits(link) && link.waits_for.is_none_or(|peer| peer == self.to))
+        self.send.is_some_and(|link| link.is_waiting() && link.waits_for.is_none_or(|peer| peer == self.to))
     }
     /// No link is up on either end.
     fn is_missing(&self) -> bool {
