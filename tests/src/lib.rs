@@ -13,6 +13,7 @@
 //! | [`otlp`], [`traces`] | a collector of OpenTelemetry spans, and what a job's traces must be |
 //! | [`rotel`] | a collector of somebody else's |
 //! | [`perfetto`] | Perfetto's trace processor, asked about traces |
+//! | [`other_user`] | another user of this machine, for tests that run as root |
 //! | [`matrix`] | what was expected against what was said |
 //! | [`nvtx`] | what a tool for NVTX is told, beside what the recorder says |
 
@@ -23,6 +24,7 @@ pub mod job;
 pub mod matrix;
 pub mod nvtx;
 pub mod orders;
+pub mod other_user;
 pub mod otlp;
 pub mod perfetto;
 pub mod processes;
