@@ -24,6 +24,7 @@
 //! | [`control`] | the service thread, the socket that inspectors attach to, news between ranks |
 //! | [`types`], [`error`] | the nouns; what can go wrong, and where it did |
 //! | [`config`], [`clock`], [`memory`], [`sys`] | settings, time, buffers, the floor below |
+//! | [`text`] | text of others, made fit to be printed |
 //! | [`seed`] | numbers that are drawn the same everywhere |
 
 pub mod bootstrap;
@@ -46,6 +47,7 @@ pub mod seed;
 pub mod simulate;
 pub mod snapshot;
 pub mod sys;
+pub mod text;
 pub mod transport;
 pub mod types;
 

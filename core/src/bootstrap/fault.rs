@@ -2,6 +2,7 @@
 
 use super::frame::{Fields, put, put_bytes};
 use crate::error::{Error, ErrorKind};
+use crate::text::harmless;
 use crate::types::Rank;
 
 /// Why, and who is to blame.
@@ -39,11 +40,7 @@ impl Fault {
         let culprits = &self.culprits[..self.culprits.len().min(MAX_CULPRITS)];
         put(&mut out, culprits.len() as u32);
         culprits.iter().for_each(|rank| put(&mut out, rank.0));
-        let mut end = self.text.len().min(MAX_TEXT);
-        while !self.text.is_char_boundary(end) {
-            end -= 1;
-        }
-        put_bytes(&mut out, &self.text.as_bytes()[..end]);
+        put_bytes(&mut out, harmless(&self.text, MAX_TEXT).as_bytes());
         out
     }
 
@@ -55,7 +52,8 @@ impl Fault {
             return None;
         }
         let culprits = (0..count).map(|_| fields.u32().map(Rank)).collect::<Option<_>>()?;
-        Some(Self { kind, culprits, text: fields.text()? })
+        let text = harmless(&fields.text()?, MAX_TEXT).into_owned();
+        Some(Self { kind, culprits, text })
     }
 
     /// As an error of the crate, at `rank`.
@@ -106,13 +104,28 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_of_a_peer_that_wants_to_steer_the_terminal_is_made_harmless() {
+        let said = "it went away\nccl: all is well\u{1b}[2J\u{202e}";
+        let mut bytes = Fault::new(ErrorKind::Peer, &[], "").encode();
+        bytes.truncate(bytes.len() - 4);
+        put_bytes(&mut bytes, said.as_bytes());
+        let error = Fault::decode(&bytes).unwrap().into_error(Rank(0));
+        assert_eq!(error.what, "it went away\\nccl: all is well\\u{1b}[2J\\u{202e}");
+        let mut bytes = Fault::new(ErrorKind::Peer, &[], "").encode();
+        bytes.truncate(bytes.len() - 4);
+        put_bytes(&mut bytes, "\n".repeat(7000).as_bytes());
+        assert!(Fault::decode(&bytes).unwrap().text.len() <= MAX_TEXT);
+    }
+
+    #[test]
     fn faults_travel_and_bad_ones_are_refused() {
         for kind in KINDS {
             let fault = Fault::new(kind, &[Rank(4), Rank(9)], "it went away");
             assert_eq!(Fault::decode(&fault.encode()), Some(fault));
         }
         let long = Fault::new(ErrorKind::Peer, &[], "é".repeat(3000));
-        assert_eq!(Fault::decode(&long.encode()).unwrap().text.len(), MAX_TEXT);
+        let cut = Fault::decode(&long.encode()).unwrap().text;
+        assert!(cut.len() <= MAX_TEXT && cut.ends_with("é..."), "{cut}");
         assert_eq!(Fault::decode(&[9, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         assert_eq!(Fault::decode(&[0, 255, 255, 255, 255]), None);
     }

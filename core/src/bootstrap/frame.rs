@@ -1,5 +1,7 @@
 //! Bytes on the wire: little-endian fields, and frames `{u32 length, u8 kind, body}`. What arrives is hostile until it is checked.
 
+use crate::text::harmless;
+
 /// A number that goes over the wire in little-endian order.
 pub(crate) trait Number {
     /// Appends it.
@@ -58,10 +60,15 @@ impl<'a> Fields<'a> {
         let count = self.u32()? as usize;
         self.take(count)
     }
-    /// Text after its length; what is not UTF-8 is replaced.
+    /// Text after its length, fit to be printed; what is not UTF-8 is replaced.
     pub(crate) fn text(&mut self) -> Option<String> {
-        self.bytes().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        self.bytes().map(printable)
     }
+}
+
+/// Text of a peer: it may become a part of an error, or be printed.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    harmless(&String::from_utf8_lossy(bytes), usize::MAX).into_owned()
 }
 
 /// One frame.

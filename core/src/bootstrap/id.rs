@@ -16,6 +16,7 @@ use super::auth::{Key, PROTOCOL, fill_random};
 use super::frame::{Fields, put};
 use crate::config::{Key as Setting, Settings};
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::harmless;
 use crate::types::{CommId, JobId};
 
 /// Bytes of an id.
@@ -174,11 +175,8 @@ impl UniqueId {
 
 /// What something was, without showing a secret that may be in it.
 fn shorten(text: &str) -> String {
-    format!(
-        "{} characters that begin with \"{}\"",
-        text.chars().count(),
-        text.chars().take(8).collect::<String>()
-    )
+    let first: String = text.chars().take(8).collect();
+    format!("{} characters that begin with \"{}\"", text.chars().count(), harmless(&first, 64))
 }
 
 impl fmt::Debug for UniqueId {

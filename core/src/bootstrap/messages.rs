@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::fault::Fault;
-use super::frame::{Fields, frame, put, put_bytes};
+use super::frame::{Fields, frame, printable, put, put_bytes};
 use crate::types::Rank;
 
 /// The longest block of an all-gather and the longest tagged message.
@@ -142,7 +142,7 @@ impl FromRoot {
         match kind {
             1 => Fields(body).u64().map(Self::Welcome),
             2 => take_address(&mut Fields(body)).map(Self::Successor),
-            3 => Some(Self::Waiting(String::from_utf8_lossy(body).into_owned())),
+            3 => Some(Self::Waiting(printable(body))),
             4 => Some(Self::Ping),
             5 => Fault::decode(body).map(Self::Failed),
             _ => None,

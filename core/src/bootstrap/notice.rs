@@ -1,6 +1,10 @@
 //! What making a communicator says to people, on standard error, as far as `CCL_DEBUG` lets it.
 
 use crate::config::{Key, Settings};
+use crate::text::harmless;
+
+/// The longest that is said at once.
+const MAX_TEXT: usize = 8 << 10;
 
 /// How much somebody must want to know to hear something.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,7 +27,7 @@ pub(crate) fn wanted(settings: &Settings, level: Level) -> bool {
 /// Says it, if `settings` let it.
 pub(crate) fn say(settings: &Settings, level: Level, text: &str) {
     if wanted(settings, level) {
-        eprintln!("ccl: {text}");
+        eprintln!("ccl: {}", harmless(text, MAX_TEXT));
     }
 }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Ns;
 use crate::collective::Descriptor;
 use crate::error::ErrorKind;
+use crate::text::printable;
 use crate::types::{ChannelId, CollKind, Rank};
 
 /// How long the arbiter waits for the other side of a mismatch, or for the cause of a link's failure.
@@ -78,6 +79,7 @@ pub struct Report {
     /// Who called what, as far as the finder knows: one side of a mismatch, or both.
     pub called: Vec<(Rank, Descriptor)>,
     /// One sentence.
+    #[serde(deserialize_with = "printable")]
     pub text: String,
 }
 
@@ -91,6 +93,7 @@ pub struct Verdict {
     /// Who is to blame.
     pub about: Rank,
     /// One sentence, the same on all ranks.
+    #[serde(deserialize_with = "printable")]
     pub text: String,
 }
 
