@@ -85,7 +85,8 @@ pub(super) fn events<'a>(
         };
         let parts = [fetch(begin, before_end), fetch(0, wanted - before_end)];
         let slot = |number: u64| {
-            let at = (number - oldest) as usize;
+            // An earlier owner's may all be older than what the ring still holds.
+            let at = number.checked_sub(oldest)? as usize;
             let (part, at) = if at < before_end { (&parts[0], at) } else { (&parts[1], at - before_end) };
             part.as_ref()?.get(at * slots.stride..)?.get(..slots.stride)
         };

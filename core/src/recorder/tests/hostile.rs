@@ -194,6 +194,23 @@ fn rings_that_claim_the_same_slots_bring_them_once() {
     assert!((20..=slots).contains(&events), "{events} events in {slots} slots");
 }
 
+#[test]
+fn events_of_an_earlier_owner_that_were_all_overwritten_are_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.rec");
+    let mut words = words();
+    let (_, stride) = Capacity::FULL.rows(Table::Rings);
+    let first = Capacity::FULL.offset(Table::Rings) / 8;
+    let used = words[first..].chunks(stride / 8).position(|row| row[layout::ring::HEAD] == 20).unwrap();
+    let row = &mut words[first + used * stride / 8..][..stride / 8];
+    let slots = row[layout::ring::SLOTS];
+    (row[layout::ring::START], row[layout::ring::HEAD]) = (10, 10 + 2 * slots);
+    write(&path, &words, usize::MAX);
+    let readings = Reader::open(&path).unwrap().events(&mut reader::Cursor::default()).unwrap();
+    let earlier = readings.iter().find(|reading| reading.ring == used && reading.owner.is_none());
+    assert_eq!(earlier.map(|found| (found.reading.lost, found.reading.events.len())), Some((10, 0)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
