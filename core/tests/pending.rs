@@ -169,6 +169,7 @@ fn a_death_ends_what_is_pending() {
             .args(["--exact", "a_peer_that_dies"])
             .env("PENDING_ID", id.to_hex())
             .env("PENDING_TRANSPORT", transport)
+            .env(common::RUNTIME, common::runtime())
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();

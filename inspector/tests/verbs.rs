@@ -355,7 +355,12 @@ fn the_doctor_says_each_check_and_what_is_bad() {
         "versions",
         "stale recorders",
     ];
-    let output = inspect(&["doctor", "--json", "-n", "2"]);
+    let runtime = tempfile::tempdir().unwrap();
+    let doctor = |more: &[&str]| {
+        let mut command = inspector(&[&["doctor", "-n", "2"], more].concat());
+        command.env("CCL_RUNTIME_DIR", runtime.path()).output().unwrap()
+    };
+    let output = doctor(&["--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((report["schema"].as_str(), report["ranks"].as_u64()), (Some("ccl.doctor/1"), Some(2)));
     let checks = report["checks"].as_array().unwrap();
@@ -363,12 +368,14 @@ fn the_doctor_says_each_check_and_what_is_bad() {
     let is_bad = checks.iter().any(|check| check["verdict"] == "bad");
     assert_eq!((report["verdict"] == "bad", output.status.code()), (is_bad, Some(i32::from(is_bad))));
     assert!(checks.iter().all(|check| (check["verdict"] == "ok") == check["change"].is_null()), "{report}");
-    let said = text(&inspect(&["doctor", "-n", "2"]).stdout);
+    let said = text(&doctor(&[]).stdout);
     assert!(names.iter().all(|name| said.lines().any(|line| line[6..].starts_with(name))), "{said}");
 
     // With few descriptors and a wrong setting it is bad, and says which line to type.
     let few = format!("ulimit -n 40; exec {} doctor -n 64", env!("CARGO_BIN_EXE_ccl-inspect"));
-    let output = Command::new("sh").args(["-c", &few]).env("CCL_LEVEL", "9").output().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", &few]).env("CCL_LEVEL", "9").env("CCL_RUNTIME_DIR", runtime.path());
+    let output = command.output().unwrap();
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
     let line = |begin: &str| said.lines().find(|line| line.starts_with(begin)).is_some();

@@ -38,6 +38,16 @@ impl Hosts {
         words.iter().all(|words| ip(words)).then_some(hosts)
     }
 
+    /// The namespaces for a test of this name. `None` where they cannot be made: the test is then reported as skipped, and returns.
+    #[must_use]
+    pub fn for_test(name: &str) -> Option<Self> {
+        let hosts = Self::new();
+        if hosts.is_none() {
+            println!("skipped: {name}: needs root's network namespaces");
+        }
+        hosts
+    }
+
     /// So many ranks, half of them on each host.
     #[must_use]
     pub fn start(&self, nranks: u32, orders: Orders) -> Job {

@@ -36,7 +36,7 @@ impl OtherUser {
     #[must_use]
     pub fn for_test(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: {name}: only root can start processes of another user");
+            println!("skipped: {name}: needs root, to start processes of another user");
             return None;
         }
         let folder = tempfile::tempdir().expect("a temporary folder");

@@ -7,8 +7,7 @@ use ccl_tests::orders::Orders;
 
 #[test]
 fn ranks_of_two_namespaces_reduce_and_tell_deaths_across() {
-    let Some(hosts) = Hosts::new() else {
-        println!("SKIPPED: no network namespaces can be made here (it needs root and the program ip)");
+    let Some(hosts) = Hosts::for_test("ranks_of_two_namespaces_reduce_and_tell_deaths_across") else {
         return;
     };
     let mut job = hosts.start(4, Orders { calls: 50, count: 100_000, ..Orders::default() });

@@ -2,12 +2,42 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its part; a test may panic")]
 
-use ccl::comm::{Communicator, Config};
-use ccl::config::{Key, Settings};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-/// Settings of a test: short deadlines, no recorder file unless asked for.
+use ccl::comm::{Communicator, Config};
+use ccl::config::{Key, Settings, environment};
+use ccl::sys::handlers::{self, Handler};
+
+/// Names the runtime folder of a test that starts this process.
+pub(crate) const RUNTIME: &str = "TEST_RUNTIME_DIR";
+
+/// Where recorders of this process lie, those of failed communicators included, which stay: not in the folders of the user. Gone when the
+/// process has exited, unless it belongs to the process that started this one.
+pub(crate) fn runtime() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    struct Remove;
+    impl Handler for Remove {
+        fn run() {
+            if let Some(folder) = FOLDER.get() {
+                // A folder of temporary files that stays is no reason to fail.
+                let _ = std::fs::remove_dir_all(folder);
+            }
+        }
+    }
+    FOLDER.get_or_init(|| {
+        if let Some(given) = environment(RUNTIME) {
+            return given.into();
+        }
+        handlers::at_exit::<Remove>();
+        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap().keep()
+    })
+}
+
+/// Settings of a test: short deadlines, a runtime folder of its own.
 pub(crate) fn settings(pairs: &[(Key, &str)]) -> Settings {
     let mut settings = Settings::default();
+    settings.set(Key::RuntimeDir, runtime().to_str().unwrap()).unwrap();
     settings.set(Key::InitTimeout, "20").unwrap();
     settings.set(Key::Timeout, "20").unwrap();
     settings.set(Key::Log, "NONE").unwrap();

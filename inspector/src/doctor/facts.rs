@@ -250,7 +250,10 @@ mod tests {
 
     #[test]
     fn this_machine_has_room_and_processors() {
-        let facts = gather(2, 1, Ok(Settings::default()), &Findings::default());
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = Settings::default();
+        settings.set(Key::RuntimeDir, folder.path().to_str().unwrap()).unwrap();
+        let facts = gather(2, 1, Ok(settings), &Findings::default());
         assert!(facts.runtime.is_some_and(|room| room.size > 0), "{:?}", facts.runtime_notes);
         assert!(facts.cpus.0 > 0 && facts.cpus.1 > 0 && !facts.kernel.is_empty() && facts.ports.is_some());
     }

@@ -385,7 +385,7 @@ fn a_greedy_client_gets_its_share_of_a_turn_only() {
 #[test]
 fn other_users_are_turned_away() {
     if !rustix::process::geteuid().is_root() {
-        return println!("SKIPPED: only root can pretend to be somebody else");
+        return println!("skipped: other_users_are_turned_away: needs root, to act as another user");
     }
     let process = process(&Settings::default());
     // The gate is opened, so that the second check is seen.

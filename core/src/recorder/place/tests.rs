@@ -86,12 +86,15 @@ fn chosen(prepare: impl FnOnce(&Path)) -> (bool, Vec<String>) {
     (taken.path.starts_with(first.path()), notes)
 }
 
+/// Where the first place is as `prepare` leaves it, the next is taken and the one reason is said.
+fn check_refused(prepare: &dyn Fn(&Path), expect: &str) {
+    let (first, notes) = chosen(prepare);
+    assert!(!first && notes.len() == 1 && notes[0].contains(expect), "{notes:?}, wanted {expect}");
+}
+
 #[test]
 fn a_squatted_folder_is_refused_and_the_next_place_taken() {
-    let check = |prepare: &dyn Fn(&Path), expect: &str| {
-        let (first, notes) = chosen(prepare);
-        assert!(!first && notes.len() == 1 && notes[0].contains(expect), "{notes:?}, wanted {expect}");
-    };
+    let check = check_refused;
     assert_eq!(chosen(|_| ()), (true, vec![]));
     check(
         &|parent| {
@@ -109,22 +112,31 @@ fn a_squatted_folder_is_refused_and_the_next_place_taken() {
     );
     check(&|parent| std::fs::write(parent.join(own()), "").unwrap(), "it is a link or a file");
     check(&|parent| std::fs::remove_dir(parent).unwrap(), "cannot be used");
-    if rustix::process::geteuid().is_root() {
-        check(
-            &|parent| {
-                std::fs::create_dir(parent.join(own())).unwrap();
-                std::fs::set_permissions(parent.join(own()), PermissionsExt::from_mode(0o700)).unwrap();
-                std::os::unix::fs::chown(parent.join(own()), Some(12345), None).unwrap();
-            },
-            "it belongs to somebody else",
+}
+
+#[test]
+fn a_folder_of_somebody_else_is_refused_and_the_next_place_taken() {
+    if !rustix::process::geteuid().is_root() {
+        return println!(
+            "skipped: a_folder_of_somebody_else_is_refused_and_the_next_place_taken: needs root, to give it away"
         );
     }
+    check_refused(
+        &|parent| {
+            std::fs::create_dir(parent.join(own())).unwrap();
+            std::fs::set_permissions(parent.join(own()), PermissionsExt::from_mode(0o700)).unwrap();
+            std::os::unix::fs::chown(parent.join(own()), Some(12345), None).unwrap();
+        },
+        "it belongs to somebody else",
+    );
 }
 
 #[test]
 fn memory_is_preferred_and_a_disk_is_said() {
     let disk = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
-    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+        return println!("skipped: memory_is_preferred_and_a_disk_is_said: needs /dev/shm");
+    };
     let usual = |folder: &tempfile::TempDir| Candidate { parent: folder.path().into(), given: false };
     let mut notes = Vec::new();
     let taken = choose(&[usual(&disk), usual(&memory)], &mut notes).unwrap();

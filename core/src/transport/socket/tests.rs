@@ -405,7 +405,9 @@ fn two_network_namespaces_joined_by_a_veth_pair_are_two_hosts() {
         assert_eq!((end, taken), (LinkFault::Gone, 100));
     });
     let Some(there) = far.recv().unwrap() else {
-        return println!("SKIPPED: network namespaces are not allowed here");
+        return println!(
+            "skipped: two_network_namespaces_joined_by_a_veth_pair_are_two_hosts: needs root's network namespaces"
+        );
     };
     let writer = std::thread::spawn(move || {
         assert!(own_network());

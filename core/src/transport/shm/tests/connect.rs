@@ -173,8 +173,9 @@ fn a_killed_process_is_dead_although_its_worker_lives() {
 #[test]
 fn processes_of_two_network_namespaces_meet_through_the_folder() {
     if !in_namespace("true").status().is_ok_and(|status| status.success()) {
-        println!("SKIPPED: this user cannot make a network namespace");
-        return;
+        return println!(
+            "skipped: processes_of_two_network_namespaces_meet_through_the_folder: needs network namespaces"
+        );
     }
     let folder = tempfile::tempdir().unwrap();
     meet(JobId(0xc3), folder.path(), true, |other, _| other.end());
