@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `main.rs` | purity, the doors of time, settings and FFI, `unsafe`, statics, sizes of files |
 //! | `events.rs` | one place of publication per event |
-//! | `promises.rs` | documented settings, maps of crates, arrows between crates, words that must not stand anywhere |
+//! | `promises.rs` | documented settings, maps of crates, arrows between crates, what skipped tests need, words that must not stand anywhere |
 //! | `source.rs` | the files, without comments, strings and tests |
 
 mod events;

@@ -46,6 +46,37 @@ fn the_documented_settings_are_those_of_config() {
     );
 }
 
+/// The needs that scripts/test tries are the patterns of its one `case "NEED")`.
+#[test]
+fn what_a_skipped_test_needs_is_tried_by_the_script_that_runs_the_tests() {
+    let script = std::fs::read_to_string(source::root().join("scripts/test")).expect("scripts/test");
+    let needs: Vec<&str> = script
+        .lines()
+        .filter_map(|line| Some(line.trim().strip_prefix('"')?.split_once("\") ")?.0))
+        .collect();
+    assert!(needs.contains(&"root"), "scripts/test lists its needs: {needs:?}");
+    let said = |line: &str| {
+        let need = line.split_once(": needs ").map_or("", |(_, need)| need);
+        needs
+            .iter()
+            .any(|known| need.strip_prefix(known).is_some_and(|rest| rest.starts_with([',', ':', '"'])))
+    };
+    let mut findings = Vec::new();
+    for source in source::rust() {
+        let lines =
+            source.text.lines().enumerate().filter(|(_, line)| line.contains(concat!('"', "skipped: ")));
+        findings.extend(
+            lines
+                .filter(|(_, line)| !said(line))
+                .map(|(at, line)| format!("{}:{}: {}", source.path, at + 1, line.trim())),
+        );
+    }
+    clean(
+        &findings,
+        "print `skipped: NAME: needs NEED` with a NEED of scripts/test, or add one there with the command that tries it",
+    );
+}
+
 #[test]
 fn each_crate_opens_with_a_map_of_all_its_rooms() {
     let mut findings = Vec::new();
