@@ -40,6 +40,7 @@ impl Hosts {
 
     /// The namespaces for a test of this name. `None` where they cannot be made: the test is then reported as skipped, and returns.
     #[must_use]
+    #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
     pub fn for_test(name: &str) -> Option<Self> {
         let hosts = Self::new();
         if hosts.is_none() {

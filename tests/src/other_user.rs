@@ -34,6 +34,7 @@ impl OtherUser {
     /// # Panics
     /// If root cannot make a folder.
     #[must_use]
+    #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
     pub fn for_test(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: {name}: needs root, to start processes of another user");
