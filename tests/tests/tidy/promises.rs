@@ -64,7 +64,7 @@ fn what_a_skipped_test_needs_is_tried_by_the_script_that_runs_the_tests() {
     let mut findings = Vec::new();
     for source in source::rust() {
         let lines =
-            source.text.lines().enumerate().filter(|(_, line)| line.contains(concat!('"', "skipped: ")));
+            source.text.lines().enumerate().filter(|(_, line)| line.contains(concat!('"', "skipped", ": ")));
         findings.extend(
             lines
                 .filter(|(_, line)| !said(line))
