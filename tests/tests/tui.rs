@@ -16,16 +16,17 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A terminal of its own, gone when dropped.
 struct Terminal {
-    /// The name of its server.
-    name: String,
+    /// Where its server listens.
+    socket: String,
     folder: tempfile::TempDir,
 }
 
 impl Terminal {
     /// Runs a command on a terminal of this size; what it ended with is said below it.
     fn run(name: &str, (width, height): (u16, u16), folder: tempfile::TempDir, command: &str) -> Self {
-        let name = format!("ccl-test-{name}-{}", std::process::id());
-        let terminal = Self { name, folder };
+        // Not among the user's: tmux leaves the sockets of servers that were killed.
+        let socket = folder.path().join(format!("tmux-{name}")).display().to_string();
+        let terminal = Self { socket, folder };
         // The shell stays, so that what is left on the screen can be looked at.
         let script = format!(
             "trap : INT; {command}; echo \"ended with $?\"; stty -a | grep -o -- '-\\?icanon'; exec sleep 600"
@@ -53,7 +54,7 @@ impl Terminal {
 
     fn tmux(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("tmux");
-        command.args(["-L", &self.name, "-f", "/dev/null"]).args(arguments).env_remove("TMUX");
+        command.args(["-S", &self.socket, "-f", "/dev/null"]).args(arguments).env_remove("TMUX");
         let output =
             command.stdin(Stdio::null()).output().expect("tmux, which `scripts/setup test` installs");
         assert!(output.status.success(), "tmux {arguments:?}: {}", text(&output));
@@ -94,7 +95,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         let mut command = Command::new("tmux");
-        let _ = command.args(["-L", &self.name, "kill-server"]).stderr(Stdio::null()).status();
+        let _ = command.args(["-S", &self.socket, "kill-server"]).stderr(Stdio::null()).status();
     }
 }
 
