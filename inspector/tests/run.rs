@@ -1,10 +1,6 @@
 //! The launcher with real programs: what comes out, how a job ends, and that nothing is left of it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test says where it cannot go on, and what it skips"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
