@@ -71,6 +71,7 @@ pub fn create(settings: &Settings) -> Result<(UniqueId, RootHandle)> {
 /// # Errors
 /// As [`create`].
 pub fn create_near(near: Option<IpAddr>, settings: &Settings) -> Result<(UniqueId, RootHandle)> {
+    crate::sys::not_forked()?;
     let ip = interfaces::choose(settings, near)?.ip;
     let listener = listen(SocketAddr::new(ip, 0), false)?;
     let id = UniqueId::fresh(local_address(&listener)?)?;

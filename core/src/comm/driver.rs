@@ -7,17 +7,19 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use crate::clock::{self, Ns};
 use crate::collective::{Numbering, Request};
+use crate::comm::exclusive::{Exclusive, Locked};
 use crate::comm::links::Links;
-use crate::comm::pending::Owned;
+use crate::comm::owned::Owned;
 use crate::comm::vain::lost;
 use crate::control::courier::Courier;
 use crate::control::news::{Report, Trouble, Verdict};
 use crate::control::service::Interest;
-use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress};
+use crate::engine::{Cause, Engine, Failure, Op, OpId, Progress, Ticket};
 use crate::error::{At, Error, ErrorKind, Result};
 use crate::memory::{View, ViewMut};
 use crate::observer::{self, Call, Observed, Together};
@@ -69,7 +71,9 @@ pub(crate) struct Driver {
     pub(super) waiter: Waiter,
     /// The descriptors a sleep listens to. Kept: waiting allocates nothing.
     interests: Vec<Interest>,
-    pub(super) owned: Vec<Owned>,
+    pub(super) owned: Owned,
+    /// Who waited for what has ended: woken when the lock is let go of.
+    pub(super) woken: Vec<Waker>,
     numbers: Numbering,
     shapes: Vec<(Shape, u64)>,
     /// Since when nothing has moved, whoever drives; as soon as that has outlived a spin.
@@ -90,13 +94,12 @@ pub(crate) struct Inner {
     pub(super) topology: Arc<Topology>,
     pub(super) forced: Option<Algorithm>,
     pub(super) timeout: Duration,
-    pub(super) driver: Mutex<Driver>,
+    pub(super) driver: Exclusive,
     pub(super) shared: Arc<Shared>,
     pub(super) recorder: Arc<Recorder>,
     /// Given back when the communicator closes.
     pub(super) attended: Mutex<Option<super::init::Attended>>,
     pub(super) courier: Mutex<Option<Arc<Courier>>>,
-    pub(super) forks: u32,
 }
 
 impl std::fmt::Debug for Inner {
@@ -123,7 +126,8 @@ impl Driver {
             links,
             waiter,
             interests: Vec::new(),
-            owned: Vec::new(),
+            owned: Owned::default(),
+            woken: Vec::new(),
             numbers: Numbering::default(),
             shapes: Vec::new(),
             still: None,
@@ -133,7 +137,8 @@ impl Driver {
     }
 }
 
-/// While it lives, somebody's buffers are lent to the engine: should a panic (a waker's, say) end that, the engine lets go of them.
+/// While it lives, somebody's buffers are lent to the engine: should a panic (an observer's, say)
+/// end that, the engine lets go of them.
 struct Unwinding<'a>(&'a Inner);
 
 impl Drop for Unwinding<'_> {
@@ -141,7 +146,9 @@ impl Drop for Unwinding<'_> {
         if std::thread::panicking() {
             let error = Error::new(ErrorKind::Aborted, format!("a call of rank {} panicked", self.0.rank));
             let failure = Failure { cause: Cause::Told(error), op: None, peer: None, channel: None };
-            lock(&self.0.driver).engine.fail(failure, clock::raw());
+            if let Ok(mut driver) = self.0.driver() {
+                driver.engine.fail(failure, clock::raw());
+            }
         }
     }
 }
@@ -151,8 +158,8 @@ impl Inner {
     pub(crate) fn call(&self, request: Request, input: View, output: ViewMut) -> Result<()> {
         self.check(&request)?;
         let _guard = Unwinding(self);
-        let mut driver = lock(&self.driver);
-        let (id, _observed) = self.submit(&mut driver, request, input, output)?;
+        let mut driver = self.driver()?;
+        let (id, _observed) = self.submit(&mut driver, request, (input, output), None)?;
         self.drive(&mut driver, &mut |driver| driver.engine.is_done(id))
     }
 
@@ -162,44 +169,43 @@ impl Inner {
             self.check(request)?;
         }
         let _guard = Unwinding(self);
-        let mut driver = lock(&self.driver);
+        let mut driver = self.driver()?;
         let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
         let mut together = Together::default();
         for &(request, input, output) in calls {
-            let (id, observed) = self.submit(&mut driver, request, input, output)?;
+            let (id, observed) = self.submit(&mut driver, request, (input, output), None)?;
             ids.push(id);
             together.push(observed);
         }
-        self.drive(&mut driver, &mut |driver| ids.iter().all(|id| driver.engine.is_done(*id)))
+        // What has ended is not asked for again.
+        let mut ended = 0;
+        self.drive(&mut driver, &mut |driver| {
+            ended += ids[ended..].iter().take_while(|id| driver.engine.is_done(**id)).count();
+            ended == ids.len()
+        })
     }
 
     /// Refuses what cannot be carried out, before anything of it is counted.
     pub(super) fn check(&self, request: &Request) -> Result<()> {
         let here = |error: Error| error.in_comm(&self.name, self.rank).in_op(request.kind, 0);
+        self.own().map_err(here)?;
         request.check(self.nranks).map_err(here)?;
         if request.kind.is_p2p() && request.root == self.rank {
             let error = Error::new(ErrorKind::Usage, "a rank does not send to itself")
                 .hint("copy the buffer instead");
             return Err(here(error));
         }
-        if self.forks != crate::sys::fds::generation() {
-            let error = Error::new(
-                ErrorKind::Usage,
-                "this process was forked from the one that made the communicator",
-            )
-            .hint("make a communicator of its own in the child, or call from the parent");
-            return Err(here(error));
-        }
         Ok(())
     }
 
-    /// Numbers a request, plans it, brings its links up and hands it to the engine. To an observer it ends when the caller lets go of it.
+    /// Numbers a request, plans it, brings its links up and hands it to the engine, with the ticket
+    /// of who owns its buffers. To an observer it ends when the caller lets go of it.
     pub(super) fn submit(
         &self,
         driver: &mut Driver,
         request: Request,
-        input: View,
-        output: ViewMut,
+        (input, output): (View, ViewMut),
+        ticket: Option<Ticket>,
     ) -> Result<(OpId, Observed)> {
         if let Some(ended) = &driver.ended {
             let mut error = ended.clone();
@@ -223,7 +229,7 @@ impl Inner {
         let observed = observer::begin(|| Call::Operation { request, comm, rank, seq });
         let started = clock::raw();
         let op = Op::new(request, plan, descriptor, input, output);
-        let id = match driver.engine.submit(op, started) {
+        let id = match driver.engine.submit_owned(op, ticket, started) {
             Ok(id) => id,
             Err(failure) => return Err(self.end(driver, failure)),
         };
@@ -264,13 +270,13 @@ impl Inner {
     }
 
     /// Turns the engine until `done`, or until the communicator ends.
-    pub(super) fn drive(&self, driver: &mut Driver, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
+    pub(super) fn drive(&self, driver: &mut Locked<'_>, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
         let driven = self.turn_until(driver, done);
         driver.engine.ring();
         driven
     }
 
-    fn turn_until(&self, driver: &mut Driver, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
+    fn turn_until(&self, driver: &mut Locked<'_>, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
         driver.waiter.reset();
         loop {
             let progress = driver.engine.turn(&clock::raw);
@@ -278,9 +284,7 @@ impl Inner {
                 return Err(self.give_up(driver));
             }
             if progress != Progress::Blocked {
-                driver.settle();
-                driver.waiter.reset();
-                driver.still = None;
+                driver.moved();
             }
             // Asked also where nothing moves now: what is waited for may have ended in another's turn, or in the look before a
             // sleep.
@@ -290,11 +294,10 @@ impl Inner {
             match progress {
                 Progress::Blocked if self.shared.flag.load(Ordering::Acquire) => self.look(driver),
                 Progress::Blocked => {
-                    let (waited, advanced) = self.wait(driver, driver.still.is_some());
+                    let is_long = driver.still.is_some();
+                    let (waited, advanced) = self.wait(driver, is_long);
                     if advanced {
-                        driver.settle();
-                        driver.waiter.reset();
-                        driver.still = None;
+                        driver.moved();
                     } else if waited != Waited::Spun {
                         self.stands(driver);
                     }
@@ -357,7 +360,7 @@ impl Inner {
         }
         let error = self.error(driver, &failure);
         driver.ended = Some(error.clone());
-        driver.owned.retain_mut(|owned| !owned.fail(&error));
+        driver.fail_owned(&error);
         error
     }
 
@@ -498,11 +501,13 @@ impl Inner {
     }
 
     pub(crate) fn tag(&self, text: &str) {
-        lock(&self.driver).engine.row().tag(text);
+        if let Ok(driver) = self.driver() {
+            driver.engine.row().tag(text);
+        }
     }
 
     pub(crate) fn events_recorded(&self) -> u64 {
-        lock(&self.driver).engine.events().written()
+        self.driver().map_or(0, |driver| driver.engine.events().written())
     }
 
     pub(crate) fn recorder_path(&self) -> Option<PathBuf> {
@@ -510,6 +515,9 @@ impl Inner {
     }
 
     pub(crate) fn abort(&self, reason: &str) {
+        if self.is_stale() {
+            return;
+        }
         let text = format!("rank {} aborted: {reason}", self.rank);
         let error = Error::new(ErrorKind::Aborted, text).with_peer(self.rank);
         let report = Report {
@@ -531,7 +539,7 @@ impl Inner {
             text: error.what,
         });
         self.shared.decided(&verdict);
-        let mut driver = lock(&self.driver);
+        let Ok(mut driver) = self.driver() else { return };
         self.look(&mut driver);
         if let Some(failure) = driver.engine.failure().cloned() {
             self.end(&mut driver, failure);
@@ -540,7 +548,7 @@ impl Inner {
 
     pub(crate) fn finish(&self) -> Result<()> {
         let result = {
-            let mut driver = lock(&self.driver);
+            let mut driver = self.driver()?;
             self.look(&mut driver);
             let failed = driver.engine.failure().is_some();
             match driver.ended.clone().or_else(|| failed.then(|| self.give_up(&mut driver))) {
@@ -560,6 +568,9 @@ impl Inner {
 
     /// Gives everything back: tasks, descriptors, memory. Idempotent.
     pub(crate) fn close(&self) {
+        if self.is_stale() {
+            return;
+        }
         let courier = lock(&self.courier).take();
         if let Some(courier) = courier {
             courier.flush(VERDICT);

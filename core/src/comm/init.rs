@@ -17,6 +17,7 @@ use crate::clock::{self, Ns};
 use crate::collective::Descriptor;
 use crate::comm::Config;
 use crate::comm::driver::{Driver, Inner, Shared, lock};
+use crate::comm::exclusive::Exclusive;
 use crate::comm::links::{Links, Peer, Reach};
 use crate::comm::phases::Phases;
 use crate::config::{Key, Settings};
@@ -58,6 +59,7 @@ struct Card {
 
 /// Joins the job the environment describes.
 pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
+    sys::not_forked()?;
     let settings = settings_of(&config)?;
     let mut phases = Phases::default();
     phases.begin(Phase::Rendezvous, None);
@@ -78,6 +80,7 @@ fn settings_of(config: &Config) -> Result<Settings> {
 
 /// Joins as `rank` of `nranks` around `id`.
 pub(super) fn join(id: &UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Arc<Inner>> {
+    sys::not_forked()?;
     let settings = settings_of(&config)?;
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     make(id, (Rank(rank), nranks), config.name, settings, deadline, Phases::default())
@@ -172,6 +175,7 @@ fn make_named(
         }
     }
     let courier = Courier::start(&Service::get()?, news, [next, prev], watched, Box::new(owner))?;
+    let driver = Driver::new(engine, links, Waiter::new(memory, crowded));
     let inner = Arc::new(Inner {
         id: comm,
         job,
@@ -181,12 +185,11 @@ fn make_named(
         forced: forced(&settings),
         timeout: settings.duration(Key::Timeout),
         topology,
-        driver: Mutex::new(Driver::new(engine, links, Waiter::new(memory, crowded))),
+        driver: Exclusive::new(driver, notice::wanted(&settings, Level::Warn)),
         shared,
         recorder,
         attended: Mutex::new(None),
         courier: Mutex::new(Some(Arc::new(courier))),
-        forks: sys::fds::generation(),
     });
     let abortable = attendance.abortable(comm, {
         let inner = Arc::downgrade(&inner);
@@ -460,7 +463,7 @@ fn announce(inner: &Inner, settings: &Settings) {
     if settings.text(Key::Log) == "NONE" {
         return;
     }
-    let transports = lock(&inner.driver).links.transports();
+    let transports = inner.driver().map(|driver| driver.links.transports()).unwrap_or_default();
     let recorder = inner.recorder_path().map_or_else(|| "none".into(), |path| path.display().to_string());
     let changed = settings.changed();
     let settings = if changed.is_empty() { String::new() } else { format!(", settings {changed}") };

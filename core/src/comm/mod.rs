@@ -12,11 +12,15 @@
 //! | `links` | which links a request needs, and bringing them up |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
 //! | `vain` | waits that can never end |
+//! | `exclusive` | the driver's lock, forked children, wakers |
 //! | `pending` | calls that own their buffers, and the progress thread |
+//! | `owned` | what the driver keeps of such calls |
 
 mod driver;
+mod exclusive;
 mod init;
 mod links;
+mod owned;
 mod pending;
 mod phases;
 mod vain;
@@ -50,6 +54,9 @@ pub struct Config {
 ///
 /// Leave with [`finish`](Self::finish). Dropping it without that aborts the communicator: ranks that still need this one get an
 /// error that says so.
+///
+/// It belongs to the process that made it. A forked child has a copy, of which every call fails
+/// with `Usage`; aborting, tagging or dropping it does nothing there.
 #[derive(Debug)]
 pub struct Communicator {
     inner: Arc<Inner>,
@@ -115,7 +122,8 @@ impl Communicator {
         self.inner.recorder_path()
     }
 
-    /// How many events this rank has recorded in its ring so far, overwritten ones included.
+    /// How many events this rank has recorded in its ring so far, overwritten ones included. 0 in a
+    /// forked child.
     #[must_use]
     pub fn events_recorded(&self) -> u64 {
         self.inner.events_recorded()
@@ -340,6 +348,11 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        if self.inner.is_stale() {
+            // A copy in a forked child: what it holds is the parent's to give back.
+            std::mem::forget(Arc::clone(&self.inner));
+            return;
+        }
         if !self.finished {
             self.inner.abort("it dropped the communicator without finish()");
         }

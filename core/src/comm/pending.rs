@@ -4,16 +4,17 @@
 //! handle that is dropped or leaked never lets a link write freed memory.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::clock::{self, Ns};
 use crate::collective::Request;
 use crate::comm::driver::{Driver, Inner, lock};
-use crate::engine::{OpId, Progress};
+use crate::engine::{Cause, Failure, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, Region};
 
@@ -36,43 +37,30 @@ impl<T: Element> Place<T> {
 }
 
 /// A call under way that owns its buffer. Waiting gives the buffer back; so does awaiting. Dropping it lets the operation run on.
+///
+/// Its waker runs when no lock of the communicator is held, in whichever thread found that the call
+/// has ended. It may call the communicator; while it blocks, that thread drives nothing.
 #[derive(Debug)]
 pub struct Pending<T: Element> {
     inner: Arc<Inner>,
     place: Arc<Mutex<Place<T>>>,
 }
 
-/// The driver's side of a pending call.
-pub(crate) struct Owned {
-    id: OpId,
-    settle: Box<dyn Fn(Result<()>) + Send>,
-}
-
-impl std::fmt::Debug for Owned {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Owned({:?})", self.id)
-    }
-}
-
-impl Owned {
-    /// Tells the handle that its operation failed. Always settles.
-    pub(super) fn fail(&mut self, error: &Error) -> bool {
-        (self.settle)(Err(error.clone()));
-        true
-    }
-}
-
 impl Driver {
-    /// Tells the handles of operations that have ended.
+    /// Notes the results of operations that have ended, and who is to be woken for that.
+    #[inline]
     pub(super) fn settle(&mut self) {
-        let Self { engine, owned, .. } = self;
-        owned.retain(|one| {
-            let is_done = engine.is_done(one.id);
-            if is_done {
-                (one.settle)(Ok(()));
-            }
-            !is_done
-        });
+        let Self { engine, owned, woken, .. } = self;
+        for ticket in engine.ended() {
+            woken.extend(owned.take(ticket).and_then(|settle| settle(Ok(()))));
+        }
+    }
+
+    /// Ends all that has not ended yet with `error`.
+    pub(super) fn fail_owned(&mut self, error: &Error) {
+        self.settle();
+        let Self { owned, woken, .. } = self;
+        woken.extend(owned.take_all().filter_map(|settle| settle(Err(error.clone()))));
     }
 }
 
@@ -87,42 +75,45 @@ pub(super) fn begin<T: Element>(
     // The buffer of a vector stays where it is when the vector moves; nobody touches it until the operation has ended.
     let view = lock(&place).region.as_mut().map(Region::view_mut);
     let Some(output) = view else { unreachable!("the region was just put there") };
-    let mut driver = lock(&inner.driver);
-    // Read through the same pointer: another borrow of the buffer would end this one's right to it. What its caller sees of it ends here.
-    let (id, _observed) = inner.submit(&mut driver, request, output.read(), output)?;
     let shared = Arc::clone(&place);
-    let settle = Box::new(move |result| {
-        let waker = {
-            let mut place = lock(&shared);
-            place.result = Some(result);
-            place.waker.take()
-        };
-        // Whoever is woken may look at once.
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+    let settle = Box::new(move |result: Result<()>| {
+        let mut place = lock(&shared);
+        place.result = Some(result);
+        place.waker.take()
     });
-    driver.owned.push(Owned { id, settle });
+    let mut driver = inner.driver()?;
+    // Kept before the engine knows of it.
+    let ticket = driver.owned.keep(settle);
+    // Read through the same pointer: another borrow of the buffer would end this one's right to it.
+    // What its caller sees of it ends here.
+    let submitted = inner.submit(&mut driver, request, (output.read(), output), Some(ticket));
+    if submitted.is_err() {
+        // The engine has none of it.
+        driver.owned.take(ticket);
+    }
+    let (_id, _observed) = submitted?;
     drop(driver);
     progress(inner);
     Ok(Pending { inner: Arc::clone(inner), place })
 }
 
 impl<T: Element> Pending<T> {
-    /// Whether it has ended, well or not.
+    /// Whether it has ended, well or not. To a forked child it has: waiting for it fails there at
+    /// once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        lock(&self.place).has_ended()
+        self.inner.is_stale() || lock(&self.place).has_ended()
     }
 
     /// Drives the communicator until this call has ended, and gives the buffer back.
     ///
     /// # Errors
-    /// What befell the communicator; the buffer is gone then, its content being undefined.
+    /// What befell the communicator; the buffer is gone then, its content being undefined. `Usage` in a forked child.
     pub fn wait(self) -> Result<Region<T>> {
+        self.inner.own()?;
         let place = Arc::clone(&self.place);
         if !self.is_done() {
-            let mut driver = lock(&self.inner.driver);
+            let mut driver = self.inner.driver()?;
             // A failure of the communicator is this call's result too, unless it had ended before.
             let driven = self.inner.drive(&mut driver, &mut |_| lock(&place).has_ended());
             drop(driver);
@@ -132,6 +123,15 @@ impl<T: Element> Pending<T> {
         }
         let mut place = lock(&place);
         take(&mut place)
+    }
+}
+
+impl<T: Element> Drop for Pending<T> {
+    fn drop(&mut self) {
+        if self.inner.is_stale() {
+            // A copy: the last of it must not give back what is the parent's.
+            std::mem::forget((Arc::clone(&self.inner), Arc::clone(&self.place)));
+        }
     }
 }
 
@@ -150,11 +150,18 @@ impl<T: Element> Future for Pending<T> {
     type Output = Result<Region<T>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Err(error) = self.inner.own() {
+            return Poll::Ready(Err(error));
+        }
+        // Made and dropped while the place is free: a waker is its caller's code.
+        let waker = context.waker().clone();
         let mut place = lock(&self.place);
         if place.has_ended() {
             return Poll::Ready(take(&mut place));
         }
-        place.waker = Some(context.waker().clone());
+        let former = place.waker.replace(waker);
+        drop(place);
+        drop(former);
         Poll::Pending
     }
 }
@@ -185,11 +192,7 @@ fn run() {
         let driven: Vec<Arc<Inner>> = {
             let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
             thread.driven.retain(|inner| {
-                inner.upgrade().is_some_and(|inner| match inner.driver.try_lock() {
-                    Ok(driver) => !driver.owned.is_empty(),
-                    Err(TryLockError::Poisoned(driver)) => !driver.into_inner().owned.is_empty(),
-                    Err(TryLockError::WouldBlock) => true,
-                })
+                inner.upgrade().is_some_and(|inner| inner.free_driver().is_none_or(|it| !it.owned.is_empty()))
             });
             if thread.driven.is_empty() {
                 thread.runs = false;
@@ -197,7 +200,7 @@ fn run() {
             }
             thread.driven.iter().filter_map(Weak::upgrade).collect()
         };
-        let advanced = driven.iter().fold(false, |any, inner| any | turn(inner));
+        let advanced = driven.iter().fold(false, |any, inner| any | turn_guarded(inner));
         drop(driven);
         let now = clock::now();
         match (advanced, still) {
@@ -209,14 +212,24 @@ fn run() {
     }
 }
 
+/// As `turn`; should that panic, the communicator ends, and the thread goes on with the others.
+fn turn_guarded(inner: &Arc<Inner>) -> bool {
+    catch_unwind(AssertUnwindSafe(|| turn(inner))).unwrap_or_else(|_| {
+        if let Ok(mut driver) = inner.driver() {
+            let text = format!("driving the calls of rank {} panicked", inner.rank);
+            let error = Error::new(ErrorKind::Aborted, text).hint("its message is on standard error");
+            let failure = Failure { cause: Cause::Told(error), op: None, peer: None, channel: None };
+            driver.engine.fail(failure, clock::raw());
+            inner.give_up(&mut driver);
+        }
+        true
+    })
+}
+
 /// One turn of a communicator nobody else drives; whether anything moved.
 fn turn(inner: &Arc<Inner>) -> bool {
-    let mut driver = match inner.driver.try_lock() {
-        Ok(driver) => driver,
-        Err(TryLockError::Poisoned(driver)) => driver.into_inner(),
-        // A caller drives it.
-        Err(TryLockError::WouldBlock) => return false,
-    };
+    // A caller drives it.
+    let Some(mut driver) = inner.free_driver() else { return false };
     if inner.shared.flag.load(Ordering::Acquire) {
         inner.look(&mut driver);
     }
@@ -236,5 +249,42 @@ fn turn(inner: &Arc<Inner>) -> bool {
             driver.still = None;
             true
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::comm::{Communicator, Config};
+    use crate::config::{Key, Settings};
+    use crate::types::Rank;
+
+    #[test]
+    fn a_buffer_is_kept_although_lending_it_panics() {
+        let mut settings = Settings::default();
+        for (key, value) in [(Key::Observe, "0"), (Key::Log, "NONE"), (Key::InitTimeout, "20")] {
+            settings.set(key, value).unwrap();
+        }
+        let (id, root) = crate::bootstrap::root_task::create(&settings).unwrap();
+        let join = |rank| {
+            let config = Config { name: "test".into(), settings: Some(settings.clone()) };
+            Communicator::init(&id, rank, 3, config).unwrap()
+        };
+        std::thread::scope(|scope| {
+            let join = &join;
+            let others = [1, 2].map(|rank| scope.spawn(move || join(rank)));
+            let comm = join(0);
+            // The engine has the operation by the time its link is made.
+            comm.inner.driver().unwrap().links.peers.truncate(2);
+            let begun = catch_unwind(AssertUnwindSafe(|| comm.send_async(vec![7_u8; 8], Rank(2)).map(drop)));
+            assert!(begun.is_err(), "there is no such peer");
+            let driver = comm.inner.driver().unwrap();
+            assert!(driver.engine.under_way().is_some() && !driver.owned.is_empty(), "{:?}", *driver);
+            drop(driver);
+            comm.abort("the end of the test");
+            drop((comm, others.map(|other| other.join().unwrap())));
+        });
+        drop(root);
     }
 }

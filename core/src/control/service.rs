@@ -98,11 +98,7 @@ impl Service {
     pub fn get() -> crate::Result<Arc<Self>> {
         static SERVICE: OnceLock<Arc<Service>> = OnceLock::new();
         if let Some(service) = SERVICE.get() {
-            if service.is_stale() {
-                let what = "this process was forked from one that uses ccl, and has none of its threads";
-                return Err(crate::Error::new(crate::ErrorKind::Unavailable, what)
-                    .hint("start workers that use ccl with exec (Python: the start method \"spawn\")"));
-            }
+            crate::sys::not_forked()?;
             return Ok(Arc::clone(service));
         }
         let made = Arc::new(Self {

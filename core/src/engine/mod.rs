@@ -12,11 +12,12 @@
 
 mod lanes;
 mod op;
+mod pairs;
+mod queue;
 mod step;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::clock::Raw;
@@ -30,7 +31,9 @@ use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, Transpor
 
 use lanes::Lanes;
 use op::Program;
-pub use op::{Op, OpId};
+pub use op::{Op, OpId, Ticket};
+use pairs::Pairs;
+use queue::Queue;
 
 /// What a turn found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,14 +99,15 @@ pub struct Engine<S: Subscriber> {
     topology: Arc<Topology>,
     lanes: Lanes,
     /// In the order of submission; the first is under way.
-    collectives: VecDeque<Op>,
+    collectives: Queue,
     /// Programs, one per channel: the first of them are those of the collective under way.
     programs: Vec<Program>,
     /// Whether the programs of the first collective were begun, and since when it is under way.
     begun: bool,
     since: Raw,
-    /// Sends and receives in the order of submission, each with its one program.
-    pairs: Vec<(Op, Program)>,
+    pairs: Pairs,
+    /// Whose operations have ended since they were last asked for.
+    ended: Vec<Ticket>,
     waits: Vec<Wait>,
     /// The waits that stand in the cells, and since when.
     noted: Vec<Wait>,
@@ -123,8 +127,9 @@ impl<S: Subscriber> Engine<S> {
             me,
             topology,
             lanes,
-            collectives: VecDeque::new(),
-            pairs: Vec::new(),
+            collectives: Queue::default(),
+            pairs: Pairs::new(),
+            ended: Vec::new(),
             programs: Vec::new(),
             begun: false,
             since: Raw(0),
@@ -182,12 +187,21 @@ impl<S: Subscriber> Engine<S> {
     ///
     /// # Errors
     /// The failure of the engine, if it has failed.
-    pub fn submit(&mut self, mut op: Op, now: Raw) -> Result<OpId, Failure> {
+    pub fn submit(&mut self, op: Op, now: Raw) -> Result<OpId, Failure> {
+        self.submit_owned(op, None, now)
+    }
+
+    /// Takes an operation of whose end [`ended`](Self::ended) is to tell, under that ticket.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_owned(&mut self, mut op: Op, ticket: Option<Ticket>, now: Raw) -> Result<OpId, Failure> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
         self.next_id += 1;
-        op.called(OpId(self.next_id), now);
+        let number = self.next_id;
+        op.called(number, now);
         let descriptor = *op.descriptor();
         let algorithm = op.algorithm();
         publish_at(&mut self.events, now, || Event::OpPlanned {
@@ -196,26 +210,31 @@ impl<S: Subscriber> Engine<S> {
             algorithm,
             bytes: op.bytes(),
         });
-        if op.kind().is_p2p() {
+        let way = if op.kind().is_p2p() {
             self.row.p2p_called(op.descriptor(), op.peer(), now);
-            let mut program = Program::default();
-            program.begin(&op, &self.topology, 0);
-            self.pairs.push((op, program));
+            Some(self.pairs.push(op, ticket, &self.topology))
         } else {
             self.row.called(&descriptor, now);
             if self.collectives.is_empty() {
                 self.since = now;
             }
-            self.collectives.push_back(op);
-        }
-        Ok(OpId(self.next_id))
+            self.collectives.push(op, ticket);
+            None
+        };
+        Ok(OpId { number, way })
     }
 
     /// Whether that operation has ended well. One that has not may still be under way, or have failed with the engine.
     #[must_use]
     pub fn is_done(&self, id: OpId) -> bool {
+        let OpId { number, way } = id;
         self.failure.is_none()
-            && !self.collectives.iter().chain(self.pairs.iter().map(|(op, _)| op)).any(|op| op.id() == id)
+            && way.map_or_else(|| self.collectives.has_ended(number), |way| self.pairs.has_ended(way, number))
+    }
+
+    /// Whose operations have ended well since this was last asked, in that order.
+    pub fn ended(&mut self) -> impl Iterator<Item = Ticket> {
+        self.ended.drain(..)
     }
 
     /// Does all that can be done without waiting. `clock` is asked once per operation that ends. Who sleeps for what this turn
@@ -225,7 +244,7 @@ impl<S: Subscriber> Engine<S> {
         if self.failure.is_some() {
             return Progress::Failed;
         }
-        if self.collectives.is_empty() && self.pairs.is_empty() {
+        if self.collectives.is_empty() && self.pairs.busy() == 0 {
             return Progress::Idle;
         }
         self.waits.clear();
@@ -260,7 +279,7 @@ impl<S: Subscriber> Engine<S> {
             channel: Some(channel),
         })?;
         let who = (self.me, &*self.topology);
-        while let Some(op) = self.collectives.front() {
+        while let Some(op) = self.collectives.first() {
             let channels = usize::from(op.plan().channels());
             if !std::mem::replace(&mut self.begun, true) {
                 self.programs.resize_with(channels.max(self.programs.len()), Program::default);
@@ -279,35 +298,35 @@ impl<S: Subscriber> Engine<S> {
             let now = clock();
             self.row.completed(op.descriptor(), self.since, now);
             publish_at(&mut self.events, now, || op.completed(now));
-            self.collectives.pop_front();
+            self.ended.extend(self.collectives.pop());
             self.begun = false;
-            if let Some(next) = self.collectives.front() {
+            if let Some(next) = self.collectives.first() {
                 self.since = now;
                 self.row.started(next.descriptor(), now);
             }
             advanced = true;
         }
         let mut at = 0;
-        while at < self.pairs.len() {
-            // In order per peer and direction: one behind another of the same way waits for it.
-            let (earlier, rest) = self.pairs.split_at_mut(at);
-            let (op, program) = &mut rest[0];
-            if earlier.iter().any(|(earlier, _)| earlier.same_way(op)) {
-                at += 1;
-                continue;
-            }
-            self.lanes.work_for(op);
-            let programs = std::slice::from_mut(program);
-            advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
-            if program.has_run() && self.lanes.is_flushed(op, &mut self.waits) {
-                let (op, _) = self.pairs.remove(at);
+        while at < self.pairs.busy() {
+            let before = self.pairs.busy();
+            while let Some((op, program)) = self.pairs.first(at) {
+                self.lanes.work_for(op);
+                let programs = std::slice::from_mut(program);
+                advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
+                if !(program.has_run() && self.lanes.is_flushed(op, &mut self.waits)) {
+                    break;
+                }
                 let now = clock();
                 self.row.p2p_completed(op.descriptor(), op.began(), now);
                 publish_at(&mut self.events, now, || op.completed(now));
+                self.ended.extend(self.pairs.pop(at, &self.topology));
                 advanced = true;
-            } else {
-                at += 1;
+                if self.pairs.busy() < before {
+                    break;
+                }
             }
+            // One that has nothing left makes place for the next.
+            at += usize::from(self.pairs.busy() == before);
         }
         Ok(advanced)
     }
@@ -357,14 +376,14 @@ impl<S: Subscriber> Engine<S> {
             return;
         }
         let error = failure.kind() as u8;
-        if self.collectives.is_empty() && self.pairs.is_empty() {
+        if self.collectives.is_empty() && self.pairs.busy() == 0 {
             self.row.broken();
         }
-        for op in self.collectives.drain(..) {
+        for op in self.collectives.drain() {
             self.row.failed(op.descriptor(), error, now);
             publish_at(&mut self.events, now, || op.failed(error, failure.peer, now));
         }
-        for (op, _) in self.pairs.drain(..) {
+        for op in self.pairs.take_all() {
             self.row.p2p_failed(op.descriptor(), error, now);
             publish_at(&mut self.events, now, || op.failed(error, failure.peer, now));
         }
@@ -393,14 +412,13 @@ impl<S: Subscriber> Engine<S> {
     /// The operation under way, the oldest collective first.
     #[must_use]
     pub fn under_way(&self) -> Option<(CollKind, u64)> {
-        let pair = || self.pairs.first().map(|(op, _)| op);
-        self.collectives.front().or_else(pair).map(|op| (op.kind(), op.descriptor().seq))
+        self.collectives.first().or_else(|| self.pairs.oldest()).map(|op| (op.kind(), op.descriptor().seq))
     }
 
     /// What the collective under way was called as.
     #[must_use]
     pub fn collective(&self) -> Option<&Descriptor> {
-        self.collectives.front().map(Op::descriptor)
+        self.collectives.first().map(Op::descriptor)
     }
 
     /// Whether no message is half filled: so it is between operations.

@@ -1,5 +1,7 @@
 //! One operation under way: its plan, its buffers, and how far each of its programs has come.
 
+use std::num::NonZeroU32;
+
 use crate::clock::Raw;
 use crate::collective::{Descriptor, Request};
 use crate::event::Event;
@@ -8,8 +10,31 @@ use crate::plan::{Plan, Step, Topology};
 use crate::types::{Algorithm, CollKind, Rank};
 
 /// Names an operation of one engine.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct OpId(pub(super) u64);
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpId {
+    /// In the order of submission.
+    pub(super) number: u64,
+    /// Which queue it is in; `None`: that of the collectives.
+    pub(super) way: Option<u32>,
+}
+
+/// Names what the driver keeps of an operation, until the engine tells that it has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket(NonZeroU32);
+
+impl Ticket {
+    /// The ticket of a place. Panics where there are 2^32 of them, which fit no memory.
+    #[must_use]
+    pub fn new(index: usize) -> Self {
+        let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("fewer than 2^32 calls under way"))
+    }
+    /// The place.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 /// How far one program has come. Kept apart from its operation and used again for the next: moving such things about is most
 /// of what a short operation costs.
@@ -36,7 +61,7 @@ impl Program {
 /// One operation: what to do, with which buffers. Two cache lines: it is moved a few times.
 #[derive(Debug)]
 pub struct Op {
-    id: OpId,
+    number: u64,
     /// What was called: of a pair, which side.
     kind: CollKind,
     /// The other rank of a pair.
@@ -57,16 +82,17 @@ impl Op {
     pub fn new(request: Request, plan: Plan, descriptor: Descriptor, input: View, output: ViewMut) -> Self {
         let check = descriptor.hash();
         let Request { kind, root: peer, .. } = request;
-        Self { id: OpId(0), kind, peer, plan, descriptor, check, input, output, began: Raw(0) }
+        Self { number: 0, kind, peer, plan, descriptor, check, input, output, began: Raw(0) }
     }
 
-    pub(super) const fn called(&mut self, id: OpId, now: Raw) {
-        self.id = id;
+    pub(super) const fn called(&mut self, number: u64, now: Raw) {
+        self.number = number;
         self.began = now;
     }
 
-    pub(super) const fn id(&self) -> OpId {
-        self.id
+    /// Its place in the order of submission.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
     }
     /// When it was called.
     pub(super) const fn began(&self) -> Raw {
@@ -93,10 +119,6 @@ impl Op {
             Plan::Generated { shape, .. } => shape.algorithm,
             Plan::Given(_) => Algorithm::Ring,
         }
-    }
-    /// Whether two point-to-point operations use the same lane.
-    pub(super) fn same_way(&self, other: &Self) -> bool {
-        self.kind == other.kind && self.peer == other.peer
     }
     /// The other rank of a pair.
     pub(super) const fn peer(&self) -> Rank {

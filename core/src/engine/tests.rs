@@ -78,3 +78,20 @@ fn a_send_waits_for_the_kernel_once() {
     let began = engine.events().0.iter().filter(|event| matches!(event, Event::WaitBegan { .. })).count();
     assert_eq!(began, 1);
 }
+
+#[test]
+fn a_failure_ends_sends_in_the_order_of_their_calls() {
+    let large = vec![0; 8 << 20];
+    let (mut engine, mut numbers, _readers) = alone();
+    let calls = [2, 1, 2, 1].map(|peer| send(&mut engine, &mut numbers, &large, peer));
+    settle(&mut engine);
+    assert_eq!(engine.under_way(), Some((CollKind::Send, 1)));
+    assert!(calls.iter().all(|id| !engine.is_done(*id)));
+    engine.fail(Failure { cause: Cause::Link(LinkFault::Gone), op: None, peer: None, channel: None }, Raw(0));
+    let ended = engine.events().0.iter().filter_map(|event| match event {
+        Event::OpFailed { other, .. } => *other,
+        _ => None,
+    });
+    assert_eq!(ended.collect::<Vec<_>>(), [2, 1, 2, 1].map(Rank));
+    assert!(engine.under_way().is_none() && calls.iter().all(|id| !engine.is_done(*id)));
+}

@@ -48,7 +48,7 @@ pub use writer::{CommInfo, CommRow, Peer};
 
 use crate::clock::{self, Anchor};
 use crate::config::{Key, Settings};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::sys;
 use crate::sys::handlers::{self, Handler};
 use crate::types::{CommId, JobId};
@@ -85,8 +85,11 @@ static OF_PROCESS: Mutex<OfProcess> = Mutex::new(OfProcess { recorder: Weak::new
 
 /// Gives `follower` a reader of the recorder that this process has, and of each that it makes from now on, before anything is
 /// recorded. So exporters see all of it; a recorder stays as long as a reader of it does ([`Reader::alone`]). What it runs
-/// must end soon, and make and open no recorder.
+/// must end soon, and make and open no recorder. A forked child never has one.
 pub fn follow(follower: impl Fn(Reader) + Send + 'static) {
+    if sys::forked() {
+        return;
+    }
     let mut slot = of_process();
     if let Some(recorder) = slot.recorder.upgrade().filter(|r| !r.left.load(Ordering::Relaxed)) {
         follower(Reader::borrow(recorder));
@@ -105,10 +108,7 @@ impl Recorder {
     /// # Errors
     /// `Unavailable` in a forked child.
     pub fn for_process(settings: &Settings) -> Result<Arc<Self>> {
-        if sys::forked() {
-            return Err(Error::new(ErrorKind::Unavailable, "this process was forked from one that uses ccl")
-                .hint("start it with exec (Python: the spawn or forkserver method) to use ccl in it"));
-        }
+        sys::not_forked()?;
         let mut slot = of_process();
         if let Some(recorder) = slot.recorder.upgrade().filter(|r| !r.left.load(Ordering::Relaxed)) {
             return Ok(recorder);
@@ -122,9 +122,10 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// The recorder this process uses, if it uses one.
+    /// The recorder this process uses, if it uses one. A forked child uses none.
     #[must_use]
     pub fn of_process() -> Option<Arc<Self>> {
+        sys::not_forked().ok()?;
         of_process().recorder.upgrade()
     }
 

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The kernel's default bound on descriptor numbers (`fs.nr_open`). One above it would stay open in a child.
 const MAX_FDS: usize = 1 << 20;
@@ -31,6 +31,22 @@ pub fn generation() -> u32 {
 #[must_use]
 pub fn forked() -> bool {
     generation() != 0
+}
+
+/// Refuses to begin anything in a process that was forked from one that used ccl: it has none of
+/// its threads, and the locks that they held stay locked.
+///
+/// # Errors
+/// `Unavailable` in such a process.
+pub fn not_forked() -> Result<()> {
+    if !forked() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "this process was forked from one that uses ccl, and has none of its threads",
+    )
+    .hint("start workers that use ccl with exec (Python: the start method \"spawn\")"))
 }
 
 /// Runs in each forked child, where only async-signal-safe calls are allowed: loads, stores and close(2).

@@ -9,7 +9,7 @@ pub mod shared;
 pub mod tcp;
 pub mod unix;
 
-pub use fds::{forked, generation};
+pub use fds::{forked, generation, not_forked};
 
 /// The raw counter of the processor: the time-stamp counter on x86-64, the virtual counter on AArch64, elsewhere
 /// CLOCK_MONOTONIC in nanoseconds (also under miri, which knows no counter).

@@ -11,6 +11,7 @@ mod taken;
 use super::*;
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
+use crate::error::ErrorKind;
 use crate::event::{Event, Subscriber};
 use crate::snapshot::{self, OpState, ProcessSnapshot, Waits, Why};
 use crate::types::{
