@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use rustix::io::Errno;
+
 use crate::types::{ChannelId, CollKind, Rank};
 
 /// What a caller can do about an error.
@@ -70,6 +72,10 @@ pub struct Error {
     source: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
 }
 
+/// What to do where a process has no descriptors left.
+pub(crate) const OPEN_FILES: &str =
+    "the limit on open files is reached: raise it where the ranks are started (ulimit -n, LimitNOFILE=)";
+
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -84,6 +90,10 @@ impl Error {
     pub fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         let source = source.into();
         let mut error = Self::new(ErrorKind::System, format!("{}: {source}", what.into()));
+        let no_descriptors = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+        if no_descriptors.contains(&source.raw_os_error()) {
+            error.hint = OPEN_FILES.into();
+        }
         error.source = Some(std::sync::Arc::new(source));
         error
     }

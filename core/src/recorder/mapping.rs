@@ -56,9 +56,10 @@ impl Memory {
     }
 
     /// A writable shared mapping of a file's zeroed bytes. In a forked child its place is taken by private zeros, so that handles
-    /// copied into the child write nothing of the parent's.
+    /// copied into the child write nothing of the parent's. Pages that the file loses (somebody truncates it, its disk fails) are
+    /// replaced by private zeros too, when they are touched: a recorder must not end its process.
     pub(crate) fn shared(mapping: Mapping) -> Self {
-        fork::detach_in_children(mapping.base().as_ptr() as usize, mapping.len());
+        detach::watch(mapping.base().as_ptr() as usize, mapping.len());
         Self { base: mapping.base().cast(), words: mapping.len() / 8, kind: Kind::Shared(mapping) }
     }
 
@@ -92,7 +93,7 @@ impl Drop for Memory {
                 // SAFETY: `heap` mapped exactly this range, and no span is left.
                 let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * 8) };
             }
-            Kind::Shared(_) => fork::forget(self.base.as_ptr() as usize),
+            Kind::Shared(_) => detach::forget(self.base.as_ptr() as usize),
         }
     }
 }
@@ -165,21 +166,28 @@ impl fmt::Debug for Slots {
     }
 }
 
-/// Detaches shared mappings in forked children.
-mod fork {
+/// Puts private zeros in the place of shared mappings: all of them in forked children, and pages that are lost.
+mod detach {
     use std::ffi::c_void;
+    use std::sync::atomic::AtomicBool;
 
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
     use super::{AtomicUsize, Once, Ordering};
+    use crate::sys::faults::{self, Mender};
     use crate::sys::handlers::{self, Handler};
 
     /// Base and length of each; a base of 0 is free. One recorder lives at a time, and a second for the moment in which one follows another.
     static SHARED: [[AtomicUsize; 2]; 4] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; 4];
+    /// Whether it was said that pages are lost.
+    static SAID: AtomicBool = AtomicBool::new(false);
 
-    pub(super) fn detach_in_children(base: usize, len: usize) {
+    pub(super) fn watch(base: usize, len: usize) {
         static INSTALLED: Once = Once::new();
-        INSTALLED.call_once(handlers::in_forked_children::<Detach>);
+        INSTALLED.call_once(|| {
+            handlers::in_forked_children::<InChildren>();
+            faults::mend_faults::<LostPages>();
+        });
         for [slot, length] in &SHARED {
             if slot.compare_exchange(0, base, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 length.store(len, Ordering::Relaxed);
@@ -197,23 +205,49 @@ mod fork {
         }
     }
 
-    struct Detach;
+    /// Begin and end of each mapping.
+    fn ranges() -> impl Iterator<Item = (usize, usize)> {
+        let load = |word: &AtomicUsize| word.load(Ordering::Relaxed);
+        let range = move |[slot, length]: &[AtomicUsize; 2]| (load(slot), load(slot) + load(length));
+        SHARED.iter().map(range).filter(|(begin, end)| *begin != 0 && begin != end)
+    }
 
-    impl Handler for Detach {
+    /// Whether private zeros now lie there, which atomics may use as before.
+    ///
+    /// # Safety
+    /// The range must be part of a mapping of a `Memory`, which keeps it reserved.
+    unsafe fn put_zeros(base: usize, len: usize) -> bool {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::FIXED | MapFlags::PRIVATE;
+        // SAFETY: as the caller says.
+        unsafe { mmap_anonymous(base as *mut c_void, len, prot, flags) }.is_ok()
+    }
+
+    struct InChildren;
+
+    impl Handler for InChildren {
         fn run() {
-            for [slot, length] in &SHARED {
-                let (base, len) = (slot.load(Ordering::Relaxed), length.load(Ordering::Relaxed));
-                if base == 0 || len == 0 {
-                    continue;
-                }
-                let prot = ProtFlags::READ | ProtFlags::WRITE;
-                let flags = MapFlags::FIXED | MapFlags::PRIVATE;
-                // SAFETY: the range is a mapping of the parent's `Memory`, whose copy in this child keeps it reserved; private zeros
-                // take its place, which atomics may use as before.
-                let zeros = unsafe { mmap_anonymous(base as *mut c_void, len, prot, flags) };
-                // If the kernel refuses, the shared pages stay.
-                let _ = zeros;
+            for (begin, end) in ranges() {
+                // SAFETY: the parent's `Memory` was copied into this child. If the kernel refuses, the shared pages stay.
+                unsafe { put_zeros(begin, end - begin) };
             }
+        }
+    }
+
+    struct LostPages;
+
+    impl Mender for LostPages {
+        fn mend(page: usize, bytes: usize) -> bool {
+            let is_ours = ranges().any(|(begin, end)| (begin..end).contains(&page));
+            // SAFETY: whoever touched the page holds its `Memory`; mappings begin and end with pages.
+            let is_mended = is_ours && unsafe { put_zeros(page, bytes) };
+            if is_mended && !SAID.swap(true, Ordering::Relaxed) {
+                faults::say(
+                    "ccl: recorder lost: its file was truncated, or its disk failed; the job goes on, and what it does \
+                     is no longer recorded\n",
+                );
+            }
+            is_mended
         }
     }
 }

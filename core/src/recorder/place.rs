@@ -18,7 +18,7 @@ use crate::clock;
 use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::fds::Fd;
-use crate::sys::process::namespace_pids;
+use crate::sys::process::{check_file_size, namespace_pids};
 use crate::sys::shared::{self, Access, Mapping, Owner};
 
 /// Makes a file this long, its pages included. An argument, so that tests can be a full file system.
@@ -140,6 +140,7 @@ fn furnish(
 ) -> Result<(Fd, Memory)> {
     let bytes = capacity.total();
     let furnished = shared::lock_alive(&file)
+        .and_then(|()| check_file_size(bytes as u64))
         .and_then(|()| {
             allocate(file.as_fd(), home, bytes as u64)
                 .map_err(|e| Error::system(format!("allocating {bytes} bytes for {name}"), e))

@@ -174,8 +174,10 @@ impl Recorder {
         about[ring::RANK].store(u64::from(rank.0), Ordering::Relaxed);
         let live = RowState::Live as u64 | u64::from(generation) << 32;
         about[ring::STATE].store(live, Ordering::Release);
-        let first = self.capacity.offset(Table::Slots) + word(ring::FIRST) as usize * 64;
-        let slots = self.memory.slots(first, word(ring::SLOTS) as usize);
+        // Not as the file says: its pages may be lost.
+        let before: usize = self.capacity.rings().take(at).sum();
+        let count = self.capacity.rings().nth(at).expect("a ring of the capacity");
+        let slots = self.memory.slots(self.capacity.offset(Table::Slots) + before * 64, count);
         EventRing::new(slots, about, level, Some((Arc::clone(self), at)))
     }
 

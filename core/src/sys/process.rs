@@ -1,4 +1,6 @@
-//! What the kernel says about processes: pids across namespaces, the processors allowed, forks in tests.
+//! What the kernel says about processes: pids across namespaces, the processors allowed, limits, forks in tests.
+
+use crate::error::{Error, ErrorKind, Result};
 
 /// How many processors this process may use: its affinity mask and its control group's quota, at least 1.
 #[must_use]
@@ -18,6 +20,28 @@ fn parse_namespace_pids(status: &str) -> Option<Vec<u32>> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     let pids: Option<Vec<u32>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
     pids.filter(|pids| !pids.is_empty())
+}
+
+/// Refuses a file of `bytes` bytes that this process may not make: the kernel would not refuse it, but end the process
+/// (SIGXFSZ).
+///
+/// # Errors
+/// `Unavailable`, with the limit.
+pub fn check_file_size(bytes: u64) -> Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    let Some(limit) = limit.filter(|limit| *limit < bytes) else { return Ok(()) };
+    let what =
+        format!("a file of {bytes} bytes is needed, and this process may make files of {limit} at most");
+    Err(Error::new(ErrorKind::Unavailable, what)
+        .hint("raise the limit where the ranks are started (ulimit -f unlimited, LimitFSIZE=)"))
+}
+
+/// Lets this process make files of `bytes` bytes at most.
+#[cfg(test)]
+#[cfg(not(miri))]
+pub(crate) fn limit_file_size(bytes: u64) {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum: Some(bytes) }).unwrap();
 }
 
 /// Runs `work` in a forked child and returns its status; `None` if a signal ended it. The child must not need locks that

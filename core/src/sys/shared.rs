@@ -16,8 +16,9 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// A memfd of `len` zero bytes whose length nobody can change. Sparse: pages cost memory once they are written.
 ///
 /// # Errors
-/// `System` if the kernel refuses.
+/// `Unavailable` if this process may not make files of this length, `System` if the kernel refuses.
 pub fn sealed_memfd(name: &str, len: u64) -> Result<OwnedFd> {
+    super::process::check_file_size(len)?;
     let refuse = |e: Errno| Error::system(format!("making a memfd of {len} bytes"), e);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create(name, flags).map_err(refuse)?;
@@ -237,6 +238,17 @@ mod tests {
                 .to_string()
                 .contains("no memfd")
         );
+    }
+
+    #[test]
+    fn a_limit_on_file_sizes_is_an_error_and_not_the_end_of_the_process() {
+        let status = process::in_fork(|| {
+            process::limit_file_size(8191);
+            let error = sealed_memfd("ccl-test", 8192).unwrap_err();
+            let is_said = error.to_string().contains("8191") && error.hint.contains("ulimit -f");
+            i32::from(!is_said || sealed_memfd("ccl-test", 4096).is_err())
+        });
+        assert_eq!(status, Some(0));
     }
 
     #[test]

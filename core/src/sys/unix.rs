@@ -22,6 +22,15 @@ pub enum Name<'a> {
     Path(&'a Path),
 }
 
+impl std::fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Abstract(name) => write!(f, "abstract name {}", name.escape_debug()),
+            Self::Path(path) => write!(f, "{}", path.to_string_lossy().escape_debug()),
+        }
+    }
+}
+
 impl Name<'_> {
     /// The address, and what must stay open while it is used: a path that is too long for an address is named through its folder.
     fn address(self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
@@ -132,18 +141,24 @@ pub fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 /// Receives up to `bytes.len()` bytes, and the descriptors that came with them, onto `fds`. 0 bytes: the peer has closed.
 ///
 /// # Errors
-/// What the kernel says; `WouldBlock` if nothing is there; `InvalidData` if more descriptors came than a message may carry.
+/// What the kernel says; `WouldBlock` if nothing is there; `InvalidData` if more descriptors came than a message may carry;
+/// EMFILE if this process had no room for them.
 pub fn recv_with(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    let before = fds.len();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = message {
             fds.extend(passed);
         }
     }
     if got.flags.contains(ReturnFlags::CTRUNC) {
+        // The kernel drops what does not fit, and does not say into what: the space for them, or this process's table.
+        if fds.len() - before < MAX_PASSED {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
         return Err(io::Error::new(io::ErrorKind::InvalidData, "too many descriptors in a message"));
     }
     Ok(got.bytes)
@@ -212,6 +227,24 @@ mod tests {
         drop(a);
         assert!(at_end(&b));
         assert_eq!(recv_with(&b, &mut bytes, &mut fds).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_full_table_of_descriptors_is_told_from_too_many_in_a_message() {
+        let status = crate::sys::process::in_fork(|| {
+            use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+            let (a, b) = UnixStream::pair().unwrap();
+            let null = std::fs::File::open("/dev/null").unwrap();
+            send_with(&a, b"x", &[null.as_fd(), null.as_fd()]).unwrap();
+            // The next descriptor is the last.
+            let next = rustix::io::dup(&null).unwrap().as_raw_fd() as u64;
+            let maximum = getrlimit(Resource::Nofile).maximum;
+            setrlimit(Resource::Nofile, Rlimit { current: Some(next + 1), maximum }).unwrap();
+            let refused = recv_with(&b, &mut [0; 8], &mut Vec::new()).unwrap_err();
+            let error = crate::Error::system("receiving", refused).to_string();
+            i32::from(!error.contains("limit on open files") || !error.contains("ulimit -n"))
+        });
+        assert_eq!(status, Some(0));
     }
 
     #[test]

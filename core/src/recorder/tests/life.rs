@@ -104,6 +104,31 @@ fn one_that_is_killed_tells_what_it_was_doing() {
     assert!(path.exists(), "it stays as evidence");
 }
 
+/// Somebody truncates the file of a live process, which goes on recording as if nothing was, and ends well.
+#[test]
+fn one_whose_file_is_truncated_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = child(folder.path(), |recorder, row| {
+        for seq in 8..2000 {
+            row.completed(&descriptor(CollKind::AllReduce, seq - 1), ago(5), clock::raw());
+            row.called(&descriptor(CollKind::AllReduce, seq), clock::raw());
+        }
+        recorder.anchor();
+        let refused = recorder.reader().snapshot().is_err();
+        let mut ring = row.ring();
+        ring.take(Event::Aborted);
+        drop((ring, row));
+        recorder.leave();
+        if refused { 0 } else { 1 }
+    });
+    let path = files(folder.path()).remove(0);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(0).unwrap();
+    rustix::io::write(&child.tell, b"x").unwrap();
+    assert_eq!(child.wait(), Some(0), "its recorder ended it");
+    assert!(Reader::open(&path).is_err());
+}
+
 #[test]
 fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
     let check = |then: fn(Arc<Recorder>, CommRow) -> i32, left: bool, stays: bool| {
@@ -210,6 +235,25 @@ fn without_a_file_system_it_lies_in_a_memfd_and_with_observe_0_on_the_heap() {
     let recorder = made(folder.path(), none);
     assert_eq!((recorder.path(), recorder.level()), (None, 1));
     assert!(recorder.notes()[0].contains("disk") || recorder.notes()[0].contains("nothing is recorded"));
+}
+
+/// A limit on the size of files is looked at before a file is lengthened, which would end the process.
+#[test]
+fn a_limit_on_file_sizes_makes_the_recorder_smaller_or_none() {
+    let within = |bytes: u64, home: Option<Home>| {
+        let folder = tempfile::tempdir().unwrap();
+        let status = in_fork(|| {
+            crate::sys::process::limit_file_size(bytes);
+            let recorder = made(folder.path(), place::allocate);
+            let of = recorder.place.as_ref().map(Place::home);
+            let said = recorder.notes().iter().any(|note| note.contains("ulimit -f"));
+            i32::from(of != home || recorder.capacity == Capacity::FULL && home.is_some() || !said)
+        });
+        assert_eq!(status, Some(0), "{bytes}");
+    };
+    let total = |at: usize| Capacity::LADDER[at].total() as u64;
+    within(total(0) - 1, Some(Home::File));
+    within(total(Capacity::LADDER.len() - 1) - 1, None);
 }
 
 /// Runs a test in a process of its own, where it has the process's recorder to itself.

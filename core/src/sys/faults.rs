@@ -1,0 +1,165 @@
+//! Faults of file mappings: SIGBUS, which the kernel sends to whoever touches a page that its file no longer has.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+/// Whoever knows mappings of which a page may be lost. Asked in a signal handler, in the middle of anything: it may only touch
+/// atomics and call the kernel.
+pub trait Mender {
+    /// Puts other memory in the place of the page of `bytes` bytes that begins at `page`, if it is one of its own: then the
+    /// access is tried again. Otherwise the fault is somebody else's.
+    fn mend(page: usize, bytes: usize) -> bool;
+}
+
+/// What was installed before: a function (or one of `SIG_DFL`, `SIG_IGN`), and how it is to be called.
+static BEFORE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+static FLAGS: AtomicI32 = AtomicI32::new(0);
+/// Whether what was installed before was for one signal only, and has had it.
+static SPENT: AtomicBool = AtomicBool::new(false);
+
+/// The bytes of a page.
+static PAGE: AtomicUsize = AtomicUsize::new(4096);
+
+/// Has `M` mend faults of this process from now on. What it does not mend goes to the handler that was there before, with the same
+/// arguments, or ends the process as it would have. To be installed once; where the kernel refuses, faults end the process.
+pub fn mend_faults<M: Mender>() {
+    if cfg!(miri) {
+        return;
+    }
+    // SAFETY: both structs are plain integers, for which zero is a value; the handler is a function that lives as long as the
+    // process, of the type that SA_SIGINFO demands; it needs of the previous handler only what was stored before it is installed.
+    unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) != 0 {
+            return;
+        }
+        BEFORE.store(before.sa_sigaction, Ordering::Relaxed);
+        FLAGS.store(before.sa_flags, Ordering::Relaxed);
+        PAGE.store(libc::sysconf(libc::_SC_PAGESIZE).max(4096) as usize, Ordering::Relaxed);
+        let mut ours = before;
+        ours.sa_sigaction = on_fault::<M> as *const () as usize;
+        // On the thread's other stack where it has one, as a handler before this one may need; and once is not enough.
+        ours.sa_flags = (before.sa_flags | libc::SA_SIGINFO | libc::SA_ONSTACK) & !libc::SA_RESETHAND;
+        libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn on_fault<M: Mender>(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel hands a valid `siginfo_t` to handlers with SA_SIGINFO; of a fault it holds an address.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // What somebody sent (a code of at most 0) holds no address.
+    let is_fault = code > 0;
+    let bytes = PAGE.load(Ordering::Relaxed);
+    if is_fault && M::mend(address & !(bytes - 1), bytes) {
+        return;
+    }
+    let flags = FLAGS.load(Ordering::Relaxed);
+    let mut before = BEFORE.load(Ordering::Relaxed);
+    if flags & libc::SA_RESETHAND != 0 && SPENT.swap(true, Ordering::Relaxed) {
+        before = libc::SIG_DFL;
+    }
+    // Nobody can ignore a fault: the kernel ends the process.
+    if before == libc::SIG_DFL || (before == libc::SIG_IGN && is_fault) {
+        // SAFETY: as in `mend_faults`. A fault happens again when this returns; what was sent is sent again, and is pending until then.
+        unsafe {
+            let mut default: libc::sigaction = std::mem::zeroed();
+            default.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+            if !is_fault {
+                libc::raise(signal);
+            }
+        }
+    } else if before == libc::SIG_IGN {
+    } else if flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: whoever installed it with SA_SIGINFO gave a function of this type, and it gets what the kernel gave us.
+        unsafe {
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                std::mem::transmute(before);
+            handler(signal, info, context);
+        }
+    } else {
+        // SAFETY: whoever installed it without SA_SIGINFO gave a function of this type.
+        unsafe {
+            let handler: extern "C" fn(libc::c_int) = std::mem::transmute(before);
+            handler(signal);
+        }
+    }
+}
+
+/// Says one thing on standard error, from where nothing but the kernel may be called.
+pub fn say(text: &'static str) {
+    // SAFETY: where standard error is closed, the kernel refuses the write.
+    let stderr = unsafe { std::os::fd::BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
+    let _ = rustix::io::write(stderr, text.as_bytes());
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::sys::process::in_fork;
+    use crate::sys::shared::{Access, Mapping};
+
+    struct Nobody;
+    impl Mender for Nobody {
+        fn mend(_: usize, _: usize) -> bool {
+            false
+        }
+    }
+
+    fn set(handler: usize, flags: libc::c_int) {
+        // SAFETY: a struct of integers; the handlers of these tests are functions of the type that the flags tell.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            (action.sa_sigaction, action.sa_flags) = (handler, flags);
+            assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
+        }
+    }
+
+    /// Touches a page that its file does not have.
+    fn touch() -> i32 {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let mapping = Mapping::new(&file, 4096, Access::ReadWrite).unwrap();
+        file.set_len(0).unwrap();
+        mapping.u64_at(8).store(1, Ordering::Relaxed);
+        7
+    }
+
+    extern "C" fn plain(signal: libc::c_int) {
+        // SAFETY: it ends a forked child.
+        unsafe { libc::_exit(if signal == libc::SIGBUS { 40 } else { 1 }) }
+    }
+    extern "C" fn informed(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: it ends a forked child; `info` is what the kernel gave.
+        unsafe { libc::_exit(if (*info).si_code > 0 && !context.is_null() { 41 } else { 42 }) }
+    }
+
+    #[test]
+    fn foreign_faults_reach_the_handler_that_was_there_or_end_the_process() {
+        let (plain, informed) = (plain as *const () as usize, informed as *const () as usize);
+        let ends = |handler: usize, flags: libc::c_int, fault: fn() -> i32| {
+            in_fork(|| {
+                set(handler, flags);
+                mend_faults::<Nobody>();
+                fault()
+            })
+        };
+        assert_eq!(ends(plain, 0, touch), Some(40));
+        assert_eq!(ends(informed, libc::SA_SIGINFO, touch), Some(41));
+        assert_eq!(ends(libc::SIG_DFL, 0, touch), None);
+        assert_eq!(ends(libc::SIG_IGN, 0, touch), None);
+        // Sent by somebody, without an address.
+        fn sent() -> i32 {
+            // SAFETY: raise(3) takes no memory.
+            unsafe { libc::raise(libc::SIGBUS) };
+            7
+        }
+        assert_eq!(ends(informed, libc::SA_SIGINFO, sent), Some(42));
+        assert_eq!(ends(libc::SIG_DFL, 0, sent), None);
+        assert_eq!(ends(libc::SIG_IGN, 0, sent), Some(7));
+    }
+}
