@@ -201,6 +201,8 @@ closed_set! {
         Forced = 4,
         /// It is simulated.
         Simulated = 5,
+        /// They are on one host, but no connection of one user leads from one to the other's memory.
+        NoSharedMemory = 6,
     }
 }
 closed_set! {

@@ -61,6 +61,29 @@ impl Hosts {
         setting.start()
     }
 
+    /// Words that run the program whose words follow on the first host.
+    #[must_use]
+    pub fn on_first(&self) -> Vec<String> {
+        ["ip", "netns", "exec", &self.names[0]].map(String::from).to_vec()
+    }
+
+    /// So many ranks as containers of one host that share no folder, half of them in each network namespace: nothing tells these
+    /// apart but that they do not reach each other.
+    #[must_use]
+    pub fn start_containers(&self, nranks: u32, orders: Orders) -> Job {
+        let mut setting = Setting::new(nranks, Transport::Shm, orders);
+        setting.address = "10.231.7.1".into();
+        let half = nranks as usize / 2;
+        let own_folder = r#"mount -t tmpfs -o mode=700 none "$CCL_RUNTIME_DIR" && exec "$@""#;
+        let enter = |rank: usize| {
+            let netns = &self.names[rank / half];
+            let words = ["ip", "netns", "exec", netns, "unshare", "--mount", "sh", "-c", own_folder, "sh"];
+            words.map(String::from).to_vec()
+        };
+        setting.wrap = (0..nranks as usize).map(enter).collect();
+        setting.start()
+    }
+
     /// Loses all that the second host sends, without a word: it goes to a network card that nobody has.
     ///
     /// # Panics

@@ -40,7 +40,8 @@ impl OtherUser {
             println!("skipped: {name}: needs root, to start processes of another user");
             return None;
         }
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let folder = tempfile::Builder::new().permissions(mode).tempdir().expect("a temporary folder");
         chown(folder.path(), Some(UID), Some(UID)).expect("root gives folders away");
         Some(Self { folder })
     }

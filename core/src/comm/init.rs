@@ -18,7 +18,8 @@ use crate::collective::Descriptor;
 use crate::comm::Config;
 use crate::comm::driver::{Driver, Inner, Shared, lock};
 use crate::comm::exclusive::Exclusive;
-use crate::comm::links::{Links, Peer, Reach};
+use crate::comm::links::{Links, Peer};
+use crate::comm::meet::{Candidate, Meeting, Met};
 use crate::comm::phases::Phases;
 use crate::config::{Key, Settings};
 use crate::control::attendance::Attendance;
@@ -31,12 +32,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Topology;
 use crate::recorder::{self, CommInfo, CommRow, EventRing};
 use crate::sys;
-use crate::transport::shm::connect::{Listener as MemoryListener, LocalPeer, Terms};
+use crate::transport::shm::connect::{Listener as MemoryListener, Terms, draw_name};
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
 use crate::transport::shm::wait::Waiter;
 use crate::transport::socket::listen::{Inbox, Listener as DataListener, Scope};
-use crate::types::{Algorithm, CommId, JobId, Phase, Rank, TransportKind, TransportReason};
+use crate::types::{Algorithm, CommId, JobId, Phase, Rank};
 
 /// What a communicator keeps running beside itself. Dropped, all of it ends.
 pub(crate) struct Attended {
@@ -53,6 +54,8 @@ struct Card {
     data: SocketAddr,
     /// Where its memory listener is in the file system.
     local: Option<PathBuf>,
+    /// The abstract name at which its memory listener is.
+    name: Option<String>,
     recorder: String,
     control: String,
 }
@@ -135,11 +138,11 @@ fn make_named(
             return Err(error);
         }
     };
-    let Gathered { memory, shared, inbox, data, processes, peers, watched, events } = gathered;
+    let Gathered { memory, shared, inbox, data, processes, hosts, peers, watched, events } = gathered;
     let channels = settings.number(Key::Channels) as u16;
     let RingStreams { next, prev } = bootstrap.into_ring()?;
 
-    let topology = Arc::new(Topology::new(&hosts(&processes, &settings), channels));
+    let topology = Arc::new(Topology::new(&hosts, channels));
     let own_host = processes[rank.index()].host;
     let local = processes.iter().filter(|process| process.host == own_host).count();
     let crowded = local > sys::process::allowed_cpus();
@@ -224,6 +227,8 @@ struct Gathered {
     inbox: Inbox,
     data: DataListener,
     processes: Vec<Process>,
+    /// The host of each rank, as the topology is to see it.
+    hosts: Vec<u64>,
     peers: Vec<Peer>,
     watched: Vec<Watched>,
     events: EventRing,
@@ -256,13 +261,15 @@ fn gather(
     let scope = Scope { job: *job, key: id.key.clone(), comm, rank, nranks, channels };
     let data = DataListener::open(SocketAddr::new(*ip, 0), scope, Arc::clone(&inbox), wake_by(&shared))?;
     let terms = Terms { job: *job, key: id.key.clone(), memory: Arc::clone(&memory) };
-    let door = MemoryListener::open(terms, recorder.beside(&format!("{comm}-{rank}.link")))?;
+    let path = recorder.beside(&format!("{comm}-{rank}.link"));
+    let door = MemoryListener::open(terms, path, draw_name()?)?;
     local::enter(*job, &memory);
 
     let card = Card {
         process: Process::own(settings).encode(),
         data: data.address(),
         local: door.path().map(PathBuf::from),
+        name: door.name().map(String::from),
         recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
         control: attendance.control().map(|p| p.display().to_string()).unwrap_or_default(),
     };
@@ -272,22 +279,34 @@ fn gather(
     let mut events = row.ring();
     phases.publish(&mut events);
     phases.begin(Phase::Connect, Some(row));
+    let locals = cards.into_iter().zip(&processes).map(|(card, process)| Candidate {
+        process,
+        data: card.data,
+        path: card.local,
+        name: card.name,
+    });
     let meeting = Meeting {
-        settings,
+        forced: settings.text(Key::Transport),
         identity: *identity,
         job: *job,
         door: &door,
-        cards: &cards,
-        processes: &processes,
+        ranks: locals.collect(),
+        deadline,
     };
-    let (peers, watched) = meet(&meeting, deadline, &mut || bootstrap.serve())?;
+    let tried = meeting.try_all(&mut || bootstrap.serve())?;
     phases.begin(Phase::Barrier, Some(row));
     phases.publish(&mut events);
-    bootstrap.barrier()?;
+    // Also the barrier: whoever has heard all of these knows that nobody connects to its door any more.
+    let told = bootstrap.all_gather(&tried.report())?;
+    let Met { peers, watched, hosts, note } = meeting.meet(tried, &told, &mut || bootstrap.serve())?;
     phases.end(Some(row));
     phases.publish(&mut events);
+    drop(meeting);
     drop(door);
-    Ok(Gathered { memory, shared, inbox, data, processes, peers, watched, events })
+    if let Some(note) = note {
+        notice::say(settings, Level::Warn, &note);
+    }
+    Ok(Gathered { memory, shared, inbox, data, processes, hosts, peers, watched, events })
 }
 
 /// What the news of a communicator reach.
@@ -357,98 +376,6 @@ fn tell_peers(row: &CommRow, cards: &[Card], processes: &[Process]) {
     row.peers(&peers);
 }
 
-struct Meeting<'a> {
-    settings: &'a Settings,
-    identity: Identity,
-    job: JobId,
-    door: &'a MemoryListener,
-    cards: &'a [Card],
-    processes: &'a [Process],
-}
-
-/// What carries the links to a peer, and why; `None`: what `CCL_TRANSPORT` asks for does not reach it.
-fn choose(forced: &str, same_host: bool, same_process: bool) -> Option<(TransportKind, TransportReason)> {
-    Some(match (forced, same_host, same_process) {
-        ("" | "direct", true, true) => (TransportKind::Direct, TransportReason::SameProcess),
-        ("" | "shm", true, false) => (TransportKind::Shm, TransportReason::SameHost),
-        ("" | "socket", false, _) => (TransportKind::Socket, TransportReason::OtherHost),
-        ("shm", true, true) => (TransportKind::Shm, TransportReason::Forced),
-        ("socket", true, _) => (TransportKind::Socket, TransportReason::Forced),
-        _ => return None,
-    })
-}
-
-/// Decides how each peer is reached, and meets those of this host.
-fn meet(
-    meeting: &Meeting<'_>,
-    deadline: Ns,
-    still: &mut dyn FnMut() -> Result<()>,
-) -> Result<(Vec<Peer>, Vec<Watched>)> {
-    let Meeting { settings, identity, job, door, cards, processes } = meeting;
-    let rank = identity.rank;
-    let own = &processes[rank.index()];
-    let forced = settings.text(Key::Transport);
-    let mut reaches: Vec<(Option<Reach>, TransportReason)> = Vec::with_capacity(cards.len());
-    let mut others: Vec<LocalPeer> = Vec::new();
-    for (at, (card, process)) in cards.iter().zip(*processes).enumerate() {
-        let peer = Rank(at as u32);
-        let same_host = process.host == own.host;
-        let same_process = same_host && process.process == own.process;
-        let unreachable = |why: &str| {
-            Error::new(ErrorKind::Unavailable, format!("CCL_TRANSPORT={forced} does not reach it: {why}"))
-                .with_peer(peer)
-                .hint("leave CCL_TRANSPORT unset to use what reaches each peer")
-        };
-        if peer == rank {
-            reaches.push((Some(Reach::Myself), TransportReason::SameProcess));
-            continue;
-        }
-        let Some((transport, why)) = choose(forced, same_host, same_process) else {
-            let what = if same_host { "it is another process" } else { "it is on another host" };
-            return Err(unreachable(what));
-        };
-        let reach = match transport {
-            TransportKind::Direct => {
-                let memory = local::find(*job, Identity { comm: identity.comm, rank: peer });
-                Some(Reach::Memory(memory.ok_or_else(|| unreachable("it has left this process"))?))
-            }
-            TransportKind::Shm => {
-                others.push(LocalPeer { rank: peer, path: card.local.clone() });
-                None
-            }
-            TransportKind::Socket | TransportKind::Sim => Some(Reach::Network(card.data)),
-        };
-        reaches.push((reach, why));
-    }
-    let mut watched = Vec::with_capacity(others.len());
-    for (met, peer) in door.connect(&others, deadline, still)?.into_iter().zip(&others) {
-        reaches[peer.rank.index()].0 = Some(Reach::Memory(Arc::clone(&met.memory)));
-        let process = &processes[peer.rank.index()].process;
-        // A process that holds several ranks and maps their files among each other has lost their locks with the first it closed.
-        let shared = processes.iter().filter(|one| one.process == *process).count() > 1;
-        let has_lock = *process != own.process && !(shared && forced == "shm");
-        watched.push(Watched { rank: peer.rank, peer: met, has_lock });
-    }
-    let known = cards.iter().zip(*processes);
-    let peers = reaches.into_iter().zip(known).map(|((reach, why), (card, process))| Peer {
-        reach: reach.unwrap_or(Reach::Network(card.data)),
-        why,
-        host: process.host_name.clone(),
-        pid: process.pid,
-    });
-    Ok((peers.collect(), watched))
-}
-
-/// The host of each rank, as the topology is to see it: where sockets are forced, everyone has its own.
-fn hosts(processes: &[Process], settings: &Settings) -> Vec<u64> {
-    let is_apart = settings.text(Key::Transport) == "socket";
-    processes
-        .iter()
-        .enumerate()
-        .map(|(at, process)| if is_apart { at as u64 } else { process.host })
-        .collect()
-}
-
 fn forced(settings: &Settings) -> Option<Algorithm> {
     match settings.text(Key::Algorithm) {
         "ring" | "Ring" => Some(Algorithm::Ring),
@@ -475,31 +402,4 @@ fn announce(inner: &Inner, settings: &Settings) {
         inner.nranks,
         std::process::id(),
     );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_setting_is_the_reason_only_where_it_changed_the_choice() {
-        let check = |forced, (same_host, same_process), expect| {
-            let chosen = choose(forced, same_host, same_process);
-            let chosen = chosen.map(|(transport, why)| format!("{transport} {why}"));
-            assert_eq!(chosen.as_deref(), expect, "{forced} {same_host} {same_process}");
-        };
-        let (process, host, none) = ((true, true), (true, false), (false, false));
-        check("", process, Some("Direct SameProcess"));
-        check("", host, Some("Shm SameHost"));
-        check("", none, Some("Socket OtherHost"));
-        check("direct", process, Some("Direct SameProcess"));
-        check("direct", host, None);
-        check("direct", none, None);
-        check("shm", process, Some("Shm Forced"));
-        check("shm", host, Some("Shm SameHost"));
-        check("shm", none, None);
-        check("socket", process, Some("Socket Forced"));
-        check("socket", host, Some("Socket Forced"));
-        check("socket", none, Some("Socket OtherHost"));
-    }
 }

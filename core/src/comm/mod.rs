@@ -10,6 +10,7 @@
 //! | `init` | making: rendezvous, bootstrap, memory, listeners, peers |
 //! | `phases` | how far the making has come |
 //! | `links` | which links a request needs, and bringing them up |
+//! | `meet` | who shares memory with whom, found by trying |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
 //! | `vain` | waits that can never end |
 //! | `exclusive` | the driver's lock, forked children, wakers |
@@ -20,6 +21,7 @@ mod driver;
 mod exclusive;
 mod init;
 mod links;
+mod meet;
 mod owned;
 mod pending;
 mod phases;

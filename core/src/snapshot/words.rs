@@ -102,6 +102,8 @@ words! {
         Forced = "forced",
         /// It is simulated.
         Simulated = "simulated",
+        /// They are on one host, but no connection of one user leads from one to the other's memory.
+        NoSharedMemory = "no_shared_memory",
     }
 }
 words! {
@@ -146,6 +148,7 @@ impl From<types::TransportReason> for Why {
             types::TransportReason::OtherHost => Self::OtherHost,
             types::TransportReason::Forced => Self::Forced,
             types::TransportReason::Simulated => Self::Simulated,
+            types::TransportReason::NoSharedMemory => Self::NoSharedMemory,
         }
     }
 }

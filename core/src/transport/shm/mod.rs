@@ -4,6 +4,7 @@
 //! same process. [`link`] moves messages through it, [`wait`] sleeps on it.
 
 pub mod connect;
+mod door;
 pub mod link;
 pub mod local;
 pub mod memory;

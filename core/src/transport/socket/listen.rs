@@ -35,6 +35,8 @@ pub const PROVE_WITHIN: Duration = Duration::from_secs(5);
 pub const COMPLETE_WITHIN: Duration = Duration::from_secs(120);
 /// Connections that may be unproven at once.
 const MAX_UNPROVEN: usize = 64;
+/// Connections taken in one turn: the service thread has others to serve.
+const PER_TURN: usize = 32;
 /// After the system refused to accept (out of descriptors): how long until the next try.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -188,7 +190,7 @@ impl Accept {
     }
 
     fn accept(&mut self, now: Ns) {
-        loop {
+        for _ in 0..PER_TURN {
             let stream = match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(fd) => Stream(Fd::new(fd)),
                 Err(Errno::AGAIN) => return,
@@ -354,6 +356,16 @@ mod tests {
         assert_eq!(task.turn(now), Turn::Again(Some(deadline)));
         assert_eq!(task.turn(deadline), Turn::Again(None));
         assert_eq!((task.sets.len(), task.counts.incomplete.load(Ordering::Relaxed)), (0, 1));
+    }
+
+    #[test]
+    fn a_crowd_is_taken_in_turns() {
+        let (mut task, address) = task();
+        let crowd: Vec<_> = (0..PER_TURN + 5).map(|_| TcpStream::connect(address).unwrap()).collect();
+        task.turn(clock::now());
+        assert_eq!(task.unproven.len(), PER_TURN);
+        task.turn(clock::now());
+        assert_eq!(task.unproven.len(), crowd.len());
     }
 
     #[test]

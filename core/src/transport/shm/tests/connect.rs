@@ -10,7 +10,7 @@ use crate::bootstrap::auth::Key;
 use crate::clock::{self, Ns};
 use crate::config::environment;
 use crate::error::{Error, ErrorKind};
-use crate::transport::shm::connect::{Listener, LocalPeer, PeerMemory, Terms};
+use crate::transport::shm::connect::{Listener, LocalPeer, PeerMemory, Reached, Terms, draw_name};
 use crate::types::{ChannelId, JobId, TransportKind};
 
 const JOB: &str = "CCL_TEST_JOB";
@@ -45,6 +45,25 @@ fn take(from: &mut Receiver) -> (u64, Vec<u8>) {
     }
 }
 
+/// A folder of this user alone.
+fn private_folder() -> tempfile::TempDir {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    tempfile::Builder::new().permissions(mode).tempdir().unwrap()
+}
+
+fn open(terms: &Terms, path: Option<PathBuf>) -> Listener {
+    Listener::open(terms.clone(), path, draw_name().unwrap()).unwrap()
+}
+
+/// Why rank `rank` cannot be reached over `path` and `name`.
+fn refusal(listener: &Listener, rank: u32, path: Option<&Path>, name: Option<&str>) -> String {
+    let peer = LocalPeer { rank: Rank(rank), path: path.map(PathBuf::from), name: name.map(String::from) };
+    match listener.reach(&peer, soon(), &mut || Ok(())).unwrap() {
+        Reached::Unreachable(why) => why,
+        Reached::Met(met) => panic!("{met:?}"),
+    }
+}
+
 /// Not a test of its own: what a peer process does. Says "@ path" once it listens, then echoes a message of rank 0 and waits
 /// for its input to end.
 #[test]
@@ -52,15 +71,13 @@ fn peer_process() {
     let Some(rank) = environment(RANK) else { return };
     let job = JobId(environment(JOB).unwrap().parse().unwrap());
     let terms = terms(job, rank.parse().unwrap(), environment(KEY).unwrap().parse().unwrap());
-    let listener =
-        Listener::open(terms.clone(), Some(Path::new(&environment(FOLDER).unwrap()).join("door.link")))
-            .unwrap();
+    let listener = open(&terms, Some(Path::new(&environment(FOLDER).unwrap()).join("door.link")));
     println!("\n@ {}", listener.path().unwrap().display());
     let brief = clock::now().after(Duration::from_secs(2));
     let deadline = if terms.key == Key([1; 32]) { soon() } else { brief };
-    let met = listener.connect(&[LocalPeer { rank: Rank(0), path: None }], deadline, &mut || Ok(()));
+    let met = listener.wait_for(Rank(0), deadline, &mut || Ok(()));
     drop(listener);
-    match met.map(|mut met| met.remove(0)) {
+    match met {
         Err(e) => println!("\n@ failed: {e}"),
         Ok(peer) => {
             let (mut to, mut from) = lanes(&terms.memory, &peer);
@@ -128,10 +145,12 @@ fn meet(job: JobId, folder: &Path, namespace: bool, end: fn(Peer, &PeerMemory)) 
     let mut other = Peer::start(job, 2, 1, folder, namespace);
     let path = other.says();
     let terms = terms(job, 0, 1);
-    let listener = Listener::open(terms.clone(), None).unwrap();
+    let listener = open(&terms, None);
     assert_eq!(listener.path(), None);
-    let peers = [LocalPeer { rank: Rank(2), path: Some(path.into()) }];
-    let met = listener.connect(&peers, soon(), &mut || Ok(())).unwrap().remove(0);
+    let peer = LocalPeer { rank: Rank(2), path: Some(path.into()), name: None };
+    let Reached::Met(met) = listener.reach(&peer, soon(), &mut || Ok(())).unwrap() else {
+        panic!("not met");
+    };
     drop(listener);
     let (mut to, mut from) = lanes(&terms.memory, &met);
     assert!(try_send(&mut to, 7, 1000));
@@ -154,7 +173,7 @@ fn dead_soon(peer: &PeerMemory) {
 
 #[test]
 fn two_processes_meet_and_one_leaves() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = private_folder();
     meet(JobId(0xc1), folder.path(), false, |other, peer| {
         other.end();
         assert!(peer.is_dead());
@@ -163,7 +182,7 @@ fn two_processes_meet_and_one_leaves() {
 
 #[test]
 fn a_killed_process_is_dead_although_its_worker_lives() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = private_folder();
     meet(JobId(0xc2), folder.path(), false, |mut other, peer| {
         other.child.kill().unwrap();
         dead_soon(peer);
@@ -177,20 +196,19 @@ fn processes_of_two_network_namespaces_meet_through_the_folder() {
             "skipped: processes_of_two_network_namespaces_meet_through_the_folder: needs network namespaces"
         );
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = private_folder();
     meet(JobId(0xc3), folder.path(), true, |other, _| other.end());
 }
 
 #[test]
 fn whoever_does_not_know_the_secret_gets_no_memory() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = private_folder();
     let job = JobId(0xc4);
     let mut other = Peer::start(job, 2, 99, folder.path(), false);
     let path = other.says();
-    let listener = Listener::open(terms(job, 0, 1), None).unwrap();
-    let peers = [LocalPeer { rank: Rank(2), path: Some(path.into()) }];
-    let error = listener.connect(&peers, soon(), &mut || Ok(())).unwrap_err().to_string();
-    assert!(error.contains("peer rank 2") && error.contains("secret"), "{error}");
+    let listener = open(&terms(job, 0, 1), None);
+    let why = refusal(&listener, 2, Some(Path::new(&path)), None);
+    assert!(why.contains("rank 2") && why.contains("secret"), "{why}");
     let said = other.says();
     assert!(said.contains("peer rank 0") && said.contains("turned away"), "{said}");
     other.end();
@@ -198,9 +216,9 @@ fn whoever_does_not_know_the_secret_gets_no_memory() {
 
 #[test]
 fn strangers_and_absent_peers_cost_a_deadline_and_leave_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = private_folder();
     let job = JobId(0xc5);
-    let listener = Listener::open(terms(job, 1, 1), Some(folder.path().join("door.link"))).unwrap();
+    let listener = open(&terms(job, 1, 1), Some(folder.path().join("door.link")));
     let path = listener.path().unwrap().to_path_buf();
     let mut strangers: Vec<_> =
         (0..3).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap()).collect();
@@ -210,18 +228,82 @@ fn strangers_and_absent_peers_cost_a_deadline_and_leave_nothing() {
     let stale = folder.path().join("stale.link");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     let begin = clock::now();
-    let error = |rank, path: Option<&Path>, still: &mut dyn FnMut() -> crate::Result<()>| {
-        let peer = LocalPeer { rank: Rank(rank), path: path.map(PathBuf::from) };
+    let dead = refusal(&listener, 2, Some(&stale), None);
+    assert!(dead.contains("refused"), "{dead}");
+    let wait = |still: &mut dyn FnMut() -> crate::Result<()>| {
         let deadline = clock::now().after(Duration::from_millis(300));
-        listener.connect(&[peer], deadline, still).unwrap_err().to_string()
+        listener.wait_for(Rank(0), deadline, still).unwrap_err().to_string()
     };
-    let dead = error(2, Some(&stale), &mut || Ok(()));
-    assert!(dead.contains("peer rank 2: no way to its memory"), "{dead}");
-    let late = error(0, None, &mut || Ok(()));
+    let late = wait(&mut || Ok(()));
     assert!(late.contains("peer rank 0") && late.contains("in time"), "{late}");
-    let told = error(0, None, &mut || Err(Error::new(ErrorKind::Peer, "rank 0 is gone")));
+    let told = wait(&mut || Err(Error::new(ErrorKind::Peer, "rank 0 is gone")));
     assert!(told.contains("rank 0 is gone"), "{told}");
     assert!(clock::now().since(begin) < Duration::from_secs(3));
     drop(listener);
-    assert!(!path.exists() && !stale.exists());
+    assert!(!path.exists());
+}
+
+/// A rank that is no friend says that it listens there. Whatever it names stays, and hears nothing.
+#[test]
+fn what_a_peer_names_is_never_removed_and_only_a_ranks_socket_is_connected_to() {
+    let folder = private_folder();
+    let listener = open(&terms(JobId(0xc6), 0, 1), None);
+    let file = folder.path().join("precious.link");
+    std::fs::write(&file, "precious").unwrap();
+    let socket = folder.path().join("other.sock");
+    let other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let link = folder.path().join("pointing.link");
+    std::os::unix::fs::symlink(&socket, &link).unwrap();
+    let dead = folder.path().join("dead.link");
+    drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
+    let public = folder.path().join("public");
+    std::fs::create_dir(&public).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&public, mode).unwrap();
+    let planted = public.join("planted.link");
+    let plant = std::os::unix::net::UnixListener::bind(&planted).unwrap();
+    for (path, why) in [
+        (&file, "this is no socket"),
+        (&socket, "this is no socket of a rank"),
+        (&link, "this is no socket"),
+        (&dead, "refused"),
+        (&planted, "its folder is not of this user alone"),
+        (&folder.path().join("absent.link"), "No such file"),
+    ] {
+        let said = refusal(&listener, 2, Some(path), None);
+        assert!(said.contains(why) && said.contains(&path.display().to_string()), "{said}");
+        assert!(!why.contains("socket") || path.symlink_metadata().is_ok(), "{} is gone", path.display());
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    assert!(dead.symlink_metadata().is_ok() && link.symlink_metadata().is_ok());
+    for quiet in [&other, &plant] {
+        quiet.set_nonblocking(true).unwrap();
+        assert_eq!(quiet.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
+    let said = refusal(&listener, 2, None, Some("/tmp/.X11-unix/X0"));
+    assert!(said.contains("no name of a rank"), "{said}");
+    assert_eq!(refusal(&listener, 2, None, None), "it listens nowhere");
+}
+
+/// Who squats on a name with a full queue costs a moment, not the time of the whole init.
+#[test]
+fn a_full_queue_is_waited_for_a_moment_only() {
+    let (own, squatted) = (draw_name().unwrap(), draw_name().unwrap());
+    assert_ne!(own, squatted);
+    let listener = Listener::open(terms(JobId(0xc7), 0, 1), None, own).unwrap();
+    let _squatter = crate::sys::unix::listen(crate::sys::unix::Name::Abstract(&squatted)).unwrap();
+    let mut queue = Vec::new();
+    while let Ok(stream) = crate::sys::unix::connect(crate::sys::unix::Name::Abstract(&squatted)) {
+        queue.push(stream);
+    }
+    let begin = clock::now();
+    let mut asked = 0;
+    let peer = LocalPeer { rank: Rank(2), path: None, name: Some(squatted) };
+    let reached = listener.reach(&peer, soon(), &mut || {
+        asked += 1;
+        Ok(())
+    });
+    let Reached::Unreachable(why) = reached.unwrap() else { panic!("met") };
+    assert!(why.contains("its queue stays full"), "{why}");
+    assert!(clock::now().since(begin) < Duration::from_secs(10) && asked > 10, "{asked}");
 }
