@@ -5,6 +5,7 @@ pub mod futex;
 pub mod handlers;
 pub mod namespace;
 pub mod process;
+pub mod reference;
 pub mod shared;
 pub mod tcp;
 pub mod unix;
