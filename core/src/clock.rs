@@ -67,6 +67,13 @@ pub fn now() -> Ns {
     Ns(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
+/// The processor time that the calling thread has used.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
 /// CLOCK_REALTIME in nanoseconds since 1970, now.
 #[must_use]
 pub fn real_ns() -> u64 {

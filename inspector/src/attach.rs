@@ -1,14 +1,11 @@
 //! Asking living processes themselves. What does not answer has been read from its mapping already, and that is said.
 
-use std::path::PathBuf;
-
 use ccl::control::wire::Client;
 use ccl::error::{Error, ErrorKind, Result};
-use ccl::recorder::reader::Reader;
 use ccl::snapshot::{ProcessSnapshot, Source, State};
 
-use crate::discover::Found;
-use crate::process;
+use crate::discover::{Found, door};
+use crate::words;
 
 /// Processes asked at once: one that does not answer costs a quarter of a second.
 const AT_ONCE: usize = 64;
@@ -48,7 +45,7 @@ pub(crate) fn unseen(one: &Found) -> Option<String> {
 
 fn ask(one: &mut Found) -> Option<String> {
     let before = &one.given.process;
-    match connect(one).and_then(|mut client| client.snapshot()) {
+    match door::control(one).and_then(|mut client| client.snapshot()) {
         Ok(process) if (process.pid, process.made_real_ns) == (before.pid, before.made_real_ns) => {
             one.given.process = ProcessSnapshot { path: before.path.clone(), ..process };
             one.given.source = Source::Socket;
@@ -58,23 +55,11 @@ fn ask(one: &mut Found) -> Option<String> {
         Err(why) => {
             let note = format!("pid {} on {} was read from its mapping: {why}", before.pid, before.host);
             // Anew: while it was waited for, those who answer have gone on.
-            if let Ok(process) = Reader::open(&one.file).and_then(|reader| reader.snapshot()) {
+            if let Ok(process) = door::recorder(&one.file).and_then(|(reader, _)| reader.snapshot()) {
                 one.given.process = ProcessSnapshot { path: before.path.clone(), ..process };
             }
             Some(note)
         }
-    }
-}
-
-/// Connects to a process; as itself, or where root is refused as the owner of the process.
-///
-/// # Errors
-/// Those of [`Client::connect`].
-pub(crate) fn connect(one: &Found) -> Result<Client> {
-    let path = control_path(one.process, &one.given.process.control);
-    match (Client::connect(&path), one.process.and_then(process::owner)) {
-        (Err(_), Some(owner)) if owner != 0 => Client::connect_as(&path, owner),
-        (client, _) => client,
     }
 }
 
@@ -112,17 +97,12 @@ impl Lease {
     pub(crate) fn refused(&self) -> Option<String> {
         let ProcessSnapshot { pid, host, .. } = &self.found.given.process;
         let why = self.client.as_ref().err()?;
-        Some(format!("pid {pid} on {host} goes on at its own level: {why}"))
+        Some(words::line(&format!("pid {pid} on {host} goes on at its own level: {why}")))
     }
 }
 
 fn raised(one: &Found, level: u8) -> Result<Client> {
-    let mut client = connect(one)?;
+    let mut client = door::control(one)?;
     client.level(None, level)?;
     Ok(client)
-}
-
-/// The socket as reached from here: through the root of its process, which may be another mount namespace's.
-fn control_path(process: Option<u32>, path: &str) -> PathBuf {
-    process.map_or_else(|| PathBuf::from(path), |pid| PathBuf::from(format!("/proc/{pid}/root{path}")))
 }

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use ccl::types::JobId;
 
 use crate::discover::{Findings, Found};
-use crate::exit;
 use crate::target::Target;
+use crate::{exit, words};
 
 /// The job that `target` means; without one, the only job there is, or the only one alive.
 ///
@@ -79,11 +79,11 @@ fn the_only_one(findings: &Findings) -> Result<JobId, (u8, String)> {
 }
 
 fn nothing(findings: &Findings, what: &str) -> String {
-    let folders: Vec<_> = findings.folders.iter().map(|folder| folder.display().to_string()).collect();
+    let folders: Vec<_> = findings.folders.iter().map(|folder| words::path(folder)).collect();
     let folders = if folders.is_empty() { "no runtime folder".to_string() } else { folders.join(" ") };
     let mut text = format!("{what} (searched: the descriptors of living processes; {folders})");
     for (file, why) in &findings.refused {
-        let _ = write!(text, "\n  {}: {why}", file.display());
+        let _ = write!(text, "\n  {}: {why}", words::path(file));
     }
     text
 }
@@ -112,6 +112,7 @@ mod tests {
             given: Given { process, source: Source::Mapping, letter: None },
             process: alive.then_some(pid),
             file: "f".into(),
+            owner: None,
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use ccl::text::is_harmful;
+
 /// All is well and was seen whole.
 pub(crate) const OK: u8 = 0;
 /// Something failed.
@@ -18,9 +20,10 @@ pub(crate) const HELP: &str = "\
 Exit status: 0 ok, 1 error, 2 usage, 12 losses (not all that happened got into a trace or export), 13 incomplete (not all ranks could be \
 read); 10 stall and 11 mismatch are reserved for verdicts. `run` gives the worst status of its ranks.";
 
-/// Text without what would steer a terminal: names and tags come from other programs, a dump from anywhere.
+/// Text without what would steer a terminal or show other words than it has: names and tags come from other programs, a dump from
+/// anywhere. Its lines are ours: what could forge one was made harmless where it was read.
 pub(crate) fn harmless(text: &str) -> String {
-    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+    text.replace(|c: char| is_harmful(c) && c != '\n', "\u{fffd}")
 }
 
 /// Prints text, or JSON, without what would steer a terminal.
@@ -61,5 +64,6 @@ mod tests {
     #[test]
     fn text_of_others_steers_no_terminal() {
         assert_eq!(super::harmless("a\u{1b}[2Jb\nc\u{9b}d\r"), "a\u{fffd}[2Jb\nc\u{fffd}d\u{fffd}");
+        assert_eq!(super::harmless("a\u{202e}b\u{2066}\n"), "a\u{fffd}b\u{fffd}\n");
     }
 }

@@ -79,7 +79,7 @@ impl Export {
         job.troubles.extend(search.refused());
         let missing = search.missing();
         missing.iter().for_each(|who| text += &format!("not exported: {who}\n"));
-        job.troubles.iter().for_each(|trouble| text += &format!("{trouble}\n"));
+        job.troubles.iter().for_each(|trouble| text += &format!("{}\n", words::line(trouble)));
         exit::say(&text)?;
         Ok(match () {
             () if !counts.is_complete() => exit::LOSSES,

@@ -29,6 +29,19 @@ pub(crate) fn owner(pid: u32) -> Option<u32> {
     std::fs::metadata(format!("/proc/{pid}")).ok().map(|m| m.uid())
 }
 
+/// The user that a process runs as in every respect; `None` if it has the rights of several, or there is no such process.
+pub(crate) fn user(pid: u32) -> Option<u32> {
+    one_user(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn one_user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // The real one, the effective, the saved, and the one for files.
+    let mut users = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+    let real = users.next()??;
+    users.all(|one| one == Some(real)).then_some(real)
+}
+
 /// The inode of the pid namespace a process lives in.
 pub(crate) fn pid_namespace(pid: u32) -> Option<u64> {
     std::fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|m| m.ino())
@@ -52,6 +65,15 @@ mod tests {
         let line = "71 (a) R 1 (b) T 9 71 71 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1 1";
         assert_eq!(parse(line), Some(Stat { state: 'T', parent: 9, start: 12345 }));
         assert_eq!(parse("71 (a"), None);
+    }
+
+    #[test]
+    fn who_has_the_rights_of_two_users_is_neither() {
+        assert_eq!(one_user("Name:\tx\nUid:\t7\t7\t7\t7\n"), Some(7));
+        for mixed in ["Uid:\t7\t0\t0\t0", "Uid:\t0\t0\t7\t0", "Uid:\t7\t7\t7\t0", "Uid:\t", "Name:\tx"] {
+            assert_eq!(one_user(mixed), None, "{mixed:?}");
+        }
+        assert_eq!(user(std::process::id()), Some(rustix::process::geteuid().as_raw()));
     }
 
     #[test]

@@ -6,9 +6,9 @@ use ccl::config::{Key, Settings};
 use ccl::snapshot::{CommSnapshot, Given, Snapshot, comm_name, jobs, merge};
 use ccl::types::{CommId, Rank};
 
-use crate::discover::{self, Findings, Found};
-use crate::exit;
+use crate::discover::{self, Findings, Found, door};
 use crate::table::table;
+use crate::{exit, words};
 
 /// List the jobs of this machine: their processes, alive and dead, and their ranks
 #[derive(clap::Args, Debug)]
@@ -51,11 +51,8 @@ fn clean(findings: &Findings, only: Option<&str>) -> String {
     };
     let dead = findings.found.iter().filter(|one| !one.given.process.alive);
     for one in dead.filter(|one| one.file.parent().is_some_and(is_meant)) {
-        // Most have none.
-        let _ = std::fs::remove_file(one.file.with_extension("sock"));
-        let done =
-            std::fs::remove_file(&one.file).map_or_else(|e| format!("kept: {e}"), |()| "removed".to_string());
-        text += &format!("{}: {done}\n", one.file.display());
+        let done = door::remove(&one.file).map_or_else(|e| format!("kept: {e}"), |()| "removed".to_string());
+        text += &format!("{}: {}\n", words::path(&one.file), words::line(&done));
     }
     text
 }
@@ -78,7 +75,7 @@ fn list(findings: &Findings) -> String {
     let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
     let mut text = table(["JOB", "RANK", "PID", "HOST", "STATE", "COMM", "OPERATION", "RECORDER"], &rows);
     for (file, why) in &findings.refused {
-        text += &format!("{} cannot be read: {why}\n", file.display());
+        text += &format!("{} cannot be read: {why}\n", words::path(file));
     }
     text
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use ccl::recorder::reader::Reader;
-use ccl::snapshot::{ProcessSnapshot, Unreachable, ranks_text};
+use ccl::snapshot::{ProcessSnapshot, Unreachable, runs_text};
 use ccl::types::{JobId, Rank};
 
 use crate::discover::{self, Findings, Found};
+use crate::words;
 
 /// The processes of a job that were met so far.
 #[derive(Debug)]
@@ -88,12 +89,44 @@ impl Roll {
     pub(crate) fn missing(&self) -> Vec<String> {
         let lost = self.unreachable.iter();
         let mut missing: Vec<String> =
-            lost.map(|one| format!("pid {} on {}: {}", one.pid, one.host, one.why)).collect();
-        let absent: Vec<Rank> =
-            (0..self.nranks).map(Rank).filter(|rank| !self.ranks.contains(rank)).collect();
+            lost.map(|one| words::line(&format!("pid {} on {}: {}", one.pid, one.host, one.why))).collect();
+        let absent = absent(&self.ranks, self.nranks);
         if missing.is_empty() && !absent.is_empty() {
-            missing.push(format!("{}: not found on this machine", ranks_text(&absent)));
+            missing.push(format!("{}: not found on this machine", runs_text(&absent)));
         }
         missing
+    }
+}
+
+/// The ranks up to `nranks` that are not among `met`, as runs, first and last: how many there are said to be is a file's word, and must
+/// cost nothing.
+fn absent(met: &BTreeSet<Rank>, nranks: u32) -> Vec<(u32, u32)> {
+    let mut next = 0;
+    let mut runs = Vec::new();
+    for end in met.iter().map(|rank| rank.0.min(nranks)).chain([nranks]) {
+        if next < end {
+            runs.push((next, end - 1));
+        }
+        next = end.saturating_add(1);
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_were_not_met_cost_no_more_than_those_that_were() {
+        let check = |met: &[u32], nranks: u32, expect: &[(u32, u32)]| {
+            let met = met.iter().copied().map(Rank).collect();
+            assert_eq!(absent(&met, nranks), expect, "{met:?} of {nranks}");
+        };
+        check(&[], 0, &[]);
+        check(&[0, 1, 2], 3, &[]);
+        check(&[1, 5], 8, &[(0, 0), (2, 4), (6, 7)]);
+        check(&[0, 7, 9], 4, &[(1, 3)]);
+        check(&[0], u32::MAX, &[(1, u32::MAX - 1)]);
+        check(&[u32::MAX], u32::MAX, &[(0, u32::MAX - 1)]);
     }
 }

@@ -54,6 +54,7 @@ impl Trace {
             None => self.record()?,
         };
         notes.extend_from_slice(&merged.notes);
+        notes.iter_mut().for_each(|note| *note = words::line(note));
         exit::say(&if self.json {
             to_json(&merged, &self.output, &notes)
         } else {

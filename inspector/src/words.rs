@@ -1,6 +1,21 @@
-//! Numbers as people read and write them.
+//! Numbers as people read and write them; and words of others.
 
 use std::time::Duration;
+
+use ccl::text::harmless;
+
+/// The most of a foreign text that is repeated in a sentence.
+const LINE_BYTES: usize = 16 << 10;
+
+/// What others have written, as a part of a line: names of files, reasons, whatever is not ours.
+pub(crate) fn line(text: &str) -> String {
+    harmless(text, LINE_BYTES).into_owned()
+}
+
+/// The name of a file, whoever has given it.
+pub(crate) fn path(path: &std::path::Path) -> String {
+    line(&path.to_string_lossy())
+}
 
 /// A moment, given in nanoseconds since 1970, as `2026-11-21 18:52:46 UTC`.
 pub(crate) fn utc(real_ns: u64) -> String {

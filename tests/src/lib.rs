@@ -14,6 +14,7 @@
 //! | [`rotel`] | a collector of somebody else's |
 //! | [`perfetto`] | Perfetto's trace processor, asked about traces |
 //! | [`other_user`] | another user of this machine, for tests that run as root |
+//! | [`measured`] | programs run to their end, with the time and the memory that took |
 //! | [`matrix`] | what was expected against what was said |
 //! | [`nvtx`] | what a tool for NVTX is told, beside what the recorder says |
 
@@ -22,6 +23,7 @@ pub mod drawn;
 pub mod hosts;
 pub mod job;
 pub mod matrix;
+pub mod measured;
 pub mod nvtx;
 pub mod orders;
 pub mod other_user;

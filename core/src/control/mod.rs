@@ -7,4 +7,5 @@ pub mod news;
 pub mod server;
 pub mod service;
 mod session;
+mod share;
 pub mod wire;

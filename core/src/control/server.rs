@@ -1,9 +1,9 @@
 //! The socket that inspectors attach to, beside the recorder's file: a task of the service thread.
 //!
 //! The folder's mode is the gate; the kernel's word on who connects is checked too (this user or root). A client can do nothing that
-//! outlives it, except to abort, and that only where the job's settings allow it. What a client can use up is bounded: clients,
-//! lines in, lines out, and the time it takes to take them. Where the service thread is stuck nobody answers, and the
-//! inspector reads the mapping.
+//! outlives it, except to abort, and that only where the job's settings allow it. What clients can use up is bounded: seats,
+//! lines in, lines out, the time to take them and to ask, and the processor time for all of them together ([`Share`]).
+//! Where the service thread is stuck nobody answers, and the inspector reads the mapping.
 //!
 //! A socket that lost its process is removed by whoever finds it: [`sweep`]. Its name begins with that of the process's recorder,
 //! whose lock tells; where there is no recorder, a socket that refuses to connect is lost: it appears under its name only once it
@@ -20,12 +20,13 @@ use rustix::fs::{Mode, OFlags};
 
 use super::lease::{Base, Lease};
 use super::service::{Handle, Interest, Service, Task, Turn};
-use super::session::{Fate, Line, Session, Subscription};
+use super::session::{ASK_WITHIN, Fate, Line, Session, Subscription};
+use super::share::Share;
 use super::wire::{
     Answer, Dump, EventDump, Hello, Histogram, MAX_ANSWER, MAX_REQUEST, PROTOCOL, Refusal, Request, RingDump,
     to_line,
 };
-use crate::clock::Ns;
+use crate::clock::{self, Ns};
 use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::recorder::Recorder;
@@ -38,6 +39,10 @@ use crate::types::{CommId, JobId};
 
 /// Clients at once. One more hears that it is one too many.
 const MAX_CLIENTS: usize = 16;
+/// Who is let in, or turned away, in one turn; the others wait for the next.
+const ACCEPTS_PER_TURN: usize = 2 * MAX_CLIENTS;
+/// After so much processor time other tasks have their turn.
+const TURN: Duration = Duration::from_millis(2);
 /// After the system refused to accept (out of descriptors): how long until the next try.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The highest level there is.
@@ -112,8 +117,7 @@ impl Server {
             aborts: Mutex::default(),
             next_abort: AtomicU64::new(0),
         });
-        let task =
-            Serve { socket, paused: None, sessions: Vec::new(), base: None, shared: Arc::clone(&shared) };
+        let task = Serve::new(socket, Arc::clone(&shared));
         let added = Service::get().and_then(|service| service.add(task));
         let task = added.inspect_err(|_| drop(std::fs::remove_file(path)))?;
         recorder.set_control(Some(path));
@@ -221,6 +225,9 @@ fn refuses(path: &Path) -> bool {
 struct Serve {
     socket: Fd,
     paused: Option<Ns>,
+    share: Share,
+    /// Until when clients are not served: they have had more than their share.
+    rests: Option<Ns>,
     sessions: Vec<Session>,
     base: Option<Base>,
     shared: Arc<Shared>,
@@ -228,25 +235,41 @@ struct Serve {
 
 impl Task for Serve {
     fn interests(&self, out: &mut Vec<Interest>) {
-        if self.paused.is_none() {
+        let rests = self.rests.is_some();
+        if self.paused.is_none() && !rests {
             out.push(Interest { fd: self.socket.as_raw_fd(), read: true, write: false });
         }
-        out.extend(self.sessions.iter().map(Session::interest));
+        out.extend(self.sessions.iter().filter_map(|session| session.interest(rests)));
     }
 
     fn turn(&mut self, now: Ns) -> Turn {
-        if self.paused.is_none_or(|until| until <= now) {
+        self.rests = self.rests.filter(|until| *until > now);
+        let rests = self.rests.is_some();
+        let began = clock::thread_time();
+        let mut hurries = false;
+        if !rests && self.paused.is_none_or(|until| until <= now) {
             self.paused = None;
-            self.accept(now);
+            hurries = self.accept(now);
         }
-        let mut hurries = None;
+        // One reading for all who are told now.
+        let mut reading = None;
         for _ in 0..self.sessions.len() {
+            if clock::thread_time().saturating_sub(began) >= TURN {
+                // Those in front come first the next time.
+                hurries = true;
+                break;
+            }
             let mut session = self.sessions.remove(0);
-            self.update(&mut session, now);
-            match session.turn(now, &mut |session, line| self.answer(session, line)) {
+            self.update(&mut session, now, (!rests).then_some(&mut reading));
+            let fate = if rests {
+                session.rest(now)
+            } else {
+                session.turn(now, &mut |session, line| self.answer(session, line))
+            };
+            match fate {
                 Fate::Stays => self.sessions.push(session),
                 Fate::Hurries => {
-                    hurries = Some(now);
+                    hurries = true;
                     self.sessions.push(session);
                 }
                 Fate::Leaves if session.leases().is_empty() => {}
@@ -256,9 +279,14 @@ impl Task for Serve {
                 }
             }
         }
-        let deadlines =
-            self.sessions.iter().flat_map(|session| session.deadline().into_iter().chain(session.due()));
-        Turn::Again(deadlines.chain(self.paused).chain(hurries).min())
+        self.share.pay(clock::thread_time().saturating_sub(began), now);
+        self.rests = self.share.rests_until().filter(|until| *until > now);
+        let resting = self.rests.is_some();
+        let deadlines = self.sessions.iter().filter(|session| !resting || session.interest(true).is_some());
+        let deadlines = deadlines.filter_map(Session::deadline);
+        let due = self.sessions.iter().filter_map(Session::due);
+        let soon = (hurries && !resting).then_some(now);
+        Turn::Again(deadlines.chain(due).chain(self.paused).chain(self.rests).chain(soon).min())
     }
 }
 
@@ -270,14 +298,27 @@ impl Drop for Serve {
 }
 
 impl Serve {
-    fn accept(&mut self, now: Ns) {
-        loop {
+    const fn new(socket: Fd, shared: Arc<Shared>) -> Self {
+        Self {
+            socket,
+            paused: None,
+            share: Share::new(),
+            rests: None,
+            sessions: Vec::new(),
+            base: None,
+            shared,
+        }
+    }
+
+    /// Lets in who waits at the door; whether more may.
+    fn accept(&mut self, now: Ns) -> bool {
+        for _ in 0..ACCEPTS_PER_TURN {
             let stream = match unix::accept(&self.socket) {
                 Ok(Some(stream)) => stream,
-                Ok(None) => return,
+                Ok(None) => return false,
                 Err(_) => {
                     self.paused = Some(now.after(ACCEPT_PAUSE));
-                    return;
+                    return false;
                 }
             };
             let refusal = if !unix::peer_uid(&stream).is_ok_and(unix::may_talk) {
@@ -297,6 +338,7 @@ impl Serve {
                 self.sessions.push(Session::new(stream, greeting, let_in, now));
             }
         }
+        true
     }
 
     fn hello(&self) -> Hello {
@@ -312,9 +354,16 @@ impl Serve {
 
     /// The line that answers a line; an empty one, which `nc` sends easily, is none.
     fn answer(&mut self, session: &mut Session, line: Line<'_>) -> Vec<u8> {
-        let Line::Whole(line) = line else {
-            let error = refusal("usage", format!("a request has at most {MAX_REQUEST} bytes; goodbye"));
-            return to_line(&Answer { error: Some(error), ..Answer::default() });
+        let line = match line {
+            Line::Whole(line) => line,
+            Line::TooLong => {
+                let what = format!("a request has at most {MAX_REQUEST} bytes; goodbye");
+                return to_line(&Answer { error: Some(refusal("usage", what)), ..Answer::default() });
+            }
+            Line::None => {
+                let what = format!("nothing was asked for {} s; goodbye", ASK_WITHIN.as_secs());
+                return to_line(&Answer { error: Some(refusal("idle", what)), ..Answer::default() });
+            }
         };
         if line.trim_ascii().is_empty() {
             return Vec::new();
@@ -364,14 +413,21 @@ impl Serve {
         let every = Duration::from_millis(every).clamp(shortest, longest);
         let told = self.shared.recorder.reader().snapshot().map_err(|e| refusal("failed", e.to_string()))?;
         let update = told.since(&ProcessSnapshot::default());
-        session.subscribe(Some(Subscription::new(request.id, every, told, crate::clock::now())));
+        session.subscribe(Some(Subscription::new(request.id, every, told, clock::now())));
         Ok(Some(Box::new(update)))
     }
 
-    /// Tells a subscriber what has changed, if that is due.
-    fn update(&self, session: &mut Session, now: Ns) {
-        let Some(subscription) = session.takes_update(now) else { return };
-        let Ok(process) = self.shared.recorder.reader().snapshot() else { return };
+    /// Tells a subscriber what has changed, if that is due. `reading` is that of this turn, once somebody needed it; without it there is
+    /// no time.
+    fn update(&self, session: &mut Session, now: Ns, reading: Option<&mut Option<ProcessSnapshot>>) {
+        let has_time = reading.is_some();
+        let (Some(subscription), Some(reading)) = (session.takes_update(now, has_time), reading) else {
+            return;
+        };
+        if reading.is_none() {
+            *reading = self.shared.recorder.reader().snapshot().ok();
+        }
+        let Some(process) = reading.clone() else { return };
         let mut update = process.since(&subscription.told);
         update.skipped = std::mem::take(&mut subscription.skipped);
         subscription.told = process;

@@ -14,8 +14,10 @@ use crate::types::CommId;
 
 /// How long a client may leave an answer untaken.
 pub(super) const TAKE_WITHIN: Duration = Duration::from_secs(5);
-/// Requests of one client in one turn: others want theirs too.
-const LINES_PER_TURN: usize = 16;
+/// How long a client may ask for nothing that is answered again and again, nor hold a level: its seat may be the last one.
+pub(super) const ASK_WITHIN: Duration = Duration::from_secs(60);
+/// Bytes that are read of one client in one turn, at most: others want theirs too.
+const PIECES_PER_TURN: usize = 4;
 /// Leases of one client: one for each communicator is plenty.
 const MAX_LEASES: usize = 64;
 
@@ -30,6 +32,8 @@ pub(super) struct Session {
     sent: usize,
     /// When the client last took something of the output.
     taken: Ns,
+    /// When it came, or last asked something.
+    asked: Ns,
     /// It sends no more.
     ended: bool,
     /// It is let go once it has the output.
@@ -88,6 +92,8 @@ pub(super) enum Line<'a> {
     Whole(&'a [u8]),
     /// More than [`MAX_REQUEST`] bytes without an end: the last that is heard of it.
     TooLong,
+    /// None for [`ASK_WITHIN`].
+    None,
 }
 
 impl Session {
@@ -100,6 +106,7 @@ impl Session {
             output: greeting,
             sent: 0,
             taken: now,
+            asked: now,
             ended: false,
             closing: !let_in,
             leases: Vec::new(),
@@ -119,8 +126,9 @@ impl Session {
 
     /// The subscription, if its next update is due and can be sent. One that comes due while the last is not taken is left out: whoever
     /// is slow gets fewer, not more at once.
-    pub(super) fn takes_update(&mut self, now: Ns) -> Option<&mut Subscription> {
-        let is_free = self.output.is_empty() && !self.closing;
+    /// The same where there is no time to make one (`has_time`).
+    pub(super) fn takes_update(&mut self, now: Ns, has_time: bool) -> Option<&mut Subscription> {
+        let is_free = has_time && self.output.is_empty() && !self.closing;
         let subscription = self.subscription.as_mut().filter(|subscription| subscription.due <= now)?;
         subscription.due = next(subscription.every, now);
         if !is_free {
@@ -135,14 +143,21 @@ impl Session {
         (self.sent, self.taken) = (0, now);
     }
 
-    pub(super) fn interest(&self) -> Interest {
+    /// What it waits for; while clients `rest`, only that it takes what it was answered.
+    pub(super) fn interest(&self, rest: bool) -> Option<Interest> {
         let write = self.sent < self.output.len();
-        Interest { fd: self.stream.as_fd().as_raw_fd(), read: !write && !self.ended, write }
+        let interest = Interest { fd: self.stream.as_fd().as_raw_fd(), read: !write && !self.ended, write };
+        (write || !rest).then_some(interest)
     }
 
-    /// When it is let go if it takes nothing until then.
+    /// When it is let go: if it takes nothing until then, or asks nothing. Who is told again and again need not ask, nor does who
+    /// holds a level.
     pub(super) fn deadline(&self) -> Option<Ns> {
-        (self.sent < self.output.len()).then(|| self.taken.after(TAKE_WITHIN))
+        if self.sent < self.output.len() {
+            return Some(self.taken.after(TAKE_WITHIN));
+        }
+        let waits = self.subscription.is_some() || !self.leases.is_empty();
+        (!waits).then(|| self.asked.after(ASK_WITHIN))
     }
 
     /// The leases it holds.
@@ -165,36 +180,52 @@ impl Session {
         self.leases.retain(|(of, _)| *of != comm);
     }
 
-    /// Sends, reads and has requests answered, as far as it goes now.
+    /// Sends, reads and has one request answered, as far as it goes now.
     pub(super) fn turn(&mut self, now: Ns, answer: &mut dyn FnMut(&mut Self, Line<'_>) -> Vec<u8>) -> Fate {
-        for _ in 0..LINES_PER_TURN {
+        for _ in 0..PIECES_PER_TURN {
             if !self.flush(now) {
                 return Fate::Leaves;
             }
-            if let Some(deadline) = self.deadline() {
-                return if now >= deadline { Fate::Leaves } else { Fate::Stays };
+            let is_late = self.deadline().is_some_and(|deadline| now >= deadline);
+            if self.sent < self.output.len() {
+                return if is_late { Fate::Leaves } else { Fate::Stays };
             }
             if self.closing {
                 return Fate::Leaves;
             }
             if let Some(line) = self.line() {
-                self.output = answer(self, Line::Whole(&line));
-                (self.sent, self.taken) = (0, now);
+                self.asked = now;
+                let answer = answer(self, Line::Whole(&line));
+                self.say(answer, now);
+                return if self.flush(now) { Fate::Hurries } else { Fate::Leaves };
             } else if self.input.len() > MAX_REQUEST {
-                self.output = answer(self, Line::TooLong);
-                (self.sent, self.taken) = (0, now);
+                let answer = answer(self, Line::TooLong);
+                self.say(answer, now);
                 self.closing = true;
             } else if self.ended {
                 return Fate::Leaves;
             } else {
                 match self.fill() {
                     Ok(true) => {}
+                    Ok(false) if is_late => {
+                        let answer = answer(self, Line::None);
+                        self.say(answer, now);
+                        self.closing = true;
+                    }
                     Ok(false) => return Fate::Stays,
                     Err(()) => return Fate::Leaves,
                 }
             }
         }
         Fate::Hurries
+    }
+
+    /// Only sends, while clients rest.
+    pub(super) fn rest(&mut self, now: Ns) -> Fate {
+        let is_there = self.flush(now);
+        let is_late =
+            self.sent < self.output.len() && self.deadline().is_some_and(|deadline| now >= deadline);
+        if is_there && !is_late { Fate::Stays } else { Fate::Leaves }
     }
 
     /// Sends what the kernel takes; whether the client is still there.

@@ -16,12 +16,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::{ProcessSnapshot, Update};
+use crate::sys::reference::Reference;
 use crate::sys::unix::{self, Name, Stream};
+use crate::text::harmless;
 use crate::types::{CommId, JobId, Rank};
 
 /// What a server of this version speaks.
@@ -30,6 +33,8 @@ pub const PROTOCOL: &str = "control/1";
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest line a server writes and a client reads.
 pub const MAX_ANSWER: usize = 8 << 20;
+/// The most that is repeated of a refusal.
+const MAX_REFUSAL: usize = 1 << 10;
 /// How long a client waits for an answer before it looks elsewhere: into the mapping.
 pub const ANSWER_WITHIN: Duration = Duration::from_millis(250);
 
@@ -116,7 +121,7 @@ pub struct Answer {
 #[serde(default)]
 pub struct Refusal {
     /// `usage`: the request is wrong. `unknown`: this version has no such request. `denied`: not allowed here. `busy`: too many
-    /// clients. `failed`: it was tried.
+    /// clients. `failed`: it was tried. `idle`: the client asked nothing for a minute, and has lost its place.
     pub kind: String,
     /// One sentence.
     pub what: String,
@@ -211,27 +216,13 @@ impl Client {
         Self::greet(unix::connect(Name::Path(path)), path, patience)
     }
 
-    /// As [`connect`](Self::connect), as user `uid`, which root can do: seen from a user namespace that does not map it, root
-    /// looks like nobody, and is refused.
+    /// Connects to a socket that was looked at, with the rights of its owner; `path` stands for it in what is said. Seen from a
+    /// user namespace that does not map it, root would look like nobody, and be refused.
     ///
     /// # Errors
-    /// As `connect`.
-    pub fn connect_as(path: &Path, uid: u32) -> Result<Self> {
-        let root = rustix::process::geteuid().is_root();
-        if !root || uid == 0 {
-            return Self::connect(path);
-        }
-        // The identity is that of one thread, which ends with the call.
-        let connect = || {
-            let uid = rustix::process::Uid::from_raw(uid);
-            rustix::thread::set_thread_res_uid(None, uid, None)?;
-            unix::connect(Name::Path(path))
-        };
-        let stream = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().spawn_scoped(scope, connect)?;
-            thread.join().unwrap_or_else(|_| Err(std::io::Error::other("the connecting thread panicked")))
-        });
-        Self::greet(stream, path, ANSWER_WITHIN)
+    /// As [`connect`](Self::connect).
+    pub fn through(socket: &Reference, path: &Path) -> Result<Self> {
+        Self::greet(socket.connect(), path, ANSWER_WITHIN)
     }
 
     fn greet(stream: std::io::Result<Stream>, path: &Path, patience: Duration) -> Result<Self> {
@@ -239,10 +230,10 @@ impl Client {
         let mut client = Self { stream, hello: Hello::default(), buffer: Vec::new(), next_id: 1, patience };
         let line = client.line(clock::now().after(patience))?;
         // A server that does not let us in says why in the place of its hello.
-        if let Some(refusal) = serde_json::from_slice::<Answer>(&line).ok().and_then(|answer| answer.error) {
+        if let Some(refusal) = parse::<Answer>(&line).ok().and_then(|answer| answer.error) {
             return Err(refused(&refusal));
         }
-        client.hello = serde_json::from_slice(&line)
+        client.hello = parse(&line)
             .ok()
             .filter(|hello: &Hello| hello.ccl == PROTOCOL)
             .ok_or_else(|| unavailable(format!("{} does not speak ccl's {PROTOCOL}", path.display())))?;
@@ -275,12 +266,12 @@ impl Client {
         }
         loop {
             let line = self.line(deadline)?;
-            let answer: Answer = serde_json::from_slice(&line)
-                .map_err(|e| unavailable(format!("the process said what cannot be understood: {e}")))?;
+            let answer: Answer = parse(&line)?;
             // A line without an id of ours answers nobody, or is news that a later version sends unasked.
             if answer.id == id {
                 return answer.error.as_ref().map_or(Ok(()), |why| Err(refused(why))).map(|()| answer);
             }
+            self.in_time(deadline)?;
         }
     }
 
@@ -290,7 +281,8 @@ impl Client {
     /// As [`ask`](Self::ask).
     pub fn snapshot(&mut self) -> Result<ProcessSnapshot> {
         let answer = self.ask(Request { request: "snapshot".into(), ..Request::default() })?;
-        answer.snapshot.map(|snapshot| *snapshot).ok_or_else(|| unavailable("an answer without a snapshot"))
+        let mut process = answer.snapshot.ok_or_else(|| unavailable("an answer without a snapshot"))?;
+        if process.is_believed() { Ok(*process) } else { Err(too_much()) }
     }
 
     /// Has the process tell of itself again and again, until what this returns is dropped.
@@ -354,16 +346,23 @@ impl Client {
         }
     }
 
+    /// Whoever talks without end does not answer.
+    fn in_time(&self, deadline: Ns) -> Result<()> {
+        if clock::now() < deadline { Ok(()) } else { Err(self.late()) }
+    }
+
+    fn late(&self) -> Error {
+        let what = format!("the process did not answer within {} ms", self.patience.as_millis());
+        Error::new(ErrorKind::Timeout, what)
+    }
+
     fn wait(&self, flags: PollFlags, deadline: Ns) -> Result<()> {
         loop {
             // With no time left it still takes what is there.
             let left = deadline.since(clock::now());
             let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
             match poll(&mut [PollFd::new(&self.stream, flags)], Some(&timeout)) {
-                Ok(0) if left.is_zero() => {
-                    let what = format!("the process did not answer within {} ms", self.patience.as_millis());
-                    return Err(Error::new(ErrorKind::Timeout, what));
-                }
+                Ok(0) if left.is_zero() => return Err(self.late()),
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
                 Err(e) => return Err(Error::system("waiting for a process to answer", e)),
@@ -390,12 +389,12 @@ impl Subscription {
         let deadline = clock::now().after(patience);
         loop {
             let line = self.client.line(deadline)?;
-            let answer: Answer = serde_json::from_slice(&line)
-                .map_err(|e| unavailable(format!("the process said what cannot be understood: {e}")))?;
+            let answer: Answer = parse(&line)?;
             if answer.id == self.id {
                 self.take(answer)?;
                 return Ok(&self.process);
             }
+            self.client.in_time(deadline)?;
         }
     }
 
@@ -416,9 +415,10 @@ impl Subscription {
             return Err(refused(why));
         }
         let update = answer.update.ok_or_else(|| unavailable("an answer without an update"))?;
-        self.skipped += update.skipped;
+        self.skipped = self.skipped.saturating_add(update.skipped);
         self.process.apply(*update);
-        Ok(())
+        // Each update may be small, and all that was told grow without end.
+        if self.process.is_believed() { Ok(()) } else { Err(too_much()) }
     }
 }
 
@@ -437,7 +437,26 @@ fn unavailable(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unavailable, what)
 }
 
+/// The most objects, and the most values, in a line. Those of an empty recorder's answer take twenty bytes each; nothing takes two of a
+/// line, and a hundred in memory.
+const MAX_OBJECTS: usize = 1 << 16;
+const MAX_VALUES: usize = 1 << 20;
+
+/// What a line says.
+fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
+    let count = |wanted: u8| line.iter().filter(|byte| **byte == wanted).count();
+    if count(b'{') > MAX_OBJECTS || count(b',') > MAX_VALUES {
+        return Err(too_much());
+    }
+    serde_json::from_slice(line)
+        .map_err(|e| unavailable(format!("the process said what cannot be understood: {e}")))
+}
+
+fn too_much() -> Error {
+    unavailable("the process tells of more than a recorder holds")
+}
+
 fn refused(why: &Refusal) -> Error {
     let kind = if why.kind == "usage" { ErrorKind::Usage } else { ErrorKind::Unavailable };
-    Error::new(kind, format!("the process refused: {}", why.what))
+    Error::new(kind, format!("the process refused: {}", harmless(&why.what, MAX_REFUSAL)))
 }

@@ -8,10 +8,8 @@ use std::sync::atomic::AtomicU64;
 use super::layout::{Table, ring, slot};
 use super::reader::{MAX_BYTES, Place, state, word};
 use super::ring::{Reading, read};
+use crate::snapshot::bounds::MAX_RINGS;
 use crate::types::{CommId, Rank};
-
-/// The most rings of a file that are looked at: what it says of more is not believed.
-const MAX_RINGS: usize = 1 << 10;
 
 /// Where a reader of events stands in each ring.
 #[derive(Clone, Default, Debug)]

@@ -5,7 +5,7 @@
 //! is used. Of a live file the copy is made in ascending order, and what is told of a communicator is `consistent` if two copies tell the same.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,12 @@ use super::sight::{self, Clock};
 use super::taken::Taken;
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
+use crate::snapshot::bounds::{MAX_COMMS, MAX_RINGS};
 use crate::snapshot::{Overflow, PROCESS_SCHEMA, ProcessSnapshot, RingSnapshot};
 use crate::sys::process::namespace_pids;
+use crate::sys::reference::{Kind, Reference};
 use crate::sys::shared::{self, Owner};
+use crate::text::harmless;
 use crate::types::{CollKind, CommId, JobId, Rank};
 
 /// The most bytes of a file that are read: many times what a recorder has.
@@ -96,19 +99,23 @@ impl Reader {
     /// `System` if it cannot be read; `Usage` if it is no recorder, or one that only a later version can read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        if let Some(own) = Recorder::of_process().filter(|own| own.lies_at(path)) {
+        let reference = Reference::to(path).map_err(|e| refused(path, e))?;
+        Self::through(&reference, path)
+    }
+
+    /// Opens a recorder that was looked at, with the rights of its owner; `path` stands for it in what is said. Its own file a
+    /// process borrows.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn through(reference: &Reference, path: &Path) -> Result<Self> {
+        if let Some(own) = Recorder::of_process().filter(|own| own.is_in(reference.identity())) {
             return Ok(Self::borrow(own));
         }
-        let refuse = |e| Error::system(format!("opening {}", path.display()), e);
-        // Through /proc/PID/fd every name is a link; the folder's mode guards the others.
-        let file = File::options()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open(path)
-            .map_err(refuse)?;
-        if !file.metadata().map_err(refuse)?.is_file() {
+        if reference.kind() != Kind::File {
             return Err(no_recorder(path, "it is no file"));
         }
+        let file = reference.open().map_err(|e| refused(path, e))?;
         let reader = Self { from: From::File(file, path.to_path_buf()) };
         check(&reader.copy()?, path)?;
         Ok(reader)
@@ -157,6 +164,13 @@ impl Reader {
         }
     }
 
+    /// Device and inode of the file that it reads; `None` if it reads none.
+    #[must_use]
+    pub fn identity(&self) -> Option<(u64, u64)> {
+        let From::File(file, _) = &self.from else { return None };
+        file.metadata().ok().map(|about| (about.dev(), about.ino()))
+    }
+
     /// Whether the process lives: it holds the lock on byte 0. Who holds it does not matter: seen from another pid namespace the
     /// lock has no pid.
     #[must_use]
@@ -173,6 +187,13 @@ impl Reader {
     /// # Errors
     /// `System` if the file cannot be read, `Usage` if it has become no recorder.
     pub fn snapshot(&self) -> Result<ProcessSnapshot> {
+        let mut process = self.as_written()?;
+        // No table is read further than is believed; what it says is for people.
+        let _ = process.is_believed();
+        Ok(process)
+    }
+
+    fn as_written(&self) -> Result<ProcessSnapshot> {
         let alive = self.alive();
         let from_real_ns = clock::real_ns();
         match &self.from {
@@ -300,11 +321,14 @@ pub(super) fn words(bytes: &[u8]) -> Vec<AtomicU64> {
 }
 
 impl Recorder {
-    /// Whether that path leads to this recorder's file. Looks, and opens nothing.
-    fn lies_at(&self, path: &Path) -> bool {
-        let own = self.place.as_ref().and_then(|place| place.inode());
-        own.is_some_and(|own| std::fs::metadata(path).is_ok_and(|there| own == (there.dev(), there.ino())))
+    /// Whether that is the device and inode of this recorder's file.
+    fn is_in(&self, identity: (u64, u64)) -> bool {
+        self.place.as_ref().and_then(|place| place.inode()) == Some(identity)
     }
+}
+
+fn refused(path: &Path, error: std::io::Error) -> Error {
+    Error::system(format!("opening {}", path.display()), error)
 }
 
 fn no_recorder(path: &Path, why: &str) -> Error {
@@ -514,7 +538,8 @@ fn overflow(words: &[AtomicU64]) -> Vec<Overflow> {
 }
 
 fn rings(words: &[AtomicU64]) -> Vec<RingSnapshot> {
-    let used = Rows::of(words, Table::Rings).iter().filter(|row| state(word(row, ring::STATE)).is_some());
+    let rows = Rows::of(words, Table::Rings).iter().take(MAX_RINGS);
+    let used = rows.filter(|row| state(word(row, ring::STATE)).is_some());
     used.map(|row| {
         let written = word(row, ring::HEAD);
         RingSnapshot {
@@ -539,7 +564,7 @@ pub(super) fn state(word: u64) -> Option<RowState> {
 fn histograms(words: &[AtomicU64]) -> Vec<Histogram> {
     let blocks = Rows::of(words, Table::Histograms);
     let mut found = Vec::new();
-    for row in Rows::of(words, Table::Comms).iter() {
+    for row in Rows::of(words, Table::Comms).iter().take(MAX_COMMS) {
         let block = usize::try_from(word(row, comm::HISTOGRAM)).ok().and_then(|n| n.checked_sub(1));
         let (Some(_), Some(block)) = (state(word(row, comm::STATE)), block.and_then(|at| blocks.row(at)))
         else {
@@ -555,7 +580,7 @@ fn histograms(words: &[AtomicU64]) -> Vec<Histogram> {
             let (Some(kind), true) = (kind, buckets.iter().any(|(_, n)| *n > 0)) else { continue };
             found.push(Histogram {
                 comm: CommId(word(row, comm::ID)),
-                name: text(row, comm::NAME, comm::NAME_WORDS),
+                name: harmless(&text(row, comm::NAME, comm::NAME_WORDS), MAX_STRING).into_owned(),
                 rank: Rank(word(row, comm::RANK) as u32),
                 kind,
                 class_bytes: histogram::class_bytes(at % histogram::CLASSES),

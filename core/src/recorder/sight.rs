@@ -9,6 +9,7 @@ use super::reader::{Rows, fact, halves, state, string, text, word};
 use crate::clock::{Anchor, Ns, Raw, Scale};
 use crate::collective::Descriptor;
 use crate::error::ErrorKind;
+use crate::snapshot::bounds::{MAX_CELLS, MAX_COMMS};
 use crate::snapshot::{
     CommSnapshot, LinkSnapshot, OpSnapshot, OpState, PeerSnapshot, PhaseSnapshot, SocketSnapshot, TcpState,
     Transport, Waits, Why,
@@ -16,11 +17,6 @@ use crate::snapshot::{
 use crate::types::{
     ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind, TransportReason, WaitReason,
 };
-
-/// The most communicators of a file that are looked at: what it says of more is not believed.
-const MAX_COMMS: usize = 1 << 10;
-/// The same of links, of sockets, and of peers.
-const MAX_CELLS: usize = 1 << 14;
 
 /// How raw times become ages.
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,7 @@
 //! ignores fields it does not know; a word it does not know becomes `unknown`. 64-bit ids and hashes travel as hex strings. Times named `*_ns` are
 //! durations that had passed when the snapshot was taken (`to`): `since_ns` 5,000,000,000 is five seconds ago.
 
+pub(crate) mod bounds;
 mod merge;
 mod socket;
 mod standing;
@@ -19,7 +20,7 @@ use crate::types::{ChannelId, CommId, JobId, Rank};
 pub use merge::{Given, Unreachable, jobs, merge};
 pub use socket::{SocketSnapshot, TcpState};
 pub use standing::comm_name;
-pub use text::{duration, ranks_text, render_answer, render_text};
+pub use text::{duration, ranks_text, render_answer, render_text, runs_text};
 pub use update::Update;
 pub use words::{Direction, OpState, Source, State, Transport, Waits, Why};
 

@@ -5,7 +5,11 @@ use std::fmt::Write as _;
 use super::{
     Awaited, CommSnapshot, Direction, OpState, RankSnapshot, Snapshot, Source, State, Waits, comm_name,
 };
+use crate::text::harmless;
 use crate::types::{ChannelId, CommId, Rank};
+
+/// The most bytes of a line that repeats what others have written: names of files, hosts, reasons.
+const MAX_LINE: usize = 16 << 10;
 
 /// The snapshot as text; lines end with a newline.
 #[must_use]
@@ -33,10 +37,11 @@ pub fn render_answer(job: &Snapshot) -> String {
             ("", _) => String::new(),
             (host, pid) => format!(" (pid {pid} on {host})"),
         };
-        let _ = writeln!(out, "not read: rank {}{place}: {}", missing.rank, missing.why);
+        let line = format!("not read: rank {}{place}: {}", missing.rank, missing.why);
+        let _ = writeln!(out, "{}", harmless(&line, MAX_LINE));
     }
     for note in &job.notes {
-        let _ = writeln!(out, "note: {note}");
+        let _ = writeln!(out, "note: {}", harmless(note, MAX_LINE));
     }
     out
 }
@@ -300,9 +305,16 @@ pub fn ranks_text(ranks: &[Rank]) -> String {
             _ => runs.push((rank.0, rank.0)),
         }
     }
+    runs_text(&runs)
+}
+
+/// The same for runs of ranks, first and last.
+#[must_use]
+pub fn runs_text(runs: &[(u32, u32)]) -> String {
+    let is_one = matches!(runs, [(first, last)] if first == last);
     let runs: Vec<String> =
         runs.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, runs.join(","))
+    format!("rank{} {}", if is_one { "" } else { "s" }, runs.join(","))
 }
 
 /// Three digits and a unit.

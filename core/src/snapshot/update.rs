@@ -4,6 +4,8 @@
 //! whoever applies the update lets its ages grow by the time between the readings. So a socket that was sampled again, and is as it was, is not
 //! sent; one that was heard from since is.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use super::{CommSnapshot, LinkSnapshot, OpSnapshot, ProcessSnapshot, SocketSnapshot, Waits};
@@ -29,17 +31,17 @@ impl ProcessSnapshot {
     /// What changed since an earlier reading of the same recorder; with the default of this type, all of it.
     #[must_use]
     pub fn since(&self, before: &Self) -> Update {
-        let place = |comm: &CommSnapshot| (comm.id, comm.rank);
+        let known = by_place(&before.comms);
         let is_known = |comm: &CommSnapshot| {
-            let known = before.comms.iter().find(|known| place(known) == place(comm));
-            known.is_some_and(|known| {
+            known.get(&place(comm)).map(|at| &before.comms[*at]).is_some_and(|known| {
                 ageless(known) == ageless(comm) && !is_heard(known, comm, self.passed_ns(before))
             })
         };
-        let mut process = self.clone();
-        process.comms.retain(|comm| !is_known(comm));
-        let is_gone = |comm: &&CommSnapshot| !self.comms.iter().any(|now| place(now) == place(comm));
-        let removed = before.comms.iter().filter(is_gone).map(place).collect();
+        let now = by_place(&self.comms);
+        let removed = before.comms.iter().map(place).filter(|place| !now.contains_key(place)).collect();
+        // Not all of it first: most rows have not changed.
+        let comms = self.comms.iter().filter(|comm| !is_known(comm)).cloned().collect();
+        let process = Self { comms, ..self.but_comms() };
         Update { process, removed, skipped: 0 }
     }
 
@@ -49,14 +51,17 @@ impl ProcessSnapshot {
         let passed = process.passed_ns(self);
         let changed = std::mem::take(&mut process.comms);
         let mut comms = std::mem::take(&mut self.comms);
-        comms.retain(|comm| !removed.contains(&(comm.id, comm.rank)));
+        let removed: BTreeSet<_> = removed.into_iter().collect();
+        comms.retain(|comm| !removed.contains(&place(comm)));
         for comm in &mut comms {
             for age in ages(comm) {
                 *age = age.saturating_add(passed);
             }
         }
+        let mut known = by_place(&comms);
         for row in changed {
-            match comms.iter_mut().find(|comm| (comm.id, comm.rank) == (row.id, row.rank)) {
+            let at = *known.entry(place(&row)).or_insert(comms.len());
+            match comms.get_mut(at) {
                 Some(comm) => *comm = row,
                 None => comms.push(row),
             }
@@ -64,10 +69,42 @@ impl ProcessSnapshot {
         *self = Self { comms, ..process };
     }
 
+    /// All but the rows.
+    fn but_comms(&self) -> Self {
+        Self {
+            schema: self.schema.clone(),
+            host: self.host.clone(),
+            host_id: self.host_id.clone(),
+            boot_id: self.boot_id.clone(),
+            library: self.library.clone(),
+            path: self.path.clone(),
+            control: self.control.clone(),
+            settings: self.settings.clone(),
+            comms: Vec::new(),
+            rings: self.rings.clone(),
+            overflow: self.overflow.clone(),
+            ..*self
+        }
+    }
+
     /// The time between an earlier reading and this one.
     const fn passed_ns(&self, before: &Self) -> u64 {
         self.to_real_ns.saturating_sub(before.to_real_ns)
     }
+}
+
+/// What a row is known by.
+const fn place(comm: &CommSnapshot) -> (CommId, Rank) {
+    (comm.id, comm.rank)
+}
+
+/// Where each row stands; the first, of several that are known by the same.
+fn by_place(comms: &[CommSnapshot]) -> BTreeMap<(CommId, Rank), usize> {
+    let mut places = BTreeMap::new();
+    for (at, comm) in comms.iter().enumerate() {
+        places.entry(place(comm)).or_insert(at);
+    }
+    places
 }
 
 /// Whether a socket of this row was heard from after it was read before, so long ago.

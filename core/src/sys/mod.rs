@@ -6,6 +6,7 @@ pub mod futex;
 pub mod handlers;
 pub mod namespace;
 pub mod process;
+pub mod reference;
 pub mod shared;
 pub mod tcp;
 pub mod unix;

@@ -70,10 +70,13 @@ impl Source {
         if !readings.is_empty() {
             let (scale, anchor) = self.reader.clock()?;
             let time = Time { scale, anchor };
+            // One reading for all whose owners are new; it is no older than the events.
+            let mut process = None;
             for reading in readings {
                 let RingReading { owner, reading, .. } = reading;
                 // The service thread's own events are no spans; an earlier owner's are nobody's any more.
-                let Some(known) = owner.and_then(|owner| self.story(owner, exporter, job)) else {
+                let Some(known) = owner.and_then(|owner| self.story(owner, exporter, job, &mut process))
+                else {
                     overwritten += reading.lost;
                     lost += told::count(&reading.events);
                     continue;
@@ -121,9 +124,13 @@ impl Source {
         (comm, rank): (CommId, Rank),
         exporter: &Exporter,
         job: Option<JobId>,
+        process: &mut Option<ProcessSnapshot>,
     ) -> Option<&mut Option<Story>> {
         if !self.stories.contains_key(&(comm, rank)) {
-            let process = self.reader.snapshot().ok()?;
+            if process.is_none() {
+                *process = self.reader.snapshot().ok();
+            }
+            let process = process.as_ref()?;
             let known = process.comms.iter().find(|known| (known.id, known.rank) == (comm, rank))?;
             if self.stories.len() >= MOST_STORIES {
                 exporter.lost(self.stories.values_mut().flatten().map(Story::gap).sum());
@@ -134,7 +141,7 @@ impl Source {
             let is_asked =
                 job.is_none_or(|job| known.job == job || !process.comms.iter().any(|other| other.job == job));
             let story = is_asked.then(|| {
-                let emitter = self.emitter(&process, known, exporter);
+                let emitter = self.emitter(process, known, exporter);
                 let (job, name, nranks) = (known.job, known.name.clone(), known.nranks);
                 Story::of(Arc::new(Owner { job, comm, name, rank, nranks, emitter }))
             });

@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use ccl::error::{Error, ErrorKind, Result};
+use ccl::sys::reference::Reference;
 use ccl::types::JobId;
 use serde_json::Value;
 
@@ -266,7 +267,9 @@ fn error_between(corrections: &[Correction]) -> Option<u64> {
 
 fn write(gathered: &Gathered, corrections: &[Correction], path: &Path, merged: &mut Merged) -> Result<()> {
     let base = first_time(&gathered.sources, corrections);
-    let file = File::create(path).map_err(|e| refused(path, "writing", e))?;
+    // What is left of an earlier one, or whatever else has that name: it is not written through.
+    let _ = std::fs::remove_file(path);
+    let file = File::create_new(path).map_err(|e| refused(path, "writing", e))?;
     let mut out = Out { file: BufWriter::new(file), path, first: true, ends: BTreeMap::new(), base };
     out.text("{\"traceEvents\":[")?;
     for source in &gathered.sources {
@@ -423,11 +426,20 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// The longest line of a part that is read; one of ours has less than a thousandth of it.
+const MAX_LINE: u64 = 1 << 20;
+
 /// Hands over the events of a part, one a line. A line that was cut is left out: the last one of who was killed, anywhere in a character.
 fn read(path: &Path, mut each: impl FnMut(Value)) -> Result<()> {
-    let mut file = BufReader::new(File::open(path).map_err(|e| refused(path, "reading", e))?);
+    // A folder of parts is written by others: no link, FIFO or device in it is opened, and no line has no end.
+    let part = Reference::to_itself(path).and_then(|part| part.open());
+    let mut file = BufReader::new(part.map_err(|e| refused(path, "reading", e))?);
     let mut line = Vec::new();
-    while file.read_until(b'\n', &mut line).map_err(|e| refused(path, "reading", e))? > 0 {
+    let mut more = |line: &mut Vec<u8>| {
+        let read = (&mut file).take(MAX_LINE).read_until(b'\n', line);
+        read.map_err(|e| refused(path, "reading", e))
+    };
+    while more(&mut line)? > 0 {
         let text = line.trim_ascii();
         if let Ok(event @ Value::Object(_)) = serde_json::from_slice(text.strip_suffix(b",").unwrap_or(text))
         {

@@ -151,10 +151,15 @@ impl Part {
         let scale = self.follow(anchor, scale);
         let rings = self.reader.events(&mut self.cursor)?;
         let mut count = 0;
+        // One reading for all whose owners are new; it is no older than the events.
+        let mut process = None;
         for ring in rings {
             let (events, overwritten) = (&ring.reading.events, ring.reading.lost);
             if let Some(owner) = ring.owner.filter(|owner| self.tracks.job_of(*owner).is_none()) {
-                self.tracks.learn(&self.reader.snapshot()?, owner);
+                if process.is_none() {
+                    process = Some(self.reader.snapshot()?);
+                }
+                process.iter().for_each(|process| self.tracks.learn(process, owner));
             }
             let job = ring.owner.and_then(|owner| self.tracks.job_of(owner));
             let unplaced = match (ring.owner, job) {

@@ -72,7 +72,13 @@ pub(super) struct Tracks {
     /// How many tracks each number has.
     counts: BTreeMap<u32, u32>,
     lines: Vec<String>,
+    /// Arrows to all of a host that were begun since the lines were taken.
+    wide_arrows: usize,
 }
+
+/// The most arrows to all of a host in one look. A full recorder's messages to sixteen ranks have fewer; how many ranks there are is
+/// the word of a file.
+const WIDE_ARROWS: usize = 1 << 18;
 
 impl Tracks {
     /// Takes note of the owner of a ring, a communicator and the rank in it, as soon as it has recorded something: from then on its job has its name.
@@ -117,6 +123,7 @@ impl Tracks {
 
     /// The lines so far.
     pub(super) fn take_lines(&mut self) -> Vec<String> {
+        self.wide_arrows = 0;
         std::mem::take(&mut self.lines)
     }
 
@@ -171,8 +178,12 @@ impl Tracks {
                 let (tid, end) = self.slice(&place, key, &format!("to {to}"), from, at, &args);
                 let readers: Vec<Rank> = match peer {
                     Some(peer) => vec![peer],
-                    None => (0..member.nranks).map(Rank).filter(|rank| *rank != me).collect(),
+                    None => {
+                        let room = WIDE_ARROWS.saturating_sub(self.wide_arrows);
+                        (0..member.nranks).map(Rank).filter(|rank| *rank != me).take(room).collect()
+                    }
                 };
+                self.wide_arrows += if peer.is_none() { readers.len() } else { 0 };
                 for to in readers {
                     let id = arrow(comm, me, to, channel, peer.is_none(), step);
                     self.arrow(&place, "s", tid, end, id);

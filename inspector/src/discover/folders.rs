@@ -33,7 +33,7 @@ fn owner_by_name(path: &Path) -> Option<u32> {
 
 /// A folder with somebody else's name on it is a trap, and so is a link.
 fn is_folder_of(path: &Path, owner: u32) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == owner && m.mode() & 0o022 == 0)
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == owner && m.mode() & 0o077 == 0)
 }
 
 #[cfg(test)]

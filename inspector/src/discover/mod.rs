@@ -2,18 +2,19 @@
 //! and as files in the runtime folders; and the rest of a job from what its members say of each other.
 
 mod descriptors;
+pub(crate) mod door;
 mod folders;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ccl::config::Settings;
-use ccl::recorder::place;
 use ccl::recorder::reader::Reader;
 use ccl::snapshot::{Given, PeerSnapshot, ProcessSnapshot, Source, Unreachable};
+use ccl::sys::reference::Kind;
 use ccl::types::JobId;
 
-use crate::process;
+use crate::{process, words};
 
 /// A recorder that was read.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct Found {
     pub(crate) process: Option<u32>,
     /// Where it was read.
     pub(crate) file: PathBuf,
+    /// The user whose file that is; `None`: it was read from a dump.
+    pub(crate) owner: Option<u32>,
 }
 
 impl Found {
@@ -49,11 +52,12 @@ impl Found {
     /// Why it cannot be opened any more.
     pub(crate) fn open(&self) -> ccl::Result<Reader> {
         let is_it = |reader: &Reader| reader.snapshot().is_ok_and(|process| who(&process) == self.who());
-        let opened = Reader::open(&self.file);
+        let opened = door::recorder(&self.file).map(|(reader, _)| reader);
         if opened.as_ref().is_ok_and(is_it) {
             return opened;
         }
-        let own = self.process.and_then(|pid| Reader::of_pid(pid).ok()).into_iter().flatten().find(is_it);
+        let held = self.process.and_then(|pid| descriptors::of(pid).ok()).into_iter().flatten();
+        let own = held.filter_map(|one| door::recorder(&one.path).ok()).map(|(reader, _)| reader).find(is_it);
         own.ok_or_else(|| {
             let what = format!("{} is another recorder now", self.file.display());
             opened.err().unwrap_or_else(|| ccl::Error::new(ccl::ErrorKind::Unavailable, what))
@@ -94,25 +98,22 @@ pub(crate) struct Findings {
 /// Everything on this kernel that this user may read.
 pub(crate) fn everything(settings: &Settings) -> Findings {
     let mut findings = Findings::default();
+    let held = held();
     let mut known = BTreeSet::new();
-    for (identity, holders) in held() {
-        known.insert(identity);
+    for (identity, holders) in &held {
         // A memfd or a file of some other program is no news; nor is what was closed meanwhile.
-        if let Some(process) =
-            holders.iter().find_map(|holder| Reader::open(&holder.path).ok()?.snapshot().ok())
-        {
-            findings.found.push(found(process, &holders, holders[0].path.clone()));
+        let read = holders.iter().find_map(|holder| read(door::recorder(&holder.path)).ok());
+        if let Some((process, owner)) = read {
+            known.insert(*identity);
+            findings.found.push(found(process, owner, holders, holders[0].path.clone()));
         }
     }
     let uid = rustix::process::geteuid().as_raw();
-    findings.folders = folders::folders(&folders::places(settings), uid);
-    for file in findings.folders.iter().flat_map(|folder| place::files(folder)) {
-        if descriptors::identity(&file).is_ok_and(|identity| known.insert(identity)) {
-            match read(&file) {
-                Ok(process) => findings.found.push(found(process, &[], file)),
-                Err(why) => findings.refused.push((file, why)),
-            }
-        }
+    for folder in folders::folders(&folders::places(settings), uid) {
+        // It may have gone since.
+        let files = door::recorders(&folder).unwrap_or_default();
+        take(files, &held, &mut known, &mut findings);
+        findings.folders.push(folder);
     }
     findings
 }
@@ -122,30 +123,53 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
 /// # Errors
 /// Why there is nothing to read.
 pub(crate) fn at(path: &Path) -> Result<Findings, String> {
-    let about = std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let named = door::named(path).map_err(|e| e.to_string())?;
     let mut findings = Findings::default();
-    let files = if about.is_dir() {
-        let uid = rustix::process::geteuid().as_raw();
-        findings.folders = [vec![path.to_path_buf()], folders::folders(&[path.to_path_buf()], uid)].concat();
-        findings.folders.iter().flat_map(|folder| place::files(folder)).collect()
-    } else {
-        vec![path.to_path_buf()]
-    };
     let held = held();
-    for file in files {
-        let holders = descriptors::identity(&file).ok().and_then(|identity| held.get(&identity));
-        match read(&file) {
-            Ok(process) => findings.found.push(found(process, holders.map_or(&[], Vec::as_slice), file)),
+    if named.kind() == Kind::Folder {
+        let files = door::named_folder(path, &named).map_err(|e| e.to_string())?;
+        findings.folders.push(path.to_path_buf());
+        take(files, &held, &mut BTreeSet::new(), &mut findings);
+        let uid = rustix::process::geteuid().as_raw();
+        for folder in folders::folders(&[path.to_path_buf()], uid) {
+            take(door::recorders(&folder).unwrap_or_default(), &held, &mut BTreeSet::new(), &mut findings);
+            findings.folders.push(folder);
+        }
+    } else {
+        let opened = Reader::through(&named, path).map(|reader| (reader, named.owner()));
+        take(vec![(path.to_path_buf(), opened)], &held, &mut BTreeSet::new(), &mut findings);
+    }
+    Ok(findings)
+}
+
+type Opened = ccl::Result<(Reader, u32)>;
+
+/// Reads opened files that are not known yet.
+fn take(
+    files: Vec<(PathBuf, Opened)>,
+    held: &Held,
+    known: &mut BTreeSet<(u64, u64)>,
+    findings: &mut Findings,
+) {
+    for (file, opened) in files {
+        let identity = opened.as_ref().ok().and_then(|(reader, _)| reader.identity());
+        if identity.is_some_and(|identity| !known.insert(identity)) {
+            continue;
+        }
+        let holders = identity.and_then(|identity| held.get(&identity));
+        match read(opened) {
+            Ok((process, owner)) => {
+                findings.found.push(found(process, owner, holders.map_or(&[], Vec::as_slice), file));
+            }
             Err(why) => findings.refused.push((file, why)),
         }
     }
-    Ok(findings)
 }
 
 /// Reads the members of a job that others name and nobody has found yet; gives those that cannot be read.
 pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachable> {
     let mut unreachable = Vec::new();
-    for peer in unread_peers(&findings.found, job) {
+    for (peer, owner) in unread_peers(&findings.found, job) {
         let path = PathBuf::from(&peer.recorder);
         let refusal = if peer.recorder.is_empty() {
             "it has no recorder".to_string()
@@ -154,21 +178,26 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachab
         } else if path.starts_with("/proc") {
             // A number that meant something inside the namespaces of that process only.
             "its recorder has no name, and no process here has it open".to_string()
-        } else if !path.exists() {
-            format!(
-                "{} is not on this machine: it ran on another one, or ended in good order",
-                path.display()
-            )
         } else {
-            match read(&path) {
-                Ok(process)
-                    if process.comms.iter().any(|comm| comm.job == job && comm.world == peer.world) =>
-                {
-                    findings.found.push(found(process, &[], path));
-                    continue;
+            match door::recorder(&path) {
+                // A recorder leads to those of its own user only.
+                Ok((_, is)) if Some(is) != owner => {
+                    format!("{} is of another user than who names it", path.display())
                 }
-                Ok(_) => format!("{} tells of something else", path.display()),
-                Err(why) => why,
+                Err(e) if is_absent(&e) => format!(
+                    "{} is not on this machine: it ran on another one, or ended in good order",
+                    path.display()
+                ),
+                opened => match read(opened) {
+                    Ok((process, owner))
+                        if process.comms.iter().any(|comm| comm.job == job && comm.world == peer.world) =>
+                    {
+                        findings.found.push(found(process, owner, &[], path));
+                        continue;
+                    }
+                    Ok(_) => format!("{} tells of something else", path.display()),
+                    Err(why) => why,
+                },
             }
         };
         unreachable.push(explain(&peer, refusal));
@@ -183,29 +212,42 @@ pub(crate) fn only_these(findings: &Findings, job: JobId, why: &str) -> Vec<Unre
         findings.refused.iter().find(|(path, _)| path.file_name() == Some(file)).map(|(_, why)| why.clone())
     };
     let peers = unread_peers(&findings.found, job);
-    peers.iter().map(|peer| explain(peer, refused(peer).unwrap_or_else(|| why.to_string()))).collect()
+    peers.iter().map(|(peer, _)| explain(peer, refused(peer).unwrap_or_else(|| why.to_string()))).collect()
 }
 
-fn unread_peers(found: &[Found], job: JobId) -> Vec<PeerSnapshot> {
-    let comms = || found.iter().flat_map(|one| &one.given.process.comms).filter(|comm| comm.job == job);
-    let read: BTreeSet<_> = comms().map(|comm| comm.world).collect();
+/// Members that are named and were not read, each with the user whose recorder names it.
+fn unread_peers(found: &[Found], job: JobId) -> Vec<(PeerSnapshot, Option<u32>)> {
+    let comms = || {
+        let comms = found.iter().flat_map(|one| one.given.process.comms.iter().map(|comm| (comm, one.owner)));
+        comms.filter(|(comm, _)| comm.job == job)
+    };
+    let read: BTreeSet<_> = comms().map(|(comm, _)| comm.world).collect();
     let mut unread = BTreeMap::new();
-    for peer in comms().flat_map(|comm| &comm.peers).filter(|peer| !read.contains(&peer.world)) {
-        unread.entry(peer.world).or_insert_with(|| peer.clone());
+    let peers = comms().flat_map(|(comm, owner)| comm.peers.iter().map(move |peer| (peer, owner)));
+    for (peer, owner) in peers.filter(|(peer, _)| !read.contains(&peer.world)) {
+        unread.entry(peer.world).or_insert_with(|| (peer.clone(), owner));
     }
     unread.into_values().collect()
+}
+
+fn is_absent(error: &ccl::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|why| why.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|why| why.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn explain(peer: &PeerSnapshot, why: String) -> Unreachable {
     Unreachable { host: peer.host.clone(), pid: peer.pid, recorder: peer.recorder.clone(), why }
 }
 
+/// Descriptors, by the device and inode of their files.
+type Held = BTreeMap<(u64, u64), Vec<descriptors::Descriptor>>;
+
 /// The candidates among all descriptors of all processes of this user, by file.
-fn held() -> BTreeMap<(u64, u64), Vec<descriptors::Descriptor>> {
+fn held() -> Held {
     let uid = rustix::process::geteuid().as_raw();
     let own = std::process::id();
     let may_look = |pid: &u32| *pid != own && (uid == 0 || process::owner(*pid) == Some(uid));
-    let mut held: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    let mut held = Held::new();
     for pid in process::all().into_iter().filter(may_look) {
         // Those that forbid it, and those that ended meanwhile, may still be found by their files.
         for descriptor in descriptors::of(pid).unwrap_or_default() {
@@ -215,18 +257,20 @@ fn held() -> BTreeMap<(u64, u64), Vec<descriptors::Descriptor>> {
     held
 }
 
-fn read(file: &Path) -> Result<ProcessSnapshot, String> {
-    Reader::open(file).and_then(|reader| reader.snapshot()).map_err(|e| e.to_string())
+fn read(opened: Opened) -> Result<(ProcessSnapshot, u32), String> {
+    opened
+        .and_then(|(reader, owner)| Ok((reader.snapshot()?, owner)))
+        .map_err(|e| words::line(&e.to_string()))
 }
 
 /// Whose recorder it is: of those who hold it open, the one it tells of; others read it, as we do.
-fn found(process: ProcessSnapshot, holders: &[descriptors::Descriptor], file: PathBuf) -> Found {
+fn found(process: ProcessSnapshot, owner: u32, holders: &[descriptors::Descriptor], file: PathBuf) -> Found {
     let is_owner = |pid: &u32| {
         let inner = ccl::sys::process::namespace_pids(Some(*pid)).and_then(|pids| pids.last().copied());
         inner == Some(process.pid) && process::pid_namespace(*pid) == Some(process.pid_namespace)
     };
-    let owner = holders.iter().map(|holder| holder.pid).find(is_owner);
-    let letter = owner.and_then(process::stat).map(|stat| stat.state);
+    let writer = holders.iter().map(|holder| holder.pid).find(is_owner);
+    let letter = writer.and_then(process::stat).map(|stat| stat.state);
     let source = if process.alive { Source::Mapping } else { Source::File };
-    Found { given: Given { process, source, letter }, process: owner, file }
+    Found { given: Given { process, source, letter }, process: writer, file, owner: Some(owner) }
 }

@@ -9,6 +9,8 @@ use std::path::{Component, Path};
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
+use crate::discover::door;
+
 /// The most bytes of a bundle, unpacked.
 const MAX_BYTES: u64 = 1 << 30;
 /// The most files in it.
@@ -24,10 +26,8 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 pub(crate) fn is_bundle(path: &Path) -> bool {
     let mut first = [0; 4];
     // A pipe must not be waited for, and no file of a folder is a bundle's.
-    let is_file = std::fs::metadata(path).is_ok_and(|about| about.is_file());
-    is_file
-        && std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
-        && first == ZSTD
+    let file = door::named(path).ok().and_then(|file| file.open().ok());
+    file.is_some_and(|mut file| file.read_exact(&mut first).is_ok()) && first == ZSTD
 }
 
 /// Packs files, in this order.

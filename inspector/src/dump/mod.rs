@@ -30,7 +30,7 @@ use ccl::types::JobId;
 use serde::Serialize;
 
 use crate::choose::choose;
-use crate::discover::{self, Found};
+use crate::discover::{self, Found, door};
 use crate::target::Target;
 use crate::{exit, process, words};
 use manifest::{Manifest, Recorder, Refused};
@@ -165,7 +165,8 @@ fn list(pids: &[u32]) -> String {
 }
 
 fn take(one: &Found) -> Result<(Taken, Option<char>), String> {
-    let taken = Reader::open(&one.file).and_then(|reader| reader.take()).map_err(|e| e.to_string())?;
+    let opened = door::recorder(&one.file);
+    let taken = opened.and_then(|(reader, _)| reader.take()).map_err(|e| e.to_string())?;
     Ok((taken, one.process.and_then(process::stat).map(|stat| stat.state)))
 }
 

@@ -1,7 +1,6 @@
 //! A bundle, opened anywhere: its recorders, taken for what they were at the moment of the dump.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use ccl::types::JobId;
 use super::kernel::{Machine, Process};
 use super::manifest::{self, Manifest};
 use super::{bundle, given, read};
-use crate::discover::{Findings, Found};
+use crate::discover::{Findings, Found, door};
 use crate::words;
 
 /// The most recorders of a bundle; one host has no more processes of a job.
@@ -37,7 +36,7 @@ pub(crate) struct Opened {
 /// Why it cannot be read.
 pub(crate) fn open(path: &Path) -> Result<Opened, String> {
     let refuse = |why: String| format!("{} is no dump of ccl-inspect: {why}", path.display());
-    let file = File::open(path).map_err(|e| refuse(e.to_string()))?;
+    let file = door::named(path).map_err(|e| e.to_string())?.open().map_err(|e| refuse(e.to_string()))?;
     read_bundle(BufReader::new(file), path).map_err(refuse)
 }
 
@@ -87,6 +86,7 @@ impl Reading<'_> {
                 given: given(one, process, Source::File),
                 process: one.pid,
                 file: self.path.join(name),
+                owner: None,
             });
             self.read.entry(at).or_insert(found);
         } else if manifest.recorders.iter().any(|one| one.process == name) {

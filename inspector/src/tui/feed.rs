@@ -18,10 +18,10 @@ use super::app::Seen;
 use super::events;
 use super::history::{Rates, Shot};
 use super::log::{Entry, Origin};
-use crate::discover::{self, Findings, Found};
+use crate::discover::{self, Findings, Found, door};
 use crate::rates::Counted;
 use crate::roll::Roll;
-use crate::{attach, process};
+use crate::{attach, process, words};
 
 /// Between two looks at the processes that are known.
 const LOOK: Duration = Duration::from_millis(250);
@@ -177,6 +177,7 @@ impl Follower {
         let mut snapshot = merge(&given, Some(job), roll.unreachable());
         snapshot.notes.extend(notes);
         snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::unseen(&one.found)));
+        snapshot.notes.iter_mut().for_each(|note| *note = words::line(note));
         let gone = |state| matches!(state, State::Dead | State::Exited);
         let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| gone(rank.state));
         self.counted = match self.counted.take().filter(|_| wants.histograms) {
@@ -278,7 +279,7 @@ impl Followed {
     }
 
     fn ask(&mut self) {
-        let subscribed = attach::connect(&self.found).and_then(|client| client.subscribe(LOOK));
+        let subscribed = door::control(&self.found).and_then(|client| client.subscribe(LOOK));
         let was = &self.found.given.process;
         self.telling = match subscribed {
             Ok(telling)
@@ -323,9 +324,14 @@ impl Followed {
         };
         let now = clock::now();
         let real_ns = clock::real_ns().saturating_sub(now.since(moment).as_nanos() as u64);
+        let end = moment.after(PATIENCE);
         while telling.process().to_real_ns < real_ns {
-            let patience = moment.after(PATIENCE).since(clock::now());
-            if let Err(why) = telling.next(patience) {
+            // One that tells of the past without end tells nothing either.
+            let heard = match telling.next(end.since(clock::now())) {
+                Ok(_) if clock::now() > end => Err(Error::new(ErrorKind::Timeout, "")),
+                heard => heard.map(|_| ()),
+            };
+            if let Err(why) = heard {
                 if why.kind == ErrorKind::Timeout {
                     let what = format!("the process told nothing within {} ms", PATIENCE.as_millis());
                     return Some(Err(Error::new(ErrorKind::Timeout, what)));

@@ -5,7 +5,9 @@ use std::mem::size_of;
 use std::sync::Arc;
 
 use ccl::recorder::reader::Histogram;
-use ccl::snapshot::{CommSnapshot, LinkSnapshot, PhaseSnapshot, RankSnapshot, Snapshot};
+use ccl::snapshot::{
+    CommSnapshot, LinkSnapshot, OpSnapshot, PhaseSnapshot, RankSnapshot, Snapshot, SocketSnapshot,
+};
 use ccl::types::{CommId, Rank};
 
 use crate::rates::Rate;
@@ -91,22 +93,37 @@ fn weight_of_durations(histograms: &[Histogram]) -> usize {
 
 /// What a snapshot takes in memory, nearly.
 fn weight(job: &Snapshot) -> usize {
+    let op = |op: &OpSnapshot| {
+        [&op.kind, &op.tag, &op.dtype, &op.op, &op.plan, &op.error]
+            .into_iter()
+            .map(String::len)
+            .sum::<usize>()
+    };
+    let link = |link: &LinkSnapshot| {
+        size_of::<LinkSnapshot>() + link.sockets.len() * (size_of::<SocketSnapshot>() + 48)
+    };
     let comm = |comm: &CommSnapshot| {
         size_of::<CommSnapshot>()
-            + comm.links.len() * size_of::<LinkSnapshot>()
+            + comm.links.iter().map(link).sum::<usize>()
             + comm.phases.len() * (size_of::<PhaseSnapshot>() + 16)
+            + comm.name.len()
+            + op(&comm.op)
+            + comm.p2p.as_ref().map_or(0, op)
             + 128
     };
     let ranks = job.ranks.iter().map(|rank| {
-        size_of::<RankSnapshot>() + rank.recorder.len() + 64 + rank.comms.iter().map(comm).sum::<usize>()
+        size_of::<RankSnapshot>()
+            + [&rank.recorder, &rank.host, &rank.host_id].into_iter().map(String::len).sum::<usize>()
+            + rank.comms.iter().map(comm).sum::<usize>()
     });
-    let awaited =
-        job.awaited.iter().map(|one| 512 + 4 * (one.by.len() + one.missing.len() + one.unseen.len()));
+    let awaited = job.awaited.iter().map(|one| {
+        512 + one.name.len() + one.tag.len() + 4 * (one.by.len() + one.missing.len() + one.unseen.len())
+    });
     ranks.sum::<usize>()
         + awaited.sum::<usize>()
         // The rates.
         + job.ranks.iter().map(|rank| 64 + 48 * rank.comms.len()).sum::<usize>()
-        + job.missing.len() * 192
+        + job.missing.iter().map(|one| 128 + one.host.len() + one.why.len()).sum::<usize>()
         + job.notes.iter().map(String::len).sum::<usize>()
         + size_of::<Shot>()
 }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use crate::words;
+
 /// The most bytes of text kept.
 const BYTES_MAX: usize = 4 << 20;
 /// The most lines.
@@ -60,8 +62,9 @@ pub(crate) struct Log {
 impl Log {
     /// Takes a line.
     pub(crate) fn push(&mut self, entry: Entry) {
-        self.bytes += entry.text.len();
-        self.entries.push_back(Entry { number: self.written, ..entry });
+        let (comm, text) = (words::line(&entry.comm), words::line(&entry.text));
+        self.bytes += text.len();
+        self.entries.push_back(Entry { number: self.written, comm, text, ..entry });
         self.written += 1;
         while self.bytes > BYTES_MAX || self.entries.len() > LINES_MAX {
             let Some(oldest) = self.entries.pop_front() else { break };
@@ -104,13 +107,21 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_output_stays_one_and_steers_no_terminal() {
+        let mut log = Log::default();
+        log.push_output("[0] a\u{1b}[2J\u{202e}b\rc\n".as_bytes(), Origin::Output, 7);
+        let said: Vec<_> = log.entries().map(|entry| entry.text.as_str()).collect();
+        assert_eq!(said, ["a\\u{1b}[2J\\u{202e}b\\rc"]);
+    }
+
+    #[test]
     fn the_oldest_go_and_are_counted() {
         let mut log = Log::default();
-        let line = vec![b'x'; BYTES_MAX / 4];
-        for _ in 0..6 {
+        let line = vec![b'x'; 1 << 10];
+        for _ in 0..BYTES_MAX / (1 << 10) + 2 {
             log.push_output(&line, Origin::Output, 0);
         }
-        assert_eq!((log.entries().count(), log.lost()), (4, 2));
+        assert_eq!((log.entries().count(), log.lost()), (BYTES_MAX / (1 << 10), 2));
         assert_eq!(log.entries().next().map(|entry| entry.number), Some(2));
         for _ in 0..LINES_MAX {
             log.push_output(b"x", Origin::Output, 0);

@@ -7,12 +7,14 @@ use std::sync::mpsc;
 
 use serde_json::{Value, json};
 
-use super::super::session::TAKE_WITHIN;
 use super::*;
 use crate::clock;
 use crate::control::wire::Client;
 use crate::recorder::{CommInfo, CommRow};
+use crate::sys::reference::Reference;
 use crate::types::Rank;
+
+mod bounds;
 
 const PATIENT: Duration = Duration::from_secs(10);
 
@@ -306,82 +308,6 @@ fn one_client_too_many_hears_so_and_a_place_that_is_left_is_free() {
     clients[0].snapshot().unwrap();
 }
 
-/// A task that the test turns itself, at times of its own, and a client of it.
-fn turned() -> (Serve, tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.sock");
-    let shared = Shared {
-        recorder: Recorder::heap(),
-        may_abort: false,
-        aborts: Mutex::default(),
-        next_abort: AtomicU64::new(0),
-    };
-    let socket = unix::listen(Name::Path(&path)).unwrap();
-    let serve = Serve { socket, paused: None, sessions: Vec::new(), base: None, shared: Arc::new(shared) };
-    (serve, folder, path)
-}
-
-/// Turns it until it has done what it can at this moment.
-fn settle(serve: &mut Serve, now: Ns) {
-    while matches!(serve.turn(now), Turn::Again(Some(at)) if at <= now) {}
-}
-
-#[test]
-fn a_slow_reader_is_let_go_and_holds_up_nobody() {
-    let (mut serve, _folder, path) = turned();
-    let mut slow = UnixStream::connect(&path).unwrap();
-    slow.set_nonblocking(true).unwrap();
-    let mut now = Ns(1_000_000_000);
-    // It asks and asks and reads nothing: soon nothing is read from it either.
-    let mut asked = 0;
-    loop {
-        let more = slow.write(b"{\"request\":\"snapshot\"}\n");
-        serve.turn(now);
-        match more {
-            Ok(_) => asked += 1,
-            Err(_) => break,
-        }
-        assert!(asked < 100_000, "input is bounded");
-    }
-    assert!(serve.sessions[0].deadline() == Some(now.after(TAKE_WITHIN)));
-    let mut other = Nc::to(&path);
-    other.say("{\"request\":\"hello\",\"id\":5}\n");
-    now = now.after(Duration::from_secs(3));
-    settle(&mut serve, now);
-    other.hear();
-    assert_eq!(other.hear().unwrap()["id"], 5);
-    // It takes a little: that buys time.
-    let mut taken = vec![0; 1 << 16];
-    assert!(slow.read(&mut taken).unwrap() > 0);
-    settle(&mut serve, now);
-    now = now.after(Duration::from_secs(3));
-    settle(&mut serve, now);
-    assert_eq!(serve.sessions.len(), 2);
-    now = now.after(Duration::from_secs(3));
-    settle(&mut serve, now);
-    assert_eq!(serve.sessions.len(), 1);
-    slow.set_nonblocking(false).unwrap();
-    let mut rest = Vec::new();
-    let _ = slow.read_to_end(&mut rest);
-    assert!(rest.len() < 4 << 20);
-}
-
-#[test]
-fn a_greedy_client_gets_its_share_of_a_turn_only() {
-    let (mut serve, _folder, path) = turned();
-    let mut greedy = Nc::to(&path);
-    let bunch = "{\"request\":\"hello\"}\n".repeat(100);
-    greedy.say(bunch);
-    let now = Ns(1_000_000_000);
-    assert_eq!(serve.turn(now), Turn::Again(Some(now)));
-    let mut turns = 1;
-    while serve.turn(now) == Turn::Again(Some(now)) {
-        turns += 1;
-    }
-    assert!(turns > 5, "{turns}");
-    assert!((0..101).all(|_| greedy.hear().is_some()));
-}
-
 #[test]
 fn other_users_are_turned_away() {
     if !rustix::process::geteuid().is_root() {
@@ -392,11 +318,16 @@ fn other_users_are_turned_away() {
     let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     open(process.server.path().parent().unwrap(), 0o711);
     open(process.server.path(), 0o777);
+    // Whoever owns the socket's file is who connects.
+    let connect = |uid: u32| {
+        std::os::unix::fs::chown(process.server.path(), Some(uid), None).unwrap();
+        Client::through(&Reference::to_itself(process.server.path()).unwrap(), process.server.path())
+    };
     for uid in [1000, 65534] {
-        let error = Client::connect_as(process.server.path(), uid).unwrap_err();
+        let error = connect(uid).unwrap_err();
         assert!(error.what.contains("only the user of this process and root"), "{error}");
     }
-    Client::connect_as(process.server.path(), 0).unwrap();
+    connect(0).unwrap();
 }
 
 #[test]
@@ -528,11 +459,11 @@ fn a_subscriber_who_does_not_take_its_updates_gets_fewer() {
     let mut session = Session::new(here, b"hello\n".to_vec(), true, ms(0));
     let every = Duration::from_millis(50);
     session.subscribe(Some(Subscription::new(1, every, ProcessSnapshot::default(), ms(3))));
-    assert!(session.takes_update(ms(49)).is_none());
+    assert!(session.takes_update(ms(49), true).is_none());
     // Its greeting is not taken yet.
-    assert!(session.takes_update(ms(60)).is_none());
+    assert!(session.takes_update(ms(60), true).is_none());
     // All subscribers of a host hear of the same moments.
     assert_eq!(session.due(), Some(ms(100)));
     assert_eq!(session.turn(ms(70), &mut |_, _| Vec::new()), Fate::Stays);
-    assert_eq!(session.takes_update(ms(100)).unwrap().skipped, 1);
+    assert_eq!(session.takes_update(ms(100), true).unwrap().skipped, 1);
 }

@@ -1,0 +1,61 @@
+//! What clients may have of the service thread's processor time. News of deaths and everything else that peers wait for comes
+//! through the same thread, and on a full machine its time is the ranks' time.
+
+use std::time::Duration;
+
+use crate::clock::Ns;
+
+/// Clients have one part in so many of a processor, however many they are and whatever they ask.
+const PARTS: u32 = 20;
+/// What they may have at once: many times what somebody who looks takes.
+pub(super) const AT_ONCE: Duration = Duration::from_millis(200);
+
+/// How much clients have had lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    /// What they have had, less what was theirs since.
+    used: Duration,
+    at: Ns,
+}
+
+impl Share {
+    /// Nobody has had anything.
+    pub(super) const fn new() -> Self {
+        Self { used: Duration::ZERO, at: Ns(0) }
+    }
+
+    /// Notes what has been used until now.
+    pub(super) fn pay(&mut self, used: Duration, now: Ns) {
+        self.used = self.used.saturating_sub(now.since(self.at) / PARTS) + used;
+        self.at = now.max(self.at);
+    }
+
+    /// When clients are served again, if they have had too much.
+    pub(super) fn rests_until(&self) -> Option<Ns> {
+        let over = self.used.checked_sub(AT_ONCE).filter(|over| !over.is_zero())?;
+        Some(self.at.after(over * PARTS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_above_the_share_is_waited_for() {
+        let second = |n: u64| Ns(1_000_000_000_000 + n * 1_000_000_000);
+        let mut share = Share::new();
+        share.pay(AT_ONCE, second(0));
+        assert_eq!(share.rests_until(), None);
+        share.pay(Duration::from_millis(50), second(0));
+        assert_eq!(share.rests_until(), Some(second(1)));
+        share.pay(Duration::ZERO, second(1));
+        assert_eq!(share.rests_until(), None);
+        // Two seconds give a tenth of one.
+        share.pay(Duration::from_millis(150), second(3));
+        assert_eq!(share.rests_until(), Some(second(4)));
+        share.pay(Duration::ZERO, second(1000));
+        share.pay(AT_ONCE, second(1000));
+        assert_eq!(share.rests_until(), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! The one door through which whatever others name is opened: recorders, and the control sockets beside them.
+//!
+//! Root looks into the jobs of every user, and an attacker writes what a recorder says, makes what lies in a folder, and holds
+//! what descriptors it likes. So only this is opened, and as the user whose it is ([`Reference`]):
+//! a regular file or a socket in a runtime folder (mode 0700, not a link) that belongs to the folder's owner; and a regular
+//! file that a process holds, if it belongs to the process's user. Who is not root opens what is its own.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use ccl::control::wire::Client;
+use ccl::error::{Error, ErrorKind, Result};
+use ccl::recorder::reader::Reader;
+use ccl::sys::reference::{Kind, Reference};
+
+use super::Found;
+use crate::process;
+
+/// A recorder, by its place in a runtime folder or by a descriptor (`/proc/PID/fd/N`) of a process that holds it; and whose it is.
+///
+/// # Errors
+/// Why it is not opened.
+pub(crate) fn recorder(path: &Path) -> Result<(Reader, u32)> {
+    let reference = match holder(path) {
+        Some(pid) => held(pid, path)?,
+        None => {
+            let (folder, name) = parts(path)?;
+            of_folder(&runtime_folder(folder)?, name, path)?
+        }
+    };
+    Ok((Reader::through(&reference, path)?, reference.owner()))
+}
+
+/// The recorders of a runtime folder by name, each with the reader or the reason why it is not opened.
+///
+/// # Errors
+/// Why the folder is not looked into.
+pub(crate) fn recorders(path: &Path) -> Result<Vec<(PathBuf, Result<(Reader, u32)>)>> {
+    let folder = runtime_folder(path)?;
+    let open = |name: OsString| {
+        let path = path.join(&name);
+        let opened = of_folder(&folder, &name, &path)
+            .and_then(|reference| Ok((Reader::through(&reference, &path)?, reference.owner())));
+        (path, opened)
+    };
+    Ok(names(&folder, path)?.into_iter().map(open).collect())
+}
+
+/// A file that the user of this program has named: wherever it lies, but no FIFO, no device, and no link that somebody else has made.
+///
+/// # Errors
+/// Why it is not opened.
+pub(crate) fn named(path: &Path) -> Result<Reference> {
+    let refuse = |e| Error::system(format!("opening {}", path.display()), e);
+    let itself = Reference::to_itself(path).map_err(refuse)?;
+    if itself.kind() != Kind::Link {
+        return Ok(itself);
+    }
+    if itself.owner() != own_uid() {
+        return Err(refused(path, "it is another user's link").hint("name the file itself"));
+    }
+    Reference::to(path).map_err(refuse)
+}
+
+/// The recorders of a folder that the user of this program has named, with what is opened of each.
+///
+/// # Errors
+/// Why the folder is not looked into.
+pub(crate) fn named_folder(path: &Path, folder: &Reference) -> Result<Vec<(PathBuf, Result<(Reader, u32)>)>> {
+    let open = |name: OsString| {
+        let path = path.join(&name);
+        let entry = folder.entry(&name).map_err(|e| Error::system(format!("opening {}", path.display()), e));
+        let opened = entry.and_then(|entry| Ok((Reader::through(&entry, &path)?, entry.owner())));
+        (path, opened)
+    };
+    Ok(names(folder, path)?.into_iter().map(open).collect())
+}
+
+/// The control socket of a process: it lies beside the recorder.
+///
+/// # Errors
+/// Why it is not connected to, or those of [`Client::through`].
+pub(crate) fn control(one: &Found) -> Result<Client> {
+    let says = Path::new(&one.given.process.control);
+    let (folder, name) = parts(says)?;
+    let (folder, name) = match (holder(&one.file), one.process) {
+        // It was found in its folder, whatever it says of itself.
+        (None, _) => {
+            let (folder, file) = parts(&one.file)?;
+            (runtime_folder(folder)?, Path::new(file).with_extension("sock").into_os_string())
+        }
+        (Some(_), Some(pid)) => (within(pid, folder)?, name.to_os_string()),
+        (Some(_), None) => return Err(refused(says, "nobody knows whose recorder it stands beside")),
+    };
+    let socket = of_folder(&folder, &name, says)?;
+    if Some(socket.owner()) != one.owner {
+        return Err(refused(says, "it is not of the user whose recorder names it"));
+    }
+    Client::through(&socket, says)
+}
+
+/// Removes a recorder of a dead process, and its socket.
+///
+/// # Errors
+/// Why the recorder is still there.
+pub(crate) fn remove(file: &Path) -> Result<()> {
+    let (folder, name) = parts(file)?;
+    let folder = runtime_folder(folder)?;
+    // Most have none.
+    let _ = folder.remove(Path::new(name).with_extension("sock").as_os_str());
+    folder.remove(name).map_err(|e| Error::system(format!("removing {}", file.display()), e))
+}
+
+/// What lies at a name in a checked folder, if it belongs to the folder's owner.
+fn of_folder(folder: &Reference, name: &OsStr, path: &Path) -> Result<Reference> {
+    let entry = folder.entry(name).map_err(|e| Error::system(format!("opening {}", path.display()), e))?;
+    if entry.owner() == folder.owner() {
+        Ok(entry)
+    } else {
+        Err(refused(path, "it is not of its folder's owner"))
+    }
+}
+
+/// A folder that is one user's alone: this user's, or anybody's where this is root.
+fn runtime_folder(path: &Path) -> Result<Reference> {
+    let folder =
+        Reference::to_itself(path).map_err(|e| Error::system(format!("opening {}", path.display()), e))?;
+    checked(folder, path)
+}
+
+/// The same as a process sees it, which may be in another mount namespace.
+fn within(pid: u32, path: &Path) -> Result<Reference> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let folder = Reference::to(&root).and_then(|root| match root.beneath(path) {
+        // An old kernel, or a container that forbids what is new.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            let is_ours = Reference::to(Path::new("/")).is_ok_and(|own| own.identity() == root.identity());
+            if is_ours { Reference::to_itself(path) } else { Err(e) }
+        }
+        found => found,
+    });
+    checked(folder.map_err(|e| Error::system(format!("opening {}", path.display()), e))?, path)
+}
+
+fn checked(folder: Reference, path: &Path) -> Result<Reference> {
+    let is_named = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ccl-"));
+    if !is_named || folder.kind() != Kind::Folder || !folder.is_private() {
+        return Err(refused(path, "it is no runtime folder: those have mode 0700, and are no links"));
+    }
+    let own = own_uid();
+    if own != 0 && folder.owner() != own {
+        return Err(refused(path, "it is another user's"));
+    }
+    Ok(folder)
+}
+
+/// What a process holds, if it is a regular file of the user that the process runs as.
+fn held(pid: u32, path: &Path) -> Result<Reference> {
+    let reference =
+        Reference::to(path).map_err(|e| Error::system(format!("opening {}", path.display()), e))?;
+    // One that changed its user, as a program of root's does that others start, may hold what is not its own.
+    if process::user(pid) == Some(reference.owner()) {
+        Ok(reference)
+    } else {
+        Err(refused(path, "it is not of the user of the process that holds it"))
+    }
+}
+
+/// The process whose descriptor a path names.
+fn holder(path: &Path) -> Option<u32> {
+    path.strip_prefix("/proc").ok()?.iter().next()?.to_str()?.parse().ok()
+}
+
+fn names(folder: &Reference, path: &Path) -> Result<Vec<OsString>> {
+    let names = folder.names().map_err(|e| Error::system(format!("reading {}", path.display()), e))?;
+    Ok(names.into_iter().filter(|name| Path::new(name).extension().is_some_and(|is| is == "rec")).collect())
+}
+
+fn parts(path: &Path) -> Result<(&Path, &OsStr)> {
+    let parts = path.parent().zip(path.file_name());
+    parts.ok_or_else(|| refused(path, "it is no path of a file"))
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{} is not opened: {why}", path.display()))
+}

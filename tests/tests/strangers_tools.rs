@@ -1,0 +1,516 @@
+//! The inspector against strangers: what another user leads root's to, what lying files make it take, and what processes that
+//! lie to it can do.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ccl::config::{Key, Settings, environment};
+use ccl::recorder::{CommInfo, Peer, Reader, Recorder};
+use ccl::seed::Seed;
+use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
+use ccl::sys::shared;
+use ccl::types::{CommId, JobId, Rank};
+use ccl_tests::measured::{self, Measured};
+use ccl_tests::other_user::{OtherUser, UID};
+use ccl_tests::programs::program;
+use rustix::fs::{CWD, FileType, Mode, inotify};
+use serde_json::json;
+
+/// What nothing that is read or heard may exceed.
+const MOST_BYTES: u64 = 200 << 20;
+const MOST_TIME: Duration = Duration::from_secs(5);
+const JOB: u64 = 0x51;
+
+/// A folder in memory, as recorders are meant to lie.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
+    folder
+}
+
+/// The bytes of a recorder of a job of three, whose rank 0 names `peers` and a control socket.
+fn recorder(runtime: &Path, name: &str, control: &Path, peers: [&Path; 2]) -> Vec<u8> {
+    // A process has one recorder, and tests run beside each other.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut settings = Settings::default();
+    settings.set(Key::RuntimeDir, &runtime.to_string_lossy()).expect("a folder");
+    let recorder = Recorder::for_process(&settings).expect("a recorder");
+    recorder.set_control(Some(control));
+    let (me, job) = (Rank(0), JobId(JOB));
+    let row = recorder.comm(CommInfo { id: CommId(5), job, name, rank: me, nranks: 3, world: me });
+    let paths = peers.map(|path| path.to_string_lossy().into_owned());
+    let peer = |(rank, recorder)| Peer {
+        rank: Rank(rank),
+        world: Rank(rank),
+        host: "h",
+        pid: 70 + rank,
+        recorder,
+        control: "",
+    };
+    row.peers(&(1..).zip(paths.iter().map(String::as_str)).map(peer).collect::<Vec<_>>());
+    row.tag("step\n7");
+    Reader::of_process().expect("there is one").take().expect("it is ours").bytes
+}
+
+/// `ccl-inspect WORDS` in this runtime folder.
+fn inspect(runtime: &Path, words: &[&str]) -> Measured {
+    let mut command = Command::new(program("ccl-inspect"));
+    measured::run(command.args(words).env("CCL_RUNTIME_DIR", runtime).current_dir(runtime))
+}
+
+/// What looks at a job, in every way that ends by itself.
+fn all_verbs(job: &str, output: &str) -> Vec<Vec<String>> {
+    let trace = format!("{output}.json");
+    let dump = format!("{output}.tar.zst");
+    let verbs = [
+        "ps".to_string(),
+        "ps --json".to_string(),
+        format!("snapshot {job}"),
+        format!("snapshot --json {job}"),
+        format!("top {job} --count 2 --every 200ms"),
+        format!("trace {job} --for 300ms -o {trace}"),
+        format!("export {job} --for 300ms --otlp http://127.0.0.1:9"),
+        format!("dump {job} -o {dump}"),
+        format!("open {dump}"),
+        "doctor".to_string(),
+    ];
+    verbs.iter().map(|verb| verb.split(' ').map(String::from).collect()).collect()
+}
+
+/// `ccl-inspect attach` on a terminal for some seconds, then `q`: what it drew, and the most memory that it had.
+fn attach(runtime: &Path, job: &str, time: Duration) -> (String, u64) {
+    let command = format!("stty cols 120 rows 40; exec {} attach {job}", program("ccl-inspect").display());
+    let mut terminal = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .env("CCL_RUNTIME_DIR", runtime)
+        .env("TERM", "xterm-256color")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("script, which every Debian has");
+    let mut drawn = terminal.stdout.take().expect("piped");
+    let reads = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = drawn.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let end = ccl::clock::now().after(time);
+    let mut peak = 0;
+    while ccl::clock::now() < end {
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", terminal.id()));
+        let child = children.unwrap_or_default().split(' ').next().map(String::from).unwrap_or_default();
+        let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+        let kib: u64 = line.split_whitespace().next().and_then(|kib| kib.parse().ok()).unwrap_or(0);
+        peak = peak.max(kib << 10);
+        ccl::clock::sleep(Duration::from_millis(50));
+    }
+    let left = terminal.stdin.take().map(|mut keys| keys.write_all(b"q"));
+    assert!(matches!(left, Some(Ok(()))), "it ended by itself");
+    let asked = ccl::clock::now();
+    let status = terminal.wait().expect("it ends");
+    assert!(ccl::clock::now().since(asked) < MOST_TIME, "it does not hear its keys");
+    let drawn = reads.join().expect("reads");
+    assert!(status.success() && peak > 0, "{status}: {drawn}");
+    (drawn, peak)
+}
+
+fn is_cheap(what: &str, took: &Measured) {
+    assert!(took.status.is_some() && took.status != Some(101), "{what}: {took:?}");
+    assert!(took.took < MOST_TIME, "{what} took {:?}", took.took);
+    assert!(took.peak_bytes < MOST_BYTES, "{what} took {} MiB", took.peak_bytes >> 20);
+}
+
+/// The other user's process: an honest recorder and its socket, one that lies, and references to what is not its own. The tests start
+/// this very program to be one, as that user.
+#[test]
+fn stand_in() {
+    if environment("CCL_TEST_ROLE").as_deref() != Some("stranger") {
+        return;
+    }
+    let at = |name: &str| PathBuf::from(environment(name).expect("it is set"));
+    // The copy that lies says that it is this process's.
+    let mut bytes = std::fs::read(at("HELD")).expect("its own");
+    let written_by = |pid: u32| u64::from(pid) | u64::from(pid) << 32;
+    let maker = written_by(environment("MAKER").and_then(|pid| pid.parse().ok()).expect("a pid"));
+    let place = (0..512).find(|at| word(&bytes, *at) == maker).expect("in the header");
+    set(&mut bytes, place, written_by(std::process::id()));
+    let mut held = std::fs::File::options().read(true).write(true).open(at("HELD")).expect("its own");
+    held.write_all(&bytes).expect("its own");
+    shared::lock_alive(&held).expect("nobody has it");
+    // References open nothing, and need no right to.
+    let refers = |path: PathBuf| std::fs::File::options().read(true).custom_flags(libc::O_PATH).open(path);
+    let baits = [refers(at("HELD_FIFO")), refers(at("HELD_SECRET"))].map(|bait| bait.expect("it is there"));
+    let recorder = Recorder::for_process(&Settings::of_process().expect("right ones")).expect("a recorder");
+    let (me, job) = (Rank(1), JobId(JOB));
+    let row = recorder.comm(CommInfo { id: CommId(5), job, name: "dp", rank: me, nranks: 3, world: me });
+    let socket = recorder.beside("sock").expect("it has a folder");
+    let listener = UnixListener::bind(&socket).expect("a socket of its own");
+    recorder.set_control(Some(&socket));
+    println!("@ ready");
+    for stream in listener.incoming() {
+        let who = ccl::sys::unix::peer_uid(stream.expect("a connection"));
+        println!("@ connected {}", who.expect("the kernel says"));
+    }
+    drop((baits, row));
+}
+
+/// A FIFO whose reader is noticed, however short it reads.
+struct Fifo {
+    path: PathBuf,
+    opened: Arc<AtomicBool>,
+    waits: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Fifo {
+    fn at(path: PathBuf) -> Self {
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).expect("a FIFO");
+        chown(&path, Some(UID), Some(UID)).expect("root gives files away");
+        let opened = Arc::new(AtomicBool::new(false));
+        let waits = std::thread::spawn({
+            let (path, opened) = (path.clone(), Arc::clone(&opened));
+            move || {
+                // Returns when there is a reader.
+                let writer = std::fs::File::options().write(true).open(path);
+                opened.store(true, Ordering::SeqCst);
+                drop(writer);
+            }
+        });
+        Self { path, opened, waits: Some(waits) }
+    }
+
+    /// Whether anybody has opened it to read.
+    fn was_opened(mut self) -> bool {
+        let was = self.opened.load(Ordering::SeqCst);
+        let flags = libc::O_NONBLOCK;
+        let reader = std::fs::File::options().read(true).custom_flags(flags).open(&self.path);
+        self.waits.take().expect("one").join().expect("it waits only");
+        drop(reader);
+        was
+    }
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn root_opens_nothing_outside_a_strangers_folder() {
+    let Some(other) = OtherUser::for_test("root_opens_nothing_outside_a_strangers_folder") else { return };
+    let (runtime, bait) = (folder(), folder());
+    let give = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("root may");
+        chown(path, Some(UID), Some(UID)).expect("root may");
+    };
+    let theirs = runtime.path().join(format!("ccl-{UID}"));
+    std::fs::create_dir(&theirs).expect("a folder");
+    // What must not be opened: FIFOs, files beside the folder, and root's own; sockets of root and of the other user.
+    let secret = |name: &str, owner: Option<u32>, bytes: &[u8]| {
+        let path = bait.path().join(name);
+        std::fs::write(&path, bytes).expect("a file");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+        chown(&path, owner, owner).expect("root may");
+        path
+    };
+    // In a folder that is as root's own would be.
+    let root_folder = bait.path().join("ccl-0");
+    std::fs::create_dir(&root_folder).expect("a folder");
+    std::fs::set_permissions(&root_folder, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    let root_socket = root_folder.join("root.sock");
+    let listener = UnixListener::bind(&root_socket).expect("a socket");
+    listener.set_nonblocking(true).expect("it may");
+    let fifos = ["named.rec", "held.rec"].map(|name| Fifo::at(bait.path().join(name)));
+    let beside = secret("beside.rec", Some(UID), b"");
+    let bytes = recorder(runtime.path(), "dp", &root_socket, [&fifos[0].path, &beside]);
+    std::fs::write(&beside, &bytes).expect("ours");
+    let roots = ["linked.rec", "held-secret.rec"].map(|name| secret(name, None, &bytes));
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).expect("inotify");
+    for path in roots.iter().chain([&beside]) {
+        inotify::add_watch(&watch, path, inotify::WatchFlags::ACCESS).expect("it is there");
+    }
+    // The folder: two recorders that lie, one of them alive, a FIFO, a link to root's file and one to root's socket.
+    for name in ["100-1-1.rec", "200-1-1.rec"] {
+        std::fs::write(theirs.join(name), &bytes).expect("a file");
+        give(&theirs.join(name), 0o600);
+    }
+    let inside = Fifo::at(theirs.join("fifo.rec"));
+    symlink(&roots[0], theirs.join("link.rec")).expect("a link");
+    symlink(&root_socket, theirs.join("100-1-1.sock")).expect("a link");
+    ["link.rec", "100-1-1.sock"]
+        .map(|name| lchown(theirs.join(name), Some(UID), Some(UID)).expect("root may"));
+    give(&theirs, 0o700);
+    // And a living process that holds a recorder, with an honest socket beside it, and references to what is not its own.
+    let copy = other.folder().join("stranger");
+    std::fs::copy(std::env::current_exe().expect("a test"), &copy).expect("a copy");
+    give(&copy, 0o755);
+    let mut command = Command::new(&copy);
+    command.args(["--exact", "stand_in", "--nocapture"]).env("CCL_TEST_ROLE", "stranger");
+    command.env("HELD", theirs.join("200-1-1.rec")).env("MAKER", std::process::id().to_string());
+    command.env("CCL_RUNTIME_DIR", runtime.path());
+    command.env("HELD_FIFO", &fifos[1].path).env("HELD_SECRET", &roots[1]);
+    command.uid(UID).gid(UID).stdout(Stdio::piped());
+    let mut stranger = Killed(command.spawn().expect("it starts"));
+    let mut said = stranger.0.stdout.take().expect("piped");
+    let mut heard = Vec::new();
+    while !String::from_utf8_lossy(&heard).contains("@ ready") {
+        let mut more = [0; 256];
+        let count = said.read(&mut more).expect("it speaks");
+        assert!(count > 0, "{}", String::from_utf8_lossy(&heard));
+        heard.extend(&more[..count]);
+    }
+
+    let job = format!("{JOB:016x}");
+    let output = runtime.path().join("out").to_string_lossy().into_owned();
+    let mut texts = String::new();
+    for words in all_verbs(&job, &output) {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        texts += &inspect(runtime.path(), &words).text;
+    }
+    texts += &attach(runtime.path(), &job, Duration::from_secs(2)).0;
+    for path in [theirs.clone(), theirs.join("link.rec"), theirs.join("fifo.rec"), beside.clone()] {
+        // The last one it may read: it was asked to.
+        let path = path.to_string_lossy().into_owned();
+        if !path.ends_with("beside.rec") {
+            texts += &inspect(runtime.path(), &["open", &path]).text;
+        }
+    }
+    let text = inspect(runtime.path(), &["ps"]).text;
+    let rows = text.lines().filter(|line| line.contains(&job)).count();
+    assert_eq!(rows, 3, "what lies in the folder is read: {text}\n{texts}");
+    inspect(runtime.path(), &["ps", "--clean"]);
+    assert!(!theirs.join("100-1-1.rec").exists() && theirs.join("200-1-1.rec").exists());
+    assert!(root_socket.exists() && roots[0].exists());
+
+    drop(stranger);
+    let _ = said.read_to_end(&mut heard);
+    let heard = String::from_utf8_lossy(&heard).into_owned();
+    let connected: Vec<&str> =
+        heard.lines().filter_map(|line| line.split_once("@ connected ")).map(|(_, uid)| uid).collect();
+    assert!(!connected.is_empty() && connected.iter().all(|uid| *uid == UID.to_string()), "{connected:?}");
+    assert!(listener.accept().is_err(), "root's socket heard of root's inspector");
+    let opened: Vec<String> = fifos
+        .into_iter()
+        .chain([inside])
+        .filter_map(|fifo| {
+            let path = fifo.path.display().to_string();
+            fifo.was_opened().then_some(path)
+        })
+        .collect();
+    assert!(opened.is_empty(), "{opened:?} were opened");
+    let mut events = [0; 256];
+    let read = rustix::io::read(&watch, &mut events);
+    assert_eq!(read.err(), Some(rustix::io::Errno::AGAIN), "a file outside the folder was read");
+    assert!(!texts.contains("step\n7"), "a tag made a line: {texts}");
+}
+
+/// How many of everything: few in CI.
+fn size() -> usize {
+    if environment("TEST_SIZE").as_deref() == Some("long") { 400 } else { 24 }
+}
+
+/// The word at `at` of a recorder.
+fn set(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at * 8..][..8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at * 8..][..8].try_into().expect("eight bytes"))
+}
+
+#[test]
+fn lying_recorders_and_dumps_cost_little_in_every_verb() {
+    let (made, runtime) = (folder(), folder());
+    let whole = recorder(made.path(), "dp", Path::new(""), [Path::new("/a.rec"), Path::new("/b.rec")]);
+    let own = runtime.path().join(format!("ccl-{}", rustix::process::geteuid().as_raw()));
+    std::fs::create_dir(&own).expect("a folder");
+    std::fs::set_permissions(&own, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    let write = |name: &str, bytes: &[u8]| std::fs::write(own.join(name), bytes).expect("a file");
+    // As many ranks as a number can say: the half word behind rank 0, wherever it says three.
+    let mut crowd = whole.clone();
+    for at in 512..whole.len() / 8 {
+        if word(&whole, at) == 3 << 32 {
+            set(&mut crowd, at, u64::from(u32::MAX) << 32);
+        }
+    }
+    assert_ne!(crowd, whole);
+    write("1-1-1.rec", &crowd);
+    let mut seed = Seed(7);
+    for n in 0..size() {
+        let mut bytes = whole.clone();
+        for _ in 0..=seed.below(40) {
+            // The header and the directory lead to everything; half of the changes are there.
+            let most = if seed.below(2) == 0 { 1024 } else { bytes.len() / 8 };
+            let value = [0, u64::MAX, 1 << 32, seed.bits(), u64::from(u32::MAX)][seed.below(5) as usize];
+            set(&mut bytes, 1 + seed.place(most - 1), value);
+        }
+        if seed.below(4) == 0 {
+            bytes.truncate(seed.below(bytes.len() as u64) as usize);
+        }
+        write(&format!("{}-1-1.rec", n + 2), &bytes);
+    }
+    let job = format!("{JOB:016x}");
+    let output = runtime.path().join("out").to_string_lossy().into_owned();
+    let mut worst = (Duration::ZERO, 0);
+    let mut check = |words: &[String]| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let took = inspect(runtime.path(), &words);
+        is_cheap(&words.join(" "), &took);
+        worst = (worst.0.max(took.took), worst.1.max(took.peak_bytes));
+    };
+    all_verbs(&job, &output).iter().for_each(|words| check(words));
+    let (_, peak) = attach(runtime.path(), &job, Duration::from_secs(3));
+    assert!(peak < MOST_BYTES, "attach took {} MiB", peak >> 20);
+    // Each for itself, and as a dump that was changed.
+    let dump = std::fs::read(format!("{output}.tar.zst")).expect("it was dumped");
+    for n in 0..size() {
+        check(&["open".into(), own.join(format!("{}-1-1.rec", n + 1)).to_string_lossy().into_owned()]);
+        let mut bytes = dump.clone();
+        for _ in 0..=seed.below(6) {
+            let at = seed.place(bytes.len());
+            bytes[at] = seed.bits() as u8;
+        }
+        let path = runtime.path().join("changed.tar.zst");
+        std::fs::write(&path, &bytes).expect("a file");
+        check(&["open".into(), path.to_string_lossy().into_owned()]);
+    }
+    println!("at most {:?} and {} MiB; attach {} MiB", worst.0, worst.1 >> 20, peak >> 20);
+}
+
+/// What a process says that lies to who asks it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lie {
+    Nothing,
+    Garbage,
+    EndlessLine,
+    EndlessLines,
+    HugeCounts,
+    /// Ever new communicators, none of which ends.
+    EverMore,
+}
+
+const LIES: [Lie; 6] =
+    [Lie::Nothing, Lie::Garbage, Lie::EndlessLine, Lie::EndlessLines, Lie::HugeCounts, Lie::EverMore];
+
+/// Serves one client, until it leaves.
+fn lie(mut stream: UnixStream, lie: Lie, base: &ProcessSnapshot) -> std::io::Result<()> {
+    let hello = json!({"ccl": "control/1", "capabilities": ["snapshot", "subscribe", "level"]});
+    if lie == Lie::Garbage {
+        let mut seed = Seed(3);
+        loop {
+            let garbage: Vec<u8> = (0..4096).map(|_| seed.bits() as u8).collect();
+            stream.write_all(&garbage)?;
+        }
+    }
+    stream.write_all(format!("{hello}\n").as_bytes())?;
+    let mut asked = [0; 4096];
+    if stream.read(&mut asked)? == 0 {
+        return Ok(());
+    }
+    let mut next = 0;
+    loop {
+        match lie {
+            Lie::Nothing => {
+                if stream.read(&mut asked)? == 0 {
+                    return Ok(());
+                }
+            }
+            Lie::EndlessLine => stream.write_all(&[b' '; 1 << 16])?,
+            Lie::EndlessLines => stream.write_all(b"{\"id\":99}\n".repeat(4096).as_slice())?,
+            Lie::HugeCounts => {
+                let rows = "{},".repeat(2_700_000);
+                stream.write_all(
+                    format!("{{\"id\":1,\"snapshot\":{{\"comms\":[{rows}{{}}]}}}}\n").as_bytes(),
+                )?;
+                return Ok(());
+            }
+            Lie::Garbage | Lie::EverMore => {
+                let mut process = base.clone();
+                let row = |n: u64| CommSnapshot {
+                    id: CommId(n),
+                    job: JobId(JOB),
+                    name: "x".repeat(2000),
+                    nranks: 3,
+                    ..CommSnapshot::default()
+                };
+                process.comms.extend((next..next + 900).map(|n| row(1000 + n)));
+                next += 900;
+                process.to_real_ns = ccl::clock::real_ns();
+                let line = json!({"id": 1, "update": {"process": process}, "snapshot": process});
+                stream.write_all(format!("{line}\n").as_bytes())?;
+                ccl::clock::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+/// A process that lives, whose recorder is in order and which lies where it is asked: the test starts this very program to be one.
+#[test]
+fn liar() {
+    let Some(role) = environment("CCL_TEST_ROLE").filter(|role| role != "stranger") else { return };
+    let told = LIES.into_iter().find(|lie| format!("{lie:?}") == role).expect("one of them");
+    let recorder =
+        Recorder::for_process(&Settings::of_process().expect("they are right")).expect("a recorder");
+    let me = Rank(0);
+    let row = recorder.comm(CommInfo {
+        id: CommId(5),
+        job: JobId(JOB),
+        name: "dp",
+        rank: me,
+        nranks: 3,
+        world: me,
+    });
+    let socket = recorder.beside("sock").expect("it has a folder");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    recorder.set_control(Some(&socket));
+    let base = Reader::of_process().and_then(|reader| reader.snapshot().ok()).expect("its own");
+    println!("@ ready");
+    for stream in listener.incoming().flatten() {
+        let base = base.clone();
+        std::thread::spawn(move || lie(stream, told, &base));
+    }
+    drop(row);
+}
+
+#[test]
+fn processes_that_lie_cost_little_in_every_verb() {
+    let job = format!("{JOB:016x}");
+    for told in LIES {
+        let runtime = folder();
+        let mut command = Command::new(std::env::current_exe().expect("a test"));
+        command.args(["--exact", "liar", "--nocapture"]).env("CCL_TEST_ROLE", format!("{told:?}"));
+        command.env("CCL_RUNTIME_DIR", runtime.path()).stdout(Stdio::piped());
+        let mut liar = Killed(command.spawn().expect("it starts"));
+        let mut said = std::io::BufReader::new(liar.0.stdout.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("@ ready") {
+            let count = std::io::BufRead::read_line(&mut said, &mut line).expect("it speaks");
+            assert!(count > 0, "{line}");
+        }
+        let output = runtime.path().join("out").to_string_lossy().into_owned();
+        let mut worst = (Duration::ZERO, 0);
+        for words in all_verbs(&job, &output) {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let took = inspect(runtime.path(), &words);
+            is_cheap(&format!("{told:?}: {}", words.join(" ")), &took);
+            worst = (worst.0.max(took.took), worst.1.max(took.peak_bytes));
+        }
+        let seconds = if size() > 100 { 60 } else { 6 };
+        let (_, peak) = attach(runtime.path(), &job, Duration::from_secs(seconds));
+        assert!(peak < MOST_BYTES, "{told:?}: attach took {} MiB", peak >> 20);
+        println!("{told:?}: at most {:?} and {} MiB; attach {} MiB", worst.0, worst.1 >> 20, peak >> 20);
+    }
+}
