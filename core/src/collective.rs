@@ -176,7 +176,7 @@ pub struct Numbering {
     last: u64,
     /// Of all collectives in their order.
     hash: u64,
-    pairs: BTreeMap<(CollKind, Rank), Sent>,
+    pairs: BTreeMap<(CollKind, Rank), Pair>,
 }
 
 /// What one rank has called in all: what it says when it finishes, and what must fit what the
@@ -188,14 +188,14 @@ pub struct Tally {
     /// The hash of all of them, in their order.
     pub hash: u64,
     /// The sends, by receiver.
-    pub sent: Vec<(Rank, Sent)>,
-    /// How many receives, by sender.
-    pub received: Vec<(Rank, u64)>,
+    pub sent: Vec<(Rank, Pair)>,
+    /// The receives, by sender.
+    pub received: Vec<(Rank, Pair)>,
 }
 
 /// Calls of one pair in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Sent {
+pub struct Pair {
     /// How many.
     pub calls: u64,
     /// Elements of the last.
@@ -207,13 +207,13 @@ pub struct Sent {
 impl Tally {
     /// The sends to a rank; `None`: there were none.
     #[must_use]
-    pub fn sent(&self, to: Rank) -> Option<Sent> {
+    pub fn sent(&self, to: Rank) -> Option<Pair> {
         self.sent.iter().find(|(rank, _)| *rank == to).map(|(_, sent)| *sent)
     }
-    /// How many receives from a rank.
+    /// The receives from a rank; `None`: there were none.
     #[must_use]
-    pub fn received(&self, from: Rank) -> u64 {
-        self.received.iter().find(|(rank, _)| *rank == from).map_or(0, |(_, calls)| *calls)
+    pub fn received(&self, from: Rank) -> Option<Pair> {
+        self.received.iter().find(|(rank, _)| *rank == from).map(|(_, received)| *received)
     }
 }
 
@@ -232,8 +232,8 @@ impl Numbering {
                 let from = if request.kind == CollKind::Send { me } else { request.root };
                 let (count, dtype) = (request.count, request.dtype);
                 let pair = self.pairs.entry((request.kind, request.root));
-                let pair = pair.or_insert(Sent { calls: 0, count, dtype });
-                *pair = Sent { calls: pair.calls + 1, count, dtype };
+                let pair = pair.or_insert(Pair { calls: 0, count, dtype });
+                *pair = Pair { calls: pair.calls + 1, count, dtype };
                 (CollKind::Send, from, pair.calls)
             }
             kind => {
@@ -259,7 +259,7 @@ impl Numbering {
             calls: self.last,
             hash: self.hash,
             sent: of(CollKind::Send).map(|((_, peer), pair)| (*peer, *pair)).collect(),
-            received: of(CollKind::Recv).map(|((_, peer), pair)| (*peer, pair.calls)).collect(),
+            received: of(CollKind::Recv).map(|((_, peer), pair)| (*peer, *pair)).collect(),
         }
     }
 }
@@ -330,8 +330,9 @@ mod tests {
         assert_ne!(tally(&[one]).hash, tally(&[other]).hash);
         let pairs =
             tally(&[call(CollKind::Send, 2, 9), call(CollKind::Recv, 0, 5), call(CollKind::Send, 2, 3)]);
-        assert_eq!(pairs.sent(Rank(2)), Some(Sent { calls: 2, count: 3, dtype: Datatype::U8 }));
-        assert_eq!((pairs.sent(Rank(0)), pairs.received(Rank(0)), pairs.received(Rank(2))), (None, 1, 0));
+        assert_eq!(pairs.sent(Rank(2)), Some(Pair { calls: 2, count: 3, dtype: Datatype::U8 }));
+        assert_eq!(pairs.received(Rank(0)), Some(Pair { calls: 1, count: 5, dtype: Datatype::U8 }));
+        assert_eq!((pairs.sent(Rank(0)), pairs.received(Rank(2))), (None, None));
     }
 
     impl Tally {

@@ -72,6 +72,17 @@ fn broadcasts_of_different_roots_are_found_when_nothing_follows() {
 }
 
 #[test]
+fn a_call_right_before_the_end_is_named_although_the_others_finished_before_it() {
+    let body = |comm: &Communicator| {
+        if comm.rank() == Rank(1) {
+            clock::sleep(Duration::from_millis(300));
+        }
+        comm.broadcast(&mut [0_f32; 4], Rank(comm.rank().0))
+    };
+    each(2, body, |transport, results| all_say(transport, results, ErrorKind::Mismatch, ROOTS));
+}
+
+#[test]
 fn broadcasts_of_different_roots_are_found_when_others_follow() {
     let body = |comm: &Communicator| {
         comm.broadcast(&mut [0_f32; 4], Rank(comm.rank().0))?;
@@ -141,7 +152,10 @@ fn whoever_needs_a_rank_that_has_finished_hears_so_at_once() {
         _ => Ok(()),
     };
     each(3, receives, |transport, results| {
-        let words = ["rank 2 has called finish() after 0 sends to rank 0", "rank 0 needs it for Recv #1"];
+        let words = [
+            "rank 2 has called finish() after 0 sends to rank 0",
+            "rank 0 needs it for Recv #1 (count 4, U8) from rank 2",
+        ];
         all_say(transport, results, ErrorKind::Peer, &words);
     });
     let sends = |comm: &Communicator| {

@@ -62,13 +62,13 @@ impl Inner {
     /// found.
     fn wait_for_all(&self) -> Result<()> {
         let Some(courier) = lock(&self.courier).clone() else { return Ok(()) };
-        let tally = {
+        let (tally, calls) = {
             let driver = self.driver()?;
             driver.engine.row().phase_began(Phase::Finish, clock::raw());
-            driver.numbers.tally()
+            (driver.numbers.tally(), driver.links.own_calls().collect())
         };
         let began = clock::now();
-        let finished = courier.finish(tally, self.timeout);
+        let finished = courier.finish(tally, calls, self.timeout);
         let took = clock::now().since(began);
         let mut driver = self.driver()?;
         driver.engine.row().phase(Phase::Finish, Ns(took.as_nanos() as u64));

@@ -185,8 +185,13 @@ impl Courier {
     /// Says what this rank has called in all, and waits until all have done so, or until the
     /// communicator ends; for `limit` at most, in which a time of being stopped counts little.
     /// Returns who has not finished.
-    pub(crate) fn finish(&self, tally: Tally, limit: Duration) -> Finished {
-        self.lock().news.finish(tally, clock::now());
+    pub(crate) fn finish(&self, tally: Tally, calls: Vec<Descriptor>, limit: Duration) -> Finished {
+        {
+            let mut state = self.lock();
+            // The task has perhaps not looked since the last call.
+            state.news.called(calls);
+            state.news.finish(tally, clock::now());
+        }
         self.handle.nudge();
         let mut left = limit;
         let mut state = self.lock();

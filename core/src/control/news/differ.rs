@@ -1,6 +1,6 @@
 //! Where the calls of two ranks differ, and how that is said. Pure.
 
-use crate::collective::{Descriptor, Sent, Tally};
+use crate::collective::{Descriptor, Pair, Tally};
 use crate::control::news::message::{Open, Report};
 use crate::types::{CollKind, Rank};
 
@@ -111,24 +111,17 @@ pub fn against(
     if mine.calls == its.calls && mine.hash != its.hash {
         return Some(Difference::Other);
     }
-    unreceived((me, mine), (rank, its)).or_else(|| {
-        let (received, sent) = (mine.received(rank), its.sent(me).map_or(0, |sent| sent.calls));
-        (received > sent).then(|| Difference::More {
-            call: format!("Recv #{received} from rank {rank}"),
-            there: format!("{sent} sends to rank {me}"),
-            counts: (received, sent),
+    let calls = |pair: Option<Pair>| pair.map_or(0, |pair| pair.calls);
+    let more = |pair: Option<Pair>, its: u64, name: &str, way: &str, there: &str| {
+        let Pair { calls, count, dtype } = pair.filter(|pair| pair.calls > its)?;
+        Some(Difference::More {
+            call: format!("{name} #{calls} (count {count}, {dtype}) {way} rank {rank}"),
+            there: format!("{its} {there} rank {me}"),
+            counts: (calls, its),
         })
-    })
-}
-
-/// What `me` has sent that `rank` has not received before its `finish()`.
-fn unreceived((me, mine): (Rank, &Tally), (rank, its): (Rank, &Tally)) -> Option<Difference> {
-    let (Sent { calls, count, dtype }, received) = (mine.sent(rank)?, its.received(me));
-    (calls > received).then(|| Difference::More {
-        call: format!("Send #{calls} (count {count}, {dtype}) to rank {rank}"),
-        there: format!("{received} receives from rank {me}"),
-        counts: (calls, received),
-    })
+    };
+    more(mine.sent(rank), calls(its.received(me)), "Send", "to", "receives from")
+        .or_else(|| more(mine.received(rank), calls(its.sent(me)), "Recv", "from", "sends to"))
 }
 
 /// Whether what all ranks have called in all fits.
@@ -138,8 +131,9 @@ pub(super) fn fit(tallies: &[&Tally]) -> bool {
     let ranks = || (0..).map(Rank).zip(tallies);
     one_order
         && ranks().all(|(me, mine)| {
-            let is_received = |(to, sent): &(Rank, Sent)| {
-                tallies.get(to.index()).is_none_or(|its| its.received(me) == sent.calls)
+            let is_received = |(to, sent): &(Rank, Pair)| {
+                let received = |its: &&Tally| its.received(me).map_or(0, |pair| pair.calls);
+                tallies.get(to.index()).is_none_or(|its| received(its) == sent.calls)
             };
             mine.sent.iter().all(is_received)
         })
@@ -206,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_a_finished_rank_has_not_called_is_found() {
-        let sent = |calls| Sent { calls, count: 4, dtype: Datatype::F32 };
+        let pair = |calls| Pair { calls, count: 4, dtype: Datatype::F32 };
         let none = Tally { calls: 2, hash: 7, ..Tally::default() };
         let check = |mine: &Tally, its: &Tally, expect: Option<&str>| {
             let found = against((Rank(0), mine, &[call(CollKind::Barrier, 3, 0, 0)]), (Rank(1), its));
@@ -224,21 +218,21 @@ mod tests {
             ),
         );
         check(
-            &Tally { sent: vec![(Rank(1), sent(2))], ..none.clone() },
-            &Tally { received: vec![(Rank(0), 1)], ..none.clone() },
+            &Tally { sent: vec![(Rank(1), pair(2))], ..none.clone() },
+            &Tally { received: vec![(Rank(0), pair(1))], ..none.clone() },
             Some(
                 "rank 1 has called finish() after 1 receives from rank 0, and rank 0 needs it for Send #2 (count 4, F32) to rank 1",
             ),
         );
         check(
-            &Tally { received: vec![(Rank(1), 1)], ..none.clone() },
+            &Tally { received: vec![(Rank(1), pair(1))], ..none.clone() },
             &none,
             Some(
-                "rank 1 has called finish() after 0 sends to rank 0, and rank 0 needs it for Recv #1 from rank 1",
+                "rank 1 has called finish() after 0 sends to rank 0, and rank 0 needs it for Recv #1 (count 4, F32) from rank 1",
             ),
         );
-        let fits = Tally { sent: vec![(Rank(1), sent(1))], ..none.clone() };
-        assert!(fit(&[&fits, &Tally { received: vec![(Rank(0), 1)], ..none.clone() }]));
+        let fits = Tally { sent: vec![(Rank(1), pair(1))], ..none.clone() };
+        assert!(fit(&[&fits, &Tally { received: vec![(Rank(0), pair(1))], ..none.clone() }]));
         assert!(!fit(&[&fits, &none]));
         assert!(!fit(&[&none, &Tally { hash: 8, ..none.clone() }]));
     }

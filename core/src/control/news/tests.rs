@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::collective::Sent;
+use crate::collective::Pair;
 use crate::seed::Seed;
 use crate::types::{CollKind, Datatype, ReduceOp};
 
@@ -387,7 +387,7 @@ fn what_was_called_differently_is_found_where_all_have_finished() {
     let one_more = Descriptor { seq: 2, ..its };
     let expect = "rank 2 called Broadcast #2 (count 4, F32, Sum, root 2); rank ";
     check(Tally { calls: 2, ..tally.clone() }, one_more, tally.clone(), mine, expect);
-    let sent = vec![(Rank(1), Sent { calls: 1, count: 9, dtype: Datatype::U8 })];
+    let sent = vec![(Rank(1), Pair { calls: 1, count: 9, dtype: Datatype::U8 })];
     let expect = "rank 2 called Send #1 (count 9, U8) to rank 1; rank 1 called finish() after 0 receives from rank 2; \
                   rank 2 / rank 1 differ in calls 1 / 0";
     check(Tally { sent, ..tally.clone() }, mine, tally, mine, expect);
