@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -192,9 +193,14 @@ pub struct Job {
     strays: BTreeSet<i32>,
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, below those that the kernel gives to connections: by the time a rank listens at it,
+/// none of the many connections of other jobs has got it.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(97);
+    let next = || 15_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 15_000) as u16;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).take(1000).find(is_free).expect("a free port")
 }
 
 /// How a job is started; `Job::start` for the usual.
