@@ -161,7 +161,10 @@ impl Descriptor {
         compare("root", self.root.to_string(), other.root.to_string());
         compare("count", self.count.to_string(), other.count.to_string());
         compare("seq", self.seq.to_string(), other.seq.to_string());
-        compare("plan", format!("{:016x}", self.plan), format!("{:016x}", other.plan));
+        // It follows from the others, but where ranks are set up differently.
+        if found.is_empty() && self.plan != other.plan {
+            found.push(format!("plan {:016x} / {:016x}", self.plan, other.plan));
+        }
         found.join(", ")
     }
 }
@@ -171,7 +174,47 @@ impl Descriptor {
 #[derive(Clone, Default, Debug)]
 pub struct Numbering {
     last: u64,
-    pairs: BTreeMap<(CollKind, Rank), u64>,
+    /// Of all collectives in their order.
+    hash: u64,
+    pairs: BTreeMap<(CollKind, Rank), Pair>,
+}
+
+/// What one rank has called in all: what it says when it finishes, and what must fit what the
+/// others say.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Tally {
+    /// How many collectives.
+    pub calls: u64,
+    /// The hash of all of them, in their order.
+    pub hash: u64,
+    /// The sends, by receiver.
+    pub sent: Vec<(Rank, Pair)>,
+    /// The receives, by sender.
+    pub received: Vec<(Rank, Pair)>,
+}
+
+/// Calls of one pair in one direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pair {
+    /// How many.
+    pub calls: u64,
+    /// Elements of the last.
+    pub count: u64,
+    /// Their type.
+    pub dtype: Datatype,
+}
+
+impl Tally {
+    /// The sends to a rank; `None`: there were none.
+    #[must_use]
+    pub fn sent(&self, to: Rank) -> Option<Pair> {
+        self.sent.iter().find(|(rank, _)| *rank == to).map(|(_, sent)| *sent)
+    }
+    /// The receives from a rank; `None`: there were none.
+    #[must_use]
+    pub fn received(&self, from: Rank) -> Option<Pair> {
+        self.received.iter().find(|(rank, _)| *rank == from).map(|(_, received)| *received)
+    }
 }
 
 impl Numbering {
@@ -187,9 +230,11 @@ impl Numbering {
         let (kind, root, seq) = match request.kind {
             CollKind::Send | CollKind::Recv => {
                 let from = if request.kind == CollKind::Send { me } else { request.root };
-                let last = self.pairs.entry((request.kind, request.root)).or_insert(0);
-                *last += 1;
-                (CollKind::Send, from, *last)
+                let (count, dtype) = (request.count, request.dtype);
+                let pair = self.pairs.entry((request.kind, request.root));
+                let pair = pair.or_insert(Pair { calls: 0, count, dtype });
+                *pair = Pair { calls: pair.calls + 1, count, dtype };
+                (CollKind::Send, from, pair.calls)
             }
             kind => {
                 self.last += 1;
@@ -198,6 +243,24 @@ impl Numbering {
         };
         let Request { dtype, op, count, .. } = *request;
         Descriptor { kind, dtype, op, root, count, seq, plan }
+    }
+
+    /// Adds a collective to the hash of all; `check` is the hash of its descriptor.
+    #[inline]
+    pub const fn add(&mut self, check: u64) {
+        self.hash = (self.hash ^ check).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    /// What was called in all.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let of = |kind| self.pairs.iter().filter(move |((its, _), _)| *its == kind);
+        Tally {
+            calls: self.last,
+            hash: self.hash,
+            sent: of(CollKind::Send).map(|((_, peer), pair)| (*peer, *pair)).collect(),
+            received: of(CollKind::Recv).map(|((_, peer), pair)| (*peer, *pair)).collect(),
+        }
     }
 }
 
@@ -246,6 +309,36 @@ mod tests {
         assert_eq!(seen(CollKind::Send, 3), (CollKind::Send, 1, 1));
         assert_eq!(seen(CollKind::Send, 2), (CollKind::Send, 1, 2));
         assert_eq!(seen(CollKind::Broadcast, 2), (CollKind::Broadcast, 2, 2));
+    }
+
+    #[test]
+    fn a_tally_tells_what_was_called_and_in_which_order() {
+        let call = |kind, root, count| Request { kind, root: Rank(root), count, ..Request::barrier() };
+        let tally = |calls: &[Request]| {
+            let mut mine = Numbering::default();
+            for call in calls {
+                let descriptor = mine.describe(Rank(1), call, 0);
+                if !call.kind.is_p2p() {
+                    mine.add(descriptor.hash());
+                }
+            }
+            mine.tally()
+        };
+        let (one, other) = (call(CollKind::Broadcast, 0, 4), call(CollKind::Broadcast, 1, 4));
+        assert_eq!(tally(&[one, other]), tally(&[one, call(CollKind::Send, 2, 9), other]).without_pairs());
+        assert_ne!(tally(&[one, other]).hash, tally(&[other, one]).hash);
+        assert_ne!(tally(&[one]).hash, tally(&[other]).hash);
+        let pairs =
+            tally(&[call(CollKind::Send, 2, 9), call(CollKind::Recv, 0, 5), call(CollKind::Send, 2, 3)]);
+        assert_eq!(pairs.sent(Rank(2)), Some(Pair { calls: 2, count: 3, dtype: Datatype::U8 }));
+        assert_eq!(pairs.received(Rank(0)), Some(Pair { calls: 1, count: 5, dtype: Datatype::U8 }));
+        assert_eq!((pairs.sent(Rank(0)), pairs.received(Rank(2))), (None, None));
+    }
+
+    impl Tally {
+        fn without_pairs(self) -> Self {
+            Self { sent: Vec::new(), received: Vec::new(), ..self }
+        }
     }
 
     #[test]

@@ -254,7 +254,7 @@ closed_set! {
     }
 }
 closed_set! {
-    /// The phases of making a communicator, in order.
+    /// The phases of making a communicator, in order; and that of leaving it.
     Phase {
         /// Finding the root: environment, store or file.
         Rendezvous = 0,
@@ -268,7 +268,15 @@ closed_set! {
         Connect = 4,
         /// The barrier that ends the making.
         Barrier = 5,
+        /// Waiting in `finish()` until all ranks have called it.
+        Finish = 6,
     }
+}
+
+impl Phase {
+    /// Those of making a communicator.
+    pub const MAKING: &'static [Self] =
+        &[Self::Rendezvous, Self::CheckIn, Self::Ring, Self::Exchange, Self::Connect, Self::Barrier];
 }
 
 impl Datatype {

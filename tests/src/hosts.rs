@@ -52,13 +52,20 @@ impl Hosts {
     /// So many ranks, half of them on each host.
     #[must_use]
     pub fn start(&self, nranks: u32, orders: Orders) -> Job {
+        self.setting(nranks, orders).start()
+    }
+
+    /// As many, to be told more before they start.
+    #[must_use]
+    pub fn setting(&self, nranks: u32, orders: Orders) -> Setting {
         let mut setting = Setting::new(nranks, Transport::Mixed, orders);
         setting.address = "10.231.7.1".into();
-        let half = nranks as usize / 2;
-        let enter =
-            |rank: usize| ["ip", "netns", "exec", &self.names[rank / half]].map(String::from).to_vec();
-        setting.wrap = (0..nranks as usize).map(enter).collect();
-        setting.start()
+        let enter = |rank: u32| {
+            let name = &self.names[usize::from(rank >= nranks / 2)];
+            ["ip", "netns", "exec", name].map(String::from).to_vec()
+        };
+        setting.wrap = (0..nranks).map(enter).collect();
+        setting
     }
 
     /// Words that run the program whose words follow on the first host.

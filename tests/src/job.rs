@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +66,18 @@ pub enum Line {
         /// When the call returned, on the monotonic clock.
         at_ns: u64,
     },
+    /// It takes one of its steps.
+    Step {
+        /// Which.
+        at: usize,
+        /// When, on the monotonic clock.
+        at_ns: u64,
+    },
+    /// How a forked child ended, and what it said before.
+    Child {
+        /// In words.
+        said: String,
+    },
     /// The communicator is given back.
     Left {
         /// What the process has that it had not before.
@@ -75,6 +88,22 @@ pub enum Line {
         /// What.
         text: String,
     },
+}
+
+impl Line {
+    /// What a call of `rank` failed with just now.
+    #[must_use]
+    pub fn error(rank: u32, error: &ccl::Error) -> Self {
+        Self::Error {
+            rank,
+            kind: format!("{:?}", error.kind),
+            text: error.to_string(),
+            op: error.at.op.map(|(kind, seq)| format!("{kind} #{seq}")),
+            peer: error.at.peer.map(|peer| peer.0),
+            channel: error.at.channel.map(|channel| channel.0),
+            at_ns: clock::now().0,
+        }
+    }
 }
 
 /// What a process holds: threads, descriptors, mappings that have a name.
@@ -164,9 +193,14 @@ pub struct Job {
     strays: BTreeSet<i32>,
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, below those that the kernel gives to connections: by the time a rank listens at it,
+/// none of the many connections of other jobs has got it.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(97);
+    let next = || 15_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 15_000) as u16;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).take(1000).find(is_free).expect("a free port")
 }
 
 /// How a job is started; `Job::start` for the usual.
@@ -178,8 +212,12 @@ pub struct Setting {
     pub transport: Transport,
     /// What they are told.
     pub orders: Orders,
+    /// Per rank, what the program `steps` is told; empty: they are workers, and follow the orders.
+    pub steps: Vec<String>,
     /// Variables for all of them.
     pub variables: Vec<(String, String)>,
+    /// And for each.
+    pub own_variables: Vec<Vec<(String, String)>>,
     /// Words before the program, per rank: `ip netns exec a`.
     pub wrap: Vec<Vec<String>>,
     /// Where they meet.
@@ -191,7 +229,8 @@ impl Setting {
     #[must_use]
     pub fn new(nranks: u32, transport: Transport, orders: Orders) -> Self {
         let address = "127.0.0.1".into();
-        Self { nranks, transport, orders, variables: Vec::new(), wrap: Vec::new(), address }
+        let (steps, variables, own_variables, wrap) = Default::default();
+        Self { nranks, transport, orders, steps, variables, own_variables, wrap, address }
     }
 
     /// Starts all ranks.
@@ -207,7 +246,8 @@ impl Setting {
         let processes = if self.transport == Transport::Direct { 1 } else { self.nranks };
         let start = |rank: u32| {
             let words: Vec<String> = self.wrap.get(rank as usize).cloned().unwrap_or_default();
-            let path = program("worker");
+            let steps = self.steps.get(rank as usize);
+            let path = program(if steps.is_some() { "steps" } else { "worker" });
             let mut command = match words.split_first() {
                 Some((first, rest)) => {
                     let mut command = Command::new(first);
@@ -216,7 +256,10 @@ impl Setting {
                 }
                 None => Command::new(path),
             };
-            command.args(self.orders.words());
+            match steps {
+                Some(steps) => command.arg(steps),
+                None => command.args(self.orders.words()),
+            };
             if self.transport == Transport::Direct {
                 command.env("THREADS", self.nranks.to_string());
             } else {
@@ -235,6 +278,7 @@ impl Setting {
             command.env("CCL_RUNTIME_DIR", folder.path()).env("CCL_JOB_SECRET", "of this test");
             command.env("CCL_INIT_TIMEOUT", "60").env("CCL_TIMEOUT", "60").env("CCL_DEBUG", "WARN");
             command.envs(self.variables.iter().cloned());
+            command.envs(self.own_variables.get(rank as usize).into_iter().flatten().cloned());
             Worker::start(command)
         };
         let workers = (0..processes).map(start).collect();
@@ -342,13 +386,13 @@ impl Worker {
         }
     }
 
-    /// Waits until the kernel says it is stopped.
+    /// Waits until the kernel says it is stopped, or has ended.
     pub fn wait_stopped(&self) {
         let stat = format!("/proc/{}/stat", self.pid());
         let end = clock::now().after(PATIENCE);
         let is_stopped = || {
             let text = std::fs::read_to_string(&stat).unwrap_or_default();
-            text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+            text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 'Z']))
         };
         while !is_stopped() && clock::now() < end {
             clock::sleep(Duration::from_millis(1));

@@ -9,6 +9,8 @@
 //! | [`scenario`] | fault scenarios as data: what is injected, what must be said |
 //! | [`drawn`] | one drawn instance of a scenario, and what it must bring about |
 //! | [`processes`], [`simulated`] | carrying instances out, on processes and in the simulator |
+//! | [`scripts`], [`steps`] | scenarios that say what every rank does: the files, the steps of a rank |
+//! | [`conduct`], [`said`] | carrying them out on processes; what a rank said, beside what it must say |
 //! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
 //! | [`otlp`], [`traces`] | a collector of OpenTelemetry spans, and what a job's traces must be |
 //! | [`rotel`] | a collector of somebody else's |
@@ -18,6 +20,7 @@
 //! | [`matrix`] | what was expected against what was said |
 //! | [`nvtx`] | what a tool for NVTX is told, beside what the recorder says |
 
+pub mod conduct;
 pub mod deaths;
 pub mod drawn;
 pub mod hosts;
@@ -32,6 +35,9 @@ pub mod perfetto;
 pub mod processes;
 pub mod programs;
 pub mod rotel;
+pub mod said;
 pub mod scenario;
+pub mod scripts;
 pub mod simulated;
+pub mod steps;
 pub mod traces;

@@ -3,18 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::scenario::Class;
-
-/// A confusion matrix: expected class x reported class.
+/// A confusion matrix: what was expected x what was said, each in a few words.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Matrix {
-    counts: BTreeMap<(Class, Class), u32>,
+    counts: BTreeMap<(String, String), u32>,
 }
 
 impl Matrix {
     /// Counts one.
-    pub fn add(&mut self, expected: Class, reported: Class) {
-        *self.counts.entry((expected, reported)).or_default() += 1;
+    pub fn add(&mut self, expected: impl ToString, said: impl ToString) {
+        *self.counts.entry((expected.to_string(), said.to_string())).or_default() += 1;
     }
     /// How many were counted.
     #[must_use]
@@ -25,19 +23,19 @@ impl Matrix {
 
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut classes: Vec<Class> = self.counts.keys().flat_map(|(a, b)| [*a, *b]).collect();
-        classes.sort_unstable();
-        classes.dedup();
-        let name = |class: &Class| format!("{class:?}");
-        write!(f, "{:<20}", "expected \\ said")?;
-        for class in &classes {
-            write!(f, " {:>10}", name(class))?;
+        let mut names: Vec<&String> = self.counts.keys().flat_map(|(a, b)| [a, b]).collect();
+        names.sort_unstable();
+        names.dedup();
+        let wide = names.iter().map(|name| name.len()).max().unwrap_or(0).max(16);
+        write!(f, "{:<wide$}", "expected \\ said")?;
+        for name in &names {
+            write!(f, " {name:>10}")?;
         }
-        for expected in &classes {
-            write!(f, "\n{:<20}", name(expected))?;
-            for reported in &classes {
-                let count = self.counts.get(&(*expected, *reported)).copied().unwrap_or(0);
-                write!(f, " {count:>10}")?;
+        for expected in &names {
+            write!(f, "\n{expected:<wide$}")?;
+            for said in &names {
+                let count = self.counts.get(&((*expected).clone(), (*said).clone())).copied().unwrap_or(0);
+                write!(f, " {count:>columns$}", columns = said.len().max(10))?;
             }
         }
         Ok(())
@@ -47,6 +45,7 @@ impl fmt::Display for Matrix {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Class;
 
     #[test]
     fn a_matrix_has_a_row_and_a_column_for_each_class() {

@@ -1,6 +1,7 @@
 //! Fault scenarios as data: files in `tests/scenarios` say what is injected and what must be said. What must be said follows from
 //! what is injected and from what the operations mean; nobody asked the code that is tested.
 
+use std::fmt;
 use std::path::Path;
 
 use ccl::CollKind;
@@ -90,6 +91,12 @@ pub enum Class {
     Aborted,
     /// Something else went wrong.
     Other,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
 }
 
 /// Ranks, by their part in a scenario.

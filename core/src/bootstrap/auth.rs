@@ -93,6 +93,8 @@ pub enum Purpose {
     Control = 6,
     /// Is somebody there who knows the key? Closed after the handshake.
     Probe = 7,
+    /// News of a communicator, between two ranks that have become neighbours because others left.
+    Gossip = 8,
 }
 
 impl Purpose {
@@ -105,6 +107,7 @@ impl Purpose {
             5 => Self::Memory,
             6 => Self::Control,
             7 => Self::Probe,
+            8 => Self::Gossip,
             _ => return None,
         })
     }

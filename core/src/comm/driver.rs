@@ -11,11 +11,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::clock::{self, Ns};
-use crate::collective::{Numbering, Request};
+use crate::collective::{Descriptor, Numbering, Request, Tally};
 use crate::comm::exclusive::{Exclusive, Locked};
 use crate::comm::links::Links;
 use crate::comm::owned::Owned;
-use crate::comm::vain::lost;
+use crate::comm::vain::{ASK, lost};
+use crate::config::Settings;
 use crate::control::courier::Courier;
 use crate::control::news::{Report, Trouble, Verdict};
 use crate::control::service::Interest;
@@ -30,17 +31,17 @@ use crate::transport::shm::wait::{Waited, Waiter};
 use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank};
 
 /// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
-const VERDICT: Duration = Duration::from_millis(200);
-/// How long leaving waits for the farewell to be on its way.
-const FAREWELL: Duration = Duration::from_secs(1);
+pub(super) const VERDICT: Duration = Duration::from_millis(500);
 
 /// What the service thread may touch of a communicator without its driver's lock.
 pub(crate) struct Shared {
     /// Something is to be looked at: a verdict, a link that came up.
     pub(super) flag: AtomicBool,
     pub(super) verdict: Mutex<Option<Verdict>>,
-    /// Who said farewell, and when that was heard.
-    pub(super) left: Mutex<Vec<(Rank, Ns)>>,
+    /// Who has called `finish()`, and what it has called in all.
+    pub(super) finished: Mutex<Vec<(Rank, Tally)>>,
+    /// Who waits in a collective that this rank had not called when it was asked for it.
+    pub(super) asked: Mutex<Vec<(Rank, Descriptor)>>,
     /// Ends a driver's sleep.
     pub(super) wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -51,9 +52,14 @@ impl Shared {
         self.flag.store(true, Ordering::Release);
         (self.wake)();
     }
-    /// A rank said farewell: whoever waits for it waits in vain.
-    pub(crate) fn left(&self, rank: Rank) {
-        lock(&self.left).push((rank, clock::now()));
+    /// A rank has called `finish()`: whoever needs more of it waits in vain.
+    pub(crate) fn finished(&self, rank: Rank, tally: &Tally) {
+        lock(&self.finished).push((rank, tally.clone()));
+        self.call();
+    }
+    /// A rank waits in a collective that this one has not called yet.
+    pub(crate) fn asked(&self, from: Rank, call: &Descriptor) {
+        lock(&self.asked).push((from, *call));
         self.call();
     }
     /// Something was decided.
@@ -74,14 +80,17 @@ pub(crate) struct Driver {
     pub(super) owned: Owned,
     /// Who waited for what has ended: woken when the lock is let go of.
     pub(super) woken: Vec<Waker>,
-    numbers: Numbering,
+    pub(super) numbers: Numbering,
     shapes: Vec<(Shape, u64)>,
     /// Since when nothing has moved, whoever drives; as soon as that has outlived a spin.
     pub(super) still: Option<Ns>,
-    /// Who said farewell, and when that was heard, as of the last look.
-    pub(super) left: Vec<(Rank, Ns)>,
+    /// Who has called `finish()`, and who asked what this rank had not called, as of the last look.
+    pub(super) finished: Vec<(Rank, Tally)>,
+    pub(super) asked: Vec<(Rank, Descriptor)>,
+    /// The collective about which peers were asked last, and which.
+    pub(super) asking: (u64, Vec<Rank>),
     /// Why no more calls are taken.
-    ended: Option<Error>,
+    pub(super) ended: Option<Error>,
 }
 
 /// One rank of a communicator, as calls, pending operations and the progress thread share it.
@@ -100,6 +109,7 @@ pub(crate) struct Inner {
     /// Given back when the communicator closes.
     pub(super) attended: Mutex<Option<super::init::Attended>>,
     pub(super) courier: Mutex<Option<Arc<Courier>>>,
+    pub(super) settings: Settings,
 }
 
 impl std::fmt::Debug for Inner {
@@ -131,7 +141,9 @@ impl Driver {
             numbers: Numbering::default(),
             shapes: Vec::new(),
             still: None,
-            left: Vec::new(),
+            finished: Vec::new(),
+            asked: Vec::new(),
+            asking: (0, Vec::new()),
             ended: None,
         }
     }
@@ -229,41 +241,34 @@ impl Inner {
         let observed = observer::begin(|| Call::Operation { request, comm, rank, seq });
         let started = clock::raw();
         let op = Op::new(request, plan, descriptor, input, output);
+        if !request.kind.is_p2p() {
+            driver.numbers.add(op.check());
+        }
         let id = match driver.engine.submit_owned(op, ticket, started) {
             Ok(id) => id,
             Err(failure) => return Err(self.end(driver, failure)),
         };
-        // What was decided meanwhile ends it here: it might need nobody, and end well.
-        if self.shared.flag.load(Ordering::Acquire) {
+        // What was decided meanwhile ends it here, and what fits nothing that others called: it
+        // might need nobody, and end well.
+        if self.shared.flag.load(Ordering::Acquire) || driver.is_watched() {
             self.look(driver);
             if driver.engine.failure().is_some() {
                 return Err(self.give_up(driver));
             }
         }
         // The operation is visible as called before its links are made: a peer that is not there yet is waited for in the open.
-        let Driver { engine, links, .. } = &mut *driver;
-        let stop = || {
-            lock(&self.shared.verdict)
-                .as_ref()
-                .map(|v| Error::new(v.trouble.kind(), v.text.clone()).with_peer(v.about))
-        };
+        let Driver { engine, links, numbers, .. } = &mut *driver;
+        let stop =
+            || self.is_in_vain(numbers).then(|| Error::new(ErrorKind::Peer, "it is not awaited any more"));
         if let Err(error) = links.ensure(engine, &shape, &request, (self.timeout, &stop)) {
+            self.look(driver);
+            if driver.engine.failure().is_some() {
+                return Err(self.give_up(driver));
+            }
             let (op, peer) = (Some((request.kind, descriptor.seq)), error.at.peer);
-            let text = format!(
-                "rank {} cannot connect to rank {}: {}",
-                self.rank,
-                peer.unwrap_or(self.rank),
-                error.what
-            );
-            self.tell(Report {
-                trouble: Trouble::LinkFailed,
-                from: self.rank,
-                about: peer.unwrap_or(self.rank),
-                op,
-                channel: None,
-                called: Vec::new(),
-                text,
-            });
+            let about = peer.unwrap_or(self.rank);
+            let text = format!("rank {} cannot connect to rank {about}: {}", self.rank, error.what);
+            self.tell(Report { op, ..Report::new(Trouble::LinkFailed, self.rank, about, text) });
             return Err(self.end(driver, Failure { cause: Cause::Told(error), op, peer, channel: None }));
         }
         Ok((id, observed))
@@ -332,23 +337,27 @@ impl Inner {
     pub(super) fn look(&self, driver: &mut Driver) {
         self.shared.flag.store(false, Ordering::Release);
         driver.links.take_arrivals(&mut driver.engine);
-        driver.left.clone_from(&lock(&self.shared.left));
+        driver.finished.clone_from(&lock(&self.shared.finished));
+        driver.asked.append(&mut lock(&self.shared.asked));
         let verdict = lock(&self.shared.verdict).clone();
-        if let Some(verdict) = verdict {
-            let failure = self.told(driver, &verdict);
+        let failure = match verdict {
+            Some(verdict) => Some(self.told(driver, &verdict)),
+            None => driver.unfit(),
+        };
+        if let Some(failure) = failure {
             driver.engine.fail(failure, clock::raw());
         }
     }
 
     /// Gives the communicator up for `failure`: learns or makes the verdict all ranks share, and keeps the error for later calls.
-    fn end(&self, driver: &mut Driver, failure: Failure) -> Error {
+    pub(super) fn end(&self, driver: &mut Driver, failure: Failure) -> Error {
         if let Some(ended) = &driver.ended {
             return ended.clone();
         }
         driver.engine.fail(failure.clone(), clock::raw());
         let (failure, verdict) = match &failure.cause {
             Cause::Told(_) => (failure, lock(&self.shared.verdict).clone()),
-            Cause::Link(_) | Cause::Mismatch { .. } => {
+            Cause::Link(_) | Cause::Mismatch { .. } | Cause::Finished(_) => {
                 let report = self.report(driver, &failure);
                 let courier = lock(&self.courier).clone();
                 let verdict = courier.and_then(|courier| courier.report(report, VERDICT));
@@ -379,6 +388,9 @@ impl Inner {
         let now = clock::now();
         let since = *driver.still.get_or_insert(now);
         driver.stands();
+        if now.since(since) >= ASK {
+            self.ask(driver);
+        }
         if now.since(since) >= self.timeout {
             self.time_out(driver);
         }
@@ -387,17 +399,10 @@ impl Inner {
     /// Ends the communicator here and everywhere: the operation under way has passed its deadline.
     fn time_out(&self, driver: &mut Driver) {
         let error = self.timed_out(driver);
-        let report = Report {
-            trouble: Trouble::TimedOut,
-            from: self.rank,
-            about: error.at.peer.unwrap_or(self.rank),
-            op: error.at.op,
-            channel: error.at.channel,
-            called: Vec::new(),
-            text: error.what.clone(),
-        };
-        self.tell(report);
         let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
+        let about = peer.unwrap_or(self.rank);
+        let report = Report::new(Trouble::TimedOut, self.rank, about, error.what.clone());
+        self.tell(Report { op, channel, ..report });
         driver.engine.fail(Failure { cause: Cause::Told(error), op, peer, channel }, clock::raw());
     }
 
@@ -409,25 +414,26 @@ impl Inner {
     }
 
     fn report(&self, driver: &Driver, failure: &Failure) -> Report {
-        let (trouble, text) = match &failure.cause {
+        let peer = failure.peer.unwrap_or(self.rank);
+        let (trouble, text, open) = match &failure.cause {
             Cause::Link(fault) => {
                 let what =
                     if *fault == LinkFault::Gone { "ended".to_string() } else { format!("failed: {fault}") };
-                let peer = failure.peer.unwrap_or(self.rank);
-                (Trouble::LinkFailed, format!("the link between rank {} and rank {peer} {what}", self.rank))
+                (
+                    Trouble::LinkFailed,
+                    format!("the link between rank {} and rank {peer} {what}", self.rank),
+                    None,
+                )
             }
-            Cause::Mismatch { .. } => (Trouble::Mismatch, "ranks called different things:".to_string()),
-            Cause::Told(error) => (Trouble::Aborted, error.what.clone()),
+            Cause::Mismatch { ours, theirs } => {
+                let (text, open) = driver.sides(ours, *theirs, peer);
+                (Trouble::Mismatch, text, open)
+            }
+            Cause::Finished(text) => (Trouble::Finished, text.clone(), None),
+            Cause::Told(error) => (Trouble::Aborted, error.what.clone(), None),
         };
-        Report {
-            trouble,
-            from: self.rank,
-            about: failure.peer.unwrap_or(self.rank),
-            op: failure.op,
-            channel: failure.channel,
-            called: driver.sides(failure),
-            text,
-        }
+        let Failure { op, channel, .. } = *failure;
+        Report { op, channel, open, ..Report::new(trouble, self.rank, peer, text) }
     }
 
     /// A verdict, as this rank's failure: where it stood, and whom it is about.
@@ -435,6 +441,7 @@ impl Inner {
         let hint = match verdict.trouble {
             Trouble::Died => driver.links.where_is(verdict.about),
             Trouble::Mismatch => "make all ranks call the same, in the same order".into(),
+            Trouble::Finished => "make all ranks call the same before they finish()".into(),
             Trouble::Aborted | Trouble::TimedOut | Trouble::LinkFailed => String::new(),
         };
         let op = driver.engine.under_way().or_else(|| driver.engine.failure().and_then(|f| f.op));
@@ -479,6 +486,11 @@ impl Inner {
                 error.at = at;
                 error
             }
+            Cause::Finished(text) => {
+                let mut error = Error::new(ErrorKind::Peer, text.clone());
+                error.at = at;
+                error
+            }
         }
     }
 
@@ -512,69 +524,5 @@ impl Inner {
 
     pub(crate) fn recorder_path(&self) -> Option<PathBuf> {
         self.recorder.path().map(std::path::Path::to_path_buf)
-    }
-
-    pub(crate) fn abort(&self, reason: &str) {
-        if self.is_stale() {
-            return;
-        }
-        let text = format!("rank {} aborted: {reason}", self.rank);
-        let error = Error::new(ErrorKind::Aborted, text).with_peer(self.rank);
-        let report = Report {
-            trouble: Trouble::Aborted,
-            from: self.rank,
-            about: self.rank,
-            op: None,
-            channel: None,
-            called: Vec::new(),
-            text: error.what.clone(),
-        };
-        // Through the service thread, so that a caller blocked in this communicator is ended too.
-        let courier = lock(&self.courier).clone();
-        let verdict = courier.and_then(|courier| courier.report(report, VERDICT));
-        let verdict = verdict.unwrap_or(Verdict {
-            trouble: Trouble::Aborted,
-            by: self.rank,
-            about: self.rank,
-            text: error.what,
-        });
-        self.shared.decided(&verdict);
-        let Ok(mut driver) = self.driver() else { return };
-        self.look(&mut driver);
-        if let Some(failure) = driver.engine.failure().cloned() {
-            self.end(&mut driver, failure);
-        }
-    }
-
-    pub(crate) fn finish(&self) -> Result<()> {
-        let result = {
-            let mut driver = self.driver()?;
-            self.look(&mut driver);
-            let failed = driver.engine.failure().is_some();
-            match driver.ended.clone().or_else(|| failed.then(|| self.give_up(&mut driver))) {
-                Some(error) => Err(error),
-                None => self.drive(&mut driver, &mut |driver| driver.engine.under_way().is_none()),
-            }
-        };
-        let courier = lock(&self.courier).take();
-        match (&result, courier) {
-            (Ok(()), Some(courier)) => courier.leave(FAREWELL),
-            (Err(_), Some(courier)) => courier.flush(VERDICT),
-            (_, None) => {}
-        }
-        self.close();
-        result
-    }
-
-    /// Gives everything back: tasks, descriptors, memory. Idempotent.
-    pub(crate) fn close(&self) {
-        if self.is_stale() {
-            return;
-        }
-        let courier = lock(&self.courier).take();
-        if let Some(courier) = courier {
-            courier.flush(VERDICT);
-        }
-        drop(lock(&self.attended).take());
     }
 }

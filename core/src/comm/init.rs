@@ -14,7 +14,7 @@ use crate::bootstrap::interfaces;
 use crate::bootstrap::notice::{self, Level};
 use crate::bootstrap::rendezvous;
 use crate::clock::{self, Ns};
-use crate::collective::Descriptor;
+use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
 use crate::comm::driver::{Driver, Inner, Shared, lock};
 use crate::comm::exclusive::Exclusive;
@@ -24,7 +24,8 @@ use crate::comm::phases::Phases;
 use crate::config::{Key, Settings};
 use crate::control::attendance::Attendance;
 use crate::control::courier::{Courier, Owner, Watched};
-use crate::control::news::{News, Side, Trouble, Verdict};
+use crate::control::edge::Dialling;
+use crate::control::news::{News, Trouble, Verdict};
 use crate::control::server::Abortable;
 use crate::control::service::Service;
 use crate::engine::Engine;
@@ -138,7 +139,8 @@ fn make_named(
             return Err(error);
         }
     };
-    let Gathered { memory, shared, inbox, data, processes, hosts, peers, watched, events } = gathered;
+    let Gathered { memory, shared, inbox, data, listeners, processes, hosts, peers, watched, events } =
+        gathered;
     let channels = settings.number(Key::Channels) as u16;
     let RingStreams { next, prev } = bootstrap.into_ring()?;
 
@@ -146,6 +148,7 @@ fn make_named(
     let own_host = processes[rank.index()].host;
     let local = processes.iter().filter(|process| process.host == own_host).count();
     let crowded = local > sys::process::allowed_cpus();
+    let bind = Some(SocketAddr::new(data.address().ip(), 0));
     let links = Links {
         me: rank,
         job,
@@ -158,7 +161,7 @@ fn make_named(
         channels,
         streams: settings.number(Key::Streams) as u32,
         arrivals: inbox,
-        bind: Some(SocketAddr::new(data.address().ip(), 0)),
+        bind,
         has_ring: false,
         has_wide: false,
         pairs: std::collections::BTreeSet::new(),
@@ -169,15 +172,15 @@ fn make_named(
         memory: Arc::clone(&memory),
         attendance: Arc::downgrade(&attendance),
     };
-    let bootstrap_next = Rank((rank.0 + 1) % nranks);
-    let bootstrap_previous = Rank((rank.0 + nranks - 1) % nranks);
-    let mut news = News::new(rank, bootstrap_next, bootstrap_previous, nranks);
-    for (stream, side) in [(&next, Side::Next), (&prev, Side::Previous)] {
+    let mut news = News::new(rank, nranks);
+    for (stream, neighbour) in [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)] {
         if stream.is_none() {
-            news.ended(side, clock::now());
+            news.lost(Rank(neighbour % nranks), clock::now());
         }
     }
-    let courier = Courier::start(&Service::get()?, news, [next, prev], watched, Box::new(owner))?;
+    let dialling = Dialling { job, comm, key: id.key.clone(), me: rank, bind, listeners };
+    let mending = (dialling, data.edges());
+    let courier = Courier::start(&Service::get()?, news, [next, prev], watched, mending, Box::new(owner))?;
     let driver = Driver::new(engine, links, Waiter::new(memory, crowded));
     let inner = Arc::new(Inner {
         id: comm,
@@ -192,7 +195,8 @@ fn make_named(
         shared,
         recorder,
         attended: Mutex::new(None),
-        courier: Mutex::new(Some(Arc::new(courier))),
+        courier: Mutex::new(Some(courier)),
+        settings: settings.clone(),
     });
     let abortable = attendance.abortable(comm, {
         let inner = Arc::downgrade(&inner);
@@ -226,6 +230,8 @@ struct Gathered {
     shared: Arc<Shared>,
     inbox: Inbox,
     data: DataListener,
+    /// Those of all ranks.
+    listeners: Vec<SocketAddr>,
     processes: Vec<Process>,
     /// The host of each rank, as the topology is to see it.
     hosts: Vec<u64>,
@@ -251,7 +257,8 @@ fn gather(
     let shared = Arc::new(Shared {
         flag: AtomicBool::new(false),
         verdict: Mutex::new(None),
-        left: Mutex::new(Vec::new()),
+        finished: Mutex::new(Vec::new()),
+        asked: Mutex::new(Vec::new()),
         wake: Box::new({
             let memory = Arc::clone(&memory);
             move || memory.wake_if_asleep()
@@ -306,7 +313,8 @@ fn gather(
     if let Some(note) = note {
         notice::say(settings, Level::Warn, &note);
     }
-    Ok(Gathered { memory, shared, inbox, data, processes, hosts, peers, watched, events })
+    let listeners = cards.iter().map(|card| card.data).collect();
+    Ok(Gathered { memory, shared, inbox, data, listeners, processes, hosts, peers, watched, events })
 }
 
 /// What the news of a communicator reach.
@@ -321,8 +329,11 @@ impl Owner for Owning {
     fn called(&self) -> Vec<Descriptor> {
         self.memory.calls().filter_map(Descriptor::decode).collect()
     }
-    fn left(&self, rank: Rank) {
-        self.shared.left(rank);
+    fn finished(&self, rank: Rank, tally: &Tally) {
+        self.shared.finished(rank, tally);
+    }
+    fn asked(&self, from: Rank, call: &Descriptor) {
+        self.shared.asked(from, call);
     }
     fn decided(&self, verdict: &Verdict) {
         self.shared.decided(verdict);

@@ -14,12 +14,14 @@
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
 //! | `vain` | waits that can never end |
 //! | `exclusive` | the driver's lock, forked children, wakers |
+//! | `leave` | finishing together, aborting, closing |
 //! | `pending` | calls that own their buffers, and the progress thread |
 //! | `owned` | what the driver keeps of such calls |
 
 mod driver;
 mod exclusive;
 mod init;
+mod leave;
 mod links;
 mod meet;
 mod owned;
@@ -54,8 +56,8 @@ pub struct Config {
 /// another thread. What must progress together goes into a [`group`](Self::group) or is begun with the `_async` calls. And who calls
 /// collectives from several threads sees to it that all ranks call them in the same order.
 ///
-/// Leave with [`finish`](Self::finish). Dropping it without that aborts the communicator: ranks that still need this one get an
-/// error that says so.
+/// Leave with [`finish`](Self::finish), which all ranks call. Dropping it without that aborts the
+/// communicator: all other ranks get an error that says so.
 ///
 /// It belongs to the process that made it. A forked child has a copy, of which every call fails
 /// with `Usage`; aborting, tagging or dropping it does nothing there.
@@ -331,10 +333,17 @@ impl Communicator {
         self.inner.abort(reason);
     }
 
-    /// Leaves: waits for what is under way, says farewell to the others, and gives everything back.
+    /// Leaves, together with all others: waits for what is under way, then asleep until every rank
+    /// has called this, and gives everything back. A rank that leaves the communicator in any other
+    /// way fails it.
+    ///
+    /// It is collective: who leaves several communicators from one thread does so in the same order
+    /// on all ranks. For ranks that do not come it waits `CCL_TIMEOUT`; then it leaves without
+    /// them, which is no error, and says so on standard error.
     ///
     /// # Errors
-    /// What befell the communicator, if it failed before or in this.
+    /// What befell the communicator, if it failed before or in this; `Mismatch` if the ranks have
+    /// not called the same.
     pub fn finish(mut self) -> Result<()> {
         self.finished = true;
         self.inner.finish()
@@ -356,7 +365,12 @@ impl Drop for Communicator {
             return;
         }
         if !self.finished {
-            self.inner.abort("it dropped the communicator without finish()");
+            let panics = std::thread::panicking();
+            self.inner.abort(if panics {
+                "it panicked"
+            } else {
+                "it dropped the communicator without finish()"
+            });
         }
         self.inner.close();
     }

@@ -1,10 +1,9 @@
 //! Carries the news of one communicator: the machine of [`news`](super::news) on real streams, in the service thread.
 //!
-//! Messages are JSON lines: rare, and readable when a job is debugged with a packet capture. Beside the ring they go over the
-//! control connections of local peers, whose end tells a death without waiting for the ring.
+//! Beside the ring they go over the control connections of local peers, whose end tells a death
+//! without waiting for the ring.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +11,10 @@ use rustix::net::{SendFlags, send};
 
 use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
-use crate::collective::Descriptor;
-use crate::control::news::{Message, News, Report, Side, To, Verdict};
+use crate::collective::{Descriptor, Tally};
+use crate::control::edge::{Arrivals, Dialling, Edge};
+use crate::control::line::{FAREWELL, Heard, Line, written};
+use crate::control::news::{News, Report, Side, To, Verdict};
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
 use crate::sys::unix::Stream;
@@ -21,19 +22,19 @@ use crate::transport::shm::connect::PeerMemory;
 use crate::transport::shm::memory::RankMemory;
 use crate::types::Rank;
 
-/// The longest message. A report holds two descriptors and a sentence.
-const LINE_MAX: usize = 16 << 10;
-/// What a process writes on its control connections before it closes them: leaving is not dying.
-const FAREWELL: u8 = b'.';
 /// How often locks of local peers are looked at, for deaths that end no stream.
 const LOCKS: Duration = Duration::from_millis(100);
+/// The longest sleep while others have not finished.
+const STEP: Duration = Duration::from_secs(1);
 
 /// Whose news are carried: the communicator. Asked and told in the service thread: must not block.
 pub(crate) trait Owner: Send {
     /// What it called, the latest first: its side, should a mismatch be found.
     fn called(&self) -> Vec<Descriptor>;
-    /// A rank said farewell.
-    fn left(&self, rank: Rank);
+    /// A rank has called `finish()`, and this in all.
+    fn finished(&self, rank: Rank, tally: &Tally);
+    /// A rank waits in a collective that this one has not called yet: does it call the same?
+    fn asked(&self, from: Rank, call: &Descriptor);
     /// Something was decided; said once.
     fn decided(&self, verdict: &Verdict);
 }
@@ -44,13 +45,6 @@ pub(crate) struct Watched {
     pub(crate) peer: PeerMemory,
     /// Whether its lock tells anything: a process cannot see its own.
     pub(crate) has_lock: bool,
-}
-
-/// One connection, with what has come on it and what waits to go.
-struct Line<F: AsFd> {
-    stream: Option<F>,
-    input: Vec<u8>,
-    output: VecDeque<u8>,
 }
 
 /// A watched peer, and the line to it.
@@ -67,16 +61,37 @@ struct State {
     flushed: bool,
 }
 
+/// How a wait for all to finish ended.
+pub(crate) enum Finished {
+    /// All have, and what they called fits.
+    All,
+    /// Something was decided meanwhile.
+    Ended,
+    /// These have not in time.
+    Without(Vec<Rank>),
+}
+
 /// The communicator's end: says what it found, hears what was decided.
 pub(crate) struct Courier {
     state: Arc<(Mutex<State>, Condvar)>,
     handle: Handle,
 }
 
+/// A stream of the ring: which way it leads, and to whom.
+struct Neighbour {
+    side: Side,
+    rank: Rank,
+    line: Line<Fd>,
+}
+
 struct Round {
     state: Arc<(Mutex<State>, Condvar)>,
-    lines: Vec<(Side, Line<Fd>)>,
+    lines: Vec<Neighbour>,
     locals: Vec<Local>,
+    /// How to reach who becomes the next rank, and who comes because this one has become its next.
+    dialling: Dialling,
+    edge: Option<Edge>,
+    arrivals: Arc<Arrivals>,
     locks_due: Ns,
     owner: Box<dyn Owner>,
     is_told: bool,
@@ -99,29 +114,43 @@ impl Courier {
         news: News,
         streams: [Option<RingStream>; 2],
         watched: Vec<Watched>,
+        (dialling, arrivals): (Dialling, &Arc<Arrivals>),
         owner: Box<dyn Owner>,
-    ) -> crate::Result<Self> {
+    ) -> crate::Result<Arc<Self>> {
         let state = Arc::new((Mutex::new(State { news, flushed: false }), Condvar::new()));
         let sides = [Side::Next, Side::Previous];
         let lines = streams.into_iter().zip(sides).filter_map(|(stream, side)| {
-            let RingStream { fd, early, .. } = stream?;
-            Some((side, Line { stream: Some(fd), input: early, output: VecDeque::new() }))
+            let RingStream { fd, early, peer } = stream?;
+            Some(Neighbour { side, rank: peer, line: Line::new(fd, early) })
         });
         let lines = lines.collect();
-        let local = |Watched { rank, peer: PeerMemory { memory, control }, has_lock }| {
-            let line = Line { stream: Some(control), input: Vec::new(), output: VecDeque::new() };
-            Local { rank, memory, has_lock, line }
+        let local = |Watched { rank, peer: PeerMemory { memory, control }, has_lock }| Local {
+            rank,
+            memory,
+            has_lock,
+            line: Line::new(control, Vec::new()),
         };
         let locals = watched.into_iter().map(local).collect();
         let round = Round {
             state: Arc::clone(&state),
             lines,
             locals,
+            dialling,
+            edge: None,
+            arrivals: Arc::clone(arrivals),
             locks_due: clock::now(),
             owner,
             is_told: false,
         };
-        Ok(Self { state, handle: service.add(round)? })
+        let courier = Arc::new(Self { state, handle: service.add(round)? });
+        // Weak: what the listener keeps must not keep the courier.
+        let it = Arc::downgrade(&courier);
+        arrivals.call(move || {
+            if let Some(courier) = it.upgrade() {
+                courier.handle.nudge();
+            }
+        });
+        Ok(courier)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -144,6 +173,42 @@ impl Courier {
             }
             let waited = self.state.1.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
+        }
+    }
+
+    /// Asks a peer, for which this rank has waited in a collective, whether it calls the same.
+    pub(crate) fn ask(&self, peer: Rank, call: Descriptor) {
+        self.lock().news.ask(peer, call);
+        self.handle.nudge();
+    }
+
+    /// Says what this rank has called in all, and waits until all have done so, or until the
+    /// communicator ends; for `limit` at most, in which a time of being stopped counts little.
+    /// Returns who has not finished.
+    pub(crate) fn finish(&self, tally: Tally, calls: Vec<Descriptor>, limit: Duration) -> Finished {
+        {
+            let mut state = self.lock();
+            // The task has perhaps not looked since the last call.
+            state.news.called(calls);
+            state.news.finish(tally, clock::now());
+        }
+        self.handle.nudge();
+        let mut left = limit;
+        let mut state = self.lock();
+        loop {
+            if state.news.verdict().is_some() {
+                return Finished::Ended;
+            }
+            if state.news.may_leave() {
+                return Finished::All;
+            }
+            if left.is_zero() {
+                return Finished::Without(state.news.awaited());
+            }
+            let (step, began) = (left.min(STEP), clock::now());
+            let waited = self.state.1.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            left = left.saturating_sub(clock::now().since(began).min(step));
         }
     }
 
@@ -173,8 +238,9 @@ impl Courier {
 
 impl Task for Round {
     fn interests(&self, out: &mut Vec<Interest>) {
-        out.extend(self.lines.iter().filter_map(|(_, line)| line.interest()));
+        out.extend(self.lines.iter().filter_map(|neighbour| neighbour.line.interest()));
         out.extend(self.locals.iter().filter_map(|local| local.line.interest()));
+        out.extend(self.edge.iter().flat_map(Edge::fds));
     }
 
     fn turn(&mut self, now: Ns) -> Turn {
@@ -182,38 +248,41 @@ impl Task for Round {
         let mut state = lock(&state);
         let news = &mut state.news;
         news.called(self.owner.called());
-        for (side, line) in &mut self.lines {
+        for Neighbour { side, rank, line } in &mut self.lines {
             let ended = line.read(|message| match message {
                 Heard::Message(message) => news.received(Some(*side), message, now),
                 Heard::Farewell => {}
             });
             if ended {
-                news.ended(*side, now);
+                news.lost(*rank, now);
             }
         }
+        self.lines.retain(|neighbour| neighbour.line.is_open());
         self.watch(news, now);
-        let mut due = news.tick(now);
+        let again = self.mend(news, now);
+        let mut due = [news.tick(now), again].into_iter().flatten().min();
         for (to, message) in news.take_out() {
-            // Plain data: always written.
-            let Ok(mut text) = serde_json::to_vec(&message) else { continue };
-            text.push(b'\n');
+            let Some(text) = written(&message) else { continue };
             match to {
                 // Where the ring is broken the other way round carries it.
                 To::Ring(side) => {
-                    self.lines.iter_mut().filter(|(s, _)| *s == side).for_each(|(_, line)| line.say(&text));
+                    let ways = self.lines.iter_mut().filter(|neighbour| neighbour.side == side);
+                    ways.for_each(|neighbour| neighbour.line.say(&text));
                 }
                 To::Local => self.locals.iter_mut().for_each(|local| local.line.say(&text)),
             }
         }
-        self.lines.iter_mut().for_each(|(_, line)| line.write());
+        self.lines.iter_mut().for_each(|neighbour| neighbour.line.write());
         self.locals.iter_mut().for_each(|local| local.line.write());
         // A local peer that is stopped takes nothing, and must not hold up who leaves.
-        state.flushed = self.lines.iter().all(|(_, line)| line.output.is_empty());
+        state.flushed = self.edge.is_none() && self.lines.iter().all(|neighbour| neighbour.line.is_flushed());
         if let (false, Some(verdict)) = (self.is_told, state.news.verdict()) {
             self.is_told = true;
             self.owner.decided(verdict);
         }
-        state.news.take_left().into_iter().for_each(|rank| self.owner.left(rank));
+        let news = &mut state.news;
+        news.take_finished().iter().for_each(|(rank, tally)| self.owner.finished(*rank, tally));
+        news.take_asked().iter().for_each(|(from, call)| self.owner.asked(*from, call));
         drop(state);
         self.state.1.notify_all();
         if !self.locals.is_empty() {
@@ -245,6 +314,48 @@ impl Round {
             !(left || ended || dead)
         });
     }
+
+    /// Keeps the ring closed: connects to the next rank where the one before it has left, and takes
+    /// streams of those whose next this rank has become. Returns when to look again.
+    fn mend(&mut self, news: &mut News, now: Ns) -> Option<Ns> {
+        for (rank, fd) in self.arrivals.take() {
+            self.lines.push(Neighbour { side: Side::Previous, rank, line: Line::new(fd, Vec::new()) });
+            news.joined(Side::Previous);
+        }
+        // Once this rank leaves, or all is decided, only a stream that is on its way is waited for,
+        // to carry the last words; and whoever may leave has passed on all there will be.
+        let is_over = news.is_leaving() || news.verdict().is_some();
+        let is_wanted = !news.may_leave() && (!is_over || self.edge.is_some());
+        let next = news.next().filter(|_| is_wanted);
+        let has_line = |rank| {
+            let mut lines = self.lines.iter();
+            lines.any(|neighbour| neighbour.side == Side::Next && neighbour.rank == rank)
+        };
+        let Some(next) = next.filter(|rank| !has_line(*rank)) else {
+            self.edge = None;
+            return None;
+        };
+        if self.edge.as_ref().is_none_or(|edge| edge.to() != next) {
+            self.edge = Some(self.dialling.dial(next, now));
+        }
+        let edge = self.edge.as_mut()?;
+        match edge.turn(now) {
+            Ok(None) => Some(edge.wake()),
+            Ok(Some(fd)) => {
+                self.edge = None;
+                self.lines.push(Neighbour { side: Side::Next, rank: next, line: Line::new(fd, Vec::new()) });
+                news.joined(Side::Next);
+                None
+            }
+            Err(_) => {
+                // Whoever does not listen any more and has not said farewell has died; then the
+                // ring needs no more mending.
+                self.edge = None;
+                news.lost(next, now);
+                None
+            }
+        }
+    }
 }
 
 impl Drop for Round {
@@ -254,7 +365,7 @@ impl Drop for Round {
             let state = lock(&self.state);
             state.news.is_leaving() || state.news.verdict().is_some()
         };
-        for stream in self.lines.iter().filter_map(|(_, line)| line.stream.as_ref()) {
+        for stream in self.lines.iter().filter_map(|neighbour| neighbour.line.stream()) {
             // Closed with something unread, a stream is reset, and what was sent on it last may be lost: a farewell.
             let _ = rustix::net::shutdown(stream.as_fd(), rustix::net::Shutdown::Write);
             let mut buffer = [0; 4096];
@@ -262,82 +373,8 @@ impl Drop for Round {
         }
         for local in &mut self.locals {
             // Best effort: a peer that is gone has no use for it, and one that took nothing so far hears of it on the ring.
-            if let (true, true, Some(stream)) = (left, local.line.output.is_empty(), &local.line.stream) {
+            if let (true, true, Some(stream)) = (left, local.line.is_flushed(), local.line.stream()) {
                 let _ = send(stream.as_fd(), &[FAREWELL], SendFlags::NOSIGNAL);
-            }
-        }
-    }
-}
-
-/// What a line brings.
-enum Heard {
-    Message(Message),
-    /// Whoever is at the other end closes it next, and has not died.
-    Farewell,
-}
-
-impl<F: AsFd> Line<F> {
-    fn interest(&self) -> Option<Interest> {
-        let stream = self.stream.as_ref()?;
-        Some(Interest { fd: stream.as_fd().as_raw_fd(), read: true, write: !self.output.is_empty() })
-    }
-
-    fn say(&mut self, text: &[u8]) {
-        if self.stream.is_some() {
-            self.output.extend(text);
-        }
-    }
-
-    /// Takes what is there; whether the stream has just ended.
-    fn read(&mut self, mut hear: impl FnMut(Heard)) -> bool {
-        let mut buffer = [0; 4096];
-        // What came with the end of the bootstrap is heard before what comes now.
-        self.hear(&mut hear);
-        while let Some(stream) = &self.stream {
-            match rustix::io::read(stream.as_fd(), &mut buffer) {
-                Ok(n) if n > 0 => self.input.extend_from_slice(&buffer[..n]),
-                Err(rustix::io::Errno::AGAIN) => return false,
-                Err(rustix::io::Errno::INTR) => continue,
-                Ok(_) | Err(_) => return self.end(),
-            }
-            self.hear(&mut hear);
-            if self.input.len() > LINE_MAX {
-                return self.end();
-            }
-        }
-        false
-    }
-
-    /// Takes the lines that are there.
-    fn hear(&mut self, hear: &mut impl FnMut(Heard)) {
-        loop {
-            if self.input.first() == Some(&FAREWELL) {
-                self.input.remove(0);
-                hear(Heard::Farewell);
-                continue;
-            }
-            let Some(at) = self.input.iter().position(|&b| b == b'\n') else { return };
-            let line: Vec<u8> = self.input.drain(..=at).collect();
-            // The stream is authenticated: what does not parse is from a newer version, and not for us.
-            if let Ok(message) = serde_json::from_slice(&line) {
-                hear(Heard::Message(message));
-            }
-        }
-    }
-
-    fn end(&mut self) -> bool {
-        self.output.clear();
-        self.stream.take().is_some()
-    }
-
-    fn write(&mut self) {
-        while let (Some(stream), false) = (&self.stream, self.output.is_empty()) {
-            match send(stream.as_fd(), self.output.as_slices().0, SendFlags::NOSIGNAL) {
-                Ok(n) => drop(self.output.drain(..n)),
-                Err(rustix::io::Errno::AGAIN) => return,
-                Err(rustix::io::Errno::INTR) => {}
-                // Its end is seen, and told, where it is read.
-                Err(_) => self.output.clear(),
             }
         }
     }

@@ -2,7 +2,9 @@
 
 pub(crate) mod attendance;
 pub(crate) mod courier;
+pub(crate) mod edge;
 mod lease;
+mod line;
 pub mod news;
 pub mod server;
 pub mod service;

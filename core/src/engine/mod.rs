@@ -88,6 +88,8 @@ pub enum Cause {
         /// The hash in the message.
         theirs: u64,
     },
+    /// A rank that is still needed has called `finish()`; the sentence that says so.
+    Finished(String),
     /// Somebody else decided: abort, a deadline, news of a peer's death or mismatch.
     Told(crate::error::Error),
 }
@@ -450,7 +452,7 @@ impl Failure {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match &self.cause {
-            Cause::Link(LinkFault::Gone) => ErrorKind::Peer,
+            Cause::Link(LinkFault::Gone) | Cause::Finished(_) => ErrorKind::Peer,
             Cause::Link(_) => ErrorKind::System,
             Cause::Mismatch { .. } => ErrorKind::Mismatch,
             Cause::Told(error) => error.kind,

@@ -107,7 +107,8 @@ impl Op {
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan
     }
-    pub(super) const fn check(&self) -> u64 {
+    /// The hash of what was called, as all its messages carry it.
+    pub(crate) const fn check(&self) -> u64 {
         self.check
     }
     /// What must be equal on all ranks.

@@ -1,7 +1,7 @@
 //! Where a rank stands in a communicator: the questions that every view asks.
 
 use super::{CommSnapshot, LinkSnapshot, OpSnapshot, OpState, Waits};
-use crate::types::CommId;
+use crate::types::{CommId, Phase};
 
 /// A communicator, for people: its name, or its id where it has none.
 #[must_use]
@@ -16,6 +16,12 @@ impl CommSnapshot {
         let pair =
             self.p2p.as_ref().filter(|p2p| self.op.state == OpState::Idle && p2p.state != OpState::Idle);
         pair.unwrap_or(&self.op)
+    }
+
+    /// Whether it waits in `finish()` for the others.
+    #[must_use]
+    pub fn finishes(&self) -> bool {
+        self.phase.as_ref().is_some_and(|phase| phase.phase == Phase::Finish.name())
     }
 
     /// The link that has waited longest; `None`: none waits.

@@ -223,6 +223,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
         Some(comm) => {
             let op = comm.operation();
             let what = match (op.kind.as_str(), &comm.phase) {
+                (_, Some(_)) if comm.finishes() => "in finish()".into(),
                 (_, Some(phase)) => format!("being made: {}", phase.phase),
                 ("", None) => "-".into(),
                 (kind, None) => format!("{kind} #{}", op.seq),

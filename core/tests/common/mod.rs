@@ -53,12 +53,21 @@ pub(crate) fn with_ranks<R: Send>(
     settings: &Settings,
     body: impl Fn(Communicator) -> R + Send + Sync,
 ) -> Vec<R> {
-    let (id, root) = ccl::bootstrap::root_task::create(settings).unwrap();
+    with_ranks_of(nranks, |_| settings, body)
+}
+
+/// Likewise, each rank with settings of its own.
+pub(crate) fn with_ranks_of<'a, R: Send>(
+    nranks: u32,
+    settings: impl Fn(u32) -> &'a Settings,
+    body: impl Fn(Communicator) -> R + Send + Sync,
+) -> Vec<R> {
+    let (id, root) = ccl::bootstrap::root_task::create(settings(0)).unwrap();
     let results = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..nranks)
             .map(|rank| {
                 let (body, id) = (&body, &id);
-                let config = Config { name: "test".into(), settings: Some(settings.clone()) };
+                let config = Config { name: "test".into(), settings: Some(settings(rank).clone()) };
                 scope.spawn(move || body(Communicator::init(id, rank, nranks, config).unwrap()))
             })
             .collect();

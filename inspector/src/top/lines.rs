@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ccl::snapshot::{Awaited, OpState, State, comm_name, duration, ranks_text};
-use ccl::types::Rank;
+use ccl::types::{Phase, Rank};
 
 use super::tick::{Line, Tick};
 use crate::words;
@@ -73,6 +73,7 @@ fn rank(line: &Line, several: bool) -> String {
     };
     let of = if several && !line.name.is_empty() { format!("{}:", line.name) } else { String::new() };
     let op = match (&line.phase, line.op.kind.as_str(), line.op.state) {
+        (Some(phase), ..) if phase == Phase::Finish.name() => format!("{of}in finish()"),
         (Some(phase), ..) => format!("{of}making: {phase}"),
         (None, "", _) => "-".to_string(),
         // What is over is told from what is under way.

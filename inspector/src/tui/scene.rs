@@ -227,6 +227,7 @@ impl<'a> Scene<'a> {
                 (g.dead, format!("failed: {}", op.error), Role::Bad)
             }
             _ if self.is_awaited(member) => (g.awaited, "AWAITED".into(), Role::Bad),
+            _ if member.comm.finishes() => (g.waits, "ends".into(), Role::Waits),
             _ if member.comm.phase.is_some() => (g.waits, "starts".into(), Role::Waits),
             OpState::Running if member.comm.longest_wait().is_some() => {
                 (g.waits, "waits".into(), Role::Waits)
@@ -261,6 +262,7 @@ fn pretty<T: serde::Serialize>(value: Option<&T>) -> Option<String> {
 /// `AllReduce #5`
 pub(crate) fn operation_text(comm: &CommSnapshot) -> String {
     match (&comm.phase, comm.operation()) {
+        (Some(_), _) if comm.finishes() => "in finish()".into(),
         (Some(phase), _) => format!("start: {}", phase.phase),
         (None, op) if op.kind.is_empty() => "-".into(),
         (None, op) => format!("{} #{}", op.kind, op.seq),

@@ -4,11 +4,14 @@
 
 use std::process::ExitCode;
 
+use ccl_tests::conduct::carry_out_all;
 use ccl_tests::deaths::{Death, Shown, rounds};
 use ccl_tests::drawn::Drawn;
+use ccl_tests::hosts::Hosts;
 use ccl_tests::matrix::Matrix;
 use ccl_tests::scenario::{Place, of};
-use ccl_tests::{processes, simulated};
+use ccl_tests::scripts::{Instance, Network, Script};
+use ccl_tests::{processes, scripts, simulated};
 
 /// Seeds of each scenario.
 const SEEDS: u64 = 20;
@@ -51,6 +54,21 @@ fn main() -> ExitCode {
             }
         }
         println!("{name}:\n{matrix}");
+    }
+    let hosts = Hosts::new();
+    for network in Network::ALL {
+        let name = format!("scripts, {network:?}");
+        if network == Network::Namespaces && hosts.is_none() {
+            println!("skipped: {name}: no network namespaces can be made here");
+            continue;
+        }
+        let scripts: Vec<Script> =
+            scripts::all().into_iter().filter(|script| script.name.contains(&words)).collect();
+        let each = |seed| scripts.iter().map(move |script| Instance::new(script, network, seed));
+        let instances: Vec<Instance> = (first..first + seeds).flat_map(each).collect();
+        let (text, wrong) = carry_out_all(&name, &instances, hosts.as_ref());
+        println!("{text}");
+        wrong.into_iter().for_each(&mut complain);
     }
     let deaths = rounds(first, if seeds == SEEDS { ROUNDS } else { seeds });
     for (name, carry_out) in [("deaths", Death::carry_out as Carry), ("early deaths", Death::carry_out_early)]

@@ -123,18 +123,6 @@ fn work(comm: &Communicator, orders: &Orders) -> Result<bool> {
     Ok(false)
 }
 
-fn report(comm: &Communicator, error: &ccl::Error) {
-    say(&Line::Error {
-        rank: comm.rank().0,
-        kind: format!("{:?}", error.kind),
-        text: error.to_string(),
-        op: error.at.op.map(|(kind, seq)| format!("{kind} #{seq}")),
-        peer: error.at.peer.map(|peer| peer.0),
-        channel: error.at.channel.map(|channel| channel.0),
-        at_ns: clock::now().0,
-    });
-}
-
 /// One rank from beginning to end; whether all went well.
 fn rank(comm: Communicator, orders: &Orders, child: Option<i32>) -> bool {
     say(&Line::Ready { rank: comm.rank().0, pid: std::process::id(), child });
@@ -152,7 +140,7 @@ fn rank(comm: Communicator, orders: &Orders, child: Option<i32>) -> bool {
             finished.is_ok()
         }
         Err(error) => {
-            report(&comm, error);
+            say(&Line::error(comm.rank().0, error));
             if orders.retry {
                 let again = comm.barrier().map_err(|error| error.kind);
                 say(&Line::Note { text: format!("again: {again:?}") });
@@ -184,15 +172,7 @@ fn alone(orders: &Orders) -> bool {
     let comm = match Communicator::from_env() {
         Ok(comm) => comm,
         Err(error) => {
-            say(&Line::Error {
-                rank: u32::MAX,
-                kind: format!("{:?}", error.kind),
-                text: error.to_string(),
-                op: None,
-                peer: error.at.peer.map(|peer| peer.0),
-                channel: None,
-                at_ns: clock::now().0,
-            });
+            say(&Line::error(u32::MAX, &error));
             say(&Line::Left { left_over: before.left_over() });
             hold();
             return false;

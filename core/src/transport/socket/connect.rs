@@ -59,13 +59,18 @@ enum State {
 enum Failure {
     /// It may go better next time.
     Passing(String),
+    /// Nobody listens there; that may go better too.
+    Refused(String),
     /// It will not.
     Final(HandshakeError),
 }
 
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Self {
-        Self::Passing(e.to_string())
+        match e.kind() {
+            std::io::ErrorKind::ConnectionRefused => Self::Refused(e.to_string()),
+            _ => Self::Passing(e.to_string()),
+        }
     }
 }
 
@@ -85,6 +90,8 @@ struct Dial {
     state: State,
     pause: Duration,
     last: String,
+    /// Since when the kernel there has said nothing but that nobody listens.
+    refused: Option<Ns>,
 }
 
 /// A lane on its way up.
@@ -100,8 +107,12 @@ impl Connecting {
     #[must_use]
     pub fn new(target: Target, deadline: Ns) -> Self {
         assert!((1..=MAX_STREAMS).contains(&target.streams), "{} streams", target.streams);
-        let dial =
-            |_| Dial { state: State::Waiting(Ns(0)), pause: RETRY_FIRST, last: "no answer".to_string() };
+        let dial = |_| Dial {
+            state: State::Waiting(Ns(0)),
+            pause: RETRY_FIRST,
+            last: "no answer".to_string(),
+            refused: None,
+        };
         Self { dials: (0..target.streams).map(dial).collect(), target, deadline }
     }
 
@@ -111,6 +122,15 @@ impl Connecting {
     /// `Timeout` at the deadline, with the last reason; or why the reader can never be reached this way. Each names reader,
     /// channel, address and stream.
     pub fn turn(&mut self, now: Ns) -> Result<Option<Sender>> {
+        let to = self.target.hello.to;
+        Ok(self.streams(now)?.map(|streams| Sender::new(streams, to)))
+    }
+
+    /// As [`turn`](Self::turn), for who wants the streams themselves.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn streams(&mut self, now: Ns) -> Result<Option<Vec<Fd>>> {
         for index in 0..self.dials.len() {
             self.advance(index, now)?;
         }
@@ -119,7 +139,7 @@ impl Connecting {
                 State::Up(stream) => Some(stream.0),
                 _ => None,
             });
-            return Ok(Some(Sender::new(streams.collect(), self.target.hello.to)));
+            return Ok(Some(streams.collect()));
         }
         if now >= self.deadline {
             let slow = self.dials.iter().position(|dial| !matches!(dial.state, State::Up(_))).unwrap_or(0);
@@ -127,6 +147,11 @@ impl Connecting {
             return Err(self.error(Error::new(ErrorKind::Timeout, what)));
         }
         Ok(None)
+    }
+
+    /// Since when nobody has listened there, at any try.
+    pub(crate) fn refused_since(&self) -> Option<Ns> {
+        self.dials.iter().filter_map(|dial| dial.refused).min()
     }
 
     /// What to poll for.
@@ -163,12 +188,10 @@ impl Connecting {
                     error.what = format!("{}: {}", self.place(index), error.what);
                     return Err(self.error(error));
                 }
-                Err(Failure::Passing(why)) => {
-                    let dial = &mut self.dials[index];
-                    let at = now.after(dial.pause);
-                    dial.pause = (dial.pause * 2).min(RETRY_MOST);
-                    dial.last = why;
-                    (State::Waiting(at), false)
+                Err(Failure::Passing(why)) => (self.rest(index, why, None, now), false),
+                Err(Failure::Refused(why)) => {
+                    let since = self.dials[index].refused.or(Some(now));
+                    (self.rest(index, why, since, now), false)
                 }
             };
             self.dials[index].state = state;
@@ -176,6 +199,15 @@ impl Connecting {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits before the next try.
+    fn rest(&mut self, index: usize, why: String, refused: Option<Ns>, now: Ns) -> State {
+        let dial = &mut self.dials[index];
+        let at = now.after(dial.pause);
+        dial.pause = (dial.pause * 2).min(RETRY_MOST);
+        (dial.last, dial.refused) = (why, refused);
+        State::Waiting(at)
     }
 
     /// One transition of one stream; whether there was any.

@@ -24,6 +24,7 @@ use super::link::Receiver;
 use super::{CONFIRMED, MAX_STREAMS, SILENCE, Stream};
 use crate::bootstrap::auth::{Accepted, Accepting, Hello, Key, PROTOCOL, Purpose};
 use crate::clock::Ns;
+use crate::control::edge::Arrivals;
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::error::{Error, Result};
 use crate::sys::fds::Fd;
@@ -61,13 +62,18 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Whether a proven connection may be a stream of a lane to this rank.
-    fn admits(&self, hello: &Hello) -> bool {
-        hello.purpose == Purpose::Data
+    /// Whether a proven connection is for this rank.
+    fn is_for(&self, hello: &Hello, purpose: Purpose) -> bool {
+        hello.purpose == purpose
             && hello.version == PROTOCOL
             && (hello.job, hello.comm, hello.to) == (self.job, self.comm, self.rank)
             && hello.from.0 < self.nranks
             && hello.from != self.rank
+    }
+
+    /// Whether it may be a stream of a lane to this rank.
+    fn admits(&self, hello: &Hello) -> bool {
+        self.is_for(hello, Purpose::Data)
             && (hello.channel.0 < self.channels || hello.channel == ChannelId::P2P)
             && hello.index < hello.count
             && hello.count <= MAX_STREAMS
@@ -90,6 +96,7 @@ pub struct Counts {
 pub struct Listener {
     address: SocketAddr,
     counts: Arc<Counts>,
+    edges: Arc<Arrivals>,
     _task: Handle,
 }
 
@@ -112,7 +119,13 @@ impl Listener {
         socket.listen(1024).map_err(refused)?;
         let address = socket.local_addr().map_err(refused)?.as_socket().unwrap_or(address);
         let task = Accept::new(Fd::new(socket.into()), scope, inbox, wake);
-        Ok(Self { address, counts: Arc::clone(&task.counts), _task: Service::get()?.add(task)? })
+        let (counts, edges) = (Arc::clone(&task.counts), Arc::clone(&task.edges));
+        Ok(Self { address, counts, edges, _task: Service::get()?.add(task)? })
+    }
+
+    /// Where the streams lie that carry news and no data.
+    pub(crate) const fn edges(&self) -> &Arc<Arrivals> {
+        &self.edges
     }
 
     /// Where it listens.
@@ -145,6 +158,7 @@ struct Accept {
     inbox: Inbox,
     wake: Arc<dyn Fn() + Send + Sync>,
     counts: Arc<Counts>,
+    edges: Arc<Arrivals>,
 }
 
 impl Task for Accept {
@@ -186,6 +200,7 @@ impl Accept {
             inbox,
             wake,
             counts: Arc::default(),
+            edges: Arc::default(),
         }
     }
 
@@ -220,6 +235,11 @@ impl Accept {
         for accepting in std::mem::take(&mut self.unproven) {
             match accepting.turn(now, &lookup) {
                 Accepted::Pending(still) => self.unproven.push(still),
+                Accepted::Done(hello, mut stream) if scope.is_for(&hello, Purpose::Gossip) => {
+                    // As with lanes: one that has ended already says so at the first read.
+                    let _ = stream.write(&CONFIRMED);
+                    self.edges.put(hello.from, stream.0);
+                }
                 Accepted::Done(hello, stream) if self.admit(&hello, now) => {
                     let set =
                         self.sets.iter_mut().find(|s| (s.channel, s.from) == (hello.channel, hello.from));

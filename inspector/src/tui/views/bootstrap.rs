@@ -1,6 +1,6 @@
 //! How each communicator was made: its phases as a line of time per rank. Works while the making hangs.
 
-use ccl::snapshot::{CommSnapshot, duration};
+use ccl::snapshot::{CommSnapshot, PhaseSnapshot, duration};
 use ccl::types::Phase;
 use ratatui::text::Line;
 
@@ -20,6 +20,7 @@ const fn letter(phase: Phase) -> char {
         Phase::Exchange => 'x',
         Phase::Connect => 'n',
         Phase::Barrier => 'b',
+        Phase::Finish => 'f',
     }
 }
 
@@ -33,13 +34,14 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("time").shrinks(12),
         Column::new("phase"),
     ];
-    columns.extend(Phase::ALL.iter().zip(1..).map(|(phase, goes)| Column::new(phase.name()).goes(goes)));
+    columns.extend(Phase::MAKING.iter().zip(1..).map(|(phase, goes)| Column::new(phase.name()).goes(goes)));
     let members: Vec<_> = scene.members().filter_map(|(_, _, member)| member).collect();
     let longest = members.iter().map(|member| total_ns(member.comm)).max().unwrap_or(0);
     let slowest = |phase: &str| members.iter().map(|member| phase_ns(member.comm, phase)).max().unwrap_or(0);
     let rows = members.iter().map(|member| {
         let (comm, total) = (member.comm, total_ns(member.comm));
         let (text, role) = match &comm.phase {
+            Some(_) if comm.finishes() => (format!("{} finishes", scene.look.glyphs.waits), Role::Waits),
             Some(phase) => (format!("{} {}", scene.look.glyphs.waits, phase.phase), Role::Waits),
             None if comm.ended => (format!("{} ended", scene.look.glyphs.idle), Role::Dim),
             None => (format!("{} made", scene.look.glyphs.exited), Role::Good),
@@ -52,7 +54,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Cell::text(timeline(comm, longest)),
             Cell::text(text).role(role),
         ];
-        cells.extend(Phase::ALL.iter().map(|phase| {
+        cells.extend(Phase::MAKING.iter().map(|phase| {
             let ns = phase_ns(comm, phase.name());
             let is_slowest = ns > 0 && members.len() > 1 && ns == slowest(phase.name());
             Cell::sorted(duration(ns), ns).role(if is_slowest { Role::Waits } else { Role::Plain })
@@ -70,15 +72,20 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
 }
 
 fn total_ns(comm: &CommSnapshot) -> u64 {
-    comm.phases.iter().chain(&comm.phase).fold(0, |sum, phase| sum.saturating_add(phase.duration_ns))
+    making(comm).fold(0, |sum, (phase, _)| sum.saturating_add(phase.duration_ns))
 }
 
 fn phase_ns(comm: &CommSnapshot, name: &str) -> u64 {
-    comm.phases
-        .iter()
-        .chain(&comm.phase)
-        .filter(|phase| phase.phase == name)
-        .fold(0, |sum, phase| sum.saturating_add(phase.duration_ns))
+    making(comm)
+        .filter(|(phase, _)| phase.phase == name)
+        .fold(0, |sum, (phase, _)| sum.saturating_add(phase.duration_ns))
+}
+
+/// The phases of the making, and whether each is under way.
+fn making(comm: &CommSnapshot) -> impl Iterator<Item = (&PhaseSnapshot, bool)> {
+    let ended = comm.phases.iter().map(|phase| (phase, false));
+    let all = ended.chain(comm.phase.iter().map(|phase| (phase, true)));
+    all.filter(|(phase, _)| phase.phase != Phase::Finish.name())
 }
 
 /// Each phase as its letter, as long as it took; the one under way in capitals.
@@ -86,8 +93,7 @@ fn timeline(comm: &CommSnapshot, longest: u64) -> String {
     let mut line = String::new();
     // A file may say anything.
     let mut until = 0_u64;
-    let ended = comm.phases.iter().map(|phase| (phase, false));
-    for (phase, under_way) in ended.chain(comm.phase.iter().map(|phase| (phase, true))) {
+    for (phase, under_way) in making(comm) {
         until = until.saturating_add(phase.duration_ns);
         let letter = Phase::ALL.iter().find(|one| one.name() == phase.phase).map_or('?', |one| letter(*one));
         let letter = if under_way { letter.to_ascii_uppercase() } else { letter };
@@ -106,7 +112,7 @@ fn timeline(comm: &CommSnapshot, longest: u64) -> String {
 
 /// What the letters mean.
 pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
-    let words: Vec<_> = Phase::ALL.iter().map(|phase| format!("{} {phase}", letter(*phase))).collect();
+    let words: Vec<_> = Phase::MAKING.iter().map(|phase| format!("{} {phase}", letter(*phase))).collect();
     let text = format!("{}; a capital is under way", words.join("  "));
     vec![Line::styled(fit(&text, width, scene.look.glyphs.more), scene.look.palette.style(Role::Dim))]
 }

@@ -1,0 +1,178 @@
+//! The steps of one rank, as words: `all_reduce 1000; send 2 4; finish`. A rank of the program
+//! `steps` carries them out one after another, until one fails.
+
+use std::time::Duration;
+
+use ccl::CollKind;
+
+/// What a rank does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// `all_reduce COUNT`, `all_gather COUNT`, `reduce_scatter COUNT`, `broadcast ROOT COUNT`,
+    /// `reduce ROOT COUNT`, `barrier`.
+    Collective {
+        /// What.
+        kind: CollKind,
+        /// Its root, where it has one.
+        root: u32,
+        /// Elements.
+        count: usize,
+    },
+    /// `max COUNT`: an all-reduce that takes the largest.
+    Max {
+        /// Elements.
+        count: usize,
+    },
+    /// `integers COUNT`: an all-reduce of another type.
+    Integers {
+        /// Elements.
+        count: usize,
+    },
+    /// `send RANK COUNT`.
+    Send {
+        /// To whom.
+        to: u32,
+        /// Elements.
+        count: usize,
+    },
+    /// `recv RANK COUNT`.
+    Recv {
+        /// From whom.
+        from: u32,
+        /// Elements.
+        count: usize,
+    },
+    /// `loop TIMES COUNT`: so many all-reduces.
+    Loop {
+        /// How many.
+        times: u64,
+        /// Elements of each.
+        count: usize,
+    },
+    /// `background RANK COUNT`: a thread receives.
+    Background {
+        /// From whom.
+        from: u32,
+        /// Elements.
+        count: usize,
+    },
+    /// `join`: waits for that thread.
+    Join,
+    /// `begin RANK COUNT`: an asynchronous receive.
+    Begin {
+        /// From whom.
+        from: u32,
+        /// Elements.
+        count: usize,
+    },
+    /// `wait`: for what was begun.
+    Wait,
+    /// `fork STEP`: a forked child takes this step on the communicator of its parent, and ends; the
+    /// parent waits for its end.
+    Fork(Box<Self>),
+    /// `tag`.
+    Tag,
+    /// `finish`.
+    Finish,
+    /// `drop`: the communicator, without `finish()`.
+    Drop,
+    /// `abort`.
+    Abort,
+    /// `exit`: of the process, with the communicator as it is.
+    Exit,
+    /// `panic`.
+    Panic,
+    /// `hold`: until a line comes on standard input.
+    Hold,
+    /// `sleep MILLISECONDS`.
+    Sleep(Duration),
+}
+
+impl Step {
+    /// Reads one step.
+    ///
+    /// # Errors
+    /// What makes no sense.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut words = text.split_whitespace();
+        let name = words.next().ok_or("a step of no words")?;
+        if name == "fork" {
+            let rest: Vec<&str> = words.collect();
+            return Self::parse(&rest.join(" ")).map(|step| Self::Fork(Box::new(step)));
+        }
+        let numbers: Result<Vec<u64>, _> = words.map(str::parse).collect();
+        let numbers = numbers.map_err(|e| format!("{text}: {e}"))?;
+        let collective =
+            |kind, root: u64, count: u64| Self::Collective { kind, root: root as u32, count: count as usize };
+        Ok(match (name, &numbers[..]) {
+            ("all_reduce", [count]) => collective(CollKind::AllReduce, 0, *count),
+            ("all_gather", [count]) => collective(CollKind::AllGather, 0, *count),
+            ("reduce_scatter", [count]) => collective(CollKind::ReduceScatter, 0, *count),
+            ("broadcast", [root, count]) => collective(CollKind::Broadcast, *root, *count),
+            ("reduce", [root, count]) => collective(CollKind::Reduce, *root, *count),
+            ("barrier", []) => collective(CollKind::Barrier, 0, 0),
+            ("max", [count]) => Self::Max { count: *count as usize },
+            ("integers", [count]) => Self::Integers { count: *count as usize },
+            ("send", [to, count]) => Self::Send { to: *to as u32, count: *count as usize },
+            ("recv", [from, count]) => Self::Recv { from: *from as u32, count: *count as usize },
+            ("loop", [times, count]) => Self::Loop { times: *times, count: *count as usize },
+            ("background", [from, count]) => Self::Background { from: *from as u32, count: *count as usize },
+            ("join", []) => Self::Join,
+            ("begin", [from, count]) => Self::Begin { from: *from as u32, count: *count as usize },
+            ("wait", []) => Self::Wait,
+            ("tag", []) => Self::Tag,
+            ("finish", []) => Self::Finish,
+            ("drop", []) => Self::Drop,
+            ("abort", []) => Self::Abort,
+            ("exit", []) => Self::Exit,
+            ("panic", []) => Self::Panic,
+            ("hold", []) => Self::Hold,
+            ("sleep", [ms]) => Self::Sleep(Duration::from_millis(*ms)),
+            _ => return Err(format!("{text} is no step")),
+        })
+    }
+}
+
+/// The steps of one rank, and which of them is marked: the one at which it matters when it is
+/// taken.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Steps {
+    /// In order.
+    pub all: Vec<Step>,
+    /// The place of the one whose words begin with `!`.
+    pub marked: Option<usize>,
+}
+
+impl Steps {
+    /// Reads steps, separated by semicolons; what is empty between two is none.
+    ///
+    /// # Errors
+    /// The one that makes no sense.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut steps = Self::default();
+        for words in text.split(';').map(str::trim).filter(|words| !words.is_empty()) {
+            if words.starts_with('!') {
+                steps.marked = Some(steps.all.len());
+            }
+            steps.all.push(Step::parse(words.trim_start_matches('!'))?);
+        }
+        Ok(steps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_read_in_order_and_nonsense_is_refused() {
+        let steps = Steps::parse("all_reduce 10; ; !broadcast 2 7;fork recv 1 3").unwrap();
+        let child = Step::Fork(Box::new(Step::Recv { from: 1, count: 3 }));
+        let broadcast = Step::Collective { kind: CollKind::Broadcast, root: 2, count: 7 };
+        let reduce = Step::Collective { kind: CollKind::AllReduce, root: 0, count: 10 };
+        assert_eq!(steps, Steps { all: vec![reduce, broadcast, child], marked: Some(1) });
+        for bad in ["send 1", "send x 1", "nonsense", "fork", "barrier 1"] {
+            assert!(Steps::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Scenarios that say what every rank does, drawn from seeds, on each network: what every rank says
+//! in the end, and how soon. CI size; `soak` and TEST_SIZE=long have the long one.
+#![expect(clippy::print_stdout, reason = "a test that shows its matrix")]
+
+use ccl::config::environment;
+use ccl_tests::conduct::carry_out_all;
+use ccl_tests::hosts::Hosts;
+use ccl_tests::scripts::{Instance, Network, all};
+
+/// Carries out every script on a network, prints the matrix, and fails with all that was wrong.
+fn check(suite: &str, network: Network, hosts: Option<&Hosts>) {
+    let seeds = if environment("TEST_SIZE").is_some_and(|size| size == "long") { 1..21 } else { 1..6 };
+    let scripts = all();
+    let each = |seed| scripts.iter().map(move |script| Instance::new(script, network, seed));
+    let instances: Vec<Instance> = seeds.clone().flat_map(each).collect();
+    let (text, wrong) = carry_out_all(suite, &instances, hosts);
+    println!("seeds {seeds:?} of {} scripts\n{text}", scripts.len());
+    println!("cases: scripts-{suite} {}", instances.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn on_shared_memory() {
+    check("shared-memory", Network::SharedMemory, None);
+}
+
+#[test]
+fn over_sockets() {
+    check("sockets", Network::Sockets, None);
+}
+
+#[test]
+fn across_two_namespaces() {
+    let Some(hosts) = Hosts::new() else {
+        println!(
+            "skipped: across_two_namespaces: no network namespaces can be made here (it needs root and the program ip)"
+        );
+        return;
+    };
+    check("namespaces", Network::Namespaces, Some(&hosts));
+}
