@@ -286,6 +286,7 @@ fn gather(
     let mut events = row.ring();
     phases.publish(&mut events);
     phases.begin(Phase::Connect, Some(row));
+    let listeners = cards.iter().map(|card| card.data).collect();
     let locals = cards.into_iter().zip(&processes).map(|(card, process)| Candidate {
         process,
         data: card.data,
@@ -313,7 +314,6 @@ fn gather(
     if let Some(note) = note {
         notice::say(settings, Level::Warn, &note);
     }
-    let listeners = cards.iter().map(|card| card.data).collect();
     Ok(Gathered { memory, shared, inbox, data, listeners, processes, hosts, peers, watched, events })
 }
 
