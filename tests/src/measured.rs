@@ -24,6 +24,7 @@ pub struct Measured {
 /// # Panics
 /// If it cannot be started.
 #[must_use]
+#[expect(clippy::zombie_processes, reason = "it is waited for by wait4, which tells more")]
 pub fn run(command: &mut Command) -> Measured {
     let began = clock::now();
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
