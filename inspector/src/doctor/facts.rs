@@ -95,7 +95,15 @@ pub(super) struct Facts {
 
 /// Looks at everything.
 pub(super) fn gather(ranks: u64, hosts: u64, read: Result<Settings, String>, findings: &Findings) -> Facts {
-    let settings = read.as_ref().cloned().unwrap_or_default();
+    let settings = read.as_ref().cloned().unwrap_or_else(|_| {
+        // One wrong setting does not move the runtime folder.
+        let mut settings = Settings::default();
+        if let Some(folder) = environment("CCL_RUNTIME_DIR") {
+            // Any text will do.
+            let _ = settings.set(Key::RuntimeDir, &folder);
+        }
+        settings
+    });
     let (folder, runtime_notes) = place::chosen(&settings);
     let files = getrlimit(Resource::Nofile);
     let vmstat = cgroup::counts(&text("/proc/vmstat"));
