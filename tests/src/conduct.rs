@@ -12,7 +12,7 @@ use crate::hosts::Hosts;
 use crate::job::{Job, Line, Setting, Transport};
 use crate::matrix::Matrix;
 use crate::orders::Orders;
-use crate::said::{Ended, judge, sentence};
+use crate::said::{Ended, judge, sentence, wanted};
 use crate::scripts::{Instance, Network};
 use crate::steps::{Step, Steps};
 
@@ -147,7 +147,7 @@ impl Conductor<'_> {
             }
             let (said, wrong) = judge(self.instance, &expected, one);
             shown.wrong.extend(wrong);
-            shown.said.push((expected.says.clone(), said));
+            shown.said.push((wanted(&expected), said));
             let Some(Line::Error { at_ns, text, .. }) = one.error() else { continue };
             sentences.entry(expected.says.clone()).or_default().push(sentence(text));
             let groups: Vec<&String> = expected.about.iter().chain(expected.sides.keys()).collect();

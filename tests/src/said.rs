@@ -1,6 +1,7 @@
 //! What a rank of a script said in the end, in a few words, beside what it must say.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use crate::job::Line;
 use crate::scripts::{Expected, Instance};
@@ -109,6 +110,15 @@ pub fn sentence(text: &str) -> String {
     rest[end..].find("; ").map_or(rest, |at| &rest[..end + at]).to_string()
 }
 
+/// What a rank must say, in a few words.
+#[must_use]
+pub fn wanted(expected: &Expected) -> String {
+    match &expected.child {
+        Some(child) => format!("{}, its child {child}", expected.says),
+        None => expected.says.clone(),
+    }
+}
+
 /// What a rank said, in a few words, and everything that is not as it must be.
 #[must_use]
 pub fn judge(instance: &Instance, expected: &Expected, ended: &Ended) -> (String, Vec<String>) {
@@ -146,8 +156,8 @@ pub fn judge(instance: &Instance, expected: &Expected, ended: &Ended) -> (String
         let its = ended.child().unwrap_or_else(|| "there was none".into());
         if its != *child {
             wrong.push(format!("the child of rank {rank}: {its}, not {child}"));
-            said.push_str(", its child does not");
         }
+        let _ = write!(said, ", its child {its}");
     }
     for line in &ended.said {
         if let Line::Left { left_over } = line {

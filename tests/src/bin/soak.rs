@@ -53,7 +53,9 @@ fn main() -> ExitCode {
                 }
             }
         }
-        println!("{name}:\n{matrix}");
+        if matrix.total() > 0 {
+            println!("{name}:\n{matrix}");
+        }
     }
     let hosts = Hosts::new();
     for network in Network::ALL {
