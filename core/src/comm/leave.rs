@@ -86,7 +86,9 @@ impl Inner {
                 notice::say(&self.settings, Level::Warn, &text);
                 Ok(())
             }
-            Finished::Ended => {
+            Finished::Ended(verdict) => {
+                // Decided in this very call, perhaps: the service thread has not said so yet.
+                self.shared.decided(&verdict);
                 self.look(&mut driver);
                 Err(self.give_up(&mut driver))
             }

@@ -65,8 +65,8 @@ struct State {
 pub(crate) enum Finished {
     /// All have, and what they called fits.
     All,
-    /// Something was decided meanwhile.
-    Ended,
+    /// This was decided before or meanwhile.
+    Ended(Verdict),
     /// These have not in time.
     Without(Vec<Rank>),
 }
@@ -186,18 +186,13 @@ impl Courier {
     /// communicator ends; for `limit` at most, in which a time of being stopped counts little.
     /// Returns who has not finished.
     pub(crate) fn finish(&self, tally: Tally, calls: Vec<Descriptor>, limit: Duration) -> Finished {
-        {
-            let mut state = self.lock();
-            // The task has perhaps not looked since the last call.
-            state.news.called(calls);
-            state.news.finish(tally, clock::now());
-        }
+        self.lock().news.finish(tally, calls, clock::now());
         self.handle.nudge();
         let mut left = limit;
         let mut state = self.lock();
         loop {
-            if state.news.verdict().is_some() {
-                return Finished::Ended;
+            if let Some(verdict) = state.news.verdict() {
+                return Finished::Ended(verdict.clone());
             }
             if state.news.may_leave() {
                 return Finished::All;

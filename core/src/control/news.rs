@@ -203,9 +203,11 @@ impl News {
         self.send(&[Side::Next, Side::Previous], &Message::Called { from: self.me, to, call, hops });
     }
 
-    /// This rank has called all it will.
-    pub fn finish(&mut self, tally: Tally, now: Ns) {
+    /// This rank has called all it will: so much in all, and lately this. What it said with
+    /// [`called`](Self::called) may be older.
+    pub fn finish(&mut self, tally: Tally, calls: Vec<Descriptor>, now: Ns) {
         let me = self.me;
+        self.called = calls;
         self.finished[me.index()] = Some(tally.clone());
         self.flood(&Message::Finish { rank: me, tally });
         for peer in (0..self.lives.len() as u32).map(Rank) {

@@ -342,14 +342,14 @@ fn all_finish_together_however_late_each_is() {
         let late = round as usize % 5;
         for rank in (0..5).filter(|rank| *rank != late) {
             let now = ring.now;
-            ring.ranks[rank].finish(tally.clone(), now);
+            ring.ranks[rank].finish(tally.clone(), Vec::new(), now);
             (0..round).for_each(|_| ring.step());
         }
         ring.settle();
         assert!(ring.ranks.iter().all(|news| !news.may_leave()));
         assert_eq!(ring.ranks[(late + 1) % 5].awaited(), [Rank(late as u32)]);
         let now = ring.now;
-        ring.ranks[late].finish(tally.clone(), now);
+        ring.ranks[late].finish(tally.clone(), Vec::new(), now);
         let mut gone = 0;
         // Each goes as soon as it may, and takes nobody's last words with it.
         for _ in 0..500 {
@@ -372,8 +372,8 @@ fn what_was_called_differently_is_found_where_all_have_finished() {
         let mut ring = Ring::new(4);
         for (rank, news) in ring.ranks.iter_mut().enumerate() {
             let differs = rank == 2;
-            news.called(vec![if differs { its } else { mine }]);
-            news.finish(if differs { first.clone() } else { second.clone() }, Ns(0));
+            let tally = if differs { first.clone() } else { second.clone() };
+            news.finish(tally, vec![if differs { its } else { mine }], Ns(0));
         }
         (0..200).for_each(|_| ring.step());
         assert!(ring.ranks.iter().all(|news| !news.may_leave()));
