@@ -3,7 +3,7 @@
 #   make demo    trains on 4 ranks of two emulated hosts and finds the straggler nobody was told of;
 #                TUI=1 shows the job on the terminal meanwhile
 #   make test    every test at its CI size
-#   make bench   what observing costs, and ours beside Open MPI
+#   make bench   what observing costs, and ours beside Open MPI: alone, and beside busy strangers
 #   make soak    the same tests at their long size, and what it costs to be watched (hours, by hand)
 #   make fuzz    the property tests with many more cases (hours, by hand)
 #   make pictures  the README's pictures of the terminal interface, anew

@@ -56,7 +56,27 @@ impl Anchor {
 #[inline]
 #[must_use]
 pub fn raw() -> Raw {
+    #[cfg(test)]
+    if let Some(raw) = settable::RAW.get() {
+        return raw;
+    }
     Raw(crate::sys::counter())
+}
+
+/// A counter that a test sets, for its own thread.
+#[cfg(test)]
+pub(crate) mod settable {
+    use super::Raw;
+    use std::cell::Cell;
+
+    thread_local! {
+        pub(super) static RAW: Cell<Option<Raw>> = const { Cell::new(None) };
+    }
+
+    /// Has the raw counter show this from now on; `None`: the processor's again.
+    pub(crate) fn set_raw(raw: Option<Raw>) {
+        RAW.set(raw);
+    }
 }
 
 /// CLOCK_MONOTONIC, now.
@@ -116,6 +136,31 @@ fn skewed(anchor: Anchor) -> Anchor {
     let drift = i128::from(anchor.mono.0.saturating_sub(from.0)) * i128::from(*ppb) / 1_000_000_000;
     let add = |ns: u64| ns.saturating_add_signed(*offset + drift as i64);
     Anchor { raw: anchor.raw, mono: Ns(add(anchor.mono.0)), real_ns: add(anchor.real_ns) }
+}
+
+/// The most that passes between two looks of who runs: longer than any sleep of one who waits.
+const LOOK_MOST: Duration = Duration::from_millis(250);
+
+/// The time that who looks again and again was able to see. Who was stopped, suspended or starved between two looks saw nothing of
+/// that time, and what it waits for may have been held up as it was: no deadline counts it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stopwatch {
+    began: Ns,
+    last: Ns,
+}
+
+impl Stopwatch {
+    /// Begins now.
+    #[must_use]
+    pub const fn start(now: Ns) -> Self {
+        Self { began: now, last: now }
+    }
+    /// Looks: the time seen since the beginning.
+    pub fn look(&mut self, now: Ns) -> Duration {
+        self.began = self.began.after(now.since(self.last).saturating_sub(LOOK_MOST));
+        self.last = now;
+        now.since(self.began)
+    }
 }
 
 /// Sleeps for `d`: for helpers that poll, never on a data path.
@@ -181,6 +226,19 @@ mod tests {
         assert_eq!(scale.ns(2_600), 1_000);
         // Anchors too close to tell the slope: the fallback holds.
         assert_eq!(Scale::between(first, first, 0.5).ns(10), 5);
+    }
+
+    #[test]
+    fn a_stopwatch_counts_what_could_be_seen() {
+        let tenth = |tenths: u64| Ns(tenths * 100_000_000);
+        let mut watch = Stopwatch::start(tenth(100));
+        let seen: Vec<Duration> = (100..120).map(|now| watch.look(tenth(now))).collect();
+        assert_eq!((seen[0], seen[19]), (Duration::ZERO, Duration::from_millis(1900)));
+        // Stopped for an hour: a quarter of a second of it counts.
+        assert_eq!(watch.look(tenth(119 + 36_000)), Duration::from_millis(2150));
+        assert_eq!(watch.look(tenth(120 + 36_000)), Duration::from_millis(2250));
+        // A clock that is behind shows nothing.
+        assert_eq!(watch.look(tenth(100)), Duration::ZERO);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::clock::{self, Ns};
+use crate::clock::{self, Ns, Stopwatch};
 use crate::collective::{Descriptor, Numbering, Request, Tally};
 use crate::comm::exclusive::{Exclusive, Locked};
 use crate::comm::links::Links;
@@ -82,8 +82,8 @@ pub(crate) struct Driver {
     pub(super) woken: Vec<Waker>,
     pub(super) numbers: Numbering,
     shapes: Vec<(Shape, u64)>,
-    /// Since when nothing has moved, whoever drives; as soon as that has outlived a spin.
-    pub(super) still: Option<Ns>,
+    /// For how long nothing has moved, whoever drives; as soon as that has outlasted a message.
+    pub(super) still: Option<Stopwatch>,
     /// Who has called `finish()`, and who asked what this rank had not called, as of the last look.
     pub(super) finished: Vec<(Rank, Tally)>,
     pub(super) asked: Vec<(Rank, Descriptor)>,
@@ -383,15 +383,15 @@ impl Inner {
         }
     }
 
-    /// Nothing has moved for longer than a spin. The deadline is the same whether somebody waits in a call or the progress thread drives.
+    /// Nothing has moved for longer than a message takes. The deadline is the same whether somebody waits in a call or the progress thread drives.
     pub(super) fn stands(&self, driver: &mut Driver) {
         let now = clock::now();
-        let since = *driver.still.get_or_insert(now);
+        let still = driver.still.get_or_insert(Stopwatch::start(now)).look(now);
         driver.stands();
-        if now.since(since) >= ASK {
+        if still >= ASK {
             self.ask(driver);
         }
-        if now.since(since) >= self.timeout {
+        if still >= self.timeout {
             self.time_out(driver);
         }
     }

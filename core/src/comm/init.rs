@@ -33,7 +33,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Topology;
 use crate::recorder::{self, CommInfo, CommRow, EventRing};
 use crate::sys;
+use crate::sys::cpus::Allowed;
 use crate::transport::shm::connect::{Listener as MemoryListener, Terms, draw_name};
+
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
 use crate::transport::shm::wait::Waiter;
@@ -59,6 +61,8 @@ struct Card {
     name: Option<String>,
     recorder: String,
     control: String,
+    /// Which processors it may use.
+    allowed: Allowed,
 }
 
 /// Joins the job the environment describes.
@@ -139,15 +143,27 @@ fn make_named(
             return Err(error);
         }
     };
-    let Gathered { memory, shared, inbox, data, listeners, processes, hosts, peers, watched, events } =
-        gathered;
+    let Gathered {
+        memory,
+        shared,
+        inbox,
+        data,
+        listeners,
+        processes,
+        hosts,
+        allowed,
+        peers,
+        watched,
+        events,
+    } = gathered;
     let channels = settings.number(Key::Channels) as u16;
     let RingStreams { next, prev } = bootstrap.into_ring()?;
 
     let topology = Arc::new(Topology::new(&hosts, channels));
     let own_host = processes[rank.index()].host;
-    let local = processes.iter().filter(|process| process.host == own_host).count();
-    let crowded = local > sys::process::allowed_cpus();
+    let local = processes.iter().zip(&allowed).filter(|(process, _)| process.host == own_host);
+    let local: Vec<_> = local.map(|(_, allowed)| allowed).collect();
+    let crowded = allowed[rank.index()].is_crowded(&local);
     let bind = Some(SocketAddr::new(data.address().ip(), 0));
     let links = Links {
         me: rank,
@@ -235,6 +251,8 @@ struct Gathered {
     processes: Vec<Process>,
     /// The host of each rank, as the topology is to see it.
     hosts: Vec<u64>,
+    /// Which processors each rank may use.
+    allowed: Vec<Allowed>,
     peers: Vec<Peer>,
     watched: Vec<Watched>,
     events: EventRing,
@@ -279,6 +297,7 @@ fn gather(
         name: door.name().map(String::from),
         recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
         control: attendance.control().map(|p| p.display().to_string()).unwrap_or_default(),
+        allowed: Allowed::here(),
     };
     let (cards, processes) = exchange(bootstrap, &card)?;
     tell_peers(row, &cards, &processes);
@@ -314,7 +333,8 @@ fn gather(
     if let Some(note) = note {
         notice::say(settings, Level::Warn, &note);
     }
-    Ok(Gathered { memory, shared, inbox, data, listeners, processes, hosts, peers, watched, events })
+    let allowed = cards.into_iter().map(|card| card.allowed).collect();
+    Ok(Gathered { memory, shared, inbox, data, listeners, processes, hosts, allowed, peers, watched, events })
 }
 
 /// What the news of a communicator reach.

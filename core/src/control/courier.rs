@@ -22,8 +22,8 @@ use crate::transport::shm::connect::PeerMemory;
 use crate::transport::shm::memory::RankMemory;
 use crate::types::Rank;
 
-/// How often locks of local peers are looked at, for deaths that end no stream.
-const LOCKS: Duration = Duration::from_millis(100);
+/// How often locks of local peers are looked at, for deaths that end no stream: a call to the kernel for each peer, while nothing happens.
+const LOCKS: Duration = Duration::from_millis(250);
 /// The longest sleep while others have not finished.
 const STEP: Duration = Duration::from_secs(1);
 

@@ -1,5 +1,6 @@
 //! The floor: raw system interfaces, each wrapped once. Absence of something is a value, never a crash.
 
+pub mod cpus;
 pub mod faults;
 pub mod fds;
 pub mod futex;

@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::link::Sender;
 use super::{CONFIRMED, MAX_STREAMS, Stream};
 use crate::bootstrap::auth::{Handshake, HandshakeError, Hello, Key, Nonce, Refusal};
-use crate::clock::{self, Ns};
+use crate::clock::{self, Ns, Stopwatch};
 use crate::control::service::Interest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::fds::Fd;
@@ -314,17 +314,19 @@ fn is_transient(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
 }
 
-/// Sets up a lane in the caller's thread. `stop` is asked at least every 50 ms; what it answers ends the try.
+/// Sets up a lane in the caller's thread, which time does not run out for while it is stopped. `stop` is asked at least every 50 ms; what it answers ends the try.
 ///
 /// # Errors
 /// As [`Connecting::turn`], or what `stop` answers.
 pub fn connect_lane(target: Target, deadline: Ns, stop: &dyn Fn() -> Option<Error>) -> Result<Sender> {
     let mut connecting = Connecting::new(target, deadline);
+    let (limit, mut watch) = (deadline.since(clock::now()), Stopwatch::start(clock::now()));
     loop {
         if let Some(error) = stop() {
             return Err(error);
         }
         let now = clock::now();
+        connecting.deadline = now.after(limit.saturating_sub(watch.look(now)));
         if let Some(sender) = connecting.turn(now)? {
             return Ok(sender);
         }

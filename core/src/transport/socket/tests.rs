@@ -188,6 +188,19 @@ fn who_listens_but_never_answers_is_named_at_the_deadline_and_news_end_the_wait(
 }
 
 #[test]
+fn the_deadline_waits_for_one_who_was_stopped() {
+    let reader = Reader::open(LOOPBACK);
+    // Before its first try, as if by a signal.
+    let stopped = std::sync::Once::new();
+    let stop = || {
+        stopped.call_once(|| clock::sleep(Duration::from_secs(2)));
+        None
+    };
+    connect_lane(target(reader.address(), 1), within(1_000), &stop).unwrap();
+    reader.lane();
+}
+
+#[test]
 fn another_secret_or_communicator_ends_the_lane_at_once() {
     let reader = Reader::open(LOOPBACK);
     let check = |target: Target, expect: &str| {

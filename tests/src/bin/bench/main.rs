@@ -9,6 +9,9 @@
 //! BYTES MS TURNS VARIANT...`). A pair beside Open MPI (`bench beside BYTES MS FOLDER`) runs while Open MPI's is stopped, and the
 //! reverse, by signals, many times: the host moves the processors of a virtual machine near and apart within a second,
 //! which short messages feel more than anything that is measured here.
+//!
+//! Beside strangers (`bench strangers PAIRS SECONDS`) and beside another build's program (`bench against PROGRAM PAIRS SECONDS`) means over
+//! windows are compared instead.
 
 #![allow(
     clippy::print_stdout,
@@ -22,14 +25,25 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ccl::clock;
-use ccl::comm::{Communicator, Config};
-use ccl::config::{Key, Settings, environment};
-use ccl::control::wire::Client;
+use ccl::config::Key;
 use ccl::event::{Event, publish};
 use ccl::recorder::{CommInfo, Recorder};
 use ccl::types::{Algorithm, CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
+
+mod against;
+mod statistics;
+mod strangers;
+mod watched;
+mod windows;
+mod worker;
+
+use statistics::{median, middle, spread, verdict};
+use watched::watched;
+use worker::{beside, free_port, worker, worker_command};
+
+const USAGE: &str = "usage: bench [ROUNDS] | bench watched [TIMES] | bench strangers PAIRS SECONDS | bench against PROGRAM PAIRS SECONDS";
 
 const RANKS: u32 = 2;
 
@@ -62,133 +76,30 @@ fn main() {
         ["beside", bytes, ms, folder] => {
             beside(bytes.parse().unwrap(), ms.parse().unwrap(), Path::new(folder));
         }
+        ["window", bytes, seconds] => windows::rank(bytes.parse().unwrap(), seconds.parse().unwrap()),
+        ["stranger"] => strangers::spin(),
         ["watched"] => watched(100),
-        ["watched", times] => watched(times.parse().expect("usage: bench watched [TIMES]")),
-        [] => bench(7),
-        [rounds] => bench(rounds.parse().expect("usage: bench [ROUNDS]")),
-        _ => panic!("usage: bench [ROUNDS] | bench watched [TIMES]"),
-    }
-}
-
-// ---- the worker ----
-
-fn worker(bytes: usize, ms: f64, turns: usize, variants: &[usize]) {
-    let rank = pinned();
-    let mut data = vec![0f32; bytes / 4];
-    let comms: Vec<Communicator> = variants.iter().map(|at| open(VARIANTS[*at].1)).collect();
-    let times = calibrate(&comms[0], &mut data, ms);
-    // The memory of each is touched for the first time.
-    for comm in &comms {
-        batch(comm, &mut data, times);
-    }
-    let mut timed: Vec<Timed> = variants.iter().map(|_| Timed::default()).collect();
-    for turn in 0..turns * variants.len() {
-        // Each follows each other as often.
-        let at = (turn + turn / variants.len()) % variants.len();
-        let before = comms[at].events_recorded();
-        timed[at].us.push(batch(&comms[at], &mut data, times) / times as f64 * 1e6);
-        timed[at].events = (comms[at].events_recorded() - before) as f64 / (times as f64 + 2.0);
-    }
-    comms.into_iter().for_each(|comm| comm.finish().unwrap());
-    if rank == 0 {
-        println!("{}", serde_json::to_string(&timed).unwrap());
-    }
-}
-
-/// Runs batches until it is killed.
-fn beside(bytes: usize, ms: f64, folder: &Path) {
-    let rank = pinned();
-    let comm = open(VARIANTS[LEVEL_1].1);
-    let mut data = vec![0f32; bytes / 4];
-    let times = calibrate(&comm, &mut data, ms);
-    std::fs::write(folder.join(format!("ours-{rank}")), std::process::id().to_string()).unwrap();
-    loop {
-        let us = batch(&comm, &mut data, times) / times as f64 * 1e6;
-        if rank == 0 {
-            println!("{} {us:.4}", clock::now().0);
+        ["watched", times] => watched(times.parse().expect(USAGE)),
+        ["strangers", pairs, seconds] => {
+            let (pairs, seconds) = (pairs.parse().expect(USAGE), seconds.parse().expect(USAGE));
+            strangers::strangers(&build_open_mpi(), pairs, seconds);
         }
+        ["against", other, pairs, seconds] => {
+            let (pairs, seconds) = (pairs.parse().expect(USAGE), seconds.parse().expect(USAGE));
+            against::against(Path::new(other), pairs, seconds);
+        }
+        [] => bench(7),
+        [rounds] => bench(rounds.parse().expect(USAGE)),
+        _ => panic!("{USAGE}"),
     }
 }
 
-/// This process's rank, on a processor of its own.
-fn pinned() -> usize {
-    let rank: usize = environment("RANK").unwrap().parse().unwrap();
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(rank);
-    // Where it may not pin, it runs unpinned, as Open MPI would.
-    let _ = rustix::thread::sched_setaffinity(None, &cpus);
-    rank
-}
-
-fn open(settings: &[(Key, &str)]) -> Communicator {
-    let mut all = Settings::of_process().unwrap();
-    settings.iter().for_each(|(key, value)| all.set(*key, value).unwrap());
-    Communicator::from_env_with(Config { settings: Some(all), ..Config::default() }).unwrap()
-}
-
-/// Seconds that many calls take the slower rank.
-fn batch(comm: &Communicator, data: &mut [f32], times: u64) -> f64 {
-    comm.barrier().unwrap();
-    let began = clock::now();
-    for _ in 0..times {
-        comm.all_reduce_in_place(data, ReduceOp::Sum).unwrap();
-    }
-    let mut took = [clock::now().since(began).as_secs_f64()];
-    comm.all_reduce_in_place(&mut took, ReduceOp::Max).unwrap();
-    took[0]
-}
-
-/// How many calls take that many milliseconds; the same on both ranks.
-fn calibrate(comm: &Communicator, data: &mut [f32], ms: f64) -> u64 {
-    let mut times = 1;
-    while batch(comm, data, times) < ms / 4e3 {
-        times *= 2;
-    }
-    let mut times = [(ms / 1e3 / (batch(comm, data, times) / times as f64)).max(1.0) as i64];
-    comm.broadcast(&mut times, Rank(0)).unwrap();
-    times[0] as u64
-}
-
-// ---- the driver ----
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[(values.len() - 1) / 2]
-}
-
-/// `median [least .. most]`
-fn spread(values: &[f64]) -> String {
-    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = values.iter().copied().fold(0.0, f64::max);
-    format!("{:8.3} [{least:.3} .. {most:.3}]", median(values.to_vec()))
-}
-
-/// `median [first quartile .. last]`: of differences far smaller than what single rounds are off.
-fn middle(values: &[f64]) -> String {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let at = |part: usize| values[(values.len() - 1) * part / 4];
-    format!("{:8.3} [quartiles {:.3} .. {:.3}]", at(2), at(1), at(3))
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn worker_command(rank: u32, port: &str, words: &[String]) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(words).env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
-    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port).env("CCL_DEBUG", "NONE");
-    command.stdout(if rank == 0 { Stdio::piped() } else { Stdio::null() });
-    command
-}
-
-/// What each variant takes.
-fn ours(bytes: usize, ms: f64, variants: &[usize]) -> Vec<Timed> {
+/// What each variant takes, by this or another build's program: `turns` batches of `ms` milliseconds of each.
+fn ours_of(program: &Path, (bytes, ms, turns): (usize, f64, usize), variants: &[usize]) -> Vec<Timed> {
     let port = free_port().to_string();
-    let mut words = vec!["worker".to_string(), bytes.to_string(), ms.to_string(), TURNS.to_string()];
+    let mut words = vec!["worker".to_string(), bytes.to_string(), ms.to_string(), turns.to_string()];
     words.extend(variants.iter().map(usize::to_string));
-    let start = |rank| worker_command(rank, &port, &words).spawn().unwrap();
+    let start = |rank| worker_command(program, rank, &port, &words).spawn().unwrap();
     let ranks: Vec<Child> = (0..RANKS).map(start).collect();
     let outputs: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect();
     assert!(outputs.iter().all(|output| output.status.success()), "a worker failed");
@@ -283,7 +194,7 @@ fn ours_in(folder: &Path, bytes: usize, ms: f64) -> Pair {
     let words = ["beside", &bytes.to_string(), &ms.to_string(), &folder.display().to_string()];
     let words = words.map(str::to_string);
     let command = |rank| {
-        let mut command = worker_command(rank, &port, &words);
+        let mut command = worker_command(&std::env::current_exe().unwrap(), rank, &port, &words);
         command.env("CCL_RUNTIME_DIR", folder);
         command
     };
@@ -301,20 +212,18 @@ fn build_open_mpi() -> PathBuf {
     program
 }
 
-fn verdict(holds: bool) -> &'static str {
-    if holds { "holds" } else { "BROKEN" }
-}
-
 /// Pairs of processes per round in which the variants of recording are compared: where the kernel puts a communicator's memory makes
 /// two that are alike differ by a percent, so that one pair tells little, however long it runs.
 const PAIRS: usize = 8;
 /// Turns of each variant within one pair.
 const TURNS: usize = 25;
+/// Seconds of a window beside strangers; `bench strangers` takes longer ones.
+const STRANGERS_SECONDS: f64 = 2.0;
 
 fn bench(rounds: usize) {
     println!("{rounds} rounds of turns; figures are median [quartiles]\n");
     event_sites(rounds);
-    let program = build_open_mpi();
+    let (this, program) = (std::env::current_exe().unwrap(), build_open_mpi());
     // Milliseconds of a batch; turns beside Open MPI per round, and milliseconds of each; whether variants are compared.
     for (bytes, ms, turns, window, compared) in [
         (8, 1.0, 30, 30, true),
@@ -328,7 +237,8 @@ fn bench(rounds: usize) {
         for _ in 0..rounds {
             beside.extend(beside_open_mpi(&program, bytes, ms, turns, Duration::from_millis(window)));
             for _ in 0..if compared { PAIRS } else { 0 } {
-                for (all, timed) in variants.iter_mut().zip(ours(bytes, ms, &[0, 1, 2, 3])) {
+                for (all, timed) in variants.iter_mut().zip(ours_of(&this, (bytes, ms, TURNS), &[0, 1, 2, 3]))
+                {
                     all.events = timed.events;
                     all.us.extend(timed.us);
                 }
@@ -354,6 +264,7 @@ fn bench(rounds: usize) {
             ratios.len()
         );
     }
+    strangers::strangers(&program, rounds, STRANGERS_SECONDS);
 }
 
 /// Compares level 1 with nothing, turn by turn.
@@ -366,78 +277,6 @@ fn what_recording_costs(bytes: usize, level_1: &[f64], nothing: &[f64]) {
     } else {
         let holds = verdict(median(ratios.clone()) <= 1.005);
         println!("  level 1 / CCL_OBSERVE=0 = {}; budget 1.005: {holds}", middle(&ratios));
-    }
-}
-
-/// What it costs a job to be watched: so many times somebody attaches, subscribes at 10 Hz and leaves again, while ranks call
-/// back to back. Turns with and without follow one another; medians, and means beside them, because the client has no processor of its own.
-fn watched(times: usize) {
-    const WINDOW: Duration = Duration::from_millis(250);
-    const EVERY: Duration = Duration::from_millis(100);
-    println!("attached and left {times} times, subscribed every {} ms", EVERY.as_millis());
-    for (bytes, ms) in [(8, 1.0), (64 << 10, 2.0)] {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let pair = ours_in(folder.path(), bytes, ms);
-        pair.signal(Signal::CONT);
-        let runtime = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
-        let inside =
-            runtime.filter(|path| path.is_dir()).flat_map(|path| std::fs::read_dir(path).unwrap().flatten());
-        let sockets: Vec<PathBuf> = inside
-            .map(|file| file.path())
-            .filter(|path| path.extension().is_some_and(|e| e == "sock"))
-            .collect();
-        assert_eq!(sockets.len(), RANKS as usize, "each rank has a control socket");
-        let mut windows = [Vec::new(), Vec::new()];
-        for _ in 0..times {
-            let began = clock::now();
-            clock::sleep(WINDOW);
-            let between = clock::now();
-            let mut watchers: Vec<_> = sockets
-                .iter()
-                .map(|path| {
-                    Client::connect_within(path, Duration::from_secs(5)).unwrap().subscribe(EVERY).unwrap()
-                })
-                .collect();
-            while clock::now().since(between) < WINDOW {
-                for watcher in &mut watchers {
-                    watcher.next(Duration::from_secs(5)).unwrap();
-                }
-            }
-            drop(watchers);
-            windows[0].push((began.0, between.0));
-            windows[1].push((between.0, clock::now().0));
-        }
-        let batches = pair.end();
-        let of = |windows: &[(u64, u64)]| -> Vec<f64> {
-            let inside = |at: u64| windows.iter().any(|(from, to)| (*from..=*to).contains(&at));
-            batches
-                .windows(2)
-                .filter(|two| inside(two[0].0) && inside(two[1].0))
-                .map(|two| two[1].1)
-                .collect()
-        };
-        let [alone, watched] = [of(&windows[0]), of(&windows[1])];
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        println!(
-            "  {bytes} bytes: alone {} us (mean {:.3}), watched {} us (mean {:.3}); {} and {} batches",
-            middle(&alone),
-            mean(&alone),
-            middle(&watched),
-            mean(&watched),
-            alone.len(),
-            watched.len()
-        );
-        // The same windows, compared one by one, tell how far chance goes.
-        let each: Vec<f64> = windows[0]
-            .iter()
-            .zip(&windows[1])
-            .filter_map(|(a, b)| Some((within(&batches, *b)? - within(&batches, *a)?) * 1e3))
-            .collect();
-        println!(
-            "  watching adds {:.1} ns to the median; window by window {} ns",
-            (median(watched) - median(alone)) * 1e3,
-            middle(&each)
-        );
     }
 }
 

@@ -1,0 +1,86 @@
+//! Ranks that wait: what it costs the machine, and what they count as waiting.
+
+use std::time::Duration;
+
+use ccl::clock;
+use ccl_tests::job::{Job, Line, Setting, Transport};
+use ccl_tests::orders::{How, Orders};
+use rustix::process::Signal;
+
+/// The orders of a job whose rank `victim` does something else in its second iteration.
+fn orders(victim: u32, how: How) -> Orders {
+    Orders { calls: 2, at: 2, victim, how, ..Orders::default() }
+}
+
+fn start(setting: &Setting) -> Job {
+    let mut job = setting.start();
+    job.works().expect("the job works");
+    job
+}
+
+/// Nanoseconds that all threads of a process have run.
+fn ran_ns(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives").flatten();
+    let ran = |text: String| text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
+    threads
+        .map(|thread| {
+            std::fs::read_to_string(thread.path().join("schedstat")).ok().and_then(ran).unwrap_or(0)
+        })
+        .sum()
+}
+
+#[test]
+fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others() {
+    const WINDOW: Duration = Duration::from_secs(5);
+    for transport in [Transport::Shm, Transport::Socket] {
+        let mut setting = Setting::new(8, transport, orders(3, How::Sleep));
+        let bound = ["taskset", "-c", "0,1"].map(String::from).to_vec();
+        setting.wrap = vec![bound; 8];
+        let job = start(&setting);
+        job.workers[3]
+            .hear("that it sleeps", 1, |line| matches!(line, Line::Sleeps { .. }).then_some(()))
+            .unwrap();
+        // They were busy a moment ago: all are asleep by then.
+        clock::sleep(Duration::from_secs(1));
+        let ran = || job.workers.iter().map(|worker| ran_ns(worker.pid())).collect::<Vec<_>>();
+        let (before, began) = (ran(), clock::now());
+        clock::sleep(WINDOW);
+        let (after, waited) = (ran(), clock::now().since(began));
+        let used: Vec<f64> =
+            before.iter().zip(&after).map(|(before, after)| (after - before) as f64 / 1e6).collect();
+        println!("{transport:?}: milliseconds of processor time in {waited:?}: {used:.2?}");
+        // 10 ms in 10 s, in proportion.
+        let most = waited.as_secs_f64();
+        assert!(
+            used.iter().all(|ms| *ms <= most),
+            "{transport:?}: {used:.2?} ms of {waited:?}, at most {most:.1}"
+        );
+    }
+}
+
+#[test]
+fn ranks_that_were_stopped_for_longer_than_the_timeout_go_on() {
+    for transport in [Transport::Shm, Transport::Socket, Transport::Mixed] {
+        // All but rank 0 come late to the second iteration: it waits, and so do those that it is awaited by.
+        let mut setting = Setting::new(4, transport, orders(0, How::Alone));
+        setting.variables.push(("CCL_TIMEOUT".into(), "3".into()));
+        let mut job = start(&setting);
+        for worker in &job.workers[1..] {
+            worker.hear("that it holds", 1, |line| matches!(line, Line::Holds { .. }).then_some(())).unwrap();
+        }
+        let enters = |line: &Line| matches!(line, Line::Enters { .. }).then_some(());
+        job.workers[0].hear("that it enters", 1, enters).unwrap();
+        clock::sleep(Duration::from_millis(200));
+        job.workers.iter().for_each(|worker| worker.signal(Signal::STOP));
+        job.workers.iter().for_each(|worker| worker.wait_stopped());
+        clock::sleep(Duration::from_secs(4));
+        job.workers.iter().for_each(|worker| worker.signal(Signal::CONT));
+        // Long enough for the first to look at its clock.
+        clock::sleep(Duration::from_millis(300));
+        job.workers[1..].iter_mut().for_each(|worker| worker.go());
+        for (rank, worker) in job.workers.iter_mut().enumerate() {
+            let status = worker.wait().unwrap();
+            assert!(status.success(), "{transport:?}: rank {rank}: {:?}", worker.said());
+        }
+    }
+}
