@@ -101,6 +101,13 @@ pub fn real_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// How long the kernel has been running, sleep included: the clock by which it stamps the beginning of processes.
+#[must_use]
+pub fn since_boot() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
 /// How often the clocks are read for one anchor.
 const READINGS: usize = 8;
 

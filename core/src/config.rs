@@ -3,6 +3,7 @@
 //! Precedence: per-communicator configuration, then `CCL_X`, then `NCCL_X`, then the file `CCL_CONF_FILE`
 //! (lines `CCL_X = value`, `#` begins a comment), then the default. Values are checked when they are read, and again by nobody.
 
+use std::ffi::OsString;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -135,6 +136,7 @@ impl Settings {
                 Some(path) => std::fs::read_to_string(path)
                     .map_err(|e| Error::system(format!("reading CCL_CONF_FILE {path}"), e))?,
             };
+            refuse_unreadable(&raw_environment)?;
             Self::read(&environment, &lines)
         })
         .clone()
@@ -158,6 +160,11 @@ impl Settings {
                 .or_else(|| row.alias.and_then(environment).map(|v| (v, Source::Alias)))
                 .or_else(|| in_file(row.name).map(|v| (v, Source::File)));
             if let Some((value, source)) = found {
+                // Whoever sets a secret wants one: an empty one must not let everybody in.
+                if matches!(row.key, Key::JobSecret | Key::JobSecretFile) && value.trim().is_empty() {
+                    return Err(Error::new(ErrorKind::Usage, format!("{} is set, but empty", row.name))
+                        .hint("give all ranks the same secret, or unset it on all"));
+                }
                 settings.put(row.key, &value, source)?;
             }
         }
@@ -240,11 +247,26 @@ impl Settings {
     }
 }
 
+/// A setting whose value is not UTF-8 would be taken for one that nobody set.
+fn refuse_unreadable(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<()> {
+    for name in ROWS.iter().flat_map(|row| [Some(row.name), row.alias]).flatten() {
+        if environment(name).is_some_and(|value| value.to_str().is_none()) {
+            return Err(Error::new(ErrorKind::Usage, format!("the value of {name} is not UTF-8"))
+                .hint("settings are text: write bytes as hexadecimal digits"));
+        }
+    }
+    Ok(())
+}
+
+fn raw_environment(name: &str) -> Option<OsString> {
+    #[expect(clippy::disallowed_methods, reason = "the one place")]
+    std::env::var_os(name)
+}
+
 /// One variable of the environment, for those who read what is not a setting of ours (launchers' variables).
 #[must_use]
 pub fn environment(name: &str) -> Option<String> {
-    #[expect(clippy::disallowed_methods, reason = "the one place")]
-    std::env::var(name).ok()
+    raw_environment(name)?.into_string().ok()
 }
 
 #[cfg(test)]
@@ -275,6 +297,24 @@ mod tests {
         let error = Settings::read(&|name| (name == "CCL_CHANNELS").then(|| "many".into()), "").unwrap_err();
         assert_eq!(error.kind, ErrorKind::Usage);
         assert_eq!(error.to_string(), "CCL_CHANNELS=many is not valid; it takes a number from 1 to 16");
+    }
+
+    #[test]
+    fn a_secret_that_is_empty_or_no_text_is_an_error_and_not_no_secret() {
+        for name in ["CCL_JOB_SECRET", "CCL_JOB_SECRET_FILE"] {
+            for empty in ["", " ", "\n"] {
+                let error = Settings::read(&|n| (n == name).then(|| empty.into()), "").unwrap_err();
+                assert_eq!(error.kind, ErrorKind::Usage);
+                assert!(error.what.contains(&format!("{name} is set, but empty")), "{error}");
+            }
+        }
+        let error = Settings::read(&|_| None, "CCL_JOB_SECRET =").unwrap_err();
+        assert!(error.what.contains("CCL_JOB_SECRET is set, but empty"), "{error}");
+        use std::os::unix::ffi::OsStringExt;
+        let bytes = |n: &str| (n == "CCL_JOB_SECRET").then(|| OsString::from_vec(vec![0xff, 0xfe]));
+        let error = refuse_unreadable(&bytes).unwrap_err();
+        assert!(error.what.contains("CCL_JOB_SECRET is not UTF-8"), "{error}");
+        assert_eq!(refuse_unreadable(&|_| Some("text".into())), Ok(()));
     }
 
     #[test]

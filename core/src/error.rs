@@ -103,6 +103,11 @@ impl Error {
         self.hint = hint.into();
         self
     }
+    /// Whether the operating system refused an address because somebody else holds it.
+    pub(crate) fn is_in_use(&self) -> bool {
+        let source = self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>());
+        source.is_some_and(|source| source.kind() == std::io::ErrorKind::AddrInUse)
+    }
     /// Adds the communicator and the reporting rank.
     #[must_use]
     pub fn in_comm(mut self, comm: impl Into<String>, rank: Rank) -> Self {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ccl::bootstrap::auth::{Hello, Key, Purpose, accept_blocking, connect_blocking};
 use ccl::bootstrap::driver::{Bootstrap, Onlooker};
-use ccl::bootstrap::id::UniqueId;
+use ccl::bootstrap::id::{JobSecret, UniqueId};
 use ccl::bootstrap::root_task::{RootHandle, create_near};
 use ccl::clock::{self, Ns};
 use ccl::config::{Key as Setting, Settings};
@@ -157,7 +157,8 @@ fn recorded(id: &UniqueId, purpose: Purpose) -> Vec<u8> {
         accept_blocking(&mut b, &|_, _| Some(key.clone()), after_ms(5000)).unwrap()
     });
     let mut tap = Tap(&mut a, Vec::new());
-    let hello = Hello { count: 4, ..Hello::new(purpose, id.job(), id.comm(), Rank(1), Rank(2)) };
+    let asked = if purpose == Purpose::Root { id.asked() } else { id.job() };
+    let hello = Hello { count: 4, ..Hello::new(purpose, asked, id.comm(), Rank(1), Rank(2)) };
     connect_blocking(&mut tap, &id.key, hello, after_ms(5000)).unwrap();
     let said = tap.1;
     acceptor.join().unwrap();
@@ -270,9 +271,9 @@ fn wrong_ranks_sizes_and_secrets_are_told_what_is_wrong() {
                 fails_with(
                     join(&wrong, 1, 2, after_ms(5000)),
                     ErrorKind::Unavailable,
-                    &["does not know this job"],
+                    &["does not know the secret of this job; CCL_JOB_SECRET must be equal"],
                 );
-                let public = UniqueId { key: Key([9; 32]), ..UniqueId::public(id.root, Key::NONE, 0) };
+                let public = UniqueId::public(id.root, &JobSecret::of("another"), 0);
                 fails_with(
                     join(&public, 1, 2, after_ms(200)),
                     ErrorKind::Timeout,

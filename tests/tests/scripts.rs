@@ -31,11 +31,6 @@ fn over_sockets() {
 
 #[test]
 fn across_two_namespaces() {
-    let Some(hosts) = Hosts::new() else {
-        println!(
-            "skipped: across_two_namespaces: no network namespaces can be made here (it needs root and the program ip)"
-        );
-        return;
-    };
+    let Some(hosts) = Hosts::for_test("across_two_namespaces") else { return };
     check("namespaces", Network::Namespaces, Some(&hosts));
 }

@@ -1,6 +1,7 @@
 //! Who may join: whoever knows the key of the job. This is what is proven, and for what; [`handshake`](super::handshake) is how.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -12,7 +13,13 @@ use crate::error::{Error, ErrorKind};
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
 /// The version of everything that ranks say to each other. Ranks of one job must speak the same.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
+
+/// What a stretched key was stretched with; public, drawn by the root.
+pub type Salt = [u8; 16];
+
+/// Rounds of PBKDF2-HMAC-SHA256: about a tenth of a second, 0.3 s without SHA instructions.
+const ROUNDS: u32 = 600_000;
 
 /// The secret of a job. Never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,10 +29,40 @@ impl Key {
     /// The key of jobs without a secret: whoever knows the protocol may join.
     pub const NONE: Self = Self([0; 32]);
 
-    /// The key that a text secret stands for.
+    /// The key that a text secret stands for. Where the text could be guessed it proves nothing until
+    /// it is [`stretched`](Self::stretched).
     #[must_use]
     pub fn from_secret(secret: &str) -> Self {
         Self(hmac(&[0; 32], &[b"ccl job secret", secret.as_bytes()]))
+    }
+    /// This key made dear to guess: a proof that was overheard, or that a root gave, tells whether a
+    /// guessed secret is right only at the price of about a tenth of a second a guess, anew for each
+    /// salt. No secret stays none.
+    #[must_use]
+    pub fn stretched(&self, salt: &Salt) -> Self {
+        if self.is_none() {
+            return Self::NONE;
+        }
+        // A process makes all its communicators with one secret, mostly at one root.
+        static LAST: Mutex<Option<(Key, Salt, Key)>> = Mutex::new(None);
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((key, with, stretched)) = &*last
+            && (key, with) == (self, salt)
+        {
+            return stretched.clone();
+        }
+        let mut out = [0; 32];
+        pbkdf2::pbkdf2_hmac::<Sha256>(&self.0, salt, ROUNDS, &mut out);
+        *last = Some((self.clone(), *salt, Self(out)));
+        Self(out)
+    }
+    /// The key of those who know both this one and `other`; where there is no other, this one.
+    #[must_use]
+    pub fn mixed_with(&self, other: &Self) -> Self {
+        if other.is_none() {
+            return self.clone();
+        }
+        Self(hmac(&self.0, &[b"ccl both keys", &other.0]))
     }
     /// Whether this is the key of jobs without a secret.
     #[must_use]
@@ -184,5 +221,19 @@ mod tests {
         assert_ne!(key(1).job(1), key(1).job(2));
         assert_ne!(key(1).job(1), key(2).job(1));
         assert_ne!(Key::from_secret("a"), Key::from_secret("b"));
+    }
+
+    #[test]
+    fn a_stretched_secret_differs_by_salt_and_takes_its_time_to_guess() {
+        let key = Key::from_secret("sesame");
+        let began = crate::clock::now();
+        let first = key.stretched(&[1; 16]);
+        let took = crate::clock::now().since(began);
+        assert!(took >= std::time::Duration::from_millis(20), "guessing is cheap: {took:?}");
+        assert_ne!(first, key.stretched(&[2; 16]));
+        assert_eq!(first, key.stretched(&[1; 16]));
+        assert!(Key::NONE.stretched(&[1; 16]).is_none());
+        assert_ne!(first.mixed_with(&key), first);
+        assert_eq!(first.mixed_with(&Key::NONE), first);
     }
 }

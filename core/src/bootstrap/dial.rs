@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::auth::{Handshake, HandshakeError, Hello, Key, Refusal};
+use super::id::UniqueId;
 use super::lobby::PATIENCE;
 use super::machine::{Io, StreamId};
 use crate::clock::Ns;
@@ -39,6 +40,8 @@ pub(crate) struct Dial {
     to: SocketAddr,
     hello: Hello,
     key: Key,
+    /// Whether the key is stretched with the acceptor's salt.
+    stretches: bool,
     /// What may listen at the address before the right one does is not held against it.
     patient: bool,
     state: State,
@@ -48,7 +51,19 @@ pub(crate) struct Dial {
 
 impl Dial {
     pub(crate) const fn new(to: SocketAddr, hello: Hello, key: Key, patient: bool, now: Ns) -> Self {
-        Self { to, hello, key, patient, state: State::Resting(now), attempts: 0, last: String::new() }
+        let state = State::Resting(now);
+        Self { to, hello, key, stretches: false, patient, state, attempts: 0, last: String::new() }
+    }
+
+    /// As [`new`](Self::new), to the root of `id`.
+    pub(crate) fn to_root(id: &UniqueId, hello: Hello, now: Ns) -> Self {
+        let stretches = id.stretches;
+        Self { stretches, ..Self::new(id.root, hello, id.key.clone(), id.is_public(), now) }
+    }
+
+    /// The key that both sides know, once it is up.
+    pub(crate) fn key(&self) -> Key {
+        self.key.clone()
     }
 
     /// How it went so far, for the text of an error.
@@ -91,7 +106,12 @@ impl Dial {
         if self.stream() != Some(stream) {
             return false;
         }
-        let mut handshake = Handshake::connect(self.key.clone(), self.hello, io.nonce());
+        let (key, nonce) = (self.key.clone(), io.nonce());
+        let mut handshake = if self.stretches {
+            Handshake::connect_stretching(key, self.hello, nonce)
+        } else {
+            Handshake::connect(key, self.hello, nonce)
+        };
         let first = handshake.feed(&[], &|_, _| None).expect("the first word cannot be wrong");
         io.send(stream, first.to_send);
         self.state = State::Greeting(stream, Box::new(handshake), io.now.after(PATIENCE));
@@ -107,10 +127,15 @@ impl Dial {
             Ok(step) => {
                 io.send(stream, step.to_send);
                 let Some((_, rest)) = step.done else { return Dialled::Pending };
+                if let Some(key) = step.key {
+                    self.key = key;
+                }
                 self.state = State::Over;
                 Dialled::Up(stream, rest)
             }
             Err(error) => {
+                // The other side can then say who was turned away and why.
+                io.send(stream, error.farewell());
                 io.close(stream);
                 let passing = match error {
                     HandshakeError::WrongMagic(_)

@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::agreement::own_settings;
+use super::auth::Key;
 use super::fault::Fault;
 use super::id::UniqueId;
 use super::interfaces;
+use super::launch::Origin;
 use super::machine::Io;
 use super::member::Member;
 use super::messages::{Introduction, MAX_BLOCK};
@@ -17,7 +19,7 @@ use super::net::{Net, listen, local_address};
 use super::notice::{Level, say};
 use super::root::MAX_RANKS;
 use crate::clock::{self, Ns};
-use crate::config::Settings;
+use crate::config::{Settings, environment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::fds::Fd;
 use crate::types::{JobId, Phase, Rank};
@@ -75,6 +77,7 @@ pub struct Bootstrap {
     rank: Rank,
     nranks: u32,
     job: JobId,
+    key: Key,
     deadline: Ns,
     peers: Vec<Vec<u8>>,
     /// `None` where a rank is alone.
@@ -127,7 +130,15 @@ impl Bootstrap {
             return Err(Error::new(ErrorKind::Usage, what));
         }
         check_size(own.len() + 4096)?;
-        let mut made = Self { rank, nranks, job: id.job(), deadline, peers: vec![own.to_vec()], ring: None };
+        let mut made = Self {
+            rank,
+            nranks,
+            job: id.job(),
+            key: id.key.clone(),
+            deadline,
+            peers: vec![own.to_vec()],
+            ring: None,
+        };
         if nranks == 1 {
             return Ok(made);
         }
@@ -139,7 +150,8 @@ impl Bootstrap {
         let listener = listen(SocketAddr::new(here.ip, 0), false)?;
         let contact = local_address(&listener)?;
         let introduction = Introduction { contact, settings: own_settings(settings), own: own.to_vec() };
-        let member = Member::new(id.clone(), rank, nranks, introduction, clock::now(), deadline);
+        let member = Member::new(id.clone(), rank, nranks, introduction, clock::now(), deadline)
+            .of(Origin::own(&environment));
         let mut ring = Ring { member, net: Net::new(Some(listener))?, rank };
         let Onlooker { cancelled, begins } = onlooker;
         begins(Phase::CheckIn);
@@ -155,6 +167,7 @@ impl Bootstrap {
             member.has_joined().then_some(())
         })?;
         made.job = ring.member.job();
+        made.key = ring.member.key();
         made.peers = ring.member.peers().iter().map(|peer| peer.own.clone()).collect();
         made.ring = Some(ring);
         Ok(made)
@@ -174,6 +187,11 @@ impl Bootstrap {
     #[must_use]
     pub const fn job(&self) -> JobId {
         self.job
+    }
+    /// The key that all its ranks know, for later connections.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        self.key.clone()
     }
     /// What each rank gave as `own` when it joined.
     #[must_use]

@@ -25,6 +25,15 @@ pub fn connect_blocking<S: Read + Write + AsFd>(
     run(stream, handshake, &|_, _| None, deadline).map(drop)
 }
 
+/// As [`connect_blocking`], with a handshake that was made already.
+pub(crate) fn run_connector<S: Read + Write + AsFd>(
+    stream: &mut S,
+    handshake: Handshake,
+    deadline: Ns,
+) -> Result<(), HandshakeError> {
+    run(stream, handshake, &|_, _| None, deadline).map(drop)
+}
+
 /// Accepts: lets in whoever knows the key of what it asks for. Nothing beyond the handshake is read.
 ///
 /// # Errors

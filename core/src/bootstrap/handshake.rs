@@ -17,7 +17,7 @@
 
 use std::fmt;
 
-use super::auth::{Hello, Key, NONCE, Nonce, PROTOCOL, hmac};
+use super::auth::{Hello, Key, NONCE, Nonce, PROTOCOL, Salt, hmac};
 use super::frame::{Fields, put};
 use crate::error::{Error, ErrorKind};
 use crate::types::{CommId, JobId};
@@ -103,7 +103,9 @@ impl HandshakeError {
         };
         let hint = match self {
             Self::Version { .. } => "run the same version of ccl on all ranks",
-            Self::WrongProof | Self::Refused(Refusal::Proof) => "CCL_JOB_SECRET must be equal on all ranks",
+            Self::WrongProof | Self::Refused(Refusal::Proof) => {
+                "CCL_JOB_SECRET must be equal on all ranks, or unset on all"
+            }
             Self::WrongMagic(_) => "another service listens at that address",
             _ => "",
         };
@@ -144,6 +146,8 @@ pub struct Step {
     pub to_send: Vec<u8>,
     /// Both sides are who they should be: the hello, and the bytes that arrived after the handshake.
     pub done: Option<(Hello, Vec<u8>)>,
+    /// Connector, with the end: the key that both sides know, stretched where it had to be.
+    pub(crate) key: Option<Key>,
 }
 
 #[derive(Clone, Debug)]
@@ -166,19 +170,27 @@ pub struct Handshake {
     state: State,
     hello: Option<Hello>,
     buffer: Vec<u8>,
+    /// Connector: its key is stretched with the salt at the front of the acceptor's nonce.
+    stretches: bool,
 }
 
 impl Handshake {
     /// The side that connects. [`feed`](Self::feed) it nothing to get what it says first.
     #[must_use]
     pub const fn connect(key: Key, hello: Hello, nonce: Nonce) -> Self {
-        Self { state: State::Start(key, nonce), hello: Some(hello), buffer: Vec::new() }
+        Self { state: State::Start(key, nonce), hello: Some(hello), buffer: Vec::new(), stretches: false }
+    }
+
+    /// As [`connect`](Self::connect), where the acceptor's key is this one stretched with a salt that
+    /// it puts at the front of its nonce.
+    pub(crate) fn connect_stretching(key: Key, hello: Hello, nonce: Nonce) -> Self {
+        Self { stretches: true, ..Self::connect(key, hello, nonce) }
     }
 
     /// The side that was connected to.
     #[must_use]
     pub const fn accept(nonce: Nonce) -> Self {
-        Self { state: State::Listening(nonce), hello: None, buffer: Vec::new() }
+        Self { state: State::Listening(nonce), hello: None, buffer: Vec::new(), stretches: false }
     }
 
     /// What the connector said it wants; not proven before the end.
@@ -263,11 +275,13 @@ impl Handshake {
                 State::Asked(key, nonce) => {
                     let hello = self.hello.expect("set by connect");
                     let theirs = &message[HEADER..HEADER + NONCE];
+                    let key = if self.stretches { key.stretched(&salt_of(theirs)) } else { key };
                     let expect = proof(&key, b"ccl acceptor", &hello, &nonce.0, theirs);
                     verify(&expect, &message[HEADER + NONCE..])?;
                     step.to_send.extend(header(hello.version, KIND_PROOF, 0));
                     step.to_send.extend(proof(&key, b"ccl connector", &hello, &nonce.0, theirs));
                     step.done = Some((hello, bytes.to_vec()));
+                    step.key = Some(key);
                     return Ok(step);
                 }
                 State::Start(..) | State::Over => unreachable!("they want no bytes"),
@@ -323,6 +337,11 @@ impl Handshake {
             _ => Err(HandshakeError::Malformed("a message out of turn")),
         }
     }
+}
+
+/// The salt that an acceptor put at the front of its nonce. What follows is random still: 128 bits, never used twice.
+pub(crate) fn salt_of(nonce: &[u8]) -> Salt {
+    nonce[..size_of::<Salt>()].try_into().expect("a nonce is longer")
 }
 
 fn header(version: u32, kind: u8, reason: u8) -> Vec<u8> {

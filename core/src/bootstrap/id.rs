@@ -7,7 +7,8 @@
 //! | 16..48 | secret |
 //! | 48..68 | address of the root: family (4 or 6), port, 16 bytes of address |
 //! | 68..72 | which communicator of a public address this is |
-//! | 72..120, 120..128 | zero; checksum |
+//! | 72 | 1: the secret is stretched before it is used |
+//! | 73..120, 120..128 | zero; checksum |
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -38,6 +39,9 @@ pub struct UniqueId {
     pub key: Key,
     /// Which communicator of a public address this is, from 0.
     pub instance: u32,
+    /// Whether the key is that of a text that might be guessed: then it is stretched with the root's salt before anything is
+    /// proven with it.
+    pub stretches: bool,
 }
 
 impl UniqueId {
@@ -49,13 +53,21 @@ impl UniqueId {
         let (mut magic, mut secret) = ([0; 8], [0; 32]);
         fill_random(&mut magic)?;
         fill_random(&mut secret)?;
-        Ok(Self { magic: u64::from_le_bytes(magic), root, nranks: 0, key: Key(secret), instance: 0 })
+        Ok(Self {
+            magic: u64::from_le_bytes(magic),
+            root,
+            nranks: 0,
+            key: Key(secret),
+            instance: 0,
+            stretches: false,
+        })
     }
 
     /// The id that every rank makes for itself where the root's address is public.
     #[must_use]
-    pub const fn public(root: SocketAddr, key: Key, instance: u32) -> Self {
-        Self { magic: PUBLIC_MAGIC, root, nranks: 0, key, instance }
+    pub fn public(root: SocketAddr, secret: &JobSecret, instance: u32) -> Self {
+        let JobSecret { key, is_weak } = secret.clone();
+        Self { magic: PUBLIC_MAGIC, root, nranks: 0, key, instance, stretches: is_weak }
     }
 
     /// Whether the root's address is public: then the root may come up after its ranks, and something else may listen there.
@@ -64,13 +76,33 @@ impl UniqueId {
         self.magic == PUBLIC_MAGIC
     }
 
-    /// The job a rank asks the root for. Behind a public address the root answers with the job of this generation.
+    /// The job a rank asks the root for. It says nothing about the secret: whoever overhears it learns
+    /// where somebody wants to go, and cannot try secrets on it.
+    #[must_use]
+    pub fn asked(&self) -> JobId {
+        JobId(xxhash_rust::xxh3::xxh3_64_with_seed(b"ccl asked job", self.magic))
+    }
+
+    /// This id for those who know the job's secret as well, for ids that go through places where others might read or write them.
+    #[must_use]
+    pub fn mixed_with(mut self, secret: &JobSecret) -> Self {
+        let mut salt = *b"ccl id  ........";
+        salt[8..].copy_from_slice(&self.magic.to_le_bytes());
+        let key = if secret.is_weak { secret.key.stretched(&salt) } else { secret.key.clone() };
+        self.key = self.key.mixed_with(&key);
+        self
+    }
+
+    /// The job, as long as the root has not spoken. Behind a public address the root answers with the job of this generation.
     #[must_use]
     pub fn job(&self) -> JobId {
+        if self.is_public() {
+            return self.asked();
+        }
         self.key.job(self.magic)
     }
 
-    /// What is shown as the job until the root has spoken. Behind public addresses all jobs of one secret ask for the same job, so the
+    /// What is shown as the job until the root has spoken. Behind public addresses all jobs ask for the same job, so the
     /// address tells them apart.
     #[must_use]
     pub fn shown_job(&self) -> JobId {
@@ -103,6 +135,7 @@ impl UniqueId {
         put(&mut out, self.root.port());
         out.extend(address);
         put(&mut out, self.instance);
+        put(&mut out, u8::from(self.stretches));
         out.resize(LEN - 8, 0);
         let check = xxhash_rust::xxh3::xxh3_64(&out);
         put(&mut out, check);
@@ -139,6 +172,7 @@ impl UniqueId {
         let (Some(secret), Some(family), Some(port), Some(address), Some(instance)) = parts else {
             return Ok(None);
         };
+        let stretches = fields.u8() == Some(1);
         let key = Key(secret.try_into().expect("took 32"));
         let v6 = Ipv6Addr::from(<[u8; 16]>::try_from(address).expect("took 16"));
         let ip = match (family, v6.to_ipv4_mapped()) {
@@ -146,7 +180,7 @@ impl UniqueId {
             (6, _) => IpAddr::V6(v6),
             _ => return Ok(None),
         };
-        Ok(Some(Self { magic, root: SocketAddr::new(ip, port), nranks, key, instance }))
+        Ok(Some(Self { magic, root: SocketAddr::new(ip, port), nranks, key, instance, stretches }))
     }
 
     /// The id as text, secret included: 256 hexadecimal digits.
@@ -276,20 +310,40 @@ fn is_host_name(name: &str) -> bool {
         && name.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'_'))
 }
 
-/// The key of a job whose rendezvous is public: from `CCL_JOB_SECRET` or `CCL_JOB_SECRET_FILE`, else [`Key::NONE`].
+/// The secret that all ranks of a job were given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobSecret {
+    /// What it stands for; [`Key::NONE`] where there is none.
+    pub key: Key,
+    /// Whether it is a text that might be guessed: anything but 64 or more hexadecimal digits.
+    pub is_weak: bool,
+}
+
+impl JobSecret {
+    /// That of a text.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        let is_random = text.len() >= 64 && text.bytes().all(|c| c.is_ascii_hexdigit());
+        Self { key: Key::from_secret(text), is_weak: !is_random }
+    }
+}
+
+/// The secret of a job: from `CCL_JOB_SECRET` or `CCL_JOB_SECRET_FILE`, else none.
 ///
 /// # Errors
 /// `System` if the file cannot be read, `Usage` if it is empty.
-pub fn job_key(settings: &Settings) -> Result<Key> {
+pub fn job_secret(settings: &Settings) -> Result<JobSecret> {
     if let Some(secret) = settings.given(Setting::JobSecret) {
-        return Ok(Key::from_secret(secret));
+        return Ok(JobSecret::of(secret));
     }
-    let Some(path) = settings.given(Setting::JobSecretFile) else { return Ok(Key::NONE) };
+    let Some(path) = settings.given(Setting::JobSecretFile) else {
+        return Ok(JobSecret { key: Key::NONE, is_weak: false });
+    };
     let text = std::fs::read_to_string(path)
         .map_err(|e| Error::system(format!("reading CCL_JOB_SECRET_FILE {path}"), e))?;
     match text.trim() {
         "" => Err(Error::new(ErrorKind::Usage, format!("CCL_JOB_SECRET_FILE {path} is empty"))),
-        secret => Ok(Key::from_secret(secret)),
+        secret => Ok(JobSecret::of(secret)),
     }
 }
 
@@ -308,10 +362,12 @@ mod tests {
 
     #[test]
     fn jobs_behind_public_addresses_are_told_apart_before_they_have_a_name() {
-        let id = |root: &str| UniqueId::public(root.parse().unwrap(), Key([1; 32]), 0);
+        let id = |root: &str| UniqueId::public(root.parse().unwrap(), &JobSecret::of("a"), 0);
         let (one, other) = (id("10.0.0.1:99"), id("10.0.0.1:100"));
         assert_eq!((one.job(), one.shown_job()), (other.job(), id("10.0.0.1:99").shown_job()));
         assert_ne!(one.shown_job(), other.shown_job());
+        let others = UniqueId::public(one.root, &JobSecret::of("b"), 0);
+        assert_eq!(one.asked(), others.asked(), "what is asked for says nothing about the secret");
         let fresh = UniqueId::fresh(one.root).unwrap();
         assert_eq!(fresh.shown_job(), fresh.job());
     }
@@ -377,13 +433,14 @@ mod tests {
     #[test]
     fn the_secret_comes_from_the_setting_or_its_file() {
         let mut settings = Settings::default();
-        assert_eq!(job_key(&settings).unwrap(), Key::NONE);
+        assert!(job_secret(&settings).unwrap().key.is_none());
         let file = tempfile::NamedTempFile::new().unwrap();
         settings.set(Setting::JobSecretFile, file.path().to_str().unwrap()).unwrap();
-        assert_eq!(job_key(&settings).unwrap_err().kind, ErrorKind::Usage);
+        assert_eq!(job_secret(&settings).unwrap_err().kind, ErrorKind::Usage);
         std::fs::write(file.path(), "sesame\n").unwrap();
-        assert_eq!(job_key(&settings).unwrap(), Key::from_secret("sesame"));
+        assert_eq!(job_secret(&settings).unwrap(), JobSecret::of("sesame"));
         settings.set(Setting::JobSecret, "other").unwrap();
-        assert_eq!(job_key(&settings).unwrap(), Key::from_secret("other"));
+        assert_eq!(job_secret(&settings).unwrap(), JobSecret::of("other"));
+        assert!(JobSecret::of("other").is_weak && !JobSecret::of(&"0a".repeat(32)).is_weak);
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::auth::{Handshake, HandshakeError, Hello, Key};
+use super::auth::{Handshake, HandshakeError, Hello, Key, Salt};
 use super::machine::{Io, StreamId};
 use crate::clock::Ns;
 use crate::types::{CommId, JobId};
@@ -41,17 +41,38 @@ pub(crate) struct Lobby {
     guests: Vec<Guest>,
     turned_away: u64,
     remarks: Vec<String>,
+    /// How many had been turned away when that was told last.
+    told: u64,
+    /// What guests stretch the secret with.
+    salt: Option<Salt>,
 }
 
 impl Lobby {
-    pub(crate) fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
-        if self.guests.len() >= SEATS {
+    pub(crate) fn with_salt(salt: Option<Salt>) -> Self {
+        Self { salt, ..Self::default() }
+    }
+
+    /// Takes a guest in. The stream of another that had to make room for it, if one had to.
+    pub(crate) fn accepted(
+        &mut self,
+        stream: StreamId,
+        from: SocketAddr,
+        io: &mut Io<'_>,
+    ) -> Option<StreamId> {
+        let mut evicted = None;
+        if self.guests.len() >= io.seats.min(SEATS) {
             let oldest = self.guests.remove(0);
             io.close(oldest.stream);
             self.remark(oldest.from, "it said nothing while others queued");
+            evicted = Some(oldest.stream);
         }
-        let handshake = Handshake::accept(io.nonce());
+        let mut nonce = io.nonce();
+        if let Some(salt) = self.salt {
+            nonce.0[..salt.len()].copy_from_slice(&salt);
+        }
+        let handshake = Handshake::accept(nonce);
         self.guests.push(Guest { stream, from, handshake, until: io.now.after(PATIENCE) });
+        evicted
     }
 
     pub(crate) fn has(&self, stream: StreamId) -> bool {
@@ -71,7 +92,7 @@ impl Lobby {
             Ok(step) => {
                 io.send(stream, step.to_send);
                 let (hello, rest) = step.done?;
-                let guest = self.guests.swap_remove(at);
+                let guest = self.guests.remove(at);
                 Some(Entered { stream, from: guest.from, hello, rest })
             }
             Err(error) => {
@@ -84,7 +105,7 @@ impl Lobby {
     /// A guest left by itself: a port scanner, or a rank that lost patience.
     pub(crate) fn closed(&mut self, stream: StreamId) {
         if let Some(at) = self.guests.iter().position(|guest| guest.stream == stream) {
-            let guest = self.guests.swap_remove(at);
+            let guest = self.guests.remove(at);
             self.remark(guest.from, "it left before it said who it is");
         }
     }
@@ -104,7 +125,7 @@ impl Lobby {
     }
 
     fn turn_away(&mut self, at: usize, error: &HandshakeError, io: &mut Io<'_>) {
-        let guest = self.guests.swap_remove(at);
+        let guest = self.guests.remove(at);
         io.send(guest.stream, error.farewell());
         io.close(guest.stream);
         let who = guest.handshake.hello().map(|hello| format!("it calls itself rank {}: ", hello.from));
@@ -119,8 +140,16 @@ impl Lobby {
         self.remarks.push(format!("{from}: {what}"));
     }
 
+    /// What strangers did, if that has changed since this was asked last.
+    pub(crate) fn new_remarks(&mut self) -> Option<String> {
+        (self.told != self.turned_away).then(|| {
+            self.told = self.turned_away;
+            self.remarks()
+        })
+    }
+
     /// What strangers did, for the text of an error; empty if there were none.
-    pub(crate) fn remarks(&self) -> String {
+    fn remarks(&self) -> String {
         match self.turned_away {
             0 => String::new(),
             count => format!("{count} connections were turned away, lastly {}", self.remarks.join("; ")),

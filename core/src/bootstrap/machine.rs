@@ -38,6 +38,8 @@ pub(crate) struct Io<'a> {
     pub(crate) actions: &'a mut Vec<Action>,
     pub(crate) next_stream: &'a mut u64,
     pub(crate) random: &'a mut dyn FnMut(&mut [u8]),
+    /// How many connections of strangers there is room for.
+    pub(crate) seats: usize,
 }
 
 impl Io<'_> {

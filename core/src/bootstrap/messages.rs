@@ -1,9 +1,11 @@
 //! What ranks and the root say to each other once a handshake is over. One type per kind of connection.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use super::fault::Fault;
 use super::frame::{Fields, frame, printable, put, put_bytes};
+use super::launch::Origin;
 use crate::types::Rank;
 
 /// The longest block of an all-gather and the longest tagged message.
@@ -18,7 +20,7 @@ pub(crate) const MAX_P2P_FRAME: usize = MAX_BLOCK + 64;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ToRoot {
     /// I am here; this is where my predecessor reaches me.
-    CheckIn(SocketAddr),
+    CheckIn(SocketAddr, Origin),
     /// The ring is complete: I need you no more.
     Ready,
     /// My deadline has passed: tell us all who is missing.
@@ -109,7 +111,12 @@ pub(crate) struct Tagged {
 impl ToRoot {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::CheckIn(contact) => frame(1, &address(*contact)),
+            Self::CheckIn(contact, origin) => {
+                let mut body = address(*contact);
+                put(&mut body, origin.launch);
+                put(&mut body, origin.age.as_millis() as u64);
+                frame(1, &body)
+            }
             Self::Ready => frame(2, &[]),
             Self::GiveUp => frame(3, &[]),
             Self::Pong => frame(4, &[]),
@@ -118,7 +125,12 @@ impl ToRoot {
     }
     pub(crate) fn decode(kind: u8, body: &[u8]) -> Option<Self> {
         match kind {
-            1 => take_address(&mut Fields(body)).map(Self::CheckIn),
+            1 => {
+                let mut fields = Fields(body);
+                let contact = take_address(&mut fields)?;
+                let (launch, age) = (fields.u64()?, Duration::from_millis(fields.u64()?));
+                Some(Self::CheckIn(contact, Origin { launch, age }))
+            }
             2 => Some(Self::Ready),
             3 => Some(Self::GiveUp),
             4 => Some(Self::Pong),
@@ -278,7 +290,7 @@ mod tests {
         let contact: SocketAddr = "[fd00::1]:7".parse().unwrap();
         let fault = Fault::new(ErrorKind::Peer, &[Rank(1)], "gone");
         for message in [
-            ToRoot::CheckIn(contact),
+            ToRoot::CheckIn(contact, Origin { launch: 7, age: Duration::from_millis(30) }),
             ToRoot::Ready,
             ToRoot::GiveUp,
             ToRoot::Pong,

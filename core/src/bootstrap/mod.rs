@@ -11,6 +11,7 @@
 //! | [`driver`], [`root_task`] | the bootstrap of one rank, and the root, on real sockets: what others call |
 //! | `root`, `member`, `ring`, `p2p` | the same as state machines: no I/O, no clock, no randomness of their own |
 //! | `lobby`, `dial` | their common parts: who has not proven itself yet; a connection that is tried until it is up |
+//! | `door`, `launch` | one listener and the roots behind it; what tells jobs apart that meet at one address |
 //! | `machine`, `net`, `sim_net` | the seam below them; real sockets; a simulated network for tests |
 //! | `messages`, `frame`, [`fault`] | what travels, bounded before it is allocated; why it failed, naming the rank |
 //! | [`interfaces`], [`host`], `agreement` | which address to use; who shares a host or process; settings that must be equal |
@@ -20,6 +21,7 @@
 mod agreement;
 pub mod auth;
 mod dial;
+mod door;
 pub mod driver;
 pub mod fault;
 mod frame;
@@ -28,6 +30,7 @@ pub mod handshake;
 pub mod host;
 pub mod id;
 pub mod interfaces;
+mod launch;
 mod lobby;
 mod machine;
 mod member;

@@ -23,6 +23,8 @@ const LINGER: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const ACCEPTS_PER_TURN: usize = 64;
 const READS_PER_TURN: usize = 64;
+/// However few descriptors there are, as many ranks can prove themselves at once.
+const FEWEST_SEATS: usize = 4;
 
 #[derive(Debug)]
 struct Sock {
@@ -31,6 +33,8 @@ struct Sock {
     out: Vec<u8>,
     /// Writing failed: what is still to read is read, the end of that ends the stream.
     mute: bool,
+    /// Something was sent: whoever closes it wants that delivered.
+    has_sent: bool,
     paused: bool,
     closing: Option<Ns>,
 }
@@ -44,6 +48,8 @@ pub(crate) struct Net {
     next_stream: u64,
     /// Streams that ended before they began, to be told.
     stillborn: Vec<(StreamId, String)>,
+    /// How many strangers may wait at once.
+    seats: usize,
 }
 
 impl Net {
@@ -60,6 +66,7 @@ impl Net {
             streams: BTreeMap::new(),
             next_stream: 0,
             stillborn: Vec::new(),
+            seats: seats(),
         })
     }
 
@@ -67,6 +74,7 @@ impl Net {
     pub(crate) fn with<M, T>(&mut self, machine: &mut M, call: impl FnOnce(&mut M, &mut Io<'_>) -> T) -> T {
         let mut actions = Vec::new();
         let mut io = Io {
+            seats: self.seats,
             now: clock::now(),
             actions: &mut actions,
             next_stream: &mut self.next_stream,
@@ -124,8 +132,8 @@ impl Net {
     pub(crate) fn is_flushed(&self) -> bool {
         self.streams.values().all(|sock| sock.closing.is_some() || sock.out.is_empty())
     }
-    /// Whether no stream is left, closing ones included.
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no stream is left that still has to deliver, or is used.
+    pub(crate) fn is_settled(&self) -> bool {
         self.streams.is_empty()
     }
 
@@ -221,6 +229,15 @@ impl Net {
         }
     }
 
+    /// Streams that linger hold a descriptor each, and strangers can make many: the oldest go.
+    fn bound_lingering(&mut self) {
+        let lingering = self.streams.iter().filter(|(_, sock)| sock.closing.is_some());
+        let lingering: Vec<StreamId> = lingering.map(|(stream, _)| *stream).collect();
+        for stream in &lingering[..lingering.len().saturating_sub(self.seats)] {
+            self.streams.remove(stream);
+        }
+    }
+
     fn act(&mut self, action: Action) {
         match action {
             Action::Connect(stream, to) => match connect(to) {
@@ -229,18 +246,20 @@ impl Net {
             },
             Action::Send(stream, bytes) => {
                 if let Some(sock) = self.streams.get_mut(&stream).filter(|sock| sock.closing.is_none()) {
+                    sock.has_sent = true;
                     sock.out.extend(bytes);
                     sock.flush();
                 }
             }
             Action::Close(stream) => {
                 let Some(sock) = self.streams.get_mut(&stream) else { return };
-                if sock.connecting {
+                if sock.connecting || !sock.has_sent {
                     self.streams.remove(&stream);
                     return;
                 }
                 sock.closing.get_or_insert_with(|| clock::now().after(LINGER));
                 sock.flush();
+                self.bound_lingering();
             }
             Action::Pause(stream) => {
                 if let Some(sock) = self.streams.get_mut(&stream) {
@@ -258,6 +277,7 @@ impl Sock {
             connecting,
             out: Vec::new(),
             mute: false,
+            has_sent: false,
             paused: false,
             closing: None,
         }
@@ -336,7 +356,8 @@ fn connect(to: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// Listens at `address`. A `forced` port is one that somebody chose: it is shared with sockets of an earlier run that linger.
+/// Listens at `address`. A `forced` port is one that somebody chose: it may be that of an earlier run whose connections linger, but
+/// never one at which somebody listens.
 pub(crate) fn listen(address: SocketAddr, forced: bool) -> Result<Socket> {
     let refused = |e: io::Error| {
         let in_use = e.kind() == io::ErrorKind::AddrInUse;
@@ -344,7 +365,7 @@ pub(crate) fn listen(address: SocketAddr, forced: bool) -> Result<Socket> {
         let error = Error::system(format!("listening at {address}"), e);
         match (in_use, elsewhere) {
             (true, _) => error.hint(
-                "who else may hold it: an earlier run, torch's TCPStore at MASTER_PORT, or NCCL, which reads NCCL_COMM_ID too",
+                "who else may hold it: another job (give each a MASTER_PORT or CCL_COMM_ID of its own), an earlier run, torch's TCPStore at MASTER_PORT (then set CCL_COMM_ID to another port), or NCCL, which reads NCCL_COMM_ID too",
             ),
             (_, true) => error.hint("the address is not one of this host: rank 0 must run where it is"),
             _ => error,
@@ -354,7 +375,6 @@ pub(crate) fn listen(address: SocketAddr, forced: bool) -> Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if forced {
             socket.set_reuse_address(true)?;
-            socket.set_reuse_port(true)?;
         }
         if address.is_ipv6() && address.ip().is_unspecified() {
             socket.set_only_v6(false)?;
@@ -371,6 +391,15 @@ pub(crate) fn listen(address: SocketAddr, forced: bool) -> Result<Socket> {
 pub(crate) fn local_address(socket: &Socket) -> Result<SocketAddr> {
     let address = socket.local_addr().map_err(|e| Error::system("asking a listener for its address", e))?;
     address.as_socket().ok_or_else(|| Error::new(ErrorKind::System, "a listener without an IP address"))
+}
+
+/// How many strangers may wait for what they never say: a quarter of the descriptors that are still
+/// free, so that they never keep the process from opening what its job needs.
+fn seats() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+    usize::try_from(limit.saturating_sub(open) / 4).unwrap_or(usize::MAX).max(FEWEST_SEATS)
 }
 
 /// Raises the limit of open files as far as it goes: a root holds a connection to every rank.

@@ -12,8 +12,9 @@ use std::time::Duration;
 use super::auth::{Key, Purpose};
 use super::fault::{Fault, name_ranks};
 use super::frame::Frames;
-use super::lobby::{Entered, Lobby, PATIENCE};
-use super::machine::{Io, Machine, StreamId};
+use super::launch::{Launch, Origin};
+use super::lobby::{Entered, PATIENCE};
+use super::machine::{Io, StreamId};
 use super::messages::{FromRoot, MAX_ROOT_FRAME, ToRoot};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
@@ -26,6 +27,14 @@ const ALIVE_WITHIN: Duration = Duration::from_millis(200);
 /// How many ranks a job may have: bounds what a wrong count makes the root hold.
 pub(crate) const MAX_RANKS: u32 = 1 << 16;
 const REMARKS: usize = 8;
+/// Jobs whose processes began within this time of each other may have been started together. Where
+/// nothing but the moment of their coming tells them apart, nobody is introduced before the youngest
+/// rank is this old: a second rank 0, or a second of any other rank, shows that there are two.
+const TOGETHER: Duration = Duration::from_millis(500);
+/// The index in the hello of a rank 0 that found its address taken.
+pub(crate) const CLAIM: u32 = 1;
+/// What whoever started a second job is to do.
+pub(crate) const OTHER_PORT: &str = "give each job a MASTER_PORT or CCL_COMM_ID of its own";
 
 #[derive(Debug)]
 struct Visitor {
@@ -33,6 +42,8 @@ struct Visitor {
     rank: Rank,
     nranks: u32,
     frames: Frames,
+    /// It is no rank of this root: it wanted to be rank 0 at this address, and the address was taken.
+    is_claim: bool,
     /// Until when it must check in; `None` once it has.
     until: Option<Ns>,
 }
@@ -64,7 +75,11 @@ pub(crate) struct Root {
     comm: CommId,
     magic: u64,
     nranks: u32,
-    lobby: Lobby,
+    launch: Launch,
+    /// What those did who never proved who they are.
+    strangers: String,
+    /// Until when nobody is introduced.
+    hold_until: Ns,
     visitors: BTreeMap<StreamId, Visitor>,
     members: BTreeMap<Rank, Member>,
     remarks: Vec<String>,
@@ -85,7 +100,9 @@ impl Root {
             comm,
             magic,
             nranks,
-            lobby: Lobby::default(),
+            launch: Launch::Certain,
+            strangers: String::new(),
+            hold_until: Ns(0),
             visitors: BTreeMap::new(),
             members: BTreeMap::new(),
             remarks: Vec::new(),
@@ -94,6 +111,26 @@ impl Root {
             told: BTreeSet::new(),
             outcome: None,
         }
+    }
+
+    /// The root of a public address, whose ranks are told from those of other jobs by `launch`.
+    pub(crate) const fn of_launch(mut self, launch: Launch) -> Self {
+        self.launch = launch;
+        self
+    }
+
+    pub(crate) const fn comm(&self) -> CommId {
+        self.comm
+    }
+
+    /// The key that ranks must know that ask for `job`, if it is this root's.
+    pub(crate) fn key_of(&self, job: JobId) -> Option<Key> {
+        (job == self.job).then(|| self.key.clone())
+    }
+
+    /// What those did who never proved who they are.
+    pub(crate) fn strangers_did(&mut self, what: &str) {
+        what.clone_into(&mut self.strangers);
     }
 
     pub(crate) const fn outcome(&self) -> Option<&Outcome> {
@@ -105,6 +142,11 @@ impl Root {
         matches!(self.outcome, Some(Outcome::Failed(_))) && self.told.len() < self.nranks as usize
     }
 
+    /// Whether somebody is connected to it.
+    pub(crate) fn has_visitors(&self) -> bool {
+        !self.visitors.is_empty()
+    }
+
     /// Whether ranks have come and others are awaited.
     pub(crate) fn is_waiting(&self) -> bool {
         self.outcome.is_none() && !self.members.is_empty()
@@ -112,7 +154,6 @@ impl Root {
 
     /// Ends it for everybody: the process that holds the root gives up. Who is still at the door is sent away.
     pub(crate) fn abandon(&mut self, io: &mut Io<'_>) {
-        self.lobby.close_all(io);
         let text = format!("the process that holds the bootstrap root left; {}", self.standing());
         let missing = self.missing();
         self.fail(Fault::new(ErrorKind::Aborted, &missing, text), io);
@@ -127,7 +168,7 @@ impl Root {
             (n, false) => format!("{}/{n} in, waiting for {}", self.members.len(), name_ranks(&missing)),
             (n, true) => format!("{n}/{n} in, but the ring is not complete at {}", name_ranks(&laggards)),
         };
-        for remark in self.remarks.iter().map(String::as_str).chain([self.lobby.remarks().as_str()]) {
+        for remark in self.remarks.iter().map(String::as_str).chain([self.strangers.as_str()]) {
             if !remark.is_empty() {
                 text = format!("{text}; {remark}");
             }
@@ -145,7 +186,7 @@ impl Root {
         }
     }
 
-    fn entered(&mut self, entered: Entered, io: &mut Io<'_>) {
+    pub(crate) fn entered(&mut self, entered: Entered, io: &mut Io<'_>) {
         let Entered { stream, from, hello, rest } = entered;
         if hello.purpose != Purpose::Root {
             // A probe, or a connection that lost its way: it has its answer by now.
@@ -156,6 +197,7 @@ impl Root {
             from,
             rank: hello.from,
             nranks: hello.count,
+            is_claim: hello.index == CLAIM,
             frames: Frames::new(MAX_ROOT_FRAME),
             until: Some(io.now.after(PATIENCE)),
         };
@@ -163,7 +205,7 @@ impl Root {
         self.heard(stream, &rest, io);
     }
 
-    fn heard(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
+    pub(crate) fn heard(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
         let Some(visitor) = self.visitors.get_mut(&stream) else { return };
         visitor.frames.extend(bytes);
         while let Some(visitor) = self.visitors.get_mut(&stream) {
@@ -186,7 +228,7 @@ impl Root {
     fn message(&mut self, stream: StreamId, rank: Rank, message: ToRoot, io: &mut Io<'_>) {
         let is_member = self.members.get(&rank).is_some_and(|member| member.stream == stream);
         match message {
-            ToRoot::CheckIn(contact) => self.check_in(stream, rank, contact, io),
+            ToRoot::CheckIn(contact, origin) => self.check_in(stream, rank, contact, origin, io),
             // Only who has checked in may speak for a rank.
             _ if !is_member => {}
             ToRoot::Ready => {
@@ -202,13 +244,33 @@ impl Root {
         }
     }
 
-    fn check_in(&mut self, stream: StreamId, rank: Rank, contact: SocketAddr, io: &mut Io<'_>) {
+    fn check_in(
+        &mut self,
+        stream: StreamId,
+        rank: Rank,
+        contact: SocketAddr,
+        origin: Origin,
+        io: &mut Io<'_>,
+    ) {
         let Some(visitor) = self.visitors.get_mut(&stream) else { return };
         visitor.until = None;
-        let (from, nranks) = (visitor.from, visitor.nranks);
+        let (from, nranks, is_claim) = (visitor.from, visitor.nranks, visitor.is_claim);
         if let Some(Outcome::Failed(fault)) = &self.outcome {
             let fault = fault.clone();
             return self.turn_away(stream, fault, io);
+        }
+        if !self.launch.may_include(origin.launch) {
+            let text = format!("rank {rank} (from {from}) is of another job than those that meet here");
+            self.remark(text.clone());
+            let text = format!("{text}; {OTHER_PORT}");
+            return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
+        }
+        if self.outcome == Some(Outcome::Complete) {
+            let text = format!("rank {rank} (from {from}) came to a job that is complete; {OTHER_PORT}");
+            return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
+        }
+        if is_claim {
+            return self.two_jobs(stream, rank, format!("another rank 0 came (from {from})"), io);
         }
         if self.nranks == 0 && (1..=MAX_RANKS).contains(&nranks) {
             self.nranks = nranks;
@@ -229,15 +291,39 @@ impl Root {
         if let Some(first) = self.members.get(&rank) {
             let text = format!("rank {rank} checked in twice: first from {}, then from {from}", first.from);
             self.remark(text.clone());
-            return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
+            return self.two_jobs(stream, rank, text, io);
         }
         let member = Member { stream, from, contact, told: false, ready: false, alive: false };
         self.members.insert(rank, member);
         io.send(stream, FromRoot::Welcome(self.magic).encode());
-        self.introduce(Rank((rank.0 + nranks - 1) % nranks), io);
-        self.introduce(rank, io);
+        if self.launch == Launch::Unknown {
+            self.hold_until = self.hold_until.max(io.now.after(TOGETHER.saturating_sub(origin.age)));
+        } else {
+            self.introduce(Rank((rank.0 + nranks - 1) % nranks), io);
+            self.introduce(rank, io);
+        }
         let at = io.now.after(TELL_EVERY);
         self.tell_at.get_or_insert(at);
+    }
+
+    /// Two processes want to be the same rank. If nothing tells their jobs apart, nobody knows of whose job the other ranks are.
+    fn two_jobs(&mut self, stream: StreamId, rank: Rank, text: String, io: &mut Io<'_>) {
+        if self.launch != Launch::Unknown {
+            return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
+        }
+        let text = format!("{text}: two jobs meet here; {OTHER_PORT}");
+        let fault = Fault::new(ErrorKind::Usage, &[rank], text);
+        self.fail(fault.clone(), io);
+        self.turn_away(stream, fault, io);
+    }
+
+    /// Whether all ranks are there, and are not introduced yet: those of another job may be about to come.
+    fn is_held(&self) -> bool {
+        self.launch == Launch::Unknown
+            && self.outcome.is_none()
+            && self.nranks > 0
+            && self.missing().is_empty()
+            && self.members.values().any(|member| !member.told)
     }
 
     /// Tells `rank` who follows it, if both are known.
@@ -305,7 +391,6 @@ impl Root {
     fn close_all(&mut self, io: &mut Io<'_>) {
         self.visitors.keys().for_each(|stream| io.close(*stream));
         self.visitors.clear();
-        self.lobby.close_all(io);
         (self.tell_at, self.verdict_at) = (None, None);
     }
 
@@ -325,26 +410,9 @@ impl Root {
     }
 }
 
-impl Machine for Root {
-    fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
-        self.lobby.accepted(stream, from, io);
-    }
-
-    fn connected(&mut self, _: StreamId, _: &mut Io<'_>) {}
-
-    fn bytes(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>) {
-        if !self.lobby.has(stream) {
-            return self.heard(stream, bytes, io);
-        }
-        let (job, comm, key) = (self.job, self.comm, self.key.clone());
-        let lookup = |j: JobId, c: CommId| (j == job && c == comm).then(|| key.clone());
-        if let Some(entered) = self.lobby.bytes(stream, bytes, &lookup, io) {
-            self.entered(entered, io);
-        }
-    }
-
-    fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) {
-        self.lobby.closed(stream);
+impl Root {
+    /// A stream ended that may be a visitor's.
+    pub(crate) fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) {
         let Some(visitor) = self.visitors.remove(&stream) else { return };
         let rank = visitor.rank;
         let member = self.members.get(&rank).filter(|member| member.stream == stream);
@@ -358,8 +426,8 @@ impl Machine for Root {
         }
     }
 
-    fn turn(&mut self, io: &mut Io<'_>) {
-        self.lobby.turn(io);
+    /// Does what is due.
+    pub(crate) fn turn(&mut self, io: &mut Io<'_>) {
         let late: Vec<StreamId> = self
             .visitors
             .iter()
@@ -375,6 +443,9 @@ impl Machine for Root {
         if self.verdict_at.is_some_and(|at| at <= io.now) {
             self.verdict(io);
         }
+        if self.is_held() && self.hold_until <= io.now {
+            (0..self.nranks).for_each(|rank| self.introduce(Rank(rank), io));
+        }
         if self.tell_at.is_some_and(|at| at <= io.now) {
             self.tell_at = Some(io.now.after(TELL_EVERY));
             let text = self.standing();
@@ -384,8 +455,10 @@ impl Machine for Root {
         }
     }
 
-    fn wake(&self) -> Option<Ns> {
+    /// When a turn is due next.
+    pub(crate) fn wake(&self) -> Option<Ns> {
         let late = self.visitors.values().filter_map(|visitor| visitor.until).min();
-        [self.lobby.wake(), late, self.tell_at, self.verdict_at].into_iter().flatten().min()
+        let held = self.is_held().then_some(self.hold_until);
+        [held, late, self.tell_at, self.verdict_at].into_iter().flatten().min()
     }
 }

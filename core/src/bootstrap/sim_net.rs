@@ -210,6 +210,7 @@ impl<N: Node> Net<N> {
         let (now, place, random) = (self.now, &mut self.places[at], &mut self.random);
         let mut actions = Vec::new();
         let mut io = Io {
+            seats: usize::MAX,
             now,
             actions: &mut actions,
             next_stream: &mut place.next_stream,

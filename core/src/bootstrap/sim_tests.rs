@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::auth::{Hello, Key, Nonce, Purpose};
+use super::auth::{Hello, Key, Nonce, PROTOCOL, Purpose};
+use super::door::Door;
 use super::fault::Fault;
 use super::handshake::Handshake;
 use super::id::UniqueId;
@@ -38,7 +39,7 @@ struct Stranger {
 }
 
 enum Actor {
-    Root(Box<Root>),
+    Root(Box<Door>),
     Rank(Box<Program>),
     Stranger(Stranger),
 }
@@ -199,7 +200,7 @@ fn stranger_address(at: usize) -> SocketAddr {
     SocketAddr::from(([6, 6, 6, at as u8], 6666))
 }
 fn id() -> UniqueId {
-    UniqueId { magic: 77, root: root_address(), nranks: 0, key: Key([5; 32]), instance: 0 }
+    UniqueId { magic: 77, root: root_address(), nranks: 0, key: Key([5; 32]), instance: 0, stretches: false }
 }
 
 /// A job in the net: node 0 is the root, node r + 1 is rank r.
@@ -229,8 +230,10 @@ impl Job {
     fn empty(seed: u64, weather: Weather, nranks: u32) -> Self {
         let mut net = Net::new(seed, weather);
         let id = id();
-        let root = Root::new(id.key.clone(), id.job(), id.comm(), id.magic, 0);
-        net.add(Actor::Root(Box::new(root)), root_address(), Duration::ZERO);
+        let root = Root::new(id.key.clone(), id.asked(), id.comm(), id.magic, 0);
+        let mut door = Door::default();
+        door.add(root);
+        net.add(Actor::Root(Box::new(door)), root_address(), Duration::ZERO);
         Self { net, nranks }
     }
 
@@ -275,7 +278,7 @@ impl Job {
     }
     fn outcome(&self) -> Option<&Outcome> {
         match self.net.node(0) {
-            Actor::Root(root) => root.outcome(),
+            Actor::Root(door) => door.root(id().comm()).unwrap().outcome(),
             _ => panic!("node 0 is the root"),
         }
     }
@@ -462,7 +465,7 @@ fn what_strangers_and_doubles_did_is_in_the_error_of_those_who_wait() {
     let newer = Hello {
         version: 9,
         count: 3,
-        ..Hello::new(Purpose::Root, id().job(), id().comm(), Rank(2), Rank(0))
+        ..Hello::new(Purpose::Root, id().asked(), id().comm(), Rank(2), Rank(0))
     };
     let says = Handshake::connect(id().key, newer, Nonce([3; 32])).feed(&[], &|_, _| None).unwrap().to_send;
     let newer =
@@ -470,7 +473,7 @@ fn what_strangers_and_doubles_did_is_in_the_error_of_those_who_wait() {
     job.run();
     let text = &job.fault(0).text;
     assert!(text.contains("waiting for rank 2") && text.contains("rank 1 checked in twice"), "{text}");
-    assert!(text.contains("it speaks protocol version 9, this process speaks version 1"), "{text}");
+    assert!(text.contains(&format!("protocol version 9, this process speaks version {PROTOCOL}")), "{text}");
     let Actor::Stranger(newer) = job.net.node(newer) else { panic!() };
     assert!(!newer.answer.is_empty(), "it is told our version");
 }
@@ -501,10 +504,10 @@ fn a_wrong_secret_is_said_to_the_one_who_has_it() {
     let now = job.net.now;
     let rank = job.add(1, Program::new(&wrong, 1, 2, now), Duration::ZERO);
     job.run();
-    // A fresh id's job is derived from its key, so that the root does not even know the job.
     match &job.program_at(rank).result {
         Some(Err(fault)) => {
-            assert!(fault.text.contains("10.9.9.9:5000: it does not know this job"), "{fault:?}")
+            assert!(fault.text.contains("10.9.9.9:5000: it does not know the secret"), "{fault:?}");
+            assert!(fault.text.contains("CCL_JOB_SECRET must be equal"), "{fault:?}");
         }
         other => panic!("{other:?}"),
     }

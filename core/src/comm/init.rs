@@ -13,6 +13,7 @@ use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::interfaces;
 use crate::bootstrap::notice::{self, Level};
 use crate::bootstrap::rendezvous;
+use crate::bootstrap::root_task::Seat;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
@@ -45,6 +46,8 @@ use crate::types::{Algorithm, CommId, JobId, Phase, Rank};
 /// What a communicator keeps running beside itself. Dropped, all of it ends.
 pub(crate) struct Attended {
     _data: DataListener,
+    /// Where this process is rank 0 of a public address: the address.
+    seat: Option<Seat>,
     _abortable: Option<Abortable>,
     _attendance: Arc<Attendance>,
 }
@@ -75,6 +78,9 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     let met = rendezvous::from_environment(&settings, deadline)?;
     phases.end(None);
     let inner = make(&met.id, (met.rank, met.nranks), config.name, settings, deadline, phases)?;
+    if let (Some(root), Some(attended)) = (&met.root, &mut *lock(&inner.attended)) {
+        attended.seat = root.seat();
+    }
     drop(met);
     Ok(inner)
 }
@@ -130,12 +136,12 @@ fn make_named(
     let onlooker = Onlooker { cancelled: &|| false, begins };
     let mut bootstrap = Bootstrap::join_before(id, rank, nranks, &[], &settings, deadline, onlooker)?;
     phases.end(Some(&row));
-    let job = bootstrap.job();
+    let (job, key) = (bootstrap.job(), bootstrap.key());
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
 
     let identity = Identity { comm, rank };
-    let base = Base { id, job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
+    let base = Base { job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
     let gathered = match gather(&base, &row, &mut phases, &mut bootstrap, deadline) {
         Ok(gathered) => gathered,
         Err(error) => {
@@ -169,7 +175,7 @@ fn make_named(
         me: rank,
         job,
         comm,
-        key: id.key.clone(),
+        key: key.clone(),
         memory: Arc::clone(&memory),
         next: topology.after(rank, 1),
         previous: topology.before(rank),
@@ -222,7 +228,8 @@ fn make_named(
             }
         }
     });
-    *lock(&inner.attended) = Some(Attended { _data: data, _abortable: abortable, _attendance: attendance });
+    *lock(&inner.attended) =
+        Some(Attended { _data: data, seat: None, _abortable: abortable, _attendance: attendance });
     notes.iter().for_each(|note| notice::say(&settings, Level::Warn, note));
     if rank == Rank(0) {
         announce(&inner, &settings);
@@ -232,7 +239,6 @@ fn make_named(
 
 /// What a communicator begins with.
 struct Base<'a> {
-    id: &'a UniqueId,
     job: JobId,
     identity: Identity,
     ip: std::net::IpAddr,
@@ -266,7 +272,7 @@ fn gather(
     bootstrap: &mut Bootstrap,
     deadline: Ns,
 ) -> Result<Gathered> {
-    let Base { id, job, identity, ip, settings, attendance } = base;
+    let Base { job, identity, ip, settings, attendance } = base;
     let Identity { comm, rank } = *identity;
     let nranks = bootstrap.nranks();
     let recorder = attendance.recorder();
@@ -283,9 +289,9 @@ fn gather(
         }),
     });
     let inbox = Inbox::default();
-    let scope = Scope { job: *job, key: id.key.clone(), comm, rank, nranks, channels };
+    let scope = Scope { job: *job, key: bootstrap.key(), comm, rank, nranks, channels };
     let data = DataListener::open(SocketAddr::new(*ip, 0), scope, Arc::clone(&inbox), wake_by(&shared))?;
-    let terms = Terms { job: *job, key: id.key.clone(), memory: Arc::clone(&memory) };
+    let terms = Terms { job: *job, key: bootstrap.key(), memory: Arc::clone(&memory) };
     let path = recorder.beside(&format!("{comm}-{rank}.link"));
     let door = MemoryListener::open(terms, path, draw_name()?)?;
     local::enter(*job, &memory);
@@ -306,6 +312,7 @@ fn gather(
     phases.publish(&mut events);
     phases.begin(Phase::Connect, Some(row));
     let listeners = cards.iter().map(|card| card.data).collect();
+    let allowed = cards.iter().map(|card| card.allowed.clone()).collect();
     let locals = cards.into_iter().zip(&processes).map(|(card, process)| Candidate {
         process,
         data: card.data,
@@ -333,7 +340,6 @@ fn gather(
     if let Some(note) = note {
         notice::say(settings, Level::Warn, &note);
     }
-    let allowed = cards.into_iter().map(|card| card.allowed).collect();
     Ok(Gathered { memory, shared, inbox, data, listeners, processes, hosts, allowed, peers, watched, events })
 }
 

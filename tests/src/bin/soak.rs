@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     for network in Network::ALL {
         let name = format!("scripts, {network:?}");
         if network == Network::Namespaces && hosts.is_none() {
-            println!("skipped: {name}: no network namespaces can be made here");
+            println!("skipped: {name}: needs root's network namespaces");
             continue;
         }
         let scripts: Vec<Script> =

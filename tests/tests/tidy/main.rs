@@ -164,6 +164,16 @@ const STATICS: &[(&str, &str, &str)] = &[
         "MADE",
         "counts how often the environment was used, which is the process's",
     ),
+    (
+        "core/src/bootstrap/auth.rs",
+        "LAST",
+        "the secret of the environment, stretched once for all communicators",
+    ),
+    (
+        "core/src/bootstrap/root_task.rs",
+        "LISTENING",
+        "an address is the process's: one listener serves all its communicators",
+    ),
     ("core/src/clock.rs", "SCALE", "a property of the processor, measured once"),
     ("core/src/clock.rs", "SKEW", "the clocks of a process that a test has it take for another host's"),
     ("core/src/comm/pending.rs", "THREAD", "the one progress thread of the process"),

@@ -18,7 +18,9 @@ impl Machine for Member {
         if self.fault.is_some() || self.pending == Pending::Over {
             return io.close(stream);
         }
-        self.lobby.accepted(stream, from, io);
+        if let Some(evicted) = self.lobby.accepted(stream, from, io) {
+            self.early.remove(&evicted);
+        }
     }
 
     fn connected(&mut self, stream: StreamId, io: &mut Io<'_>) {
@@ -43,8 +45,9 @@ impl Machine for Member {
                 Dialled::Pending => return,
                 Dialled::Up(stream, rest) => {
                     let frames = Frames::new(MAX_ROOT_FRAME);
+                    self.id.key = dial.key();
                     self.root = ToTheRoot::Up { stream, frames, gave_up: None };
-                    io.send(stream, ToRoot::CheckIn(self.introduction.contact).encode());
+                    io.send(stream, ToRoot::CheckIn(self.introduction.contact, self.origin).encode());
                     return self.root_says(&rest, io);
                 }
                 Dialled::Hopeless(error) => {
@@ -134,6 +137,7 @@ impl Machine for Member {
             dial.turn(io);
         }
         self.lobby.turn(io);
+        self.early.retain(|stream, _| self.lobby.has(*stream));
         self.p2p.turn(io);
         if let Pending::Message(from, tag) = self.pending
             && self.p2p.is_gone(from)

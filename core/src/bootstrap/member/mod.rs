@@ -21,6 +21,7 @@ use super::dial::Dial;
 use super::fault::Fault;
 use super::frame::Frames;
 use super::id::UniqueId;
+use super::launch::Origin;
 use super::lobby::{Entered, Lobby};
 use super::machine::{Io, StreamId};
 use super::messages::{FromRoot, Introduction, MAX_RING_FRAME, OnRing, ToRoot};
@@ -70,6 +71,7 @@ pub(crate) struct Member {
     rank: Rank,
     nranks: u32,
     introduction: Introduction,
+    origin: Origin,
     job: Option<JobId>,
     root: ToTheRoot,
     successor: Option<Dial>,
@@ -106,12 +108,14 @@ impl Member {
         now: Ns,
         deadline: Ns,
     ) -> Self {
-        let hello = Hello { count: nranks, ..Hello::new(Purpose::Root, id.job(), id.comm(), rank, Rank(0)) };
-        let root = Dial::new(id.root, hello, id.key.clone(), id.is_public(), now);
+        let hello =
+            Hello { count: nranks, ..Hello::new(Purpose::Root, id.asked(), id.comm(), rank, Rank(0)) };
+        let root = Dial::to_root(&id, hello, now);
         Self {
             rank,
             nranks,
             introduction,
+            origin: Origin::default(),
             job: None,
             root: ToTheRoot::Dialling(root),
             successor: None,
@@ -135,6 +139,12 @@ impl Member {
         }
     }
 
+    /// What the root of a public address tells ranks of two jobs by.
+    pub(crate) const fn of(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
+    }
+
     // --- what the caller asks for; each is followed by driving until its answer is there ---
 
     pub(crate) const fn fault(&self) -> Option<&Fault> {
@@ -145,6 +155,10 @@ impl Member {
     }
     pub(crate) fn job(&self) -> JobId {
         self.job.unwrap_or_else(|| self.id.job())
+    }
+    /// The key that all ranks of the job know, once this one has joined.
+    pub(crate) fn key(&self) -> Key {
+        self.id.key.clone()
     }
     /// The introductions of all ranks, once this one has joined.
     pub(crate) fn peers(&self) -> &[Introduction] {

@@ -1,20 +1,31 @@
 //! A public address: rank 0 listens there, and every rank makes the same id for itself.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use super::{Place, means_this_host};
-use crate::bootstrap::auth::Key;
-use crate::bootstrap::id::{Address, UniqueId};
+use crate::bootstrap::auth::{Handshake, Hello, Nonce, Purpose};
+use crate::bootstrap::greet::run_connector;
+use crate::bootstrap::id::{Address, UniqueId, job_secret};
 use crate::bootstrap::interfaces;
+use crate::bootstrap::launch::Origin;
+use crate::bootstrap::messages::ToRoot;
+use crate::bootstrap::root::CLAIM;
 use crate::bootstrap::root_task::{RootHandle, serve_public};
+use crate::clock;
 use crate::config::Settings;
 use crate::error::Result;
+use crate::types::Rank;
+
+/// How long the rank 0 of another job may take to hear of this one.
+const CLAIM_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) fn meet(
     address: &Address,
     place: Place,
-    key: Key,
     instance: u32,
+    origin: Origin,
     settings: &Settings,
 ) -> Result<(UniqueId, Option<RootHandle>)> {
     let mut root = address.resolve(settings)?;
@@ -27,10 +38,39 @@ pub(super) fn meet(
     if means_this_host(address, root.ip()) {
         root.set_ip(interfaces::choose(settings, None)?.ip);
     }
-    let id = UniqueId { nranks: place.nranks, ..UniqueId::public(root, key, instance) };
+    let id = UniqueId { nranks: place.nranks, ..UniqueId::public(root, &job_secret(settings)?, instance) };
     let held = match place.rank.0 {
-        0 => Some(serve_public(&id, place.nranks, bind, settings)?),
+        0 => Some(serve_public(&id, place.nranks, bind, origin, settings).inspect_err(|error| {
+            if error.is_in_use() {
+                claim(&id, origin);
+            }
+        })?),
         _ => None,
     };
     Ok((id, held))
+}
+
+/// Lets the rank 0 that holds the address know that there is another one, so that it takes no rank of
+/// this job for one of its own. If that cannot be said, somebody else holds the address.
+fn claim(id: &UniqueId, origin: Origin) {
+    let deadline = clock::now().after(CLAIM_WITHIN);
+    let Ok(mut stream) = TcpStream::connect_timeout(&id.root, CLAIM_WITHIN) else { return };
+    let hello = Hello {
+        count: id.nranks,
+        index: CLAIM,
+        ..Hello::new(Purpose::Root, id.asked(), id.comm(), Rank(0), Rank(0))
+    };
+    let Ok(nonce) = Nonce::draw() else { return };
+    let handshake = if id.stretches {
+        Handshake::connect_stretching(id.key.clone(), hello, nonce)
+    } else {
+        Handshake::connect(id.key.clone(), hello, nonce)
+    };
+    if run_connector(&mut stream, handshake, deadline).is_err() {
+        return;
+    }
+    let said = stream.write_all(&ToRoot::CheckIn(id.root, origin).encode());
+    // Its answer, whatever it is, means that it has heard.
+    let left = deadline.since(clock::now()).max(Duration::from_millis(1));
+    let _ = said.and_then(|()| stream.set_read_timeout(Some(left))).and_then(|()| stream.read(&mut [0; 64]));
 }

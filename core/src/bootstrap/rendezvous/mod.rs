@@ -2,7 +2,7 @@
 //!
 //! | found, in this order | then |
 //! |---|---|
-//! | no `WORLD_SIZE`, no other launcher | a job of one rank |
+//! | none of the below, no `RANK`, no `WORLD_SIZE`, no other launcher | a job of one rank |
 //! | `CCL_RENDEZVOUS_FILE` | rank 0 writes the id there |
 //! | `CCL_COMM_ID` | rank 0 listens there; no id is passed around |
 //! | `MASTER_ADDR`, `MASTER_PORT`, and torchrun's agent listens there | the id goes through its store |
@@ -19,16 +19,20 @@ use std::net::{IpAddr, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::auth::{Hello, Purpose, connect_blocking};
-use super::id::{Address, UniqueId, job_key};
-use super::root_task::{RootHandle, create_near};
+use super::auth::{HandshakeError, Hello, Purpose, Refusal, connect_blocking};
+use super::id::{Address, JobSecret, UniqueId, job_secret};
+use super::launch::Origin;
+use super::notice::{Level, say};
+use super::root_task::{RootHandle, create_knowing};
 use crate::clock::{self, Ns};
-use crate::config::{Key, Settings, environment};
+use crate::config::{Key, Settings, Source, environment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Rank;
 
 /// The longest one look for a root may take.
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
+/// How long a root that has another secret is taken for one of an earlier run, which will go away.
+const DOUBT_FOR: Duration = Duration::from_secs(2);
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -99,16 +103,22 @@ pub fn meet(
             (UniqueId::fresh(nowhere)?, None, "alone".to_string())
         }
         Way::File(path) => {
-            let (id, root) = file::meet(path, place, instance, settings, deadline)?;
+            let (id, root) = file::meet(path, place, instance, (settings, &job_secret(settings)?), deadline)?;
             (id, root, format!("through the file {path}"))
         }
         Way::Public(address) => {
-            let (id, root) = comm_id::meet(address, place, job_key(settings)?, instance, settings)?;
+            let (id, root) = comm_id::meet(address, place, instance, Origin::own(environment), settings)?;
             (id, root, format!("at {address}"))
         }
         Way::Store { address, key } => {
             let key = format!("{key}/{instance}");
-            let (id, root) = tcpstore::meet(address, &key, place, settings, deadline)?;
+            let secret = job_secret(settings)?;
+            if secret.key.is_none() && rank == Rank(0) {
+                let text =
+                    "this job is unauthenticated: whoever can read the store may join; set CCL_JOB_SECRET";
+                say(settings, Level::Warn, text);
+            }
+            let (id, root) = tcpstore::meet(address, &key, place, (settings, &secret), deadline)?;
             (id, root, format!("through the store at {address}"))
         }
     };
@@ -117,13 +127,20 @@ pub fn meet(
 
 fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Place, Way)> {
     let given = |name: &str| environment(name).filter(|value| !value.is_empty());
-    let Some(nranks) = number(environment, "WORLD_SIZE")? else {
-        refuse_other_launchers(environment)?;
-        return Ok((Place { rank: Rank(0), nranks: 1 }, Way::Alone));
-    };
     let missing = |what: &str, why: &str| {
         Err(Error::new(ErrorKind::Usage, format!("{what} is not set, but {why}"))
             .hint("run under torchrun or ccl-inspect run, or set RANK, WORLD_SIZE and CCL_COMM_ID=host:port"))
+    };
+    let Some(nranks) = number(environment, "WORLD_SIZE")? else {
+        refuse_other_launchers(environment)?;
+        // A rank that lost its WORLD_SIZE is not alone: each of its job would compute by itself.
+        let set = |key| settings.given(key).is_some() && settings.source(key) != Source::Alias;
+        let left = ["RANK", "MASTER_ADDR"].into_iter().find(|name| given(name).is_some());
+        let left = left.or_else(|| set(Key::CommId).then_some("CCL_COMM_ID"));
+        return match left.or_else(|| set(Key::RendezvousFile).then_some("CCL_RENDEZVOUS_FILE")) {
+            Some(name) => missing("WORLD_SIZE", &format!("{name} is")),
+            None => Ok((Place { rank: Rank(0), nranks: 1 }, Way::Alone)),
+        };
     };
     let Some(rank) = number(environment, "RANK")? else { return missing("RANK", "WORLD_SIZE is") };
     if rank >= nranks {
@@ -179,11 +196,18 @@ fn refuse_other_launchers(environment: Environment<'_>) -> Result<()> {
         .hint(format!("set RANK=${rank} WORLD_SIZE=${size} and CCL_COMM_ID=host:port of rank 0")))
 }
 
-/// Makes an id for this job, and the root behind it.
-fn make(nranks: u32, near: Option<IpAddr>, settings: &Settings) -> Result<(UniqueId, RootHandle)> {
-    let (mut id, root) = create_near(near, settings)?;
-    id.nranks = nranks;
-    Ok((id, root))
+/// Settings, and the secret that they name.
+type Known<'a> = (&'a Settings, &'a JobSecret);
+
+/// Makes an id for this job, and the root behind it: the id to hand out, the one to join with.
+fn make(
+    nranks: u32,
+    near: Option<IpAddr>,
+    (settings, secret): Known<'_>,
+) -> Result<(UniqueId, UniqueId, RootHandle)> {
+    let (mut out, mut own, root) = create_knowing(secret, near, settings)?;
+    (out.nranks, own.nranks) = (nranks, nranks);
+    Ok((out, own, root))
 }
 
 /// A host's own name often leads to its loopback (Debian writes it so): a rank that took that as the root's address would
@@ -192,21 +216,60 @@ fn means_this_host(address: &Address, found: IpAddr) -> bool {
     matches!(address, Address::Name(name, _) if name != "localhost") && found.is_loopback()
 }
 
-/// Whether the root of this id is there and knows its secret: an id that was found somewhere may be of an earlier run.
-fn is_alive(id: &UniqueId, rank: Rank, deadline: Ns) -> bool {
-    let left = deadline.since(clock::now()).min(PROBE_WITHIN);
-    if left.is_zero() {
-        return false;
+/// What a look for the root of an id brought, and since when it brought nothing but doubt about the secret.
+#[derive(Debug, Default)]
+struct Looks {
+    doubts_since: Option<Ns>,
+}
+
+impl Looks {
+    /// Whether the root of this id is there and knows its secret: an id that was found somewhere may be of an earlier run. If not, why not.
+    ///
+    /// # Errors
+    /// `Unavailable` that names the secret, if a root is there and says again and again that it differs.
+    fn look(&mut self, id: &UniqueId, rank: Rank, deadline: Ns) -> Result<std::result::Result<(), String>> {
+        let now = clock::now();
+        let left = deadline.since(now).min(PROBE_WITHIN);
+        let found = if left.is_zero() {
+            Err(HandshakeError::Deadline)
+        } else {
+            let connected = TcpStream::connect_timeout(&id.root, left);
+            connected.map_err(|e| HandshakeError::System(e.to_string())).and_then(|mut stream| {
+                let hello = Hello::new(Purpose::Probe, id.asked(), id.comm(), rank, Rank(0));
+                connect_blocking(&mut stream, &id.key, hello, clock::now().after(left))
+            })
+        };
+        match found {
+            Ok(()) => Ok(Ok(())),
+            Err(error @ (HandshakeError::WrongProof | HandshakeError::Refused(Refusal::Proof))) => {
+                let since = *self.doubts_since.get_or_insert(now);
+                if now.since(since) >= DOUBT_FOR {
+                    return Err(error.into_error(&format!("the bootstrap root at {}", id.root)));
+                }
+                Ok(Err(format!(
+                    "the root it names, at {}, has another CCL_JOB_SECRET than this rank",
+                    id.root
+                )))
+            }
+            Err(_) => {
+                self.doubts_since = None;
+                Ok(Err(format!(
+                    "the root it names, at {}, does not answer for it: it may be of an earlier run",
+                    id.root
+                )))
+            }
+        }
     }
-    let Ok(mut stream) = TcpStream::connect_timeout(&id.root, left) else { return false };
-    let hello = Hello::new(Purpose::Probe, id.job(), id.comm(), rank, Rank(0));
-    connect_blocking(&mut stream, &id.key, hello, clock::now().after(left)).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::auth::Key as Secret;
     use crate::bootstrap::driver::Bootstrap;
+    use crate::bootstrap::root_task::create_near;
+
+    const NO_SECRET: JobSecret = JobSecret { key: Secret::NONE, is_weak: false };
 
     fn check(variables: &[(&str, &str)], expect: &str) {
         let look = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
@@ -256,6 +319,18 @@ mod tests {
     #[test]
     fn what_is_missing_or_wrong_is_named() {
         check(&[("WORLD_SIZE", "2")], "Usage: RANK is not set, but WORLD_SIZE is");
+        for (name, value) in [
+            ("RANK", "1"),
+            ("RANK", "0"),
+            ("MASTER_ADDR", "node-1"),
+            ("CCL_COMM_ID", "10.0.0.1:99"),
+            ("CCL_RENDEZVOUS_FILE", "/x"),
+        ] {
+            let expect = format!("Usage: WORLD_SIZE is not set, but {name} is");
+            check(&[(name, value)], &expect);
+        }
+        // NCCL's own variable may be meant for NCCL.
+        check(&[("NCCL_COMM_ID", "10.0.0.1:99")], "0 of 1: Alone");
         check(&[("WORLD_SIZE", "two")], "Usage: WORLD_SIZE=two is no number");
         check(&[("WORLD_SIZE", "2"), ("RANK", "2")], "Usage: RANK=2 is not below WORLD_SIZE=2");
         check(&[("WORLD_SIZE", "2"), ("RANK", "1")], "Usage: MASTER_ADDR or MASTER_PORT is not set");
@@ -328,7 +403,7 @@ mod tests {
         let place = Place { rank: Rank(1), nranks: 2 };
         let look = |expect: &str| {
             let deadline = clock::now().after(Duration::from_millis(300));
-            let error = file::meet(text, place, 0, &Settings::default(), deadline).unwrap_err();
+            let error = file::meet(text, place, 0, (&Settings::default(), &NO_SECRET), deadline).unwrap_err();
             assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(Rank(0))));
             assert!(error.what.contains(expect), "{error}");
         };

@@ -8,12 +8,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::{LOOK_EVERY, Place, is_alive, make, means_this_host};
+use super::{Known, LOOK_EVERY, Looks, Place, make, means_this_host};
 use crate::bootstrap::frame::put;
 use crate::bootstrap::id::{self, Address, UniqueId};
 use crate::bootstrap::root_task::RootHandle;
 use crate::clock::{self, Ns};
-use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Rank;
 
@@ -31,7 +30,7 @@ pub(super) fn meet(
     address: &Address,
     key: &str,
     place: Place,
-    settings: &Settings,
+    (settings, secret): Known<'_>,
     deadline: Ns,
 ) -> Result<(UniqueId, Option<RootHandle>)> {
     let found = address.resolve(settings)?;
@@ -39,16 +38,19 @@ pub(super) fn meet(
     if place.rank.0 == 0 {
         // Where the agent is reached, rank 0 is too: the same subnet is tried first.
         let near = Some(found.ip()).filter(|ip| !means_this_host(address, *ip));
-        let (id, root) = make(place.nranks, near, settings)?;
-        store.set(key, &id.to_hex())?;
-        return Ok((id, Some(root)));
+        let (out, own, root) = make(place.nranks, near, (settings, secret))?;
+        store.set(key, &out.to_hex())?;
+        return Ok((own, Some(root)));
     }
-    let mut seen = "nothing was there".to_string();
+    let (mut seen, mut looks) = ("nothing was there".to_string(), Looks::default());
     while clock::now() < deadline && store.wait(key)? {
         match UniqueId::from_hex(&store.get(key)?) {
-            Ok(id) if is_alive(&id, place.rank, deadline) => return Ok((id, None)),
             Ok(id) => {
-                seen = format!("the root at {} does not answer: it may be of an earlier round", id.root)
+                let id = id.mixed_with(secret);
+                match looks.look(&id, place.rank, deadline)? {
+                    Ok(()) => return Ok((id, None)),
+                    Err(why) => seen = why,
+                }
             }
             Err(error) if error.kind == ErrorKind::Mismatch => return Err(error),
             Err(error) => seen = error.to_string(),

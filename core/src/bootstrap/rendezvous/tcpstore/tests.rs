@@ -7,6 +7,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::*;
+use crate::bootstrap::auth::Key;
+use crate::bootstrap::id::JobSecret;
+use crate::config::Settings;
+
+const NO_SECRET: JobSecret = JobSecret { key: Key::NONE, is_weak: false };
 
 /// How a server behaves where real ones differ.
 #[derive(Clone, Copy, Default)]
@@ -129,14 +134,21 @@ fn soon(ms: u64) -> Ns {
 
 fn meet_as(server: &Server, rank: u32, deadline: Ns) -> Result<(UniqueId, Option<RootHandle>)> {
     let place = Place { rank: Rank(rank), nranks: 3 };
-    meet(&Address::Literal(server.address), "/ccl/run/0/3/0", place, &Settings::default(), deadline)
+    meet(
+        &Address::Literal(server.address),
+        "/ccl/run/0/3/0",
+        place,
+        (&Settings::default(), &NO_SECRET),
+        deadline,
+    )
 }
 
 #[test]
 fn an_id_goes_from_rank_0_to_the_others_though_an_old_one_is_there() {
     for dribbles in [false, true] {
         let server = Server::start(Temper { dribbles, ..Temper::default() });
-        let (stale, root) = make(3, "127.0.0.1".parse().ok(), &Settings::default()).unwrap();
+        let known = (&Settings::default(), &NO_SECRET);
+        let (stale, _, root) = make(3, "127.0.0.1".parse().ok(), known).unwrap();
         drop(root);
         server.keys.0.lock().unwrap().insert("/ccl/run/0/3/0".into(), stale.to_hex().into_bytes());
         std::thread::scope(|scope| {

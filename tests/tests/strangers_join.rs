@@ -1,0 +1,153 @@
+//! Who may join a job: not the ranks of another job at the same address, not who has another secret or
+//! none, and not another user of the machine who can read or write what the ranks meet through.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says what it saw")]
+
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use ccl::config::environment;
+use ccl::{Communicator, ReduceOp, clock};
+use ccl_tests::other_user::UID;
+use ccl_tests::rotel::free_port;
+
+/// No test of its own: what the processes of the tests below run. Says the sum of its job's number over all ranks.
+#[test]
+fn a_rank_that_says_the_sum_over_its_job() {
+    let Some(own) = environment("OWN_NUMBER") else { return };
+    let result = Communicator::from_env().and_then(|comm| {
+        let mut sum = [own.parse::<f64>().unwrap()];
+        comm.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+        comm.finish()?;
+        Ok(sum[0])
+    });
+    match result {
+        Ok(sum) => println!("SUM {sum}"),
+        Err(error) => println!("REFUSED {error}"),
+    }
+}
+
+fn rank(rank: u32, own: u32, variables: &[(&str, &str)]) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "a_rank_that_says_the_sum_over_its_job", "--nocapture"]);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("OWN_NUMBER", own.to_string());
+    command.env("CCL_INIT_TIMEOUT", "20").env("CCL_TIMEOUT", "20");
+    command.envs(variables.iter().copied());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn end(child: Child) -> String {
+    let Output { stdout, stderr, .. } = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&stdout).into_owned();
+    let line = said.lines().find(|line| line.starts_with("SUM") || line.starts_with("REFUSED"));
+    line.map_or_else(|| format!("NOTHING {said} {}", String::from_utf8_lossy(&stderr)), str::to_string)
+}
+
+fn both(variables: [&[(&str, &str)]; 2]) -> [String; 2] {
+    let children = [0u32, 1].map(|r| rank(r, 10, variables[r as usize]));
+    children.map(end)
+}
+
+#[test]
+fn two_jobs_on_one_port_are_right_or_refused_and_never_mixed() {
+    let long = environment("TEST_SIZE").is_some_and(|size| size == "long");
+    let rounds = if long { 40 } else { 5 };
+    let (mut right, mut refused) = (0, 0);
+    for round in 0..rounds {
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port().to_string();
+        let runtime = folder.path().to_str().unwrap();
+        let common = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port), ("CCL_RUNTIME_DIR", runtime)];
+        // Half of them have a launcher that names the jobs.
+        let names: [&[(&str, &str)]; 2] = if round % 2 == 0 {
+            [&[], &[]]
+        } else {
+            [&[("TORCHELASTIC_RUN_ID", "one")], &[("TORCHELASTIC_RUN_ID", "other")]]
+        };
+        let start = |job: usize, at: u32| {
+            let variables = [&common[..], names[job]].concat();
+            (job, rank(at, 10_u32.pow(job as u32), &variables))
+        };
+        // In every order.
+        let order: [(usize, u32); 4] = match round % 4 {
+            0 => [(0, 0), (1, 0), (0, 1), (1, 1)],
+            1 => [(0, 0), (1, 1), (1, 0), (0, 1)],
+            2 => [(1, 1), (0, 0), (0, 1), (1, 0)],
+            _ => [(0, 1), (1, 1), (1, 0), (0, 0)],
+        };
+        let children = order.map(|(job, at)| start(job, at));
+        let said = children.map(|(job, child)| (job, end(child)));
+        for (job, text) in &said {
+            let expect = format!("SUM {}", 2 * 10_u32.pow(*job as u32));
+            let is_named = text.starts_with("REFUSED") && text.contains("MASTER_PORT");
+            assert!(*text == expect || is_named, "round {round}: job {job} said {text}; all: {said:?}");
+            if *text == expect { right += 1 } else { refused += 1 }
+        }
+    }
+    println!("{rounds} pairs of jobs: {right} ranks right, {refused} refused, 0 mixed");
+}
+
+#[test]
+fn a_differing_or_missing_secret_is_named_at_once_wherever_ranks_meet() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = folder.path().to_str().unwrap();
+    let file = folder.path().join("meet");
+    let port = free_port().to_string();
+    let ways: [&[(&str, &str)]; 2] = [
+        &[("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)],
+        &[("CCL_RENDEZVOUS_FILE", file.to_str().unwrap())],
+    ];
+    for way in ways {
+        for other in [&[("CCL_JOB_SECRET", "wrong")][..], &[]] {
+            let common = [way, &[("CCL_RUNTIME_DIR", runtime), ("CCL_INIT_TIMEOUT", "8")]].concat();
+            let first = [&common[..], &[("CCL_JOB_SECRET", "right")]].concat();
+            let began = clock::now();
+            let mut root = rank(0, 10, &first);
+            let said = end(rank(1, 10, &[&common[..], other].concat()));
+            let took = clock::now().since(began);
+            assert!(said.starts_with("REFUSED") && said.contains("CCL_JOB_SECRET"), "{way:?}: {said}");
+            assert!(took < Duration::from_secs(7), "it was not told before its time-out: {took:?}");
+            root.kill().unwrap();
+            root.wait().unwrap();
+        }
+    }
+    let good = [ways[1], &[("CCL_RUNTIME_DIR", runtime), ("CCL_JOB_SECRET", "right")]].concat();
+    assert_eq!(both([&good, &good]), ["SUM 20", "SUM 20"]);
+}
+
+#[test]
+fn a_rendezvous_file_that_another_may_have_made_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("meet");
+    let (id, _root) = ccl::bootstrap::create(&ccl::config::Settings::default()).unwrap();
+    let variables = [
+        ("CCL_RENDEZVOUS_FILE", path.to_str().unwrap()),
+        ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
+        ("CCL_INIT_TIMEOUT", "1"),
+    ];
+    let check = |expect: &str| {
+        let said = end(rank(1, 10, &variables));
+        assert!(said.starts_with("REFUSED") && said.contains(expect), "{said:?} is not {expect:?}");
+    };
+    let elsewhere = folder.path().join("planted");
+    std::fs::write(&elsewhere, id.to_hex()).unwrap();
+    symlink(&elsewhere, &path).unwrap();
+    check("it is a symbolic link");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::hard_link(&elsewhere, &path).unwrap();
+    check("more than one name");
+    std::fs::remove_file(&elsewhere).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o622)).unwrap();
+    check("others may write it");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    if rustix::process::geteuid().is_root() {
+        // The id of a live root, put there by another user.
+        chown(&path, Some(UID), Some(UID)).unwrap();
+        check(&format!("it belongs to user {UID}"));
+    } else {
+        println!(
+            "skipped: a_rendezvous_file_that_another_may_have_made_is_not_believed: needs root, to give a file away"
+        );
+    }
+}
