@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use crate::clock::{self, Ns, Stopwatch};
+use crate::clock::{self, Stopwatch};
 use crate::collective::{Descriptor, Numbering, Request, Tally};
 use crate::comm::exclusive::{Exclusive, Locked};
 use crate::comm::links::Links;

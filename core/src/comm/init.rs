@@ -301,6 +301,7 @@ fn gather(
     };
     let (cards, processes) = exchange(bootstrap, &card)?;
     tell_peers(row, &cards, &processes);
+    let allowed = cards.iter().map(|card| card.allowed.clone()).collect();
 
     let mut events = row.ring();
     phases.publish(&mut events);
@@ -333,7 +334,6 @@ fn gather(
     if let Some(note) = note {
         notice::say(settings, Level::Warn, &note);
     }
-    let allowed = cards.into_iter().map(|card| card.allowed).collect();
     Ok(Gathered { memory, shared, inbox, data, listeners, processes, hosts, allowed, peers, watched, events })
 }
 
