@@ -307,6 +307,7 @@ fn gather(
     };
     let (cards, processes) = exchange(bootstrap, &card)?;
     tell_peers(row, &cards, &processes);
+    let allowed = cards.iter().map(|card| card.allowed.clone()).collect();
 
     let mut events = row.ring();
     phases.publish(&mut events);
