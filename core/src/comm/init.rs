@@ -313,7 +313,6 @@ fn gather(
     phases.publish(&mut events);
     phases.begin(Phase::Connect, Some(row));
     let listeners = cards.iter().map(|card| card.data).collect();
-    let allowed = cards.iter().map(|card| card.allowed.clone()).collect();
     let locals = cards.into_iter().zip(&processes).map(|(card, process)| Candidate {
         process,
         data: card.data,
