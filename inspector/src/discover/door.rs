@@ -16,11 +16,14 @@ use ccl::sys::reference::{Kind, Reference};
 use super::Found;
 use crate::process;
 
+/// A recorder that was opened, and whose it is.
+pub(crate) type Opened = Result<(Reader, u32)>;
+
 /// A recorder, by its place in a runtime folder or by a descriptor (`/proc/PID/fd/N`) of a process that holds it; and whose it is.
 ///
 /// # Errors
 /// Why it is not opened.
-pub(crate) fn recorder(path: &Path) -> Result<(Reader, u32)> {
+pub(crate) fn recorder(path: &Path) -> Opened {
     let reference = match holder(path) {
         Some(pid) => held(pid, path)?,
         None => {
@@ -35,7 +38,7 @@ pub(crate) fn recorder(path: &Path) -> Result<(Reader, u32)> {
 ///
 /// # Errors
 /// Why the folder is not looked into.
-pub(crate) fn recorders(path: &Path) -> Result<Vec<(PathBuf, Result<(Reader, u32)>)>> {
+pub(crate) fn recorders(path: &Path) -> Result<Vec<(PathBuf, Opened)>> {
     let folder = runtime_folder(path)?;
     let open = |name: OsString| {
         let path = path.join(&name);
@@ -66,7 +69,7 @@ pub(crate) fn named(path: &Path) -> Result<Reference> {
 ///
 /// # Errors
 /// Why the folder is not looked into.
-pub(crate) fn named_folder(path: &Path, folder: &Reference) -> Result<Vec<(PathBuf, Result<(Reader, u32)>)>> {
+pub(crate) fn named_folder(path: &Path, folder: &Reference) -> Result<Vec<(PathBuf, Opened)>> {
     let open = |name: OsString| {
         let path = path.join(&name);
         let entry = folder.entry(&name).map_err(|e| Error::system(format!("opening {}", path.display()), e));

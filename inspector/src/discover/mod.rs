@@ -15,6 +15,7 @@ use ccl::sys::reference::Kind;
 use ccl::types::JobId;
 
 use crate::{process, words};
+use door::Opened;
 
 /// A recorder that was read.
 #[derive(Clone, Debug)]
@@ -141,8 +142,6 @@ pub(crate) fn at(path: &Path) -> Result<Findings, String> {
     }
     Ok(findings)
 }
-
-type Opened = ccl::Result<(Reader, u32)>;
 
 /// Reads opened files that are not known yet.
 fn take(
