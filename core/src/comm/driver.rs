@@ -386,7 +386,7 @@ impl Inner {
     /// Nothing has moved for longer than a message takes. The deadline is the same whether somebody waits in a call or the progress thread drives.
     pub(super) fn stands(&self, driver: &mut Driver) {
         let now = clock::now();
-        let still = driver.still.get_or_insert(Stopwatch::start(now)).look(now);
+        let still = driver.still.get_or_insert_with(|| Stopwatch::start(now)).look(now);
         driver.stands();
         if still >= ASK {
             self.ask(driver);

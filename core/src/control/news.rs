@@ -383,12 +383,12 @@ impl News {
                 // A link often ends because of what another report will say: of one who died, all who have links to it say that these
                 // ended. Who says so too lives.
                 Some((Trouble::LinkFailed, _)) if !self.reports.iter().any(lives) => {
-                    self.due.get_or_insert(now.after(CAUSE));
+                    self.due.get_or_insert_with(|| now.after(CAUSE));
                 }
                 _ => self.decide(),
             }
         } else {
-            self.due.get_or_insert(now.after(ARBITER));
+            self.due.get_or_insert_with(|| now.after(ARBITER));
         }
         true
     }
