@@ -80,7 +80,9 @@ fn two_jobs_on_one_port_are_right_or_refused_and_never_mixed() {
         let said = children.map(|(job, child)| (job, end(child)));
         for (job, text) in &said {
             let expect = format!("SUM {}", 2 * 10_u32.pow(*job as u32));
-            let is_named = text.starts_with("REFUSED") && text.contains("MASTER_PORT");
+            // A rank that comes when the other job is done already finds nobody; its own rank 0 was refused.
+            let is_named = text.starts_with("REFUSED")
+                && (text.contains("MASTER_PORT") || text.contains("root was not found in time"));
             assert!(*text == expect || is_named, "round {round}: job {job} said {text}; all: {said:?}");
             if *text == expect { right += 1 } else { refused += 1 }
         }
