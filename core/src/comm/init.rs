@@ -200,7 +200,7 @@ fn make_named(
             news.lost(Rank(neighbour % nranks), clock::now());
         }
     }
-    let dialling = Dialling { job, comm, key: id.key.clone(), me: rank, bind, listeners };
+    let dialling = Dialling { job, comm, key, me: rank, bind, listeners };
     let mending = (dialling, data.edges());
     let courier = Courier::start(&Service::get()?, news, [next, prev], watched, mending, Box::new(owner))?;
     let driver = Driver::new(engine, links, Waiter::new(memory, crowded));

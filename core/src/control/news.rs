@@ -140,6 +140,9 @@ impl News {
             Message::Verdict(verdict) => {
                 if self.verdict.is_none() {
                     self.send(onward, &Message::Verdict(verdict.clone()));
+                    // Also to the peers of this host: there this rank's farewell will follow, and must
+                    // not be heard before what made it leave.
+                    self.out.push((To::Local, Message::Verdict(verdict.clone())));
                     self.verdict = Some(verdict);
                 }
             }
