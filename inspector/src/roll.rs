@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ccl::recorder::reader::Reader;
 use ccl::snapshot::{ProcessSnapshot, Unreachable, runs_text};
-use ccl::types::{JobId, Rank};
+use ccl::types::{JobId, Phase, Rank};
 
 use crate::discover::{self, Findings, Found};
 use crate::words;
@@ -19,6 +19,8 @@ pub(crate) struct Roll {
     /// The ranks that were met, and how many there are.
     ranks: BTreeSet<Rank>,
     nranks: u32,
+    /// Whether the root has spoken: from then on the job keeps its name.
+    has_name: bool,
     unreachable: Vec<Unreachable>,
 }
 
@@ -31,6 +33,7 @@ impl Roll {
             named: BTreeSet::new(),
             ranks: BTreeSet::new(),
             nranks: 0,
+            has_name: false,
             unreachable: Vec::new(),
         }
     }
@@ -56,6 +59,8 @@ impl Roll {
             for comm in comms.iter().filter(|comm| comm.job == self.job) {
                 self.ranks.insert(comm.world);
                 self.nranks = self.nranks.max(comm.nranks);
+                let check_in = Phase::CheckIn.to_string();
+                self.has_name |= comm.phases.iter().any(|phase| phase.phase == check_in);
             }
             if self.met.contains(&who) {
                 continue;
@@ -83,6 +88,11 @@ impl Roll {
     /// The processes of the job that others name and that cannot be read, each with the reason.
     pub(crate) fn unreachable(&self) -> &[Unreachable] {
         &self.unreachable
+    }
+
+    /// Whether another look could tell more: of ranks that were not met, or the name of the job.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.has_name || !self.missing().is_empty()
     }
 
     /// Who of the job was not met, a sentence each.

@@ -53,12 +53,18 @@ impl Search {
 
     fn run(mut self, met: &Sender<Met>, stopped: &Receiver<()>) -> Self {
         while stopped.recv_timeout(SEARCH) == Err(RecvTimeoutError::Timeout) {
-            if self.roll.missing().is_empty() {
+            if !self.roll.is_open() {
                 attach::at_once(&mut self.leases, Lease::renew);
                 continue;
             }
             for one in self.meet(discover::everything(&self.settings)) {
                 // Nobody takes it: then the reading is over.
+                let _ = met.send(one);
+            }
+        }
+        // The job may have got its name since.
+        if self.roll.is_open() {
+            for one in self.meet(discover::everything(&self.settings)) {
                 let _ = met.send(one);
             }
         }

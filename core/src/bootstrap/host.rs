@@ -3,8 +3,11 @@
 //! A host is a kernel (its boot id) and `CCL_HOSTID`, not a network namespace: pods of one machine share memory. Ranks that
 //! must talk over the network although they share a kernel are given different `CCL_HOSTID`s.
 
+use rustix::io::Errno;
+
 use super::frame::{Fields, put, put_bytes};
 use crate::config::{Key, Settings};
+use crate::error::{Error, Result};
 
 /// What a rank says about where it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,11 +24,22 @@ pub struct Identity {
 
 impl Identity {
     /// That of this process.
-    #[must_use]
-    pub fn own(settings: &Settings) -> Self {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    ///
+    /// # Errors
+    /// No descriptor is free. What this kernel does not tell at all is left out.
+    pub fn own(settings: &Settings) -> Result<Self> {
+        let read = |path: &str| match std::fs::read_to_string(path) {
+            Err(error)
+                if [Errno::MFILE, Errno::NFILE]
+                    .map(|e| Some(e.raw_os_error()))
+                    .contains(&error.raw_os_error()) =>
+            {
+                Err(Error::system(format!("reading {path}"), error))
+            }
+            read => Ok(read.unwrap_or_default()),
+        };
         let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let boot = match read("/proc/sys/kernel/random/boot_id").trim() {
+        let boot = match read("/proc/sys/kernel/random/boot_id")?.trim() {
             "" => host_name.clone(),
             boot => boot.to_string(),
         };
@@ -34,7 +48,7 @@ impl Identity {
         let pid = std::process::id();
         // The same pid may live in many namespaces, and again after its death: the start time (field 22, the 20th behind the name) differs.
         let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let stat = read("/proc/self/stat");
+        let stat = read("/proc/self/stat")?;
         let start =
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)).unwrap_or_default();
         let process = hash(&[
@@ -44,7 +58,7 @@ impl Identity {
             start.as_bytes(),
         ]);
         let host_name = if host_id.is_empty() { host_name } else { host_id.to_string() };
-        Self { host, process, pid, host_name }
+        Ok(Self { host, process, pid, host_name })
     }
 
     /// As bytes for other ranks.
@@ -81,15 +95,15 @@ mod tests {
     #[test]
     fn identities_travel_and_differ_by_host_id() {
         let mut settings = Settings::default();
-        let own = Identity::own(&settings);
-        assert_eq!(own, Identity::own(&settings), "the same at every look");
+        let own = Identity::own(&settings).unwrap();
+        assert_eq!(own, Identity::own(&settings).unwrap(), "the same at every look");
         assert_eq!(own.pid, std::process::id());
         let mut bytes = own.encode();
         bytes.extend(b"more");
         assert_eq!(Identity::decode(&bytes), Some((own.clone(), &b"more"[..])));
         assert_eq!(Identity::decode(&bytes[..20]), None);
         settings.set(Key::HostId, "b").unwrap();
-        let other = Identity::own(&settings);
+        let other = Identity::own(&settings).unwrap();
         assert_eq!(other.host_name, "b");
         assert!(other.host != own.host && other.process != own.process);
     }

@@ -297,7 +297,7 @@ fn gather(
     local::enter(*job, &memory);
 
     let card = Card {
-        process: Process::own(settings).encode(),
+        process: Process::own(settings)?.encode(),
         data: data.address(),
         local: door.path().map(PathBuf::from),
         name: door.name().map(String::from),

@@ -41,7 +41,7 @@ fn intrude(path: &str) -> Result<()> {
     let mut bootstrap = Bootstrap::join(&met.id, met.rank, met.nranks, &[], &settings, deadline)?;
     // What a rank tells of itself, written by hand.
     let process: Vec<String> =
-        Identity::own(&settings).encode().iter().map(std::string::ToString::to_string).collect();
+        Identity::own(&settings)?.encode().iter().map(std::string::ToString::to_string).collect();
     let path = path.escape_default();
     let card = format!(
         r#"{{"process":[{}],"data":"127.0.0.1:9","local":"{path}","name":null,"recorder":"","control":"","allowed":{{"mask":[1],"quota":null}}}}"#,
