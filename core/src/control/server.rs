@@ -2,7 +2,7 @@
 //!
 //! The folder's mode is the gate; the kernel's word on who connects is checked too (this user or root). A client can do nothing that
 //! outlives it, except to abort, and that only where the job's settings allow it. What clients can use up is bounded: seats,
-//! lines in, lines out, the time to take them and to ask, and the processor time for all of them together ([`Share`]).
+//! lines in, lines out, the time to take them and to ask, and the processor time for all of them together (`Share`).
 //! Where the service thread is stuck nobody answers, and the inspector reads the mapping.
 //!
 //! A socket that lost its process is removed by whoever finds it: [`sweep`]. Its name begins with that of the process's recorder,
