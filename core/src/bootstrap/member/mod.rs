@@ -67,7 +67,10 @@ pub(crate) enum Pending {
 /// A rank as a machine.
 #[derive(Debug)]
 pub(crate) struct Member {
+    /// The id, with the key that the root and this rank found to share.
     id: UniqueId,
+    /// The secret it came with.
+    secret: Key,
     rank: Rank,
     nranks: u32,
     introduction: Introduction,
@@ -108,10 +111,9 @@ impl Member {
         now: Ns,
         deadline: Ns,
     ) -> Self {
-        let hello =
-            Hello { count: nranks, ..Hello::new(Purpose::Root, id.asked(), id.comm(), rank, Rank(0)) };
-        let root = Dial::to_root(&id, hello, now);
+        let root = Self::dial_root(&id, rank, nranks, now);
         Self {
+            secret: id.key.clone(),
             rank,
             nranks,
             introduction,
@@ -137,6 +139,18 @@ impl Member {
             fault: None,
             id,
         }
+    }
+
+    fn dial_root(id: &UniqueId, rank: Rank, nranks: u32, now: Ns) -> Dial {
+        let hello =
+            Hello { count: nranks, ..Hello::new(Purpose::Root, id.asked(), id.comm(), rank, Rank(0)) };
+        Dial::to_root(id, hello, now)
+    }
+
+    /// The root at a public address ended before it took this rank in: it was that of another job, which is over.
+    fn look_for_another_root(&mut self, now: Ns) {
+        self.id.key = self.secret.clone();
+        self.root = ToTheRoot::Dialling(Self::dial_root(&self.id, self.rank, self.nranks, now));
     }
 
     /// What the root of a public address tells ranks of two jobs by.
