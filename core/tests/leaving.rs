@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use ccl::comm::Communicator;
-use ccl::config::Key;
+use ccl::config::{Key, Settings};
 use ccl::{Error, ErrorKind, Rank, ReduceOp, Result, clock};
 
 /// What must be said is said within 1 s of the second call; a machine that does much else is given
@@ -264,4 +264,28 @@ fn news_reach_whoever_is_left_when_others_have_gone() {
     let ((text, heard), (_, told)) = (results[0].clone().unwrap_err(), results[2].clone().unwrap_err());
     assert_eq!(text, "rank 2 aborted: told to");
     assert!(heard.since(told) < SOON);
+}
+
+#[test]
+fn whoever_leaves_at_one_moment_leaves_and_has_not_died() {
+    // On a host each, so that what one says goes round the ring only; all but two leave by the
+    // time-out of finish(), with nobody between them who stays.
+    let settings: Vec<Settings> = (0..6)
+        .map(|rank| {
+            let timeout = if rank % 3 == 0 { TIMEOUT } else { "0.2" };
+            common::settings(&[(Key::HostId, &format!("host-{rank}")), (Key::Timeout, timeout)])
+        })
+        .collect();
+    for _ in 0..10 {
+        let results = common::with_ranks_of(6, |rank| &settings[rank as usize], |comm| {
+            comm.barrier().unwrap();
+            if comm.rank().0 % 3 == 0 {
+                clock::sleep(Duration::from_millis(900));
+                let peer = Rank(3 - comm.rank().0);
+                if peer == Rank(0) { comm.send(&[1_u8], peer)? } else { comm.recv(&mut [0_u8], peer)? }
+            }
+            comm.finish()
+        });
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    }
 }

@@ -57,7 +57,7 @@ struct Local {
 
 struct State {
     news: News,
-    /// Set by the task when nothing is left to send.
+    /// Set by the task when nothing is left to send, nor to pass on by who leaves.
     flushed: bool,
 }
 
@@ -207,7 +207,7 @@ impl Courier {
         }
     }
 
-    /// Says farewell and waits, for `limit` at most, until it is on its way.
+    /// Says farewell and waits, for `limit` at most, until those who stay need this rank's streams no more.
     pub(crate) fn leave(&self, limit: Duration) {
         self.lock().news.leave();
         self.flush(limit);
@@ -252,9 +252,9 @@ impl Task for Round {
                 news.lost(*rank, now);
             }
         }
-        self.lines.retain(|neighbour| neighbour.line.is_open());
         self.watch(news, now);
         let again = self.mend(news, now);
+        self.close_spent(news);
         let mut due = [news.tick(now), again].into_iter().flatten().min();
         for (to, message) in news.take_out() {
             let Some(text) = written(&message) else { continue };
@@ -270,7 +270,9 @@ impl Task for Round {
         self.lines.iter_mut().for_each(|neighbour| neighbour.line.write());
         self.locals.iter_mut().for_each(|local| local.line.write());
         // A local peer that is stopped takes nothing, and must not hold up who leaves.
-        state.flushed = self.edge.is_none() && self.lines.iter().all(|neighbour| neighbour.line.is_flushed());
+        let flushed = self.edge.is_none() && self.lines.iter().all(|neighbour| neighbour.line.is_flushed());
+        let mut open = self.lines.iter().map(|neighbour| neighbour.rank);
+        state.flushed = flushed && (!state.news.is_leaving() || state.news.may_close(&mut open));
         if let (false, Some(verdict)) = (self.is_told, state.news.verdict()) {
             self.is_told = true;
             self.owner.decided(verdict);
@@ -310,6 +312,15 @@ impl Round {
         });
     }
 
+    /// Closes the streams that have ended, and those that are spent.
+    fn close_spent(&mut self, news: &News) {
+        self.lines.retain(|neighbour| neighbour.line.is_open());
+        let open: Vec<_> = self.lines.iter().map(|neighbour| (neighbour.side, neighbour.rank)).collect();
+        self.lines.retain(|Neighbour { side, rank, .. }| {
+            !news.is_spent(*rank, open.iter().filter(|(other, _)| other == side).map(|(_, rank)| *rank))
+        });
+    }
+
     /// Keeps the ring closed: connects to the next rank where the one before it has left, and takes
     /// streams of those whose next this rank has become. Returns when to look again.
     fn mend(&mut self, news: &mut News, now: Ns) -> Option<Ns> {
@@ -324,7 +335,7 @@ impl Round {
         let next = news.next().filter(|_| is_wanted);
         let has_line = |rank| {
             let mut lines = self.lines.iter();
-            lines.any(|neighbour| neighbour.side == Side::Next && neighbour.rank == rank)
+            lines.any(|neighbour| neighbour.side == Side::Next && neighbour.rank == rank && neighbour.line.is_open())
         };
         let Some(next) = next.filter(|rank| !has_line(*rank)) else {
             self.edge = None;

@@ -159,9 +159,10 @@ impl News {
     }
 
     /// The stream to or from a neighbour ended, or a peer was found dead by its lock, or nobody
-    /// listens any more where it did: a death, if it did not say farewell.
+    /// listens any more where it did: a death, if it did not say farewell; but whoever stays closes
+    /// its streams to a rank that leaves.
     pub fn lost(&mut self, peer: Rank, now: Ns) {
-        if peer == self.me || self.lives[peer.index()] != Life::Lives {
+        if peer == self.me || self.lives[peer.index()] != Life::Lives || self.is_leaving() {
             return;
         }
         let text = format!("the process of rank {peer} ended without leaving the communicator");
@@ -175,6 +176,21 @@ impl News {
         let n = self.lives.len();
         let after = (1..n).map(|d| Rank(((self.me.index() + d) % n) as u32));
         after.into_iter().find(|rank| !self.has_left(*rank))
+    }
+
+    /// Of a neighbour's stream on a side of the ring where these ranks' are open: whether it has served its time. Its rank has
+    /// left, and the ring is closed behind it. Until then it passes on what only it may hear: the farewell of one that
+    /// leaves at the same moment.
+    #[must_use]
+    pub fn is_spent(&self, neighbour: Rank, mut open: impl Iterator<Item = Rank>) -> bool {
+        self.has_left(neighbour) && (self.next().is_none() || open.any(|rank| !self.has_left(rank)))
+    }
+
+    /// Whether this rank, which has said farewell, may close its streams; these ranks' are open.
+    /// Whoever stays closes them first, when they are spent.
+    #[must_use]
+    pub fn may_close(&self, mut open: impl Iterator<Item = Rank>) -> bool {
+        self.verdict.is_some() || self.may_leave() || open.all(|rank| self.has_left(rank))
     }
 
     /// A new stream leads to a neighbour on that side, or comes from it: it hears all that this

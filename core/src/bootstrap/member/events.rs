@@ -102,7 +102,7 @@ impl Machine for Member {
             }
             ToTheRoot::Up { stream: root, .. } if *root == stream => {
                 if self.id.is_public() && self.job.is_none() {
-                    return self.look_for_another_root(io.now);
+                    return self.look_for_another_root(why, io.now);
                 }
                 let text =
                     format!("the bootstrap root at {} went away: {why}; {}", self.id.root, self.waiting);

@@ -147,8 +147,9 @@ impl Member {
         Dial::to_root(id, hello, now)
     }
 
-    /// The root at a public address ended before it took this rank in: it was that of another job, which is over.
-    fn look_for_another_root(&mut self, now: Ns) {
+    /// The root at a public address ended before it took this rank in: it may be that of another job, which is over.
+    fn look_for_another_root(&mut self, why: &str, now: Ns) {
+        self.waiting = format!("; the root that was there went away before it took this rank in: {why}");
         self.id.key = self.secret.clone();
         self.root = ToTheRoot::Dialling(Self::dial_root(&self.id, self.rank, self.nranks, now));
     }

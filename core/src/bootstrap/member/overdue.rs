@@ -107,7 +107,7 @@ impl Member {
                 self.id.root, self.waiting
             ),
             ToTheRoot::Dialling(dial) => {
-                format!("the bootstrap root was not found in time: {}", dial.history())
+                format!("the bootstrap root was not found in time: {}{}", dial.history(), self.waiting)
             }
         };
         self.fail(Fault::new(ErrorKind::Timeout, &[], text), io);
