@@ -145,8 +145,8 @@ impl Sim {
 fn judge_failure(drawn: &Drawn, (rank, failure): &(Rank, Failure)) -> Outcome {
     let kind = match &failure.cause {
         Cause::Told(error) => format!("{:?}", error.kind),
-        Cause::Link(_) | Cause::Finished(_) => "Peer".into(),
-        Cause::Mismatch { .. } => "Mismatch".into(),
+        Cause::Link(_) => "Peer".into(),
+        Cause::Mismatch { .. } | Cause::Finished(_) => "Mismatch".into(),
     };
     let op = failure.op.map(|(kind, seq)| format!("{kind} #{seq}"));
     let text = format!(

@@ -33,6 +33,8 @@ use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank};
 /// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
 pub(super) const VERDICT: Duration = Duration::from_millis(500);
 
+const CALL_THE_SAME: &str = "make all ranks call the same, in the same order, before they finish()";
+
 /// What the service thread may touch of a communicator without its driver's lock.
 pub(crate) struct Shared {
     /// Something is to be looked at: a verdict, a link that came up.
@@ -429,7 +431,7 @@ impl Inner {
                 let (text, open) = driver.sides(ours, *theirs, peer);
                 (Trouble::Mismatch, text, open)
             }
-            Cause::Finished(text) => (Trouble::Finished, text.clone(), None),
+            Cause::Finished(text) => (Trouble::Mismatch, text.clone(), None),
             Cause::Told(error) => (Trouble::Aborted, error.what.clone(), None),
         };
         let Failure { op, channel, .. } = *failure;
@@ -440,8 +442,7 @@ impl Inner {
     fn told(&self, driver: &Driver, verdict: &Verdict) -> Failure {
         let hint = match verdict.trouble {
             Trouble::Died => driver.links.where_is(verdict.about),
-            Trouble::Mismatch => "make all ranks call the same, in the same order".into(),
-            Trouble::Finished => "make all ranks call the same before they finish()".into(),
+            Trouble::Mismatch => CALL_THE_SAME.into(),
             Trouble::Aborted | Trouble::TimedOut | Trouble::LinkFailed => String::new(),
         };
         let op = driver.engine.under_way().or_else(|| driver.engine.failure().and_then(|f| f.op));
@@ -480,14 +481,12 @@ impl Inner {
                 error.at = at;
                 error
             }
-            Cause::Mismatch { .. } => {
-                let mut error = Error::new(ErrorKind::Mismatch, "the peer called something else")
-                    .hint("make all ranks call the same, in the same order");
-                error.at = at;
-                error
-            }
-            Cause::Finished(text) => {
-                let mut error = Error::new(ErrorKind::Peer, text.clone());
+            Cause::Mismatch { .. } | Cause::Finished(_) => {
+                let text = match &failure.cause {
+                    Cause::Finished(text) => text,
+                    _ => "the peer called something else",
+                };
+                let mut error = Error::new(ErrorKind::Mismatch, text).hint(CALL_THE_SAME);
                 error.at = at;
                 error
             }

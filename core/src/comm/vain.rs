@@ -40,7 +40,7 @@ impl Driver {
     fn needless(&self, op: (crate::types::CollKind, u64)) -> Option<Failure> {
         let me = self.links.me;
         let (rank, found) = unfit(me, &self.numbers, &self.finished, || self.links.own_calls().collect())?;
-        let cause = match found.needs(me, rank) {
+        let cause = match found.differs(me, rank) {
             Some(text) => Cause::Finished(text),
             None => Cause::Mismatch { ours: self.latest()?, theirs: 0 },
         };

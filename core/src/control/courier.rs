@@ -335,7 +335,9 @@ impl Round {
         let next = news.next().filter(|_| is_wanted);
         let has_line = |rank| {
             let mut lines = self.lines.iter();
-            lines.any(|neighbour| neighbour.side == Side::Next && neighbour.rank == rank && neighbour.line.is_open())
+            lines.any(|neighbour| {
+                neighbour.side == Side::Next && neighbour.rank == rank && neighbour.line.is_open()
+            })
         };
         let Some(next) = next.filter(|rank| !has_line(*rank)) else {
             self.edge = None;

@@ -88,7 +88,7 @@ pub enum Cause {
         /// The hash in the message.
         theirs: u64,
     },
-    /// A rank that is still needed has called `finish()`; the sentence that says so.
+    /// A rank has called `finish()` and not what this one has; the sentence that says both.
     Finished(String),
     /// Somebody else decided: abort, a deadline, news of a peer's death or mismatch.
     Told(crate::error::Error),
@@ -452,9 +452,9 @@ impl Failure {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match &self.cause {
-            Cause::Link(LinkFault::Gone) | Cause::Finished(_) => ErrorKind::Peer,
+            Cause::Link(LinkFault::Gone) => ErrorKind::Peer,
             Cause::Link(_) => ErrorKind::System,
-            Cause::Mismatch { .. } => ErrorKind::Mismatch,
+            Cause::Mismatch { .. } | Cause::Finished(_) => ErrorKind::Mismatch,
             Cause::Told(error) => error.kind,
         }
     }

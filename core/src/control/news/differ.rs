@@ -140,14 +140,7 @@ pub(super) fn fit(tallies: &[&Tally]) -> bool {
 }
 
 impl Difference {
-    /// To be said where `me` still needs `rank`.
-    #[must_use]
-    pub fn needs(&self, me: Rank, rank: Rank) -> Option<String> {
-        let Self::More { call, there, .. } = self else { return None };
-        Some(format!("rank {rank} has called finish() after {there}, and rank {me} needs it for {call}"))
-    }
-
-    /// To be said where both have finished.
+    /// Both sides, where it is a call more.
     #[must_use]
     pub fn differs(&self, me: Rank, rank: Rank) -> Option<String> {
         let Self::More { call, there, counts: (a, b) } = self else { return None };
@@ -204,7 +197,7 @@ mod tests {
         let none = Tally { calls: 2, hash: 7, ..Tally::default() };
         let check = |mine: &Tally, its: &Tally, expect: Option<&str>| {
             let found = against((Rank(0), mine, &[call(CollKind::Barrier, 3, 0, 0)]), (Rank(1), its));
-            let said = found.map(|found| found.needs(Rank(0), Rank(1)).unwrap_or_else(|| "other".into()));
+            let said = found.map(|found| found.differs(Rank(0), Rank(1)).unwrap_or_else(|| "other".into()));
             assert_eq!(said.as_deref(), expect);
         };
         check(&none, &none, None);
@@ -214,21 +207,21 @@ mod tests {
             &Tally { calls: 4, ..none.clone() },
             &none,
             Some(
-                "rank 1 has called finish() after 2 collective calls, and rank 0 needs it for Barrier #3 (count 0, F32, Sum, root 0)",
+                "rank 0 called Barrier #3 (count 0, F32, Sum, root 0); rank 1 called finish() after 2 collective calls; rank 0 / rank 1 differ in calls 4 / 2",
             ),
         );
         check(
             &Tally { sent: vec![(Rank(1), pair(2))], ..none.clone() },
             &Tally { received: vec![(Rank(0), pair(1))], ..none.clone() },
             Some(
-                "rank 1 has called finish() after 1 receives from rank 0, and rank 0 needs it for Send #2 (count 4, F32) to rank 1",
+                "rank 0 called Send #2 (count 4, F32) to rank 1; rank 1 called finish() after 1 receives from rank 0; rank 0 / rank 1 differ in calls 2 / 1",
             ),
         );
         check(
             &Tally { received: vec![(Rank(1), pair(1))], ..none.clone() },
             &none,
             Some(
-                "rank 1 has called finish() after 0 sends to rank 0, and rank 0 needs it for Recv #1 (count 4, F32) from rank 1",
+                "rank 0 called Recv #1 (count 4, F32) from rank 1; rank 1 called finish() after 0 sends to rank 0; rank 0 / rank 1 differ in calls 1 / 0",
             ),
         );
         let fits = Tally { sent: vec![(Rank(1), pair(1))], ..none.clone() };

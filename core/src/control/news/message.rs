@@ -28,8 +28,6 @@ pub enum Trouble {
     TimedOut,
     /// A link failed although its peer lives.
     LinkFailed,
-    /// A rank has called `finish()`, and another still needs it.
-    Finished,
 }
 
 impl Trouble {
@@ -37,7 +35,7 @@ impl Trouble {
     #[must_use]
     pub const fn kind(self) -> ErrorKind {
         match self {
-            Self::Died | Self::LinkFailed | Self::Finished => ErrorKind::Peer,
+            Self::Died | Self::LinkFailed => ErrorKind::Peer,
             Self::Mismatch => ErrorKind::Mismatch,
             Self::Aborted => ErrorKind::Aborted,
             Self::TimedOut => ErrorKind::Timeout,
