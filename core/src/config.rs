@@ -160,11 +160,6 @@ impl Settings {
                 .or_else(|| row.alias.and_then(environment).map(|v| (v, Source::Alias)))
                 .or_else(|| in_file(row.name).map(|v| (v, Source::File)));
             if let Some((value, source)) = found {
-                // Whoever sets a secret wants one: an empty one must not let everybody in.
-                if matches!(row.key, Key::JobSecret | Key::JobSecretFile) && value.trim().is_empty() {
-                    return Err(Error::new(ErrorKind::Usage, format!("{} is set, but empty", row.name))
-                        .hint("give all ranks the same secret, or unset it on all"));
-                }
                 settings.put(row.key, &value, source)?;
             }
         }
@@ -186,6 +181,11 @@ impl Settings {
 
     fn put(&mut self, key: Key, value: &str, source: Source) -> Result<()> {
         let row = &ROWS[key as usize];
+        // Whoever sets a secret wants one: an empty one must not let everybody in.
+        if matches!(key, Key::JobSecret | Key::JobSecretFile) && value.trim().is_empty() {
+            return Err(Error::new(ErrorKind::Usage, format!("{} is set, but empty", row.name))
+                .hint("give all ranks the same secret, or unset it on all"));
+        }
         let good = match row.kind {
             Kind::Text => true,
             Kind::Word(words) => words.contains(&value),
@@ -308,6 +308,8 @@ mod tests {
                 assert!(error.what.contains(&format!("{name} is set, but empty")), "{error}");
             }
         }
+        let error = Settings::default().set(Key::JobSecret, "").unwrap_err();
+        assert!(error.what.contains("CCL_JOB_SECRET is set, but empty"), "{error}");
         let error = Settings::read(&|_| None, "CCL_JOB_SECRET =").unwrap_err();
         assert!(error.what.contains("CCL_JOB_SECRET is set, but empty"), "{error}");
         use std::os::unix::ffi::OsStringExt;
@@ -330,6 +332,10 @@ mod tests {
     fn rows_stand_at_their_keys_and_defaults_are_valid() {
         for (at, row) in ROWS.iter().enumerate() {
             assert_eq!(row.key as usize, at);
+            // None is not an empty one.
+            if matches!(row.key, Key::JobSecret | Key::JobSecretFile) {
+                continue;
+            }
             Settings::default().set(row.key, row.default).unwrap();
         }
     }

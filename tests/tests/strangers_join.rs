@@ -3,22 +3,38 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says what it saw")]
 
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use ccl::config::environment;
 use ccl::{Communicator, ReduceOp, clock};
 use ccl_tests::other_user::UID;
 use ccl_tests::rotel::free_port;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// No test of its own: what the processes of the tests below run. Says the sum of its job's number over all ranks.
+/// No test of its own: what the processes of the tests below run. Says the sum of its job's number over all ranks;
+/// one that STAYS says so while it is there, until its standard input ends.
 #[test]
 fn a_rank_that_says_the_sum_over_its_job() {
     let Some(own) = environment("OWN_NUMBER") else { return };
+    let number = |name: &str| environment(name).map(|text| text.parse::<u64>().unwrap());
+    if let Some(most) = number("DESCRIPTORS") {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) }).unwrap();
+    }
     let result = Communicator::from_env().and_then(|comm| {
         let mut sum = [own.parse::<f64>().unwrap()];
         comm.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+        if environment("STAYS").is_some() {
+            println!("SUM {}", sum[0]);
+            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        }
         comm.finish()?;
         Ok(sum[0])
     });
@@ -28,13 +44,18 @@ fn a_rank_that_says_the_sum_over_its_job() {
     }
 }
 
-fn rank(rank: u32, own: u32, variables: &[(&str, &str)]) -> Child {
+fn command(rank: u32, own: u32, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "a_rank_that_says_the_sum_over_its_job", "--nocapture"]);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("OWN_NUMBER", own.to_string());
     command.env("CCL_INIT_TIMEOUT", "20").env("CCL_TIMEOUT", "20");
     command.envs(variables.iter().copied());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn rank(rank: u32, own: u32, variables: &[(&str, &str)]) -> Child {
+    command(rank, own, variables).spawn().unwrap()
 }
 
 fn end(child: Child) -> String {
@@ -151,5 +172,102 @@ fn a_rendezvous_file_that_another_may_have_made_is_not_believed() {
         println!(
             "skipped: a_rendezvous_file_that_another_may_have_made_is_not_believed: needs root, to give a file away"
         );
+    }
+}
+
+#[test]
+fn a_second_job_is_refused_as_long_as_a_communicator_of_the_first_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port().to_string();
+    let common = [
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", port.as_str()),
+        ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
+    ];
+    let stays = [&common[..], &[("STAYS", "1")]].concat();
+    let mut first = [0, 1].map(|at| rank(at, 10, &stays));
+    let (mut said, mut out) = (String::new(), BufReader::new(first[0].stdout.take().unwrap()));
+    while !said.contains("SUM 20") {
+        assert!(out.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    let second = [0, 1].map(|at| rank(at, 1, &common)).map(end);
+    for text in second {
+        assert!(text.starts_with("REFUSED") && text.contains("MASTER_PORT"), "{text}");
+    }
+    first.iter_mut().for_each(|child| drop(child.stdin.take()));
+    let [mut zero, one] = first;
+    out.read_to_string(&mut said).unwrap();
+    assert!(zero.wait().unwrap().success() && said.matches("SUM 20").count() == 2, "{said}");
+    assert_eq!(end(one), "SUM 20");
+    // Then the address is free.
+    assert_eq!(both([&common, &common]), ["SUM 20", "SUM 20"]);
+}
+
+#[test]
+fn idle_strangers_and_few_descriptors_keep_no_rank_out() {
+    const STRANGERS: usize = 400;
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let text = port.to_string();
+    let variables = [
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", text.as_str()),
+        ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
+        ("CCL_INIT_TIMEOUT", "9"),
+        ("DESCRIPTORS", "128"),
+    ];
+    let root = rank(0, 10, &variables);
+    let (over, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
+    let said = std::thread::scope(|scope| {
+        let over = &over;
+        scope.spawn(move || {
+            let (mut held, mut are_there): (Vec<TcpStream>, bool) = (Vec::new(), false);
+            while !over.load(Ordering::Relaxed) {
+                if are_there {
+                    // Who is sent away comes again.
+                    clock::sleep(Duration::from_millis(5));
+                    held.retain(|stream| {
+                        stream.peek(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
+                    });
+                }
+                if held.len() < STRANGERS {
+                    match TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))) {
+                        Ok(stream) => {
+                            stream.set_nonblocking(true).unwrap();
+                            held.push(stream);
+                        }
+                        Err(_) => clock::sleep(Duration::from_millis(5)),
+                    }
+                } else if !are_there {
+                    are_there = true;
+                    tell.send(()).unwrap();
+                }
+            }
+        });
+        let are_there = told.recv_timeout(Duration::from_secs(20)).is_ok();
+        let said = [root, rank(1, 10, &variables)].map(end);
+        over.store(true, Ordering::Relaxed);
+        assert!(are_there, "the strangers did not come: {said:?}");
+        said
+    });
+    assert_eq!(said, ["SUM 20", "SUM 20"]);
+}
+
+#[test]
+fn a_secret_that_is_no_secret_is_refused_before_anybody_is_met() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port().to_string();
+    let variables = [
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", port.as_str()),
+        ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
+        ("CCL_INIT_TIMEOUT", "2"),
+    ];
+    for (secret, expect) in
+        [(&b""[..], "is set, but empty"), (&b"\xff\xfe"[..], "CCL_JOB_SECRET is not UTF-8")]
+    {
+        let mut command = command(0, 10, &variables);
+        let said = end(command.env("CCL_JOB_SECRET", OsStr::from_bytes(secret)).spawn().unwrap());
+        assert!(said.starts_with("REFUSED") && said.contains(expect), "{said}");
     }
 }

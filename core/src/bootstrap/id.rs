@@ -431,6 +431,17 @@ mod tests {
     }
 
     #[test]
+    fn a_text_secret_is_stretched_wherever_it_is_proven() {
+        let root = "10.0.0.1:99".parse().unwrap();
+        let (text, digits) = (JobSecret::of("sesame"), JobSecret::of(&"0a".repeat(32)));
+        assert!(UniqueId::public(root, &text, 0).stretches && !UniqueId::public(root, &digits, 0).stretches);
+        let id = UniqueId::fresh(root).unwrap();
+        let mixed = |secret: &JobSecret| id.clone().mixed_with(secret).key;
+        assert_eq!(mixed(&digits), id.key.mixed_with(&digits.key));
+        assert_ne!(mixed(&text), id.key.mixed_with(&text.key));
+    }
+
+    #[test]
     fn the_secret_comes_from_the_setting_or_its_file() {
         let mut settings = Settings::default();
         assert!(job_secret(&settings).unwrap().key.is_none());

@@ -31,6 +31,9 @@ const REMARKS: usize = 8;
 /// nothing but the moment of their coming tells them apart, nobody is introduced before the youngest
 /// rank is this old: a second rank 0, or a second of any other rank, shows that there are two.
 const TOGETHER: Duration = Duration::from_millis(500);
+/// Processes that were started together and took long to come do not come at one moment: they may
+/// come as much later than each other as this part of the time they took.
+const SPREAD: u32 = 4;
 /// The index in the hello of a rank 0 that found its address taken.
 pub(crate) const CLAIM: u32 = 1;
 /// What whoever started a second job is to do.
@@ -130,7 +133,15 @@ impl Root {
 
     /// What those did who never proved who they are.
     pub(crate) fn strangers_did(&mut self, what: &str) {
-        what.clone_into(&mut self.strangers);
+        if self.outcome.is_none() {
+            what.clone_into(&mut self.strangers);
+        }
+    }
+
+    /// Nobody holds it any more: it keeps how it ended, for those who come late, and nothing else.
+    pub(crate) fn retire(&mut self) {
+        (self.members, self.told) = (BTreeMap::new(), BTreeSet::new());
+        (self.remarks, self.strangers) = (Vec::new(), String::new());
     }
 
     pub(crate) const fn outcome(&self) -> Option<&Outcome> {
@@ -260,7 +271,11 @@ impl Root {
             return self.turn_away(stream, fault, io);
         }
         if !self.launch.may_include(origin.launch) {
-            let text = format!("rank {rank} (from {from}) is of another job than those that meet here");
+            let text = format!(
+                "rank {rank} (from {from}) is of another job than those that meet here: its launcher calls the job \
+                 otherwise than rank 0's (TORCHELASTIC_RUN_ID, SLURM_JOB_ID with SLURM_STEP_ID, or PMIX_NAMESPACE: \
+                 equal on all ranks, or unset on all)"
+            );
             self.remark(text.clone());
             let text = format!("{text}; {OTHER_PORT}");
             return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
@@ -297,7 +312,7 @@ impl Root {
         self.members.insert(rank, member);
         io.send(stream, FromRoot::Welcome(self.magic).encode());
         if self.launch == Launch::Unknown {
-            self.hold_until = self.hold_until.max(io.now.after(TOGETHER.saturating_sub(origin.age)));
+            self.hold_until = self.hold_until.max(io.now.after(self.hold(origin.age)));
         } else {
             self.introduce(Rank((rank.0 + nranks - 1) % nranks), io);
             self.introduce(rank, io);
@@ -315,6 +330,13 @@ impl Root {
         let fault = Fault::new(ErrorKind::Usage, &[rank], text);
         self.fail(fault.clone(), io);
         self.turn_away(stream, fault, io);
+    }
+
+    /// How long nobody is introduced after a rank came whose process is of this age. Who makes later
+    /// communicators at an address has met its job there already.
+    fn hold(&self, age: Duration) -> Duration {
+        let spread = if self.comm == CommId(0) { (age / SPREAD).min(TOGETHER) } else { Duration::ZERO };
+        TOGETHER.saturating_sub(age).max(spread)
     }
 
     /// Whether all ranks are there, and are not introduced yet: those of another job may be about to come.
@@ -462,3 +484,6 @@ impl Root {
         [held, late, self.tell_at, self.verdict_at].into_iter().flatten().min()
     }
 }
+
+#[cfg(test)]
+mod tests;

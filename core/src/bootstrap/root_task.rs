@@ -1,12 +1,14 @@
 //! The root at work: its machine on real sockets, in the service thread.
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use socket2::Socket;
 
 use super::auth::{Key, Salt, fill_random};
@@ -216,6 +218,15 @@ impl RootHandle {
     }
 }
 
+/// Whether the file is what was written there. Another may have put something else in its place: a pipe must not hold this up.
+fn still_says(path: &Path, content: &str) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
+    let mut found = String::new();
+    let read = std::fs::File::from(file).take(content.len() as u64 + 1).read_to_string(&mut found);
+    read.is_ok() && found == content
+}
+
 impl Drop for RootHandle {
     fn drop(&mut self) {
         if crate::sys::fds::forked() {
@@ -223,7 +234,7 @@ impl Drop for RootHandle {
             return;
         }
         if let Some((path, content)) = &self.published
-            && std::fs::read_to_string(path).is_ok_and(|found| found == *content)
+            && still_says(path, content)
         {
             // If it cannot be removed, whoever reads it finds nobody at its address.
             let _ = std::fs::remove_file(path);
@@ -300,7 +311,13 @@ impl Task for RootTask {
         self.net.turn(&mut self.door);
         let Self { net, door, guarded, settings, .. } = self;
         let due = guarded.iter_mut().filter_map(|one| one.turn(net, door, settings, now)).min();
-        guarded.retain(|one| !one.is_over() || !one.shared.leaving.load(Ordering::Acquire));
+        guarded.retain(|one| {
+            let stays = !one.is_over() || !one.shared.leaving.load(Ordering::Acquire);
+            if !stays {
+                door.with_root(one.comm, Root::retire);
+            }
+            stays
+        });
         let idle = guarded.iter().all(Guarded::is_over);
         if !self.stays && idle && self.door.has_roots() && self.net.is_settled() {
             return Turn::Done;

@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 
+use super::super::auth::{HandshakeError, Refusal};
 use super::super::dial::{Dial, Dialled};
 use super::super::fault::Fault;
 use super::super::frame::Frames;
 use super::super::machine::{Io, Machine, StreamId};
 use super::super::messages::{MAX_RING_FRAME, MAX_ROOT_FRAME, ToRoot};
 use super::super::ring::Side;
+use super::super::root::OTHER_PORT;
 use super::{Member, Neighbour, Pending, ToTheRoot};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
@@ -51,9 +53,14 @@ impl Machine for Member {
                     return self.root_says(&rest, io);
                 }
                 Dialled::Hopeless(error) => {
+                    let is_secret =
+                        matches!(error, HandshakeError::WrongProof | HandshakeError::Refused(Refusal::Proof));
                     let error = error.into_error(&format!("the bootstrap root at {}", self.id.root));
-                    let hint =
+                    let mut hint =
                         if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+                    if is_secret && self.id.is_public() {
+                        hint = format!("{hint}; or it is the root of another job: {OTHER_PORT}");
+                    }
                     return self.fail(Fault::new(error.kind, &[], error.what + &hint), io);
                 }
             },

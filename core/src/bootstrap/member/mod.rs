@@ -33,6 +33,8 @@ use crate::types::{CommId, JobId, Phase, Rank};
 
 /// How long the root has to say why a neighbour closed.
 const ROOT_KNOWS_WITHIN: Duration = Duration::from_millis(200);
+/// How long a rank waits before it looks for another root: a root that ends each time is not dialled without a pause.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// What a guest may say before this rank knows which job it belongs to: a hello is shorter.
 const MAX_EARLY: usize = 256;
 
@@ -149,9 +151,14 @@ impl Member {
 
     /// The root at a public address ended before it took this rank in: it may be that of another job, which is over.
     fn look_for_another_root(&mut self, why: &str, now: Ns) {
-        self.waiting = format!("; the root that was there went away before it took this rank in: {why}");
+        let text = format!("the root that was there went away before it took this rank in: {why}");
+        if self.waiting != text {
+            self.unheard.push(format!("{text}; it is looked for again"));
+            self.waiting = text;
+        }
         self.id.key = self.secret.clone();
-        self.root = ToTheRoot::Dialling(Self::dial_root(&self.id, self.rank, self.nranks, now));
+        let then = now.after(LOOK_AGAIN);
+        self.root = ToTheRoot::Dialling(Self::dial_root(&self.id, self.rank, self.nranks, then));
     }
 
     /// What the root of a public address tells ranks of two jobs by.
@@ -487,5 +494,33 @@ impl Member {
         if let Err((rank, text)) = result {
             self.fail(Fault::new(ErrorKind::Peer, &[rank], text), io);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::Machine;
+    use super::*;
+
+    #[test]
+    fn what_guests_said_that_had_to_make_room_is_forgotten() {
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        let id =
+            UniqueId { magic: 1, root: from, nranks: 2, key: Key([1; 32]), instance: 0, stretches: false };
+        let introduction = Introduction { contact: from, settings: Vec::new(), own: Vec::new() };
+        let mut member = Member::new(id, Rank(0), 2, introduction, Ns(0), Ns(1 << 40));
+        let (mut actions, mut next_stream) = (Vec::new(), 100);
+        let mut io = Io {
+            now: Ns(0),
+            actions: &mut actions,
+            next_stream: &mut next_stream,
+            random: &mut |out: &mut [u8]| out.fill(7),
+            seats: 2,
+        };
+        for stream in (0..50).map(StreamId) {
+            member.accepted(stream, from, &mut io);
+            member.bytes(stream, b"\xcc", &mut io);
+        }
+        assert_eq!(member.early.into_keys().collect::<Vec<_>>(), [StreamId(48), StreamId(49)]);
     }
 }

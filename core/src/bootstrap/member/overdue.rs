@@ -107,7 +107,9 @@ impl Member {
                 self.id.root, self.waiting
             ),
             ToTheRoot::Dialling(dial) => {
-                format!("the bootstrap root was not found in time: {}{}", dial.history(), self.waiting)
+                let before =
+                    if self.waiting.is_empty() { String::new() } else { format!("; {}", self.waiting) };
+                format!("the bootstrap root was not found in time: {}{before}", dial.history())
             }
         };
         self.fail(Fault::new(ErrorKind::Timeout, &[], text), io);

@@ -383,6 +383,47 @@ mod tests {
     }
 
     #[test]
+    fn a_root_that_ends_before_it_takes_a_rank_in_is_looked_for_again_without_haste() {
+        use crate::bootstrap::auth::accept_blocking;
+        let soon = |ms| clock::now().after(Duration::from_millis(ms));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let join = |rank: u32| {
+            let own = rank.to_string();
+            let look = |name: &str| match name {
+                "RANK" => Some(own.clone()),
+                "WORLD_SIZE" => Some("2".into()),
+                "CCL_COMM_ID" => Some(address.clone()),
+                _ => None,
+            };
+            let settings = Settings::read(&look, "").unwrap();
+            let deadline = soon(15_000);
+            let met = meet(&look, &settings, 0, deadline).unwrap();
+            let bootstrap = Bootstrap::join(&met.id, met.rank, 2, b"", &settings, deadline).unwrap();
+            drop((bootstrap.into_ring().unwrap(), met.root));
+        };
+        let mut ended = 0;
+        std::thread::scope(|scope| {
+            let rank_1 = scope.spawn(|| join(1));
+            // For half a second the root there is one that ends each time.
+            let until = soon(500);
+            while clock::now() < until {
+                let Ok((mut stream, _)) = listener.accept() else {
+                    clock::sleep(Duration::from_millis(1));
+                    continue;
+                };
+                let met = accept_blocking(&mut stream, &|_, _| Some(Secret::NONE), soon(1000));
+                ended += u32::from(met.is_ok());
+            }
+            drop(listener);
+            join(0);
+            rank_1.join().unwrap();
+        });
+        assert!((1..50).contains(&ended), "{ended} times in half a second");
+    }
+
+    #[test]
     fn ranks_meet_through_a_file_though_an_earlier_one_lies_there() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("meet");

@@ -193,3 +193,30 @@ fn a_store_that_is_none_is_an_error_not_a_hang() {
     let error = Store::connect(server.address, soon(1000)).unwrap().get("/ccl/x").unwrap_err();
     assert!(error.what.contains("100000 bytes"), "{error}");
 }
+
+#[test]
+fn whoever_reads_the_store_but_does_not_know_the_secret_does_not_meet() {
+    let server = Server::start(Temper::default());
+    let port = server.address.port().to_string();
+    let meet = |rank: &str, secret: &str| {
+        let variables = [
+            ("RANK", rank),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", port.as_str()),
+            ("TORCHELASTIC_RUN_ID", "run"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+            ("CCL_JOB_SECRET", secret),
+        ];
+        let given = variables.iter().filter(|(_, value)| !value.is_empty());
+        let look = |name: &str| given.clone().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
+        let settings = Settings::read(&look, "").unwrap();
+        crate::bootstrap::rendezvous::meet(&look, &settings, 0, soon(10_000))
+    };
+    let root = meet("0", "right").unwrap();
+    for other in ["wrong", ""] {
+        let error = meet("1", other).unwrap_err();
+        assert!(error.to_string().contains("CCL_JOB_SECRET must be equal"), "{other:?}: {error}");
+    }
+    assert_eq!(meet("1", "right").unwrap().id, root.id);
+}
