@@ -5,10 +5,12 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ccl::comm::Communicator;
-use ccl::config::{Key, Settings};
+use ccl::config::{Key, Settings, environment};
 use ccl::{Error, ErrorKind, Rank, ReduceOp, Result, clock};
 
 /// What must be said is said within 1 s of the second call; a machine that does much else is given
@@ -289,4 +291,48 @@ fn whoever_leaves_at_one_moment_leaves_and_has_not_died() {
         );
         assert!(results.iter().all(Result::is_ok), "{results:?}");
     }
+}
+
+/// What the test below runs in a process of its own, which it stops. Without its variable it is
+/// nobody.
+#[test]
+fn one_waits_in_finish_for_one_who_waits_for_a_word() {
+    if environment("WAITS_IN_FINISH").is_none() {
+        return;
+    }
+    let settings = common::settings(&[(Key::Timeout, "3"), (Key::Log, "WARN")]);
+    common::with_ranks(2, &settings, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank() == Rank(1) {
+            eprintln!("waits");
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+        }
+        comm.finish().unwrap();
+    });
+}
+
+#[test]
+fn who_was_stopped_in_finish_has_not_waited() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "one_waits_in_finish_for_one_who_waits_for_a_word", "--nocapture"])
+        .env("WAITS_IN_FINISH", "1")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line == "waits"));
+    // Until the other waits, too.
+    clock::sleep(Duration::from_millis(300));
+    signal(rustix::process::Signal::STOP);
+    clock::sleep(Duration::from_secs(4));
+    signal(rustix::process::Signal::CONT);
+    // Long enough for it to look at its clock.
+    clock::sleep(Duration::from_millis(300));
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let rest: Vec<String> = said.collect();
+    assert!(child.wait().unwrap().success(), "{rest:?}");
+    assert!(!rest.iter().any(|line| line.contains("leaves without")), "{rest:?}");
 }

@@ -27,6 +27,9 @@ const LOCKS: Duration = Duration::from_millis(250);
 /// The longest sleep while others have not finished.
 const STEP: Duration = Duration::from_secs(1);
 
+/// The same while last words are on their way.
+const FLUSH_STEP: Duration = Duration::from_millis(50);
+
 /// Whose news are carried: the communicator. Asked and told in the service thread: must not block.
 pub(crate) trait Owner: Send {
     /// What it called, the latest first: its side, should a mismatch be found.
@@ -82,6 +85,9 @@ struct Neighbour {
     side: Side,
     rank: Rank,
     line: Line<Fd>,
+    /// Whether its end tells of a death. Of one that was made anew, only when something was heard on it: whoever connected may have given it
+    /// up as it was made, for all have finished, and whoever was connected to may have been gone already. Who has died is found by dialling.
+    tells: bool,
 }
 
 struct Round {
@@ -121,7 +127,7 @@ impl Courier {
         let sides = [Side::Next, Side::Previous];
         let lines = streams.into_iter().zip(sides).filter_map(|(stream, side)| {
             let RingStream { fd, early, peer } = stream?;
-            Some(Neighbour { side, rank: peer, line: Line::new(fd, early) })
+            Some(Neighbour { side, rank: peer, line: Line::new(fd, early), tells: true })
         });
         let lines = lines.collect();
         let local = |Watched { rank, peer: PeerMemory { memory, control }, has_lock }| Local {
@@ -214,19 +220,17 @@ impl Courier {
     }
 
     /// Waits, for `limit` at most, until all that was said is on its way. Whoever closes before that takes its last words with
-    /// it, and looks dead to the others.
+    /// it, and looks dead to the others. A time of being stopped counts little.
     pub(crate) fn flush(&self, limit: Duration) {
-        let end = clock::now().after(limit);
+        let mut left = limit;
         let mut state = self.lock();
         state.flushed = false;
         self.handle.nudge();
-        while !state.flushed {
-            let left = end.since(clock::now());
-            if left.is_zero() {
-                return;
-            }
-            let waited = self.state.1.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        while !state.flushed && !left.is_zero() {
+            let (step, began) = (left.min(FLUSH_STEP), clock::now());
+            let waited = self.state.1.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
+            left = left.saturating_sub(clock::now().since(began).min(step));
         }
     }
 }
@@ -243,12 +247,15 @@ impl Task for Round {
         let mut state = lock(&state);
         let news = &mut state.news;
         news.called(self.owner.called());
-        for Neighbour { side, rank, line } in &mut self.lines {
+        for Neighbour { side, rank, line, tells } in &mut self.lines {
             let ended = line.read(|message| match message {
-                Heard::Message(message) => news.received(Some(*side), message, now),
+                Heard::Message(message) => {
+                    *tells = true;
+                    news.received(Some(*side), message, now);
+                }
                 Heard::Farewell => {}
             });
-            if ended {
+            if ended && *tells {
                 news.lost(*rank, now);
             }
         }
@@ -325,14 +332,16 @@ impl Round {
     /// streams of those whose next this rank has become. Returns when to look again.
     fn mend(&mut self, news: &mut News, now: Ns) -> Option<Ns> {
         for (rank, fd) in self.arrivals.take() {
-            self.lines.push(Neighbour { side: Side::Previous, rank, line: Line::new(fd, Vec::new()) });
+            let line = Line::new(fd, Vec::new());
+            self.lines.push(Neighbour { side: Side::Previous, rank, line, tells: false });
             news.joined(Side::Previous);
         }
         // Once this rank leaves, or all is decided, only a stream that is on its way is waited for,
         // to carry the last words; and whoever may leave has passed on all there will be.
         let is_over = news.is_leaving() || news.verdict().is_some();
         let is_wanted = !news.may_leave() && (!is_over || self.edge.is_some());
-        let next = news.next().filter(|_| is_wanted);
+        // Nobody connects to the dead: the ring needs no more mending.
+        let next = news.next().filter(|next| is_wanted && !news.has_died(*next));
         let has_line = |rank| {
             let mut lines = self.lines.iter();
             lines.any(|neighbour| {
@@ -351,7 +360,8 @@ impl Round {
             Ok(None) => Some(edge.wake()),
             Ok(Some(fd)) => {
                 self.edge = None;
-                self.lines.push(Neighbour { side: Side::Next, rank: next, line: Line::new(fd, Vec::new()) });
+                let line = Line::new(fd, Vec::new());
+                self.lines.push(Neighbour { side: Side::Next, rank: next, line, tells: false });
                 news.joined(Side::Next);
                 None
             }

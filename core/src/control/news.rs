@@ -305,6 +305,12 @@ impl News {
         self.lives[rank.index()] == Life::Left
     }
 
+    /// Whether that rank was found dead.
+    #[must_use]
+    pub fn has_died(&self, rank: Rank) -> bool {
+        self.lives[rank.index()] == Life::Died
+    }
+
     /// Whether this rank said farewell.
     #[must_use]
     pub fn is_leaving(&self) -> bool {

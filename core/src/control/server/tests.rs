@@ -247,6 +247,35 @@ fn a_client_does_not_wait_for_the_silent_and_names_who_is_not_there() {
 }
 
 #[test]
+fn updates_that_add_up_to_more_than_a_recorder_holds_end_the_telling() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"{\"ccl\":\"control/1\"}\n").unwrap();
+        let mut asked = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut asked).unwrap();
+        // Each is small enough, and none says that what was before has ended.
+        for first in [0, 900] {
+            let row = |id: u32| json!({"id": format!("{id:016x}")});
+            let rows: Vec<Value> = (first..first + 900).map(row).collect();
+            let line = json!({"id": 1, "update": {"process": {"comms": rows}}});
+            stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+        }
+        // Until the client has left.
+        let _ = stream.read(&mut [0; 8]);
+    });
+    let client = Client::connect_within(&path, PATIENT).unwrap();
+    let mut telling = client.subscribe(Duration::from_millis(50)).unwrap();
+    assert_eq!(telling.process().comms.len(), 900);
+    let error = telling.next(PATIENT).unwrap_err();
+    assert!(error.what.contains("more than a recorder holds"), "{error}");
+    drop(telling);
+    server.join().unwrap();
+}
+
+#[test]
 fn a_level_is_a_lease_that_ends_with_the_client() {
     let process = process(&Settings::default());
     let other = row(&process.recorder, 0xc1);

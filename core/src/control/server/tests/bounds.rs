@@ -80,6 +80,23 @@ fn a_greedy_client_gets_its_share_of_a_turn_only() {
 }
 
 #[test]
+fn a_crowd_at_the_door_is_taken_in_turns() {
+    let (mut serve, _folder, path) = turned();
+    let mut crowd: Vec<UnixStream> =
+        (0..ACCEPTS_PER_TURN + 5).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    crowd.iter().for_each(|client| client.set_nonblocking(true).unwrap());
+    let now = Ns(1_000_000_000);
+    serve.turn(now);
+    // Who still waits at the door hears nothing, not even a goodbye.
+    fn waits(client: &mut UnixStream) -> bool {
+        client.read(&mut [0; 1]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
+    }
+    assert!(crowd[ACCEPTS_PER_TURN..].iter_mut().all(waits));
+    settle(&mut serve, now);
+    assert!(!crowd[ACCEPTS_PER_TURN..].iter_mut().any(waits));
+}
+
+#[test]
 fn who_asks_nothing_is_let_go_with_a_notice_and_who_waits_is_not() {
     let (mut serve, _folder, path) = turned();
     let mut now = Ns(1_000_000_000);
