@@ -57,12 +57,25 @@ fn clean(findings: &Findings, only: Option<&str>) -> String {
     text
 }
 
+/// The most ranks that were not read of which all jobs together tell: how many there are is a file's word, and a file may tell of a
+/// thousand jobs.
+const MAX_MISSING: usize = 1 << 16;
+
 fn snapshots(findings: &mut Findings) -> Vec<Snapshot> {
     let given: Vec<Given> = findings.found.iter().map(|one| one.given.clone()).collect();
+    let mut room = MAX_MISSING;
     let of_job = |job| {
         let unreachable = discover::follow_peers(findings, job);
-        let given: Vec<Given> = findings.found.iter().map(|one| one.given.clone()).collect();
+        let of_it = findings.found.iter().filter(|one| one.is_of(job));
+        let given: Vec<Given> = of_it.map(|one| one.given.clone()).collect();
         let mut snapshot = merge(&given, Some(job), &unreachable);
+        let untold = snapshot.missing.len().saturating_sub(room);
+        if untold > 0 {
+            snapshot.missing.truncate(room);
+            snapshot.missing.shrink_to_fit();
+            snapshot.notes.push(format!("{untold} more ranks were not read"));
+        }
+        room -= snapshot.missing.len();
         snapshot.ranks.iter_mut().flat_map(|rank| &mut rank.comms).for_each(|comm| comm.links.clear());
         snapshot
     };

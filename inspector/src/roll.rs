@@ -74,8 +74,8 @@ impl Roll {
                 // It may have ended since it was found.
                 Err(why) => {
                     let (host, pid) = name;
-                    let recorder = found.file.display().to_string();
-                    self.unreachable.push(Unreachable { host, pid, recorder, why: why.to_string() });
+                    let (recorder, why) = (words::path(&found.file), words::line(&why.to_string()));
+                    self.unreachable.push(Unreachable { host, pid, recorder, why });
                 }
             }
         }

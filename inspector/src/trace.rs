@@ -96,7 +96,9 @@ impl Trace {
             Err((status, why)) => {
                 let kept =
                     (!folder.is_empty()).then(|| format!("the parts stay in {}", folder.keep().display()));
-                Err((status, [vec![why], notes, kept.into_iter().collect()].concat().join("\n")))
+                let told = [vec![why], notes, kept.into_iter().collect()].concat();
+                let told: Vec<String> = told.iter().map(|one| words::line(one)).collect();
+                Err((status, told.join("\n")))
             }
         }
     }

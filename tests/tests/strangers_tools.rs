@@ -317,6 +317,88 @@ fn root_opens_nothing_outside_a_strangers_folder() {
     assert!(!texts.contains("step\n7"), "a tag made a line: {texts}");
 }
 
+#[test]
+fn more_recorders_than_descriptors_are_read_one_after_the_other() {
+    let (made, runtime) = (folder(), folder());
+    let bytes = recorder(made.path(), "dp", Path::new(""), [Path::new("/a.rec"), Path::new("/b.rec")]);
+    let own = runtime.path().join(format!("ccl-{}", rustix::process::geteuid().as_raw()));
+    std::fs::create_dir(&own).expect("a folder");
+    std::fs::set_permissions(&own, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    for n in 0..100 {
+        std::fs::write(own.join(format!("{n}-1-1.rec")), &bytes).expect("a file");
+    }
+    let line = format!("ulimit -n 64; exec {} ps", program("ccl-inspect").display());
+    let mut command = Command::new("sh");
+    let took = measured::run(command.args(["-c", &line]).env("CCL_RUNTIME_DIR", runtime.path()));
+    let folder = own.to_string_lossy();
+    let rows = took.text.lines().filter(|line| line.contains(&*folder) && !line.contains("cannot be read"));
+    assert_eq!(rows.count(), 100, "{}", took.text);
+}
+
+/// Who may not remove what is in its own folder, root removes nothing for.
+#[test]
+fn what_is_cleaned_is_removed_as_its_owner() {
+    let Some(_other) = OtherUser::for_test("what_is_cleaned_is_removed_as_its_owner") else { return };
+    let runtime = folder();
+    let theirs = runtime.path().join(format!("ccl-{UID}"));
+    std::fs::create_dir(&theirs).expect("a folder");
+    let bytes = recorder(runtime.path(), "dp", Path::new(""), [Path::new("/a.rec"), Path::new("/b.rec")]);
+    let dead = theirs.join("1-1-1.rec");
+    std::fs::write(&dead, &bytes).expect("a file");
+    for path in [&dead, &theirs] {
+        chown(path, Some(UID), Some(UID)).expect("root may");
+    }
+    let set = |mode| std::fs::set_permissions(&theirs, PermissionsExt::from_mode(mode)).expect("root may");
+    set(0o500);
+    let text = inspect(runtime.path(), &["ps", "--clean"]).text;
+    assert!(text.contains("1-1-1.rec: kept: ") && dead.exists(), "{text}");
+    set(0o700);
+    let text = inspect(runtime.path(), &["ps", "--clean"]).text;
+    assert!(text.contains("1-1-1.rec: removed") && !dead.exists(), "{text}");
+}
+
+#[test]
+fn names_of_files_forge_no_lines_and_steer_no_terminal() {
+    let runtime = folder();
+    let own = runtime.path().join(format!("ccl-{}", rustix::process::geteuid().as_raw()));
+    std::fs::create_dir(&own).expect("a folder");
+    std::fs::set_permissions(&own, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    std::fs::write(own.join("1-1-1\nAWAITED rank 9\u{1b}[2J\u{202e}.rec"), b"none").expect("a file");
+    let folder = own.to_string_lossy().into_owned();
+    for words in [&["ps"][..], &["snapshot", "0000000000000099"], &["open", &folder]] {
+        let text = inspect(runtime.path(), words).text;
+        assert!(text.contains("1-1-1\\nAWAITED rank 9\\u{1b}[2J\\u{202e}.rec"), "{words:?}: {text}");
+        assert!(!text.lines().any(|line| line.starts_with("AWAITED")), "{words:?}: {text}");
+    }
+}
+
+/// A recorder of another user that names a file in a folder of root's.
+#[test]
+fn a_recorder_leads_to_none_of_another_user() {
+    let Some(_other) = OtherUser::for_test("a_recorder_leads_to_none_of_another_user") else { return };
+    let (runtime, bait) = (folder(), folder());
+    let (theirs, roots) = (runtime.path().join(format!("ccl-{UID}")), bait.path().join("ccl-0"));
+    for path in [&theirs, &roots] {
+        std::fs::create_dir(path).expect("a folder");
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    }
+    let named = roots.join("70-1-1.rec");
+    let bytes = recorder(runtime.path(), "dp", Path::new(""), [&named, Path::new("/none.rec")]);
+    // What is named tells of rank 1 of the same job.
+    let mut other = bytes.clone();
+    let at = (512..other.len() / 8).find(|at| word(&other, *at) == 3 << 32).expect("rank 0 of three");
+    set(&mut other, at, 3 << 32 | 1);
+    set(&mut other, at + 1, 1);
+    std::fs::write(&named, &other).expect("a file");
+    let liar = theirs.join("1-1-1.rec");
+    std::fs::write(&liar, &bytes).expect("a file");
+    for path in [&liar, &theirs] {
+        chown(path, Some(UID), Some(UID)).expect("root may");
+    }
+    let text = inspect(runtime.path(), &["snapshot", &format!("{JOB:016x}")]).text;
+    assert!(text.contains("is of another user than who names it"), "{text}");
+}
+
 /// How many of everything: few in CI.
 fn size() -> usize {
     if environment("TEST_SIZE").as_deref() == Some("long") { 400 } else { 24 }

@@ -21,6 +21,10 @@ use crate::types::{ChannelId, CommId, Rank};
 
 /// The most members of a communicator that are looked for; what a snapshot says of more is not believed.
 const MAX_MEMBERS: u32 = 1 << 16;
+/// The most that are looked for of all communicators together.
+const MAX_UNSEEN: u32 = 1 << 20;
+/// The most operations that are listed behind others.
+const MAX_BEHIND: usize = 1 << 14;
 
 /// Who is awaited in these ranks of one job, the longest wait first.
 #[must_use]
@@ -145,7 +149,8 @@ fn collective(job: &Job<'_>, members: &Members<'_>) -> Option<Wait> {
         by: waiters().map(|(rank, _)| *rank).collect(),
         ..Wait::default()
     };
-    let nranks = first.comm.nranks.min(MAX_MEMBERS);
+    let share = MAX_UNSEEN / u32::try_from(job.comms.len()).unwrap_or(u32::MAX).max(1);
+    let nranks = first.comm.nranks.min(MAX_MEMBERS).min(share);
     wait.unseen = (0..nranks).map(Rank).filter(|rank| !members.contains_key(rank)).collect();
     for (rank, member) in members {
         if member.called() < seq {
@@ -256,53 +261,61 @@ fn longest<'a>(
 
 /// Follows holders who wait elsewhere, and keeps the ends.
 fn ends(job: &Job<'_>, mut waits: Vec<Wait>) -> Vec<Awaited> {
-    let waiting: Vec<BTreeSet<usize>> = waits
-        .iter()
-        .map(|wait| wait.by.iter().filter_map(|rank| Some(job.comms[&wait.comm].get(rank)?.who)).collect())
-        .collect();
-    // Per operation, the operations in which its holders wait; and those of its holders who do not.
+    // By the rank of the job, the operations in which it waits.
+    let mut waits_of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, wait) in waits.iter().enumerate() {
+        let who = |rank: &Rank| Some(job.comms[&wait.comm].get(rank)?.who);
+        let by: BTreeSet<usize> = wait.by.iter().filter_map(who).collect();
+        by.into_iter().for_each(|who| waits_of.entry(who).or_default().push(at));
+    }
+    // Per operation, those of its holders who wait elsewhere, as ranks of the job; and those who do not.
     let mut leads: Vec<BTreeSet<usize>> = Vec::new();
     let mut held_by: Vec<BTreeSet<Rank>> = Vec::new();
     for (at, wait) in waits.iter().enumerate() {
         let (mut to, mut by) = (BTreeSet::new(), BTreeSet::new());
         for rank in wait.holders() {
             let holder = job.comms[&wait.comm][&rank];
-            let elsewhere = |other: &usize| *other != at && waiting[*other].contains(&holder.who);
-            let elsewhere: Vec<usize> = match job.is_out(holder.state) {
-                true => Vec::new(),
-                false => (0..waits.len()).filter(elsewhere).collect(),
-            };
-            if elsewhere.is_empty() {
+            let those: &[usize] = waits_of.get(&holder.who).map_or(&[], Vec::as_slice);
+            if !job.is_out(holder.state) && those.iter().any(|other| *other != at) {
+                to.insert(holder.who);
+            } else {
                 by.insert(rank);
             }
-            to.extend(elsewhere);
         }
         leads.push(to);
         held_by.push(by);
     }
-    let is_end = |at: usize| !held_by[at].is_empty() || leads[at].is_empty();
-    let led_to: Vec<BTreeSet<usize>> = (0..waits.len()).map(|at| ends_of(at, &leads, &is_end)).collect();
-    let shown = |at: usize| is_end(at) || led_to[at].is_empty();
+    let is_end: Vec<bool> =
+        held_by.iter().zip(&leads).map(|(by, to)| !by.is_empty() || to.is_empty()).collect();
+    // Once for each rank, not for each operation: of those there may be thousands, each of which leads to all others.
+    let reached: BTreeMap<usize, BTreeSet<usize>> =
+        waits_of.keys().map(|who| (*who, ends_of(*who, &waits_of, &leads, &is_end))).collect();
+    let leads_to = |from: usize, at: usize| leads[from].iter().any(|who| reached[who].contains(&at));
+    let leads_nowhere = |from: usize| leads[from].iter().all(|who| reached[who].is_empty());
+    let shown: Vec<bool> = (0..waits.len()).map(|at| is_end[at] || leads_nowhere(at)).collect();
     let mut found: Vec<Awaited> = Vec::new();
-    for at in (0..waits.len()).filter(|at| shown(*at)) {
-        let held: BTreeSet<Rank> = match is_end(at) {
+    let mut room = MAX_BEHIND;
+    for at in (0..waits.len()).filter(|at| shown[*at]) {
+        let held: BTreeSet<Rank> = match is_end[at] {
             true => held_by[at].clone(),
             false => waits[at].holders().collect(),
         };
         let mut behind = Vec::new();
-        for other in (0..waits.len()).filter(|other| !shown(*other) && led_to[*other].contains(&at)) {
+        for other in (0..waits.len()).filter(|other| !shown[*other] && leads_to(*other, at)) {
             if waits[other].comm == waits[at].comm && waits[other].pair && waits[at].pair {
                 let (by, since_ns) = (waits[other].by.clone(), waits[other].since_ns);
                 waits[at].by.extend(by);
                 waits[at].since_ns = waits[at].since_ns.max(since_ns);
-            } else {
+            } else if room > 0 {
+                room -= 1;
                 behind.push(as_behind(&waits[other]));
             }
         }
         let end = as_awaited(&waits[at], &held, behind);
         let same = |one: &&mut Awaited| {
-            let ends = |one: &Awaited| (one.comm, one.op.clone(), one.missing.clone(), one.inside.clone());
-            waits[at].pair && ends(one) == ends(&end) && one.unseen == end.unseen
+            waits[at].pair
+                && (one.comm, &one.op) == (end.comm, &end.op)
+                && (&one.missing, &one.inside, &one.unseen) == (&end.missing, &end.inside, &end.unseen)
         };
         match found.iter_mut().find(same) {
             Some(one) => join(one, end),
@@ -314,14 +327,21 @@ fn ends(job: &Job<'_>, mut waits: Vec<Wait>) -> Vec<Awaited> {
     found
 }
 
-/// The ends to which an operation leads that is none itself.
-fn ends_of(from: usize, leads: &[BTreeSet<usize>], is_end: &dyn Fn(usize) -> bool) -> BTreeSet<usize> {
-    let (mut ends, mut seen, mut next) = (BTreeSet::new(), BTreeSet::new(), vec![from]);
-    while let Some(at) = next.pop() {
-        if at != from && is_end(at) {
-            ends.insert(at);
-        } else if seen.insert(at) {
-            next.extend(&leads[at]);
+/// The ends to which the waits of a rank lead.
+fn ends_of(
+    from: usize,
+    waits_of: &BTreeMap<usize, Vec<usize>>,
+    leads: &[BTreeSet<usize>],
+    is_end: &[bool],
+) -> BTreeSet<usize> {
+    let (mut ends, mut seen, mut next) = (BTreeSet::new(), BTreeSet::from([from]), vec![from]);
+    while let Some(who) = next.pop() {
+        for at in &waits_of[&who] {
+            if is_end[*at] {
+                ends.insert(*at);
+            } else {
+                next.extend(leads[*at].iter().filter(|who| seen.insert(**who)));
+            }
         }
     }
     ends

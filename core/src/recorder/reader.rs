@@ -116,9 +116,9 @@ impl Reader {
             return Err(no_recorder(path, "it is no file"));
         }
         let file = reference.open().map_err(|e| refused(path, e))?;
-        let reader = Self { from: From::File(file, path.to_path_buf()) };
-        check(&reader.copy()?, path)?;
-        Ok(reader)
+        // What is no recorder costs a page, however large it is.
+        header_of(&file, path)?;
+        Ok(Self { from: From::File(file, path.to_path_buf()) })
     }
 
     /// The recorders of a process, found among its open files: needs no path, and its own user or root.

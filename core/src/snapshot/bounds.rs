@@ -16,6 +16,9 @@ pub(crate) const MAX_RINGS: usize = 1 << 10;
 /// The most bytes of all texts of a process; those of a full recorder are a tenth of it.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 
+/// The most bytes of one text: of a name or a path. It may be repeated for each of a thousand rows.
+const MAX_TEXT: usize = 4 << 10;
+
 /// The length up to which a text may grow by being made harmless.
 const MAX_ESCAPED: usize = 1 << 10;
 
@@ -25,11 +28,12 @@ impl ProcessSnapshot {
     pub fn is_believed(&mut self) -> bool {
         let mut bytes = 0;
         self.each_text(&mut |text| {
-            if text.contains(is_harmful) {
+            let told = text.len();
+            if told > MAX_TEXT || text.contains(is_harmful) {
                 // Escapes are longer than what they stand for; a text without end must not grow by them.
-                *text = harmless(text, text.len().max(MAX_ESCAPED)).into_owned();
+                *text = harmless(text, told.clamp(MAX_ESCAPED, MAX_TEXT)).into_owned();
             }
-            bytes += text.len();
+            bytes += told.max(text.len());
         });
         let (mut links, mut sockets, mut peers, mut phases) = (0, 0, 0, 0);
         for comm in &self.comms {
@@ -89,6 +93,13 @@ mod tests {
         let p2p = comm.p2p.as_ref().unwrap();
         let texts = [&process.host, &comm.name, &comm.op.kind, &comm.op.tag, &p2p.tag, &comm.peers[0].host];
         assert!(texts.iter().all(|text| *text == shown), "{texts:?}");
+    }
+
+    #[test]
+    fn a_name_without_end_is_cut_before_it_is_repeated() {
+        let mut process = ProcessSnapshot { host: "x".repeat(8 << 20), ..ProcessSnapshot::default() };
+        assert!(process.is_believed());
+        assert!(process.host.len() <= MAX_TEXT && process.host.ends_with("..."));
     }
 
     #[test]

@@ -24,29 +24,47 @@ pub(crate) type Opened = Result<(Reader, u32)>;
 /// # Errors
 /// Why it is not opened.
 pub(crate) fn recorder(path: &Path) -> Opened {
-    let reference = match holder(path) {
-        Some(pid) => held(pid, path)?,
-        None => {
-            let (folder, name) = parts(path)?;
-            of_folder(&runtime_folder(folder)?, name, path)?
-        }
-    };
+    let reference = looked_at(path)?;
     Ok((Reader::through(&reference, path)?, reference.owner()))
 }
 
-/// The recorders of a runtime folder by name, each with the reader or the reason why it is not opened.
+/// The same, if it is of the user whose recorder leads to it.
+///
+/// # Errors
+/// Why it is not opened.
+pub(crate) fn recorder_of(path: &Path, owner: Option<u32>) -> Opened {
+    let reference = looked_at(path)?;
+    if Some(reference.owner()) != owner {
+        return Err(refused(path, "it is of another user than who names it"));
+    }
+    Ok((Reader::through(&reference, path)?, reference.owner()))
+}
+
+fn looked_at(path: &Path) -> Result<Reference> {
+    match holder(path) {
+        Some(pid) => held(pid, path),
+        None => {
+            let (folder, name) = parts(path)?;
+            of_folder(&runtime_folder(folder)?, name, path)
+        }
+    }
+}
+
+/// The recorders of a runtime folder by name, each with the reader or the reason why it is not opened. One after the other: there
+/// may be more of them than this process may open.
 ///
 /// # Errors
 /// Why the folder is not looked into.
-pub(crate) fn recorders(path: &Path) -> Result<Vec<(PathBuf, Opened)>> {
+pub(crate) fn recorders(path: &Path) -> Result<impl Iterator<Item = (PathBuf, Opened)>> {
     let folder = runtime_folder(path)?;
-    let open = |name: OsString| {
+    let names = names(&folder, path)?;
+    let open = move |name: OsString| {
         let path = path.join(&name);
         let opened = of_folder(&folder, &name, &path)
             .and_then(|reference| Ok((Reader::through(&reference, &path)?, reference.owner())));
         (path, opened)
     };
-    Ok(names(&folder, path)?.into_iter().map(open).collect())
+    Ok(names.into_iter().map(open))
 }
 
 /// A file that the user of this program has named: wherever it lies, but no FIFO, no device, and no link that somebody else has made.
@@ -65,18 +83,21 @@ pub(crate) fn named(path: &Path) -> Result<Reference> {
     Reference::to(path).map_err(refuse)
 }
 
-/// The recorders of a folder that the user of this program has named, with what is opened of each.
+/// The recorders of a folder that the user of this program has named, with what is opened of each, one after the other.
 ///
 /// # Errors
 /// Why the folder is not looked into.
-pub(crate) fn named_folder(path: &Path, folder: &Reference) -> Result<Vec<(PathBuf, Opened)>> {
-    let open = |name: OsString| {
+pub(crate) fn named_folder(
+    path: &Path,
+    folder: &Reference,
+) -> Result<impl Iterator<Item = (PathBuf, Opened)>> {
+    let open = move |name: OsString| {
         let path = path.join(&name);
         let entry = folder.entry(&name).map_err(|e| Error::system(format!("opening {}", path.display()), e));
         let opened = entry.and_then(|entry| Ok((Reader::through(&entry, &path)?, entry.owner())));
         (path, opened)
     };
-    Ok(names(folder, path)?.into_iter().map(open).collect())
+    Ok(names(folder, path)?.into_iter().map(open))
 }
 
 /// The control socket of a process: it lies beside the recorder.

@@ -103,16 +103,20 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
     let mut known = BTreeSet::new();
     for (identity, holders) in &held {
         // A memfd or a file of some other program is no news; nor is what was closed meanwhile.
-        let read = holders.iter().find_map(|holder| read(door::recorder(&holder.path)).ok());
-        if let Some((process, owner)) = read {
+        // Through another's, as that of root who reads a user's, it may not be opened.
+        let read = |holder: &descriptors::Descriptor| {
+            let (process, owner) = read(door::recorder(&holder.path)).ok()?;
+            Some((process, owner, holder.path.clone()))
+        };
+        if let Some((process, owner, path)) = holders.iter().find_map(read) {
             known.insert(*identity);
-            findings.found.push(found(process, owner, holders, holders[0].path.clone()));
+            findings.found.push(found(process, owner, holders, path));
         }
     }
     let uid = rustix::process::geteuid().as_raw();
     for folder in folders::folders(&folders::places(settings), uid) {
         // It may have gone since.
-        let files = door::recorders(&folder).unwrap_or_default();
+        let files = door::recorders(&folder).into_iter().flatten();
         take(files, &held, &mut known, &mut findings);
         findings.folders.push(folder);
     }
@@ -133,7 +137,8 @@ pub(crate) fn at(path: &Path) -> Result<Findings, String> {
         take(files, &held, &mut BTreeSet::new(), &mut findings);
         let uid = rustix::process::geteuid().as_raw();
         for folder in folders::folders(&[path.to_path_buf()], uid) {
-            take(door::recorders(&folder).unwrap_or_default(), &held, &mut BTreeSet::new(), &mut findings);
+            let files = door::recorders(&folder).into_iter().flatten();
+            take(files, &held, &mut BTreeSet::new(), &mut findings);
             findings.folders.push(folder);
         }
     } else {
@@ -145,7 +150,7 @@ pub(crate) fn at(path: &Path) -> Result<Findings, String> {
 
 /// Reads opened files that are not known yet.
 fn take(
-    files: Vec<(PathBuf, Opened)>,
+    files: impl IntoIterator<Item = (PathBuf, Opened)>,
     held: &Held,
     known: &mut BTreeSet<(u64, u64)>,
     findings: &mut Findings,
@@ -178,11 +183,8 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachab
             // A number that meant something inside the namespaces of that process only.
             "its recorder has no name, and no process here has it open".to_string()
         } else {
-            match door::recorder(&path) {
-                // A recorder leads to those of its own user only.
-                Ok((_, is)) if Some(is) != owner => {
-                    format!("{} is of another user than who names it", path.display())
-                }
+            // A recorder leads to those of its own user only.
+            match door::recorder_of(&path, owner) {
                 Err(e) if is_absent(&e) => format!(
                     "{} is not on this machine: it ran on another one, or ended in good order",
                     path.display()

@@ -166,7 +166,7 @@ fn list(pids: &[u32]) -> String {
 
 fn take(one: &Found) -> Result<(Taken, Option<char>), String> {
     let opened = door::recorder(&one.file);
-    let taken = opened.and_then(|(reader, _)| reader.take()).map_err(|e| e.to_string())?;
+    let taken = opened.and_then(|(reader, _)| reader.take()).map_err(|e| words::line(&e.to_string()))?;
     Ok((taken, one.process.and_then(process::stat).map(|stat| stat.state)))
 }
 
@@ -175,7 +175,7 @@ fn copied(one: &Found, taken: Taken, letter: Option<char>, at: usize) -> Result<
     let snapshot = read(&taken, &file)?;
     // The descriptor through which it was found may have become another file's.
     if snapshot.made_real_ns != one.given.process.made_real_ns {
-        return Err(format!("{} has become another process's", one.file.display()));
+        return Err(format!("{} has become another process's", words::path(&one.file)));
     }
     let recorder = Recorder {
         file,

@@ -28,7 +28,7 @@ pub(super) fn lines(tick: &Tick) -> String {
         let _ = writeln!(out, "{}", rank(line, several).trim_end());
     }
     for missing in &tick.missing {
-        let _ = writeln!(out, "{:>4} ?       not read: {}", missing.rank.0, missing.why);
+        let _ = writeln!(out, "{:>4} ?       not read: {}", missing.rank.0, words::line(&missing.why));
     }
     out
 }
@@ -203,7 +203,7 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
     #[test]
     fn who_was_not_read_has_a_line_and_communicators_are_told_apart() {
         let mut tick = tick();
-        tick.missing = vec![Missing { rank: Rank(7), why: "gone".into(), ..Missing::default() }];
+        tick.missing = vec![Missing { rank: Rank(7), why: "gone\nAWAITED".into(), ..Missing::default() }];
         tick.ranks[1].comm = Some(CommId(2));
         tick.ranks[1].name = "tp".into();
         (tick.ranks[2].op, tick.ranks[2].phase) = (Op::default(), Some("Ring".into()));
@@ -213,7 +213,7 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
             "world:AllReduce #812 ",
             "tp:AllReduce #812 FAILED",
             "world:making: Ring ",
-            "   7 ?       not read: gone\n",
+            "   7 ?       not read: gone\\nAWAITED\n",
         ] {
             assert!(said.contains(expect), "{expect} in\n{said}");
         }

@@ -363,3 +363,15 @@ fn a_snapshot_that_lies_is_survived() {
     assert_eq!(said[0].missing, [Rank(1)]);
     assert_eq!(said[0].unseen.len(), MAX_MEMBERS as usize - 2);
 }
+
+/// Two ranks in thousands of receives from each other, as a file may say.
+#[test]
+#[cfg_attr(miri, ignore = "slow")]
+fn thousands_of_waits_in_a_circle_are_told() {
+    let mut ranks = job(2);
+    for seq in 1..2001 {
+        ranks[0].pair(Direction::Recv, 1, seq, Some(5));
+        ranks[1].pair(Direction::Recv, 0, seq, Some(5));
+    }
+    check(&ranks, &["1 Recv#1: missing 1 by 0 since 5", "1 Recv#1: missing 0 by 1 since 5"]);
+}
