@@ -440,3 +440,49 @@ fn announce(inner: &Inner, settings: &Settings) {
         std::process::id(),
     );
 }
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    use super::*;
+    use crate::comm::Communicator;
+
+    #[test]
+    fn ranks_bound_to_a_processor_each_are_no_crowd_and_two_on_one_are() {
+        let all = sched_getaffinity(None).unwrap();
+        let mine: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+        let here = Allowed::here();
+        if mine.len() < 2 || here.is_crowded(&[&here, &here]) {
+            return println!(
+                "skipped: ranks_bound_to_a_processor_each_are_no_crowd_and_two_on_one_are: needs two processors"
+            );
+        }
+        let mut settings = Settings::default();
+        for (key, value) in [(Key::Observe, "0"), (Key::Log, "NONE"), (Key::InitTimeout, "20")] {
+            settings.set(key, value).unwrap();
+        }
+        let crowded = |processors: [usize; 2]| {
+            let (id, root) = crate::bootstrap::root_task::create(&settings).unwrap();
+            let join = |rank: usize| {
+                let mut one = CpuSet::new();
+                one.set(processors[rank]);
+                sched_setaffinity(None, &one).unwrap();
+                let config = Config { name: "test".into(), settings: Some(settings.clone()) };
+                let comm = Communicator::init(&id, rank as u32, 2, config).unwrap();
+                let waiter = format!("{:?}", comm.inner.driver().unwrap().waiter);
+                comm.finish().unwrap();
+                waiter.contains("crowded: true")
+            };
+            let crowded = std::thread::scope(|scope| {
+                let join = &join;
+                [0, 1].map(|rank| scope.spawn(move || join(rank))).map(|rank| rank.join().unwrap())
+            });
+            drop(root);
+            crowded
+        };
+        assert_eq!(crowded([mine[0], mine[1]]), [false; 2]);
+        assert_eq!(crowded([mine[0]; 2]), [true; 2]);
+    }
+}

@@ -389,7 +389,7 @@ impl<S: Subscriber> Engine<S> {
             self.row.p2p_failed(op.descriptor(), error, now);
             publish_at(&mut self.events, now, || op.failed(error, failure.peer, now));
         }
-        if let (Cause::Mismatch { .. }, Some(peer), Some((_, seq))) =
+        if let (Cause::Mismatch { .. } | Cause::Finished(_), Some(peer), Some((_, seq))) =
             (&failure.cause, failure.peer, failure.op)
         {
             publish(&mut self.events, || Event::MismatchFound { peer, seq });

@@ -138,6 +138,28 @@ mod tests {
         unsafe { libc::_exit(if (*info).si_code > 0 && !context.is_null() { 41 } else { 42 }) }
     }
 
+    extern "C" fn returns(_: libc::c_int) {}
+
+    #[test]
+    fn a_handler_that_was_for_one_signal_gets_one() {
+        fn twice() -> i32 {
+            for _ in 0..2 {
+                // SAFETY: raise(3) takes no memory.
+                unsafe { libc::raise(libc::SIGBUS) };
+            }
+            7
+        }
+        let ends = |flags: libc::c_int| {
+            in_fork(|| {
+                set(returns as *const () as usize, flags);
+                mend_faults::<Nobody>();
+                twice()
+            })
+        };
+        assert_eq!(ends(0), Some(7));
+        assert_eq!(ends(libc::SA_RESETHAND), None);
+    }
+
     #[test]
     fn foreign_faults_reach_the_handler_that_was_there_or_end_the_process() {
         let (plain, informed) = (plain as *const () as usize, informed as *const () as usize);

@@ -418,6 +418,26 @@ mod tests {
     }
 
     #[test]
+    fn a_spin_outlasts_the_wake_up_of_a_sleeper_and_ends() {
+        let mut waiter = Waiter::new(memory(false), false);
+        let at = |us: f64| {
+            let ticks = (us * 1000.0 / clock::scale().ns_per_tick()) as u64;
+            clock::settable::set_raw(Some(Raw((1 << 40) + ticks)));
+        };
+        at(0.0);
+        (0..CLOCKLESS).for_each(|_| assert_eq!(waiter.idle(&[], &mut || false), Waited::Spun));
+        // To wake one takes 20 us.
+        at(150.0);
+        assert_eq!(waiter.idle(&[], &mut || false), Waited::Lasted);
+        (0..10).for_each(|_| assert_eq!(waiter.idle(&[], &mut || false), Waited::Spun));
+        // A small part of a slice.
+        at(1000.0);
+        assert_eq!(waiter.idle(&[], &mut || false), Waited::Lasted);
+        assert_eq!(waiter.idle(&[], &mut || false), Waited::Slept);
+        clock::settable::set_raw(None);
+    }
+
+    #[test]
     fn a_counter_that_runs_backwards_does_not_keep_a_rank_spinning() {
         let at = |ticks: u64| clock::settable::set_raw(Some(Raw(ticks)));
         let mut waiter = Waiter::new(memory(false), false);
