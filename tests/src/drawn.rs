@@ -32,7 +32,7 @@ pub struct Drawn {
     pub root: u32,
     /// Who goes wrong.
     pub victim: u32,
-    /// In which iteration, from 2: in the first the links come up.
+    /// In which iteration, from 3: in the first the links come up, and nobody fails before all have said so.
     pub at: u64,
     /// For what else is left to chance.
     pub chance: u64,
@@ -71,7 +71,7 @@ impl Drawn {
             kind: drawn.one_of(&scenario.collectives),
             root: drawn.below(u64::from(nranks)) as u32,
             victim: drawn.below(u64::from(nranks)) as u32,
-            at: 2 + drawn.below(8),
+            at: 3 + drawn.below(7),
             chance: drawn.bits(),
             scenario: scenario.clone(),
         }

@@ -276,6 +276,10 @@ impl Address {
         };
         let found: Vec<SocketAddr> = match self {
             Self::Literal(address) => return Ok(*address),
+            // By RFC 6761 (section 6.3) it is the loopback without being looked up: a bare machine has no /etc/hosts.
+            Self::Name(name, port) if name.eq_ignore_ascii_case("localhost") => {
+                vec![(Ipv4Addr::LOCALHOST, *port).into(), (Ipv6Addr::LOCALHOST, *port).into()]
+            }
             Self::Name(name, port) => (name.as_str(), *port)
                 .to_socket_addrs()
                 .map_err(|e| {

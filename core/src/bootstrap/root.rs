@@ -292,7 +292,8 @@ impl Root {
         }
         if nranks != self.nranks {
             let text = format!(
-                "rank {rank} (from {from}) says the job has {nranks} ranks, the root knows of {}",
+                "rank {rank} (from {from}) says the job has {nranks} ranks, the root knows of {}: give all ranks of a job the \
+                 same number (WORLD_SIZE), and {OTHER_PORT}",
                 self.nranks
             );
             self.remark(text.clone());
@@ -326,7 +327,9 @@ impl Root {
         if self.launch != Launch::Unknown {
             return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
         }
-        let text = format!("{text}: two jobs meet here; {OTHER_PORT}");
+        let text = format!(
+            "{text}: two jobs meet here, or two processes of one job have the same rank; {OTHER_PORT}"
+        );
         let fault = Fault::new(ErrorKind::Usage, &[rank], text);
         self.fail(fault.clone(), io);
         self.turn_away(stream, fault, io);

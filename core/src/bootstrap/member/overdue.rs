@@ -109,7 +109,11 @@ impl Member {
             ToTheRoot::Dialling(dial) => {
                 let before =
                     if self.waiting.is_empty() { String::new() } else { format!("; {}", self.waiting) };
-                format!("the bootstrap root was not found in time: {}{before}", dial.history())
+                format!(
+                    "the bootstrap root was not found in time: {}{before}; rank 0 opens it: look whether rank 0 has \
+                     started, and whether all ranks were given the same address",
+                    dial.history()
+                )
             }
         };
         self.fail(Fault::new(ErrorKind::Timeout, &[], text), io);

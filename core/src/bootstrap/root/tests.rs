@@ -92,7 +92,8 @@ fn ranks_that_nothing_tells_apart_are_introduced_when_no_other_job_has_shown() {
 
 #[test]
 fn another_rank_0_or_a_second_rank_1_shows_that_two_jobs_meet() {
-    let both = "two jobs meet here; give each job a MASTER_PORT";
+    let both =
+        "two jobs meet here, or two processes of one job have the same rank; give each job a MASTER_PORT";
     // In every order; the other rank 0 has the index of a claim.
     let claims: [(u64, u32, u32); 3] = [(1, 0, 0), (2, 1, 0), (3, 0, CLAIM)];
     let twins = [(1, 0, 0), (2, 1, 0), (3, 1, 0)];
