@@ -339,10 +339,10 @@ fn more_recorders_than_descriptors_are_read_one_after_the_other() {
 #[test]
 fn what_is_cleaned_is_removed_as_its_owner() {
     let Some(_other) = OtherUser::for_test("what_is_cleaned_is_removed_as_its_owner") else { return };
-    let runtime = folder();
+    let (made, runtime) = (folder(), folder());
     let theirs = runtime.path().join(format!("ccl-{UID}"));
     std::fs::create_dir(&theirs).expect("a folder");
-    let bytes = recorder(runtime.path(), "dp", Path::new(""), [Path::new("/a.rec"), Path::new("/b.rec")]);
+    let bytes = recorder(made.path(), "dp", Path::new(""), [Path::new("/a.rec"), Path::new("/b.rec")]);
     let dead = theirs.join("1-1-1.rec");
     std::fs::write(&dead, &bytes).expect("a file");
     for path in [&dead, &theirs] {
@@ -376,14 +376,14 @@ fn names_of_files_forge_no_lines_and_steer_no_terminal() {
 #[test]
 fn a_recorder_leads_to_none_of_another_user() {
     let Some(_other) = OtherUser::for_test("a_recorder_leads_to_none_of_another_user") else { return };
-    let (runtime, bait) = (folder(), folder());
+    let (made, runtime, bait) = (folder(), folder(), folder());
     let (theirs, roots) = (runtime.path().join(format!("ccl-{UID}")), bait.path().join("ccl-0"));
     for path in [&theirs, &roots] {
         std::fs::create_dir(path).expect("a folder");
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)).expect("it is ours");
     }
     let named = roots.join("70-1-1.rec");
-    let bytes = recorder(runtime.path(), "dp", Path::new(""), [&named, Path::new("/none.rec")]);
+    let bytes = recorder(made.path(), "dp", Path::new(""), [&named, Path::new("/none.rec")]);
     // What is named tells of rank 1 of the same job.
     let mut other = bytes.clone();
     let at = (512..other.len() / 8).find(|at| word(&other, *at) == 3 << 32).expect("rank 0 of three");

@@ -125,7 +125,7 @@ impl Bootstrap {
     ) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&nranks) || rank.0 >= nranks {
             let what = format!(
-                "rank {rank} of {nranks} is impossible: ranks go from 0 to one less than their number"
+                "rank {rank} of {nranks} is impossible: ranks go from 0 to one less than their number, which is {MAX_RANKS} at most"
             );
             return Err(Error::new(ErrorKind::Usage, what));
         }

@@ -158,11 +158,14 @@ struct Unwinding<'a>(&'a Inner);
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let error = Error::new(ErrorKind::Aborted, format!("a call of rank {} panicked", self.0.rank));
+            let text = format!("a call of rank {} panicked", self.0.rank);
+            let error = Error::new(ErrorKind::Aborted, text.clone());
             let failure = Failure { cause: Cause::Told(error), op: None, peer: None, channel: None };
             if let Ok(mut driver) = self.0.driver() {
                 driver.engine.fail(failure, clock::raw());
             }
+            // The others wait for it.
+            self.0.tell(Report::new(Trouble::Aborted, self.0.rank, self.0.rank, text));
         }
     }
 }
@@ -409,7 +412,7 @@ impl Inner {
     }
 
     /// Tells the others what this rank has found and fails with, if nothing else was decided before.
-    fn tell(&self, report: Report) {
+    pub(super) fn tell(&self, report: Report) {
         if let Some(courier) = lock(&self.courier).clone() {
             courier.report(report, Duration::ZERO);
         }

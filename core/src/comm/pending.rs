@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::clock::{self, Ns};
 use crate::collective::Request;
 use crate::comm::driver::{Driver, Inner, lock};
+use crate::control::news::{Report, Trouble};
 use crate::engine::{Cause, Failure, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, Region};
@@ -217,6 +218,7 @@ fn turn_guarded(inner: &Arc<Inner>) -> bool {
     catch_unwind(AssertUnwindSafe(|| turn(inner))).unwrap_or_else(|_| {
         if let Ok(mut driver) = inner.driver() {
             let text = format!("driving the calls of rank {} panicked", inner.rank);
+            inner.tell(Report::new(Trouble::Aborted, inner.rank, inner.rank, text.clone()));
             let error = Error::new(ErrorKind::Aborted, text).hint("its message is on standard error");
             let failure = Failure { cause: Cause::Told(error), op: None, peer: None, channel: None };
             driver.engine.fail(failure, clock::raw());

@@ -279,7 +279,8 @@ impl Task for Round {
         // A local peer that is stopped takes nothing, and must not hold up who leaves.
         let flushed = self.edge.is_none() && self.lines.iter().all(|neighbour| neighbour.line.is_flushed());
         let mut open = self.lines.iter().map(|neighbour| neighbour.rank);
-        state.flushed = flushed && (!state.news.is_leaving() || state.news.may_close(&mut open));
+        let may_close = !state.news.is_leaving() || state.news.may_close(&mut open);
+        state.flushed = flushed && may_close && !state.news.is_undecided();
         if let (false, Some(verdict)) = (self.is_told, state.news.verdict()) {
             self.is_told = true;
             self.owner.decided(verdict);

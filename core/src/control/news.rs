@@ -305,6 +305,12 @@ impl News {
         self.lives[rank.index()] == Life::Left
     }
 
+    /// Whether something was reported and nothing is decided yet: whoever closed its streams now would look dead to the others.
+    #[must_use]
+    pub const fn is_undecided(&self) -> bool {
+        self.verdict.is_none() && self.due.is_some()
+    }
+
     /// Whether that rank was found dead.
     #[must_use]
     pub fn has_died(&self, rank: Rank) -> bool {

@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -195,6 +196,8 @@ pub fn sweep(folder: &Path) -> usize {
 
 fn sweep_but(folder: &Path, own: Option<&str>) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
+    // A regular file refuses, too: only sockets are removed, whatever folder may have been put in place of ours.
+    let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
     let lost = |path: &Path| {
         let is_socket = path.extension().is_some_and(|is| is == "sock" || is == "link" || is == "new");
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -19,6 +19,9 @@ const MAX_TEXT_BYTES: usize = 16 << 20;
 /// The most bytes of one text: of a name or a path. It may be repeated for each of a thousand rows.
 const MAX_TEXT: usize = 4 << 10;
 
+/// The memory of a row, about, beside its texts.
+const ROW: usize = 200;
+
 /// The length up to which a text may grow by being made harmless.
 const MAX_ESCAPED: usize = 1 << 10;
 
@@ -35,17 +38,31 @@ impl ProcessSnapshot {
             }
             bytes += told.max(text.len());
         });
-        let (mut links, mut sockets, mut peers, mut phases) = (0, 0, 0, 0);
-        for comm in &self.comms {
-            links += comm.links.len();
-            sockets += comm.links.iter().map(|link| link.sockets.len()).sum::<usize>();
-            peers += comm.peers.len();
-            phases += comm.phases.len();
-        }
+        let [links, sockets, peers, phases] = self.rows();
         bytes <= MAX_TEXT_BYTES
             && self.comms.len() <= MAX_COMMS
             && self.rings.len().max(self.overflow.len()) <= MAX_RINGS
             && [links, sockets, peers, phases].iter().all(|count| *count <= MAX_CELLS)
+    }
+
+    /// How much memory this takes, about.
+    #[must_use]
+    pub fn weight(&mut self) -> usize {
+        let mut bytes = 0;
+        self.each_text(&mut |text| bytes += text.len());
+        let rows = self.rows().iter().sum::<usize>() + self.rings.len() + self.overflow.len();
+        bytes + ROW * rows + size_of::<CommSnapshot>() * self.comms.len()
+    }
+
+    /// The numbers of links, sockets, peers and phases.
+    fn rows(&self) -> [usize; 4] {
+        let mut rows = [0; 4];
+        for comm in &self.comms {
+            let sockets = comm.links.iter().map(|link| link.sockets.len()).sum();
+            let of_it = [comm.links.len(), sockets, comm.peers.len(), comm.phases.len()];
+            rows.iter_mut().zip(of_it).for_each(|(all, one)| *all += one);
+        }
+        rows
     }
 
     /// All texts. Whoever adds a field decides here whether it is one.

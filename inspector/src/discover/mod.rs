@@ -1,6 +1,7 @@
 //! Finding the recorders of this kernel, whatever namespace their processes are in: as descriptors of living processes,
 //! and as files in the runtime folders; and the rest of a job from what its members say of each other.
 
+mod claims;
 mod descriptors;
 pub(crate) mod door;
 mod folders;
@@ -94,6 +95,8 @@ pub(crate) struct Findings {
     pub(crate) refused: Vec<(PathBuf, String)>,
     /// The folders that were searched.
     pub(crate) folders: Vec<PathBuf>,
+    /// How much the recorders of each user tell, in bytes of memory.
+    pub(crate) told: BTreeMap<Option<u32>, usize>,
 }
 
 /// Everything on this kernel that this user may read.
@@ -110,7 +113,7 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
         };
         if let Some((process, owner, path)) = holders.iter().find_map(read) {
             known.insert(*identity);
-            findings.found.push(found(process, owner, holders, path));
+            findings.add(found(process, owner, holders, path));
         }
     }
     let uid = rustix::process::geteuid().as_raw();
@@ -120,6 +123,7 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
         take(files, &held, &mut known, &mut findings);
         findings.folders.push(folder);
     }
+    findings.settle(uid);
     findings
 }
 
@@ -163,7 +167,7 @@ fn take(
         let holders = identity.and_then(|identity| held.get(&identity));
         match read(opened) {
             Ok((process, owner)) => {
-                findings.found.push(found(process, owner, holders.map_or(&[], Vec::as_slice), file));
+                findings.add(found(process, owner, holders.map_or(&[], Vec::as_slice), file));
             }
             Err(why) => findings.refused.push((file, why)),
         }
@@ -193,7 +197,7 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachab
                     Ok((process, owner))
                         if process.comms.iter().any(|comm| comm.job == job && comm.world == peer.world) =>
                     {
-                        findings.found.push(found(process, owner, &[], path));
+                        findings.add(found(process, owner, &[], path));
                         continue;
                     }
                     Ok(_) => format!("{} tells of something else", path.display()),

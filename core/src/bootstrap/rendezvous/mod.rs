@@ -23,6 +23,7 @@ use super::auth::{HandshakeError, Hello, Purpose, Refusal, connect_blocking};
 use super::id::{Address, JobSecret, UniqueId, job_secret};
 use super::launch::Origin;
 use super::notice::{Level, say};
+use super::root::MAX_RANKS;
 use super::root_task::{RootHandle, create_knowing};
 use crate::clock::{self, Ns};
 use crate::config::{Key, Settings, Source, environment};
@@ -81,7 +82,12 @@ pub fn from_environment(settings: &Settings, deadline: Ns) -> Result<Rendezvous>
     // The one count that must be the process's: the environment is, too.
     static MADE: AtomicU32 = AtomicU32::new(0);
     let instance = MADE.fetch_add(1, Ordering::Relaxed);
-    meet(&environment, settings, instance, deadline)
+    let met = meet(&environment, settings, instance, deadline);
+    if met.is_err() {
+        // It met nobody: a call that tries again is the n-th still, unless another was made meanwhile.
+        let _ = MADE.compare_exchange(instance + 1, instance, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    met
 }
 
 /// Meets the other ranks as `environment` says; the `instance`-th time it says so.
@@ -145,6 +151,10 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Place, W
     let Some(rank) = number(environment, "RANK")? else { return missing("RANK", "WORLD_SIZE is") };
     if rank >= nranks {
         return Err(Error::new(ErrorKind::Usage, format!("RANK={rank} is not below WORLD_SIZE={nranks}")));
+    }
+    if nranks > MAX_RANKS {
+        let what = format!("WORLD_SIZE={nranks} is more than {MAX_RANKS} ranks");
+        return Err(Error::new(ErrorKind::Usage, what));
     }
     let place = Place { rank: Rank(rank), nranks };
     if nranks == 1 {
@@ -333,6 +343,7 @@ mod tests {
         check(&[("NCCL_COMM_ID", "10.0.0.1:99")], "0 of 1: Alone");
         check(&[("WORLD_SIZE", "two")], "Usage: WORLD_SIZE=two is no number");
         check(&[("WORLD_SIZE", "2"), ("RANK", "2")], "Usage: RANK=2 is not below WORLD_SIZE=2");
+        check(&[("WORLD_SIZE", "70000"), ("RANK", "0")], "Usage: WORLD_SIZE=70000 is more than 65536 ranks");
         check(&[("WORLD_SIZE", "2"), ("RANK", "1")], "Usage: MASTER_ADDR or MASTER_PORT is not set");
         let bad = [("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "b")];
         check(&bad, "Usage: MASTER_ADDR:MASTER_PORT=a:b is not an address");

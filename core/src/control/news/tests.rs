@@ -449,3 +449,15 @@ fn a_question_is_answered_by_what_was_called_and_kept_for_what_will_be() {
     ring.settle();
     assert!(ring.streams.iter().all(|stream| stream.flying.iter().flatten().flatten().count() == 0));
 }
+
+#[test]
+fn who_reported_a_failed_link_is_undecided_until_it_hears_what_all_fail_with() {
+    let mut ring = Ring::new(3);
+    assert!(!ring.ranks[1].is_undecided());
+    let report = Report::new(Trouble::LinkFailed, Rank(1), Rank(2), "rank 1 cannot connect to rank 2");
+    ring.ranks[1].found(report, Ns(0));
+    assert!(ring.ranks[1].is_undecided());
+    ring.settle();
+    assert!(ring.ranks.iter().all(|news| !news.is_undecided()));
+    assert_eq!(ring.verdicts().iter().map(|verdict| verdict.about).collect::<Vec<_>>(), [Rank(2)]);
+}

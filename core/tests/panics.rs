@@ -1,0 +1,48 @@
+//! A call of one rank panics: the others hear so, although the rank lives on.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use ccl::config::Key;
+use ccl::observer::{Call, CallObserver, set_observer};
+use ccl::types::CollKind;
+use ccl::{ErrorKind, Rank, ReduceOp, clock};
+
+/// Panics as rank 1 begins its all-reduce.
+struct Panics;
+
+impl CallObserver for Panics {
+    fn begin(&self, call: &Call) {
+        let is_it = |call: &Call| matches!(call, Call::Operation { rank: Rank(1), request, .. } if request.kind == CollKind::AllReduce);
+        assert!(!is_it(call), "an observer of the test");
+    }
+    fn end(&self, _: &Call) {}
+}
+
+#[test]
+fn a_call_that_panicked_is_told_to_those_who_wait_for_it() {
+    set_observer(Box::new(Panics)).unwrap();
+    let settings = common::settings(&[(Key::Timeout, "60")]);
+    let said = common::with_ranks(3, &settings, |comm| {
+        comm.barrier().unwrap();
+        let call = || comm.all_reduce_in_place(&mut [1_f32; 4], ReduceOp::Sum);
+        let began = clock::now();
+        let result = catch_unwind(AssertUnwindSafe(call));
+        let took = clock::now().since(began);
+        if comm.rank() == Rank(1) {
+            assert!(result.is_err());
+            // It does not leave meanwhile.
+            clock::sleep(Duration::from_secs(3));
+            return None;
+        }
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        Some(result.unwrap().unwrap_err())
+    });
+    for error in said.iter().flatten() {
+        assert_eq!((error.kind, error.what.as_str()), (ErrorKind::Aborted, "a call of rank 1 panicked"));
+    }
+}

@@ -1,0 +1,125 @@
+//! What is believed where recorders of several users tell of the same. Any user may write a recorder that names the job, the rank
+//! and the process of another, and as many recorders as it likes.
+
+use std::collections::BTreeMap;
+
+use ccl::types::{JobId, Rank};
+
+use super::{Findings, Found};
+
+/// How much the recorders of one user may tell in all, in bytes of memory.
+const MOST_OF_A_USER: usize = 64 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    Rank(JobId, Rank),
+    /// A pid in its namespace.
+    Process(u64, u32),
+}
+
+/// How well a claim is founded: by the user who asks, and by the process of which it tells.
+type Standing = (bool, bool);
+
+impl Findings {
+    /// Keeps a recorder that was read, if its user's do not tell too much with it.
+    pub(super) fn add(&mut self, mut found: Found) {
+        let told = self.told.entry(found.owner).or_default();
+        let weight = found.given.process.weight();
+        if *told + weight > MOST_OF_A_USER {
+            let why = format!("the recorders of its user tell more than {} MiB in all", MOST_OF_A_USER >> 20);
+            return self.refused.push((found.file, why));
+        }
+        *told += weight;
+        self.found.push(found);
+    }
+
+    /// Puts recorders aside that claim what one of another user claims with better reason.
+    pub(super) fn settle(&mut self, me: u32) {
+        let mut best: BTreeMap<Claim, (Standing, Option<u32>)> = BTreeMap::new();
+        for one in &self.found {
+            let mine = (standing(one, me), one.owner);
+            for claim in claims(one) {
+                let known = best.entry(claim).or_insert(mine);
+                if known.0 < mine.0 {
+                    *known = mine;
+                }
+            }
+        }
+        let is_doubtful = |one: &Found| {
+            let of_another = |claim| best[&claim].1 != one.owner && best[&claim].0 > standing(one, me);
+            claims(one).any(of_another)
+        };
+        let (doubtful, kept) = std::mem::take(&mut self.found).into_iter().partition(is_doubtful);
+        self.found = kept;
+        let why = |one: Found| {
+            let owner = one.owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"));
+            (one.file, format!("it is of {owner}, and tells of a rank or a process of somebody else"))
+        };
+        let doubtful: Vec<Found> = doubtful;
+        self.refused.extend(doubtful.into_iter().map(why));
+    }
+}
+
+fn standing(one: &Found, me: u32) -> Standing {
+    (one.owner == Some(me), one.process.is_some())
+}
+
+fn claims(one: &Found) -> impl Iterator<Item = Claim> + '_ {
+    let process = &one.given.process;
+    let ranks = process.comms.iter().map(|comm| Claim::Rank(comm.job, comm.world));
+    ranks.chain([Claim::Process(process.pid_namespace, process.pid)])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use ccl::snapshot::{CommSnapshot, Given, PeerSnapshot, ProcessSnapshot, Source};
+
+    use super::*;
+
+    fn found(owner: u32, is_held: bool, pid: u32, job: u64, rank: u32) -> Found {
+        let comm = CommSnapshot { job: JobId(job), world: Rank(rank), ..CommSnapshot::default() };
+        let process = ProcessSnapshot { pid, comms: vec![comm], ..ProcessSnapshot::default() };
+        Found {
+            given: Given { process, source: Source::File, letter: None },
+            process: is_held.then_some(pid),
+            file: PathBuf::from(format!("/{owner}-{pid}")),
+            owner: Some(owner),
+        }
+    }
+
+    #[test]
+    fn who_claims_a_rank_or_a_process_of_another_user_is_put_aside() {
+        let check = |found: Vec<Found>, expect: &[&str]| {
+            let mut findings = Findings { found, ..Findings::default() };
+            findings.settle(0);
+            let kept: Vec<_> =
+                findings.found.iter().map(|one| one.file.to_string_lossy().into_owned()).collect();
+            assert_eq!(kept, expect);
+        };
+        // A rank of the job of the user who asks, dead or alive; and its process.
+        check(vec![found(7, true, 9, 1, 2), found(0, false, 8, 1, 2)], &["/0-8"]);
+        check(vec![found(0, true, 8, 1, 2), found(7, false, 8, 3, 0)], &["/0-8"]);
+        // Of two others, whose process lives and is the one it tells of.
+        check(vec![found(7, false, 8, 1, 2), found(9, true, 8, 1, 2)], &["/9-8"]);
+        // A job of two users; and what a rank left behind.
+        check(vec![found(7, true, 9, 1, 1), found(0, true, 8, 1, 2)], &["/7-9", "/0-8"]);
+        check(vec![found(0, true, 9, 1, 2), found(0, false, 8, 1, 2)], &["/0-9", "/0-8"]);
+    }
+
+    #[test]
+    fn very_many_recorders_of_a_user_cost_no_more_than_some() {
+        let mut findings = Findings::default();
+        for pid in 0..100 {
+            let mut fat = found(7, false, pid, 1, pid);
+            let peer = PeerSnapshot { recorder: "x".repeat(4000), ..PeerSnapshot::default() };
+            fat.given.process.comms[0].peers = vec![peer; 1000];
+            findings.add(fat);
+        }
+        findings.add(found(0, true, 200, 2, 0));
+        assert!((10..20).contains(&findings.found.len()), "{}", findings.found.len());
+        assert_eq!(findings.found.last().and_then(|one| one.owner), Some(0));
+        assert_eq!(findings.refused.len() + findings.found.len(), 101);
+    }
+}
