@@ -55,7 +55,9 @@ fn run(name: &str, dependencies: &str, main: &str, environment_of_it: &[(&str, &
     let built = cargo.args(["build", "--offline"]).output().expect("cargo starts");
     assert!(built.status.success(), "{}", text(&built));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fresh_crate/debug").join(name);
-    let ran = Command::new(program).envs(environment_of_it.iter().copied()).output().expect("it starts");
+    let mut command = Command::new(program);
+    command.env("CCL_RUNTIME_DIR", fresh.path()).envs(environment_of_it.iter().copied());
+    let ran = command.output().expect("it starts");
     assert!(text(&ran).contains("hello from rank 0 of 1: the sum is 1"), "{}", text(&ran));
     ran
 }
