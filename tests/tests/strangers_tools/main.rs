@@ -1,9 +1,11 @@
 //! The inspector against strangers: what another user leads root's to, what lying files make it take, and what processes that
 //! lie to it can do.
 
+mod lies;
+
 use std::io::{Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,19 +16,36 @@ use std::time::Duration;
 use ccl::config::{Key, Settings, environment};
 use ccl::recorder::{CommInfo, Peer, Reader, Recorder};
 use ccl::seed::Seed;
-use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
 use ccl::sys::shared;
 use ccl::types::{CommId, JobId, Rank};
 use ccl_tests::measured::{self, Measured};
 use ccl_tests::other_user::{OtherUser, UID};
 use ccl_tests::programs::program;
 use rustix::fs::{CWD, FileType, Mode, inotify};
-use serde_json::json;
 
 /// What nothing that is read or heard may exceed.
 const MOST_BYTES: u64 = 200 << 20;
 const MOST_TIME: Duration = Duration::from_secs(5);
-const JOB: u64 = 0x51;
+/// The process that the recorders of the tests tell of: none.
+const NOBODY: u32 = 4_194_000;
+
+/// A test's job, which its other processes are told: tests run beside each other, and where recorders of two users tell of one job,
+/// root believes its own.
+fn job() -> u64 {
+    let of_test = || std::thread::current().name().unwrap_or_default().bytes().map(u64::from).sum::<u64>();
+    environment("CCL_TEST_JOB").and_then(|job| job.parse().ok()).unwrap_or_else(of_test)
+}
+
+/// The word of a recorder's header in which a process says its pid, as seen by itself and from outside.
+fn written_by(pid: u32) -> u64 {
+    u64::from(pid) | u64::from(pid) << 32
+}
+
+/// Has a recorder tell of another process.
+fn retell(bytes: &mut [u8], from: u32, to: u32) {
+    let place = (0..512).find(|at| word(bytes, *at) == written_by(from)).expect("in the header");
+    set(bytes, place, written_by(to));
+}
 
 /// A folder in memory, as recorders are meant to lie.
 fn folder() -> tempfile::TempDir {
@@ -44,7 +63,7 @@ fn recorder(runtime: &Path, name: &str, control: &Path, peers: [&Path; 2]) -> Ve
     settings.set(Key::RuntimeDir, &runtime.to_string_lossy()).expect("a folder");
     let recorder = Recorder::for_process(&settings).expect("a recorder");
     recorder.set_control(Some(control));
-    let (me, job) = (Rank(0), JobId(JOB));
+    let (me, job) = (Rank(0), JobId(job()));
     let row = recorder.comm(CommInfo { id: CommId(5), job, name, rank: me, nranks: 3, world: me });
     let paths = peers.map(|path| path.to_string_lossy().into_owned());
     let peer = |(rank, recorder)| Peer {
@@ -57,7 +76,9 @@ fn recorder(runtime: &Path, name: &str, control: &Path, peers: [&Path; 2]) -> Ve
     };
     row.peers(&(1..).zip(paths.iter().map(String::as_str)).map(peer).collect::<Vec<_>>());
     row.tag("step\n7");
-    Reader::of_process().expect("there is one").take().expect("it is ours").bytes
+    let mut bytes = Reader::of_process().expect("there is one").take().expect("it is ours").bytes;
+    retell(&mut bytes, std::process::id(), NOBODY);
+    bytes
 }
 
 /// `ccl-inspect WORDS` in this runtime folder.
@@ -140,10 +161,7 @@ fn stand_in() {
     let at = |name: &str| PathBuf::from(environment(name).expect("it is set"));
     // The copy that lies says that it is this process's.
     let mut bytes = std::fs::read(at("HELD")).expect("its own");
-    let written_by = |pid: u32| u64::from(pid) | u64::from(pid) << 32;
-    let maker = written_by(environment("MAKER").and_then(|pid| pid.parse().ok()).expect("a pid"));
-    let place = (0..512).find(|at| word(&bytes, *at) == maker).expect("in the header");
-    set(&mut bytes, place, written_by(std::process::id()));
+    retell(&mut bytes, NOBODY, std::process::id());
     let mut held = std::fs::File::options().read(true).write(true).open(at("HELD")).expect("its own");
     held.write_all(&bytes).expect("its own");
     shared::lock_alive(&held).expect("nobody has it");
@@ -151,7 +169,7 @@ fn stand_in() {
     let refers = |path: PathBuf| std::fs::File::options().read(true).custom_flags(libc::O_PATH).open(path);
     let baits = [refers(at("HELD_FIFO")), refers(at("HELD_SECRET"))].map(|bait| bait.expect("it is there"));
     let recorder = Recorder::for_process(&Settings::of_process().expect("right ones")).expect("a recorder");
-    let (me, job) = (Rank(1), JobId(JOB));
+    let (me, job) = (Rank(1), JobId(job()));
     let row = recorder.comm(CommInfo { id: CommId(5), job, name: "dp", rank: me, nranks: 3, world: me });
     let socket = recorder.beside("sock").expect("it has a folder");
     let listener = UnixListener::bind(&socket).expect("a socket of its own");
@@ -259,7 +277,7 @@ fn root_opens_nothing_outside_a_strangers_folder() {
     give(&copy, 0o755);
     let mut command = Command::new(&copy);
     command.args(["--exact", "stand_in", "--nocapture"]).env("CCL_TEST_ROLE", "stranger");
-    command.env("HELD", theirs.join("200-1-1.rec")).env("MAKER", std::process::id().to_string());
+    command.env("HELD", theirs.join("200-1-1.rec")).env("CCL_TEST_JOB", job().to_string());
     command.env("CCL_RUNTIME_DIR", runtime.path());
     command.env("HELD_FIFO", &fifos[1].path).env("HELD_SECRET", &roots[1]);
     command.uid(UID).gid(UID).stdout(Stdio::piped());
@@ -275,7 +293,7 @@ fn root_opens_nothing_outside_a_strangers_folder() {
     // Only now: who makes a recorder looks into its own folder, too.
     let inside = Fifo::at(theirs.join("fifo.rec"));
 
-    let job = format!("{JOB:016x}");
+    let job = format!("{:016x}", job());
     let output = runtime.path().join("out").to_string_lossy().into_owned();
     let mut texts = String::new();
     for words in all_verbs(&job, &output) {
@@ -395,7 +413,7 @@ fn a_recorder_leads_to_none_of_another_user() {
     for path in [&liar, &theirs] {
         chown(path, Some(UID), Some(UID)).expect("root may");
     }
-    let text = inspect(runtime.path(), &["snapshot", &format!("{JOB:016x}")]).text;
+    let text = inspect(runtime.path(), &["snapshot", &format!("{:016x}", job())]).text;
     assert!(text.contains("is of another user than who names it"), "{text}");
 }
 
@@ -444,7 +462,7 @@ fn lying_recorders_and_dumps_cost_little_in_every_verb() {
         }
         write(&format!("{}-1-1.rec", n + 2), &bytes);
     }
-    let job = format!("{JOB:016x}");
+    let job = format!("{:016x}", job());
     let output = runtime.path().join("out").to_string_lossy().into_owned();
     let mut worst = (Duration::ZERO, 0);
     let mut check = |words: &[String]| {
@@ -470,129 +488,4 @@ fn lying_recorders_and_dumps_cost_little_in_every_verb() {
         check(&["open".into(), path.to_string_lossy().into_owned()]);
     }
     println!("at most {:?} and {} MiB; attach {} MiB", worst.0, worst.1 >> 20, peak >> 20);
-}
-
-/// What a process says that lies to who asks it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Lie {
-    Nothing,
-    Garbage,
-    EndlessLine,
-    EndlessLines,
-    HugeCounts,
-    /// Ever new communicators, none of which ends.
-    EverMore,
-}
-
-const LIES: [Lie; 6] =
-    [Lie::Nothing, Lie::Garbage, Lie::EndlessLine, Lie::EndlessLines, Lie::HugeCounts, Lie::EverMore];
-
-/// Serves one client, until it leaves.
-fn lie(mut stream: UnixStream, lie: Lie, base: &ProcessSnapshot) -> std::io::Result<()> {
-    let hello = json!({"ccl": "control/1", "capabilities": ["snapshot", "subscribe", "level"]});
-    if lie == Lie::Garbage {
-        let mut seed = Seed(3);
-        loop {
-            let garbage: Vec<u8> = (0..4096).map(|_| seed.bits() as u8).collect();
-            stream.write_all(&garbage)?;
-        }
-    }
-    stream.write_all(format!("{hello}\n").as_bytes())?;
-    let mut asked = [0; 4096];
-    if stream.read(&mut asked)? == 0 {
-        return Ok(());
-    }
-    let mut next = 0;
-    loop {
-        match lie {
-            Lie::Nothing => {
-                if stream.read(&mut asked)? == 0 {
-                    return Ok(());
-                }
-            }
-            Lie::EndlessLine => stream.write_all(&[b' '; 1 << 16])?,
-            Lie::EndlessLines => stream.write_all(b"{\"id\":99}\n".repeat(4096).as_slice())?,
-            Lie::HugeCounts => {
-                let rows = "{},".repeat(2_700_000);
-                stream.write_all(
-                    format!("{{\"id\":1,\"snapshot\":{{\"comms\":[{rows}{{}}]}}}}\n").as_bytes(),
-                )?;
-                return Ok(());
-            }
-            Lie::Garbage | Lie::EverMore => {
-                let mut process = base.clone();
-                let row = |n: u64| CommSnapshot {
-                    id: CommId(n),
-                    job: JobId(JOB),
-                    name: "x".repeat(2000),
-                    nranks: 3,
-                    ..CommSnapshot::default()
-                };
-                process.comms.extend((next..next + 900).map(|n| row(1000 + n)));
-                next += 900;
-                process.to_real_ns = ccl::clock::real_ns();
-                let line = json!({"id": 1, "update": {"process": process}, "snapshot": process});
-                stream.write_all(format!("{line}\n").as_bytes())?;
-                ccl::clock::sleep(Duration::from_millis(50));
-            }
-        }
-    }
-}
-
-/// A process that lives, whose recorder is in order and which lies where it is asked: the test starts this very program to be one.
-#[test]
-fn liar() {
-    let Some(role) = environment("CCL_TEST_ROLE").filter(|role| role != "stranger") else { return };
-    let told = LIES.into_iter().find(|lie| format!("{lie:?}") == role).expect("one of them");
-    let recorder =
-        Recorder::for_process(&Settings::of_process().expect("they are right")).expect("a recorder");
-    let me = Rank(0);
-    let row = recorder.comm(CommInfo {
-        id: CommId(5),
-        job: JobId(JOB),
-        name: "dp",
-        rank: me,
-        nranks: 3,
-        world: me,
-    });
-    let socket = recorder.beside("sock").expect("it has a folder");
-    let listener = UnixListener::bind(&socket).expect("a socket");
-    recorder.set_control(Some(&socket));
-    let base = Reader::of_process().and_then(|reader| reader.snapshot().ok()).expect("its own");
-    println!("@ ready");
-    for stream in listener.incoming().flatten() {
-        let base = base.clone();
-        std::thread::spawn(move || lie(stream, told, &base));
-    }
-    drop(row);
-}
-
-#[test]
-fn processes_that_lie_cost_little_in_every_verb() {
-    let job = format!("{JOB:016x}");
-    for told in LIES {
-        let runtime = folder();
-        let mut command = Command::new(std::env::current_exe().expect("a test"));
-        command.args(["--exact", "liar", "--nocapture"]).env("CCL_TEST_ROLE", format!("{told:?}"));
-        command.env("CCL_RUNTIME_DIR", runtime.path()).stdout(Stdio::piped());
-        let mut liar = Killed(command.spawn().expect("it starts"));
-        let mut said = std::io::BufReader::new(liar.0.stdout.take().expect("piped"));
-        let mut line = String::new();
-        while !line.contains("@ ready") {
-            let count = std::io::BufRead::read_line(&mut said, &mut line).expect("it speaks");
-            assert!(count > 0, "{line}");
-        }
-        let output = runtime.path().join("out").to_string_lossy().into_owned();
-        let mut worst = (Duration::ZERO, 0);
-        for words in all_verbs(&job, &output) {
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let took = inspect(runtime.path(), &words);
-            is_cheap(&format!("{told:?}: {}", words.join(" ")), &took);
-            worst = (worst.0.max(took.took), worst.1.max(took.peak_bytes));
-        }
-        let seconds = if size() > 100 { 60 } else { 6 };
-        let (_, peak) = attach(runtime.path(), &job, Duration::from_secs(seconds));
-        assert!(peak < MOST_BYTES, "{told:?}: attach took {} MiB", peak >> 20);
-        println!("{told:?}: at most {:?} and {} MiB; attach {} MiB", worst.0, worst.1 >> 20, peak >> 20);
-    }
 }
