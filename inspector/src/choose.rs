@@ -37,7 +37,8 @@ pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<JobI
         .ok_or_else(|| (exit::ERROR, nothing(findings, &format!("nothing is known of {target}"))))
 }
 
-/// Of several with this pid, that of the process which has it, else one that lives; the others are what earlier processes left.
+/// Of several with this pid, that of the process which has it, else one that lives; the others are
+/// what earlier processes left.
 fn one_of(findings: &Findings, pid: u32) -> Option<&Found> {
     let mut those = findings.found.iter().filter(|one| one.is_process(pid)).collect::<Vec<_>>();
     those.sort_by_key(|one| {

@@ -57,8 +57,8 @@ fn clean(findings: &Findings, only: Option<&str>) -> String {
     text
 }
 
-/// The most ranks that were not read of which all jobs together tell: how many there are is a file's word, and a file may tell of a
-/// thousand jobs.
+/// The most ranks that were not read of which all jobs together tell: how many there are is a
+/// file's word, and a file may tell of a thousand jobs.
 const MAX_MISSING: usize = 1 << 16;
 
 fn snapshots(findings: &mut Findings) -> Vec<Snapshot> {

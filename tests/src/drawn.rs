@@ -32,7 +32,8 @@ pub struct Drawn {
     pub root: u32,
     /// Who goes wrong.
     pub victim: u32,
-    /// In which iteration, from 3: in the first the links come up, and nobody fails before all have said so.
+    /// In which iteration, from 3: in the first the links come up, and nobody fails before all have
+    /// said so.
     pub at: u64,
     /// For what else is left to chance.
     pub chance: u64,

@@ -19,8 +19,8 @@ use ccl_tests::other_user::UID;
 use ccl_tests::rotel::free_port;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// No test of its own: what the processes of the tests below run. Says the sum of its job's number over all ranks;
-/// one that STAYS says so while it is there, until its standard input ends.
+/// No test of its own: what the processes of the tests below run. Says the sum of its job's number
+/// over all ranks; one that STAYS says so while it is there, until its standard input ends.
 #[test]
 fn a_rank_that_says_the_sum_over_its_job() {
     let Some(own) = environment("OWN_NUMBER") else { return };

@@ -310,7 +310,8 @@ fn one_bad_recorder_costs_no_other_rank_its_part() {
     let mut files = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     let recorder = files.find(|file| file.extension().is_some_and(|e| e == "rec")).unwrap();
     std::fs::File::options().write(true).open(recorder).unwrap().set_len(0).unwrap();
-    // The job goes on without it. When that process is killed, and the other one dies of that, the trace is over.
+    // The job goes on without it. When that process is killed, and the other one dies of that, the
+    // trace is over.
     kill_process(Pid::from_raw(bad as i32).unwrap(), Signal::KILL).unwrap();
     let output = tracing.wait_with_output().unwrap();
     let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));

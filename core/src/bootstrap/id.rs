@@ -276,7 +276,8 @@ impl Address {
         };
         let found: Vec<SocketAddr> = match self {
             Self::Literal(address) => return Ok(*address),
-            // By RFC 6761 (section 6.3) it is the loopback without being looked up: a bare machine has no /etc/hosts.
+            // By RFC 6761 (section 6.3) it is the loopback without being looked up: a bare machine
+            // has no /etc/hosts.
             Self::Name(name, port) if name.eq_ignore_ascii_case("localhost") => {
                 vec![(Ipv4Addr::LOCALHOST, *port).into(), (Ipv6Addr::LOCALHOST, *port).into()]
             }

@@ -335,8 +335,8 @@ impl Root {
         self.turn_away(stream, fault, io);
     }
 
-    /// How long nobody is introduced after a rank came whose process is of this age. Who makes later
-    /// communicators at an address has met its job there already.
+    /// How long nobody is introduced after a rank came whose process is of this age. Who makes
+    /// later communicators at an address has met its job there already.
     fn hold(&self, age: Duration) -> Duration {
         let spread = if self.comm == CommId(0) { (age / SPREAD).min(TOGETHER) } else { Duration::ZERO };
         TOGETHER.saturating_sub(age).max(spread)

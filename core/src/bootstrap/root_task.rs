@@ -218,7 +218,8 @@ impl RootHandle {
     }
 }
 
-/// Whether the file is what was written there. Another may have put something else in its place: a pipe must not hold this up.
+/// Whether the file is what was written there. Another may have put something else in its place: a
+/// pipe must not hold this up.
 fn still_says(path: &Path, content: &str) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };

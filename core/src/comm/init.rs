@@ -482,7 +482,7 @@ mod tests {
             drop(root);
             crowded
         };
-        // Where a quota is less than two processors they are one all the same.
+        // A quota of less than two processors makes a crowd of any two ranks.
         let is_short = here.is_crowded(&[&here, &here]);
         assert_eq!(crowded([mine[0], mine[1]]), [is_short; 2]);
         assert_eq!(crowded([mine[0]; 2]), [true; 2]);

@@ -85,8 +85,9 @@ struct Neighbour {
     side: Side,
     rank: Rank,
     line: Line<Fd>,
-    /// Whether its end tells of a death. Of one that was made anew, only when something was heard on it: whoever connected may have given it
-    /// up as it was made, for all have finished, and whoever was connected to may have been gone already. Who has died is found by dialling.
+    /// Whether its end tells of a death. Of one that was made anew, only when something was heard
+    /// on it: whoever connected may have given it up as it was made, for all have finished, and
+    /// whoever was connected to may have been gone already. Who has died is found by dialling.
     tells: bool,
 }
 
@@ -213,7 +214,8 @@ impl Courier {
         }
     }
 
-    /// Says farewell and waits, for `limit` at most, until those who stay need this rank's streams no more.
+    /// Says farewell and waits, for `limit` at most, until those who stay need this rank's streams
+    /// no more.
     pub(crate) fn leave(&self, limit: Duration) {
         self.lock().news.leave();
         self.flush(limit);

@@ -98,7 +98,8 @@ impl std::fmt::Debug for Arrivals {
 }
 
 impl Arrivals {
-    /// Has `call` called when a stream is put here; at once, if some were put before. Between the two none is put unseen.
+    /// Has `call` called when a stream is put here; at once, if some were put before. Between the
+    /// two none is put unseen.
     pub(super) fn call(self: &Arc<Self>, call: impl Fn() + Send + 'static) {
         let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
         call();

@@ -140,8 +140,8 @@ impl News {
             Message::Verdict(verdict) => {
                 if self.verdict.is_none() {
                     self.send(onward, &Message::Verdict(verdict.clone()));
-                    // Also to the peers of this host: there this rank's farewell will follow, and must
-                    // not be heard before what made it leave.
+                    // Also to the peers of this host: there this rank's farewell will follow, and
+                    // must not be heard before what made it leave.
                     self.out.push((To::Local, Message::Verdict(verdict.clone())));
                     self.verdict = Some(verdict);
                 }
@@ -178,9 +178,9 @@ impl News {
         after.into_iter().find(|rank| !self.has_left(*rank))
     }
 
-    /// Of a neighbour's stream on a side of the ring where these ranks' are open: whether it has served its time. Its rank has
-    /// left, and the ring is closed behind it. Until then it passes on what only it may hear: the farewell of one that
-    /// leaves at the same moment.
+    /// Of a neighbour's stream on a side of the ring where these ranks' are open: whether it has
+    /// served its time. Its rank has left, and the ring is closed behind it. Until then it passes
+    /// on what only it may hear: the farewell of one that leaves at the same moment.
     #[must_use]
     pub fn is_spent(&self, neighbour: Rank, mut open: impl Iterator<Item = Rank>) -> bool {
         self.has_left(neighbour) && (self.next().is_none() || open.any(|rank| !self.has_left(rank)))
@@ -305,7 +305,8 @@ impl News {
         self.lives[rank.index()] == Life::Left
     }
 
-    /// Whether something was reported and nothing is decided yet: whoever closed its streams now would look dead to the others.
+    /// Whether something was reported and nothing is decided yet: whoever closed its streams now
+    /// would look dead to the others.
     #[must_use]
     pub const fn is_undecided(&self) -> bool {
         self.verdict.is_none() && self.due.is_some()

@@ -1,9 +1,10 @@
 //! The socket that inspectors attach to, beside the recorder's file: a task of the service thread.
 //!
-//! The folder's mode is the gate; the kernel's word on who connects is checked too (this user or root). A client can do nothing that
-//! outlives it, except to abort, and that only where the job's settings allow it. What clients can use up is bounded: seats,
-//! lines in, lines out, the time to take them and to ask, and the processor time for all of them together (`Share`).
-//! Where the service thread is stuck nobody answers, and the inspector reads the mapping.
+//! The folder's mode is the gate; the kernel's word on who connects is checked too (this user or
+//! root). A client can do nothing that outlives it, except to abort, and that only where the job's
+//! settings allow it. What clients can use up is bounded: seats, lines in, lines out, the time to
+//! take them and to ask, and the processor time for all of them together (`Share`). Where the
+//! service thread is stuck nobody answers, and the inspector reads the mapping.
 //!
 //! A socket that lost its process is removed by whoever finds it: [`sweep`]. Its name begins with that of the process's recorder,
 //! whose lock tells; where there is no recorder, a socket that refuses to connect is lost: it appears under its name only once it
@@ -196,7 +197,8 @@ pub fn sweep(folder: &Path) -> usize {
 
 fn sweep_but(folder: &Path, own: Option<&str>) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
-    // A regular file refuses, too: only sockets are removed, whatever folder may have been put in place of ours.
+    // A regular file refuses, too: only sockets are removed, whatever folder may have been put in
+    // place of ours.
     let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
     let lost = |path: &Path| {
         let is_socket = path.extension().is_some_and(|is| is == "sock" || is == "link" || is == "new");

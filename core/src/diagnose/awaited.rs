@@ -268,7 +268,8 @@ fn ends(job: &Job<'_>, mut waits: Vec<Wait>) -> Vec<Awaited> {
         let by: BTreeSet<usize> = wait.by.iter().filter_map(who).collect();
         by.into_iter().for_each(|who| waits_of.entry(who).or_default().push(at));
     }
-    // Per operation, those of its holders who wait elsewhere, as ranks of the job; and those who do not.
+    // Per operation, those of its holders who wait elsewhere, as ranks of the job; and those who do
+    // not.
     let mut leads: Vec<BTreeSet<usize>> = Vec::new();
     let mut held_by: Vec<BTreeSet<Rank>> = Vec::new();
     for (at, wait) in waits.iter().enumerate() {
@@ -287,7 +288,8 @@ fn ends(job: &Job<'_>, mut waits: Vec<Wait>) -> Vec<Awaited> {
     }
     let is_end: Vec<bool> =
         held_by.iter().zip(&leads).map(|(by, to)| !by.is_empty() || to.is_empty()).collect();
-    // Once for each rank, not for each operation: of those there may be thousands, each of which leads to all others.
+    // Once for each rank, not for each operation: of those there may be thousands, each of which
+    // leads to all others.
     let reached: BTreeMap<usize, BTreeSet<usize>> =
         waits_of.keys().map(|who| (*who, ends_of(*who, &waits_of, &leads, &is_end))).collect();
     let leads_to = |from: usize, at: usize| leads[from].iter().any(|who| reached[who].contains(&at));

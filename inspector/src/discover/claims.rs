@@ -1,5 +1,6 @@
-//! What is believed where recorders of several users tell of the same. Any user may write a recorder that names the job, the rank
-//! and the process of another, and as many recorders as it likes.
+//! What is believed where recorders of several users tell of the same. Any user may write a
+//! recorder that names the job, the rank and the process of another, and as many recorders as it
+//! likes.
 
 use std::collections::BTreeMap;
 

@@ -50,8 +50,8 @@ fn looked_at(path: &Path) -> Result<Reference> {
     }
 }
 
-/// The recorders of a runtime folder by name, each with the reader or the reason why it is not opened. One after the other: there
-/// may be more of them than this process may open.
+/// The recorders of a runtime folder by name, each with the reader or the reason why it is not
+/// opened. One after the other: there may be more of them than this process may open.
 ///
 /// # Errors
 /// Why the folder is not looked into.
@@ -83,7 +83,8 @@ pub(crate) fn named(path: &Path) -> Result<Reference> {
     Reference::to(path).map_err(refuse)
 }
 
-/// The recorders of a folder that the user of this program has named, with what is opened of each, one after the other.
+/// The recorders of a folder that the user of this program has named, with what is opened of each,
+/// one after the other.
 ///
 /// # Errors
 /// Why the folder is not looked into.

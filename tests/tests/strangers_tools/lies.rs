@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::{Killed, MOST_BYTES, all_verbs, attach, folder, inspect, is_cheap, job, size};
 
-/// What a process says that lies to who asks it.
+/// How a process lies to its clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lie {
     Nothing,
@@ -81,7 +81,8 @@ fn lie(mut stream: UnixStream, lie: Lie, base: &ProcessSnapshot) -> std::io::Res
     }
 }
 
-/// A process that lives, whose recorder is in order and which lies where it is asked: the test starts this very program to be one.
+/// A process that lives, whose recorder is in order and which lies where it is asked: the test
+/// starts this very program to be one.
 #[test]
 fn liar() {
     let Some(role) = environment("CCL_TEST_ROLE").filter(|role| role != "stranger") else { return };

@@ -29,14 +29,15 @@ const MOST_TIME: Duration = Duration::from_secs(5);
 /// The process that the recorders of the tests tell of: none.
 const NOBODY: u32 = 4_194_000;
 
-/// A test's job, which its other processes are told: tests run beside each other, and where recorders of two users tell of one job,
-/// root believes its own.
+/// A test's job, which its other processes are told: tests run beside each other, and where
+/// recorders of two users tell of one job, root believes its own.
 fn job() -> u64 {
     let of_test = || std::thread::current().name().unwrap_or_default().bytes().map(u64::from).sum::<u64>();
     environment("CCL_TEST_JOB").and_then(|job| job.parse().ok()).unwrap_or_else(of_test)
 }
 
-/// The word of a recorder's header in which a process says its pid, as seen by itself and from outside.
+/// The word of a recorder's header in which a process says its pid, as seen by itself and from
+/// outside.
 fn written_by(pid: u32) -> u64 {
     u64::from(pid) | u64::from(pid) << 32
 }

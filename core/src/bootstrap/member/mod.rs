@@ -33,7 +33,8 @@ use crate::types::{CommId, JobId, Phase, Rank};
 
 /// How long the root has to say why a neighbour closed.
 const ROOT_KNOWS_WITHIN: Duration = Duration::from_millis(200);
-/// How long a rank waits before it looks for another root: a root that ends each time is not dialled without a pause.
+/// How long a rank waits before it looks for another root: a root that ends each time is not
+/// dialled without a pause.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// What a guest may say before this rank knows which job it belongs to: a hello is shorter.
 const MAX_EARLY: usize = 256;
@@ -149,7 +150,8 @@ impl Member {
         Dial::to_root(id, hello, now)
     }
 
-    /// The root at a public address ended before it took this rank in: it may be that of another job, which is over.
+    /// The root at a public address ended before it took this rank in: it may be that of another
+    /// job, which is over.
     fn look_for_another_root(&mut self, why: &str, now: Ns) {
         let text = format!("the root that was there went away before it took this rank in: {why}");
         if self.waiting != text {

@@ -84,7 +84,8 @@ pub fn from_environment(settings: &Settings, deadline: Ns) -> Result<Rendezvous>
     let instance = MADE.fetch_add(1, Ordering::Relaxed);
     let met = meet(&environment, settings, instance, deadline);
     if met.is_err() {
-        // It met nobody: a call that tries again is the n-th still, unless another was made meanwhile.
+        // It met nobody: a call that tries again is the n-th still, unless another was made
+        // meanwhile.
         let _ = MADE.compare_exchange(instance + 1, instance, Ordering::Relaxed, Ordering::Relaxed);
     }
     met

@@ -1,4 +1,5 @@
-//! What a root of a public address says to ranks of two jobs, message by message, at moments that the test sets.
+//! What a root of a public address says to ranks of two jobs, message by message, at moments that
+//! the test sets.
 
 use super::super::auth::Hello;
 use super::super::machine::Action;
@@ -83,7 +84,7 @@ fn ranks_that_nothing_tells_apart_are_introduced_when_no_other_job_has_shown() {
     assert!(!stage.is_introduced(1) && !stage.is_introduced(2));
     stage.pass(TOGETHER);
     assert!(stage.is_introduced(1) && stage.is_introduced(2));
-    // Where the launcher named the job there is nothing to wait for.
+    // A root whose launcher named the job introduces ranks at once.
     let mut stage = Stage::new(Launch::Named(5));
     stage.check_in(1, 0, 0, NAMED);
     stage.check_in(2, 1, 0, NAMED);
@@ -113,7 +114,7 @@ fn another_rank_0_or_a_second_rank_1_shows_that_two_jobs_meet() {
             }
         }
     }
-    // Where the launcher named the job the others are sent away, and it goes on.
+    // If the launcher named the job, the root refuses the other job and serves its own.
     let mut stage = Stage::new(Launch::Named(5));
     stage.check_in(3, 0, CLAIM, Origin { launch: 6, ..YOUNG });
     stage.check_in(1, 0, 0, NAMED);

@@ -12,8 +12,9 @@
 //! What a peer tells of its door is hostile: it is connected to only where it is a socket in a folder of this user alone, or has
 //! the form of a drawn name; and it is never removed. A socket that lost its process is swept away by those whose folder it is in.
 //!
-//! Accepting (`door`) runs in the service thread, so that ranks may connect to each other in any order, each in
-//! its caller's thread. A listener is dropped, and its file removed, as soon as all peers are connected.
+//! Accepting (`door`) runs in the service thread, so that ranks may connect to each other in any
+//! order, each in its caller's thread. A listener is dropped, and its file removed, as soon as all
+//! peers are connected.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
