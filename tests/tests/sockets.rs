@@ -19,9 +19,10 @@ fn links(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &LinkSnapshot)> {
     comms.flat_map(|comm| comm.links.iter().map(|link| (comm.rank.0, link)))
 }
 
-/// A job that stands still in its third call, where its last rank sleeps.
+/// A job that stands still in its third call, where its last rank sleeps. Its calls are long enough to use every channel: a rank
+/// takes a link that nothing came over when it looks next, which one that sleeps does not.
 fn still(nranks: u32, transport: job::Transport) -> (Job, Snapshot) {
-    let orders = Orders { at: 3, victim: nranks - 1, how: How::Sleep, ..Orders::default() };
+    let orders = Orders { at: 3, count: 1 << 20, victim: nranks - 1, how: How::Sleep, ..Orders::default() };
     let mut job = Setting::new(nranks, transport, orders).start();
     job.works().unwrap();
     let sleeps = |line: &Line| matches!(line, Line::Sleeps { .. }).then_some(());
