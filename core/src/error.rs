@@ -103,10 +103,13 @@ impl Error {
         self.hint = hint.into();
         self
     }
+    /// What the operating system refused, if it did.
+    pub(crate) fn io(&self) -> Option<&std::io::Error> {
+        self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>())
+    }
     /// Whether the operating system refused an address because somebody else holds it.
     pub(crate) fn is_in_use(&self) -> bool {
-        let source = self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>());
-        source.is_some_and(|source| source.kind() == std::io::ErrorKind::AddrInUse)
+        self.io().is_some_and(|source| source.kind() == std::io::ErrorKind::AddrInUse)
     }
     /// Adds the communicator and the reporting rank.
     #[must_use]

@@ -28,6 +28,7 @@ use crate::plan::{Plan, Shape, Topology, select};
 use crate::recorder::{EventRing, Recorder};
 use crate::transport::LinkFault;
 use crate::transport::shm::wait::{Waited, Waiter};
+use crate::transport::socket::shortage::Shortage;
 use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank};
 
 /// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
@@ -107,6 +108,8 @@ pub(crate) struct Inner {
     pub(super) timeout: Duration,
     pub(super) driver: Exclusive,
     pub(super) shared: Arc<Shared>,
+    /// What this rank lacks for connections.
+    pub(super) shortage: Arc<Shortage>,
     pub(super) recorder: Arc<Recorder>,
     /// Given back when the communicator closes.
     pub(super) attended: Mutex<Option<super::init::Attended>>,
@@ -263,9 +266,11 @@ impl Inner {
         }
         // The operation is visible as called before its links are made: a peer that is not there yet is waited for in the open.
         let Driver { engine, links, numbers, .. } = &mut *driver;
-        let stop =
-            || self.is_in_vain(numbers).then(|| Error::new(ErrorKind::Peer, "it is not awaited any more"));
-        if let Err(error) = links.ensure(engine, &shape, &request, (self.timeout, &stop)) {
+        let stop = || {
+            self.say_shortage();
+            self.is_in_vain(numbers).then(|| Error::new(ErrorKind::Peer, "it is not awaited any more"))
+        };
+        if let Err(error) = links.ensure(engine, &shape, &request, (self.timeout, &stop, &self.shortage)) {
             self.look(driver);
             if driver.engine.failure().is_some() {
                 return Err(self.give_up(driver));
@@ -395,6 +400,7 @@ impl Inner {
         driver.stands();
         if still >= ASK {
             self.ask(driver);
+            self.say_shortage();
         }
         if still >= self.timeout {
             self.time_out(driver);
@@ -446,7 +452,12 @@ impl Inner {
         let hint = match verdict.trouble {
             Trouble::Died => driver.links.where_is(verdict.about),
             Trouble::Mismatch => CALL_THE_SAME.into(),
-            Trouble::Aborted | Trouble::TimedOut | Trouble::LinkFailed => String::new(),
+            Trouble::TimedOut | Trouble::LinkFailed => match self.lacking(driver) {
+                Some((what, hint)) if verdict.text.contains(&what) => hint.into(),
+                Some((what, hint)) => format!("{what}: {hint}"),
+                None => String::new(),
+            },
+            Trouble::Aborted => String::new(),
         };
         let op = driver.engine.under_way().or_else(|| driver.engine.failure().and_then(|f| f.op));
         let waits = driver.engine.waits();
@@ -506,8 +517,11 @@ impl Inner {
         let whom = whom.join(", ");
         let what = format!("rank {} saw no progress for {:?}: it waits for {whom}", self.rank, self.timeout);
         let pid = std::process::id();
-        let mut error =
-            Error::new(ErrorKind::Timeout, what).hint(format!("look with: ccl-inspect snapshot {pid}"));
+        let (what, hint) = match self.lacking(driver) {
+            Some((lacks, hint)) => (format!("{what}, and {lacks}"), hint.to_string()),
+            None => (what, format!("look with: ccl-inspect snapshot {pid}")),
+        };
+        let mut error = Error::new(ErrorKind::Timeout, what).hint(hint);
         error.at.op = op;
         error.at.peer = waits.first().map(|wait| wait.peer);
         error.at.channel = waits.first().map(|wait| wait.channel);

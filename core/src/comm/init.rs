@@ -215,6 +215,7 @@ fn make_named(
         topology,
         driver: Exclusive::new(driver, notice::wanted(&settings, Level::Warn)),
         shared,
+        shortage: Arc::clone(data.shortage()),
         recorder,
         attended: Mutex::new(None),
         courier: Mutex::new(Some(courier)),

@@ -20,6 +20,7 @@ use crate::transport::shm::link as memory_link;
 use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::connect::{Target, connect_lane};
 use crate::transport::socket::listen::Inbox;
+use crate::transport::socket::shortage::Shortage;
 use crate::transport::{RecvLink, SendLink};
 use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank, TransportKind, TransportReason};
 
@@ -44,8 +45,8 @@ pub(super) struct Peer {
     pub(super) pid: u32,
 }
 
-/// How long to try to connect, and whether to stop before that, and why.
-pub(super) type Patience<'a> = (Duration, &'a dyn Fn() -> Option<Error>);
+/// How long to try to connect; whether to stop before that, and why; where what is lacking stands.
+pub(super) type Patience<'a> = (Duration, &'a dyn Fn() -> Option<Error>, &'a Shortage);
 
 /// The peers of one rank and the links made to them so far.
 #[derive(Debug)]
@@ -141,7 +142,7 @@ impl Links {
         engine: &mut Engine<EventRing>,
         channel: ChannelId,
         to: Rank,
-        (limit, stop): Patience<'_>,
+        (limit, stop, shortage): Patience<'_>,
     ) -> Result<()> {
         let readers = Readers::One(to);
         let link = match &self.peers[to.index()].reach {
@@ -158,7 +159,7 @@ impl Links {
                     hello,
                     streams: self.streams,
                 };
-                SendLink::Socket(Box::new(connect_lane(target, clock::now().after(limit), stop)?))
+                SendLink::Socket(Box::new(connect_lane(target, clock::now().after(limit), stop, shortage)?))
             }
         };
         engine.add_sender(channel, readers, link, self.why(to));

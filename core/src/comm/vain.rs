@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use crate::bootstrap::notice::{self, Level};
 use crate::clock;
 use crate::collective::{Descriptor, Numbering};
 use crate::comm::driver::{Driver, Inner, lock};
 use crate::control::news::{self, Difference, Open, Trouble, Verdict};
 use crate::engine::{Cause, Failure, Wait};
 use crate::transport::LinkFault;
-use crate::types::{ChannelId, Rank};
+use crate::types::{ChannelId, Rank, WaitReason};
 
 /// How long a rank waits before it asks whom it waits for whether that calls the same.
 pub(super) const ASK: Duration = Duration::from_millis(200);
@@ -124,6 +125,23 @@ impl Inner {
             if let Some(courier) = &courier {
                 courier.ask(peer, ours);
             }
+        }
+    }
+
+    /// What this rank lacks, if that is why a link is not up: a sentence, and what to do.
+    pub(super) fn lacking(&self, driver: &Driver) -> Option<(String, &'static str)> {
+        driver.engine.under_way()?;
+        // Before its first turn an operation waits for nothing yet.
+        let waits = driver.engine.waits();
+        let is_connecting = waits.is_empty() || waits.iter().any(|wait| wait.reason == WaitReason::Connect);
+        if is_connecting { self.shortage.of(self.rank) } else { None }
+    }
+
+    /// Says once what this rank lacks for connections: it waits for that as long as for anything.
+    pub(super) fn say_shortage(&self) {
+        if let Some((what, hint)) = self.shortage.to_say(self.rank) {
+            let text = format!("comm {}: {what}, and another rank cannot be connected: {hint}", self.name);
+            notice::say(&self.settings, Level::Warn, &text);
         }
     }
 

@@ -1,6 +1,8 @@
 //! What the kernel says about processes: pids across namespaces, the processors allowed, limits, forks in tests.
 
-use crate::error::{Error, ErrorKind, Result};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, OPEN_FILES, Result};
 
 /// How many processors this process may use: its affinity mask and its control group's quota, at least 1.
 #[must_use]
@@ -34,6 +36,30 @@ pub fn check_file_size(bytes: u64) -> Result<()> {
         format!("a file of {bytes} bytes is needed, and this process may make files of {limit} at most");
     Err(Error::new(ErrorKind::Unavailable, what)
         .hint("raise the limit where the ranks are started (ulimit -f unlimited, LimitFSIZE=)"))
+}
+
+/// What to do where a process, or its kernel, has no memory left.
+pub(crate) const NEEDS_MEMORY: &str =
+    "give the host or the container more memory, or raise the limit on addresses (ulimit -v)";
+
+/// Whether it is this process, or its kernel, that lacks something, whomever it connects to.
+#[must_use]
+pub fn is_own_limit(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+}
+
+/// What a process has that meets such a refusal, and what to do.
+#[must_use]
+pub fn lacks(errno: Errno) -> (String, &'static str) {
+    match errno {
+        Errno::MFILE => {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+            let limit = limit.map_or_else(String::new, |limit| format!(" (limit {limit})"));
+            (format!("no file descriptor left{limit}"), OPEN_FILES)
+        }
+        Errno::NFILE => ("no file descriptor left in its whole system".into(), OPEN_FILES),
+        _ => ("no memory left in its kernel".into(), NEEDS_MEMORY),
+    }
 }
 
 /// Lets this process make files of `bytes` bytes at most.

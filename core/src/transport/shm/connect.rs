@@ -33,6 +33,7 @@ use crate::clock::{self, Ns};
 use crate::control::service::{Handle, Service};
 use crate::error::{Error, ErrorKind, OPEN_FILES, Result};
 use crate::sys;
+use crate::sys::process::NEEDS_MEMORY;
 use crate::sys::unix::{self, Name, Stream};
 use crate::types::{JobId, Rank};
 
@@ -40,6 +41,8 @@ use crate::types::{JobId, Rank};
 const SWAP: &[u8; 8] = b"cclSWAP\x01";
 /// What an acceptor says instead when it has no room for the descriptors it was sent.
 const FULL: &[u8; 8] = b"cclFULL\x01";
+/// What an acceptor says instead when its kernel has no memory for them, or no room to map them.
+const NO_MEMORY: &[u8; 8] = b"cclNMEM\x01";
 /// How long the reason why a peer left may take to arrive.
 const CAUSE_WITHIN: Duration = Duration::from_millis(200);
 /// How long a door's queue may be full before the next way is tried. Ranks alone never fill it.
@@ -331,8 +334,17 @@ fn unfit(name: Name<'_>) -> Result<Option<String>> {
 
 /// Whether it is this process that lacks something, whomever it connects to.
 fn is_own_limit(error: &io::Error) -> bool {
-    let own = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    own.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    Errno::from_io_error(error).is_some_and(sys::process::is_own_limit)
+}
+
+/// Tells the other side why it is left, if that is what this process lacks; whether it hears it changes nothing here.
+fn tell_lack(stream: &Stream, error: &io::Error) {
+    let word = match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => FULL,
+        Some(errno) if sys::process::is_own_limit(errno) => NO_MEMORY,
+        _ => return,
+    };
+    let _ = unix::send_with(stream, word, &[]);
 }
 
 /// Why a peer could not be met: it may have left for a reason that `still` is about to tell.
@@ -393,6 +405,10 @@ impl Swap {
                     let what = "its process has no descriptors left to take this rank's memory";
                     return Err(Error::new(ErrorKind::Unavailable, what).hint(OPEN_FILES));
                 }
+                Ok(n) if bytes[self.got..][..n] == NO_MEMORY[self.got..][..n] => {
+                    let what = "its process has no memory left to map this rank's";
+                    return Err(Error::new(ErrorKind::Unavailable, what).hint(NEEDS_MEMORY));
+                }
                 Ok(n) if bytes[self.got..][..n] != SWAP[self.got..][..n] => {
                     return refuse("it sent something else than its memory");
                 }
@@ -400,10 +416,7 @@ impl Swap {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => {
-                    if is_own_limit(&e) {
-                        // The other side should know why it is left; whether it does changes nothing here.
-                        let _ = unix::send_with(&self.stream, FULL, &[]);
-                    }
+                    tell_lack(&self.stream, &e);
                     return Err(Error::system("receiving a peer's memory", e));
                 }
             }
@@ -420,7 +433,14 @@ impl Swap {
         let Some(memfd) = fds.next() else {
             return Err(Error::new(ErrorKind::Unavailable, "it sent no descriptor of its memory"));
         };
-        let memory = RankMemory::of_peer(self.peer, *own.layout(), memfd, fds.next())?;
-        Ok(PeerMemory { memory, control: self.stream })
+        match RankMemory::of_peer(self.peer, *own.layout(), memfd, fds.next()) {
+            Ok(memory) => Ok(PeerMemory { memory, control: self.stream }),
+            Err(error) => {
+                if let Some(e) = error.io() {
+                    tell_lack(&self.stream, e);
+                }
+                Err(error)
+            }
+        }
     }
 }

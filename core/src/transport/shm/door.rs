@@ -220,6 +220,34 @@ mod tests {
     use crate::sys::unix::Name;
 
     #[test]
+    fn a_rank_without_memory_says_so_to_the_one_it_leaves() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let status = crate::sys::process::in_fork(|| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("door.link");
+            let listener = unix::listen(Name::Path(&path)).unwrap();
+            let near = unix::connect(Name::Path(&path)).unwrap();
+            let far = unix::accept(&listener).unwrap().unwrap();
+            let id = |rank| Identity { comm: CommId(1), rank: Rank(rank) };
+            let memory = |rank| RankMemory::shared(id(rank), Layout::new(2, 1).unwrap(), false).unwrap();
+            let (mine, other) = (memory(0), memory(1));
+            send_own(&near, &mine).unwrap();
+            let soon = clock::now().after(PATIENCE);
+            let mut swap = Swap::new(far, id(0), soon);
+            assert!(swap.receive().unwrap());
+            // No room for another megabyte of addresses.
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+            let maximum = getrlimit(Resource::As).maximum;
+            setrlimit(Resource::As, Rlimit { current: Some(pages * 4096 + (64 << 10)), maximum }).unwrap();
+            assert!(swap.finish(&other).is_err());
+            let error = Swap::new(near, id(1), soon).receive().unwrap_err().to_string();
+            i32::from(!(error.contains("no memory left") && error.contains("ulimit -v")))
+        });
+        assert_eq!(status, Some(0));
+    }
+
+    #[test]
     fn a_crowd_is_taken_in_turns() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("door.link");

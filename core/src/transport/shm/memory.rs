@@ -202,9 +202,10 @@ impl RankMemory {
     pub fn shared(identity: Identity, layout: Layout, bell: bool) -> Result<Arc<Self>> {
         let fd =
             shared::sealed_memfd(&format!("ccl-{}-{}", identity.comm, identity.rank), layout.size as u64)?;
+        let fd = Fd::new(fd);
         let mapping = Mapping::new(&fd, layout.size, Access::ReadWrite)?;
         shared::lock_alive(&fd)?;
-        Self::own(identity, layout, mapping, Some(Fd::new(fd)), bell)
+        Self::own(identity, layout, mapping, Some(fd), bell)
     }
 
     /// Makes this rank's memory for peers in this process only.

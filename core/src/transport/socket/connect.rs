@@ -14,12 +14,14 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::link::Sender;
+use super::shortage::Shortage;
 use super::{CONFIRMED, MAX_STREAMS, Stream};
 use crate::bootstrap::auth::{Handshake, HandshakeError, Hello, Key, Nonce, Refusal};
 use crate::clock::{self, Ns, Stopwatch};
 use crate::control::service::Interest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::fds::Fd;
+use crate::sys::process::{is_own_limit, lacks};
 
 const RETRY_FIRST: Duration = Duration::from_millis(5);
 const RETRY_MOST: Duration = Duration::from_millis(200);
@@ -61,14 +63,17 @@ enum Failure {
     Passing(String),
     /// Nobody listens there; that may go better too.
     Refused(String),
+    /// This process, or its kernel, lacks something; it may come back.
+    Lacking(Errno),
     /// It will not.
     Final(HandshakeError),
 }
 
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Self {
-        match e.kind() {
-            std::io::ErrorKind::ConnectionRefused => Self::Refused(e.to_string()),
+        match Errno::from_io_error(&e) {
+            Some(Errno::CONNREFUSED) => Self::Refused(e.to_string()),
+            Some(errno) if is_own_limit(errno) => Self::Lacking(errno),
             _ => Self::Passing(e.to_string()),
         }
     }
@@ -92,6 +97,8 @@ struct Dial {
     last: String,
     /// Since when the kernel there has said nothing but that nobody listens.
     refused: Option<Ns>,
+    /// What the kernel refused this process at the last try.
+    lacking: Option<Errno>,
 }
 
 /// A lane on its way up.
@@ -112,6 +119,7 @@ impl Connecting {
             pause: RETRY_FIRST,
             last: "no answer".to_string(),
             refused: None,
+            lacking: None,
         };
         Self { dials: (0..target.streams).map(dial).collect(), target, deadline }
     }
@@ -143,8 +151,10 @@ impl Connecting {
         }
         if now >= self.deadline {
             let slow = self.dials.iter().position(|dial| !matches!(dial.state, State::Up(_))).unwrap_or(0);
-            let what = format!("{} until the deadline: {}", self.place(slow), self.dials[slow].last);
-            return Err(self.error(Error::new(ErrorKind::Timeout, what)));
+            let Dial { last, lacking, .. } = &self.dials[slow];
+            let what = format!("{} until the deadline: {last}", self.place(slow));
+            let hint = lacking.map_or("", |errno| lacks(errno).1);
+            return Err(self.error(Error::new(ErrorKind::Timeout, what).hint(hint)));
         }
         Ok(None)
     }
@@ -152,6 +162,11 @@ impl Connecting {
     /// Since when nobody has listened there, at any try.
     pub(crate) fn refused_since(&self) -> Option<Ns> {
         self.dials.iter().filter_map(|dial| dial.refused).min()
+    }
+
+    /// What the kernel refused this process, so that a stream is still to be tried again.
+    fn lacking(&self) -> Option<Errno> {
+        self.dials.iter().find_map(|dial| dial.lacking)
     }
 
     /// What to poll for.
@@ -182,13 +197,24 @@ impl Connecting {
         loop {
             let state = std::mem::replace(&mut self.dials[index].state, State::Moving);
             let (state, moved) = match self.step(index, state, now) {
-                Ok(next) => next,
+                Ok((state, moved)) => {
+                    if moved {
+                        self.dials[index].lacking = None;
+                    }
+                    (state, moved)
+                }
                 Err(Failure::Final(e)) => {
                     let mut error = e.into_error(&self.target.address.to_string());
                     error.what = format!("{}: {}", self.place(index), error.what);
                     return Err(self.error(error));
                 }
                 Err(Failure::Passing(why)) => (self.rest(index, why, None, now), false),
+                Err(Failure::Lacking(errno)) => {
+                    let why = format!("rank {} has {}", self.target.hello.from, lacks(errno).0);
+                    let state = self.rest(index, why, None, now);
+                    self.dials[index].lacking = Some(errno);
+                    (state, false)
+                }
                 Err(Failure::Refused(why)) => {
                     let since = self.dials[index].refused.or(Some(now));
                     (self.rest(index, why, since, now), false)
@@ -206,7 +232,7 @@ impl Connecting {
         let dial = &mut self.dials[index];
         let at = now.after(dial.pause);
         dial.pause = (dial.pause * 2).min(RETRY_MOST);
-        (dial.last, dial.refused) = (why, refused);
+        (dial.last, dial.refused, dial.lacking) = (why, refused, None);
         State::Waiting(at)
     }
 
@@ -314,12 +340,20 @@ fn is_transient(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
 }
 
-/// Sets up a lane in the caller's thread, which time does not run out for while it is stopped. `stop` is asked at least every 50 ms; what it answers ends the try.
+/// Sets up a lane in the caller's thread, which time does not run out for while it is stopped.
+/// `stop` is asked at least every 50 ms; what it answers ends the try. What this process lacks
+/// meanwhile stands in `shortage`.
 ///
 /// # Errors
 /// As [`Connecting::turn`], or what `stop` answers.
-pub fn connect_lane(target: Target, deadline: Ns, stop: &dyn Fn() -> Option<Error>) -> Result<Sender> {
+pub fn connect_lane(
+    target: Target,
+    deadline: Ns,
+    stop: &dyn Fn() -> Option<Error>,
+    shortage: &Shortage,
+) -> Result<Sender> {
     let mut connecting = Connecting::new(target, deadline);
+    let mut has_lacked = false;
     let (limit, mut watch) = (deadline.since(clock::now()), Stopwatch::start(clock::now()));
     loop {
         if let Some(error) = stop() {
@@ -328,8 +362,18 @@ pub fn connect_lane(target: Target, deadline: Ns, stop: &dyn Fn() -> Option<Erro
         let now = clock::now();
         connecting.deadline = now.after(limit.saturating_sub(watch.look(now)));
         if let Some(sender) = connecting.turn(now)? {
+            if has_lacked {
+                shortage.ends();
+            }
             return Ok(sender);
         }
+        let lacking = connecting.lacking();
+        match lacking {
+            Some(errno) => shortage.begins(errno),
+            None if has_lacked => shortage.ends(),
+            None => {}
+        }
+        has_lacked = lacking.is_some();
         let interests: Vec<_> = connecting.fds().collect();
         let mut polled: Vec<PollFd<'_>> = interests.iter().map(Interest::poll_fd).collect();
         let left = connecting.wake().since(now).min(Duration::from_millis(50));

@@ -16,11 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::link::Receiver;
+use super::shortage::Shortage;
 use super::{CONFIRMED, MAX_STREAMS, SILENCE, Stream};
 use crate::bootstrap::auth::{Accepted, Accepting, Hello, Key, PROTOCOL, Purpose};
 use crate::clock::Ns;
@@ -96,6 +98,7 @@ pub struct Counts {
 pub struct Listener {
     address: SocketAddr,
     counts: Arc<Counts>,
+    shortage: Arc<Shortage>,
     edges: Arc<Arrivals>,
     _task: Handle,
 }
@@ -120,7 +123,8 @@ impl Listener {
         let address = socket.local_addr().map_err(refused)?.as_socket().unwrap_or(address);
         let task = Accept::new(Fd::new(socket.into()), scope, inbox, wake);
         let (counts, edges) = (Arc::clone(&task.counts), Arc::clone(&task.edges));
-        Ok(Self { address, counts, edges, _task: Service::get()?.add(task)? })
+        let shortage = Arc::clone(&task.shortage);
+        Ok(Self { address, counts, shortage, edges, _task: Service::get()?.add(task)? })
     }
 
     /// Where the streams lie that carry news and no data.
@@ -132,6 +136,11 @@ impl Listener {
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+    /// What it lacks to accept those who wait for that.
+    #[must_use]
+    pub const fn shortage(&self) -> &Arc<Shortage> {
+        &self.shortage
     }
     /// What it has seen.
     #[must_use]
@@ -158,6 +167,7 @@ struct Accept {
     inbox: Inbox,
     wake: Arc<dyn Fn() + Send + Sync>,
     counts: Arc<Counts>,
+    shortage: Arc<Shortage>,
     edges: Arc<Arrivals>,
 }
 
@@ -200,6 +210,7 @@ impl Accept {
             inbox,
             wake,
             counts: Arc::default(),
+            shortage: Arc::default(),
             edges: Arc::default(),
         }
     }
@@ -208,10 +219,14 @@ impl Accept {
         for _ in 0..PER_TURN {
             let stream = match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(fd) => Stream(Fd::new(fd)),
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => return self.shortage.ends(),
                 // Of a connection that is gone already.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => continue,
-                Err(_) => {
+                Err(e) => {
+                    // The kernel also refuses a descriptor where nobody waits to be accepted.
+                    if is_readable(&self.socket) {
+                        self.shortage.begins(e);
+                    }
                     self.paused = Some(now.after(ACCEPT_PAUSE));
                     return;
                 }
@@ -307,6 +322,12 @@ impl Accept {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push((set.channel, set.from, receiver));
         self.counts.lanes.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Whether somebody waits to be accepted.
+fn is_readable(socket: &Fd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// Whether the writer neither left nor talks before its turn.

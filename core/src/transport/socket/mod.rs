@@ -12,6 +12,7 @@
 pub mod connect;
 pub mod link;
 pub mod listen;
+pub mod shortage;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -11,6 +11,7 @@ use super::connect::{Connecting, Target, connect_lane};
 use super::link::test_bytes::{bytes_of, fill};
 use super::link::{Receiver, Sender};
 use super::listen::{Inbox, Listener, Scope};
+use super::shortage::Shortage;
 use crate::bootstrap::auth::{Hello, Key, Purpose, connect_blocking};
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind};
@@ -85,7 +86,7 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 fn go(target: Target) -> crate::Result<Sender> {
-    connect_lane(target, soon(), &|| None)
+    connect_lane(target, soon(), &|| None, &Shortage::default())
 }
 
 /// Sends messages of many sizes through, both ends in this thread.
@@ -163,7 +164,7 @@ fn nobody_there_is_named_at_the_deadline() {
     let port = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     port.bind(&LOOPBACK.parse::<SocketAddr>().unwrap().into()).unwrap();
     let address = port.local_addr().unwrap().as_socket().unwrap();
-    let error = connect_lane(target(address, 2), within(60), &|| None).unwrap_err();
+    let error = connect_lane(target(address, 2), within(60), &|| None, &Shortage::default()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout);
     let said = error.to_string();
     let expect = format!(
@@ -177,12 +178,12 @@ fn nobody_there_is_named_at_the_deadline() {
 fn who_listens_but_never_answers_is_named_at_the_deadline_and_news_end_the_wait() {
     let mute = TcpListener::bind(LOOPBACK).unwrap();
     let address = mute.local_addr().unwrap();
-    let error = connect_lane(target(address, 1), within(60), &|| None).unwrap_err();
+    let error = connect_lane(target(address, 1), within(60), &|| None, &Shortage::default()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout);
     let began = clock::now();
     let news =
         || (clock::now() > began).then(|| Error::new(ErrorKind::Peer, "rank 2 died").with_peer(Rank(2)));
-    let error = connect_lane(target(address, 1), soon(), &news).unwrap_err();
+    let error = connect_lane(target(address, 1), soon(), &news, &Shortage::default()).unwrap_err();
     assert_eq!((error.kind, error.at.peer), (ErrorKind::Peer, Some(Rank(2))));
     assert!(clock::now().since(began) < Duration::from_secs(1));
 }
@@ -196,7 +197,7 @@ fn the_deadline_waits_for_one_who_was_stopped() {
         stopped.call_once(|| clock::sleep(Duration::from_secs(2)));
         None
     };
-    connect_lane(target(reader.address(), 1), within(1_000), &stop).unwrap();
+    connect_lane(target(reader.address(), 1), within(1_000), &stop, &Shortage::default()).unwrap();
     reader.lane();
 }
 
@@ -340,7 +341,8 @@ fn a_writer_that_dies_half_way_leaves_nothing_and_its_successor_gets_the_lane() 
     let (.., mut receiver) = reader.lane();
     exchange(&mut sender, &mut receiver);
     // The lane is there: nobody gets it a second time.
-    let error = connect_lane(target(reader.address(), 2), within(100), &|| None).unwrap_err();
+    let error =
+        connect_lane(target(reader.address(), 2), within(100), &|| None, &Shortage::default()).unwrap_err();
     assert!(error.to_string().contains("it closed the connection"), "{error}");
     assert!(reader.inbox.lock().unwrap().is_empty());
 }
