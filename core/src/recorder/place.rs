@@ -5,7 +5,7 @@
 //! The file's pages are allocated when it is made: a file system that fills up later must not become a SIGBUS.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -118,7 +118,7 @@ pub(super) fn create(
     Err(refusal.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no place for a recorder")))
 }
 
-fn open(home: Home, folder: Option<&Folder>, name: &str) -> Result<OwnedFd> {
+fn open(home: Home, folder: Option<&Folder>, name: &str) -> Result<Fd> {
     let made = match (home, folder) {
         (Home::File, Some(folder)) => {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -126,12 +126,12 @@ fn open(home: Home, folder: Option<&Folder>, name: &str) -> Result<OwnedFd> {
         }
         _ => rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC),
     };
-    made.map_err(|e| Error::system(format!("making {name}"), e))
+    made.map(Fd::new).map_err(|e| Error::system(format!("making {name}"), e))
 }
 
 /// Locks, lengthens and maps a new file; removes it again if that fails.
 fn furnish(
-    file: OwnedFd,
+    file: Fd,
     home: Home,
     folder: Option<&Folder>,
     name: &str,
@@ -150,7 +150,7 @@ fn furnish(
         (Ok(mapping), _) => {
             // The file has its memory; a page's first event would wait a microsecond for its place in the page table.
             mapping.populate();
-            Ok((Fd::new(file), Memory::shared(mapping)))
+            Ok((file, Memory::shared(mapping)))
         }
         (Err(error), Some(folder)) if home == Home::File => {
             let _ = rustix::fs::unlinkat(&folder.dir, name, AtFlags::empty());

@@ -5,6 +5,9 @@
 //! handler that the C library runs in each forked child closes all of them and counts the fork. An [`Fd`] copied into the child
 //! knows from that count that its number is no longer its own, and leaves it alone.
 //!
+//! A program may have closed its standard input, output or error. What it, or this library, writes there
+//! must not go into a peer's socket or a recorder: an [`Fd`] has a number above those three.
+//!
 //! Descriptors made on the way to an `Fd` are close-on-exec; a fork in that instant hands them on. `vfork` and
 //! `posix_spawn` run no handlers: their children exec at once.
 
@@ -76,9 +79,11 @@ pub struct Fd {
 }
 
 impl Fd {
-    /// Takes a descriptor in.
+    /// Takes a descriptor in. One with the number of a standard stream gets another number, which
+    /// closes the first: a record lock is taken after this.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
+        let fd = above_standard(fd);
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(|| {
             // Without memory for the handler a child keeps descriptors open: death is then seen by the record lock only.
@@ -131,6 +136,16 @@ impl Drop for Fd {
         // SAFETY: this is the only drop, and nobody uses the field afterwards.
         unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
+}
+
+/// The same open file under a number that no standard stream has. Where no number is free, it stays
+/// where it is: without it the program could not go on at all.
+fn above_standard(fd: OwnedFd) -> OwnedFd {
+    const FIRST: RawFd = libc::STDERR_FILENO + 1;
+    if fd.as_raw_fd() >= FIRST {
+        return fd;
+    }
+    rustix::io::fcntl_dupfd_cloexec(&fd, FIRST).unwrap_or(fd)
 }
 
 fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {

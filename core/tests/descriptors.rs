@@ -1,0 +1,120 @@
+//! What a process has and lacks of descriptors: a rank that has none left for a connection says so;
+//! and none of the library gets the number of a standard stream that the program has closed.
+//!
+//! A peer is this very test binary, run again with one of its tests that are nobody otherwise.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::process::{Command, Output, Stdio};
+
+use ccl::bootstrap::id::UniqueId;
+use ccl::bootstrap::root_task;
+use ccl::comm::{Communicator, Config};
+use ccl::config::{Key, environment};
+use ccl::{ErrorKind, Rank, ReduceOp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Settings of both ranks: sockets, a short deadline, warnings.
+fn config() -> Config {
+    let settings = [(Key::Transport, "socket"), (Key::Timeout, "2"), (Key::Log, "WARN")];
+    Config { name: "test".into(), settings: Some(common::settings(&settings)) }
+}
+
+/// This test binary again, for one test that finds `id` and what is asked of it.
+fn again(test: &str, id: &UniqueId, work: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]);
+    command.envs([("DESCRIPTORS_ID", &*id.to_hex()), ("DESCRIPTORS_WORK", work)]);
+    command.env(common::RUNTIME, common::runtime());
+    command
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Rank 1 of the test below: it gives its descriptors away and calls. Without its variables it is nobody.
+#[test]
+fn a_rank_without_descriptors() {
+    let (Some(id), Some(work)) = (environment("DESCRIPTORS_ID"), environment("DESCRIPTORS_WORK")) else {
+        return;
+    };
+    let comm = Communicator::init(&UniqueId::from_hex(&id).unwrap(), 1, 2, config()).unwrap();
+    comm.barrier().unwrap();
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let taken: Vec<_> = std::iter::from_fn(|| null.try_clone().ok()).collect();
+    let called =
+        if work == "accept" { comm.recv(&mut [0_u8; 8], Rank(0)) } else { comm.send(&[0_u8; 8], Rank(0)) };
+    println!("the error: {}", called.unwrap_err());
+    drop(taken);
+}
+
+#[test]
+fn a_rank_that_cannot_connect_for_want_of_descriptors_says_so() {
+    for work in ["accept", "connect"] {
+        let (id, root) = root_task::create(&config().settings.unwrap()).unwrap();
+        let mut command = again("a_rank_without_descriptors", &id, work);
+        let peer = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let comm = Communicator::init(&id, 0, 2, config()).unwrap();
+        comm.barrier().unwrap();
+        let error = if work == "accept" {
+            comm.send(&[0_u8; 8], Rank(1)).unwrap_err()
+        } else {
+            comm.recv(&mut [0_u8; 8], Rank(1)).unwrap_err()
+        };
+        assert!(matches!(error.kind, ErrorKind::Timeout | ErrorKind::Peer), "{error:?}");
+        let said = said(&peer.wait_with_output().unwrap());
+        let (error, notice): (Vec<_>, Vec<_>) =
+            said.lines().filter(|line| line.contains("ulimit -n")).partition(|l| l.contains("the error: "));
+        for lines in [error, notice] {
+            let is_named = lines.iter().any(|l| l.contains("rank 1 has no file descriptor left (limit 64)"));
+            assert!(is_named, "{work}: {said}");
+        }
+        drop((comm, root));
+    }
+}
+
+/// Rank 1 of the test below: it closes its standard streams and joins. Without its variables it is nobody.
+#[test]
+fn a_rank_without_standard_streams() {
+    let (Some(id), Some(transport)) = (environment("DESCRIPTORS_ID"), environment("DESCRIPTORS_WORK")) else {
+        return;
+    };
+    for standard in 0..3 {
+        // SAFETY: nobody else uses these numbers: the harness writes there what nobody reads.
+        unsafe { libc::close(standard) };
+    }
+    let settings = Some(common::settings(&[(Key::Transport, &transport)]));
+    let config = Config { name: "test".into(), settings };
+    let comm = Communicator::init(&UniqueId::from_hex(&id).unwrap(), 1, 2, config).unwrap();
+    comm.all_reduce(&[1], &mut [0], ReduceOp::Sum).unwrap();
+    comm.send(&[1], Rank(0)).unwrap();
+    let open = (0..3).filter_map(|standard| std::fs::read_link(format!("/proc/self/fd/{standard}")).ok());
+    let open = format!("{:?}", open.collect::<Vec<_>>());
+    let open = format!("{open:200.200}");
+    comm.send(open.as_bytes(), Rank(0)).unwrap();
+    comm.finish().unwrap();
+}
+
+#[test]
+fn the_numbers_of_closed_standard_streams_are_left_alone() {
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport)]);
+        let (id, root) = root_task::create(&settings).unwrap();
+        let mut peer = again("a_rank_without_standard_streams", &id, transport).spawn().unwrap();
+        let config = Config { name: "test".into(), settings: Some(settings) };
+        let comm = Communicator::init(&id, 0, 2, config).unwrap();
+        comm.all_reduce(&[1], &mut [0], ReduceOp::Sum).unwrap();
+        comm.recv(&mut [0], Rank(1)).unwrap();
+        let mut open = [0_u8; 200];
+        comm.recv(&mut open, Rank(1)).unwrap();
+        assert_eq!(String::from_utf8_lossy(&open).trim(), "[]", "{transport}");
+        comm.finish().unwrap();
+        assert!(peer.wait().unwrap().success());
+        drop(root);
+    }
+}
