@@ -187,3 +187,59 @@ fn a_death_ends_what_is_pending() {
         drop((comm, root));
     }
 }
+
+/// The process of the test below. Without its variable it is nobody.
+#[test]
+fn who_keeps_what_it_began() {
+    if environment("PENDING_KEPT").is_none() {
+        return;
+    }
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport)]);
+        let kept = common::with_ranks(2, &settings, |comm| {
+            let kept = comm.all_reduce_async(vec![1_i32; 10], ReduceOp::Sum).unwrap();
+            comm.finish().unwrap();
+            kept
+        });
+        // What is not given back in the call itself goes with threads that end by themselves.
+        let deadline = clock::now().after(Duration::from_secs(20));
+        while !what_is_there().is_empty() {
+            assert!(clock::now() < deadline, "{transport}: {:?}", what_is_there());
+            clock::sleep(Duration::from_millis(5));
+        }
+        for one in kept {
+            assert!(one.is_done());
+            assert_eq!(one.wait().unwrap().into_vec(), [2; 10]);
+        }
+    }
+}
+
+/// What this process has of the library: files, threads, memory, sockets.
+fn what_is_there() -> Vec<String> {
+    let list = |path: &std::path::Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let files = list(common::runtime()).flat_map(|folder| list(&folder.path()).collect::<Vec<_>>());
+    let files = files.map(|file| file.path().display().to_string());
+    let threads = list("/proc/self/task".as_ref()).map(|task| task.path().join("comm"));
+    let threads = threads.filter_map(|comm| std::fs::read_to_string(comm).ok());
+    let open = list("/proc/self/fd".as_ref()).filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    let open = open.map(|link| link.display().to_string());
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let maps = maps.lines().filter(|line| line.contains("memfd:ccl")).map(String::from);
+    files
+        .chain(threads.filter(|name| name.starts_with("ccl-")))
+        .chain(open.filter(|name| name.contains("socket:") || name.contains("memfd:")))
+        .chain(maps)
+        .collect()
+}
+
+#[test]
+fn what_is_kept_after_finish_keeps_nothing_of_the_communicator() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let process = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "who_keeps_what_it_began"])
+        .env("PENDING_KEPT", "1")
+        .env(common::RUNTIME, folder.path())
+        .output()
+        .unwrap();
+    assert!(process.status.success(), "{}", String::from_utf8_lossy(&process.stdout));
+}

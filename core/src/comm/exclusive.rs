@@ -48,13 +48,7 @@ impl Inner {
 
     /// Refuses a copy in a forked child.
     pub(super) fn own(&self) -> Result<()> {
-        if !self.is_stale() {
-            return Ok(());
-        }
-        let what = "this process was forked from the one that made the communicator";
-        Err(Error::new(ErrorKind::Usage, what)
-            .hint("call from that process; start workers that use ccl with exec (Python: the start method \"spawn\")")
-            .in_comm(&self.name, self.rank))
+        if self.is_stale() { Err(of_a_parent().in_comm(&self.name, self.rank)) } else { Ok(()) }
     }
 
     /// The driver, as soon as nobody else has it.
@@ -75,6 +69,14 @@ impl Inner {
         };
         Some(Locked { inner: self, guard: Some(guard) })
     }
+}
+
+/// What a forked child is told that uses what its parent made.
+pub(super) fn of_a_parent() -> Error {
+    let what = "this process was forked from the one that made the communicator";
+    let hint =
+        "call from that process; start workers that use ccl with exec (Python: the start method \"spawn\")";
+    Error::new(ErrorKind::Usage, what).hint(hint)
 }
 
 impl Locked<'_> {

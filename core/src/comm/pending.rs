@@ -14,10 +14,12 @@ use std::time::Duration;
 use crate::clock::{self, Ns};
 use crate::collective::Request;
 use crate::comm::driver::{Driver, Inner, lock};
+use crate::comm::exclusive::of_a_parent;
 use crate::control::news::{Report, Trouble};
 use crate::engine::{Cause, Failure, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, Region};
+use crate::sys;
 
 /// How long the progress thread yields before it begins to doze.
 const BUSY: Duration = Duration::from_millis(1);
@@ -43,8 +45,12 @@ impl<T: Element> Place<T> {
 /// has ended. It may call the communicator; while it blocks, that thread drives nothing.
 #[derive(Debug)]
 pub struct Pending<T: Element> {
-    inner: Arc<Inner>,
+    // Weak: a communicator that has finished gives everything back, whoever keeps the results of
+    // its calls. It ends each of them before it goes.
+    inner: Weak<Inner>,
     place: Arc<Mutex<Place<T>>>,
+    /// Of the process that made it.
+    generation: u32,
 }
 
 impl Driver {
@@ -95,7 +101,7 @@ pub(super) fn begin<T: Element>(
     let (_id, _observed) = submitted?;
     drop(driver);
     progress(inner);
-    Ok(Pending { inner: Arc::clone(inner), place })
+    Ok(Pending { inner: Arc::downgrade(inner), place, generation: sys::generation() })
 }
 
 impl<T: Element> Pending<T> {
@@ -103,7 +109,7 @@ impl<T: Element> Pending<T> {
     /// once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.inner.is_stale() || lock(&self.place).has_ended()
+        self.is_stale() || lock(&self.place).has_ended()
     }
 
     /// Drives the communicator until this call has ended, and gives the buffer back.
@@ -111,12 +117,12 @@ impl<T: Element> Pending<T> {
     /// # Errors
     /// What befell the communicator; the buffer is gone then, its content being undefined. `Usage` in a forked child.
     pub fn wait(self) -> Result<Region<T>> {
-        self.inner.own()?;
+        self.own()?;
         let place = Arc::clone(&self.place);
-        if !self.is_done() {
-            let mut driver = self.inner.driver()?;
+        if let (false, Some(inner)) = (self.is_done(), self.inner.upgrade()) {
+            let mut driver = inner.driver()?;
             // A failure of the communicator is this call's result too, unless it had ended before.
-            let driven = self.inner.drive(&mut driver, &mut |_| lock(&place).has_ended());
+            let driven = inner.drive(&mut driver, &mut |_| lock(&place).has_ended());
             drop(driver);
             if let (Err(error), false) = (driven, self.is_done()) {
                 return Err(error);
@@ -125,13 +131,26 @@ impl<T: Element> Pending<T> {
         let mut place = lock(&place);
         take(&mut place)
     }
+
+    /// Whether this is a copy in a forked child.
+    fn is_stale(&self) -> bool {
+        self.generation != sys::generation()
+    }
+
+    /// Refuses a copy in a forked child.
+    fn own(&self) -> Result<()> {
+        if !self.is_stale() {
+            return Ok(());
+        }
+        self.inner.upgrade().map_or_else(|| Err(of_a_parent()), |inner| inner.own())
+    }
 }
 
 impl<T: Element> Drop for Pending<T> {
     fn drop(&mut self) {
-        if self.inner.is_stale() {
+        if self.is_stale() {
             // A copy: the last of it must not give back what is the parent's.
-            std::mem::forget((Arc::clone(&self.inner), Arc::clone(&self.place)));
+            std::mem::forget(Arc::clone(&self.place));
         }
     }
 }
@@ -151,7 +170,7 @@ impl<T: Element> Future for Pending<T> {
     type Output = Result<Region<T>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Err(error) = self.inner.own() {
+        if let Err(error) = self.own() {
             return Poll::Ready(Err(error));
         }
         // Made and dropped while the place is free: a waker is its caller's code.
