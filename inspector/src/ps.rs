@@ -86,15 +86,22 @@ fn list(findings: &Findings) -> String {
     let mut rows: Vec<_> = findings.found.iter().flat_map(rows).collect();
     rows.sort();
     let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
-    let mut text = table(["JOB", "RANK", "PID", "HOST", "STATE", "COMM", "OPERATION", "RECORDER"], &rows);
+    let columns = ["JOB", "RANK", "PID", "USER", "HOST", "STATE", "COMM", "OPERATION", "RECORDER"];
+    let mut text = table(columns, &rows);
     for (file, why) in &findings.refused {
         text += &format!("{} cannot be read: {why}\n", words::path(file));
     }
     text
 }
 
+/// Where a recorder lies: what the kernel says, not what the file tells of itself.
+fn place(one: &Found) -> String {
+    let linked = Some(&one.file).filter(|file| file.starts_with("/proc")).map(std::fs::read_link);
+    words::path(&linked.and_then(Result::ok).unwrap_or_else(|| one.file.clone()))
+}
+
 /// One row per rank and communicator, with what it is sorted by; a process without ranks has one too.
-fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 8])> {
+fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 9])> {
     let process = &one.given.process;
     let host = if process.host_id.is_empty() {
         process.host.clone()
@@ -104,7 +111,8 @@ fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 8])> {
     let row = |key, [job, rank, comm, op]: [String; 4]| {
         let pid = one.process.unwrap_or(process.pid).to_string();
         let state = one.given.state().to_string();
-        ((!process.alive, key), [job, rank, pid, host.clone(), state, comm, op, process.path.clone()])
+        let user = one.owner.map_or_else(|| "-".into(), |owner| owner.to_string());
+        ((!process.alive, key), [job, rank, pid, user, host.clone(), state, comm, op, place(one)])
     };
     let of_comm = |comm: &CommSnapshot| {
         let name = comm_name(&comm.name, comm.id);

@@ -1,6 +1,6 @@
 //! Who belongs to a job: its processes as they come, each once, also when the job gets its name while it is looked at.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccl::recorder::reader::Reader;
 use ccl::snapshot::{ProcessSnapshot, Unreachable, runs_text};
@@ -9,11 +9,16 @@ use ccl::types::{JobId, Phase, Rank};
 use crate::discover::{self, Findings, Found};
 use crate::words;
 
+/// The most processes of one user that are met: a recorder may tell of another one each time it is read.
+const MOST_OF_A_USER: usize = 1 << 12;
+
 /// The processes of a job that were met so far.
 #[derive(Debug)]
 pub(crate) struct Roll {
     job: JobId,
     met: BTreeSet<(u32, u64, u64)>,
+    /// How many of each user.
+    of_user: BTreeMap<Option<u32>, usize>,
     /// Those that were met, as others name them: host and pid.
     named: BTreeSet<(String, u32)>,
     /// The ranks that were met, and how many there are.
@@ -30,6 +35,7 @@ impl Roll {
         Self {
             job,
             met: BTreeSet::new(),
+            of_user: BTreeMap::new(),
             named: BTreeSet::new(),
             ranks: BTreeSet::new(),
             nranks: 0,
@@ -65,8 +71,13 @@ impl Roll {
             if self.met.contains(&who) {
                 continue;
             }
+            let of_user = self.of_user.entry(found.owner).or_default();
+            if *of_user == MOST_OF_A_USER {
+                continue;
+            }
             match found.open() {
                 Ok(reader) => {
+                    *of_user += 1;
                     self.met.insert(who);
                     self.named.insert(name);
                     new.push((found, reader));

@@ -33,6 +33,7 @@ mod rows;
 mod sight;
 mod sockets;
 pub mod taken;
+mod whose;
 mod writer;
 
 use std::path::{Path, PathBuf};

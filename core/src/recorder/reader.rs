@@ -5,7 +5,7 @@
 //! is used. Of a live file the copy is made in ascending order, and what is told of a communicator is `consistent` if two copies tell the same.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,6 @@ use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::bounds::{MAX_COMMS, MAX_RINGS};
 use crate::snapshot::{Overflow, PROCESS_SCHEMA, ProcessSnapshot, RingSnapshot};
-use crate::sys::process::namespace_pids;
 use crate::sys::reference::{Kind, Reference};
 use crate::sys::shared::{self, Owner};
 use crate::text::harmless;
@@ -121,40 +120,6 @@ impl Reader {
         Ok(Self { from: From::File(file, path.to_path_buf()) })
     }
 
-    /// The recorders of a process, found among its open files: needs no path, and its own user or root.
-    ///
-    /// # Errors
-    /// `System` if the process is gone or not ours to look into; `Unavailable` if it has none.
-    pub fn of_pid(pid: u32) -> Result<Vec<Self>> {
-        if pid == std::process::id() {
-            return Self::of_process().map(|own| vec![own]).ok_or_else(|| without_recorder(pid));
-        }
-        let folder = format!("/proc/{pid}/fd");
-        let entries =
-            std::fs::read_dir(&folder).map_err(|e| Error::system(format!("reading {folder}"), e))?;
-        let is_recorder = |path: &PathBuf| {
-            std::fs::read_link(path).is_ok_and(|to| {
-                let to = to.to_string_lossy();
-                to.strip_suffix(" (deleted)").unwrap_or(&to).ends_with(".rec")
-            })
-        };
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_recorder);
-        let opened = paths.filter_map(|path| Self::open(path).ok());
-        // It may be reading somebody else's, as inspectors do.
-        let readers: Vec<Self> = opened.filter(|reader| reader.is_of(pid)).collect();
-        if readers.is_empty() { Err(without_recorder(pid)) } else { Ok(readers) }
-    }
-
-    /// Whether it was written by the process that is `pid` here, and calls itself otherwise in a namespace of its own.
-    fn is_of(&self, pid: u32) -> bool {
-        let inner = namespace_pids(Some(pid)).and_then(|pids| pids.last().copied());
-        let space = std::fs::metadata(format!("/proc/{pid}/ns/pid")).map(|about| about.ino()).ok();
-        let (written_by, written_in) = self
-            .with(|words| (halves(word(words, header::PID)).0, word(words, header::PID_NAMESPACE)))
-            .unwrap_or_default();
-        inner == Some(written_by) && space.is_none_or(|space| space == written_in)
-    }
-
     /// The path it was opened by; its own recorder's file.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
@@ -162,13 +127,6 @@ impl Reader {
             From::Own(recorder) => recorder.path(),
             From::File(_, path) | From::Taken(_, path) => Some(path),
         }
-    }
-
-    /// Device and inode of the file that it reads; `None` if it reads none.
-    #[must_use]
-    pub fn identity(&self) -> Option<(u64, u64)> {
-        let From::File(file, _) = &self.from else { return None };
-        file.metadata().ok().map(|about| (about.dev(), about.ino()))
     }
 
     /// Whether the process lives: it holds the lock on byte 0. Who holds it does not matter: seen from another pid namespace the
@@ -259,7 +217,7 @@ impl Reader {
         }
     }
 
-    fn with<T>(&self, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T> {
+    pub(super) fn with<T>(&self, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T> {
         match &self.from {
             From::Own(recorder) => Ok(read(recorder.memory.words())),
             From::File(_, path) => {
@@ -286,7 +244,7 @@ impl Reader {
 }
 
 /// The words of a file's header, checked.
-fn header_of(file: &File, path: &Path) -> Result<Vec<AtomicU64>> {
+pub(super) fn header_of(file: &File, path: &Path) -> Result<Vec<AtomicU64>> {
     let header = read_words(file, 0, layout::HEADER_BYTES / 8)
         .map_err(|e| Error::system(format!("reading {}", path.display()), e))?;
     check(&header, path).map(|()| header)
@@ -333,11 +291,6 @@ fn refused(path: &Path, error: std::io::Error) -> Error {
 
 fn no_recorder(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Usage, format!("{} is no recorder: {why}", path.display()))
-}
-
-fn without_recorder(pid: u32) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("process {pid} has no recorder open"))
-        .hint("it does not use ccl, runs with CCL_OBSERVE=0, or has no communicator now")
 }
 
 pub(super) fn check(words: &[AtomicU64], path: &Path) -> Result<()> {

@@ -4,12 +4,26 @@
 
 use std::collections::BTreeMap;
 
+use ccl::snapshot::ProcessSnapshot;
 use ccl::types::{JobId, Rank};
 
+use super::door::Opened;
 use super::{Findings, Found};
+use crate::words;
 
 /// How much the recorders of one user may tell in all, in bytes of memory.
 const MOST_OF_A_USER: usize = 64 << 20;
+/// How many bytes of files of another user are read.
+const MOST_READ: u64 = 1 << 30;
+
+/// What the recorders of a user cost.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Cost {
+    /// Memory for what they tell, in bytes.
+    told: usize,
+    /// The bytes of their files.
+    read: u64,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
@@ -22,9 +36,27 @@ enum Claim {
 type Standing = (bool, bool);
 
 impl Findings {
+    /// Reads what was opened; and whose it is.
+    ///
+    /// # Errors
+    /// Why it was not opened, cannot be read, or is not read any more.
+    pub(super) fn read(&mut self, opened: Opened) -> Result<(ProcessSnapshot, u32), String> {
+        let (reader, owner) = opened.map_err(|e| words::line(&e.to_string()))?;
+        let cost = self.costs.entry(Some(owner)).or_default();
+        cost.read = cost.read.saturating_add(reader.size());
+        // Files with nothing in them may be as large, and as many, as their user likes.
+        if owner != rustix::process::geteuid().as_raw() && cost.read > MOST_READ {
+            return Err(format!(
+                "the recorders of user {owner} are larger than {} MiB in all",
+                MOST_READ >> 20
+            ));
+        }
+        Ok((reader.snapshot().map_err(|e| words::line(&e.to_string()))?, owner))
+    }
+
     /// Keeps a recorder that was read, if its user's do not tell too much with it.
     pub(super) fn add(&mut self, mut found: Found) {
-        let told = self.told.entry(found.owner).or_default();
+        let told = &mut self.costs.entry(found.owner).or_default().told;
         let weight = found.given.process.weight();
         if *told + weight > MOST_OF_A_USER {
             let why = format!("the recorders of its user tell more than {} MiB in all", MOST_OF_A_USER >> 20);

@@ -4,6 +4,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// The most descriptors of a process that are looked at more closely: one is its own, and an inspector holds those of a job.
+const MOST: usize = 1 << 10;
+
 /// A descriptor that may be a recorder's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Descriptor {
@@ -33,6 +36,9 @@ pub(crate) fn of(pid: u32) -> std::io::Result<Vec<Descriptor>> {
         }
         if let Ok(identity) = identity(&path) {
             found.push(Descriptor { pid, path, link, identity });
+        }
+        if found.len() == MOST {
+            break;
         }
     }
     Ok(found)

@@ -15,7 +15,7 @@ use ccl::snapshot::{Given, PeerSnapshot, ProcessSnapshot, Source, Unreachable};
 use ccl::sys::reference::Kind;
 use ccl::types::JobId;
 
-use crate::{process, words};
+use crate::process;
 use door::Opened;
 
 /// A recorder that was read.
@@ -45,7 +45,8 @@ impl Found {
     }
     /// Pid, its namespace and when the recorder was made: one process may be named twice, and one pid be used twice.
     pub(crate) const fn who(&self) -> (u32, u64, u64) {
-        who(&self.given.process)
+        let process = &self.given.process;
+        (process.pid, process.pid_namespace, process.made_real_ns)
     }
     /// Its recorder, to be held open: so it can be read after it was unlinked. The descriptor by which it was found may be that of somebody
     /// who reads it, and who reads another one by now.
@@ -53,7 +54,7 @@ impl Found {
     /// # Errors
     /// Why it cannot be opened any more.
     pub(crate) fn open(&self) -> ccl::Result<Reader> {
-        let is_it = |reader: &Reader| reader.snapshot().is_ok_and(|process| who(&process) == self.who());
+        let is_it = |reader: &Reader| reader.writer().is_ok_and(|writer| writer == self.who());
         let opened = door::recorder(&self.file).map(|(reader, _)| reader);
         if opened.as_ref().is_ok_and(is_it) {
             return opened;
@@ -82,10 +83,6 @@ impl Found {
     }
 }
 
-const fn who(process: &ProcessSnapshot) -> (u32, u64, u64) {
-    (process.pid, process.pid_namespace, process.made_real_ns)
-}
-
 /// What could be found.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
@@ -95,8 +92,8 @@ pub(crate) struct Findings {
     pub(crate) refused: Vec<(PathBuf, String)>,
     /// The folders that were searched.
     pub(crate) folders: Vec<PathBuf>,
-    /// How much the recorders of each user tell, in bytes of memory.
-    pub(crate) told: BTreeMap<Option<u32>, usize>,
+    /// What the recorders of each user cost so far.
+    pub(crate) costs: BTreeMap<Option<u32>, claims::Cost>,
 }
 
 /// Everything on this kernel that this user may read.
@@ -108,7 +105,7 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
         // A memfd or a file of some other program is no news; nor is what was closed meanwhile.
         // Through another's, as that of root who reads a user's, it may not be opened.
         let read = |holder: &descriptors::Descriptor| {
-            let (process, owner) = read(door::recorder(&holder.path)).ok()?;
+            let (process, owner) = findings.read(door::recorder(&holder.path)).ok()?;
             Some((process, owner, holder.path.clone()))
         };
         if let Some((process, owner, path)) = holders.iter().find_map(read) {
@@ -165,7 +162,7 @@ fn take(
             continue;
         }
         let holders = identity.and_then(|identity| held.get(&identity));
-        match read(opened) {
+        match findings.read(opened) {
             Ok((process, owner)) => {
                 findings.add(found(process, owner, holders.map_or(&[], Vec::as_slice), file));
             }
@@ -193,7 +190,7 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachab
                     "{} is not on this machine: it ran on another one, or ended in good order",
                     path.display()
                 ),
-                opened => match read(opened) {
+                opened => match findings.read(opened) {
                     Ok((process, owner))
                         if process.comms.iter().any(|comm| comm.job == job && comm.world == peer.world) =>
                     {
@@ -260,12 +257,6 @@ fn held() -> Held {
         }
     }
     held
-}
-
-fn read(opened: Opened) -> Result<(ProcessSnapshot, u32), String> {
-    opened
-        .and_then(|(reader, owner)| Ok((reader.snapshot()?, owner)))
-        .map_err(|e| words::line(&e.to_string()))
 }
 
 /// Whose recorder it is: of those who hold it open, the one it tells of; others read it, as we do.

@@ -9,6 +9,7 @@ use std::path::{Component, Path};
 use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
+use super::sparse::Sparse;
 use crate::discover::door;
 
 /// The most bytes of a bundle, unpacked.
@@ -19,6 +20,8 @@ const MAX_FILES: usize = 1 << 14;
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// How far back a compressed byte may refer, which is memory that reading takes.
 const MAX_WINDOW: u64 = 8 << 20;
+/// The unit of a tar archive: a header takes one, and every file a whole number of them.
+const BLOCK: usize = 512;
 /// How a file that zstd made begins.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
@@ -34,30 +37,56 @@ pub(crate) fn is_bundle(path: &Path) -> bool {
 ///
 /// # Errors
 /// Why the archive cannot be made, or could not be opened again.
-pub(super) fn pack(files: &[(String, Vec<u8>)], seconds: u64) -> Result<Vec<u8>, String> {
-    let total: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64 + 1024).sum();
-    if total > MAX_BYTES
-        || files.len() > MAX_FILES
-        || files.iter().any(|(_, b)| b.len() as u64 > MAX_FILE_BYTES)
-    {
+pub(super) fn pack(files: &[(String, Sparse)], seconds: u64) -> Result<Vec<u8>, String> {
+    let total: u64 = files.iter().map(|(_, file)| file.len() as u64 + 1024).sum();
+    let is_too_long = |(_, file): &(String, Sparse)| file.len() as u64 > MAX_FILE_BYTES;
+    if total > MAX_BYTES || files.len() > MAX_FILES || files.iter().any(is_too_long) {
         return Err(format!(
             "a dump of {total} bytes in {} files would be too large to be opened",
             files.len()
         ));
     }
-    let mut archive = tar::Builder::new(Vec::new());
-    for (name, bytes) in files {
-        let mut header = tar::Header::new_ustar();
-        header.set_size(bytes.len() as u64);
-        header.set_mode(0o600);
-        header.set_mtime(seconds);
-        archive
-            .append_data(&mut header, name, bytes.as_slice())
-            .map_err(|e| format!("packing {name}: {e}"))?;
+    let headers: Vec<tar::Header> =
+        files.iter().map(|(name, file)| header(name, file, seconds)).collect::<Result<_, _>>()?;
+    let parts = headers.iter().zip(files).map(|(header, (_, file))| -> Box<dyn Read + '_> {
+        let padding = file.len().next_multiple_of(BLOCK) - file.len();
+        let padding = std::io::repeat(0).take(padding as u64);
+        Box::new(header.as_bytes().chain(file.reader()).chain(padding))
+    });
+    let end: Box<dyn Read + '_> = Box::new(std::io::repeat(0).take(2 * BLOCK as u64));
+    // It is read while it is compressed, and is nowhere as a whole. In memory: this encoder knows no failing writer.
+    let archive = Parts { now: Box::new(std::io::empty()), next: parts.chain([end]) };
+    Ok(compress_to_vec(archive, CompressionLevel::Fastest))
+}
+
+fn header(name: &str, file: &Sparse, seconds: u64) -> Result<tar::Header, String> {
+    let mut header = tar::Header::new_ustar();
+    header.set_path(name).map_err(|e| format!("packing {name}: {e}"))?;
+    header.set_size(file.len() as u64);
+    header.set_mode(0o600);
+    header.set_mtime(seconds);
+    header.set_cksum();
+    Ok(header)
+}
+
+/// Readers, one after the other.
+struct Parts<'a, I> {
+    now: Box<dyn Read + 'a>,
+    next: I,
+}
+
+impl<'a, I: Iterator<Item = Box<dyn Read + 'a>>> Read for Parts<'a, I> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.now.read(into)? {
+                0 if !into.is_empty() => match self.next.next() {
+                    Some(part) => self.now = part,
+                    None => return Ok(0),
+                },
+                count => return Ok(count),
+            }
+        }
     }
-    let archive = archive.into_inner().map_err(|e| format!("packing the dump: {e}"))?;
-    // In memory: this encoder knows no failing writer.
-    Ok(compress_to_vec(archive.as_slice(), CompressionLevel::Fastest))
 }
 
 /// Unpacks a bundle, one file after the other; `take` gets each name and content.
@@ -145,6 +174,10 @@ mod tests {
         vec![("a.json".into(), b"{}".to_vec()), ("recorders/0.rec".into(), text), ("empty".into(), vec![])]
     }
 
+    fn sparse(files: &[(String, Vec<u8>)]) -> Vec<(String, Sparse)> {
+        files.iter().map(|(name, bytes)| (name.clone(), Sparse::of(bytes))).collect()
+    }
+
     /// One file with these words in its header.
     fn with_header(name: &[u8], kind: u8, size: u64) -> Vec<u8> {
         let mut header = tar::Header::new_ustar();
@@ -157,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_is_packed_comes_back() {
-        let packed = pack(&some(), 7).unwrap();
+        let packed = pack(&sparse(&some()), 7).unwrap();
         assert!(packed.len() < 40_000, "{} bytes", packed.len());
         assert_eq!(unpacked(&packed).unwrap(), some());
         assert_eq!(unpacked(&pack(&[], 7).unwrap()).unwrap(), vec![]);
@@ -179,7 +212,7 @@ mod tests {
         check(&with_header(b"long", b'L', 8 << 30), "is no plain file");
         check(&with_header(b"large", b'0', 7 << 30), "which is too many");
         check(&with_header(b"cut", b'0', 5000), "it ends within \"cut\"");
-        let packed = pack(&some(), 7).unwrap();
+        let packed = pack(&sparse(&some()), 7).unwrap();
         check(&packed[..packed.len() / 2], "damaged");
         let mut wrong = packed.clone();
         let last = wrong.len() - 1;
@@ -208,7 +241,7 @@ mod tests {
             cut in any::<prop::sample::Index>(),
             is_cut: bool,
         ) {
-            let mut packed = pack(&some(), 7).unwrap();
+            let mut packed = pack(&sparse(&some()), 7).unwrap();
             for (at, byte) in at {
                 let at = at.index(packed.len());
                 packed[at] = byte;

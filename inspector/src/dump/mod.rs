@@ -16,6 +16,7 @@ mod kernel;
 mod manifest;
 mod open;
 mod secrets;
+mod sparse;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -34,6 +35,7 @@ use crate::discover::{self, Found, door};
 use crate::target::Target;
 use crate::{exit, process, words};
 use manifest::{Manifest, Recorder, Refused};
+use sparse::Sparse;
 
 pub(crate) use bundle::is_bundle;
 pub(crate) use open::open;
@@ -81,11 +83,14 @@ impl Dump {
 /// A process of the job, and its recorder's bytes.
 struct Copied {
     recorder: Recorder,
-    taken: Taken,
+    bytes: Sparse,
     snapshot: ProcessSnapshot,
 }
 
-type Files = Vec<(String, Vec<u8>)>;
+type Files = Vec<(String, Sparse)>;
+
+/// The most bytes of all recorders of a dump: of those of who asks, and of those of other users, which may hold anything.
+const MOST_BYTES: [usize; 2] = [512 << 20, 96 << 20];
 
 /// The files of a bundle, the manifest first; and what the first two of them say.
 fn gather(
@@ -99,15 +104,21 @@ fn gather(
     };
     // All of them before anything is read: the closer together, the more they tell.
     let mut taken = Vec::new();
+    let mut room = MOST_BYTES;
     for one in found.iter().filter(|one| one.is_of(job)) {
-        match take(one) {
-            Ok((copy, letter)) => taken.push((one, copy, letter)),
+        let is_anothers = one.owner.is_some_and(|owner| owner != rustix::process::geteuid().as_raw());
+        let room = &mut room[usize::from(is_anothers)];
+        match take(one).and_then(|copy| Ok((copy.fits(*room, is_anothers)?, copy))) {
+            Ok((left, copy)) => {
+                *room = left;
+                taken.push((one, copy));
+            }
             Err(why) => refuse(one, why),
         }
     }
     let mut copies: Vec<Copied> = Vec::new();
-    for (one, copy, letter) in taken {
-        match copied(one, copy, letter, copies.len()) {
+    for (one, copy) in taken {
+        match copied(one, copy, copies.len()) {
             Ok(copied) => copies.push(copied),
             Err(why) => refuse(one, why),
         }
@@ -122,7 +133,7 @@ fn gather(
     let machine = kernel::machine();
     let mut files = Vec::new();
     let mut recorders = Vec::new();
-    for (at, Copied { mut recorder, taken, snapshot }) in copies.into_iter().enumerate() {
+    for (at, Copied { mut recorder, bytes, snapshot }) in copies.into_iter().enumerate() {
         if let Some(pid) = recorder.pid {
             let mut lacks = Vec::new();
             let of_kernel = kernel::process(pid, &mut lacks);
@@ -132,9 +143,9 @@ fn gather(
                 refused.entry((what.to_string(), why)).or_default().push(pid);
             }
             recorder.process = format!("processes/{at}.json");
-            files.push((recorder.process.clone(), to_json(&process)?));
+            files.push((recorder.process.clone(), Sparse::of(&to_json(&process)?)));
         }
-        files.push((recorder.file.clone(), taken.bytes));
+        files.push((recorder.file.clone(), bytes));
         recorders.push(recorder);
     }
     let refused = refused.into_iter().map(|((what, why), pids)| Refused {
@@ -156,7 +167,7 @@ fn gather(
         (manifest::SNAPSHOT, to_json(&snapshot)?),
         (manifest::MACHINE, to_json(&machine)?),
     ];
-    let first = first.map(|(name, bytes)| (name.to_string(), bytes));
+    let first = first.map(|(name, bytes)| (name.to_string(), Sparse::of(&bytes)));
     Ok((manifest, snapshot, first.into_iter().chain(files).collect()))
 }
 
@@ -164,19 +175,37 @@ fn list(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn take(one: &Found) -> Result<(Taken, Option<char>), String> {
-    let opened = door::recorder(&one.file);
-    let taken = opened.and_then(|(reader, _)| reader.take()).map_err(|e| words::line(&e.to_string()))?;
-    Ok((taken, one.process.and_then(process::stat).map(|stat| stat.state)))
+/// A recorder as it was at one moment, its bytes aside.
+struct Copy {
+    bytes: Sparse,
+    taken: Taken,
+    letter: Option<char>,
 }
 
-fn copied(one: &Found, taken: Taken, letter: Option<char>, at: usize) -> Result<Copied, String> {
-    let file = format!("recorders/{at}.rec");
-    let snapshot = read(&taken, &file)?;
-    // The descriptor through which it was found may have become another file's.
-    if snapshot.made_real_ns != one.given.process.made_real_ns {
-        return Err(format!("{} has become another process's", words::path(&one.file)));
+impl Copy {
+    /// What is left of `room` with this in it. Those of others count by what they hold; of the own ones the length is what takes time.
+    fn fits(&self, room: usize, is_anothers: bool) -> Result<usize, String> {
+        let bytes = if is_anothers { self.bytes.held() } else { self.bytes.len() };
+        let [own, others] = MOST_BYTES.map(|most| most >> 20);
+        room.checked_sub(bytes).ok_or_else(|| match is_anothers {
+            false => format!("a dump holds no more than {own} MiB of recorders"),
+            true => format!(
+                "a dump holds no more than {others} MiB of other users' recorders: let their user make it"
+            ),
+        })
     }
+}
+
+fn take(one: &Found) -> Result<Copy, String> {
+    let opened = door::recorder(&one.file);
+    let mut taken = opened.and_then(|(reader, _)| reader.take()).map_err(|e| words::line(&e.to_string()))?;
+    let bytes = Sparse::of(&std::mem::take(&mut taken.bytes));
+    Ok(Copy { bytes, taken, letter: one.process.and_then(process::stat).map(|stat| stat.state) })
+}
+
+fn copied(one: &Found, copy: Copy, at: usize) -> Result<Copied, String> {
+    let Copy { bytes, taken, letter } = copy;
+    let file = format!("recorders/{at}.rec");
     let recorder = Recorder {
         file,
         process: String::new(),
@@ -189,15 +218,20 @@ fn copied(one: &Found, taken: Taken, letter: Option<char>, at: usize) -> Result<
         mono_ns: taken.at.mono.0,
         raw: taken.at.raw.0,
     };
-    Ok(Copied { recorder, taken, snapshot })
+    let snapshot = read(Taken { bytes: bytes.bytes(), ..taken }, &recorder.file)?;
+    // The descriptor through which it was found may have become another file's.
+    if snapshot.made_real_ns != one.given.process.made_real_ns {
+        return Err(format!("{} has become another process's", words::path(&one.file)));
+    }
+    Ok(Copied { recorder, bytes, snapshot })
 }
 
-fn read(taken: &Taken, name: &str) -> Result<ProcessSnapshot, String> {
-    Reader::of_taken(taken.clone(), name).and_then(|reader| reader.snapshot()).map_err(|e| e.to_string())
+fn read(taken: Taken, name: &str) -> Result<ProcessSnapshot, String> {
+    Reader::of_taken(taken, name).and_then(|reader| reader.snapshot()).map_err(|e| e.to_string())
 }
 
 fn source(one: &Copied) -> Source {
-    if one.taken.alive { Source::Mapping } else { Source::File }
+    if one.recorder.alive { Source::Mapping } else { Source::File }
 }
 
 /// A reading as it was at the moment of the dump.

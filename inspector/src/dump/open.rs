@@ -82,7 +82,7 @@ impl Reading<'_> {
         } else if let Some(at) = manifest.recorders.iter().position(|one| one.file == name) {
             let one = &manifest.recorders[at];
             let taken = Taken { bytes, alive: one.alive, from_real_ns: one.from_real_ns, at: one.at() };
-            let found = read(&taken, name).map(|process| Found {
+            let found = read(taken, name).map(|process| Found {
                 given: given(one, process, Source::File),
                 process: one.pid,
                 file: self.path.join(name),
@@ -147,8 +147,11 @@ mod tests {
     use ccl::types::{CommId, Rank};
     use proptest::prelude::*;
 
-    use super::super::{Files, Recorder as Listed, to_json};
+    use super::super::sparse::Sparse;
+    use super::super::{Recorder as Listed, to_json};
     use super::*;
+
+    type Files = Vec<(String, Vec<u8>)>;
 
     /// A bundle of this process's own recorder, as if it had been stopped.
     fn files() -> Files {
@@ -198,7 +201,8 @@ mod tests {
     }
 
     fn opened(files: &[(String, Vec<u8>)]) -> Result<Opened, String> {
-        let packed = bundle::pack(files, 0).unwrap();
+        let files: Vec<_> = files.iter().map(|(name, bytes)| (name.clone(), Sparse::of(bytes))).collect();
+        let packed = bundle::pack(&files, 0).unwrap();
         read_bundle(packed.as_slice(), Path::new("b.tar.zst"))
     }
 

@@ -418,6 +418,32 @@ fn a_recorder_leads_to_none_of_another_user() {
     assert!(text.contains("is of another user than who names it"), "{text}");
 }
 
+/// Files that are as large as any that is read, and have next to nothing in them.
+#[test]
+fn very_many_large_files_of_another_user_are_not_read() {
+    let Some(_other) = OtherUser::for_test("very_many_large_files_of_another_user_are_not_read") else {
+        return;
+    };
+    let (made, runtime) = (folder(), folder());
+    let theirs = runtime.path().join(format!("ccl-{UID}"));
+    std::fs::create_dir(&theirs).expect("a folder");
+    let bytes = recorder(made.path(), "dp", Path::new(""), [Path::new("/a.rec"), Path::new("/b.rec")]);
+    for n in 0..1000 {
+        let path = theirs.join(format!("{n}-1-1.rec"));
+        let mut file = std::fs::File::create(&path).expect("a file");
+        file.write_all(&bytes[..64 << 10]).and_then(|()| file.set_len(16 << 20)).expect("there is room");
+        chown(&path, Some(UID), Some(UID)).expect("root may");
+    }
+    chown(&theirs, Some(UID), Some(UID)).expect("root may");
+    std::fs::set_permissions(&theirs, PermissionsExt::from_mode(0o700)).expect("root may");
+    for words in [&["ps"][..], &["snapshot"], &["dump", "-o", "out.tar.zst"]] {
+        let took = inspect(runtime.path(), words);
+        is_cheap(&words.join(" "), &took);
+    }
+    let text = inspect(runtime.path(), &["ps"]).text;
+    assert_eq!(text.matches("are larger than 1024 MiB in all").count(), 1000 - 64, "{text}");
+}
+
 /// How many of everything: few in CI.
 fn size() -> usize {
     if environment("TEST_SIZE").as_deref() == Some("long") { 400 } else { 24 }
