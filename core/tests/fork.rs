@@ -225,9 +225,8 @@ fn a_peer_that_dies_and_leaves_a_child() {
         return;
     };
     let id = ccl::bootstrap::id::UniqueId::from_hex(&id).unwrap();
-    let folder = environment("FORK_FOLDER").unwrap();
-    let settings = [(Key::Transport, &*transport), (Key::RuntimeDir, &*folder)];
-    let config = Config { name: "test".into(), settings: Some(common::settings(&settings)) };
+    let settings = common::settings(&[(Key::Transport, &*transport)]);
+    let config = Config { name: "test".into(), settings: Some(settings) };
     let comm = Communicator::init(&id, 1, 2, config).unwrap();
     comm.barrier().unwrap();
     comm.recv(&mut [0_u8], Rank(0)).unwrap();
@@ -253,7 +252,7 @@ fn a_killed_rank_is_dead_although_its_child_lives() {
         let (id, root) = root_task::create(&settings).unwrap();
         let mut peer = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "a_peer_that_dies_and_leaves_a_child"])
-            .envs([("FORK_ID", &*id.to_hex()), ("FORK_TRANSPORT", transport), ("FORK_FOLDER", folder)])
+            .envs([("FORK_ID", &*id.to_hex()), ("FORK_TRANSPORT", transport), (common::RUNTIME, folder)])
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();

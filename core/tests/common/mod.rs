@@ -30,7 +30,10 @@ pub(crate) fn runtime() -> &'static Path {
             return given.into();
         }
         handlers::at_exit::<Remove>();
-        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap().keep()
+        // By this name it is noticed if it stays.
+        let mut named = tempfile::Builder::new();
+        named.prefix("ccl-test-");
+        named.tempdir_in("/dev/shm").or_else(|_| named.tempdir()).unwrap().keep()
     })
 }
 
