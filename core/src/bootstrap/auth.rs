@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind};
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
 /// The version of everything that ranks say to each other. Ranks of one job must speak the same.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// What a stretched key was stretched with; public, drawn by the root.
 pub type Salt = [u8; 16];

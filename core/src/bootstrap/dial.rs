@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::auth::{Handshake, HandshakeError, Hello, Key, Refusal};
+use super::auth::{Handshake, HandshakeError, Hello, Key, Refusal, Step};
 use super::id::UniqueId;
-use super::lobby::PATIENCE;
+use super::lobby::{LET_IN, PATIENCE};
 use super::machine::{Io, StreamId};
 use crate::clock::Ns;
 
@@ -18,6 +18,9 @@ enum State {
     Resting(Ns),
     Connecting(StreamId, Ns),
     Greeting(StreamId, Box<Handshake>, Ns),
+    /// The proof is under way, with this key. Until the other side has taken it, its crowded door may
+    /// still close on this one.
+    Proven(StreamId, Key, Ns),
     Over,
 }
 
@@ -76,14 +79,19 @@ impl Dial {
 
     pub(crate) const fn stream(&self) -> Option<StreamId> {
         match &self.state {
-            State::Connecting(stream, _) | State::Greeting(stream, ..) => Some(*stream),
+            State::Connecting(stream, _) | State::Greeting(stream, ..) | State::Proven(stream, ..) => {
+                Some(*stream)
+            }
             State::Resting(_) | State::Over => None,
         }
     }
 
     pub(crate) const fn wake(&self) -> Option<Ns> {
         match &self.state {
-            State::Resting(at) | State::Connecting(_, at) | State::Greeting(_, _, at) => Some(*at),
+            State::Resting(at)
+            | State::Connecting(_, at)
+            | State::Greeting(_, _, at)
+            | State::Proven(_, _, at) => Some(*at),
             State::Over => None,
         }
     }
@@ -94,7 +102,9 @@ impl Dial {
                 self.attempts += 1;
                 self.state = State::Connecting(io.connect(self.to), io.now.after(PATIENCE));
             }
-            State::Connecting(stream, at) | State::Greeting(stream, _, at) if at <= io.now => {
+            State::Connecting(stream, at) | State::Greeting(stream, _, at) | State::Proven(stream, _, at)
+                if at <= io.now =>
+            {
                 io.close(stream);
                 self.rest("it did not answer in time", io.now);
             }
@@ -122,35 +132,48 @@ impl Dial {
         if self.stream() != Some(stream) {
             return Dialled::NotMine;
         }
-        let State::Greeting(_, handshake, _) = &mut self.state else { return Dialled::Pending };
-        match handshake.feed(bytes, &|_, _| None) {
-            Ok(step) => {
-                io.send(stream, step.to_send);
-                let Some((_, rest)) = step.done else { return Dialled::Pending };
-                if let Some(key) = step.key {
-                    self.key = key;
-                }
-                self.state = State::Over;
-                Dialled::Up(stream, rest)
-            }
-            Err(error) => {
-                // The other side can then say who was turned away and why.
-                io.send(stream, error.farewell());
-                io.close(stream);
-                let passing = match error {
-                    HandshakeError::WrongMagic(_)
-                    | HandshakeError::Refused(Refusal::UnknownJob)
-                    | HandshakeError::Malformed(_) => self.patient,
-                    _ => false,
-                };
-                if passing {
-                    self.rest(&error.to_string(), io.now);
-                    return Dialled::Pending;
-                }
-                self.state = State::Over;
-                Dialled::Hopeless(error)
-            }
+        let (step, is_proven) = match &mut self.state {
+            State::Greeting(_, handshake, _) => (handshake.feed(bytes, &|_, _| None), false),
+            State::Proven(..) => (Ok(Step::default()), true),
+            State::Resting(_) | State::Connecting(..) | State::Over => return Dialled::Pending,
+        };
+        let step = match step {
+            Ok(step) => step,
+            Err(error) => return self.refused(stream, error, io),
+        };
+        io.send(stream, step.to_send);
+        if let Some(key) = step.key {
+            self.state = State::Proven(stream, key, io.now.after(PATIENCE));
         }
+        let rest = step.done.map(|(_, rest)| rest);
+        let said = if is_proven { bytes } else { rest.as_deref().unwrap_or_default() };
+        match (said.split_first(), &self.state) {
+            (Some((&LET_IN, rest)), State::Proven(_, key, _)) => {
+                self.key = key.clone();
+                self.state = State::Over;
+                Dialled::Up(stream, rest.to_vec())
+            }
+            (None, _) => Dialled::Pending,
+            (Some(_), _) => self.refused(stream, HandshakeError::Malformed("bytes out of turn"), io),
+        }
+    }
+
+    fn refused(&mut self, stream: StreamId, error: HandshakeError, io: &mut Io<'_>) -> Dialled {
+        // The other side can then say who was turned away and why.
+        io.send(stream, error.farewell());
+        io.close(stream);
+        let passing = match error {
+            HandshakeError::WrongMagic(_)
+            | HandshakeError::Refused(Refusal::UnknownJob)
+            | HandshakeError::Malformed(_) => self.patient,
+            _ => false,
+        };
+        if passing {
+            self.rest(&error.to_string(), io.now);
+            return Dialled::Pending;
+        }
+        self.state = State::Over;
+        Dialled::Hopeless(error)
     }
 
     pub(crate) fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) -> bool {

@@ -11,6 +11,9 @@ use crate::types::{CommId, JobId};
 /// How long a connection may stay silent or half-way: more than a rank that is starved for a while needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What is said first to whoever has proven itself. Before it comes, a connection that ends was dropped here, and is tried again.
+pub(crate) const LET_IN: u8 = 1;
+
 /// How many may wait at once. A job larger than this still gets in: ranks that were dropped from the full lobby try again.
 const SEATS: usize = 1024;
 
@@ -61,10 +64,10 @@ impl Lobby {
     ) -> Option<StreamId> {
         let mut evicted = None;
         if self.guests.len() >= io.seats.min(SEATS) {
-            let oldest = self.guests.remove(0);
-            io.close(oldest.stream);
-            self.remark(oldest.from, "it said nothing while others queued");
-            evicted = Some(oldest.stream);
+            let guest = self.guests.remove(self.who_makes_room());
+            io.close(guest.stream);
+            self.remark(guest.from, "it had not proven itself while others queued");
+            evicted = Some(guest.stream);
         }
         let mut nonce = io.nonce();
         if let Some(salt) = self.salt {
@@ -73,6 +76,15 @@ impl Lobby {
         let handshake = Handshake::accept(nonce);
         self.guests.push(Guest { stream, from, handshake, until: io.now.after(PATIENCE) });
         evicted
+    }
+
+    /// Who makes room in a full lobby. Half of the seats are for guests that asked for what is here:
+    /// strangers that do not know what to ask for, however many, push none of them out before its
+    /// proof has come. Of those who have more than their half, the oldest goes.
+    fn who_makes_room(&self) -> usize {
+        let has_asked = |guest: &Guest| guest.handshake.hello().is_some();
+        let are_many = self.guests.iter().filter(|guest| has_asked(guest)).count() > self.guests.len() / 2;
+        self.guests.iter().position(|guest| has_asked(guest) == are_many).unwrap_or(0)
     }
 
     pub(crate) fn has(&self, stream: StreamId) -> bool {
@@ -92,6 +104,7 @@ impl Lobby {
             Ok(step) => {
                 io.send(stream, step.to_send);
                 let (hello, rest) = step.done?;
+                io.send(stream, vec![LET_IN]);
                 let guest = self.guests.remove(at);
                 Some(Entered { stream, from: guest.from, hello, rest })
             }
@@ -154,5 +167,66 @@ impl Lobby {
             0 => String::new(),
             count => format!("{count} connections were turned away, lastly {}", self.remarks.join("; ")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::auth::{Nonce, Purpose};
+    use super::*;
+    use crate::types::Rank;
+
+    const JOB: JobId = JobId(7);
+
+    /// A lobby of four seats.
+    struct Stage(Lobby, u64);
+
+    impl Stage {
+        /// The next stream comes; whom it pushed out.
+        fn comes(&mut self) -> Option<StreamId> {
+            self.1 += 1;
+            let (stream, from) = (StreamId(self.1), SocketAddr::from(([10, 0, 0, 1], self.1 as u16)));
+            self.with(|lobby, io| lobby.accepted(stream, from, io))
+        }
+        /// The stream that came last says hello.
+        fn asks_for(&mut self, job: JobId) {
+            let hello = Hello::new(Purpose::Ring, job, CommId(0), Rank(1), Rank(0));
+            let said = Handshake::connect(Key::NONE, hello, Nonce([1; 32])).feed(&[], &|_, _| None).unwrap();
+            let stream = StreamId(self.1);
+            let lookup = |job, _| (job == JOB).then_some(Key::NONE);
+            self.with(|lobby, io| lobby.bytes(stream, &said.to_send, &lookup, io));
+        }
+        fn with<T>(&mut self, call: impl FnOnce(&mut Lobby, &mut Io<'_>) -> T) -> T {
+            let (mut actions, mut next_stream) = (Vec::new(), 1000);
+            let mut random = |out: &mut [u8]| out.fill(7);
+            let io = &mut Io {
+                now: Ns(0),
+                actions: &mut actions,
+                next_stream: &mut next_stream,
+                random: &mut random,
+                seats: 4,
+            };
+            call(&mut self.0, io)
+        }
+    }
+
+    #[test]
+    fn who_asked_for_what_is_here_is_not_pushed_out_by_strangers() {
+        let mut stage = Stage(Lobby::default(), 0);
+        stage.comes();
+        stage.asks_for(JOB);
+        for _ in 0..100 {
+            stage.comes();
+            assert!(stage.0.has(StreamId(1)));
+        }
+        // Those who know what to ask for have half of the seats, and push out each other.
+        let mut pushed_out = Vec::new();
+        for _ in 0..3 {
+            pushed_out.extend(stage.comes());
+            stage.asks_for(JOB);
+        }
+        assert_eq!(pushed_out, [99, 100, 1].map(StreamId));
+        let has_asked = |guest: &Guest| guest.handshake.hello().is_some();
+        assert_eq!(stage.0.guests.iter().filter(|guest| has_asked(guest)).count(), 3);
     }
 }

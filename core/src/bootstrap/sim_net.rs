@@ -93,6 +93,8 @@ struct Place<N> {
 /// The net.
 pub(crate) struct Net<N> {
     pub(crate) now: Ns,
+    /// How many strangers each node has room for.
+    pub(crate) seats: usize,
     random: Random,
     weather: Weather,
     places: Vec<Place<N>>,
@@ -111,6 +113,7 @@ impl<N: Node> Net<N> {
     pub(crate) fn new(seed: u64, weather: Weather) -> Self {
         Self {
             now: Ns(1_000_000_000),
+            seats: usize::MAX,
             random: Random(seed),
             weather,
             places: Vec::new(),
@@ -210,7 +213,7 @@ impl<N: Node> Net<N> {
         let (now, place, random) = (self.now, &mut self.places[at], &mut self.random);
         let mut actions = Vec::new();
         let mut io = Io {
-            seats: usize::MAX,
+            seats: self.seats,
             now,
             actions: &mut actions,
             next_stream: &mut place.next_stream,

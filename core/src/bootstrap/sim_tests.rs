@@ -398,6 +398,44 @@ fn a_thousand_seeds_of_bad_weather() {
     assert!(well > 1000 && failed > 1000, "{well} well, {failed} failed: the weather must do both");
 }
 
+/// Strangers that ask for the ring of this very job, and prove nothing, come faster than a neighbour
+/// can give its proof: a rank whose door closed on its neighbour is not taken for dead.
+#[test]
+fn a_rank_that_a_crowded_door_pushed_out_comes_again() {
+    for seed in 0..100 {
+        let mut random = Random(seed);
+        let mut job = Job::new(seed, weather(&mut random, 0), 5, |_| true);
+        let hello = Hello::new(Purpose::Ring, id().job(), id().comm(), Rank(9), Rank(1));
+        let asks = Handshake::connect(Key([6; 32]), hello, Nonce([1; 32])).feed(&[], &|_, _| None);
+        let asks = asks.unwrap().to_send;
+        for at in 0..500 {
+            let target = address(random.below(5) as u32);
+            let after = Duration::from_micros(random.below(150_000));
+            job.net.add(Actor::Stranger(stranger(target, &asks, false)), stranger_address(at % 200), after);
+        }
+        job.net.seats = 8;
+        job.run();
+        job.all_well(&format!("seed {seed}"));
+    }
+}
+
+/// More ranks than the root has room for come at one moment, and its door closes on some that were
+/// about to prove themselves.
+#[test]
+fn a_rank_that_the_roots_crowded_door_pushed_out_comes_again() {
+    for seed in 0..50 {
+        let mut random = Random(seed);
+        let mut job = Job::empty(seed, weather(&mut random, 0), 40);
+        for rank in 0..40 {
+            let program = Program::new(&id(), rank, 40, job.net.now);
+            job.add(rank, program, Duration::ZERO);
+        }
+        job.net.seats = 4;
+        job.run();
+        job.all_well(&format!("seed {seed}"));
+    }
+}
+
 #[test]
 fn a_missing_rank_is_named_while_waiting_and_at_the_deadline() {
     let mut job = Job::new(1, Weather::FINE, 6, |rank| rank != 4);

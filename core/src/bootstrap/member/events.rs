@@ -10,7 +10,7 @@ use super::super::machine::{Io, Machine, StreamId};
 use super::super::messages::{MAX_RING_FRAME, MAX_ROOT_FRAME, ToRoot};
 use super::super::ring::Side;
 use super::super::root::OTHER_PORT;
-use super::{Member, Neighbour, Pending, ToTheRoot};
+use super::{Member, Neighbour, OTHERS_KNOW_WITHIN, Pending, ToTheRoot};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
 
@@ -153,8 +153,10 @@ impl Machine for Member {
             && self.p2p.is_gone(from)
             && !self.p2p.holds(from, tag)
         {
+            // It may have ended because it heard of a failure: that is on its way round the ring.
             let text = format!("rank {from} left the bootstrap before it sent a message with tag {tag:#x}");
-            self.blame(Err((from, text)), io);
+            let fault = Fault::new(ErrorKind::Peer, &[from], text);
+            self.suspicion.get_or_insert((io.now.after(OTHERS_KNOW_WITHIN), fault));
         }
         if let Some((_, fault)) = self.suspicion.take_if(|(at, _)| *at <= io.now) {
             self.fail(fault, io);

@@ -31,8 +31,8 @@ use crate::clock::Ns;
 use crate::error::ErrorKind;
 use crate::types::{CommId, JobId, Phase, Rank};
 
-/// How long the root has to say why a neighbour closed.
-const ROOT_KNOWS_WITHIN: Duration = Duration::from_millis(200);
+/// How long the others have to say why a rank closed.
+const OTHERS_KNOW_WITHIN: Duration = Duration::from_millis(200);
 /// How long a rank waits before it looks for another root: a root that ends each time is not
 /// dialled without a pause.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -98,7 +98,7 @@ pub(crate) struct Member {
     unheard: Vec<String>,
     /// Blocks that came from one neighbour before the other was there.
     held_back: Vec<(Side, Vec<u8>)>,
-    /// A neighbour is gone; what the root knows about that goes first, if it comes before this moment.
+    /// A rank is gone; what others know about that goes first, if it comes before this moment.
     suspicion: Option<(Ns, Fault)>,
     overdue: overdue::Overdue,
     fault: Option<Fault>,
@@ -485,7 +485,7 @@ impl Member {
     fn suspect(&mut self, rank: Rank, text: String, io: &mut Io<'_>) {
         let fault = Fault::new(ErrorKind::Peer, &[rank], text);
         if matches!(self.root, ToTheRoot::Up { .. }) {
-            let at = io.now.after(ROOT_KNOWS_WITHIN);
+            let at = io.now.after(OTHERS_KNOW_WITHIN);
             self.suspicion.get_or_insert((at, fault));
         } else {
             self.fail(fault, io);

@@ -69,8 +69,12 @@ fn claim(id: &UniqueId, origin: Origin) {
     if run_connector(&mut stream, handshake, deadline).is_err() {
         return;
     }
-    let said = stream.write_all(&ToRoot::CheckIn(id.root, origin).encode());
-    // Its answer, whatever it is, means that it has heard.
     let left = deadline.since(clock::now()).max(Duration::from_millis(1));
-    let _ = said.and_then(|()| stream.set_read_timeout(Some(left))).and_then(|()| stream.read(&mut [0; 64]));
+    let mut say = || {
+        stream.set_read_timeout(Some(left))?;
+        stream.write_all(&ToRoot::CheckIn(id.root, origin).encode())?;
+        // That it is let in, and the answer, whatever it is: that means that it was heard.
+        stream.read_exact(&mut [0; 2])
+    };
+    let _ = say();
 }
