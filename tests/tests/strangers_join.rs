@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -72,19 +73,42 @@ fn both(variables: [&[(&str, &str)]; 2]) -> [String; 2] {
 
 #[test]
 fn two_jobs_on_one_port_are_right_or_refused_and_never_mixed() {
+    two_jobs_meet(|_| {
+        let port = free_port().to_string();
+        (vec![("MASTER_ADDR", "127.0.0.1".to_string()), ("MASTER_PORT", port)], "MASTER_PORT".to_string())
+    });
+}
+
+#[test]
+fn two_jobs_with_one_file_are_right_or_refused_and_never_mixed() {
+    two_jobs_meet(|folder| {
+        let file = folder.join("meet").to_str().unwrap().to_string();
+        (vec![("CCL_RENDEZVOUS_FILE", file)], "CCL_RENDEZVOUS_FILE".to_string())
+    });
+}
+
+/// Pairs of jobs that are started together at what `place` makes in a folder: variables, and what a
+/// refusal names.
+fn two_jobs_meet(place: impl Fn(&Path) -> (Vec<(&'static str, String)>, String)) {
     let long = environment("TEST_SIZE").is_some_and(|size| size == "long");
     let rounds = if long { 40 } else { 5 };
     let (mut right, mut refused) = (0, 0);
     for round in 0..rounds {
         let folder = tempfile::tempdir().unwrap();
-        let port = free_port().to_string();
-        let runtime = folder.path().to_str().unwrap();
-        let common = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port), ("CCL_RUNTIME_DIR", runtime)];
-        // Half of them have a launcher that names the jobs.
-        let names: [&[(&str, &str)]; 2] = if round % 2 == 0 {
-            [&[], &[]]
-        } else {
-            [&[("TORCHELASTIC_RUN_ID", "one")], &[("TORCHELASTIC_RUN_ID", "other")]]
+        let (place, named) = place(folder.path());
+        let mut common: Vec<(&str, &str)> =
+            place.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        common.push(("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()));
+        // The ranks of a job that was refused wait for nobody.
+        common.push(("CCL_INIT_TIMEOUT", "8"));
+        // Launchers that name nothing, the jobs, and an allocation in which each job is a step.
+        let names: [&[(&str, &str)]; 2] = match round % 3 {
+            0 => [&[], &[]],
+            1 => [&[("TORCHELASTIC_RUN_ID", "one")], &[("TORCHELASTIC_RUN_ID", "other")]],
+            _ => [
+                &[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0")],
+                &[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "1")],
+            ],
         };
         let start = |job: usize, at: u32| {
             let variables = [&common[..], names[job]].concat();
@@ -102,13 +126,30 @@ fn two_jobs_on_one_port_are_right_or_refused_and_never_mixed() {
         for (job, text) in &said {
             let expect = format!("SUM {}", 2 * 10_u32.pow(*job as u32));
             // A rank that comes when the other job is done already finds nobody; its own rank 0 was refused.
-            let is_named = text.starts_with("REFUSED")
-                && (text.contains("MASTER_PORT") || text.contains("root was not found in time"));
+            let finds_nobody =
+                text.contains("root was not found in time") || text.contains("did not offer an id");
+            let is_named = text.starts_with("REFUSED") && (text.contains(&named) || finds_nobody);
             assert!(*text == expect || is_named, "round {round}: job {job} said {text}; all: {said:?}");
             if *text == expect { right += 1 } else { refused += 1 }
         }
     }
     println!("{rounds} pairs of jobs: {right} ranks right, {refused} refused, 0 mixed");
+}
+
+#[test]
+fn a_job_whose_ranks_are_steps_of_one_allocation_meets() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port().to_string();
+    let of = |step| {
+        [
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", port.as_str()),
+            ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_STEP_ID", step),
+        ]
+    };
+    assert_eq!(both([&of("0"), &of("1")]), ["SUM 20", "SUM 20"]);
 }
 
 #[test]

@@ -5,20 +5,13 @@ use std::time::Duration;
 use super::rendezvous::Environment;
 use crate::clock;
 
-/// Variables of launchers that are equal on all ranks of a job, and differ between jobs.
-const NAMES: &[&[&str]] = &[
-    &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
-    &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
-    &["PMIX_NAMESPACE"],
-];
-
 /// What a root knows of the launch of its ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Launch {
     /// Its id is known to its ranks only.
     Certain,
-    /// Its launcher named the job.
-    Named(u64),
+    /// Its launcher named the job, and rank 0's part of it; 0 if it did not name that.
+    Named { launch: u64, part: u64 },
     /// Its address is all that its ranks have in common.
     Unknown,
 }
@@ -28,13 +21,22 @@ impl Launch {
     pub(crate) const fn may_include(self, other: u64) -> bool {
         match self {
             Self::Certain => true,
-            Self::Named(own) => own == other,
+            Self::Named { launch, .. } => launch == other,
             Self::Unknown => other == 0,
+        }
+    }
+    /// Whether a process that may be one of its ranks is one for certain.
+    pub(crate) const fn is_sure_of(self, other: Origin) -> bool {
+        match self {
+            Self::Certain => true,
+            Self::Named { part, .. } => part != 0 && part == other.part,
+            Self::Unknown => false,
         }
     }
     /// That which `origin` tells of.
     pub(crate) const fn of(origin: Origin) -> Self {
-        if origin.launch == 0 { Self::Unknown } else { Self::Named(origin.launch) }
+        let Origin { launch, part, .. } = origin;
+        if launch == 0 { Self::Unknown } else { Self::Named { launch, part } }
     }
 }
 
@@ -43,6 +45,9 @@ impl Launch {
 pub(crate) struct Origin {
     /// What its launcher calls the job, as a number; 0: nothing does.
     pub(crate) launch: u64,
+    /// The part of that in which all processes are of one job. A job may have several, as one whose
+    /// ranks were started node by node; 0: nothing names it.
+    pub(crate) part: u64,
     /// How long ago it began.
     pub(crate) age: Duration,
 }
@@ -51,14 +56,33 @@ impl Origin {
     /// That of this process, in `environment`.
     #[must_use]
     pub(crate) fn own(environment: Environment<'_>) -> Self {
-        let given = |name: &&str| environment(name).filter(|v| !v.is_empty() && v != "none");
-        let named = NAMES.iter().find(|names| given(&names[0]).is_some());
-        let values = named.map(|names| {
-            let pairs = names.iter().map(|name| format!("{name}={}", given(name).unwrap_or_default()));
-            xxhash_rust::xxh3::xxh3_64(pairs.collect::<Vec<_>>().join(" ").as_bytes()).max(1)
-        });
-        Self { launch: values.unwrap_or(0), age: age().unwrap_or_default() }
+        let (launch, part) = name(environment);
+        Self { launch, part, age: age().unwrap_or_default() }
     }
+}
+
+/// What the launcher calls the job, and the part of it that this process is of. Launchers nest: the
+/// inner one comes first.
+fn name(environment: Environment<'_>) -> (u64, u64) {
+    let given = |name: &str| environment(name).filter(|v| !v.is_empty() && v != "none");
+    let hash = |names: &[&str]| {
+        let pairs = names.iter().map(|name| format!("{name}={}", given(name).unwrap_or_default()));
+        xxhash_rust::xxh3::xxh3_64(pairs.collect::<Vec<_>>().join(" ").as_bytes()).max(1)
+    };
+    let whole = |names: &[&str]| (hash(names), hash(names));
+    if given("TORCHELASTIC_RUN_ID").is_some() {
+        return whole(&["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]);
+    }
+    // Slurm's own, "slurm.pmix.<job>.<step>", names a step.
+    if given("PMIX_NAMESPACE").is_some_and(|space| !space.starts_with("slurm.")) {
+        return whole(&["PMIX_NAMESPACE"]);
+    }
+    if given("SLURM_JOB_ID").is_some() {
+        // An allocation may hold several jobs of ours, and one of them be started as a step per node.
+        let part = given("SLURM_STEP_ID").map_or(0, |_| hash(&["SLURM_STEP_ID"]));
+        return (hash(&["SLURM_JOB_ID", "SLURM_RESTART_COUNT"]), part);
+    }
+    (0, 0)
 }
 
 /// How long ago this process began.
@@ -83,9 +107,24 @@ mod tests {
         let again = own(&[("TORCHELASTIC_RUN_ID", "a"), ("TORCHELASTIC_RESTART_COUNT", "1")]);
         assert!(one.launch != again.launch && one.launch != 0);
         assert_eq!(own(&[("TORCHELASTIC_RUN_ID", "none")]).launch, 0, "torchrun's default names nothing");
-        assert_eq!(own(&[]).launch, 0);
+        let nothing = own(&[]);
+        assert_eq!((nothing.launch, nothing.part), (0, 0));
         assert!(Launch::of(one).may_include(one.launch) && !Launch::of(one).may_include(again.launch));
-        assert!(!Launch::of(one).may_include(0) && !Launch::of(own(&[])).may_include(one.launch));
+        assert!(!Launch::of(one).may_include(0) && !Launch::of(nothing).may_include(one.launch));
+        assert!(Launch::of(one).is_sure_of(one) && !Launch::of(nothing).is_sure_of(nothing));
         assert!(one.age > Duration::ZERO && one.age < Duration::from_secs(3600), "{:?}", one.age);
+
+        // A job may be several steps of one allocation, and an allocation hold several jobs.
+        let step = |job, step| own(&[("SLURM_JOB_ID", job), ("SLURM_STEP_ID", step)]);
+        let slurm = Launch::of(step("5", "0"));
+        assert!(slurm.may_include(step("5", "1").launch) && !slurm.may_include(step("6", "0").launch));
+        assert!(slurm.is_sure_of(step("5", "0")) && !slurm.is_sure_of(step("5", "1")));
+        let script = own(&[("SLURM_JOB_ID", "5")]);
+        assert!(slurm.may_include(script.launch) && !Launch::of(script).is_sure_of(script));
+        let pmix =
+            own(&[("SLURM_JOB_ID", "5"), ("SLURM_STEP_ID", "0"), ("PMIX_NAMESPACE", "slurm.pmix.5.0")]);
+        assert!(slurm.is_sure_of(pmix) && slurm.may_include(pmix.launch));
+        let mpirun = |space| own(&[("SLURM_JOB_ID", "5"), ("PMIX_NAMESPACE", space)]);
+        assert!(!Launch::of(mpirun("a")).may_include(mpirun("b").launch), "two of them in one allocation");
     }
 }

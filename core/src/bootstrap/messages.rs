@@ -114,6 +114,7 @@ impl ToRoot {
             Self::CheckIn(contact, origin) => {
                 let mut body = address(*contact);
                 put(&mut body, origin.launch);
+                put(&mut body, origin.part);
                 put(&mut body, origin.age.as_millis() as u64);
                 frame(1, &body)
             }
@@ -128,8 +129,9 @@ impl ToRoot {
             1 => {
                 let mut fields = Fields(body);
                 let contact = take_address(&mut fields)?;
-                let (launch, age) = (fields.u64()?, Duration::from_millis(fields.u64()?));
-                Some(Self::CheckIn(contact, Origin { launch, age }))
+                let (launch, part) = (fields.u64()?, fields.u64()?);
+                let age = Duration::from_millis(fields.u64()?);
+                Some(Self::CheckIn(contact, Origin { launch, part, age }))
             }
             2 => Some(Self::Ready),
             3 => Some(Self::GiveUp),
@@ -290,7 +292,7 @@ mod tests {
         let contact: SocketAddr = "[fd00::1]:7".parse().unwrap();
         let fault = Fault::new(ErrorKind::Peer, &[Rank(1)], "gone");
         for message in [
-            ToRoot::CheckIn(contact, Origin { launch: 7, age: Duration::from_millis(30) }),
+            ToRoot::CheckIn(contact, Origin { launch: 7, part: 8, age: Duration::from_millis(30) }),
             ToRoot::Ready,
             ToRoot::GiveUp,
             ToRoot::Pong,

@@ -11,7 +11,7 @@
 //! | [`driver`], [`root_task`] | the bootstrap of one rank, and the root, on real sockets: what others call |
 //! | `root`, `member`, `ring`, `p2p` | the same as state machines: no I/O, no clock, no randomness of their own |
 //! | `lobby`, `dial` | their common parts: who has not proven itself yet; a connection that is tried until it is up |
-//! | `door`, `launch` | one listener and the roots behind it; what tells jobs apart that meet at one address |
+//! | `door`, `launch` | one listener and the roots behind it; what tells jobs apart that meet at one place |
 //! | `machine`, `net`, `sim_net` | the seam below them; real sockets; a simulated network for tests |
 //! | `messages`, `frame`, [`fault`] | what travels, bounded before it is allocated; why it failed, naming the rank |
 //! | [`interfaces`], [`host`], `agreement` | which address to use; who shares a host or process; settings that must be equal |

@@ -59,6 +59,8 @@ struct Member {
     told: bool,
     ready: bool,
     alive: bool,
+    /// It is of this job: nothing but its double shows who is not.
+    is_certain: bool,
 }
 
 /// How the root's work ended.
@@ -79,6 +81,10 @@ pub(crate) struct Root {
     magic: u64,
     nranks: u32,
     launch: Launch,
+    /// How whoever starts a second job keeps it apart from this one.
+    apart: String,
+    /// Somebody came who is of another job, or a double of a rank that is of this one for certain.
+    second: Option<Fault>,
     /// What those did who never proved who they are.
     strangers: String,
     /// Until when nobody is introduced.
@@ -104,6 +110,8 @@ impl Root {
             magic,
             nranks,
             launch: Launch::Certain,
+            apart: OTHER_PORT.to_string(),
+            second: None,
             strangers: String::new(),
             hold_until: Ns(0),
             visitors: BTreeMap::new(),
@@ -116,9 +124,15 @@ impl Root {
         }
     }
 
-    /// The root of a public address, whose ranks are told from those of other jobs by `launch`.
+    /// A root at a place where other jobs may come: `launch` tells its ranks from theirs.
     pub(crate) const fn of_launch(mut self, launch: Launch) -> Self {
         self.launch = launch;
+        self
+    }
+
+    /// What whoever starts a second job there is to do.
+    pub(crate) fn kept_apart_by(mut self, what: String) -> Self {
+        self.apart = what;
         self
     }
 
@@ -273,19 +287,21 @@ impl Root {
         if !self.launch.may_include(origin.launch) {
             let text = format!(
                 "rank {rank} (from {from}) is of another job than those that meet here: its launcher calls the job \
-                 otherwise than rank 0's (TORCHELASTIC_RUN_ID, SLURM_JOB_ID with SLURM_STEP_ID, or PMIX_NAMESPACE: \
-                 equal on all ranks, or unset on all)"
+                 otherwise than rank 0's (TORCHELASTIC_RUN_ID with TORCHELASTIC_RESTART_COUNT, PMIX_NAMESPACE, or \
+                 SLURM_JOB_ID with SLURM_RESTART_COUNT: make them equal on all ranks of a job, or unset them on all)"
             );
             self.remark(text.clone());
-            let text = format!("{text}; {OTHER_PORT}");
+            let text = format!("{text}; {}", self.apart);
             return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
         }
         if self.outcome == Some(Outcome::Complete) {
-            let text = format!("rank {rank} (from {from}) came to a job that is complete; {OTHER_PORT}");
+            let text = format!("rank {rank} (from {from}) came to a job that is complete; {}", self.apart);
             return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
         }
+        let is_certain = self.launch.is_sure_of(origin);
         if is_claim {
-            return self.two_jobs(stream, rank, format!("another rank 0 came (from {from})"), io);
+            let text = format!("another rank 0 came (from {from})");
+            return self.two_jobs(stream, rank, text, is_certain, io);
         }
         if self.nranks == 0 && (1..=MAX_RANKS).contains(&nranks) {
             self.nranks = nranks;
@@ -293,8 +309,8 @@ impl Root {
         if nranks != self.nranks {
             let text = format!(
                 "rank {rank} (from {from}) says the job has {nranks} ranks, the root knows of {}: give all ranks of a job the \
-                 same number (WORLD_SIZE), and {OTHER_PORT}",
-                self.nranks
+                 same number (WORLD_SIZE), and {}",
+                self.nranks, self.apart
             );
             self.remark(text.clone());
             return self.turn_away(stream, Fault::new(ErrorKind::Mismatch, &[rank], text), io);
@@ -307,12 +323,15 @@ impl Root {
         if let Some(first) = self.members.get(&rank) {
             let text = format!("rank {rank} checked in twice: first from {}, then from {from}", first.from);
             self.remark(text.clone());
-            return self.two_jobs(stream, rank, text, io);
+            return self.two_jobs(stream, rank, text, is_certain, io);
         }
-        let member = Member { stream, from, contact, told: false, ready: false, alive: false };
+        let member = Member { stream, from, contact, told: false, ready: false, alive: false, is_certain };
         self.members.insert(rank, member);
         io.send(stream, FromRoot::Welcome(self.magic).encode());
-        if self.launch == Launch::Unknown {
+        if self.is_doubtful() {
+            if let Some(fault) = self.second.take() {
+                return self.fail(fault, io);
+            }
             self.hold_until = self.hold_until.max(io.now.after(self.hold(origin.age)));
         } else {
             self.introduce(Rank((rank.0 + nranks - 1) % nranks), io);
@@ -322,16 +341,30 @@ impl Root {
         self.tell_at.get_or_insert(at);
     }
 
+    /// Whether some of its ranks may be of another job.
+    fn is_doubtful(&self) -> bool {
+        match self.launch {
+            Launch::Certain => false,
+            Launch::Named { part, .. } => part == 0 || self.members.values().any(|one| !one.is_certain),
+            Launch::Unknown => true,
+        }
+    }
+
     /// Two processes want to be the same rank. If nothing tells their jobs apart, nobody knows of whose job the other ranks are.
-    fn two_jobs(&mut self, stream: StreamId, rank: Rank, text: String, io: &mut Io<'_>) {
-        if self.launch != Launch::Unknown {
+    fn two_jobs(&mut self, stream: StreamId, rank: Rank, text: String, is_certain: bool, io: &mut Io<'_>) {
+        if is_certain && !self.is_doubtful() {
             return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
         }
         let text = format!(
-            "{text}: two jobs meet here, or two processes of one job have the same rank; {OTHER_PORT}"
+            "{text}: two jobs meet here, or two processes of one job have the same rank; {}",
+            self.apart
         );
         let fault = Fault::new(ErrorKind::Usage, &[rank], text);
-        self.fail(fault.clone(), io);
+        if self.is_doubtful() {
+            self.fail(fault.clone(), io);
+        } else {
+            self.second = Some(fault.clone());
+        }
         self.turn_away(stream, fault, io);
     }
 
@@ -344,10 +377,10 @@ impl Root {
 
     /// Whether all ranks are there, and are not introduced yet: those of another job may be about to come.
     fn is_held(&self) -> bool {
-        self.launch == Launch::Unknown
-            && self.outcome.is_none()
+        self.outcome.is_none()
             && self.nranks > 0
             && self.missing().is_empty()
+            && self.is_doubtful()
             && self.members.values().any(|member| !member.told)
     }
 

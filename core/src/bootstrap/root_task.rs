@@ -1,14 +1,11 @@
 //! The root at work: its machine on real sockets, in the service thread.
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
 use socket2::Socket;
 
 use super::auth::{Key, Salt, fill_random};
@@ -17,6 +14,7 @@ use super::id::{JobSecret, UniqueId};
 use super::launch::{Launch, Origin};
 use super::net::{Net, listen, local_address, raise_file_limit};
 use super::notice::{Level, say};
+use super::rendezvous::Published;
 use super::root::{OTHER_PORT, Outcome, Root};
 use super::{interfaces, notice};
 use crate::clock::{self, Ns};
@@ -49,8 +47,8 @@ pub struct RootHandle {
     listening: Arc<Listening>,
     shared: Arc<Shared>,
     address: SocketAddr,
-    /// A file that must not outlive the root, with what it says while it is ours.
-    published: Option<(PathBuf, String)>,
+    /// A file that must not outlive the root.
+    published: Option<Published>,
 }
 
 /// A root that is to be served.
@@ -107,21 +105,23 @@ pub fn create(settings: &Settings) -> Result<(UniqueId, RootHandle)> {
 /// As [`create`].
 pub fn create_near(near: Option<IpAddr>, settings: &Settings) -> Result<(UniqueId, RootHandle)> {
     let secret = JobSecret { key: Key::NONE, is_weak: false };
-    create_knowing(&secret, near, settings).map(|(id, _, root)| (id, root))
+    create_knowing(&secret, near, settings, |root| root).map(|(id, _, root)| (id, root))
 }
 
-/// As [`create_near`], for ranks that know the job's secret as well: the id to hand out, the one to join with, and the root.
+/// As [`create_near`], for ranks that know the job's secret as well: the id to hand out, the one to join with, and the root, which
+/// `described` may say more about.
 pub(crate) fn create_knowing(
     secret: &JobSecret,
     near: Option<IpAddr>,
     settings: &Settings,
+    described: impl FnOnce(Root) -> Root,
 ) -> Result<(UniqueId, UniqueId, RootHandle)> {
     crate::sys::not_forked()?;
     let ip = interfaces::choose(settings, near)?.ip;
     let listener = listen(SocketAddr::new(ip, 0), false)?;
     let id = UniqueId::fresh(local_address(&listener)?)?;
     let mixed = id.clone().mixed_with(secret);
-    let root = Root::new(mixed.key.clone(), mixed.asked(), mixed.comm(), mixed.magic, 0);
+    let root = described(Root::new(mixed.key.clone(), mixed.asked(), mixed.comm(), mixed.magic, 0));
     let listening = Arc::new(Listening::start(listener, false, settings)?);
     Ok((id, mixed, listening.serve(root)?))
 }
@@ -212,20 +212,10 @@ impl RootHandle {
         self.listening.is_public.then(|| Seat { _listening: Arc::clone(&self.listening) })
     }
 
-    /// Has the file removed with the root, unless somebody else has written it anew by then.
-    pub(crate) fn publish(&mut self, path: PathBuf, content: String) {
-        self.published = Some((path, content));
+    /// Has the file removed with the root.
+    pub(crate) fn publish(&mut self, published: Published) {
+        self.published = Some(published);
     }
-}
-
-/// Whether the file is what was written there. Another may have put something else in its place: a
-/// pipe must not hold this up.
-fn still_says(path: &Path, content: &str) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
-    let mut found = String::new();
-    let read = std::fs::File::from(file).take(content.len() as u64 + 1).read_to_string(&mut found);
-    read.is_ok() && found == content
 }
 
 impl Drop for RootHandle {
@@ -234,12 +224,7 @@ impl Drop for RootHandle {
             // A copy in a forked child: root and file are the parent's.
             return;
         }
-        if let Some((path, content)) = &self.published
-            && still_says(path, content)
-        {
-            // If it cannot be removed, whoever reads it finds nobody at its address.
-            let _ = std::fs::remove_file(path);
-        }
+        drop(self.published.take());
         self.shared.leaving.store(true, Ordering::Release);
         self.listening.handle.nudge();
         let until = clock::now().after(LEAVE_WITHIN);

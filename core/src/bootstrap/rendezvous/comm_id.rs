@@ -52,7 +52,7 @@ pub(super) fn meet(
 
 /// Lets the rank 0 that holds the address know that there is another one, so that it takes no rank of
 /// this job for one of its own. If that cannot be said, somebody else holds the address.
-fn claim(id: &UniqueId, origin: Origin) {
+pub(super) fn claim(id: &UniqueId, origin: Origin) {
     let deadline = clock::now().after(CLAIM_WITHIN);
     let Ok(mut stream) = TcpStream::connect_timeout(&id.root, CLAIM_WITHIN) else { return };
     let hello = Hello {

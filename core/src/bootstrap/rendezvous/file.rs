@@ -3,20 +3,29 @@
 //! The file holds the secret of the job: it is written with mode 0600, whole or not at all. One of an earlier run is not believed: only an id
 //! whose root answers, with proof of the secret, is taken. Nor is a file that another user may have put there: it must belong to this
 //! user, be writable by nobody else, and have one name. Where there is a job secret, whoever joins knows both. Rank 0 removes the file with the root.
+//!
+//! Two jobs may be given one file. A rank 0 does not replace an id whose root lives: it tells that root that
+//! a second job has come, and is refused. Ranks of the second job that read the first one's id are told
+//! from its own as at a public address (`launch.rs`).
 
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::comm_id::claim;
 use super::{Known, LOOK_EVERY, Looks, Place, make};
 use crate::bootstrap::id::UniqueId;
+use crate::bootstrap::launch::{Launch, Origin};
 use crate::bootstrap::root_task::RootHandle;
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
 
+/// How long what lies at the path and is no id may take to become one.
+const SETTLES_WITHIN: Duration = Duration::from_millis(500);
 /// An id is shorter.
 const MAX_LENGTH: u64 = 4 << 10;
 
@@ -24,15 +33,29 @@ pub(super) fn meet(
     path: &str,
     place: Place,
     instance: u32,
+    origin: Origin,
     (settings, secret): Known<'_>,
     deadline: Ns,
 ) -> Result<(UniqueId, Option<RootHandle>)> {
     let path = if instance == 0 { PathBuf::from(path) } else { PathBuf::from(format!("{path}.{instance}")) };
     if place.rank.0 == 0 {
-        let (out, own, mut root) = make(place.nranks, None, (settings, secret))?;
-        let content = format!("{}\n", out.to_hex());
-        write(&path, &content)?;
-        root.publish(path, content);
+        let apart = format!(
+            "give each job a CCL_RENDEZVOUS_FILE of its own: these ranks meet through {}",
+            path.display()
+        );
+        let (out, own, mut root) = make(place.nranks, None, (settings, secret), |root| {
+            root.of_launch(Launch::of(origin)).kept_apart_by(apart)
+        })?;
+        let mut looks = Looks::default();
+        let is_taken = |id: &UniqueId| {
+            let id = id.clone().mixed_with(secret);
+            let is_taken = looks.is_somebody_there(&id, place.rank, deadline);
+            if is_taken {
+                claim(&UniqueId { nranks: place.nranks, ..id }, origin);
+            }
+            is_taken
+        };
+        root.publish(Published::write(path, format!("{}\n", out.to_hex()), is_taken)?);
         return Ok((own, Some(root)));
     }
     let (mut seen, mut looks) = ("it does not exist".to_string(), Looks::default());
@@ -87,23 +110,84 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Writes the file so that nobody ever reads half of it.
-fn write(path: &Path, content: &str) -> Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}", std::process::id()));
-    let temporary = PathBuf::from(temporary);
-    let attempt = || -> std::io::Result<()> {
-        // A leftover of a process that died here; create_new below refuses whatever is put in its place.
-        let _ = std::fs::remove_file(&temporary);
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(content.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    attempt().map_err(|e| {
-        let _ = std::fs::remove_file(&temporary);
-        Error::system(format!("writing the rendezvous file {}", path.display()), e)
-            .hint("CCL_RENDEZVOUS_FILE must be in a folder that rank 0 may write")
-    })
+/// A rendezvous file that is this process's, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Published {
+    path: PathBuf,
+    content: String,
+}
+
+impl Published {
+    /// Writes the file so that nobody ever reads half of it, and never over that of a job that meets
+    /// there now: `is_taken` says whether the root of an id that was found there lives.
+    fn write(path: PathBuf, content: String, mut is_taken: impl FnMut(&UniqueId) -> bool) -> Result<Self> {
+        let beside = |what: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!(".{}{what}", std::process::id()));
+            PathBuf::from(name)
+        };
+        let (new, old) = (beside(""), beside(".old"));
+        let taken = || {
+            Error::new(ErrorKind::Usage, format!("another job meets through {} now", path.display()))
+                .hint("give each job a CCL_RENDEZVOUS_FILE of its own")
+        };
+        let mut attempt = || -> std::io::Result<bool> {
+            // A leftover of a process that died here; create_new below refuses whatever is put in its place.
+            let _ = std::fs::remove_file(&new);
+            let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+            file.write_all(content.as_bytes())?;
+            file.sync_all()?;
+            let until = clock::now().after(SETTLES_WITHIN);
+            // A second name, and not a new name for it: that would replace what another wrote meanwhile.
+            while let Err(e) = std::fs::hard_link(&new, &path) {
+                let is_there = e.kind() == std::io::ErrorKind::AlreadyExists;
+                let found = match read(&path) {
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound && is_there => continue,
+                    // A file system without second names.
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                        return std::fs::rename(&new, &path).map(|()| true);
+                    }
+                    found => found.ok(),
+                };
+                let id = found.as_ref().and_then(|text| UniqueId::from_hex(text).ok());
+                match (id, found) {
+                    (Some(id), _) if is_taken(&id) => return Ok(false),
+                    (Some(_), Some(stale)) => {
+                        // Another rank 0 may be doing the same: only what was seen is removed.
+                        std::fs::rename(&path, &old)?;
+                        let is_fresh = read(&old).is_ok_and(|text| text != stale);
+                        if is_fresh {
+                            let _ = std::fs::hard_link(&old, &path);
+                        }
+                        std::fs::remove_file(&old)?;
+                        if is_fresh {
+                            continue;
+                        }
+                    }
+                    // It has two names while another rank 0 writes it.
+                    _ if clock::now() < until => clock::sleep(LOOK_EVERY),
+                    _ => return std::fs::rename(&new, &path).map(|()| true),
+                }
+            }
+            Ok(true)
+        };
+        let written = attempt();
+        let _ = std::fs::remove_file(&new);
+        match written {
+            Ok(true) => Ok(Self { path, content }),
+            Ok(false) => Err(taken()),
+            Err(e) => Err(Error::system(format!("writing the rendezvous file {}", path.display()), e)
+                .hint("CCL_RENDEZVOUS_FILE must be in a folder that rank 0 may write")),
+        }
+    }
+}
+
+impl Drop for Published {
+    /// Removes the file, unless somebody else has written it anew.
+    fn drop(&mut self) {
+        if !crate::sys::fds::forked() && read(&self.path).is_ok_and(|text| text == self.content) {
+            // If it cannot be removed, whoever reads it finds nobody at its address.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }

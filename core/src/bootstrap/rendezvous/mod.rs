@@ -15,6 +15,8 @@ mod comm_id;
 mod file;
 mod tcpstore;
 
+pub(crate) use file::Published;
+
 use std::net::{IpAddr, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,7 +25,7 @@ use super::auth::{HandshakeError, Hello, Purpose, Refusal, connect_blocking};
 use super::id::{Address, JobSecret, UniqueId, job_secret};
 use super::launch::Origin;
 use super::notice::{Level, say};
-use super::root::MAX_RANKS;
+use super::root::{MAX_RANKS, Root};
 use super::root_task::{RootHandle, create_knowing};
 use crate::clock::{self, Ns};
 use crate::config::{Key, Settings, Source, environment};
@@ -110,7 +112,8 @@ pub fn meet(
             (UniqueId::fresh(nowhere)?, None, "alone".to_string())
         }
         Way::File(path) => {
-            let (id, root) = file::meet(path, place, instance, (settings, &job_secret(settings)?), deadline)?;
+            let (secret, origin) = (job_secret(settings)?, Origin::own(environment));
+            let (id, root) = file::meet(path, place, instance, origin, (settings, &secret), deadline)?;
             (id, root, format!("through the file {path}"))
         }
         Way::Public(address) => {
@@ -215,8 +218,9 @@ fn make(
     nranks: u32,
     near: Option<IpAddr>,
     (settings, secret): Known<'_>,
+    described: impl FnOnce(Root) -> Root,
 ) -> Result<(UniqueId, UniqueId, RootHandle)> {
-    let (mut out, mut own, root) = create_knowing(secret, near, settings)?;
+    let (mut out, mut own, root) = create_knowing(secret, near, settings, described)?;
     (out.nranks, own.nranks) = (nranks, nranks);
     Ok((out, own, root))
 }
@@ -234,6 +238,17 @@ struct Looks {
 }
 
 impl Looks {
+    /// Whether a root is there for this id, be its secret this rank's or another.
+    fn is_somebody_there(&mut self, id: &UniqueId, rank: Rank, deadline: Ns) -> bool {
+        loop {
+            match self.look(id, rank, deadline) {
+                Ok(Ok(())) | Err(_) => return true,
+                Ok(Err(_)) if self.doubts_since.is_none() => return false,
+                Ok(Err(_)) => clock::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
     /// Whether the root of this id is there and knows its secret: an id that was found somewhere may be of an earlier run. If not, why not.
     ///
     /// # Errors
@@ -456,7 +471,9 @@ mod tests {
         let place = Place { rank: Rank(1), nranks: 2 };
         let look = |expect: &str| {
             let deadline = clock::now().after(Duration::from_millis(300));
-            let error = file::meet(text, place, 0, (&Settings::default(), &NO_SECRET), deadline).unwrap_err();
+            let error =
+                file::meet(text, place, 0, Origin::default(), (&Settings::default(), &NO_SECRET), deadline)
+                    .unwrap_err();
             assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(Rank(0))));
             assert!(error.what.contains(expect), "{error}");
         };

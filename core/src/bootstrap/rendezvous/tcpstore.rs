@@ -38,7 +38,7 @@ pub(super) fn meet(
     if place.rank.0 == 0 {
         // Where the agent is reached, rank 0 is too: the same subnet is tried first.
         let near = Some(found.ip()).filter(|ip| !means_this_host(address, *ip));
-        let (out, own, root) = make(place.nranks, near, (settings, secret))?;
+        let (out, own, root) = make(place.nranks, near, (settings, secret), |root| root)?;
         store.set(key, &out.to_hex())?;
         return Ok((own, Some(root)));
     }

@@ -8,8 +8,8 @@ use super::*;
 const JOB: JobId = JobId(7);
 const COMM: CommId = CommId(0);
 /// Of a process that has only just begun, and whose launcher names no job.
-const YOUNG: Origin = Origin { launch: 0, age: Duration::ZERO };
-const NAMED: Origin = Origin { launch: 5, age: Duration::ZERO };
+const YOUNG: Origin = Origin { launch: 0, part: 0, age: Duration::ZERO };
+const NAMED: Origin = Origin { launch: 5, part: 5, age: Duration::ZERO };
 
 /// The root of two ranks at a public address, and all that it said.
 struct Stage {
@@ -85,7 +85,7 @@ fn ranks_that_nothing_tells_apart_are_introduced_when_no_other_job_has_shown() {
     stage.pass(TOGETHER);
     assert!(stage.is_introduced(1) && stage.is_introduced(2));
     // A root whose launcher named the job introduces ranks at once.
-    let mut stage = Stage::new(Launch::Named(5));
+    let mut stage = Stage::new(Launch::of(NAMED));
     stage.check_in(1, 0, 0, NAMED);
     stage.check_in(2, 1, 0, NAMED);
     assert!(stage.is_introduced(1) && stage.is_introduced(2));
@@ -115,11 +115,56 @@ fn another_rank_0_or_a_second_rank_1_shows_that_two_jobs_meet() {
         }
     }
     // If the launcher named the job, the root refuses the other job and serves its own.
-    let mut stage = Stage::new(Launch::Named(5));
+    let mut stage = Stage::new(Launch::of(NAMED));
     stage.check_in(3, 0, CLAIM, Origin { launch: 6, ..YOUNG });
     stage.check_in(1, 0, 0, NAMED);
     stage.check_in(4, 1, 0, YOUNG);
     stage.check_in(2, 1, 0, NAMED);
     assert!(stage.is_introduced(1) && stage.is_introduced(2));
     assert!(stage.is_refused(3, "of another job") && stage.is_refused(4, "of another job"));
+}
+
+#[test]
+fn a_job_of_several_parts_of_an_allocation_meets_and_is_not_mixed_with_another() {
+    let of = |part| Origin { part, ..NAMED };
+    let both =
+        "two jobs meet here, or two processes of one job have the same rank; give each job a MASTER_PORT";
+    // One step per node: introduced when no second rank has shown.
+    let mut stage = Stage::new(Launch::of(of(1)));
+    stage.check_in(1, 0, 0, of(1));
+    stage.check_in(2, 1, 0, of(2));
+    assert!(!stage.is_introduced(1) && !stage.is_introduced(2));
+    stage.pass(TOGETHER * 2);
+    assert!(stage.is_introduced(1) && stage.is_introduced(2));
+    // Two jobs, a step each. While all ranks that came are of rank 0's own, only the others are refused.
+    let mut stage = Stage::new(Launch::of(of(1)));
+    stage.check_in(1, 0, 0, of(1));
+    stage.check_in(3, 0, CLAIM, of(2));
+    stage.check_in(2, 1, 0, of(1));
+    stage.check_in(4, 1, 0, of(2));
+    assert!(stage.is_introduced(1) && stage.is_introduced(2));
+    assert!(stage.is_refused(3, both) && stage.is_refused(4, both));
+    // One that came before its double, or after a second rank 0, cannot be told from one of the job.
+    let claims: [(u64, u32, u32, u64); 3] = [(1, 0, 0, 1), (2, 0, CLAIM, 2), (3, 1, 0, 2)];
+    let twins: [(u64, u32, u32, u64); 3] = [(1, 0, 0, 1), (2, 1, 0, 2), (3, 1, 0, 1)];
+    for who in [claims, twins] {
+        let mut stage = Stage::new(Launch::of(of(1)));
+        for (stream, rank, index, part) in who {
+            stage.check_in(stream, rank, index, of(part));
+        }
+        stage.pass(TOGETHER * 2);
+        for (stream, ..) in who {
+            assert!(
+                stage.is_refused(stream, both) && !stage.is_introduced(stream),
+                "{who:?} {:?}",
+                stage.said
+            );
+        }
+    }
+    // Processes of an allocation that are of no step.
+    let mut stage = Stage::new(Launch::of(of(0)));
+    stage.check_in(1, 0, 0, of(0));
+    stage.check_in(2, 1, 0, of(0));
+    stage.check_in(3, 1, 0, of(0));
+    assert!((1..4).all(|stream| stage.is_refused(stream, both) && !stage.is_introduced(stream)));
 }

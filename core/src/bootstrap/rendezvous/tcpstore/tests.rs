@@ -148,7 +148,7 @@ fn an_id_goes_from_rank_0_to_the_others_though_an_old_one_is_there() {
     for dribbles in [false, true] {
         let server = Server::start(Temper { dribbles, ..Temper::default() });
         let known = (&Settings::default(), &NO_SECRET);
-        let (stale, _, root) = make(3, "127.0.0.1".parse().ok(), known).unwrap();
+        let (stale, _, root) = make(3, "127.0.0.1".parse().ok(), known, |root| root).unwrap();
         drop(root);
         server.keys.0.lock().unwrap().insert("/ccl/run/0/3/0".into(), stale.to_hex().into_bytes());
         std::thread::scope(|scope| {
