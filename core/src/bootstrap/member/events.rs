@@ -156,7 +156,8 @@ impl Machine for Member {
             // It may have ended because it heard of a failure: that is on its way round the ring.
             let text = format!("rank {from} left the bootstrap before it sent a message with tag {tag:#x}");
             let fault = Fault::new(ErrorKind::Peer, &[from], text);
-            self.suspicion.get_or_insert((io.now.after(OTHERS_KNOW_WITHIN), fault));
+            let at = io.now.after(OTHERS_KNOW_WITHIN);
+            self.suspicion.get_or_insert((at, fault));
         }
         if let Some((_, fault)) = self.suspicion.take_if(|(at, _)| *at <= io.now) {
             self.fail(fault, io);
