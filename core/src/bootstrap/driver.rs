@@ -21,7 +21,7 @@ use super::root::MAX_RANKS;
 use crate::clock::{self, Ns};
 use crate::config::{Settings, environment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::fds::Fd;
+use crate::sys::fds::{Fd, not_forked};
 use crate::types::{JobId, Phase, Rank};
 
 /// How long a failed bootstrap takes to tell the others.
@@ -155,6 +155,8 @@ impl Bootstrap {
         let mut ring = Ring { member, net: Net::new(Some(listener))?, rank };
         let Onlooker { cancelled, begins } = onlooker;
         begins(Phase::CheckIn);
+        // Who is told may have forked: its child comes back here, too, and below.
+        not_forked()?;
         let mut to_come = [Phase::Ring, Phase::Exchange].into_iter().peekable();
         ring.drive(cancelled, |member, _| {
             for text in member.hear() {
@@ -166,6 +168,7 @@ impl Bootstrap {
             }
             member.has_joined().then_some(())
         })?;
+        not_forked()?;
         made.job = ring.member.job();
         made.key = ring.member.key();
         made.peers = ring.member.peers().iter().map(|peer| peer.own.clone()).collect();
@@ -395,6 +398,7 @@ impl Ring {
             {
                 return Ok(answer);
             }
+            not_forked()?;
             self.checked()?;
             let wake = self.net.wake(&self.member);
             let look = clock::now().after(LOOK_EVERY);

@@ -247,6 +247,8 @@ impl Inner {
         driver.still = None;
         let (comm, rank, seq) = (self.id, self.rank, descriptor.seq);
         let observed = observer::begin(|| Call::Operation { request, comm, rank, seq });
+        // An observer may have forked: its child comes back here, too.
+        self.own()?;
         let started = clock::raw();
         let op = Op::new(request, plan, descriptor, input, output);
         if !request.kind.is_p2p() {
@@ -419,6 +421,9 @@ impl Inner {
 
     /// Tells the others what this rank has found and fails with, if nothing else was decided before.
     pub(super) fn tell(&self, report: Report) {
+        if self.is_stale() {
+            return;
+        }
         if let Some(courier) = lock(&self.courier).clone() {
             courier.report(report, Duration::ZERO);
         }

@@ -104,6 +104,11 @@ impl Locked<'_> {
         let Some(mut guard) = self.guard.take() else { return };
         let woken = std::mem::take(&mut guard.woken);
         drop(guard);
+        if self.inner.is_stale() {
+            // Forked under the lock, by an observer: the wakers are the parent's to run.
+            std::mem::forget(woken);
+            return;
+        }
         for waker in woken {
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 self.inner.tell_of_panic();

@@ -74,6 +74,8 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     let settings = settings_of(&config)?;
     let mut phases = Phases::default();
     phases.begin(Phase::Rendezvous, None);
+    // An observer may have forked: its child comes back here, too, and wherever a phase begins.
+    sys::not_forked()?;
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     let met = rendezvous::from_environment(&settings, deadline)?;
     phases.end(None);
@@ -145,7 +147,9 @@ fn make_named(
     let gathered = match gather(&base, &row, &mut phases, &mut bootstrap, deadline) {
         Ok(gathered) => gathered,
         Err(error) => {
-            bootstrap.give_up(&error);
+            if !sys::forked() {
+                bootstrap.give_up(&error);
+            }
             return Err(error);
         }
     };
@@ -313,6 +317,7 @@ fn gather(
     let mut events = row.ring();
     phases.publish(&mut events);
     phases.begin(Phase::Connect, Some(row));
+    sys::not_forked()?;
     let listeners = cards.iter().map(|card| card.data).collect();
     let locals = cards.into_iter().zip(&processes).map(|(card, process)| Candidate {
         process,
@@ -330,6 +335,7 @@ fn gather(
     };
     let tried = meeting.try_all(&mut || bootstrap.serve())?;
     phases.begin(Phase::Barrier, Some(row));
+    sys::not_forked()?;
     phases.publish(&mut events);
     // Also the barrier: whoever has heard all of these knows that nobody connects to its door any more.
     let told = bootstrap.all_gather(&tried.report())?;
