@@ -29,7 +29,7 @@ use crate::recorder::{EventRing, Recorder};
 use crate::transport::LinkFault;
 use crate::transport::shm::wait::{Waited, Waiter};
 use crate::transport::socket::shortage::Shortage;
-use crate::types::{Algorithm, ChannelId, CommId, JobId, Rank};
+use crate::types::{Algorithm, CommId, JobId, Rank};
 
 /// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
 pub(super) const VERDICT: Duration = Duration::from_millis(500);
@@ -279,7 +279,8 @@ impl Inner {
             }
             let (op, peer) = (Some((request.kind, descriptor.seq)), error.at.peer);
             let about = peer.unwrap_or(self.rank);
-            let text = format!("rank {} cannot connect to rank {about}: {}", self.rank, error.what);
+            let whom = peer.map_or_else(|| "its peers".into(), |peer| format!("rank {peer}"));
+            let text = format!("rank {} cannot connect to {whom}: {}", self.rank, error.what);
             self.tell(Report { op, ..Report::new(Trouble::LinkFailed, self.rank, about, text) });
             return Err(self.end(driver, Failure { cause: Cause::Told(error), op, peer, channel: None }));
         }
@@ -464,15 +465,17 @@ impl Inner {
             },
             Trouble::Aborted => String::new(),
         };
-        let op = driver.engine.under_way().or_else(|| driver.engine.failure().and_then(|f| f.op));
-        let waits = driver.engine.waits();
-        let awaited = waits.iter().find(|wait| wait.peer == verdict.about).or_else(|| waits.first());
-        let channel = awaited.map_or(ChannelId(0), |wait| wait.channel);
-        let mut error =
-            Error::new(verdict.trouble.kind(), verdict.text.clone()).hint(hint).with_peer(verdict.about);
-        error.at.op = op;
-        error.at.channel = Some(channel);
-        Failure { cause: Cause::Told(error), op, peer: Some(verdict.about), channel: Some(channel) }
+        let own = driver.engine.failure();
+        let op = driver.engine.under_way().or_else(|| own.and_then(|failure| failure.op));
+        // Where it is about this rank, the other side is whom it failed with, if there is one.
+        let other = |peer: &Rank| *peer != self.rank;
+        let peer = Some(verdict.about).filter(other).or_else(|| own?.peer.filter(other));
+        let awaited = driver.engine.waits().iter().find(|wait| Some(wait.peer) == peer);
+        let failed = own.filter(|failure| peer.is_some() && failure.peer == peer);
+        let channel = awaited.map(|wait| wait.channel).or_else(|| failed.and_then(|failure| failure.channel));
+        let mut error = Error::new(verdict.trouble.kind(), verdict.text.clone()).hint(hint);
+        (error.at.op, error.at.peer, error.at.channel) = (op, peer, channel);
+        Failure { cause: Cause::Told(error), op, peer, channel }
     }
 
     fn error(&self, driver: &Driver, failure: &Failure) -> Error {
@@ -521,16 +524,28 @@ impl Inner {
             .collect();
         let whom = whom.join(", ");
         let what = format!("rank {} saw no progress for {:?}: it waits for {whom}", self.rank, self.timeout);
-        let pid = std::process::id();
         let (what, hint) = match self.lacking(driver) {
             Some((lacks, hint)) => (format!("{what}, and {lacks}"), hint.to_string()),
-            None => (what, format!("look with: ccl-inspect snapshot {pid}")),
+            None => (what, self.how_to_look()),
         };
         let mut error = Error::new(ErrorKind::Timeout, what).hint(hint);
         error.at.op = op;
         error.at.peer = waits.first().map(|wait| wait.peer);
         error.at.channel = waits.first().map(|wait| wait.channel);
         error
+    }
+
+    /// What shows how the ranks of this host stood, also when a log is read after their end: what
+    /// fails leaves its recorder.
+    fn how_to_look(&self) -> String {
+        let path = self.recorder_path().filter(|path| !path.starts_with("/proc"));
+        path.as_deref().and_then(std::path::Path::parent).map_or_else(String::new, |folder| {
+            format!(
+                "look, also after the end, with: ccl-inspect open {} --job {}",
+                folder.display(),
+                self.job
+            )
+        })
     }
 
     pub(crate) fn tag(&self, text: &str) {

@@ -46,8 +46,8 @@ impl Driver {
             None => Cause::Mismatch { ours: self.latest()?, theirs: 0 },
         };
         let wait = self.engine.waits().iter().find(|wait| wait.peer == rank);
-        let pair = if op.0.is_p2p() { ChannelId::P2P } else { ChannelId(0) };
-        let channel = Some(wait.map_or(pair, |wait| wait.channel));
+        let pair = op.0.is_p2p().then_some(ChannelId::P2P);
+        let channel = wait.map(|wait| wait.channel).or(pair);
         Some(Failure { cause, op: Some(op), peer: Some(rank), channel })
     }
 
