@@ -58,6 +58,16 @@ struct Question {
     again: Ns,
 }
 
+/// A question of this rank, or one that it passes on: it may have gone to a neighbour that left with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Passed {
+    side: Side,
+    from: Rank,
+    to: Rank,
+    call: Descriptor,
+    hops: u32,
+}
+
 /// The machine of one rank.
 #[derive(Debug)]
 pub struct News {
@@ -69,6 +79,8 @@ pub struct News {
     seen: BTreeSet<(Trouble, Rank, Rank, bool)>,
     called: Vec<Descriptor>,
     questions: Vec<Question>,
+    /// The latest questions between two ranks that went a way round the ring.
+    passed: Vec<Passed>,
     verdict: Option<Verdict>,
     due: Option<Ns>,
     out: Vec<(To, Message)>,
@@ -89,6 +101,7 @@ impl News {
             seen: BTreeSet::new(),
             called: Vec::new(),
             questions: Vec::new(),
+            passed: Vec::new(),
             verdict: None,
             due: None,
             out: Vec::new(),
@@ -128,7 +141,7 @@ impl News {
             Message::Called { from, to, call, .. } if to == self.me => self.asked(from, call, now),
             Message::Called { from, to, call, hops } => {
                 if hops > 0 && from != self.me {
-                    self.send(onward, &Message::Called { from, to, call, hops: hops - 1 });
+                    self.pass(onward, (from, to), call, hops - 1);
                 }
             }
             Message::Report(report) => {
@@ -204,7 +217,11 @@ impl News {
         let left = left.map(|rank| Message::Farewell { rank }).collect::<Vec<_>>();
         let reports = self.reports.iter().cloned().map(Message::Report);
         let verdict = self.verdict.iter().cloned().map(Message::Verdict);
-        let all: Vec<Message> = reports.chain(verdict).chain(finished).chain(left).collect();
+        let lives = |rank: Rank| self.lives[rank.index()] == Life::Lives;
+        let passed = self.passed.iter().filter(|one| one.side == side && lives(one.from) && lives(one.to));
+        let passed =
+            passed.map(|&Passed { from, to, call, hops, .. }| Message::Called { from, to, call, hops });
+        let all: Vec<Message> = reports.chain(verdict).chain(finished).chain(left).chain(passed).collect();
         all.iter().for_each(|message| self.send(&[side], message));
     }
 
@@ -219,7 +236,21 @@ impl News {
     /// This rank has waited for a peer in a collective: does it call the same?
     pub fn ask(&mut self, to: Rank, call: Descriptor) {
         let hops = self.lives.len() as u32;
-        self.send(&[Side::Next, Side::Previous], &Message::Called { from: self.me, to, call, hops });
+        self.pass(&[Side::Next, Side::Previous], (self.me, to), call, hops);
+    }
+
+    /// Sends a question on, once each way; and again when that way leads to another neighbour.
+    fn pass(&mut self, ways: &[Side], (from, to): (Rank, Rank), call: Descriptor, hops: u32) {
+        for &side in ways {
+            let of_both = |one: &Passed| (one.side, one.from, one.to) == (side, from, to);
+            if self.passed.iter().any(|one| of_both(one) && one.call == call) {
+                continue;
+            }
+            // Who asks for its next call has done with the one before.
+            self.passed.retain(|one| !of_both(one));
+            self.passed.push(Passed { side, from, to, call, hops });
+            self.send(&[side], &Message::Called { from, to, call, hops });
+        }
     }
 
     /// This rank has called all it will: so much in all, and lately this. What it said with

@@ -451,6 +451,37 @@ fn a_question_is_answered_by_what_was_called_and_kept_for_what_will_be() {
 }
 
 #[test]
+fn whoever_leaves_in_whatever_order_a_question_reaches_whom_it_is_for() {
+    for round in 0..400 {
+        let mut seed = Seed(round);
+        let n = 4 + seed.below(5) as u32;
+        let mut ring = Ring::new(n);
+        ring.seed = seed.part(1);
+        let mut ranks: Vec<usize> = (0..n as usize).collect();
+        seed.shuffle(&mut ranks);
+        let (asks, answers) = (ranks[0], ranks[1]);
+        let leavers = &ranks[2..3 + seed.place(n as usize - 2)];
+        ring.ranks[answers].called(vec![call(CollKind::Broadcast, 5, 2, 4)]);
+        let when = seed.place(leavers.len());
+        for (at, rank) in leavers.iter().enumerate() {
+            if at == when {
+                let about = call(CollKind::Broadcast, 5, 0, 4);
+                ring.ranks[asks].ask(Rank(answers as u32), about);
+                (0..seed.below(4)).for_each(|_| ring.step());
+            }
+            ring.ranks[*rank].leave();
+            let steps = if seed.below(2) == 0 { 0 } else { seed.below(40) };
+            (0..steps).for_each(|_| ring.step());
+        }
+        ring.settle();
+        for rank in ranks.iter().filter(|rank| !leavers.contains(rank)) {
+            let verdict = ring.ranks[*rank].verdict().map(|verdict| verdict.trouble);
+            assert_eq!(verdict, Some(Trouble::Mismatch), "round {round}, rank {rank}, left {leavers:?}");
+        }
+    }
+}
+
+#[test]
 fn who_reported_a_failed_link_is_undecided_until_it_hears_what_all_fail_with() {
     let mut ring = Ring::new(3);
     assert!(!ring.ranks[1].is_undecided());
