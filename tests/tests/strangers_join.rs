@@ -19,6 +19,7 @@ use ccl::{Communicator, ReduceOp, clock};
 use ccl_tests::other_user::UID;
 use ccl_tests::rotel::free_port;
 use rustix::process::{Resource, Rlimit, setrlimit};
+use tempfile::TempDir;
 
 /// No test of its own: what the processes of the tests below run. Says the sum of its job's number
 /// over all ranks; one that STAYS says so while it is there, until its standard input ends.
@@ -53,6 +54,12 @@ fn command(rank: u32, own: u32, variables: &[(&str, &str)]) -> Command {
     command.envs(variables.iter().copied());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// What leads ranks to a port of this host, with files of their own in a folder.
+fn at<'a>(port: &'a str, folder: &'a TempDir) -> Vec<(&'a str, &'a str)> {
+    let runtime = folder.path().to_str().unwrap();
+    vec![("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port), ("CCL_RUNTIME_DIR", runtime)]
 }
 
 fn rank(rank: u32, own: u32, variables: &[(&str, &str)]) -> Child {
@@ -140,15 +147,7 @@ fn two_jobs_meet(place: impl Fn(&Path) -> (Vec<(&'static str, String)>, String))
 fn a_job_whose_ranks_are_steps_of_one_allocation_meets() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port().to_string();
-    let of = |step| {
-        [
-            ("MASTER_ADDR", "127.0.0.1"),
-            ("MASTER_PORT", port.as_str()),
-            ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_STEP_ID", step),
-        ]
-    };
+    let of = |step| [&at(&port, &folder)[..], &[("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", step)]].concat();
     assert_eq!(both([&of("0"), &of("1")]), ["SUM 20", "SUM 20"]);
 }
 
@@ -220,11 +219,7 @@ fn a_rendezvous_file_that_another_may_have_made_is_not_believed() {
 fn a_second_job_is_refused_as_long_as_a_communicator_of_the_first_lives() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port().to_string();
-    let common = [
-        ("MASTER_ADDR", "127.0.0.1"),
-        ("MASTER_PORT", port.as_str()),
-        ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
-    ];
+    let common = at(&port, &folder);
     let stays = [&common[..], &[("STAYS", "1")]].concat();
     let mut first = [0, 1].map(|at| rank(at, 10, &stays));
     let (mut said, mut out) = (String::new(), BufReader::new(first[0].stdout.take().unwrap()));
@@ -250,13 +245,7 @@ fn idle_strangers_and_few_descriptors_keep_no_rank_out() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port();
     let text = port.to_string();
-    let variables = [
-        ("MASTER_ADDR", "127.0.0.1"),
-        ("MASTER_PORT", text.as_str()),
-        ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
-        ("CCL_INIT_TIMEOUT", "9"),
-        ("DESCRIPTORS", "128"),
-    ];
+    let variables = [&at(&text, &folder)[..], &[("CCL_INIT_TIMEOUT", "9"), ("DESCRIPTORS", "128")]].concat();
     let root = rank(0, 10, &variables);
     let (over, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
     let said = std::thread::scope(|scope| {
@@ -298,12 +287,7 @@ fn idle_strangers_and_few_descriptors_keep_no_rank_out() {
 fn a_secret_that_is_no_secret_is_refused_before_anybody_is_met() {
     let folder = tempfile::tempdir().unwrap();
     let port = free_port().to_string();
-    let variables = [
-        ("MASTER_ADDR", "127.0.0.1"),
-        ("MASTER_PORT", port.as_str()),
-        ("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()),
-        ("CCL_INIT_TIMEOUT", "2"),
-    ];
+    let variables = [&at(&port, &folder)[..], &[("CCL_INIT_TIMEOUT", "2")]].concat();
     for (secret, expect) in
         [(&b""[..], "is set, but empty"), (&b"\xff\xfe"[..], "CCL_JOB_SECRET is not UTF-8")]
     {

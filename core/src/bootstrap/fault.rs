@@ -56,10 +56,28 @@ impl Fault {
         Some(Self { kind, culprits, text })
     }
 
+    /// What to do next, where the text alone does not say.
+    fn next(&self) -> String {
+        let who = name_ranks(&self.culprits);
+        match (self.kind, self.culprits.as_slice()) {
+            (ErrorKind::Timeout, []) => "CCL_INIT_TIMEOUT sets how long ranks wait".to_string(),
+            (ErrorKind::Timeout, [_]) => format!(
+                "see whether {who} has started and reaches the others; CCL_INIT_TIMEOUT sets how long ranks wait"
+            ),
+            (ErrorKind::Timeout, _) => format!(
+                "see whether {who} have started and reach the others; CCL_INIT_TIMEOUT sets how long ranks wait"
+            ),
+            (ErrorKind::Peer, []) => "rank 0 holds the root: see what it says".to_string(),
+            (ErrorKind::Peer, _) => format!("see what {who} said last"),
+            _ => String::new(),
+        }
+    }
+
     /// As an error of the crate, at `rank`.
     #[must_use]
     pub fn into_error(self, rank: Rank) -> Error {
-        let mut error = Error::new(self.kind, self.text);
+        let next = self.next();
+        let mut error = Error::new(self.kind, self.text).hint(next);
         error.at.rank = Some(rank);
         error.at.peer = self.culprits.first().copied().filter(|peer| *peer != rank);
         error

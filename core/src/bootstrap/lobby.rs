@@ -1,9 +1,10 @@
 //! Where accepted connections wait until they have proven who they are. Strangers are survived, counted and remembered.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::auth::{Handshake, HandshakeError, Hello, Key, Salt};
+use super::auth::{Handshake, HandshakeError, Hello, Key, Refusal, Salt};
 use super::machine::{Io, StreamId};
 use crate::clock::Ns;
 use crate::types::{CommId, JobId};
@@ -19,6 +20,8 @@ const SEATS: usize = 1024;
 
 /// How many remarks about strangers are kept.
 const REMARKS: usize = 4;
+/// Said of a guest that knows ccl, and not the secret.
+const OTHER_SECRET: &str = "it has another CCL_JOB_SECRET than this process, or one of the two has none";
 
 #[derive(Debug)]
 struct Guest {
@@ -26,6 +29,20 @@ struct Guest {
     from: SocketAddr,
     handshake: Handshake,
     until: Ns,
+}
+
+/// What guests did who were turned away, newest last.
+#[derive(Debug)]
+struct Remark {
+    text: String,
+    times: u64,
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        if self.times > 1 { write!(f, " {} times", self.times) } else { Ok(()) }
+    }
 }
 
 /// A connection that has proven itself.
@@ -43,7 +60,9 @@ pub(crate) struct Entered {
 pub(crate) struct Lobby {
     guests: Vec<Guest>,
     turned_away: u64,
-    remarks: Vec<String>,
+    remarks: Vec<Remark>,
+    /// Some guest had another secret.
+    secrets_differ: bool,
     /// How many had been turned away when that was told last.
     told: u64,
     /// What guests stretch the secret with.
@@ -66,7 +85,7 @@ impl Lobby {
         if self.guests.len() >= io.seats.min(SEATS) {
             let guest = self.guests.remove(self.who_makes_room());
             io.close(guest.stream);
-            self.remark(guest.from, "it had not proven itself while others queued");
+            self.remark(&guest, "it had not proven itself while others queued");
             evicted = Some(guest.stream);
         }
         let mut nonce = io.nonce();
@@ -119,7 +138,7 @@ impl Lobby {
     pub(crate) fn closed(&mut self, stream: StreamId) {
         if let Some(at) = self.guests.iter().position(|guest| guest.stream == stream) {
             let guest = self.guests.remove(at);
-            self.remark(guest.from, "it left before it said who it is");
+            self.remark(&guest, "it left before it had proven itself");
         }
     }
 
@@ -141,16 +160,23 @@ impl Lobby {
         let guest = self.guests.remove(at);
         io.send(guest.stream, error.farewell());
         io.close(guest.stream);
-        let who = guest.handshake.hello().map(|hello| format!("it calls itself rank {}: ", hello.from));
-        self.remark(guest.from, &format!("{}{error}", who.unwrap_or_default()));
+        let is_secret = matches!(error, HandshakeError::WrongProof | HandshakeError::Refused(Refusal::Proof));
+        self.secrets_differ |= is_secret;
+        let why = if is_secret { OTHER_SECRET.to_string() } else { error.to_string() };
+        self.remark(&guest, &why);
     }
 
-    fn remark(&mut self, from: SocketAddr, what: &str) {
+    fn remark(&mut self, guest: &Guest, why: &str) {
         self.turned_away += 1;
+        let rank = guest.handshake.hello().map(|hello| format!(", which calls itself rank {}", hello.from));
+        let text = format!("{}{} ({why})", guest.from.ip(), rank.unwrap_or_default());
+        let known = self.remarks.iter().position(|one| one.text == text);
+        let mut remark = known.map_or(Remark { text, times: 0 }, |at| self.remarks.remove(at));
+        remark.times += 1;
         if self.remarks.len() == REMARKS {
             self.remarks.remove(0);
         }
-        self.remarks.push(format!("{from}: {what}"));
+        self.remarks.push(remark);
     }
 
     /// What strangers did, if that has changed since this was asked last.
@@ -161,12 +187,24 @@ impl Lobby {
         })
     }
 
-    /// What strangers did, for the text of an error; empty if there were none.
+    /// What strangers did, and what to look at, for the text of an error; empty if there were none.
     fn remarks(&self) -> String {
-        match self.turned_away {
-            0 => String::new(),
-            count => format!("{count} connections were turned away, lastly {}", self.remarks.join("; ")),
+        let mut who: Vec<String> = self.remarks.iter().rev().map(Remark::to_string).collect();
+        match self.turned_away - self.remarks.iter().map(|one| one.times).sum::<u64>() {
+            0 => {}
+            more => who.push(format!("and {more} more")),
         }
+        let count = match self.turned_away {
+            0 => return String::new(),
+            1 => "1 connection".to_string(),
+            count => format!("{count} connections"),
+        };
+        let look = if self.secrets_differ {
+            "see that CCL_JOB_SECRET is equal on all ranks, or unset on all"
+        } else {
+            "no ranks of this job, unless they have another version or secret: see who connects to this address"
+        };
+        format!("{count} came without proof of this job's secret, from {}: {look}", who.join(", "))
     }
 }
 

@@ -551,6 +551,28 @@ fn a_wrong_secret_is_said_to_the_one_who_has_it() {
     }
 }
 
+#[test]
+fn who_came_without_the_secret_is_said_to_those_who_wait_and_what_to_look_at() {
+    let mut job = Job::empty(1, Weather::FINE, 2);
+    let wrong = UniqueId { key: Key([6; 32]), ..id() };
+    let now = job.net.now;
+    job.add(0, Program::new(&id(), 0, 2, now), Duration::ZERO);
+    job.add(1, Program::new(&wrong, 1, 2, now), Duration::from_millis(10));
+    for at in 0..6 {
+        let scan = stranger(root_address(), b"GET / HTTP/1.1\r\n\r\n", false);
+        job.net.add(Actor::Stranger(scan), stranger_address(9), Duration::from_millis(50 + at));
+    }
+    job.run();
+    let fault = job.fault(0);
+    let expect = "1/2 in, waiting for rank 1; 7 connections came without proof of this job's secret, from 6.6.6.9 (it does \
+                  not speak ccl: it said \"GET / HT\") 6 times, 10.0.0.1, which calls itself rank 1 \
+                  (it has another CCL_JOB_SECRET than this process, or one of the two has none): see that CCL_JOB_SECRET is \
+                  equal on all ranks, or unset on all";
+    assert!(fault.text.contains(expect), "{}", fault.text);
+    let error = fault.clone().into_error(Rank(0)).to_string();
+    assert!(error.contains("see whether rank 1 has started"), "{error}");
+}
+
 /// The real size of a large job, through the same code.
 #[test]
 fn a_thousand_and_twenty_four_ranks() {
