@@ -53,7 +53,8 @@ fn an_abort_names_who_aborted_to_the_other_only() {
     for [of_0, of_1] in all {
         assert_eq!([of_0.kind, of_1.kind], [ErrorKind::Aborted; 2]);
         assert_eq!(place(&of_0), pair(CollKind::Recv, 1), "{of_0}");
-        assert_eq!(place(&of_1), (Some(CollKind::Barrier), None, None), "{of_1}");
+        // Of its own deed, in a call that waited for nobody.
+        assert_eq!(place(&of_1), (Some(CollKind::Barrier), None, Some(ChannelId(0))), "{of_1}");
     }
 }
 
@@ -69,7 +70,7 @@ fn a_receive_that_is_late_names_its_peer_and_its_channel() {
     for [of_0, of_1] in all {
         assert_eq!([of_0.kind, of_1.kind], [ErrorKind::Timeout; 2]);
         assert_eq!(place(&of_0), pair(CollKind::Recv, 1), "{of_0}");
-        assert_eq!(place(&of_1), (Some(CollKind::Barrier), None, None), "{of_1}");
+        assert_eq!(place(&of_1), (Some(CollKind::Barrier), None, Some(ChannelId(0))), "{of_1}");
         // The hint is of use when the process is gone: it leads to a file that is there.
         let hint = of_0.hint.split_once("ccl-inspect open ").expect(&of_0.hint).1;
         let (folder, job) = hint.split_once(" --job ").unwrap();

@@ -29,7 +29,7 @@ use crate::recorder::{EventRing, Recorder};
 use crate::transport::LinkFault;
 use crate::transport::shm::wait::{Waited, Waiter};
 use crate::transport::socket::shortage::Shortage;
-use crate::types::{Algorithm, CommId, JobId, Rank};
+use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank};
 
 /// How long a failing rank waits for the verdict that all ranks share, before it speaks for itself.
 pub(super) const VERDICT: Duration = Duration::from_millis(500);
@@ -230,6 +230,7 @@ impl Inner {
         if let Some(ended) = &driver.ended {
             let mut error = ended.clone();
             error.at.op = Some((request.kind, driver.numbers.next()));
+            error.at.channel = error.at.channel.or_else(|| Some(first_channel(request.kind)));
             return Err(error);
         }
         let shape = select::select(&self.topology, &request, self.forced);
@@ -470,9 +471,13 @@ impl Inner {
         // Where it is about this rank, the other side is whom it failed with, if there is one.
         let other = |peer: &Rank| *peer != self.rank;
         let peer = Some(verdict.about).filter(other).or_else(|| own?.peer.filter(other));
-        let awaited = driver.engine.waits().iter().find(|wait| Some(wait.peer) == peer);
-        let failed = own.filter(|failure| peer.is_some() && failure.peer == peer);
-        let channel = awaited.map(|wait| wait.channel).or_else(|| failed.and_then(|failure| failure.channel));
+        let waits = driver.engine.waits();
+        let awaited = waits.iter().find(|wait| Some(wait.peer) == peer).map(|wait| wait.channel);
+        let failed = own.filter(|failure| failure.peer == peer).and_then(|failure| failure.channel);
+        // Otherwise where the rank stands: on the channel of what it waits for, or the first of the operation.
+        let first = || op.map(|(kind, _)| first_channel(kind));
+        let stands = || waits.first().map(|wait| wait.channel).or_else(first);
+        let channel = awaited.or(failed).or_else(stands);
         let mut error = Error::new(verdict.trouble.kind(), verdict.text.clone()).hint(hint);
         (error.at.op, error.at.peer, error.at.channel) = (op, peer, channel);
         Failure { cause: Cause::Told(error), op, peer, channel }
@@ -561,4 +566,9 @@ impl Inner {
     pub(crate) fn recorder_path(&self) -> Option<PathBuf> {
         self.recorder.path().map(std::path::Path::to_path_buf)
     }
+}
+
+/// The channel on which an operation begins.
+fn first_channel(kind: CollKind) -> ChannelId {
+    if kind.is_p2p() { ChannelId::P2P } else { ChannelId(0) }
 }
