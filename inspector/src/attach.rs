@@ -1,8 +1,9 @@
 //! Asking living processes themselves. What does not answer has been read from its mapping already, and that is said.
 
+use ccl::clock;
 use ccl::control::wire::Client;
 use ccl::error::{Error, ErrorKind, Result};
-use ccl::snapshot::{ProcessSnapshot, Source, State};
+use ccl::snapshot::{ProcessSnapshot, State};
 
 use crate::discover::{Found, door};
 use crate::words;
@@ -45,18 +46,18 @@ pub(crate) fn unseen(one: &Found) -> Option<String> {
 
 fn ask(one: &mut Found) -> Option<String> {
     let before = &one.given.process;
+    let asked = clock::real_ns();
     match door::control(one).and_then(|mut client| client.snapshot()) {
         Ok(process) if (process.pid, process.made_real_ns) == (before.pid, before.made_real_ns) => {
-            one.given.process = ProcessSnapshot { path: before.path.clone(), ..process };
-            one.given.source = Source::Socket;
-            None
+            one.answers(process, asked).err()
         }
         Ok(_) => Some(format!("{} is answered by another process", before.control)),
         Err(why) => {
             let note = format!("pid {} on {} was read from its mapping: {why}", before.pid, before.host);
             // Anew: while it was waited for, those who answer have gone on.
             if let Ok(process) = door::recorder(&one.file).and_then(|(reader, _)| reader.snapshot()) {
-                one.given.process = ProcessSnapshot { path: before.path.clone(), ..process };
+                let source = one.given.source;
+                return one.tells(process, source).err().or(Some(note));
             }
             Some(note)
         }

@@ -112,12 +112,8 @@ mod tests {
             comms: comms.collect(),
             ..ProcessSnapshot::default()
         };
-        Found {
-            given: Given { process, source: Source::Mapping, letter: None },
-            process: alive.then_some(pid),
-            file: "f".into(),
-            owner: None,
-        }
+        let given = Given { process, source: Source::Mapping, letter: None };
+        Found::of_dump(given, alive.then_some(pid), "f".into())
     }
 
     fn check(found: Vec<Found>, target: Option<&str>, expect: Result<u64, u8>) {

@@ -9,8 +9,8 @@ use ccl::types::{JobId, Phase, Rank};
 use crate::discover::{self, Findings, Found};
 use crate::words;
 
-/// The most processes of one user that are met: a recorder may tell of another one each time it is read.
-const MOST_OF_A_USER: usize = 1 << 12;
+/// The most processes of another user that are met: a recorder may tell of another one each time it is read.
+const MOST_OF_ANOTHER: usize = 1 << 9;
 
 /// The processes of a job that were met so far.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Roll {
                 continue;
             }
             let of_user = self.of_user.entry(found.owner).or_default();
-            if *of_user == MOST_OF_A_USER {
+            if found.is_anothers() && *of_user == MOST_OF_ANOTHER {
                 continue;
             }
             match found.open() {

@@ -19,8 +19,8 @@ enum State {
     Connecting(StreamId, Ns),
     Greeting(StreamId, Box<Handshake>, Ns),
     /// The proof is under way, with this key. Until the other side has taken it, its crowded door may
-    /// still close on this one.
-    Proven(StreamId, Key, Ns),
+    /// still close on this one. It has proven itself, and may take its time: it may be stopped.
+    Proven(StreamId, Key),
     Over,
 }
 
@@ -88,11 +88,8 @@ impl Dial {
 
     pub(crate) const fn wake(&self) -> Option<Ns> {
         match &self.state {
-            State::Resting(at)
-            | State::Connecting(_, at)
-            | State::Greeting(_, _, at)
-            | State::Proven(_, _, at) => Some(*at),
-            State::Over => None,
+            State::Resting(at) | State::Connecting(_, at) | State::Greeting(_, _, at) => Some(*at),
+            State::Proven(..) | State::Over => None,
         }
     }
 
@@ -102,9 +99,7 @@ impl Dial {
                 self.attempts += 1;
                 self.state = State::Connecting(io.connect(self.to), io.now.after(PATIENCE));
             }
-            State::Connecting(stream, at) | State::Greeting(stream, _, at) | State::Proven(stream, _, at)
-                if at <= io.now =>
-            {
+            State::Connecting(stream, at) | State::Greeting(stream, _, at) if at <= io.now => {
                 io.close(stream);
                 self.rest("it did not answer in time", io.now);
             }
@@ -143,12 +138,12 @@ impl Dial {
         };
         io.send(stream, step.to_send);
         if let Some(key) = step.key {
-            self.state = State::Proven(stream, key, io.now.after(PATIENCE));
+            self.state = State::Proven(stream, key);
         }
         let rest = step.done.map(|(_, rest)| rest);
         let said = if is_proven { bytes } else { rest.as_deref().unwrap_or_default() };
         match (said.split_first(), &self.state) {
-            (Some((&LET_IN, rest)), State::Proven(_, key, _)) => {
+            (Some((&LET_IN, rest)), State::Proven(_, key)) => {
                 self.key = key.clone();
                 self.state = State::Over;
                 Dialled::Up(stream, rest.to_vec())

@@ -76,7 +76,8 @@ impl Fault {
     /// As an error of the crate, at `rank`.
     #[must_use]
     pub fn into_error(self, rank: Rank) -> Error {
-        let next = self.next();
+        // Whoever is to blame itself hears nothing new by that.
+        let next = if self.culprits == [rank] { String::new() } else { self.next() };
         let mut error = Error::new(self.kind, self.text).hint(next);
         error.at.rank = Some(rank);
         error.at.peer = self.culprits.first().copied().filter(|peer| *peer != rank);

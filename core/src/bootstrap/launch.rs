@@ -71,14 +71,21 @@ fn name(environment: Environment<'_>) -> (u64, u64) {
     };
     let whole = |names: &[&str]| (hash(names), hash(names));
     if given("TORCHELASTIC_RUN_ID").is_some() {
-        return whole(&["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]);
+        // Agents count restarts each for itself: the counts of one job may differ.
+        return whole(&["TORCHELASTIC_RUN_ID"]);
     }
     // Slurm's own, "slurm.pmix.<job>.<step>", names a step.
     if given("PMIX_NAMESPACE").is_some_and(|space| !space.starts_with("slurm.")) {
         return whole(&["PMIX_NAMESPACE"]);
     }
     if given("SLURM_JOB_ID").is_some() {
-        // An allocation may hold several jobs of ours, and one of them be started as a step per node.
+        // An allocation may hold several jobs of ours, each of them a step; or one that was started as
+        // a step per node.
+        let number = |name: &str| given(name).and_then(|value| value.parse::<u32>().ok());
+        let (tasks, ranks) = (number("SLURM_STEP_NUM_TASKS"), number("WORLD_SIZE"));
+        if tasks.zip(ranks).is_some_and(|(tasks, ranks)| tasks >= ranks) {
+            return whole(&["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"]);
+        }
         let part = given("SLURM_STEP_ID").map_or(0, |_| hash(&["SLURM_STEP_ID"]));
         return (hash(&["SLURM_JOB_ID", "SLURM_RESTART_COUNT"]), part);
     }
@@ -105,11 +112,12 @@ mod tests {
         };
         let one = own(&[("TORCHELASTIC_RUN_ID", "a")]);
         let again = own(&[("TORCHELASTIC_RUN_ID", "a"), ("TORCHELASTIC_RESTART_COUNT", "1")]);
-        assert!(one.launch != again.launch && one.launch != 0);
+        assert!(one.launch == again.launch && one.launch != 0);
+        let other = own(&[("TORCHELASTIC_RUN_ID", "b")]);
         assert_eq!(own(&[("TORCHELASTIC_RUN_ID", "none")]).launch, 0, "torchrun's default names nothing");
         let nothing = own(&[]);
         assert_eq!((nothing.launch, nothing.part), (0, 0));
-        assert!(Launch::of(one).may_include(one.launch) && !Launch::of(one).may_include(again.launch));
+        assert!(Launch::of(one).may_include(one.launch) && !Launch::of(one).may_include(other.launch));
         assert!(!Launch::of(one).may_include(0) && !Launch::of(nothing).may_include(one.launch));
         assert!(Launch::of(one).is_sure_of(one) && !Launch::of(nothing).is_sure_of(nothing));
         assert!(one.age > Duration::ZERO && one.age < Duration::from_secs(3600), "{:?}", one.age);
@@ -119,6 +127,17 @@ mod tests {
         let slurm = Launch::of(step("5", "0"));
         assert!(slurm.may_include(step("5", "1").launch) && !slurm.may_include(step("6", "0").launch));
         assert!(slurm.is_sure_of(step("5", "0")) && !slurm.is_sure_of(step("5", "1")));
+        // A step that has room for the whole job is one.
+        let full = |step| {
+            own(&[
+                ("SLURM_JOB_ID", "5"),
+                ("SLURM_STEP_ID", step),
+                ("SLURM_STEP_NUM_TASKS", "2"),
+                ("WORLD_SIZE", "2"),
+            ])
+        };
+        assert!(Launch::of(full("0")).is_sure_of(full("0")));
+        assert!(!Launch::of(full("0")).may_include(full("1").launch));
         let script = own(&[("SLURM_JOB_ID", "5")]);
         assert!(slurm.may_include(script.launch) && !Launch::of(script).is_sure_of(script));
         let pmix =

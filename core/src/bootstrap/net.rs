@@ -401,14 +401,3 @@ fn seats() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     usize::try_from(limit.saturating_sub(open) / 4).unwrap_or(usize::MAX).max(FEWEST_SEATS)
 }
-
-/// Raises the limit of open files as far as it goes: a root holds a connection to every rank.
-pub(crate) fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current < limit.maximum || (limit.current.is_some() && limit.maximum.is_none()) {
-        limit.current = limit.maximum;
-        // Refused by some sandboxes: then the limit that was there holds.
-        let _ = setrlimit(Resource::Nofile, limit);
-    }
-}

@@ -13,13 +13,15 @@ use super::auth::{Key, Purpose};
 use super::fault::{Fault, name_ranks};
 use super::frame::Frames;
 use super::launch::{Launch, Origin};
-use super::lobby::{Entered, PATIENCE};
+use super::lobby::Entered;
 use super::machine::{Io, StreamId};
 use super::messages::{FromRoot, MAX_ROOT_FRAME, ToRoot};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
 use crate::types::{CommId, JobId, Rank};
 
+/// How long a rank that has proven itself may take until it says where it is: it may be stopped.
+const CHECK_IN: Duration = Duration::from_secs(60);
 /// How often ranks hear whom they wait for.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How long ranks have to show that they are alive when one of them gives up.
@@ -124,6 +126,12 @@ impl Root {
         }
     }
 
+    /// Says how many ranks there are, to a root whose id does not.
+    pub(crate) const fn of_ranks(mut self, nranks: u32) -> Self {
+        self.nranks = nranks;
+        self
+    }
+
     /// A root at a place where other jobs may come: `launch` tells its ranks from theirs.
     pub(crate) const fn of_launch(mut self, launch: Launch) -> Self {
         self.launch = launch;
@@ -224,7 +232,7 @@ impl Root {
             nranks: hello.count,
             is_claim: hello.index == CLAIM,
             frames: Frames::new(MAX_ROOT_FRAME),
-            until: Some(io.now.after(PATIENCE)),
+            until: Some(io.now.after(CHECK_IN)),
         };
         self.visitors.insert(stream, visitor);
         self.heard(stream, &rest, io);

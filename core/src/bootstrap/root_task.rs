@@ -12,7 +12,7 @@ use super::auth::{Key, Salt, fill_random};
 use super::door::Door;
 use super::id::{JobSecret, UniqueId};
 use super::launch::{Launch, Origin};
-use super::net::{Net, listen, local_address, raise_file_limit};
+use super::net::{Net, listen, local_address};
 use super::notice::{Level, say};
 use super::rendezvous::Published;
 use super::root::{OTHER_PORT, Outcome, Root};
@@ -21,6 +21,7 @@ use crate::clock::{self, Ns};
 use crate::config::Settings;
 use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::process::raise_file_limit;
 use crate::types::CommId;
 
 /// When the root begins to say aloud whom it waits for, and how often it repeats that.

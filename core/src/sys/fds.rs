@@ -42,6 +42,7 @@ pub fn forked() -> bool {
 /// # Errors
 /// `Unavailable` in such a process.
 pub fn not_forked() -> Result<()> {
+    notice_forks();
     if !forked() {
         return Ok(());
     }
@@ -50,6 +51,19 @@ pub fn not_forked() -> Result<()> {
         "this process was forked from one that uses ccl, and has none of its threads",
     )
     .hint("start workers that use ccl with exec (Python: the start method \"spawn\")"))
+}
+
+/// Has forks counted from now on.
+fn notice_forks() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        // Without memory for the handler a child keeps descriptors open: death is then seen by the record lock only.
+        #[cfg(not(miri))]
+        // SAFETY: the handler is a static function that calls only what is allowed in a forked child.
+        unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+        }
+    });
 }
 
 /// Runs in each forked child, where only async-signal-safe calls are allowed: loads, stores and close(2).
@@ -84,15 +98,7 @@ impl Fd {
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         let fd = above_standard(fd);
-        static INSTALLED: Once = Once::new();
-        INSTALLED.call_once(|| {
-            // Without memory for the handler a child keeps descriptors open: death is then seen by the record lock only.
-            #[cfg(not(miri))]
-            // SAFETY: the handler is a static function that calls only what is allowed in a forked child.
-            unsafe {
-                libc::pthread_atfork(None, None, Some(in_child));
-            }
-        });
+        notice_forks();
         if let Some((word, bit)) = place(fd.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
         }

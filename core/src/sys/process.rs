@@ -42,6 +42,17 @@ pub fn check_file_size(bytes: u64) -> Result<()> {
 pub(crate) const NEEDS_MEMORY: &str =
     "give the host or the container more memory, or raise the limit on addresses (ulimit -v)";
 
+/// Raises the limit of open files as far as it goes: a root holds a connection to every rank, an inspector the recorders of a job.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum || (limit.current.is_some() && limit.maximum.is_none()) {
+        limit.current = limit.maximum;
+        // Refused by some sandboxes: then the limit that was there holds.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
 /// Whether it is this process, or its kernel, that lacks something, whomever it connects to.
 #[must_use]
 pub fn is_own_limit(errno: Errno) -> bool {

@@ -21,6 +21,9 @@ use super::unix::{self, Name, Stream};
 /// The group that owns nothing.
 const NOGROUP: u32 = 65534;
 
+/// The most names of a folder that are listed: whose it is may have made any number.
+const MOST_NAMES: usize = 1 << 14;
+
 /// What a reference refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -140,7 +143,7 @@ impl Reference {
         self.as_owner(|path| unix::connect(Name::Path(path)))
     }
 
-    /// The names in a folder, read as its owner, in order.
+    /// The names in a folder, read as its owner, in order: 16,384 of them at most.
     ///
     /// # Errors
     /// The system's; `InvalidInput` if it is no folder.
@@ -148,6 +151,7 @@ impl Reference {
         self.expect(Kind::Folder)?;
         let mut names = self.as_owner(|path| {
             std::fs::read_dir(path)?
+                .take(MOST_NAMES)
                 .map(|entry| entry.map(|entry| entry.file_name()))
                 .collect::<io::Result<Vec<_>>>()
         })?;

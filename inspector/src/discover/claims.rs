@@ -2,7 +2,7 @@
 //! recorder that names the job, the rank and the process of another, and as many recorders as it
 //! likes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccl::snapshot::ProcessSnapshot;
 use ccl::types::{JobId, Rank};
@@ -23,6 +23,39 @@ pub(crate) struct Cost {
     told: usize,
     /// The bytes of their files.
     read: u64,
+}
+
+/// By how much one recorder of another user may come to tell more than twice what it told at first.
+const GROWTH: usize = 256 << 10;
+
+/// What a recorder of another user told when it was found, and was judged by: what it tells later
+/// cannot be of other ranks, nor much more.
+#[derive(Clone, Debug)]
+pub(crate) struct Claimed {
+    ranks: BTreeSet<Rank>,
+    most: usize,
+}
+
+impl Claimed {
+    pub(super) fn by(process: &mut ProcessSnapshot, owner: u32) -> Option<Self> {
+        if owner == rustix::process::geteuid().as_raw() {
+            return None;
+        }
+        let ranks = process.comms.iter().map(|comm| comm.world).collect();
+        Some(Self { ranks, most: 2 * process.weight() + GROWTH })
+    }
+
+    /// Takes away what it may not tell.
+    ///
+    /// # Errors
+    /// It tells too much.
+    pub(super) fn bound(&self, process: &mut ProcessSnapshot) -> Result<(), String> {
+        process.comms.retain(|comm| self.ranks.contains(&comm.world));
+        if process.weight() <= self.most {
+            return Ok(());
+        }
+        Err("it is of another user, and tells far more than at first: what it told then is shown".into())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,8 +99,14 @@ impl Findings {
         self.found.push(found);
     }
 
-    /// Puts recorders aside that claim what one of another user claims with better reason.
+    /// Puts recorders aside that claim what one of another user claims with better reason. A job of
+    /// the user who asks is of no other user: nobody else can tell who waits in it, nor how many ranks it has.
+    /// The own ones come first.
     pub(super) fn settle(&mut self, me: u32) {
+        self.found.sort_by_key(|one| one.owner != Some(me));
+        let own = self.found.iter().filter(|one| one.owner == Some(me));
+        let own: BTreeSet<JobId> =
+            own.flat_map(|one| one.given.process.comms.iter().map(|comm| comm.job)).collect();
         let mut best: BTreeMap<Claim, (Standing, Option<u32>)> = BTreeMap::new();
         for one in &self.found {
             let mine = (standing(one, me), one.owner);
@@ -79,6 +118,10 @@ impl Findings {
             }
         }
         let is_doubtful = |one: &Found| {
+            let is_of_mine = one.given.process.comms.iter().any(|comm| own.contains(&comm.job));
+            if one.owner != Some(me) && is_of_mine {
+                return true;
+            }
             let of_another = |claim| best[&claim].1 != one.owner && best[&claim].0 > standing(one, me);
             claims(one).any(of_another)
         };
@@ -119,7 +162,30 @@ mod tests {
             process: is_held.then_some(pid),
             file: PathBuf::from(format!("/{owner}-{pid}")),
             owner: Some(owner),
+            claimed: None,
         }
+    }
+
+    #[test]
+    fn what_another_users_recorder_tells_later_is_bounded_by_what_it_told_at_first() {
+        let mut first = found(7, true, 9, 1, 5).given.process;
+        let nobody = u32::MAX;
+        let claimed = Claimed::by(&mut first, nobody).unwrap();
+        let told = |ranks: &[u32], peers: usize| {
+            let peer = PeerSnapshot { recorder: "x".repeat(4000), ..PeerSnapshot::default() };
+            let comm = |rank: &u32| CommSnapshot {
+                world: Rank(*rank),
+                peers: vec![peer.clone(); peers],
+                ..CommSnapshot::default()
+            };
+            ProcessSnapshot { comms: ranks.iter().map(comm).collect(), ..ProcessSnapshot::default() }
+        };
+        let mut other = told(&[0, 5, 2], 10);
+        assert!(claimed.bound(&mut other).is_ok());
+        assert_eq!(other.comms.iter().map(|comm| comm.world).collect::<Vec<_>>(), [Rank(5)]);
+        assert!(claimed.bound(&mut told(&[5], 100)).is_err());
+        let own = rustix::process::geteuid().as_raw();
+        assert!(Claimed::by(&mut first, own).is_none());
     }
 
     #[test]
@@ -136,8 +202,9 @@ mod tests {
         check(vec![found(0, true, 8, 1, 2), found(7, false, 8, 3, 0)], &["/0-8"]);
         // Of two others, whose process lives and is the one it tells of.
         check(vec![found(7, false, 8, 1, 2), found(9, true, 8, 1, 2)], &["/9-8"]);
-        // A job of two users; and what a rank left behind.
-        check(vec![found(7, true, 9, 1, 1), found(0, true, 8, 1, 2)], &["/7-9", "/0-8"]);
+        // A job of the user who asks; one of two others; and what a rank left behind.
+        check(vec![found(7, true, 9, 1, 1), found(0, true, 8, 1, 2)], &["/0-8"]);
+        check(vec![found(7, true, 9, 1, 1), found(9, true, 8, 1, 2)], &["/7-9", "/9-8"]);
         check(vec![found(0, true, 9, 1, 2), found(0, false, 8, 1, 2)], &["/0-9", "/0-8"]);
     }
 

@@ -9,9 +9,11 @@ mod folders;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ccl::clock;
 use ccl::config::Settings;
 use ccl::recorder::reader::Reader;
 use ccl::snapshot::{Given, PeerSnapshot, ProcessSnapshot, Source, Unreachable};
+use ccl::sys::process::raise_file_limit;
 use ccl::sys::reference::Kind;
 use ccl::types::JobId;
 
@@ -29,6 +31,8 @@ pub(crate) struct Found {
     pub(crate) file: PathBuf,
     /// The user whose file that is; `None`: it was read from a dump.
     pub(crate) owner: Option<u32>,
+    /// Of another user: what it may tell from now on.
+    claimed: Option<claims::Claimed>,
 }
 
 impl Found {
@@ -38,6 +42,10 @@ impl Found {
             Some(process) => process == pid,
             None => self.given.process.pid == pid || self.given.process.outer_pid == pid,
         }
+    }
+    /// Whether it is of another user than the one who asks.
+    pub(crate) const fn is_anothers(&self) -> bool {
+        self.claimed.is_some()
     }
     /// Whether it tells of a job.
     pub(crate) fn is_of(&self, job: JobId) -> bool {
@@ -66,13 +74,38 @@ impl Found {
             opened.err().unwrap_or_else(|| ccl::Error::new(ccl::ErrorKind::Unavailable, what))
         })
     }
+    /// One of a dump: of the user who asks, as far as anybody can tell.
+    pub(crate) const fn of_dump(given: Given, process: Option<u32>, file: PathBuf) -> Self {
+        Self { given, process, file, owner: None, claimed: None }
+    }
+    /// Takes what it tells now, unless that is more than one of another user may tell.
+    ///
+    /// # Errors
+    /// The note to be shown.
+    pub(crate) fn tells(&mut self, mut process: ProcessSnapshot, source: Source) -> Result<(), String> {
+        if let Some(claimed) = &self.claimed {
+            claimed.bound(&mut process).map_err(|why| format!("pid {}: {why}", self.given.process.pid))?;
+        }
+        let path = std::mem::take(&mut self.given.process.path);
+        (self.given.process, self.given.source) = (ProcessSnapshot { path, ..process }, source);
+        Ok(())
+    }
+    /// Takes what it answered to a question asked at `asked_real_ns`: when that was, the answer does not decide.
+    ///
+    /// # Errors
+    /// As [`tells`](Self::tells).
+    pub(crate) fn answers(&mut self, process: ProcessSnapshot, asked_real_ns: u64) -> Result<(), String> {
+        let (from_real_ns, to_real_ns) = within(&process, asked_real_ns, clock::real_ns());
+        self.tells(ProcessSnapshot { from_real_ns, to_real_ns, ..process }, Source::Socket)
+    }
     /// Reads it anew by its recorder. What cannot be read any more stays as it was read last.
     pub(crate) fn reread(&mut self, reader: &Reader) {
         let Ok(process) = reader.snapshot() else { return };
         let alive = process.alive;
-        let path = std::mem::take(&mut self.given.process.path);
-        self.given.process = ProcessSnapshot { path, ..process };
-        self.given.source = if alive { Source::Mapping } else { Source::File };
+        let source = if alive { Source::Mapping } else { Source::File };
+        if self.tells(process, source).is_err() {
+            return;
+        }
         let stat = self.process.filter(|_| alive).and_then(process::stat);
         self.given.letter = stat.map(|stat| stat.state);
     }
@@ -81,6 +114,12 @@ impl Found {
         let now = self.given.process.job;
         (!self.is_of(job) && self.is_of(now)).then_some(now)
     }
+}
+
+/// When a process was read, as it says, as far as that lies between these moments.
+fn within(process: &ProcessSnapshot, asked: u64, answered: u64) -> (u64, u64) {
+    let last = answered.max(asked);
+    (process.from_real_ns.clamp(asked, last), process.to_real_ns.clamp(asked, last))
 }
 
 /// What could be found.
@@ -99,6 +138,8 @@ pub(crate) struct Findings {
 /// Everything on this kernel that this user may read.
 pub(crate) fn everything(settings: &Settings) -> Findings {
     let mut findings = Findings::default();
+    // A job may have more recorders than a process may usually open.
+    raise_file_limit();
     let held = held();
     let mut known = BTreeSet::new();
     for (identity, holders) in &held {
@@ -174,11 +215,12 @@ fn take(
 /// Reads the members of a job that others name and nobody has found yet; gives those that cannot be read.
 pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachable> {
     let mut unreachable = Vec::new();
+    let refused: BTreeMap<PathBuf, String> = findings.refused.iter().cloned().collect();
     for (peer, owner) in unread_peers(&findings.found, job) {
         let path = PathBuf::from(&peer.recorder);
         let refusal = if peer.recorder.is_empty() {
             "it has no recorder".to_string()
-        } else if let Some((_, why)) = findings.refused.iter().find(|(file, _)| *file == path) {
+        } else if let Some(why) = refused.get(&path) {
             why.clone()
         } else if path.starts_with("/proc") {
             // A number that meant something inside the namespaces of that process only.
@@ -268,5 +310,25 @@ fn found(process: ProcessSnapshot, owner: u32, holders: &[descriptors::Descripto
     let writer = holders.iter().map(|holder| holder.pid).find(is_owner);
     let letter = writer.and_then(process::stat).map(|stat| stat.state);
     let source = if process.alive { Source::Mapping } else { Source::File };
-    Found { given: Given { process, source, letter }, process: writer, file, owner: Some(owner) }
+    let mut process = process;
+    let claimed = claims::Claimed::by(&mut process, owner);
+    Found { given: Given { process, source, letter }, process: writer, file, owner: Some(owner), claimed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_was_made_after_its_question_whatever_it_says() {
+        let check = |(from_real_ns, to_real_ns), expect| {
+            let process = ProcessSnapshot { from_real_ns, to_real_ns, ..ProcessSnapshot::default() };
+            assert_eq!(within(&process, 100, 200), expect);
+        };
+        check((110, 120), (110, 120));
+        check((0, u64::MAX), (100, 200));
+        check((u64::MAX, 0), (200, 100));
+        let process = ProcessSnapshot { to_real_ns: 7, ..ProcessSnapshot::default() };
+        assert_eq!(within(&process, 300, 200), (300, 300));
+    }
 }

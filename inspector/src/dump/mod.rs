@@ -90,7 +90,7 @@ struct Copied {
 type Files = Vec<(String, Sparse)>;
 
 /// The most bytes of all recorders of a dump: of those of who asks, and of those of other users, which may hold anything.
-const MOST_BYTES: [usize; 2] = [512 << 20, 96 << 20];
+const MOST_BYTES: [usize; 2] = [512 << 20, 128 << 20];
 
 /// The files of a bundle, the manifest first; and what the first two of them say.
 fn gather(
@@ -106,9 +106,8 @@ fn gather(
     let mut taken = Vec::new();
     let mut room = MOST_BYTES;
     for one in found.iter().filter(|one| one.is_of(job)) {
-        let is_anothers = one.owner.is_some_and(|owner| owner != rustix::process::geteuid().as_raw());
-        let room = &mut room[usize::from(is_anothers)];
-        match take(one).and_then(|copy| Ok((copy.fits(*room, is_anothers)?, copy))) {
+        let room = &mut room[usize::from(one.is_anothers())];
+        match take(one).and_then(|copy| Ok((copy.fits(*room, one.is_anothers())?, copy))) {
             Ok((left, copy)) => {
                 *room = left;
                 taken.push((one, copy));
@@ -183,11 +182,10 @@ struct Copy {
 }
 
 impl Copy {
-    /// What is left of `room` with this in it. Those of others count by what they hold; of the own ones the length is what takes time.
+    /// What is left of `room` with this in it.
     fn fits(&self, room: usize, is_anothers: bool) -> Result<usize, String> {
-        let bytes = if is_anothers { self.bytes.held() } else { self.bytes.len() };
         let [own, others] = MOST_BYTES.map(|most| most >> 20);
-        room.checked_sub(bytes).ok_or_else(|| match is_anothers {
+        room.checked_sub(self.bytes.len()).ok_or_else(|| match is_anothers {
             false => format!("a dump holds no more than {own} MiB of recorders"),
             true => format!(
                 "a dump holds no more than {others} MiB of other users' recorders: let their user make it"

@@ -82,11 +82,8 @@ impl Reading<'_> {
         } else if let Some(at) = manifest.recorders.iter().position(|one| one.file == name) {
             let one = &manifest.recorders[at];
             let taken = Taken { bytes, alive: one.alive, from_real_ns: one.from_real_ns, at: one.at() };
-            let found = read(taken, name).map(|process| Found {
-                given: given(one, process, Source::File),
-                process: one.pid,
-                file: self.path.join(name),
-                owner: None,
+            let found = read(taken, name).map(|process| {
+                Found::of_dump(given(one, process, Source::File), one.pid, self.path.join(name))
             });
             self.read.entry(at).or_insert(found);
         } else if manifest.recorders.iter().any(|one| one.process == name) {

@@ -27,11 +27,6 @@ impl Sparse {
         self.len
     }
 
-    /// How many bytes of memory it takes, about.
-    pub(super) fn held(&self) -> usize {
-        self.pages.len() * PAGE
-    }
-
     /// All bytes.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
@@ -87,7 +82,7 @@ mod tests {
                 bytes[at] = 9;
             }
             let sparse = Sparse::of(&bytes);
-            assert_eq!((sparse.len(), sparse.held()), (bytes.len(), held * PAGE));
+            assert_eq!((sparse.len(), sparse.pages.len()), (bytes.len(), held));
             assert_eq!(sparse.bytes(), bytes);
             let mut read = Vec::new();
             sparse.reader().read_to_end(&mut read).unwrap();

@@ -10,7 +10,7 @@ use ccl::config::Settings;
 use ccl::control::wire::Subscription;
 use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::{Cursor, Histogram, Reader};
-use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, State, jobs, merge};
+use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, State, jobs, merge};
 use ccl::types::{CommId, JobId, Rank};
 use tokio::sync::{mpsc, watch};
 
@@ -91,6 +91,11 @@ impl Feed {
     pub(crate) fn want(&self, wants: Wants) {
         self.wants.send_if_modified(|now| std::mem::replace(now, wants) != wants);
     }
+}
+
+/// A moment of the past, in nanoseconds since 1970.
+fn real_ns_at(moment: Ns) -> u64 {
+    clock::real_ns().saturating_sub(clock::now().since(moment).as_nanos() as u64)
 }
 
 /// The last moment at which processes told of themselves: a multiple of [`LOOK`].
@@ -299,10 +304,11 @@ impl Followed {
     fn read(&mut self, moment: Ns) -> Option<String> {
         let told = if self.is_able() { self.hear(moment) } else { None };
         if let Some(Ok(process)) = told {
-            let given = &mut self.found.given;
-            let path = std::mem::take(&mut given.process.path);
-            (given.process, given.source) = (ProcessSnapshot { path, ..process }, Source::Socket);
-            return None;
+            // It told of about this moment.
+            return self
+                .found
+                .answers(process, real_ns_at(moment).saturating_sub(LOOK.as_nanos() as u64))
+                .err();
         }
         self.found.reread(&self.reader);
         let given = &self.found.given;
@@ -322,8 +328,7 @@ impl Followed {
             Telling::Does(telling) => telling,
             Telling::Refused(_, why) => return Some(Err(why.clone())),
         };
-        let now = clock::now();
-        let real_ns = clock::real_ns().saturating_sub(now.since(moment).as_nanos() as u64);
+        let real_ns = real_ns_at(moment);
         let end = moment.after(PATIENCE);
         while telling.process().to_real_ns < real_ns {
             // One that tells of the past without end tells nothing either.
@@ -336,7 +341,7 @@ impl Followed {
                     let what = format!("the process told nothing within {} ms", PATIENCE.as_millis());
                     return Some(Err(Error::new(ErrorKind::Timeout, what)));
                 }
-                self.telling = Telling::Refused(now, why.clone());
+                self.telling = Telling::Refused(clock::now(), why.clone());
                 return Some(Err(why));
             }
         }

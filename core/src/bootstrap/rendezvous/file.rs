@@ -23,6 +23,7 @@ use crate::bootstrap::launch::{Launch, Origin};
 use crate::bootstrap::root_task::RootHandle;
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sys::process::is_own_limit;
 
 /// How long what lies at the path and is no id may take to become one.
 const SETTLES_WITHIN: Duration = Duration::from_millis(500);
@@ -44,7 +45,9 @@ pub(super) fn meet(
             path.display()
         );
         let (out, own, mut root) = make(place.nranks, None, (settings, secret), |root| {
-            root.of_launch(Launch::of(origin)).kept_apart_by(apart)
+            // Who met here before is told from others.
+            let launch = if instance == 0 { Launch::of(origin) } else { Launch::Certain };
+            root.of_launch(launch).kept_apart_by(apart)
         })?;
         let mut looks = Looks::default();
         let is_taken = |id: &UniqueId| {
@@ -123,17 +126,16 @@ impl Published {
     fn write(path: PathBuf, content: String, mut is_taken: impl FnMut(&UniqueId) -> bool) -> Result<Self> {
         let beside = |what: &str| {
             let mut name = path.as_os_str().to_owned();
-            name.push(format!(".{}{what}", std::process::id()));
+            // Nobody guesses it, and no two processes have it: pids repeat in containers.
+            name.push(format!(".{:016x}{what}", xxhash_rust::xxh3::xxh3_64(content.as_bytes())));
             PathBuf::from(name)
         };
         let (new, old) = (beside(""), beside(".old"));
         let taken = || {
-            Error::new(ErrorKind::Usage, format!("another job meets through {} now", path.display()))
-                .hint("give each job a CCL_RENDEZVOUS_FILE of its own")
+            let what = format!("another job meets through {} now, or RANK=0 was given twice", path.display());
+            Error::new(ErrorKind::Usage, what).hint("give each job a CCL_RENDEZVOUS_FILE of its own")
         };
         let mut attempt = || -> std::io::Result<bool> {
-            // A leftover of a process that died here; create_new below refuses whatever is put in its place.
-            let _ = std::fs::remove_file(&new);
             let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
             file.write_all(content.as_bytes())?;
             file.sync_all()?;
@@ -147,15 +149,20 @@ impl Published {
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                         return std::fs::rename(&new, &path).map(|()| true);
                     }
-                    found => found.ok(),
+                    Err(e) if Errno::from_io_error(&e).is_some_and(is_own_limit) => return Err(e),
+                    found => found,
                 };
-                let id = found.as_ref().and_then(|text| UniqueId::from_hex(text).ok());
+                let id = found.as_ref().ok().and_then(|text| UniqueId::from_hex(text).ok());
                 match (id, found) {
                     (Some(id), _) if is_taken(&id) => return Ok(false),
-                    (Some(_), Some(stale)) => {
-                        // Another rank 0 may be doing the same: only what was seen is removed.
-                        std::fs::rename(&path, &old)?;
-                        let is_fresh = read(&old).is_ok_and(|text| text != stale);
+                    (Some(_), Ok(stale)) => {
+                        // Another rank 0 may be doing the same: only what was seen is removed. A file that
+                        // has two names is being written.
+                        match std::fs::rename(&path, &old) {
+                            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                            moved => moved?,
+                        }
+                        let is_fresh = read(&old).map_or(true, |text| text != stale);
                         if is_fresh {
                             let _ = std::fs::hard_link(&old, &path);
                         }
@@ -166,6 +173,10 @@ impl Published {
                     }
                     // It has two names while another rank 0 writes it.
                     _ if clock::now() < until => clock::sleep(LOOK_EVERY),
+                    (_, Err(lies)) => {
+                        let refused = |e| std::io::Error::other(format!("{e}; what lies there: {lies}"));
+                        return std::fs::rename(&new, &path).map(|()| true).map_err(refused);
+                    }
                     _ => return std::fs::rename(&new, &path).map(|()| true),
                 }
             }

@@ -220,6 +220,7 @@ fn make(
     (settings, secret): Known<'_>,
     described: impl FnOnce(Root) -> Root,
 ) -> Result<(UniqueId, UniqueId, RootHandle)> {
+    let described = |root: Root| described(root.of_ranks(nranks));
     let (mut out, mut own, root) = create_knowing(secret, near, settings, described)?;
     (out.nranks, own.nranks) = (nranks, nranks);
     Ok((out, own, root))
