@@ -295,8 +295,8 @@ impl Root {
         if !self.launch.may_include(origin.launch) {
             let text = format!(
                 "rank {rank} (from {from}) is of another job than those that meet here: its launcher calls the job \
-                 otherwise than rank 0's (TORCHELASTIC_RUN_ID with TORCHELASTIC_RESTART_COUNT, PMIX_NAMESPACE, or \
-                 SLURM_JOB_ID with SLURM_RESTART_COUNT: make them equal on all ranks of a job, or unset them on all)"
+                 otherwise than rank 0's (TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, or SLURM_JOB_ID with SLURM_RESTART_COUNT, and \
+                 SLURM_STEP_ID of a step with as many tasks as ranks: make them equal on all ranks of a job, or unset them on all)"
             );
             self.remark(text.clone());
             let text = format!("{text}; {}", self.apart);
