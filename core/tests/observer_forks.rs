@@ -110,6 +110,11 @@ fn a_child_of_each_call(comm: &Communicator) {
 #[test]
 fn a_child_that_an_observer_forks_does_not_go_on_in_its_parents_call() {
     set_observer(Box::new(Forks)).unwrap();
+    // The first call of the process: nothing of ccl is there yet.
+    let alone = Config { name: "alone".into(), settings: Some(common::settings(&[])) };
+    let comm = forking(What::Phase(Phase::Rendezvous), || Communicator::from_env_with(alone));
+    comm.finish().unwrap();
+    assert_eq!(bad_children(), []);
     for transport in ["shm", "socket"] {
         for phase in PHASES {
             let settings = common::settings(&[(Key::Transport, transport)]);

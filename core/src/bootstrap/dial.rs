@@ -193,3 +193,66 @@ impl Dial {
         self.state = State::Resting(now.after(pause));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::auth::Purpose;
+    use super::super::lobby::Lobby;
+    use super::super::machine::Action;
+    use super::*;
+    use crate::types::{CommId, JobId, Rank};
+
+    /// What `call` wants done at `now`, and what it returns.
+    fn with<T>(now: Ns, call: impl FnOnce(&mut Io<'_>) -> T) -> (T, Vec<Action>) {
+        let (mut actions, mut next_stream) = (Vec::new(), 1);
+        let mut random = |out: &mut [u8]| out.fill(7);
+        let io = &mut Io {
+            now,
+            actions: &mut actions,
+            next_stream: &mut next_stream,
+            random: &mut random,
+            seats: 4,
+        };
+        let result = call(io);
+        (result, actions)
+    }
+
+    fn sent(actions: Vec<Action>) -> Vec<Vec<u8>> {
+        let sends = actions.into_iter().filter_map(|action| match action {
+            Action::Send(_, bytes) => Some(bytes),
+            _ => None,
+        });
+        sends.collect()
+    }
+
+    #[test]
+    fn an_acceptor_that_is_stopped_before_it_lets_in_is_waited_for() {
+        let stream = StreamId(1);
+        let address = SocketAddr::from(([10, 0, 0, 1], 5));
+        let hello = Hello::new(Purpose::Ring, JobId(7), CommId(0), Rank(1), Rank(0));
+        let mut dial = Dial::new(address, hello, Key::NONE, false, Ns(0));
+        let mut lobby = Lobby::default();
+        let lookup = |job, _| (job == JobId(7)).then_some(Key::NONE);
+        with(Ns(0), |io| dial.turn(io));
+        with(Ns(0), |io| lobby.accepted(stream, address, io));
+        let (_, first) = with(Ns(0), |io| dial.connected(stream, io));
+        // The acceptor's challenge, and our proof.
+        let mut proof = Vec::new();
+        for said in sent(first) {
+            let (_, answers) = with(Ns(0), |io| lobby.bytes(stream, &said, &lookup, io));
+            for answer in sent(answers) {
+                let (dialled, says) = with(Ns(0), |io| dial.bytes(stream, &answer, io));
+                assert!(matches!(dialled, Dialled::Pending));
+                proof.extend(sent(says).concat());
+            }
+        }
+        assert!(!proof.is_empty());
+        let late = Ns(0).after(20 * PATIENCE);
+        let ((), done) = with(late, |io| dial.turn(io));
+        assert_eq!((done, dial.wake(), dial.stream()), (vec![], None, Some(stream)));
+        let (entered, answers) = with(late, |io| lobby.bytes(stream, &proof, &lookup, io));
+        assert!(entered.is_some());
+        let (dialled, _) = with(late, |io| dial.bytes(stream, &sent(answers).concat(), io));
+        assert!(matches!(dialled, Dialled::Up(up, rest) if up == stream && rest.is_empty()));
+    }
+}

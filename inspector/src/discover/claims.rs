@@ -129,7 +129,7 @@ impl Findings {
         self.found = kept;
         let why = |one: Found| {
             let owner = one.owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"));
-            (one.file, format!("it is of {owner}, and tells of a rank or a process of somebody else"))
+            (one.file, format!("it is of {owner}, and tells of a job, a rank or a process of somebody else"))
         };
         let doubtful: Vec<Found> = doubtful;
         self.refused.extend(doubtful.into_iter().map(why));

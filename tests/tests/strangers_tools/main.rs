@@ -418,6 +418,34 @@ fn a_recorder_leads_to_none_of_another_user() {
     assert!(text.contains("is of another user than who names it"), "{text}");
 }
 
+/// A recorder of another user that tells of one more rank of root's job, and so of who is awaited.
+#[test]
+fn a_job_of_root_is_told_of_by_no_other_user() {
+    let Some(_other) = OtherUser::for_test("a_job_of_root_is_told_of_by_no_other_user") else { return };
+    let (made, runtime) = (folder(), folder());
+    let [own, theirs] = [0, UID].map(|uid| runtime.path().join(format!("ccl-{uid}")));
+    let bytes = recorder(made.path(), "dp", Path::new(""), [Path::new("/a.rec"), Path::new("/b.rec")]);
+    let mut other = bytes.clone();
+    retell(&mut other, NOBODY, NOBODY - 1);
+    let at = (512..other.len() / 8).find(|at| word(&other, *at) == 3 << 32).expect("rank 0 of three");
+    set(&mut other, at, 9 << 32 | 5);
+    set(&mut other, at + 1, 5);
+    for (folder, uid, bytes) in [(&own, 0, &bytes), (&theirs, UID, &other)] {
+        std::fs::create_dir(folder).expect("a folder");
+        std::fs::write(folder.join("1-1-1.rec"), bytes).expect("a file");
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).expect("root may");
+        for path in [folder, &folder.join("1-1-1.rec")] {
+            chown(path, Some(uid), Some(uid)).expect("root may");
+        }
+    }
+    let job = format!("{:016x}", job());
+    let text = inspect(runtime.path(), &["snapshot", &job]).text;
+    assert!(text.contains("1 of 3 ranks read"), "{text}");
+    let text = inspect(runtime.path(), &["ps"]).text;
+    let put_aside = format!("{} cannot be read: it is of user {UID}", theirs.join("1-1-1.rec").display());
+    assert!(text.contains(&put_aside), "{text}");
+}
+
 /// Files that are as large as any that is read, and have next to nothing in them.
 #[test]
 fn very_many_large_files_of_another_user_are_not_read() {
