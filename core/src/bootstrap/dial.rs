@@ -18,8 +18,9 @@ enum State {
     Resting(Ns),
     Connecting(StreamId, Ns),
     Greeting(StreamId, Box<Handshake>, Ns),
-    /// The proof is under way, with this key. Until the other side has taken it, its crowded door may
-    /// still close on this one. It has proven itself, and may take its time: it may be stopped.
+    /// The proof is under way, with this key. Until the other side has taken it, a full lobby there
+    /// may still drop this connection. The other side has proven itself; it has no deadline here,
+    /// because it may be stopped.
     Proven(StreamId, Key),
     Over,
 }

@@ -79,8 +79,8 @@ fn name(environment: Environment<'_>) -> (u64, u64) {
         return whole(&["PMIX_NAMESPACE"]);
     }
     if given("SLURM_JOB_ID").is_some() {
-        // An allocation may hold several jobs of ours, each of them a step; or one that was started as
-        // a step per node.
+        // An allocation may hold several jobs of ours, each of them a step; or one job that was
+        // started as a step per node.
         let number = |name: &str| given(name).and_then(|value| value.parse::<u32>().ok());
         let (tasks, ranks) = (number("SLURM_STEP_NUM_TASKS"), number("WORLD_SIZE"));
         if tasks.zip(ranks).is_some_and(|(tasks, ranks)| tasks >= ranks) {

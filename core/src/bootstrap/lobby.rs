@@ -12,7 +12,8 @@ use crate::types::{CommId, JobId};
 /// How long a connection may stay silent or half-way: more than a rank that is starved for a while needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is said first to whoever has proven itself. Before it comes, a connection that ends was dropped here, and is tried again.
+/// The first byte that a guest gets after its proof was taken. A connection that ends before that
+/// byte was dropped here, and the guest tries again.
 pub(crate) const LET_IN: u8 = 1;
 
 /// How many may wait at once. A job larger than this still gets in: ranks that were dropped from the full lobby try again.

@@ -138,7 +138,7 @@ impl Root {
         self
     }
 
-    /// What whoever starts a second job there is to do.
+    /// Says how a second job is to be kept apart from this one: a hint for its user.
     pub(crate) fn kept_apart_by(mut self, what: String) -> Self {
         self.apart = what;
         self

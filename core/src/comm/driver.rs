@@ -468,7 +468,7 @@ impl Inner {
         };
         let own = driver.engine.failure();
         let op = driver.engine.under_way().or_else(|| own.and_then(|failure| failure.op));
-        // Where it is about this rank, the other side is whom it failed with, if there is one.
+        // A verdict about this rank itself names the peer that this rank failed with, if there is one.
         let other = |peer: &Rank| *peer != self.rank;
         let peer = Some(verdict.about).filter(other).or_else(|| own?.peer.filter(other));
         let waits = driver.engine.waits();

@@ -45,7 +45,7 @@ pub(super) fn meet(
             path.display()
         );
         let (out, own, mut root) = make(place.nranks, None, (settings, secret), |root| {
-            // Who met here before is told from others.
+            // The ranks of a later instance met at the first one, and know each other by its id.
             let launch = if instance == 0 { Launch::of(origin) } else { Launch::Certain };
             root.of_launch(launch).kept_apart_by(apart)
         })?;
