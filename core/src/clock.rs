@@ -1,9 +1,10 @@
-//! The only reader of time.
+//! All readings of the time.
 //!
-//! Two scales. `Raw` is the counter of the processor (the time-stamp counter where there is one, else
-//! the monotonic clock in nanoseconds): 10 ns to read, meaningless by itself. `Ns` is CLOCK_MONOTONIC in
-//! nanoseconds, comparable between processes of one host. An [`Anchor`] is one reading of all clocks at once;
-//! two anchors turn raw ticks into nanoseconds. Hot paths store raw ticks; readers convert.
+//! There are two scales. `Raw` is the processor's counter (the time-stamp counter if it exists,
+//! else the monotonic clock in nanoseconds): it takes 10 ns to read and has no meaning by itself.
+//! `Ns` is CLOCK_MONOTONIC in nanoseconds, which processes of one host can compare. An [`Anchor`]
+//! is one reading of all clocks at once; two anchors convert raw ticks to nanoseconds. Hot paths
+//! store raw ticks, and readers convert them.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -13,12 +14,12 @@ use std::time::Duration;
 pub struct Ns(pub u64);
 
 impl Ns {
-    /// This moment and `d` more.
+    /// This time plus `d`.
     #[must_use]
     pub const fn after(self, d: Duration) -> Self {
         Self(self.0.saturating_add(d.as_nanos() as u64))
     }
-    /// Time since `earlier`; zero if that lies in the future.
+    /// The time since `earlier`; zero if `earlier` is in the future.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -29,7 +30,7 @@ impl Ns {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Raw(pub u64);
 
-/// One reading of all clocks.
+/// One simultaneous reading of all clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Anchor {
     /// The raw counter.
@@ -41,7 +42,7 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// The nanoseconds since 1970 at a time on CLOCK_MONOTONIC, before or after this reading.
+    /// The nanoseconds since 1970 at a time of CLOCK_MONOTONIC, before or after this reading.
     #[must_use]
     pub const fn real_ns_at(&self, mono: Ns) -> u64 {
         if mono.0 >= self.mono.0 {
@@ -52,7 +53,7 @@ impl Anchor {
     }
 }
 
-/// The raw counter, now.
+/// The raw counter now; CLOCK_MONOTONIC in nanoseconds if the processor has no counter.
 #[inline]
 #[must_use]
 pub fn raw() -> Raw {
@@ -60,10 +61,10 @@ pub fn raw() -> Raw {
     if let Some(raw) = settable::RAW.get() {
         return raw;
     }
-    Raw(crate::sys::counter())
+    Raw(crate::sys::counter().unwrap_or_else(|| now().0))
 }
 
-/// A counter that a test sets, for its own thread.
+/// A counter that a test can set, for its own thread.
 #[cfg(test)]
 pub(crate) mod settable {
     use super::Raw;
@@ -71,15 +72,21 @@ pub(crate) mod settable {
 
     thread_local! {
         pub(super) static RAW: Cell<Option<Raw>> = const { Cell::new(None) };
+        pub(super) static REAL_STEP: Cell<i64> = const { Cell::new(0) };
     }
 
-    /// Has the raw counter show this from now on; `None`: the processor's again.
+    /// Shifts CLOCK_REALTIME by this much from now on, like a step of the wall clock.
+    pub(crate) fn step_real(ns: i64) {
+        REAL_STEP.set(ns);
+    }
+
+    /// Makes the raw counter show this value from now on; `None` restores the processor's counter.
     pub(crate) fn set_raw(raw: Option<Raw>) {
         RAW.set(raw);
     }
 }
 
-/// CLOCK_MONOTONIC, now.
+/// CLOCK_MONOTONIC now.
 #[inline]
 #[must_use]
 pub fn now() -> Ns {
@@ -98,10 +105,15 @@ pub fn thread_time() -> Duration {
 #[must_use]
 pub fn real_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    let real_ns = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
+    #[cfg(test)]
+    let real_ns = real_ns.saturating_add_signed(settable::REAL_STEP.get());
+    real_ns
 }
 
-/// How long the kernel has been running, sleep included: the clock by which it stamps the beginning of processes.
+/// How long the kernel has been running, including sleep.
+///
+/// The kernel records the start time of processes by this clock.
 #[must_use]
 pub fn since_boot() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -111,8 +123,11 @@ pub fn since_boot() -> Duration {
 /// How often the clocks are read for one anchor.
 const READINGS: usize = 8;
 
-/// Reads all clocks at once: several times, of which the one that took least is kept. Between two clocks a thread may be interrupted, and
-/// every time that the anchor converts would be off by as much.
+/// Reads all clocks at once.
+///
+/// It reads them several times and keeps the reading that took least time. A thread may be
+/// interrupted between two clocks, and every time converted with that anchor would then be wrong by
+/// the length of the interruption.
 #[must_use]
 pub fn anchor() -> Anchor {
     let read = |_| {
@@ -131,9 +146,11 @@ pub fn anchor() -> Anchor {
 /// What is added to the clocks of this process, and since when.
 static SKEW: OnceLock<(Ns, i64, i64)> = OnceLock::new();
 
-/// Has the anchors of this process show other times, as those of another host would: `offset_ns` ahead, and `ppb` parts in 10^9
-/// too fast from now on. For tests of what merges the clocks of several processes; only the first call counts. Waits and deadlines
-/// go by the true clock.
+/// Makes the anchors of this process show other times, as those of another host would.
+///
+/// From now on they are `offset_ns` ahead and run `ppb` parts in 10^9 too fast. This is for tests
+/// of programs that merge the clocks of several processes; only the first call has an effect. Waits
+/// and deadlines use the true clock.
 pub fn skew(offset_ns: i64, ppb: i64) {
     let _ = SKEW.set((now(), offset_ns, ppb));
 }
@@ -145,11 +162,14 @@ fn skewed(anchor: Anchor) -> Anchor {
     Anchor { raw: anchor.raw, mono: Ns(add(anchor.mono.0)), real_ns: add(anchor.real_ns) }
 }
 
-/// The most that passes between two looks of who runs: longer than any sleep of one who waits.
+/// The longest time between two looks that counts: longer than any sleep of a waiting thread.
 const LOOK_MOST: Duration = Duration::from_millis(250);
 
-/// The time that who looks again and again was able to see. Who was stopped, suspended or starved between two looks saw nothing of
-/// that time, and what it waits for may have been held up as it was: no deadline counts it.
+/// Measures how much time a thread that looks repeatedly was able to observe.
+///
+/// A thread that was stopped, suspended or starved between two looks observed nothing of that time,
+/// and the rank that it is blocked on may have been held up as well. So that time does not count
+/// towards deadlines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stopwatch {
     began: Ns,
@@ -157,12 +177,12 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Begins now.
+    /// Starts now.
     #[must_use]
     pub const fn start(now: Ns) -> Self {
         Self { began: now, last: now }
     }
-    /// Looks: the time seen since the beginning.
+    /// Looks, and returns the time observed since the start.
     pub fn look(&mut self, now: Ns) -> Duration {
         self.began = self.began.after(now.since(self.last).saturating_sub(LOOK_MOST));
         self.last = now;
@@ -175,7 +195,7 @@ pub fn sleep(d: Duration) {
     std::thread::sleep(d);
 }
 
-/// How raw ticks become nanoseconds: two anchors, far enough apart.
+/// Converts raw ticks to nanoseconds; made from two anchors that are far enough apart.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scale {
     base: Anchor,
@@ -231,7 +251,7 @@ mod tests {
         let scale = Scale::between(first, last, 1.0);
         assert_eq!(scale.mono(Raw(1_000)), Ns(5_000_000));
         assert_eq!(scale.ns(2_600), 1_000);
-        // Anchors too close to tell the slope: the fallback holds.
+        // The anchors are too close for a slope, so the fallback is used.
         assert_eq!(Scale::between(first, first, 0.5).ns(10), 5);
     }
 
@@ -241,10 +261,10 @@ mod tests {
         let mut watch = Stopwatch::start(tenth(100));
         let seen: Vec<Duration> = (100..120).map(|now| watch.look(tenth(now))).collect();
         assert_eq!((seen[0], seen[19]), (Duration::ZERO, Duration::from_millis(1900)));
-        // Stopped for an hour: a quarter of a second of it counts.
+        // Stopped for an hour: only a quarter of a second counts.
         assert_eq!(watch.look(tenth(119 + 36_000)), Duration::from_millis(2150));
         assert_eq!(watch.look(tenth(120 + 36_000)), Duration::from_millis(2250));
-        // A clock that is behind shows nothing.
+        // A clock that went backward shows nothing.
         assert_eq!(watch.look(tenth(100)), Duration::ZERO);
     }
 

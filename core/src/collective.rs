@@ -1,5 +1,5 @@
-//! A request as data: what is asked for, the sizes it implies, and the 32 bytes that say whether two ranks
-//! ask for the same.
+//! A request as data: the call, the sizes that follow from it, and the 32 bytes that show whether
+//! two ranks made the same call.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{CollKind, Datatype, Rank, ReduceOp};
 
-/// One call, before anyone decided how to carry it out.
+/// One call, before it is decided how to execute it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What is asked for.
+    /// Which operation it is.
     pub kind: CollKind,
     /// The element type.
     pub dtype: Datatype,
-    /// How elements are combined; `Sum` where nothing is.
+    /// How elements are combined; `Sum` if the operation combines nothing.
     pub op: ReduceOp,
-    /// The root of broadcast and reduce, the peer of send and receive; else rank 0.
+    /// The root of broadcast and reduce, the peer of send and receive; otherwise rank 0.
     pub root: Rank,
-    /// Elements: of the whole buffer for all-reduce, broadcast, reduce, send and receive; of one rank's
-    /// block for all-gather and reduce-scatter (the convention of `nccl.h`).
+    /// The number of elements: of the whole buffer for all-reduce, broadcast, reduce, send and
+    /// receive; of one rank's block for all-gather and reduce-scatter (the convention of `nccl.h`).
     pub count: u64,
 }
 
-/// Bytes in and out of one rank.
+/// The bytes that one rank reads and writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Bytes read from the caller's input.
@@ -40,13 +40,13 @@ impl Request {
         Self { kind: CollKind::Barrier, dtype: Datatype::U8, op: ReduceOp::Sum, root: Rank(0), count: 0 }
     }
 
-    /// Bytes of `count` elements.
+    /// The bytes of `count` elements.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.count * self.dtype.size() as u64
     }
 
-    /// Bytes in and out of `me`, one of `nranks`.
+    /// The bytes that `me`, one of `nranks`, reads and writes.
     #[must_use]
     pub fn sizes(&self, nranks: u32, me: Rank) -> Sizes {
         let bytes = self.bytes();
@@ -64,10 +64,10 @@ impl Request {
         }
     }
 
-    /// Refuses what no plan could carry out.
+    /// Refuses a request that no plan could execute.
     ///
     /// # Errors
-    /// `Usage` if the root is no rank, or if the bytes of all ranks together overflow 63 bits.
+    /// `Usage` if the root is not a rank, or if the bytes of all ranks together overflow 63 bits.
     pub fn check(&self, nranks: u32) -> Result<()> {
         if self.root.0 >= nranks {
             return Err(Error::new(
@@ -88,24 +88,24 @@ impl Request {
 /// What must be equal on all ranks of a collective (or on both of a pair), in 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// What was called. A receive describes itself as the send it awaits.
+    /// The operation. A receive is described as the send that it matches.
     pub kind: CollKind,
     /// The element type.
     pub dtype: Datatype,
     /// How elements are combined.
     pub op: ReduceOp,
-    /// The root; the sender of a pair.
+    /// The root; for a pair, the sender.
     pub root: Rank,
-    /// Elements.
+    /// The number of elements.
     pub count: u64,
-    /// Which call this is: the collective or point-to-point sequence number.
+    /// The collective or point-to-point sequence number of the call.
     pub seq: u64,
-    /// Hash of all that the plan was made from.
+    /// The hash of everything that the plan was made from.
     pub plan: u64,
 }
 
 impl Descriptor {
-    /// Bytes of `count` elements.
+    /// The bytes of `count` elements.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.count * self.dtype.size() as u64
@@ -121,7 +121,7 @@ impl Descriptor {
         [first, self.count, self.seq, self.plan]
     }
 
-    /// Reads the 32 bytes back; `None` if a field holds what this version does not know.
+    /// Decodes the 32 bytes; `None` if a field has a value that this version does not know.
     #[must_use]
     pub fn decode(words: [u64; 4]) -> Option<Self> {
         let [first, count, seq, plan] = words;
@@ -136,7 +136,7 @@ impl Descriptor {
         })
     }
 
-    /// The 64 bits that travel in every message and are always compared.
+    /// The 64 bits that every message carries and every receiver compares.
     #[must_use]
     pub fn hash(&self) -> u64 {
         let mut bytes = [0; 32];
@@ -161,7 +161,7 @@ impl Descriptor {
         compare("root", self.root.to_string(), other.root.to_string());
         compare("count", self.count.to_string(), other.count.to_string());
         compare("seq", self.seq.to_string(), other.seq.to_string());
-        // It follows from the others, but where ranks are set up differently.
+        // `plan` follows from the other fields, unless the ranks are configured differently.
         if found.is_empty() && self.plan != other.plan {
             found.push(format!("plan {:016x} / {:016x}", self.plan, other.plan));
         }
@@ -169,23 +169,26 @@ impl Descriptor {
     }
 }
 
-/// Numbers the calls of one rank of a communicator and describes them: collectives in one sequence, sends and receives in one
-/// per peer and direction, so that both sides of a pair count alike.
+/// Numbers and describes the calls of one rank of a communicator.
+///
+/// Collectives have one sequence. Sends and receives have one per peer and direction, so that both
+/// sides of a pair count alike.
 #[derive(Clone, Default, Debug)]
 pub struct Numbering {
     last: u64,
-    /// Of all collectives in their order.
+    /// The hash of all collectives, in their order.
     hash: u64,
     pairs: BTreeMap<(CollKind, Rank), Pair>,
 }
 
-/// What one rank has called in all: what it says when it finishes, and what must fit what the
-/// others say.
+/// All calls of one rank.
+///
+/// The rank sends it when it finishes, and it must match the tallies of the other ranks.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Tally {
-    /// How many collectives.
+    /// The number of collectives.
     pub calls: u64,
-    /// The hash of all of them, in their order.
+    /// The hash of all collectives, in their order.
     pub hash: u64,
     /// The sends, by receiver.
     pub sent: Vec<(Rank, Pair)>,
@@ -193,24 +196,24 @@ pub struct Tally {
     pub received: Vec<(Rank, Pair)>,
 }
 
-/// Calls of one pair in one direction.
+/// The calls of one pair in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pair {
-    /// How many.
+    /// The number of calls.
     pub calls: u64,
-    /// Elements of the last.
+    /// The number of elements of the last call.
     pub count: u64,
-    /// Their type.
+    /// The element type of the last call.
     pub dtype: Datatype,
 }
 
 impl Tally {
-    /// The sends to a rank; `None`: there were none.
+    /// The sends to a rank; `None` if there were none.
     #[must_use]
     pub fn sent(&self, to: Rank) -> Option<Pair> {
         self.sent.iter().find(|(rank, _)| *rank == to).map(|(_, sent)| *sent)
     }
-    /// The receives from a rank; `None`: there were none.
+    /// The receives from a rank; `None` if there were none.
     #[must_use]
     pub fn received(&self, from: Rank) -> Option<Pair> {
         self.received.iter().find(|(rank, _)| *rank == from).map(|(_, received)| *received)
@@ -218,13 +221,13 @@ impl Tally {
 }
 
 impl Numbering {
-    /// The number the next collective gets.
+    /// The number that the next collective gets.
     #[must_use]
     pub const fn next(&self) -> u64 {
         self.last + 1
     }
 
-    /// Counts a call of `me` whose plan was made from what hashes to `plan`.
+    /// Counts a call of `me` and describes it; `plan` is the hash of what its plan was made from.
     #[inline]
     pub fn describe(&mut self, me: Rank, request: &Request, plan: u64) -> Descriptor {
         let (kind, root, seq) = match request.kind {
@@ -245,13 +248,13 @@ impl Numbering {
         Descriptor { kind, dtype, op, root, count, seq, plan }
     }
 
-    /// Adds a collective to the hash of all; `check` is the hash of its descriptor.
+    /// Adds a collective to the hash; `check` is the hash of its descriptor.
     #[inline]
     pub const fn add(&mut self, check: u64) {
         self.hash = (self.hash ^ check).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// What was called in all.
+    /// All calls so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let of = |kind| self.pairs.iter().filter(move |((its, _), _)| *its == kind);

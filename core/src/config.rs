@@ -1,15 +1,18 @@
-//! Every setting, once: name, NCCL alias, kind, default, help. The only reader of the environment.
+//! All settings, each defined once: name, NCCL alias, kind, default and help. Only this module
+//! reads the environment.
 //!
-//! Precedence: per-communicator configuration, then `CCL_X`, then `NCCL_X`, then the file `CCL_CONF_FILE`
-//! (lines `CCL_X = value`, `#` begins a comment), then the default. Values are checked when they are read, and again by nobody.
+//! Precedence: per-communicator configuration, then `CCL_X`, then `NCCL_X`, then the file
+//! `CCL_CONF_FILE` (lines `CCL_X = value`, `#` begins a comment), then the default. Values are
+//! checked when they are read and not again later.
 
 use std::ffi::OsString;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How a value is written.
+/// The form of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Any text.
@@ -22,6 +25,21 @@ pub enum Kind {
     Seconds,
 }
 
+impl Kind {
+    /// The accepted values, for people.
+    fn takes(self) -> String {
+        match self {
+            Self::Text => "text".to_string(),
+            Self::Word(words) => {
+                let words: Vec<_> = words.iter().copied().filter(|word| !word.is_empty()).collect();
+                format!("one of: {}", words.join(" "))
+            }
+            Self::Number(low, high) => format!("a number from {low} to {high}"),
+            Self::Seconds => "seconds, more than 0 and less than a billion".to_string(),
+        }
+    }
+}
+
 /// One setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
@@ -29,13 +47,13 @@ pub struct Row {
     pub key: Key,
     /// Its name in the environment.
     pub name: &'static str,
-    /// NCCL's name for the same.
+    /// NCCL's name for the same setting.
     pub alias: Option<&'static str>,
-    /// How its value is written.
+    /// The form of its value.
     pub kind: Kind,
-    /// Its value where nobody sets it.
+    /// Its value if it is not set.
     pub default: &'static str,
-    /// What it does, one sentence.
+    /// Its effect, in one sentence.
     pub help: &'static str,
 }
 
@@ -67,58 +85,71 @@ settings! {
         "Address family to use; empty: either.";
     HostId, "CCL_HOSTID", Some("NCCL_HOSTID"), Kind::Text, "",
         "Distinguishes hosts that share a kernel: ranks with different values talk over the network.";
-    Transport, "CCL_TRANSPORT", None, Kind::Word(&["", "direct", "shm", "socket"]), "",
+    Transport, "CCL_TRANSPORT", None, Kind::Word(&["", "in-process", "shm", "socket"]), "",
         "Forces one transport for all links; empty: the best that reaches the peer.";
-    Algorithm, "CCL_ALGO", Some("NCCL_ALGO"), Kind::Word(&["", "ring", "direct", "Ring"]), "",
-        "Forces an algorithm where it can carry the call; empty: direct where all ranks share a host (a reduce to a root: eight ranks at most), else ring.";
+    Algorithm, "CCL_ALGO", Some("NCCL_ALGO"), Kind::Word(&["", "ring", "direct", "tree", "Ring", "Tree"]), "",
+        "Forces an algorithm where it can carry the call; empty: direct where all ranks share a host (a reduce to a root: eight ranks at most), else ring. Tree carries all-reduce.";
     Channels, "CCL_CHANNELS", Some("NCCL_MIN_NCHANNELS"), Kind::Number(1, 16), "2",
         "Channels of a ring.";
     Streams, "CCL_SOCKET_STREAMS", Some("NCCL_NSOCKS_PERTHREAD"), Kind::Number(1, 8), "2",
         "TCP streams per link between hosts.";
     InitTimeout, "CCL_INIT_TIMEOUT", None, Kind::Seconds, "120",
-        "Seconds until the making of a communicator gives up and names who is missing.";
+        "Seconds until the init of a communicator gives up and names who is missing.";
     Timeout, "CCL_TIMEOUT", None, Kind::Seconds, "1800",
-        "Seconds without progress of any operation under way until a communicator gives up and names who is awaited.";
+        "Seconds without progress of any operation under way until a communicator gives up and names the ranks that block it.";
+    StallAfter, "CCL_STALL_AFTER", None, Kind::Seconds, "30",
+        "Seconds that a rank must have waited until ccl-inspect calls it a stall, with exit status 10.";
     Observe, "CCL_OBSERVE", None, Kind::Number(0, 1), "1",
         "0 switches recorder and control socket off.";
     Level, "CCL_LEVEL", None, Kind::Number(0, 3), "1",
         "How much history is kept: 0 none, 1 operations, 2 steps too; 3 adds nothing yet.";
     Trace, "CCL_TRACE", None, Kind::Text, "",
         "Folder to which the exporters write a Chrome trace of this process while it runs; sets CCL_LEVEL to 2 where that is not set.";
+    TraceMaxMb, "CCL_TRACE_MAX_MB", None, Kind::Number(1, 1_048_576), "1024",
+        "Megabytes that the part of a trace of one process may take, and as many the spans of its program; where either would take more, its older half is dropped and counted as lost.";
     RuntimeDir, "CCL_RUNTIME_DIR", None, Kind::Text, "",
         "Where recorder files and control sockets live; empty: the first tmpfs of /run/user/UID, /run, /dev/shm, /tmp.";
     AllowControl, "CCL_ALLOW_CONTROL", None, Kind::Number(0, 1), "0",
         "1 lets clients of the control socket abort communicators of this process.";
-    Log, "CCL_DEBUG", Some("NCCL_DEBUG"), Kind::Word(&["", "NONE", "VERSION", "WARN", "INFO", "TRACE"]), "WARN",
-        "What ccl writes to standard error: NONE, VERSION, WARN, INFO or TRACE.";
+    Log, "CCL_DEBUG", Some("NCCL_DEBUG"), Kind::Word(&["NONE", "VERSION", "WARN", "INFO", "TRACE"]), "WARN",
+        "What ccl writes to standard error: NONE; VERSION, a line per job; WARN, what is probably wrong, too; INFO, how each rank was made and reaches the others; TRACE, each phase and call.";
     ConfFile, "CCL_CONF_FILE", Some("NCCL_CONF_FILE"), Kind::Text, "",
-        "File of settings, consulted after the environment.";
+        "File of settings, consulted after the environment: lines NAME = VALUE, with the names of this table's first column; # begins a comment.";
 }
 
-/// Who set a value.
+/// Where a value comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// Nobody.
+    /// The setting's default.
     Default,
     /// The configuration file.
     File,
     /// NCCL's name in the environment.
     Alias,
-    /// Our name in the environment.
+    /// The `CCL_` name in the environment.
     Environment,
     /// The program, for one communicator.
     Program,
 }
 
-/// One value of each setting, with who set it.
+/// One value of each setting, with its source.
 #[derive(Clone, Debug)]
 pub struct Settings {
     values: Vec<(String, Source)>,
+    remarks: Arc<Remarks>,
+}
+
+/// Settings that probably do not do what the user meant; reported once for all copies.
+#[derive(Default, Debug)]
+struct Remarks {
+    all: Vec<String>,
+    are_said: AtomicBool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { values: ROWS.iter().map(|row| (row.default.to_string(), Source::Default)).collect() }
+        let values = ROWS.iter().map(|row| (row.default.to_string(), Source::Default)).collect();
+        Self { values, remarks: Arc::default() }
     }
 }
 
@@ -126,7 +157,7 @@ impl Settings {
     /// The settings of this process, read at the first use.
     ///
     /// # Errors
-    /// `Usage` if a value is not of its kind; the text names the setting and what it takes.
+    /// `Usage` if a value is not of its kind; the text names the setting and the accepted values.
     pub fn of_process() -> Result<Self> {
         static READ: OnceLock<Result<Settings>> = OnceLock::new();
         READ.get_or_init(|| {
@@ -137,7 +168,12 @@ impl Settings {
                     .map_err(|e| Error::system(format!("reading CCL_CONF_FILE {path}"), e))?,
             };
             refuse_unreadable(&raw_environment)?;
-            Self::read(&environment, &lines)
+            let mut settings = Self::read(&environment, &lines)?;
+            let misspelled = environment_names().filter_map(|name| misspelled(&name));
+            let ignored = file.iter().flat_map(|path| ignored(path, &lines));
+            let remarks = settings.remarks.all.iter().cloned().chain(misspelled).chain(ignored).collect();
+            settings.remarks = Arc::new(Remarks { all: remarks, ..Remarks::default() });
+            Ok(settings)
         })
         .clone()
     }
@@ -148,6 +184,7 @@ impl Settings {
     /// `Usage` if a value is not of its kind.
     pub fn read(environment: &dyn Fn(&str) -> Option<String>, file: &str) -> Result<Self> {
         let mut settings = Self::default();
+        let mut remarks = Vec::new();
         let in_file = |name: &str| {
             file.lines().rev().find_map(|line| {
                 let (key, value) = line.split('#').next()?.split_once('=')?;
@@ -161,8 +198,12 @@ impl Settings {
                 .or_else(|| in_file(row.name).map(|v| (v, Source::File)));
             if let Some((value, source)) = found {
                 settings.put(row.key, &value, source)?;
+                if source == Source::Alias && settings.source(row.key) == Source::Default {
+                    remarks.push(not_honoured(row, &value));
+                }
             }
         }
+        settings.remarks = Arc::new(Remarks { all: remarks, ..Remarks::default() });
         // A trace without steps would have no arrows.
         if !settings.text(Key::Trace).is_empty() && settings.values[Key::Level as usize].1 == Source::Default
         {
@@ -181,10 +222,15 @@ impl Settings {
 
     fn put(&mut self, key: Key, value: &str, source: Source) -> Result<()> {
         let row = &ROWS[key as usize];
-        // Whoever sets a secret wants one: an empty one must not let everybody in.
+        // A user who sets a secret wants one: an empty secret must not admit every client.
         if matches!(key, Key::JobSecret | Key::JobSecretFile) && value.trim().is_empty() {
             return Err(Error::new(ErrorKind::Usage, format!("{} is set, but empty", row.name))
                 .hint("give all ranks the same secret, or unset it on all"));
+        }
+        // An empty variable counts as not set.
+        if value.is_empty() && !row.default.is_empty() {
+            self.values[key as usize] = (row.default.to_string(), Source::Default);
+            return Ok(());
         }
         let good = match row.kind {
             Kind::Text => true,
@@ -192,30 +238,24 @@ impl Settings {
             Kind::Number(low, high) => value.parse::<u64>().is_ok_and(|n| (low..=high).contains(&n)),
             Kind::Seconds => value.parse::<f64>().is_ok_and(|s| s > 0.0 && s < 1e9),
         };
-        // NCCL's words are its own: what we have no match for is left at the default.
+        // NCCL has words of its own: a value without a counterpart here leaves the default.
         if !good && source == Source::Alias {
             return Ok(());
         }
         if !good {
-            let takes = match row.kind {
-                Kind::Text => "text".to_string(),
-                Kind::Word(words) => format!("one of: {}", words.join(" ")),
-                Kind::Number(low, high) => format!("a number from {low} to {high}"),
-                Kind::Seconds => "seconds, more than 0".to_string(),
-            };
             return Err(Error::new(ErrorKind::Usage, format!("{}={value} is not valid", row.name))
-                .hint(format!("it takes {takes}")));
+                .hint(format!("it takes {}", row.kind.takes())));
         }
         self.values[key as usize] = (value.to_string(), source);
         Ok(())
     }
 
-    /// The value as text; empty where nothing is set.
+    /// The value as text; empty if nothing is set.
     #[must_use]
     pub fn text(&self, key: Key) -> &str {
         &self.values[key as usize].0
     }
-    /// The value as text, if it is set to something.
+    /// The value as text, if it is not empty.
     #[must_use]
     pub fn given(&self, key: Key) -> Option<&str> {
         Some(self.text(key)).filter(|text| !text.is_empty())
@@ -230,12 +270,23 @@ impl Settings {
     pub fn duration(&self, key: Key) -> Duration {
         Duration::from_secs_f64(self.text(key).parse().expect("checked when it was read"))
     }
-    /// Who set it.
+    /// Where the value comes from.
     #[must_use]
     pub fn source(&self, key: Key) -> Source {
         self.values[key as usize].1
     }
-    /// What differs from the defaults, for the line a job prints once: `CCL_ALGO=ring CCL_CHANNELS=4`. Secrets are not shown.
+    /// Settings that probably do not do what the user meant, one sentence each: names that are
+    /// nearly names of settings, and values of NCCL's variables that have no counterpart here.
+    #[must_use]
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks.all
+    }
+    /// The same, at the first call for any copy of these settings; later calls return none.
+    pub(crate) fn take_remarks(&self) -> &[String] {
+        if self.remarks.are_said.swap(true, Ordering::Relaxed) { &[] } else { &self.remarks.all }
+    }
+    /// The settings that differ from the defaults, for the line a job prints once: `CCL_ALGO=ring
+    /// CCL_CHANNELS=4`. Secrets are not shown.
     #[must_use]
     pub fn changed(&self) -> String {
         let shown =
@@ -247,7 +298,76 @@ impl Settings {
     }
 }
 
-/// A setting whose value is not UTF-8 would be taken for one that nobody set.
+fn not_honoured(row: &Row, value: &str) -> String {
+    let (alias, takes) = (row.alias.unwrap_or(row.name), row.kind.takes());
+    format!("{alias}={value} is not honoured: {} takes {takes}; unset {alias}, or set {}", row.name, row.name)
+}
+
+/// A remark on a name that is nearly the name of a setting: which setting was probably meant. Other
+/// programs have variables that begin with the same letters; about these there is no remark.
+fn misspelled(name: &str) -> Option<String> {
+    if !name.starts_with("CCL_") || ROWS.iter().any(|row| row.name == name) {
+        return None;
+    }
+    let meant = nearest(name, ROWS.iter().map(|row| row.name))?;
+    Some(format!("{name} is no setting: {meant} is probably meant"))
+}
+
+/// The known name that was probably meant by an unknown one; `None` if no known name is near.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, meant) = known.into_iter().map(|known| (distance(name, known), known)).min()?;
+    // A short name is near many others.
+    let near = if name.len().min(meant.len()) < "CCL_".len() + 5 { 1 } else { 2 };
+    (distance <= near).then_some(meant)
+}
+
+/// A remark on each line of a configuration file that sets nothing. The file belongs to this
+/// library, so each of its lines is meant for a setting.
+fn ignored(path: &str, lines: &str) -> Vec<String> {
+    let check = |(at, line): (usize, &str)| {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let name = line.split_once('=').map(|(name, _)| name.trim());
+        let why = match name {
+            _ if line.is_empty() => return None,
+            None => "a line is NAME = VALUE, and what follows # is a comment".into(),
+            Some(name) if ROWS.iter().any(|row| row.name == name) => return None,
+            Some(name) => match ROWS.iter().find(|row| row.alias == Some(name)) {
+                Some(row) => format!("{name} counts in the environment only: here it is {}", row.name),
+                None => misspelled(name).unwrap_or_else(|| format!("{name} is no setting")),
+            },
+        };
+        Some(format!("{path}, line {}, is ignored: {why}", at + 1))
+    };
+    lines.lines().enumerate().filter_map(check).collect()
+}
+
+/// The number of letters to add, drop, replace or swap with the next one to turn `b` into `a`.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<u8>, Vec<u8>) = (a.bytes().collect(), b.bytes().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let is_same = a[i - 1] == b[j - 1];
+            let mut least =
+                (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + usize::from(!is_same));
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+/// The names of the environment's variables.
+pub fn environment_names() -> impl Iterator<Item = String> {
+    let all = std::env::vars_os();
+    all.filter_map(|(name, _)| name.into_string().ok())
+}
+
+/// Refuses settings whose value is not UTF-8: such a value would be treated as not set.
 fn refuse_unreadable(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<()> {
     for name in ROWS.iter().flat_map(|row| [Some(row.name), row.alias]).flatten() {
         if environment(name).is_some_and(|value| value.to_str().is_none()) {
@@ -263,7 +383,8 @@ fn raw_environment(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// One variable of the environment, for those who read what is not a setting of ours (launchers' variables).
+/// One variable of the environment, for code that reads other variables than the settings (those of
+/// launchers).
 #[must_use]
 pub fn environment(name: &str) -> Option<String> {
     raw_environment(name)?.into_string().ok()
@@ -288,8 +409,69 @@ mod tests {
         check(&[alias], file, Key::HostId, "b", Source::Alias);
         check(&[], file, Key::HostId, "c", Source::File);
         check(&[], "", Key::Channels, "2", Source::Default);
-        // NCCL's own words are not ours to refuse.
+        // NCCL's own words are not refused.
         check(&[("NCCL_ALGO", "NVLSTree")], "", Key::Algorithm, "", Source::Default);
+    }
+
+    #[test]
+    fn an_empty_value_is_the_default() {
+        let check = |name: &str, key: Key| {
+            let settings = Settings::read(&|n| (n == name).then(String::new), "").unwrap();
+            let default = Settings::default();
+            assert_eq!((settings.text(key), settings.changed().as_str()), (default.text(key), ""), "{name}");
+        };
+        check("CCL_DEBUG", Key::Log);
+        check("NCCL_DEBUG", Key::Log);
+        check("CCL_CHANNELS", Key::Channels);
+        check("CCL_TIMEOUT", Key::Timeout);
+        check("CCL_OBSERVE", Key::Observe);
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_a_setting_is_told_and_others_are_left_alone() {
+        let check = |name: &str, expect: Option<&str>| {
+            let said = misspelled(name);
+            let expect = expect.map(|meant| format!("{name} is no setting: {meant} is probably meant"));
+            assert_eq!(said, expect);
+        };
+        check("CCL_ALGOO", Some("CCL_ALGO"));
+        check("CCL_AGLO", Some("CCL_ALGO"));
+        check("CCL_TRANSPROT", Some("CCL_TRANSPORT"));
+        check("CCL_INIT_TIMEOUTS", Some("CCL_INIT_TIMEOUT"));
+        check("CCL_ALGO", None);
+        // Names of other libraries, or of nothing.
+        let others =
+            ["CCL_LOG_LEVEL", "CCL_ROOT", "CCL_ALLREDUCE", "CCL_ATL_TRANSPORT", "CCL_RUN_ID", "NCCL_ALGOO"];
+        others.into_iter().for_each(|name| check(name, None));
+        assert_eq!([distance("", "ab"), distance("abc", "abc"), distance("ab", "ba")], [2, 0, 1]);
+    }
+
+    #[test]
+    fn a_line_of_the_file_that_sets_nothing_is_told() {
+        let file = "# of the cluster\n\nCCL_ALGO = ring # why\nCCL_CHANNELS 3\nCCL_BOGUS = 3\nNCCL_ALGO = Ring\nCCL_ALGOO=ring\n";
+        let expect = [
+            "f, line 4, is ignored: a line is NAME = VALUE, and what follows # is a comment",
+            "f, line 5, is ignored: CCL_BOGUS is no setting",
+            "f, line 6, is ignored: NCCL_ALGO counts in the environment only: here it is CCL_ALGO",
+            "f, line 7, is ignored: CCL_ALGOO is no setting: CCL_ALGO is probably meant",
+        ];
+        assert_eq!(ignored("f", file), expect);
+    }
+
+    #[test]
+    fn what_nccl_would_do_and_ccl_cannot_is_said_once() {
+        let environment = |name: &str| (name == "NCCL_ALGO").then(|| "NVLS".to_string());
+        let settings = Settings::read(&environment, "").unwrap();
+        let copy = settings.clone();
+        let said = "NCCL_ALGO=NVLS is not honoured: CCL_ALGO takes one of: ring direct tree Ring Tree; unset NCCL_ALGO, or set CCL_ALGO";
+        assert_eq!(
+            (settings.take_remarks(), copy.take_remarks()),
+            ([said.to_string()].as_slice(), [].as_slice())
+        );
+        assert_eq!(copy.remarks(), [said]);
+        let ours = |name: &str| (name == "CCL_ALGO").then(|| "NVLS".to_string());
+        let error = Settings::read(&ours, "").unwrap_err().to_string();
+        assert_eq!(error, "CCL_ALGO=NVLS is not valid; it takes one of: ring direct tree Ring Tree");
     }
 
     #[test]
@@ -332,7 +514,7 @@ mod tests {
     fn rows_stand_at_their_keys_and_defaults_are_valid() {
         for (at, row) in ROWS.iter().enumerate() {
             assert_eq!(row.key as usize, at);
-            // None is not an empty one.
+            // An empty secret is refused, although the default is empty.
             if matches!(row.key, Key::JobSecret | Key::JobSecretFile) {
                 continue;
             }

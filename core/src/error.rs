@@ -1,4 +1,5 @@
-//! One error type. Its kind says what a caller can do; `at` says where; `hint` says the next thing to do.
+//! The error type of this crate. `kind` says what a caller can do, `at` says where the error
+//! happened, and `hint` says what to do next.
 
 use std::fmt;
 
@@ -11,13 +12,13 @@ use crate::types::{ChannelId, CollKind, Rank};
 pub enum ErrorKind {
     /// The call or a setting is wrong: change the program.
     Usage,
-    /// Something this needs is not here (a transport, a file system, a library): choose another.
+    /// Something needed is missing (a transport, a file system, a library): choose another.
     Unavailable,
-    /// A peer is gone: go on without it.
+    /// A peer is gone: continue without it.
     Peer,
-    /// Ranks called different things: change the program; both sides are in the text.
+    /// Ranks made different calls: change the program. The text names both sides.
     Mismatch,
-    /// A deadline passed: look who is awaited.
+    /// A deadline passed: look which ranks block others.
     Timeout,
     /// The communicator was aborted, here or elsewhere.
     Aborted,
@@ -36,19 +37,19 @@ impl ErrorKind {
         Self::Aborted,
         Self::System,
     ];
-    /// The kind with this number, as events and recorders hold it; `None` if it is unknown here.
+    /// The kind with this number, as events and recorders store it; `None` if it is unknown.
     #[must_use]
     pub fn from_u8(n: u8) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| *kind as u8 == n)
     }
 }
 
-/// Where an error happened. What is unknown or does not apply is `None`.
+/// Where an error happened. A field is `None` if it is unknown or does not apply.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct At {
     /// The communicator, by name or id.
     pub comm: Option<String>,
-    /// The rank that reports.
+    /// The rank that reports the error.
     pub rank: Option<Rank>,
     /// The operation and its sequence number.
     pub op: Option<(CollKind, u64)>,
@@ -72,7 +73,7 @@ pub struct Error {
     source: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What to do where a process has no descriptors left.
+/// The hint for a process that has no descriptors left.
 pub(crate) const OPEN_FILES: &str =
     "the limit on open files is reached: raise it where the ranks are started (ulimit -n, LimitNOFILE=)";
 
@@ -85,7 +86,7 @@ impl Error {
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         Self { kind, at: At::default(), what: what.into(), hint: String::new(), source: None }
     }
-    /// An error of the operating system, met while doing `what`.
+    /// An error of the operating system that occurred while doing `what`.
     #[must_use]
     pub fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         let source = source.into();
@@ -103,11 +104,11 @@ impl Error {
         self.hint = hint.into();
         self
     }
-    /// What the operating system refused, if it did.
+    /// The operating system's error, if this error has one.
     pub(crate) fn io(&self) -> Option<&std::io::Error> {
         self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>())
     }
-    /// Whether the operating system refused an address because somebody else holds it.
+    /// Whether the operating system refused an address because another socket uses it.
     pub(crate) fn is_in_use(&self) -> bool {
         self.io().is_some_and(|source| source.kind() == std::io::ErrorKind::AddrInUse)
     }
@@ -139,7 +140,7 @@ impl Error {
 }
 
 impl PartialEq for Error {
-    /// Equal in everything but the source, which is there for people.
+    /// Equal in everything but the source, which is only for people.
     fn eq(&self, other: &Self) -> bool {
         (self.kind, &self.at, &self.what, &self.hint) == (other.kind, &other.at, &other.what, &other.hint)
     }

@@ -1,21 +1,25 @@
-//! The events: facts in the past tense, published once, where the state changes.
+//! Events: facts in the past tense, each published once, where the state changes.
 //!
-//! One plain `Copy` enum without strings. Levels gate what is kept: 0 nothing, 1 one event per operation and everything rare
-//! (bootstrap, connections, errors), 2 every step; 3 is for network work requests, of which there are none yet. `publish` is generic over a [`Subscriber`] whose
-//! wants are a constant, so that `()` compiles to nothing; the product publishes to the recorder, tests to a [`Script`].
+//! [`Event`] is a plain `Copy` enum without strings. The level decides which events are kept: 0
+//! none, 1 one event per operation and all rare ones (bootstrap, connections, errors), 2 every
+//! step. Level 3 is for network work requests, which do not exist yet. `publish` is generic over a
+//! [`Subscriber`] with a constant `WANTS`, so that publishing to `()` compiles to nothing. The
+//! product publishes to the recorder, tests to a [`Script`].
+
+pub mod tags;
 
 use crate::clock::Raw;
 use crate::types::{
-    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Outline, Phase, Rank, ReduceOp, TransportKind,
     TransportReason, WaitReason,
 };
 
-/// A fact. Times are not in here: whoever keeps an event stamps it, except where a duration is the fact.
+/// A fact. It contains no time, except where a duration is the fact: the subscriber adds the time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
-    /// A phase of making the communicator ended.
+    /// A phase of init ended.
     PhaseEnded {
-        /// Which phase.
+        /// The phase.
         phase: Phase,
         /// How long it took, in nanoseconds.
         duration_ns: u64,
@@ -26,98 +30,108 @@ pub enum Event {
         channel: ChannelId,
         /// The rank on the other side; `None`: all.
         peer: Option<Rank>,
-        /// Which way it points.
+        /// Its direction.
         direction: Direction,
-        /// What carries its bytes.
+        /// Its transport.
         transport: TransportKind,
-        /// Why; `None`: written by a version that did not record it.
+        /// Why this transport was chosen; `None` if the writing version did not record it.
         why: Option<TransportReason>,
     },
     /// An operation was handed to the engine and planned.
     OpPlanned {
-        /// What was asked for.
+        /// The operation.
         kind: CollKind,
         /// Its sequence number.
         seq: u64,
-        /// How it is shared out.
+        /// Its algorithm.
         algorithm: Algorithm,
         /// Bytes of the request.
         bytes: u64,
+        /// All that its plan is made from; `None` in recordings of layouts before 6.
+        outline: Option<Outline>,
     },
     /// An operation completed on this rank. At level 1 this is its only event.
     OpCompleted {
-        /// What was asked for.
+        /// The operation.
         kind: CollKind,
         /// The element type.
         dtype: Datatype,
         /// How elements were combined.
         op: ReduceOp,
-        /// How it was shared out.
+        /// Its algorithm.
         algorithm: Algorithm,
         /// Its sequence number.
         seq: u64,
         /// Bytes of the request.
         bytes: u64,
-        /// From the call to here, in ticks of the raw counter.
+        /// The time from the call to this event, in ticks of the raw counter.
         duration_ticks: u64,
-        /// The rank on the other side of a send or receive.
+        /// The rank on the other side of a send or receive; the root of a broadcast or reduce.
         other: Option<Rank>,
     },
     /// An operation failed on this rank.
     OpFailed {
-        /// What was asked for.
+        /// The operation.
         kind: CollKind,
         /// Its sequence number.
         seq: u64,
-        /// Why, as a class of error (the number of `ErrorKind`).
+        /// The class of the error (the number of `ErrorKind`).
         error: u8,
-        /// The rank that is to blame, if one is.
+        /// The rank to blame, if there is one.
         peer: Option<Rank>,
         /// Bytes of the request.
         bytes: u64,
-        /// From the call to here, in ticks of the raw counter.
+        /// The time from the call to this event, in ticks of the raw counter.
         duration_ticks: u64,
-        /// The rank on the other side of a send or receive.
+        /// The rank on the other side of a send or receive; the root of a broadcast or reduce.
         other: Option<Rank>,
     },
     /// A message was published on a lane.
     MessageSent {
         /// The lane's channel.
         channel: ChannelId,
-        /// Its reader; `None`: all.
+        /// The receiving rank; `None`: all.
         peer: Option<Rank>,
+        /// The sequence number of its operation; 0 in recordings of layouts before 6.
+        seq: u64,
         /// The number of the message on this lane, from 1.
         step: u64,
-        /// Its bytes.
+        /// The size of the message in bytes.
         bytes: u32,
     },
     /// A message was read and freed.
     MessageTaken {
         /// The lane's channel.
         channel: ChannelId,
-        /// Its writer.
+        /// The sending rank.
         peer: Rank,
-        /// Whether it is the writer's wide lane, which all read.
-        wide: bool,
+        /// Whether it is the sender's shared lane, which all ranks read.
+        shared: bool,
+        /// The sequence number of its operation; 0 in recordings of layouts before 6.
+        seq: u64,
         /// The number of the message on this lane, from 1.
         step: u64,
-        /// Its bytes.
+        /// The size of the message in bytes.
         bytes: u32,
     },
-    /// A driver began to wait longer than it spins.
+    /// A driver has begun to wait for longer than a message takes.
     WaitBegan {
         /// The channel whose program waits.
         channel: ChannelId,
-        /// Who is waited for.
+        /// The rank that it is blocked on.
         peer: Rank,
-        /// What for.
+        /// The reason.
         reason: WaitReason,
     },
     /// That wait ended.
     WaitEnded {
         /// The channel whose program waited.
         channel: ChannelId,
-        /// How long, in ticks of the raw counter.
+        /// The rank that it was blocked on; `None` in recordings of layouts before 4.
+        peer: Option<Rank>,
+        /// The reason; `Nothing` in recordings of layouts before 4.
+        reason: WaitReason,
+        /// How long it lasted, in ticks of the raw counter.
         duration_ticks: u64,
     },
     /// A peer was found dead or gone.
@@ -125,11 +139,11 @@ pub enum Event {
         /// The peer.
         peer: Rank,
     },
-    /// A rank called something else.
+    /// A rank made a different call.
     MismatchFound {
         /// The rank whose message showed it.
         peer: Rank,
-        /// The sequence number here.
+        /// This rank's sequence number.
         seq: u64,
     },
     /// The communicator was aborted on this rank.
@@ -143,7 +157,16 @@ pub enum Event {
         /// CLOCK_REALTIME in nanoseconds since 1970.
         real_ns: u64,
     },
-    /// Written by a version that knows more: kept as its code.
+    /// The user gave the program's position: later calls have this tag. [`tags`] joins the pieces.
+    Tagged {
+        /// The number of the piece, from 0.
+        piece: u8,
+        /// The size of the whole text in bytes.
+        len: u8,
+        /// The piece, padded with zeros.
+        text: [u8; tags::PIECE],
+    },
+    /// An event of a newer version: only its code is kept.
     Unknown {
         /// The code.
         code: u16,
@@ -166,6 +189,7 @@ impl Event {
             | Self::MismatchFound { .. }
             | Self::Aborted
             | Self::ClockAnchored { .. }
+            | Self::Tagged { .. }
             | Self::Unknown { .. } => 1,
             Self::OpPlanned { .. }
             | Self::MessageSent { .. }
@@ -176,20 +200,20 @@ impl Event {
     }
 }
 
-/// Whoever wants events.
+/// A receiver of events.
 pub trait Subscriber {
-    /// Whether it wants any: if not, publishing compiles to nothing.
+    /// Whether it wants any events; if not, publishing compiles to nothing.
     const WANTS: bool = true;
-    /// Takes one that happens now.
+    /// Takes an event that happens now.
     fn take(&mut self, event: Event);
-    /// The time, if it keeps events of `level` at this moment: for what is told after it was done, and must not seem later than
-    /// what followed from it elsewhere.
+    /// The time now, if events of `level` are currently kept. It is for an event that is published
+    /// after the fact but must not seem later than its consequences on other ranks.
     #[inline]
     fn stamp(&self, level: u8) -> Option<Raw> {
         let _ = level;
         Some(Raw(0))
     }
-    /// Takes one that happened at `at`: reading the clock costs more than keeping an event.
+    /// Takes an event that happened at `at`. Reading the clock costs more than keeping an event.
     #[inline]
     fn take_at(&mut self, at: Raw, event: Event) {
         let _ = at;
@@ -202,7 +226,7 @@ impl Subscriber for () {
     fn take(&mut self, _: Event) {}
 }
 
-/// The events of one rank in order: what tests compare.
+/// The events of one rank in order, for tests to compare.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Script(pub Vec<Event>);
 
@@ -212,7 +236,7 @@ impl Subscriber for Script {
     }
 }
 
-/// The hash of all events of one rank in order: what long replays compare.
+/// The hash of all events of one rank in order, for long replays to compare.
 #[derive(Clone, Default)]
 pub struct Digest(xxhash_rust::xxh3::Xxh3);
 
@@ -236,7 +260,7 @@ impl Subscriber for Digest {
     }
 }
 
-/// Publishes one event that happened at a moment that is known. `make` runs only if somebody wants it.
+/// Publishes one event that happened at a known time. `make` runs only if events are wanted.
 #[inline]
 pub fn publish_at<S: Subscriber>(to: &mut S, at: Raw, make: impl FnOnce() -> Event) {
     if S::WANTS {
@@ -244,7 +268,7 @@ pub fn publish_at<S: Subscriber>(to: &mut S, at: Raw, make: impl FnOnce() -> Eve
     }
 }
 
-/// Publishes one event that happens now. `make` runs only if somebody wants it.
+/// Publishes one event that happens now. `make` runs only if events are wanted.
 #[inline]
 pub fn publish<S: Subscriber>(to: &mut S, make: impl FnOnce() -> Event) {
     if S::WANTS {

@@ -1,26 +1,26 @@
-//! Memory that links may read and write: views of callers' buffers and of staging slots, and buffers that
-//! asynchronous operations own.
+//! Memory that links may read and write: views of callers' buffers and of staging slots, and
+//! buffers that asynchronous operations own.
 //!
-//! A view is an address and a length. Making one from raw memory is the unsafe act: whoever makes it promises
-//! that the memory stays valid, and that nobody else touches it in a conflicting way, until the operation
-//! that got it has ended. Everything that carries views about is safe code.
+//! A view is an address and a length. Creating one from raw memory is unsafe: the caller promises
+//! that the memory stays valid, and that no other code accesses it in a conflicting way, until the
+//! operation that received the view has ended. All code that passes views on is safe code.
 
-/// Bytes an operation may read.
+/// Bytes that an operation may read.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     ptr: *const u8,
     len: usize,
 }
 
-/// Bytes an operation may read and write.
+/// Bytes that an operation may read and write.
 #[derive(Clone, Copy, Debug)]
 pub struct ViewMut {
     ptr: *mut u8,
     len: usize,
 }
 
-// SAFETY: a view is an address; the promise made at its creation holds for whichever thread drives the
-// operation, and an engine's lock hands it from one driver to the next.
+// SAFETY: a view is an address. The promise made at its creation holds for every thread that drives
+// the operation, and the engine's lock hands the view from one driver to the next.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Send for ViewMut {}
@@ -32,7 +32,8 @@ impl View {
     /// `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// They stay readable, and nobody writes them but the operation itself, until the operation given this view ends.
+    /// They stay readable, and only the operation itself writes them, until the operation that
+    /// received this view ends.
     #[must_use]
     pub const unsafe fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len }
@@ -52,7 +53,7 @@ impl View {
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
-    /// The part `at..at + len`. Panics if that is not inside.
+    /// The part `at..at + len`. Panics if it is not inside the view.
     #[must_use]
     pub fn part(self, at: usize, len: usize) -> Self {
         assert!(at <= self.len && len <= self.len - at, "part {at}+{len} of {} bytes", self.len);
@@ -68,7 +69,8 @@ impl ViewMut {
     /// `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// They stay readable and writable, and nobody else touches them, until the operation given this view ends.
+    /// They stay readable and writable, and no other code accesses them, until the operation that
+    /// received this view ends.
     #[must_use]
     pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
         Self { ptr, len }
@@ -88,7 +90,7 @@ impl ViewMut {
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
-    /// The part `at..at + len`. Panics if that is not inside.
+    /// The part `at..at + len`. Panics if it is not inside the view.
     #[must_use]
     pub fn part(self, at: usize, len: usize) -> Self {
         assert!(at <= self.len && len <= self.len - at, "part {at}+{len} of {} bytes", self.len);
@@ -124,39 +126,90 @@ element!(f32 => F32, f64 => F64, i32 => I32, i64 => I64, u8 => U8);
 
 /// A view of a slice, for an operation that ends before the borrow does.
 pub(crate) fn view_of<T: Element>(slice: &[T]) -> View {
-    // SAFETY: only the blocking calls of `comm` use this; they hold the borrow until the operation has ended or
-    // its engine is poisoned and detached from the buffer.
+    // SAFETY: only the blocking calls of `comm` use this. They hold the borrow until the operation
+    // has ended, or until its engine is poisoned and detached from the buffer.
     unsafe { View::new(slice.as_ptr().cast(), std::mem::size_of_val(slice)) }
 }
 
 /// A writable view of a slice, for an operation that ends before the borrow does.
 pub(crate) fn view_of_mut<T: Element>(slice: &mut [T]) -> ViewMut {
-    // SAFETY: the borrow is unique. The blocking calls hold it as in `view_of`; an asynchronous call keeps the region in a place that
-    // it shares with the driver, which nobody looks into and which is not freed until the operation has ended.
+    // SAFETY: the borrow is unique. The blocking calls hold it as in `view_of`. An asynchronous
+    // call keeps the region in a place that it shares with the driver. No code reads that place,
+    // and it is not freed, until the operation has ended.
     unsafe { ViewMut::new(slice.as_mut_ptr().cast(), std::mem::size_of_val(slice)) }
 }
 
-/// A buffer an asynchronous operation owns while it runs: moved in at the call, handed back at completion.
-/// A handle that is leaked leaks its region too, so no link ever writes freed memory.
+/// A buffer that an asynchronous operation owns while it runs.
+///
+/// It is moved in at the call and returned at completion. A leaked handle leaks its region too, so
+/// no link ever writes to freed memory.
 #[derive(Debug)]
 pub struct Region<T: Element> {
-    data: Vec<T>,
+    memory: Memory<T>,
+}
+
+/// What a region owns.
+enum Memory<T> {
+    Vector(Vec<T>),
+    /// Memory of somebody else, and what keeps it valid.
+    Foreign {
+        ptr: *mut T,
+        len: usize,
+        _keep_alive: Box<dyn Send>,
+    },
+}
+
+// SAFETY: foreign memory is nobody else's while the region lives, by the promise of
+// `Region::foreign`, and what keeps it valid may go to another thread.
+unsafe impl<T: Send> Send for Memory<T> {}
+// SAFETY: a shared region gives shared access only.
+unsafe impl<T: Sync> Sync for Memory<T> {}
+
+impl<T> std::fmt::Debug for Memory<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, len) = match self {
+            Self::Vector(data) => ("Vector", data.len()),
+            Self::Foreign { len, .. } => ("Foreign", *len),
+        };
+        write!(f, "{kind}({len})")
+    }
 }
 
 impl<T: Element> Region<T> {
-    /// Takes a vector in.
+    /// Wraps a vector.
     #[must_use]
     pub const fn new(data: Vec<T>) -> Self {
-        Self { data }
+        Self { memory: Memory::Vector(data) }
     }
-    /// Gives the vector back.
+    /// `len` elements at `ptr`, of memory that is not Rust's: a mapping, or a buffer of another
+    /// language. `keep_alive` is dropped with the region, in any thread.
+    ///
+    /// # Safety
+    /// Until `keep_alive` is dropped, the memory stays valid, `ptr` is aligned, the elements are
+    /// initialized, and nobody else reads or writes them.
+    #[must_use]
+    pub unsafe fn foreign(ptr: *mut T, len: usize, keep_alive: impl Send + 'static) -> Self {
+        Self { memory: Memory::Foreign { ptr, len, _keep_alive: Box::new(keep_alive) } }
+    }
+    /// Gives the vector back; a copy of foreign memory.
     #[must_use]
     pub fn into_vec(self) -> Vec<T> {
-        self.data
+        match self.memory {
+            Memory::Vector(data) => data,
+            Memory::Foreign { .. } => self.to_vec(),
+        }
     }
-    /// All of it, for an operation. Whoever asks keeps the region where it is and leaves it alone until that has ended.
+    /// All of it, for an operation. The caller keeps the region where it is, and does not access it
+    /// before the operation has ended.
     pub(crate) fn view_mut(&mut self) -> ViewMut {
-        view_of_mut(&mut self.data)
+        match &mut self.memory {
+            Memory::Vector(data) => view_of_mut(data),
+            // SAFETY: valid and exclusive, by the promise of `foreign`; the region is kept until
+            // the operation has ended.
+            Memory::Foreign { ptr, len, .. } => unsafe {
+                ViewMut::new(ptr.cast(), *len * std::mem::size_of::<T>())
+            },
+        }
     }
 }
 
@@ -169,14 +222,20 @@ impl<T: Element> From<Vec<T>> for Region<T> {
 impl<T: Element> std::ops::Deref for Region<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        &self.data
+        match &self.memory {
+            Memory::Vector(data) => data,
+            // SAFETY: valid, aligned, initialized and not written by anybody else, by the promise
+            // of `foreign`.
+            Memory::Foreign { ptr, len, .. } => unsafe { std::slice::from_raw_parts(*ptr, *len) },
+        }
     }
 }
 
 /// A slot in private memory, for links that stage messages on the heap.
 ///
-/// The views it hands out are addresses into it: its link must keep it, unmoved in memory, for as long as an engine may use
-/// them, which is until the engine's next `publish` or `release` on that link. A boxed slice does not move with its owner.
+/// The views it returns are addresses into it. Its link must keep it, unmoved in memory, for as
+/// long as an engine may use them: until the engine's next `publish` or `release` on that link. A
+/// boxed slice does not move with its owner.
 #[derive(Debug)]
 pub(crate) struct Slot(Box<[u8]>);
 
@@ -185,12 +244,12 @@ impl Slot {
         Self(vec![0; bytes].into())
     }
     pub(crate) fn view(&self, len: usize) -> View {
-        // SAFETY: inside the box; the link that owns it keeps it while the engine holds the view (see above), and only
-        // overwrites it after the engine has freed the message.
+        // SAFETY: inside the box. The link that owns it keeps it while the engine holds the view
+        // (see above), and overwrites it only after the engine has freed the message.
         unsafe { View::new(self.0[..len].as_ptr(), len) }
     }
     pub(crate) fn view_mut(&mut self, len: usize) -> ViewMut {
-        // SAFETY: as in `view`; the link does not touch it until the engine has published it.
+        // SAFETY: as in `view`; the link does not access it until the engine has published it.
         unsafe { ViewMut::new(self.0[..len].as_mut_ptr(), len) }
     }
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -198,5 +257,30 @@ impl Slot {
     }
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_region_of_foreign_memory_keeps_it_alive() {
+        let memory = Arc::new(std::sync::Mutex::new(vec![1_i32, 2, 3]));
+        let at = memory.lock().unwrap().as_mut_ptr();
+        // SAFETY: the vector lives as long as its `Arc`, and is not accessed meanwhile.
+        let mut region = unsafe { Region::foreign(at, 3, Arc::clone(&memory)) };
+        assert_eq!(region.view_mut().len(), 12);
+        assert_eq!(region[..], [1, 2, 3]);
+        assert_eq!(
+            (format!("{region:?}"), Arc::strong_count(&memory)),
+            ("Region { memory: Foreign(3) }".into(), 2)
+        );
+        assert_eq!(region.into_vec(), [1, 2, 3]);
+        assert_eq!(Arc::strong_count(&memory), 1);
+        let own = Region::new(vec![7_u8; 2]);
+        assert_eq!((own.len(), own.into_vec()), (2, vec![7, 7]));
     }
 }

@@ -1,8 +1,11 @@
-//! The one seam for what must happen inline: somebody who is told, on the calling thread, that a call or a phase of making a
-//! communicator begins and ends there. Everything that can look later reads the recorder instead, which needs no observer.
+//! The interface for code that must run inline: an observer that is called, on the calling thread,
+//! when a call or a phase of init begins and ends. Tools that can look later read the recorder
+//! instead, which needs no observer.
 //!
-//! It is set once per process, like a logger. Until then a call pays one load and one branch that is always taken the same way.
+//! It is set once per process, like a logger. Until then a call pays one load and one branch that
+//! is always taken the same way.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -10,39 +13,48 @@ use crate::collective::Request;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{CommId, Phase, Rank};
 
-/// What begins and ends on a thread.
+/// A call or a phase of init, which begins and ends on a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
     /// A collective, a send or a receive.
     Operation {
-        /// What was called: kind, elements, root or peer.
+        /// The request: kind, elements, root or peer.
         request: Request,
-        /// On which communicator.
+        /// The communicator that it runs on.
         comm: CommId,
         /// This rank.
         rank: Rank,
-        /// Its number: of the communicator's collectives, or of the messages of its pair of ranks.
+        /// Its number among the communicator's collectives, or among its pair's messages.
         seq: u64,
     },
-    /// A phase of making a communicator.
+    /// A phase of init, or the phase of leaving, which is the whole of `finish()`.
     Phase(Phase),
 }
 
-/// Somebody who is told at once.
+/// The observer of calls, notified at once.
 ///
-/// Both functions run on the thread that called, between its own work: while they run, peers wait. So they do not block, allocate or
-/// panic, and do not call a communicator, whose lock is held. What they may rely on:
+/// `begin` and `end` run on the calling thread, between its own work: peers wait while they run. So
+/// they must not block, allocate or panic, and must not call a communicator, because its lock is
+/// held. They may rely on the following:
 ///
-/// - Every begin has one end, on the same thread, the last begun ending first; also when the call fails or unwinds.
-/// - A begin comes right before the recorder's time of it; the end of a call comes right after, that of a phase right before.
-/// - The calls of a group end together, and an asynchronous call, which goes on without its caller, when it is submitted: when control goes
-///   back to the caller.
-/// - What is refused before it has a number, such as lengths that do not fit, neither begins nor ends.
+/// - Every begin has one end, on the same thread. The last one begun ends first, also when the call
+///   fails or unwinds.
+/// - A begin comes right before the recorder takes its time. The end of a call comes right after,
+///   the end of a phase right before.
+/// - The calls of a group end together. An asynchronous call, which continues without its caller,
+///   ends when it is submitted: when control returns to the caller.
+/// - A call that is refused before it has a number, for example for lengths that do not fit,
+///   neither begins nor ends.
 pub trait CallObserver: Send + Sync {
-    /// It begins.
+    /// The call or phase begins.
     fn begin(&self, call: &Call);
-    /// It has ended, well or not.
+    /// The call or phase has ended, successfully or not.
     fn end(&self, call: &Call);
+    /// The current thread, with the kernel's thread number `id`, was started by ccl and does the
+    /// work that its name says.
+    fn thread(&self, name: &CStr, id: u32) {
+        let _ = (name, id);
+    }
 }
 
 static OBSERVER: OnceLock<Box<dyn CallObserver>> = OnceLock::new();
@@ -50,7 +62,7 @@ static OBSERVER: OnceLock<Box<dyn CallObserver>> = OnceLock::new();
 /// Sets the observer of this process, for good.
 ///
 /// # Errors
-/// `Usage` if it has one.
+/// `Usage` if an observer is already set.
 pub fn set_observer(observer: Box<dyn CallObserver>) -> Result<()> {
     OBSERVER.set(observer).map_err(|_| {
         Error::new(ErrorKind::Usage, "this process has an observer of calls already")
@@ -58,11 +70,11 @@ pub fn set_observer(observer: Box<dyn CallObserver>) -> Result<()> {
     })
 }
 
-/// Something an observer was told of, or that nobody observes. Dropped, it has ended.
+/// A call or phase that an observer may have been notified of. It ends when this is dropped.
 #[must_use = "what is dropped at once ends at once"]
 pub(crate) struct Observed(Option<(&'static dyn CallObserver, Call)>);
 
-/// Tells the observer, if there is one, that something begins.
+/// Notifies the observer, if there is one, that a call or phase begins.
 #[inline]
 pub(crate) fn begin(call: impl FnOnce() -> Call) -> Observed {
     Observed(OBSERVER.get().map(|observer| {
@@ -70,6 +82,13 @@ pub(crate) fn begin(call: impl FnOnce() -> Call) -> Observed {
         observer.begin(&call);
         (&**observer, call)
     }))
+}
+
+/// Reports the current thread to the observer, if there is one.
+pub(crate) fn thread(name: &CStr) {
+    if let Some(observer) = OBSERVER.get() {
+        observer.thread(name, rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+    }
 }
 
 impl Drop for Observed {
@@ -87,12 +106,12 @@ impl fmt::Debug for Observed {
     }
 }
 
-/// What ends together: the last begun first, as the elements of a vector would not.
+/// Calls that end together. The last one begun ends first; a vector would drop the first one first.
 #[derive(Default, Debug)]
 pub(crate) struct Together(Vec<Observed>);
 
 impl Together {
-    /// One more. Takes no memory for what nobody observes.
+    /// Adds a call. Allocates no memory if there is no observer.
     pub(crate) fn push(&mut self, one: Observed) {
         if one.0.is_some() {
             self.0.push(one);

@@ -1,7 +1,8 @@
-//! Numbers from a seed: what is drawn at random is drawn the same on every machine, so that a run can be replayed.
+//! Random numbers from a seed. They are the same on every machine, so that a run can be replayed.
 
-/// A sequence of numbers: SplitMix64 (Steele, Lea, Flood 2014). Good enough for delays, faults and the weights of an example; not
-/// for secrets.
+/// A sequence of numbers: SplitMix64 (Steele, Lea, Flood 2014).
+///
+/// Good enough for delays, faults and the weights of an example; not for secrets.
 #[derive(Clone, Debug)]
 pub struct Seed(pub u64);
 
@@ -14,11 +15,11 @@ impl Seed {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// A number below `n`; 0 if there is none. The bias of the remainder is `n` in 2^64.
+    /// A number below `n`; 0 if `n` is 0. The bias of the remainder is `n` in 2^64.
     pub const fn below(&mut self, n: u64) -> u64 {
         if n == 0 { 0 } else { self.bits() % n }
     }
-    /// A place in something of `len` items.
+    /// An index into a sequence of `len` items.
     pub const fn place(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
@@ -26,7 +27,7 @@ impl Seed {
     pub const fn signed_unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
     }
-    /// One of these, of which there is at least one.
+    /// One of `items`, which must not be empty.
     pub fn one_of<T: Clone>(&mut self, items: &[T]) -> T {
         items[self.place(items.len())].clone()
     }
@@ -36,7 +37,7 @@ impl Seed {
             items.swap(last, self.place(last + 1));
         }
     }
-    /// A seed of its own for part `n`.
+    /// An independent seed for part `n`.
     #[must_use]
     pub const fn part(&self, n: u64) -> Self {
         let mut seed = Self(self.0 ^ n.wrapping_mul(0xd1b5_4a32_d192_ed03));

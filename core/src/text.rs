@@ -1,27 +1,29 @@
-//! Text that came from elsewhere (the network, a file, another process), made fit to be printed.
+//! Makes text from elsewhere (the network, a file, another process) safe to print.
 //!
-//! A terminal obeys control characters, a log takes a new line for a new message, and a bidirectional
-//! override shows other words than were written. So text of others is made harmless where it is
-//! decoded, before it becomes a part of an error, and once more where a message is printed.
+//! A terminal obeys control characters. A log takes a new line for a new message. A bidirectional
+//! override makes text appear in another order than it was written. So foreign text is escaped
+//! where it is decoded, before it becomes part of an error, and again where a message is printed.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use serde::{Deserialize, Deserializer};
 
-/// What stands where text was cut.
+/// The mark at the place where text was cut.
 const CUT: &str = "...";
 
-/// `text` on one line, in at most `limit` bytes, with nothing in it that a terminal obeys or that
-/// changes the order or the visibility of what is read: such characters are written as Rust's
-/// escapes (`\n`, `\u{1b}`). What is harmless already comes back as it is.
+/// Returns `text` on one line, in at most `limit` bytes, safe to print.
+///
+/// Characters that a terminal obeys, or that change the order or the visibility of the text, are
+/// Characters that a terminal obeys, or that change the order or the visibility of the text, are
+/// replaced by Rust's escapes (`\n`, `\u{1b}`). Harmless text is returned unchanged.
 #[must_use]
 pub fn harmless(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit && !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
-    // Where the text may be cut so that `CUT` still fits behind it.
+    // The length to which the text may be cut so that `CUT` still fits after it.
     let mut room = 0;
     for c in text.chars() {
         if is_harmful(c) {
@@ -41,17 +43,17 @@ pub fn harmless(text: &str, limit: usize) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// For serde: a text that a peer sent, made harmless as it is decoded.
+/// For serde: decodes a text that a peer sent and escapes its harmful characters.
 ///
 /// # Errors
-/// If it is no text.
+/// If the value is not a text.
 pub fn printable<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     Ok(harmless(&String::deserialize(from)?, usize::MAX).into_owned())
 }
 
-/// Whether a character does anything but stand where it was written: controls (C0, C1, DEL), line and
-/// paragraph separators, bidirectional marks, embeddings, overrides and isolates, and what is
-/// invisible by design (byte order mark, annotations, tags).
+/// Whether a character has an effect other than being shown. These are controls (C0, C1, DEL), line
+/// and paragraph separators, bidirectional marks, embeddings, overrides and isolates, and
+/// characters that are invisible by design (byte order mark, annotations, tags).
 #[must_use]
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
@@ -65,6 +67,24 @@ pub fn is_harmful(c: char) -> bool {
                 | '\u{fff9}'..='\u{fffb}'
                 | '\u{e0000}'..='\u{e007f}'
         )
+}
+
+/// Formats a time, given in nanoseconds since 1970, as `2026-11-21 18:52:46 UTC`.
+#[must_use]
+pub fn utc(real_ns: u64) -> String {
+    let seconds = real_ns / 1_000_000_000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // The calendar repeats every 400 years. Years are taken to begin on the first of March, so that
+    // a leap day is the last day of its year.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
 #[cfg(test)]
@@ -90,7 +110,7 @@ mod tests {
     #[test]
     fn decoded_news_hold_nothing_that_steers_a_terminal() {
         let said = r#"{"trouble":"Aborted","by":1,"about":1,"text":"enough\nccl: all is well\u001b[2J"}"#;
-        let verdict: crate::control::news::Verdict = serde_json::from_str(said).unwrap();
+        let verdict: crate::failure::gossip::Decision = serde_json::from_str(said).unwrap();
         assert_eq!(verdict.text, "enough\\nccl: all is well\\u{1b}[2J");
     }
 

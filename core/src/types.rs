@@ -1,4 +1,4 @@
-//! The nouns of the crate: newtypes and closed sets, with no logic beyond names and sizes.
+//! The basic types of the crate: identifiers and closed sets, with no logic beyond names and sizes.
 
 use std::fmt;
 
@@ -31,13 +31,15 @@ impl Rank {
     }
 }
 
-/// One of the independent ways through a communicator: a ring of collectives, or the point-to-point way.
+/// One of the independent channels of a communicator: one of those for collectives, or the one for
+/// point-to-point calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ChannelId(pub u16);
 
 impl ChannelId {
-    /// The channel of send and receive, apart from those of collectives so that neither holds up the other.
+    /// The channel of send and receive. It is separate from those of collectives, so that neither
+    /// blocks the other.
     pub const P2P: Self = Self(u16::MAX);
 }
 
@@ -63,7 +65,7 @@ macro_rules! hex_id {
                 write!(f, "{}({self})", stringify!($name))
             }
         }
-        // 64-bit ids travel as hex strings: a JSON number holds 53 bits.
+        // 64-bit ids are serialized as hex strings, because a JSON number holds only 53 bits.
         impl Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 s.collect_str(self)
@@ -79,16 +81,18 @@ macro_rules! hex_id {
 }
 
 hex_id! {
-    /// A communicator: hash of (parent, child count, colour), equal on all its ranks.
+    /// A communicator. The id is a hash of the job and of the number of communicators that its
+    /// ranks created before it. It is the same on all its ranks.
     CommId
 }
 hex_id! {
-    /// The public name of one generation of a job: HMAC(secret, the root's random magic), cut to 64 bits.
+    /// The public name of one generation of a job: HMAC(secret, the root's random magic), cut to 64
+    /// bits.
     JobId
 }
 
 impl CommId {
-    /// The `nth` communicator that the ranks of a job make together, from 0.
+    /// The `nth` communicator that the ranks of a job create together, counted from 0.
     #[must_use]
     pub fn of_job(job: JobId, nth: u32) -> Self {
         let mut bytes = [0; 12];
@@ -109,12 +113,13 @@ macro_rules! closed_set {
             /// Every member, in numeric order.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The member with this number, as found in a mapping or on the wire; `None` if it is unknown here.
+            /// The member with this number, as found in a mapping or on the wire; `None` if the
+            /// number is unknown here.
             #[must_use]
             pub const fn from_u8(n: u8) -> Option<Self> {
                 match n { $($n => Some(Self::$variant),)+ _ => None }
             }
-            /// The name as shown to people.
+            /// The name as shown to users.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)+ }
@@ -129,7 +134,7 @@ macro_rules! closed_set {
 }
 
 closed_set! {
-    /// What a call asks for.
+    /// The kind of a call.
     CollKind {
         /// Every rank gets the reduction of all ranks' data.
         AllReduce = 0,
@@ -141,11 +146,11 @@ closed_set! {
         Broadcast = 3,
         /// The root gets the reduction.
         Reduce = 4,
-        /// Nobody leaves before everybody came.
+        /// No rank returns before every rank has called it.
         Barrier = 5,
-        /// Data for one peer.
+        /// This rank sends data to one peer.
         Send = 6,
-        /// Data from one peer.
+        /// This rank receives data from one peer.
         Recv = 7,
     }
 }
@@ -169,9 +174,9 @@ closed_set! {
     ReduceOp {
         /// Sum; integers wrap.
         Sum = 0,
-        /// Minimum; of two floats the one that is not NaN.
+        /// Minimum; if one of two floats is NaN, the other one.
         Min = 1,
-        /// Maximum; of two floats the one that is not NaN.
+        /// Maximum; if one of two floats is NaN, the other one.
         Max = 2,
     }
 }
@@ -179,7 +184,7 @@ closed_set! {
     /// How the bytes of a link travel.
     TransportKind {
         /// Pointers between ranks of one process.
-        Direct = 0,
+        InProcess = 0,
         /// A shared memory mapping between processes of one host.
         Shm = 1,
         /// TCP between hosts.
@@ -189,24 +194,24 @@ closed_set! {
     }
 }
 closed_set! {
-    /// Why a link is carried by what carries it. 0 is free: no reason was recorded.
+    /// Why a link uses its transport. 0 is not a member: it means that no reason was recorded.
     TransportReason {
-        /// Both ranks are of one process.
+        /// Both ranks are in the same process.
         SameProcess = 1,
-        /// They are of two processes of one host.
+        /// They are in two processes of one host.
         SameHost = 2,
         /// They are on two hosts.
         OtherHost = 3,
-        /// `CCL_TRANSPORT` asked for it where another would have been chosen.
+        /// `CCL_TRANSPORT` asked for it, and another transport would have been chosen otherwise.
         Forced = 4,
-        /// It is simulated.
+        /// The link is simulated.
         Simulated = 5,
-        /// They are on one host, but no connection of one user leads from one to the other's memory.
+        /// They are on one host, but no connection of one user can be made between them.
         NoSharedMemory = 6,
     }
 }
 closed_set! {
-    /// Which way a link points, seen from its rank.
+    /// The direction of a link, seen from its rank.
     Direction {
         /// From this rank to the peer.
         Send = 0,
@@ -215,13 +220,13 @@ closed_set! {
     }
 }
 closed_set! {
-    /// What the driver of a link waits for. `Nothing` while it moves.
+    /// What the driver of a link waits for; `Nothing` while it moves.
     WaitReason {
         /// It does not wait.
         Nothing = 0,
         /// The peer's data: the next message of a receiving link.
         Peer = 1,
-        /// A free slot: the peer has not taken what was sent.
+        /// A free slot: the peer has not taken the messages that were sent.
         Credit = 2,
         /// The kernel: a socket takes no more bytes.
         Kernel = 3,
@@ -230,31 +235,34 @@ closed_set! {
     }
 }
 closed_set! {
-    /// Where the latest operation of a communicator stands on one rank.
+    /// The state of the latest operation of a communicator on one rank.
     OpState {
-        /// None is under way.
+        /// No operation is running.
         Idle = 0,
-        /// One is under way.
+        /// An operation is running.
         Running = 1,
-        /// One ended with an error; the communicator takes no more.
+        /// An operation ended with an error. The communicator accepts no more operations.
         Failed = 2,
     }
 }
 closed_set! {
-    /// How the work of a collective is shared out.
+    /// How the work of a collective is divided among the ranks.
     Algorithm {
         /// Every rank sends to the next and receives from the previous one.
         Ring = 0,
-        /// Ranks of one host: each reduces its slice, and everyone reads everyone's slots.
+        /// For ranks of one host: each reduces its slice, and every rank reads all ranks' slots.
         Direct = 1,
-        /// Ranks of one host, little data: everyone publishes all and reduces all, in rank order.
-        Exchange = 2,
-        /// One pair of ranks.
+        /// For ranks of one host and little data: every rank publishes all its data and reduces
+        /// everything, in rank order.
+        OneShot = 2,
+        /// One pair of ranks sends and receives.
         Pair = 3,
+        /// Sums go up a binary tree of ranks, and the result comes down.
+        Tree = 4,
     }
 }
 closed_set! {
-    /// The phases of making a communicator, in order; and that of leaving it.
+    /// The phases of init, in order, and the phase of `finish()`.
     Phase {
         /// Finding the root: environment, store or file.
         Rendezvous = 0,
@@ -262,11 +270,11 @@ closed_set! {
         CheckIn = 1,
         /// Connecting the bootstrap ring.
         Ring = 2,
-        /// The all-gather of peers' addresses and settings.
+        /// The all-gather of all ranks' addresses and settings.
         Exchange = 3,
         /// Links to the ranks of this host.
         Connect = 4,
-        /// The barrier that ends the making.
+        /// The barrier that ends init.
         Barrier = 5,
         /// Waiting in `finish()` until all ranks have called it.
         Finish = 6,
@@ -274,8 +282,8 @@ closed_set! {
 }
 
 impl Phase {
-    /// Those of making a communicator.
-    pub const MAKING: &'static [Self] =
+    /// The phases of init, in order.
+    pub const INIT: &'static [Self] =
         &[Self::Rendezvous, Self::CheckIn, Self::Ring, Self::Exchange, Self::Connect, Self::Barrier];
 }
 
@@ -307,4 +315,24 @@ impl CollKind {
     pub const fn is_p2p(self) -> bool {
         matches!(self, Self::Send | Self::Recv)
     }
+}
+/// What was decided about a request: equal on all ranks, and hashed into every descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Shape {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Programs, one per channel.
+    pub channels: u16,
+    /// The most bytes of a message. A multiple of 64.
+    pub chunk: u32,
+}
+
+/// How an operation is shared out, for those who watch it: with the request, all that its plan is
+/// made from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Outline {
+    /// What was decided about the request.
+    pub shape: Shape,
+    /// The hash of the topology.
+    pub topology: u64,
 }

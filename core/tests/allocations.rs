@@ -1,4 +1,4 @@
-//! Calls allocate nothing once their links are up, also while somebody watches.
+//! Calls allocate nothing once their links are up, even while a client subscribes.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
 fn calls_allocate_nothing_while_somebody_subscribes() {
-    // Over sockets a sleep makes the list of what it listens to; nothing else does.
+    // Over sockets a sleep allocates the list of its descriptors; nothing else does.
     for transport in ["", "shm"] {
         let settings = common::settings(&[(Key::Transport, transport)]);
         common::with_ranks(2, &settings, |comm| {
@@ -42,7 +42,7 @@ fn calls_allocate_nothing_while_somebody_subscribes() {
                     });
                 }
                 calls(CALLS);
-                // Of this thread alone.
+                // Measures this thread alone.
                 let allocated = allocation_counter::measure(|| calls(CALLS));
                 stop.store(true, Ordering::Relaxed);
                 assert_eq!(allocated.count_total, 0, "transport {transport:?}: {allocated:?}");

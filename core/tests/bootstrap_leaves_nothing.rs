@@ -1,4 +1,5 @@
-//! After a bootstrap, well ended or not, no socket and no thread is left. Alone in its process, so that it can count.
+//! After a bootstrap, successful or not, no socket and no thread is left. It is the only test in
+//! its process, so that it can count.
 
 #![allow(
     clippy::unwrap_used,
@@ -41,13 +42,14 @@ fn no_socket_and_no_thread_is_left() {
                         clock::now().after(Duration::from_millis(if round == 1 { 400 } else { 10_000 }));
                     let Ok(mut bootstrap) = Bootstrap::join(id, Rank(*rank), 3, b"", settings, deadline)
                     else {
-                        // Somebody is missing in round 1, and may leave before all are in in round 2.
+                        // A rank is missing in round 1, and one may leave before all have joined in
+                        // round 2.
                         return assert!(round > 0);
                     };
-                    // Fails where the one that leaves in round 2 was faster.
+                    // Fails if the rank that leaves in round 2 was faster.
                     let _ = bootstrap.send(Rank((rank + 1) % 3), 1, b"x");
                     match round {
-                        // One leaves in the middle.
+                        // One rank leaves in the middle.
                         2 if *rank == 1 => drop(bootstrap),
                         2 => drop(bootstrap.barrier().unwrap_err()),
                         _ => drop(bootstrap.into_ring().unwrap()),
@@ -56,7 +58,7 @@ fn no_socket_and_no_thread_is_left() {
             }
         });
         drop(root);
-        // The service thread ends with its last task, a moment after it.
+        // The service thread ends shortly after its last task.
         let until = clock::now().after(Duration::from_secs(2));
         while service_threads() > 0 && clock::now() < until {
             clock::sleep(Duration::from_millis(5));

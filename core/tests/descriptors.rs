@@ -1,12 +1,13 @@
-//! What a process has and lacks of descriptors: a rank that has none left for a connection says so;
-//! and none of the library gets the number of a standard stream that the program has closed.
+//! Descriptors: a rank that has none left for a connection reports it, and the library never gets
+//! the number of a standard stream that the program has closed.
 //!
-//! A peer is this very test binary, run again with one of its tests that are nobody otherwise.
+//! A peer is this test binary again, started for one test that does nothing otherwise.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
 
 use ccl::bootstrap::id::UniqueId;
@@ -16,13 +17,17 @@ use ccl::config::{Key, environment};
 use ccl::{ErrorKind, Rank, ReduceOp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+/// Rank 1 prints this once it has no descriptor left: a rank that connects earlier would be
+/// accepted.
+const NONE_LEFT: &str = "all descriptors are taken";
+
 /// Settings of both ranks: sockets, a short deadline, warnings.
 fn config() -> Config {
     let settings = [(Key::Transport, "socket"), (Key::Timeout, "2"), (Key::Log, "WARN")];
     Config { name: "test".into(), settings: Some(common::settings(&settings)) }
 }
 
-/// This test binary again, for one test that finds `id` and what is asked of it.
+/// This test binary again, for one test that gets `id` and its task.
 fn again(test: &str, id: &UniqueId, work: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]);
@@ -35,7 +40,16 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Rank 1 of the test below: it gives its descriptors away and calls. Without its variables it is nobody.
+fn read_until(output: &mut impl BufRead, text: &str) {
+    let mut line = String::new();
+    while !line.contains(text) {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).unwrap(), 0, "it ended before it printed {text:?}");
+    }
+}
+
+/// Rank 1 of the test below: it uses up its descriptors and calls. Without its variables it does
+/// nothing.
 #[test]
 fn a_rank_without_descriptors() {
     let (Some(id), Some(work)) = (environment("DESCRIPTORS_ID"), environment("DESCRIPTORS_WORK")) else {
@@ -47,6 +61,7 @@ fn a_rank_without_descriptors() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
     let taken: Vec<_> = std::iter::from_fn(|| null.try_clone().ok()).collect();
+    println!("{NONE_LEFT}");
     let called =
         if work == "accept" { comm.recv(&mut [0_u8; 8], Rank(0)) } else { comm.send(&[0_u8; 8], Rank(0)) };
     println!("the error: {}", called.unwrap_err());
@@ -58,16 +73,19 @@ fn a_rank_that_cannot_connect_for_want_of_descriptors_says_so() {
     for work in ["accept", "connect"] {
         let (id, root) = root_task::create(&config().settings.unwrap()).unwrap();
         let mut command = again("a_rank_without_descriptors", &id, work);
-        let peer = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut peer = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let comm = Communicator::init(&id, 0, 2, config()).unwrap();
         comm.barrier().unwrap();
+        let mut printed = BufReader::new(peer.stdout.take().unwrap());
+        read_until(&mut printed, NONE_LEFT);
         let error = if work == "accept" {
             comm.send(&[0_u8; 8], Rank(1)).unwrap_err()
         } else {
             comm.recv(&mut [0_u8; 8], Rank(1)).unwrap_err()
         };
         assert!(matches!(error.kind, ErrorKind::Timeout | ErrorKind::Peer), "{error:?}");
-        let said = said(&peer.wait_with_output().unwrap());
+        let mut said = said(&peer.wait_with_output().unwrap());
+        printed.read_to_string(&mut said).unwrap();
         let (error, notice): (Vec<_>, Vec<_>) =
             said.lines().filter(|line| line.contains("ulimit -n")).partition(|l| l.contains("the error: "));
         for lines in [error, notice] {
@@ -78,14 +96,15 @@ fn a_rank_that_cannot_connect_for_want_of_descriptors_says_so() {
     }
 }
 
-/// Rank 1 of the test below: it closes its standard streams and joins. Without its variables it is nobody.
+/// Rank 1 of the test below: it closes its standard streams and joins. Without its variables it
+/// does nothing.
 #[test]
 fn a_rank_without_standard_streams() {
     let (Some(id), Some(transport)) = (environment("DESCRIPTORS_ID"), environment("DESCRIPTORS_WORK")) else {
         return;
     };
     for standard in 0..3 {
-        // SAFETY: nobody else uses these numbers: the harness writes there what nobody reads.
+        // SAFETY: nothing else uses these descriptors: the harness's output there is not read.
         unsafe { libc::close(standard) };
     }
     let settings = Some(common::settings(&[(Key::Transport, &transport)]));

@@ -1,5 +1,5 @@
-//! What an error says of where it happened: the operation, its channel, and the rank on the other
-//! side; never one that is not so.
+//! The location in an error: the operation, its channel, and the rank on the other side; never a
+//! wrong one.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,7 +14,7 @@ use ccl::config::{Key, environment};
 use ccl::types::{ChannelId, CollKind};
 use ccl::{Error, ErrorKind, Rank, clock};
 
-/// What two ranks fail with, over each transport, by rank.
+/// The errors of two ranks, over each transport, by rank.
 fn errors(timeout: &str, body: impl Fn(&Communicator) -> Error + Send + Sync) -> Vec<[Error; 2]> {
     let over = |transport: &&str| {
         let settings = common::settings(&[(Key::Transport, *transport), (Key::Timeout, timeout)]);
@@ -53,7 +53,7 @@ fn an_abort_names_who_aborted_to_the_other_only() {
     for [of_0, of_1] in all {
         assert_eq!([of_0.kind, of_1.kind], [ErrorKind::Aborted; 2]);
         assert_eq!(place(&of_0), pair(CollKind::Recv, 1), "{of_0}");
-        // Of its own deed, in a call that waited for nobody.
+        // The rank's own abort, in a call that waited for no peer.
         assert_eq!(place(&of_1), (Some(CollKind::Barrier), None, Some(ChannelId(0))), "{of_1}");
     }
 }
@@ -71,7 +71,7 @@ fn a_receive_that_is_late_names_its_peer_and_its_channel() {
         assert_eq!([of_0.kind, of_1.kind], [ErrorKind::Timeout; 2]);
         assert_eq!(place(&of_0), pair(CollKind::Recv, 1), "{of_0}");
         assert_eq!(place(&of_1), (Some(CollKind::Barrier), None, Some(ChannelId(0))), "{of_1}");
-        // The hint is of use when the process is gone: it leads to a file that is there.
+        // The hint must work when the process is gone: it names a file that exists.
         let hint = of_0.hint.split_once("ccl-inspect open ").expect(&of_0.hint).1;
         let (folder, job) = hint.split_once(" --job ").unwrap();
         let left = std::fs::read_dir(folder).unwrap().flatten();
@@ -84,7 +84,7 @@ fn a_receive_that_is_late_names_its_peer_and_its_channel() {
 fn a_mismatch_of_a_pair_names_the_channel_of_pairs_or_none() {
     let all = errors("20", |comm| {
         if comm.rank() == Rank(0) {
-            // It may end before the other looks at it.
+            // The send may end before the other rank looks at it.
             let sent = comm.send(&[1_u8; 4], Rank(1));
             return sent.and_then(|()| comm.recv(&mut [0_u8; 8], Rank(1))).unwrap_err();
         }
@@ -100,7 +100,7 @@ fn a_mismatch_of_a_pair_names_the_channel_of_pairs_or_none() {
     }
 }
 
-/// The receiver of the test below: it is killed. Without its variables it is nobody.
+/// The receiver of the test below, which is killed. Without its variables it does nothing.
 #[test]
 fn a_receiver_that_dies() {
     let (Some(id), Some(transport)) = (environment("ERRORS_ID"), environment("ERRORS_TRANSPORT")) else {

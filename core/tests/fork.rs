@@ -1,5 +1,5 @@
-//! A forked child has copies of its parent's handles. Whatever it does with them fails at once with
-//! a clear error or does nothing, and the parent's job goes on; over shared memory and sockets.
+//! A forked child has copies of its parent's handles. Every use of them fails at once with a clear
+//! error or does nothing, and the parent's job goes on; over shared memory and sockets.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,24 +16,24 @@ use ccl::comm::{Communicator, Config, Pending};
 use ccl::config::{Key, Settings, environment};
 use ccl::{Error, ErrorKind, Rank, ReduceOp, clock};
 
-/// How long a child may take for what must end at once, in seconds; then it is killed.
+/// The most seconds that a child may take for work that must end at once; then it is killed.
 const LIMIT: u32 = 20;
 const CALLS: usize = 50;
 
-/// One test at a time: a process has one recorder, and its folder is that of whoever made it.
+/// One test at a time: a process has one recorder, in the folder of the test that made it.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a child has copies of.
+/// The copies of handles that a child has.
 struct Copies {
     comm: Communicator,
     pending: Pending<i64>,
     settings: Settings,
 }
 
-/// What a child does; whether that went as it should.
+/// The work of a child; true if it went as it should.
 type Deed = fn(Copies) -> bool;
 
 const DEEDS: &[(&str, Deed)] = &[
@@ -97,7 +97,7 @@ fn is_refused(result: ccl::Result<()>) -> bool {
     has_kind(result, ErrorKind::Usage)
 }
 
-/// What this process has open that only ccl opens in these tests.
+/// The descriptors of this process that only ccl opens in these tests.
 fn descriptors() -> Vec<String> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let names = open.filter_map(|one| Some((one.file_name(), std::fs::read_link(one.path()).ok()?)));
@@ -108,10 +108,10 @@ fn descriptors() -> Vec<String> {
     names.filter(|name| ours.iter().any(|part| name.contains(part))).collect()
 }
 
-/// A child that does `work` and leaves with its status; it is killed when that takes too long.
+/// Forks a child that does `work` and exits with its status; it is killed when that takes too long.
 fn fork(work: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child runs `work` and leaves without returning into the test; its allocator
-    // works, and `work` takes no lock that another thread could hold, which is what is tested.
+    // SAFETY: the child runs `work` and exits without returning into the test; its allocator works,
+    // and `work` takes no lock that another thread could hold, which is what is tested.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0, "fork refused");
@@ -132,8 +132,8 @@ fn status(pid: libc::pid_t) -> Option<i32> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }
 
-/// Rank 0 forks children while a call of it is under way, or two; then its job goes on.
-/// `in_a_call`: a thread of it is in a call, with all locks of that, while it forks.
+/// Rank 0 forks children while one or two of its calls are under way; then its job goes on.
+/// `in_a_call`: a thread is inside a call, with all its locks, during the fork.
 fn children_do_all(transport: &str, in_a_call: bool) {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
@@ -165,8 +165,8 @@ fn children_do_all(transport: &str, in_a_call: bool) {
                         (
                             name,
                             fork(|| {
-                                // SAFETY: copies in the child of what the parent keeps, which the
-                                // child never comes back to.
+                                // SAFETY: copies in the child of values that the parent keeps, and
+                                // to which the child never returns.
                                 let copies = unsafe {
                                     Copies {
                                         comm: std::ptr::read(&raw const comm),
@@ -217,8 +217,8 @@ fn children_of_a_process_with_a_thread_in_a_call_do_not_hang() {
     ["shm", "socket"].iter().for_each(|transport| children_do_all(transport, true));
 }
 
-/// The other rank of the test below: it forks a child that lives on, says so, and waits to be
-/// killed. Without its variables it is nobody.
+/// The other rank of the test below: it forks a child that lives on, reports it, and waits to be
+/// killed. Without its variables it does nothing.
 #[test]
 fn a_peer_that_dies_and_leaves_a_child() {
     let (Some(id), Some(transport)) = (environment("FORK_ID"), environment("FORK_TRANSPORT")) else {
@@ -266,7 +266,7 @@ fn a_killed_rank_is_dead_although_its_child_lives() {
         peer.kill().unwrap();
         peer.wait().unwrap();
         let error = comm.barrier().unwrap_err();
-        // SAFETY: kill(2) takes no memory; the alarm ends it otherwise.
+        // SAFETY: kill(2) takes no memory; the alarm ends the child otherwise.
         assert_eq!(unsafe { libc::kill(child[0], libc::SIGKILL) }, 0, "the child has ended before");
         assert_eq!(error.kind, ErrorKind::Peer, "{error}");
         assert!(error.to_string().contains("rank 1"), "{error}");

@@ -1,5 +1,5 @@
-//! Leaving together: what ranks called differently is found although no byte was due between them,
-//! and whoever needs a rank that has called `finish()` hears so at once.
+//! Leaving together: differences in the ranks' calls are found although no message was due between
+//! them, and a rank that needs a rank that has called `finish()` learns of it at once.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,14 +13,13 @@ use ccl::comm::Communicator;
 use ccl::config::{Key, Settings, environment};
 use ccl::{Error, ErrorKind, Rank, ReduceOp, Result, clock};
 
-/// What must be said is said within 1 s of the second call; a machine that does much else is given
-/// as much again.
+/// An error must come within 1 s of the second call; a busy machine gets twice that.
 const SOON: Duration = Duration::from_secs(2);
-/// Long enough that a test that waits for it is a failed one.
+/// So long that a test that waits for it has failed.
 const TIMEOUT: &str = "60";
 
-/// Runs `body`, and then `finish()` where it went well, on each rank over each transport; what each
-/// ended with, and how long that took.
+/// Runs `body`, and then `finish()` if it succeeded, on each rank over each transport; `judge` gets
+/// the results and their times.
 fn each(
     nranks: u32,
     body: impl Fn(&Communicator) -> Result<()> + Send + Sync,
@@ -37,7 +36,7 @@ fn each(
     }
 }
 
-/// All ranks end with one error of that kind, in time, whose text holds all of `words`.
+/// All ranks end with an error of that kind, in time, whose text contains all of `words`.
 fn all_say(transport: &str, results: &[(Result<()>, Duration)], kind: ErrorKind, words: &[&str]) {
     let errors: Vec<&Error> = results
         .iter()
@@ -59,7 +58,7 @@ const ROOTS: &[&str] = &[
 
 #[test]
 fn broadcasts_of_different_roots_are_found_when_nothing_follows() {
-    // Again and again: at times both finish at once.
+    // Repeated, because sometimes both finish at the same time.
     for nranks in [2, 2, 2, 2, 2, 2, 2, 2, 4] {
         let body =
             |comm: &Communicator| comm.broadcast(&mut [0_f32; 4], Rank(u32::from(comm.rank() == Rank(1))));
@@ -97,7 +96,7 @@ fn broadcasts_of_different_roots_are_found_when_others_follow() {
 
 #[test]
 fn who_waits_asks_whom_it_waits_for_where_no_message_is_due() {
-    // Round the ring each waits for the one before it, and nobody sends.
+    // Around the ring each rank waits for the one before it, and none sends.
     let body = |comm: &Communicator| match comm.rank().0 {
         1 => comm.broadcast(&mut [0_f32; 4], Rank(2)),
         _ => comm.reduce_in_place(&mut [0_f32; 4], ReduceOp::Sum, Rank(0)),
@@ -241,8 +240,7 @@ fn an_abort_of_very_many_words_is_an_abort_and_a_panic_a_panic() {
 
 #[test]
 fn news_reach_whoever_is_left_when_others_have_gone() {
-    // Ranks 1 and 3 leave by the time-out of finish(); then rank 2 aborts while rank 0 waits for
-    // it.
+    // Ranks 1 and 3 leave by the timeout of finish(); then rank 2 aborts while rank 0 waits for it.
     let short = common::settings(&[(Key::Transport, "socket"), (Key::Timeout, "1")]);
     let long = common::settings(&[(Key::Transport, "socket"), (Key::Timeout, TIMEOUT)]);
     let settings = |rank: u32| if rank % 2 == 1 { &short } else { &long };
@@ -267,8 +265,8 @@ fn news_reach_whoever_is_left_when_others_have_gone() {
 
 #[test]
 fn whoever_leaves_at_one_moment_leaves_and_has_not_died() {
-    // On a host each, so that what one says goes round the ring only; all but two leave by the
-    // time-out of finish(), with nobody between them who stays.
+    // Each on its own host, so that reports only go around the ring; all but two leave by the
+    // timeout of finish(), and no rank that stays is between these two.
     let settings: Vec<Settings> = (0..6)
         .map(|rank| {
             let timeout = if rank % 3 == 0 { TIMEOUT } else { "0.2" };
@@ -293,8 +291,8 @@ fn whoever_leaves_at_one_moment_leaves_and_has_not_died() {
     }
 }
 
-/// What the test below runs in a process of its own, which it stops. Without its variable it is
-/// nobody.
+/// The test below runs this in a separate process, which it stops. Without its variable it does
+/// nothing.
 #[test]
 fn one_waits_in_finish_for_one_who_waits_for_a_word() {
     if environment("WAITS_IN_FINISH").is_none() {
@@ -324,12 +322,12 @@ fn who_was_stopped_in_finish_has_not_waited() {
     let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(said.any(|line| line == "waits"));
-    // Until the other waits, too.
+    // Until the other rank waits, too.
     clock::sleep(Duration::from_millis(300));
     signal(rustix::process::Signal::STOP);
     clock::sleep(Duration::from_secs(4));
     signal(rustix::process::Signal::CONT);
-    // Long enough for it to look at its clock.
+    // Long enough for it to read its clock.
     clock::sleep(Duration::from_millis(300));
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let rest: Vec<String> = said.collect();

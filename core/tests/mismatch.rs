@@ -1,5 +1,5 @@
-//! Ranks that call different things on lanes that never meet: among nine ranks of a host a reduction to a root goes round the ring,
-//! everything else over wide lanes.
+//! Ranks that make different calls on lanes that never meet: among nine ranks of a host a reduction
+//! to a root uses the ring, and everything else uses shared lanes.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -15,9 +15,9 @@ fn reduce(comm: &Communicator, root: u32) -> Result<()> {
     comm.reduce_in_place(&mut [1.0_f32; 5], ReduceOp::Sum, Rank(root))
 }
 
-/// The victim calls one thing and everyone else another, then all call a barrier until somebody says no.
+/// The victim makes one call and all others another, then all call a barrier until one fails.
 fn check(victim: u32, its: fn(&Communicator) -> Result<()>, others: fn(&Communicator) -> Result<()>) {
-    // Long enough that a test that waits for it is a failed one.
+    // So long that a test that waits for it has failed.
     let settings = common::settings(&[(Key::Timeout, "60"), (Key::Observe, "0")]);
     let errors = common::with_ranks(RANKS, &settings, |comm| {
         comm.barrier().unwrap();
@@ -42,7 +42,7 @@ fn a_barrier_among_reductions_is_found_whoever_calls_it() {
 fn a_reduction_among_others_is_found_although_they_run_ahead() {
     for victim in [0, 1, 4] {
         check(victim, |comm| reduce(comm, 0), Communicator::barrier);
-        // Nobody waits for the victim here: the others are one call further when they do.
+        // No rank is blocked on the victim here: the others are one call further when they wait.
         check(victim, |comm| reduce(comm, 0), |comm| comm.broadcast(&mut [0_u8; 3], Rank(8)));
     }
 }

@@ -1,4 +1,5 @@
-//! The process's one observer: told of every call and phase on the thread where it happens, once each way, whatever becomes of the call.
+//! The process's single observer: it is notified of every call and phase on the thread where it
+//! happens, once at the beginning and once at the end, however the call ends.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,7 +19,7 @@ use ccl::{ErrorKind, Rank, ReduceOp};
 
 use common::{settings, with_ranks};
 
-/// What every thread was seen to begin (true) and end, in order.
+/// What every thread began (true) and ended, in order.
 type Told = Arc<Mutex<Vec<(ThreadId, bool, Call)>>>;
 
 struct Notes(Told);
@@ -32,7 +33,7 @@ impl CallObserver for Notes {
     }
 }
 
-/// What this thread was told of since the last time, as it began; each has ended, the last begun first.
+/// The calls that this thread began since the last time; each has ended, the last begun first.
 fn mine(told: &Told) -> Vec<Call> {
     let me = std::thread::current().id();
     let (mut open, mut begun) = (Vec::new(), Vec::new());
@@ -69,7 +70,7 @@ fn phases(calls: &[Call]) -> Vec<Phase> {
     calls.iter().map(phase).collect()
 }
 
-/// Every way for a call to begin and end. One test: the observer is the process's.
+/// Every way for a call to begin and end. One test, because the observer belongs to the process.
 #[test]
 fn what_begins_ends_on_its_thread() {
     let told = Told::default();
@@ -84,13 +85,13 @@ fn what_begins_ends_on_its_thread() {
         calls_that_do_not(comm, &told);
     });
 
-    // Who is alone joins nobody; by the environment it looks for others first.
+    // A single rank joins no other; with `from_env` it looks for others first.
     let config = Config { name: "alone".into(), settings: Some(observed.clone()) };
     let alone = Communicator::from_env_with(config).unwrap();
     assert_eq!(phases(&mine(&told)), [&[Phase::Rendezvous][..], &MEETING].concat());
     a_call_beside_a_waker_that_panics(&alone, &told);
 
-    // A making that fails ends in its phase.
+    // An init that fails ends in its phase.
     let (id, _root) = ccl::bootstrap::root_task::create(&observed).unwrap();
     let hasty = settings(&[(Key::Observe, "0"), (Key::InitTimeout, "0.2")]);
     let config = Config { name: "hasty".into(), settings: Some(hasty) };
@@ -116,7 +117,7 @@ fn calls_that_end_well(comm: &Communicator, told: &Told) {
     let pair = [(CollKind::Send, 1, 16, peer.0), (CollKind::Recv, 1, 16, peer.0)];
     assert_eq!(operations(&mine(told)), pair);
 
-    // Its caller sees only how it begins; waiting for it is no call.
+    // The observer only sees how the call begins; waiting for it is not a call.
     let pending = comm.all_reduce_async(vec![1_i64; 8], ReduceOp::Max).unwrap();
     assert_eq!(operations(&mine(told)), [(CollKind::AllReduce, 3, 64, 0)]);
     pending.wait().unwrap();
@@ -137,9 +138,13 @@ fn calls_that_do_not(comm: Communicator, told: &Told) {
         return;
     }
     comm.barrier().unwrap();
-    // The other has left: alone it fails, in a group, and once the communicator has ended.
+    // The other rank has left: a single call fails, a group fails, and calls fail once the
+    // communicator has ended.
     comm.barrier().unwrap_err();
-    assert_eq!(operations(&mine(told)), [(CollKind::Barrier, 4, 0, 0), (CollKind::Barrier, 5, 0, 0)]);
+    // The progress thread may have found the end before the second call.
+    let seen = operations(&mine(told));
+    let both = [(CollKind::Barrier, 4, 0, 0), (CollKind::Barrier, 5, 0, 0)];
+    assert!(seen == both || seen == both[..1], "{seen:?}");
     comm.barrier().unwrap_err();
     assert_eq!(mine(told), []);
 }
@@ -152,7 +157,8 @@ impl Wake for Panics {
     }
 }
 
-/// A waker that another call may run, because that call drives what the waker waits for: its panic ends neither.
+/// A waker that another call may run, because that call drives the operation that the waker waits
+/// for: its panic ends neither.
 fn a_call_beside_a_waker_that_panics(comm: &Communicator, told: &Told) {
     let mut pending = pin!(comm.all_reduce_async(vec![1.0_f32; 1 << 16], ReduceOp::Sum).unwrap());
     let waker = Waker::from(Arc::new(Panics));

@@ -1,5 +1,5 @@
-//! An observer that forks while it is told of a call or of a phase of making: its child comes back
-//! into what the parent was doing, and that ends there at once with a clear error. The parent goes on.
+//! An observer that forks while it is notified of a call or of a phase of init: its child returns
+//! into the parent's call, which ends there at once with a clear error. The parent goes on.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,11 +14,11 @@ use ccl::observer::{Call, CallObserver, set_observer};
 use ccl::types::{CollKind, Phase};
 use ccl::{Rank, ReduceOp};
 
-/// How long a child may take for what must end at once, in seconds; then it is killed.
+/// The most seconds that a child may take for work that must end at once; then it is killed.
 const LIMIT: u32 = 20;
 
 thread_local! {
-    /// At what the observer forks on this thread, once.
+    /// Where the observer forks on this thread, once.
     static FORKS_AT: Cell<Option<What>> = const { Cell::new(None) };
     static IS_CHILD: Cell<bool> = const { Cell::new(false) };
     static CHILDREN: RefCell<Vec<(What, libc::pid_t)>> = const { RefCell::new(Vec::new()) };
@@ -42,7 +42,7 @@ impl CallObserver for Forks {
             return;
         }
         FORKS_AT.set(None);
-        // SAFETY: the child runs on in what its parent was doing, which is tested, and leaves in
+        // SAFETY: the child continues in the parent's call, which is tested, and leaves in
         // `in_child`.
         match unsafe { libc::fork() } {
             0 => {
@@ -59,8 +59,8 @@ impl CallObserver for Forks {
     fn end(&self, _: &Call) {}
 }
 
-/// Does `work`, in which the observer forks at `what`. The child leaves after it, well if it failed
-/// for being a child.
+/// Does `work`, in which the observer forks at `what`. The child exits after it, with success if
+/// `work` failed because it is a child.
 fn forking<R>(what: What, work: impl FnOnce() -> ccl::Result<R>) -> R {
     FORKS_AT.set(Some(what));
     let result = work();
@@ -73,7 +73,7 @@ fn forking<R>(what: What, work: impl FnOnce() -> ccl::Result<R>) -> R {
     result.unwrap()
 }
 
-/// How the children of this thread have ended, where that is not well.
+/// The children of this thread that did not end well, with their status.
 fn bad_children() -> Vec<(What, i32)> {
     let ended = |(what, pid): (What, libc::pid_t)| {
         let mut status = 0;
@@ -106,11 +106,11 @@ fn a_child_of_each_call(comm: &Communicator) {
     }
 }
 
-/// One test: the observer is the process's.
+/// One test: the observer belongs to the process.
 #[test]
 fn a_child_that_an_observer_forks_does_not_go_on_in_its_parents_call() {
     set_observer(Box::new(Forks)).unwrap();
-    // The first call of the process: nothing of ccl is there yet.
+    // The first call of the process: nothing of ccl exists yet.
     let alone = Config { name: "alone".into(), settings: Some(common::settings(&[])) };
     let comm = forking(What::Phase(Phase::Rendezvous), || Communicator::from_env_with(alone));
     comm.finish().unwrap();

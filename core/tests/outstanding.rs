@@ -1,4 +1,4 @@
-//! Many calls at once: what one costs does not grow with how many others are under way.
+//! Many calls at once: the cost of one does not grow with the number of others under way.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,10 +13,10 @@ use ccl::{Rank, ReduceOp};
 
 const FEW: usize = 500;
 const MANY: usize = 8 * FEW;
-/// Eight times as many cost eight times as much; sixty-four times as much if each looks at all
-/// others.
+/// Eight times as many calls cost eight times as much; sixty-four times as much if each looks at
+/// all others.
 const GROWTH: f64 = 24.0;
-/// What is shorter than this says nothing.
+/// A shorter time is not significant.
 const LEAST: Duration = Duration::from_millis(2);
 
 /// Processor time of this process.
@@ -25,9 +25,9 @@ fn spent() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// How many times the processor time of `FEW` calls `MANY` take.
+/// The ratio of the processor time of `MANY` calls to that of `FEW`.
 fn growth(call: impl Fn(&Communicator, usize) + Send + Sync) -> f64 {
-    // One test at a time: the time is the process's.
+    // One test at a time: the time is measured for the process.
     static ONE: Mutex<()> = Mutex::new(());
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let settings = common::settings(&[(Key::Transport, "shm"), (Key::Timeout, "120")]);
@@ -39,7 +39,7 @@ fn growth(call: impl Fn(&Communicator, usize) + Send + Sync) -> f64 {
             comm.barrier().unwrap();
             spent().saturating_sub(before)
         };
-        // Memory is taken at the first time. Whatever else the machine does makes it longer, never
+        // Memory is allocated the first time. Other load on the machine makes it longer, never
         // shorter.
         time(FEW);
         let few = (0..5).map(|_| time(FEW)).min().unwrap_or_default().max(LEAST);

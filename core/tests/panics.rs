@@ -1,4 +1,4 @@
-//! A call of one rank panics: the others hear so, although the rank lives on.
+//! A call of one rank panics: the others are notified, although the rank lives on.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

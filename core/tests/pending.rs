@@ -1,4 +1,5 @@
-//! Calls that own their buffers: waited for, awaited, dropped, leaked, aborted, bereaved, several at once; over shared memory and sockets.
+//! Calls that own their buffers: waited for, awaited, dropped, leaked, aborted, whose peer died,
+//! several at once; over shared memory and sockets.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -12,9 +13,12 @@ use std::time::Duration;
 
 use ccl::comm::{Communicator, Config};
 use ccl::config::{Key, environment};
+use ccl::diagnose::{Given, merge};
+use ccl::recorder::Reader;
+use ccl::snapshot::Source;
 use ccl::{ErrorKind, Rank, ReduceOp, clock};
 
-/// Elements that no link and no kernel holds.
+/// More elements than a link or the kernel holds.
 const LARGE: usize = 4 << 20;
 
 /// Runs `body` on two ranks over each transport.
@@ -24,7 +28,7 @@ fn each<R: Send>(timeout: &str, body: impl Fn(&Communicator) -> R + Send + Sync)
         let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, timeout)]);
         all.extend(common::with_ranks(2, &settings, |comm| {
             let result = body(&comm);
-            // What ended it was looked at.
+            // The error that ended it was already checked.
             let _ = comm.finish();
             result
         }));
@@ -87,6 +91,38 @@ fn several_are_under_way_at_once_and_end_in_any_order() {
     });
 }
 
+/// A rank that begins a receive and goes on computing is not blocked, and is not shown as blocked;
+/// a rank that waits for it is.
+#[test]
+fn who_has_begun_a_call_waits_once_it_waits_for_it() {
+    const LONG: Duration = Duration::from_millis(300);
+    let blocked_on = |comm: &Communicator| {
+        let process = Reader::of_process().unwrap().snapshot().unwrap();
+        let given = Given { process, source: Source::Mapping, letter: None, ended: false };
+        let seen = merge(&[given], Some(comm.job()), &[]);
+        seen.said().map(|one| (one.op.clone(), one.by.clone(), one.missing.clone())).collect::<Vec<_>>()
+    };
+    let recv = [("Recv".to_string(), vec![Rank(0)], vec![Rank(1)])];
+    each("20", |comm| {
+        if comm.rank() == Rank(0) {
+            let posted = comm.recv_async(vec![0_u8; 8], Rank(1)).unwrap();
+            comm.barrier().unwrap();
+            clock::sleep(LONG);
+            assert_eq!(blocked_on(comm), []);
+            assert_eq!(posted.wait().unwrap().into_vec(), [7; 8]);
+        } else {
+            comm.barrier().unwrap();
+            clock::sleep(LONG);
+            let until = clock::now().after(Duration::from_secs(10));
+            while blocked_on(comm) != recv && clock::now() < until {
+                clock::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(blocked_on(comm), recv);
+            comm.send(&[7_u8; 8], Rank(0)).unwrap();
+        }
+    });
+}
+
 #[test]
 fn what_is_dropped_or_leaked_runs_on() {
     each("20", |comm| {
@@ -108,9 +144,9 @@ fn an_abort_ends_what_is_pending_on_all_ranks() {
         if comm.rank() == Rank(1) {
             comm.abort("told to");
         }
-        let awaited = block_on(pending).unwrap_err();
+        let blocked_on = block_on(pending).unwrap_err();
         let refused = comm.all_reduce_async(vec![0_u8; 10], ReduceOp::Sum).unwrap_err();
-        (awaited.kind, refused.kind)
+        (blocked_on.kind, refused.kind)
     });
     assert_eq!(kinds, [(ErrorKind::Aborted, ErrorKind::Aborted); 4]);
 }
@@ -126,7 +162,8 @@ fn what_moves_slowly_is_not_late() {
                 comm.all_reduce_async(vec![1; 10], ReduceOp::Sum).unwrap()
             })
             .collect();
-        // On rank 0 all were called at once: the last is older than the deadline when its turn comes.
+        // On rank 0 all were called at once: the last is older than the deadline when its turn
+        // comes.
         for one in pending {
             block_on(one).unwrap();
         }
@@ -137,14 +174,15 @@ fn what_moves_slowly_is_not_late() {
 fn what_does_not_move_is_late_though_nobody_waits() {
     let kinds = each("1", |comm| {
         comm.barrier().unwrap();
-        // Whoever is slow to call is told at once.
+        // A rank that calls after the other one has failed gets the error at once.
         let pending = comm.recv_async(vec![0_u8; 10], other(comm));
         pending.and_then(block_on).unwrap_err().kind
     });
     assert_eq!(kinds, [ErrorKind::Timeout; 4]);
 }
 
-/// The other rank of `a_death_ends_what_is_pending`: a process of its own, which is killed. Without its variables it is nobody.
+/// The other rank of `a_death_ends_what_is_pending`: a separate process, which is killed. Without
+/// its variables it does nothing.
 #[test]
 fn a_peer_that_dies() {
     let (Some(id), Some(transport)) = (environment("PENDING_ID"), environment("PENDING_TRANSPORT")) else {
@@ -188,7 +226,7 @@ fn a_death_ends_what_is_pending() {
     }
 }
 
-/// The process of the test below. Without its variable it is nobody.
+/// The process of the test below. Without its variable it does nothing.
 #[test]
 fn who_keeps_what_it_began() {
     if environment("PENDING_KEPT").is_none() {
@@ -201,7 +239,8 @@ fn who_keeps_what_it_began() {
             comm.finish().unwrap();
             kept
         });
-        // What is not given back in the call itself goes with threads that end by themselves.
+        // Resources that are not freed in the call itself are freed by threads that end by
+        // themselves.
         let deadline = clock::now().after(Duration::from_secs(20));
         while !what_is_there().is_empty() {
             assert!(clock::now() < deadline, "{transport}: {:?}", what_is_there());
@@ -214,7 +253,7 @@ fn who_keeps_what_it_began() {
     }
 }
 
-/// What this process has of the library: files, threads, memory, sockets.
+/// The library's resources in this process: files, threads, memory, sockets.
 fn what_is_there() -> Vec<String> {
     let list = |path: &std::path::Path| std::fs::read_dir(path).into_iter().flatten().flatten();
     let files = list(common::runtime()).flat_map(|folder| list(&folder.path()).collect::<Vec<_>>());

@@ -1,5 +1,5 @@
-//! Reference results: kind x dtype x op x ranks x size x transport, in place and out of place, with guard elements around
-//! every buffer and data that is a function of rank, index and iteration.
+//! Reference results: kind x dtype x op x ranks x size x transport, in place and out of place, with
+//! guard elements around every buffer and data that is a function of rank, index and iteration.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,10 +31,12 @@ macro_rules! number {
 number!(f32, f64, i32, i64, u8);
 
 const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
-/// Nothing, one, a prime, more than a slot of a pair lane (for 8-byte elements), and more than that, odd.
+/// Nothing, one, a prime, more than a slot of a pair lane (for 8-byte elements), and many more,
+/// odd.
 const SIZES: [usize; 5] = [0, 1, 97, 4_100, 33_331];
 
-/// The element `index` that `rank` contributes in iteration `round`: 0 to 16, so that nine of them fit in a byte.
+/// The element `index` that `rank` contributes in iteration `round`: 0 to 16, so that the sum of
+/// nine of them fits in a byte.
 fn given(rank: u32, index: usize, round: u64) -> i64 {
     ((u64::from(rank) * 31 + index as u64 * 7 + round * 3) % 17) as i64
 }
@@ -48,8 +50,8 @@ fn reduced(nranks: u32, index: usize, round: u64, op: ReduceOp) -> i64 {
     }
 }
 
-/// A buffer with guard elements around it, of which the calls must not touch one. Its start is not aligned to anything
-/// but the element.
+/// A buffer with guard elements around it, which the calls must not touch. Its start is aligned to
+/// the element only.
 struct Guarded<T>(Vec<T>);
 
 const GUARD: usize = 5;
@@ -133,7 +135,8 @@ fn movements<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &m
     }
     comm.barrier().unwrap();
 
-    // Everyone sends to the next and receives from the previous: a group, or long messages would deadlock.
+    // Each rank sends to the next and receives from the previous: a group, or long messages would
+    // deadlock.
     if n > 1 {
         let (next, previous) = (Rank((me + 1) % n), Rank((me + n - 1) % n));
         let mut sent = Guarded::<T>::new(count, |i| given(me, i, round));
@@ -179,12 +182,12 @@ fn check(transport: &str, algorithm: &str, ranks: impl IntoIterator<Item = u32>)
 
 #[test]
 fn direct_between_ranks_of_one_process() {
-    check("direct", "", 1..=9);
+    check("in-process", "", 1..=9);
 }
 
 #[test]
 fn ring_over_pointers() {
-    check("direct", "ring", [2, 3, 5, 8]);
+    check("in-process", "ring", [2, 3, 5, 8]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Engine and plans of production on simulated ranks: results, golden event scripts, faults by seed, and size.
+//! The production engine and plans on simulated ranks: results, golden event scripts, faults by
+//! seed, and size.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,11 +9,11 @@
 
 use std::fmt::Write as _;
 
-use ccl::engine::Cause;
+use ccl::engine::{Cause, Mover};
 use ccl::event::{Digest, Script, Subscriber};
 use ccl::plan::{Topology, select};
 use ccl::seed::Seed;
-use ccl::simulate::{Cluster, LaneFault, Outcome};
+use ccl::simulate::{Cluster, LaneFault, Late, Outcome};
 use ccl::transport::LinkFault;
 use ccl::transport::faulty::Fault;
 use ccl::types::Algorithm;
@@ -55,7 +56,7 @@ fn all_reduce_on<S: Subscriber + Default>(
     (cluster, outcome)
 }
 
-fn check_sum<S: Subscriber + Default>(cluster: &Cluster<S>, n: u32, count: u64) {
+fn check_sum<S: Subscriber + Default, M: Mover>(cluster: &Cluster<S, M>, n: u32, count: u64) {
     let ranks = i64::from(n * (n - 1) / 2);
     let expect: Vec<i64> = (0..count as i64).map(|i| i * 3 * i64::from(n) + ranks).collect();
     for rank in 0..n {
@@ -109,7 +110,73 @@ fn results_do_not_depend_on_the_schedule() {
     }
 }
 
-/// Draws a fault on a lane of the ring and says what must come of it.
+#[test]
+fn a_tree_does_not_depend_on_the_schedule() {
+    for seed in 0..1_000 {
+        let (n, nhosts) = (1 + seed * 7 % 64, 1 + seed % 5);
+        let hosts: Vec<u64> = (0..n).map(|rank| rank % nhosts).collect();
+        // Of few ranks several chunks, which overlap.
+        let count = if n < 9 { 20_000 } else { 300 };
+        let topology = Topology::new(&hosts, 2);
+        let (cluster, outcome) = all_reduce_on::<()>(topology, count, Some(Algorithm::Tree), seed, &[]);
+        assert_eq!(outcome, Outcome::Finished, "{n} ranks on {nhosts} hosts");
+        check_sum(&cluster, n as u32, count);
+        assert!(cluster.is_clean());
+    }
+    println!("cases: tree-schedules 1000");
+}
+
+/// The work of steps ends some polls after it began, in any order.
+#[test]
+fn steps_that_end_late_and_out_of_order_give_the_same_results() {
+    let mut overtaken = 0;
+    for seed in 0..300 {
+        let n = 2 + (seed % 8) as u32;
+        for (one_host, forced) in [
+            (true, None),
+            (true, Some(Algorithm::Direct)),
+            (false, Some(Algorithm::Ring)),
+            (true, Some(Algorithm::Tree)),
+        ] {
+            let request = request(CollKind::AllReduce, 0, 20_000);
+            let topology = topology(n, one_host, 3);
+            let shape = select::select(&topology, &request, forced);
+            let late = |rank: Rank| Late::new(seed << 8 | u64::from(rank.0));
+            let mut cluster = Cluster::<(), Late>::moved_by(late, topology, seed, (500, 40_000), &[]);
+            for rank in 0..n {
+                let input = bytes((0..20_000).map(|i| i * 3 + i64::from(rank)));
+                cluster.call(Rank(rank), request, shape, &input, false);
+            }
+            assert_eq!(cluster.run(), Outcome::Finished, "{n} ranks, {forced:?}");
+            check_sum(&cluster, n, 20_000);
+            overtaken += (0..n).map(|rank| cluster.engine(Rank(rank)).mover().overtaken).sum::<u64>();
+        }
+    }
+    println!("cases: late-steps 1200");
+    assert!(overtaken > 100, "{overtaken} steps ended before others that began earlier");
+}
+
+#[test]
+fn who_is_waited_for_is_said_anew_as_messages_come() {
+    let topology = topology(4, true, 1);
+    let request = request(CollKind::AllReduce, 0, 4);
+    let shape = select::select(&topology, &request, None);
+    let mut cluster = Cluster::<()>::new(topology, 5, (0, 0), &[]);
+    let mut waits_of = |caller: u32| {
+        cluster.call(Rank(caller), request, shape, &bytes(0..4), false);
+        assert!(matches!(cluster.run(), Outcome::Stuck(_)));
+        let seen = cluster.snapshot().unwrap();
+        let comm = &seen.ranks[3].comms[0];
+        let links = comm.links.iter().filter(|link| link.is_waiting());
+        let links: Vec<u32> = links.map(|link| link.waits_for.unwrap().0).collect();
+        (comm.op.wait.as_ref().unwrap().peer.0, links)
+    };
+    // Rank 3 calls first, then the ranks it waits for, one after another.
+    let seen: Vec<_> = [3, 0, 1].map(&mut waits_of).into();
+    assert_eq!(seen, [(0, vec![0]), (1, vec![1]), (2, vec![2])]);
+}
+
+/// Draws a fault on a lane of the ring and checks its consequence.
 #[test]
 fn a_thousand_seeds_of_delays_cuts_and_closes() {
     let (mut finished, mut stuck, mut failed) = (0, 0, 0);
@@ -136,13 +203,14 @@ fn a_thousand_seeds_of_delays_cuts_and_closes() {
                 check_sum(&cluster, n, 640);
                 finished += 1;
             }
-            // Somebody waits for the writer of the cut lane, and everyone still inside waits for somebody.
+            // A rank waits for the writer of the cut lane, and every rank still inside waits for
+            // another.
             (Fault::Cut { .. }, Outcome::Stuck(waits)) => {
-                let awaited = waits.iter().any(|(rank, waits)| {
+                let blocked_on = waits.iter().any(|(rank, waits)| {
                     (*rank == to && waits.iter().any(|w| w.peer == from))
                         || (*rank == from && waits.iter().any(|w| w.peer == to))
                 });
-                assert!(awaited, "seed {seed}: {from} to {to} cut, but {waits:?}");
+                assert!(blocked_on, "seed {seed}: {from} to {to} cut, but {waits:?}");
                 stuck += 1;
             }
             (Fault::Close { .. }, Outcome::Failed(rank, failure)) => {
@@ -172,7 +240,8 @@ fn pairs_keep_their_order_per_peer_and_direction_and_none_waits_for_another_way(
             let input = if kind == CollKind::Send { first..first + count as i64 } else { 0..0 };
             cluster.call(Rank(rank), request, shape, &bytes(input), false);
         };
-        // Rank 0 sends to 1 three times, the second time much, and to 2 what nobody has received when all of that is through.
+        // Rank 0 sends to 1 three times, the second time much, and to 2 a message that has not been
+        // received when all of that is done.
         let counts = [3, 50_000, 1];
         call(&mut cluster, 0, CollKind::Send, 2, 20_000, 500);
         for (nth, count) in (1..).zip(counts) {
@@ -217,12 +286,12 @@ fn a_call_that_differs_is_found_before_any_output_changes() {
     }
 }
 
-/// The events of one small operation per algorithm, as text beside this file: what an operation is made of.
+/// The events of one small operation per algorithm, as text files in the repository.
 #[test]
 fn golden_event_scripts() {
     for (name, n, one_host, count, forced, kind) in [
         ("ring_all_reduce", 3, false, 5, Some(Algorithm::Ring), CollKind::AllReduce),
-        ("exchange_all_reduce", 3, true, 5, None, CollKind::AllReduce),
+        ("one_shot_all_reduce", 3, true, 5, None, CollKind::AllReduce),
         ("direct_all_reduce", 2, true, 4_096, Some(Algorithm::Direct), CollKind::AllReduce),
         ("ring_broadcast", 3, false, 5, Some(Algorithm::Ring), CollKind::Broadcast),
         ("ring_barrier", 3, false, 0, Some(Algorithm::Ring), CollKind::Barrier),
@@ -230,7 +299,7 @@ fn golden_event_scripts() {
         let topology = topology(n, one_host, 1);
         let request = request(kind, 0, count);
         let shape = select::select(&topology, &request, forced);
-        // No delay: the order of events is that of the plan.
+        // No delay: the events come in the order of the plan.
         let mut cluster = Cluster::<Script>::new(topology, 3, (0, 0), &[]);
         for rank in (0..n).map(Rank) {
             let has_input = request.sizes(n, rank).input > 0;

@@ -46,7 +46,7 @@ fn what_must_progress_together_goes_into_a_group() {
     common::with_ranks(2, &common::settings(&[]), |comm| {
         let other = Rank(1 - comm.rank().0);
         let (mine, mut theirs) = (vec![comm.rank().0 as i32; COUNT], vec![-1; COUNT]);
-        // Neither would end if it had to wait for the other's end.
+        // Neither rank would finish if its send had to wait for the other's end.
         let mut group = comm.group();
         group.send(&mine, other).recv(&mut theirs, other);
         group.run().unwrap();

@@ -15,10 +15,10 @@ use ccl::comm::{Communicator, Pending};
 use ccl::config::{Key, environment};
 use ccl::{Rank, ReduceOp};
 
-/// How long what must happen may take on a busy machine.
+/// The most time for an expected event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A waker that says that it ran, then does something.
+/// A waker that reports that it ran, then does something.
 struct Then(Mutex<Sender<()>>, Box<dyn Fn() + Send + Sync>);
 
 impl Wake for Then {
@@ -28,7 +28,8 @@ impl Wake for Then {
     }
 }
 
-/// Polls it once with a waker that says so on `says` and then does `then`; it has not ended yet.
+/// Polls the call once with a waker that reports on `says` and then does `then`; the call has not
+/// ended yet.
 fn wake_by(pending: &mut Pending<i32>, says: &Sender<()>, then: impl Fn() + Send + Sync + 'static) {
     let waker = Waker::from(Arc::new(Then(Mutex::new(says.clone()), Box::new(then))));
     let polled = Pin::new(pending).poll(&mut Context::from_waker(&waker));
@@ -39,7 +40,8 @@ fn receive(comm: &Communicator) -> Pending<i32> {
     comm.recv_async(vec![0], Rank(1)).unwrap()
 }
 
-/// Rank 0 does `body` with a call under way that ends when it says so; both go on afterwards.
+/// Rank 0 runs `body` with a call under way that ends when `body` asks for it; both ranks go on
+/// afterwards.
 fn while_one_is_under_way(log: &str, body: impl Fn(&Arc<Communicator>, &dyn Fn()) + Send + Sync) {
     for transport in ["shm", "socket"] {
         let settings =
@@ -51,7 +53,7 @@ fn while_one_is_under_way(log: &str, body: impl Fn(&Arc<Communicator>, &dyn Fn()
             comm.barrier().unwrap();
             if comm.rank() == Rank(0) {
                 body(&comm, &|| go.lock().unwrap().send(()).unwrap());
-                // The end of the other's loop.
+                // Ends the loop of the other rank.
                 comm.send(&[0], Rank(1)).unwrap();
             } else {
                 let stop = comm.recv_async(vec![1], Rank(0)).unwrap();
@@ -72,7 +74,7 @@ fn while_one_is_under_way(log: &str, body: impl Fn(&Arc<Communicator>, &dyn Fn()
 fn calls_go_on_after_a_waker_that_panicked() {
     while_one_is_under_way("NONE", |comm, send| {
         let (says, said) = channel();
-        // Nobody waits: only the progress thread drives, also the second time.
+        // No caller waits: only the progress thread drives, also the second time.
         for round in 0..3 {
             let mut pending = receive(comm);
             wake_by(&mut pending, &says, move || {
@@ -82,7 +84,7 @@ fn calls_go_on_after_a_waker_that_panicked() {
             said.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("nobody drives call {round}"));
             assert_eq!(pending.wait().unwrap().into_vec(), [7]);
         }
-        // And one that a caller of the communicator runs into.
+        // And a waker that a caller of the communicator runs.
         let mut pending = receive(comm);
         wake_by(&mut pending, &says, || panic!("the waker of this test panics"));
         let second = receive(comm);
@@ -99,7 +101,7 @@ fn a_waker_may_call_the_communicator() {
     while_one_is_under_way("NONE", |comm, send| {
         let (says, said) = channel();
         let (called, has_called) = channel();
-        // Driven by the progress thread, then by somebody who waits for another call.
+        // Driven by the progress thread, then by a caller that waits for another call.
         for waits in [false, true] {
             let mut pending = receive(comm);
             let (weak, called) = (Arc::downgrade(comm), Mutex::new(called.clone()));
@@ -126,8 +128,8 @@ fn a_waker_may_call_the_communicator() {
     });
 }
 
-/// What the test below runs in a process of its own, whose standard error it reads. Without its
-/// variable it is nobody.
+/// The test below runs this in a separate process, and reads its standard error. Without its
+/// variable it does nothing.
 #[test]
 fn wakers_that_panic() {
     if environment("WAKERS_THAT_PANIC").is_none() {

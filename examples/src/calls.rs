@@ -1,9 +1,10 @@
-//! One call of any kind, on data that is a function of rank, index and iteration, with its result checked.
+//! One call of any kind, on data that is a function of rank, index and iteration, with its result
+//! checked.
 
 use ccl::{Communicator, Error, ErrorKind, Rank, ReduceOp, Result};
 use clap::ValueEnum;
 
-/// What to call.
+/// The call to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Call {
     /// All-reduce: the sum.
@@ -14,7 +15,7 @@ pub enum Call {
     ReduceScatter,
     /// Broadcast from rank 0.
     Broadcast,
-    /// Reduce to rank 0: the largest.
+    /// Reduce to rank 0: the maximum.
     Reduce,
     /// Barrier.
     Barrier,
@@ -41,10 +42,10 @@ fn check(found: &[f64], expect: impl Fn(usize) -> f64) -> Result<()> {
     }
 }
 
-/// Calls it once with `count` elements per rank.
+/// Makes the call once with `count` elements per rank.
 ///
 /// # Errors
-/// The call's own, or a result that is wrong.
+/// The error of the call, or a wrong result.
 pub fn call(comm: &Communicator, which: Call, count: usize, iteration: u64) -> Result<()> {
     let (me, n) = (comm.rank().0, comm.nranks());
     let mine = data(me, 0, count, iteration);

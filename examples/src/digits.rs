@@ -1,26 +1,26 @@
-//! The handwritten digits: 1,797 images of 8 x 8 pixels (see `data/README.md` for where they come from).
+//! The handwritten digits: 1,797 images of 8 x 8 pixels (see `data/README.md` for their source).
 
 use ccl::seed::Seed;
 
 /// Pixels of an image.
 pub const PIXELS: usize = 64;
-/// What an image can show: 0 to 9.
+/// The number of classes: 0 to 9.
 pub const CLASSES: usize = 10;
-/// Images to learn from. The others are held out, to see what was learnt.
+/// The number of training images. The others are held out to test the result.
 pub const TRAINING: usize = 1_440;
 
 /// One image.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Digit {
-    /// Its line in the file: its name in what is printed.
+    /// Its line in the file, which is its displayed name.
     pub id: usize,
     /// Brightness, 0 to 1.
     pub pixels: [f64; PIXELS],
-    /// What it shows.
+    /// The digit that it shows.
     pub label: u8,
 }
 
-/// All images, parted by the seed: those to learn from, then those held out.
+/// All images, divided by the seed: the training images, then those held out.
 #[must_use]
 pub fn load(seed: u64) -> (Vec<Digit>, Vec<Digit>) {
     let text = include_str!("../data/digits.txt");
@@ -30,7 +30,7 @@ pub fn load(seed: u64) -> (Vec<Digit>, Vec<Digit>) {
     (all, held_out)
 }
 
-/// The file is part of the program: a bad line is a bug, not a circumstance.
+/// The file is part of the program, so a bad line is a bug.
 fn parse(id: usize, line: &str) -> Digit {
     let line = line.as_bytes();
     assert!(line.len() == PIXELS + 2 && line[PIXELS] == b' ', "line {id} of digits.txt");

@@ -1,5 +1,6 @@
-//! What the caller drew: who is late, and by how much. It comes by arguments or environment of the program, and is told to nobody else:
-//! the programs only call ccl, a little later than the others.
+//! The late rank as the caller drew it, and its delay. It comes by an argument or the environment
+//! of the program, and no other program knows it: the programs only call ccl, a little later than
+//! the others.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use ccl::{Communicator, clock, config};
 pub struct Straggler {
     /// The rank.
     pub rank: u32,
-    /// How late, in milliseconds.
+    /// The delay in milliseconds.
     pub late_ms: u64,
 }
 
@@ -28,7 +29,8 @@ impl FromStr for Straggler {
     }
 }
 
-/// The variable that names a straggler where no argument does, so that nobody sees it in a list of processes.
+/// The variable that names a straggler if no argument does, so that it is not visible in a list of
+/// processes.
 pub const STRAGGLER: &str = "EXAMPLE_STRAGGLER";
 
 /// The straggler of the argument, or else of the environment.
@@ -43,7 +45,7 @@ pub fn straggler(argument: Option<Straggler>) -> Result<Option<Straggler>, Strin
     }
 }
 
-/// Works for `work_ms`, and as long again as this rank is late, if it is the straggler.
+/// Works for `work_ms`, plus the delay if this rank is the straggler.
 pub fn work(comm: &Communicator, work_ms: u64, straggler: Option<Straggler>) {
     let late_ms = straggler.filter(|s| s.rank == comm.rank().0).map_or(0, |s| s.late_ms);
     if work_ms + late_ms > 0 {

@@ -1,5 +1,6 @@
-//! A perceptron with one hidden layer: 64 pixels, 32 tanh units, 10 classes; softmax and cross-entropy; gradient descent
-//! with momentum. All in f64, in a fixed order, so that equal gradients give equal bits.
+//! A perceptron with one hidden layer: 64 pixels, 32 tanh units, 10 classes; softmax and
+//! cross-entropy; gradient descent with momentum. All in f64, in a fixed order, so that equal
+//! gradients give equal bits.
 
 use crate::digits::{CLASSES, Digit, PIXELS};
 use ccl::seed::Seed;
@@ -9,7 +10,7 @@ pub const HIDDEN: usize = 32;
 /// Weights and biases of both layers.
 pub const PARAMETERS: usize = HIDDEN * PIXELS + HIDDEN + CLASSES * HIDDEN + CLASSES;
 
-/// The parameters in one row, in this order: weights and biases of the hidden layer, then of the last.
+/// The parameters in one row: weights and biases of the hidden layer, then of the last layer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Network {
     parameters: Vec<f64>,
@@ -61,7 +62,9 @@ impl Network {
         (hidden, powers.map(|p| p / sum))
     }
 
-    /// Adds the gradient of the loss over `images` to `gradient`, and returns that loss (both are sums, not means).
+    /// Adds the gradient of the loss over `images` to `gradient`, and returns that loss.
+    ///
+    /// Both are sums, not means.
     pub fn add_gradient<'a>(&self, images: impl IntoIterator<Item = &'a Digit>, gradient: &mut [f64]) -> f64 {
         let w2 = parts(&self.parameters)[2];
         let [dw1, db1, dw2, db2] = parts_mut(gradient);
@@ -85,7 +88,7 @@ impl Network {
         loss
     }
 
-    /// The share of `images` whose most probable class is what they show.
+    /// The share of `images` whose most probable class is the right one.
     #[must_use]
     pub fn accuracy(&self, images: &[Digit]) -> f64 {
         let right = images.iter().filter(|image| {
@@ -96,7 +99,8 @@ impl Network {
         right.count() as f64 / images.len() as f64
     }
 
-    /// A number that differs, but for luck, when a single bit of the parameters does (FNV-1a over 64-bit words).
+    /// A number that almost certainly differs if a single bit of the parameters does (FNV-1a over
+    /// 64-bit words).
     #[must_use]
     pub fn fingerprint(&self) -> i64 {
         let start = 0xcbf2_9ce4_8422_2325_u64;

@@ -1,9 +1,12 @@
-//! What many readings of a running job add up to: who was late how often, and how much went which way.
+//! The sum of many readings of a running job: how often each rank was late, and how many bytes each
+//! transport moved.
 //!
-//! In one reading a rank is late if it is awaited, or outside any operation while others are inside one. A job that runs moves on
-//! while its ranks are read one after the other, so a single reading may err; many do not.
+//! In one reading a rank is late if it blocks others, or is outside any operation while others are
+//! inside one. A running job moves on while its ranks are read one after the other, so a single
+//! reading may err; many do not.
 //!
-//! Reads the JSON of `ccl-inspect snapshot --json` (`ccl.snapshot/1`), as a program of anybody's would.
+//! It reads the JSON of `ccl-inspect snapshot --json` (`ccl.snapshot/2`), as any user's program
+//! would.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +15,11 @@ use serde_json::Value;
 /// The sum of readings.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Readings {
-    /// Readings that were a snapshot.
+    /// The number of readings that were snapshots.
     pub taken: u64,
-    /// The most that one reading saw moved over shared memory.
+    /// The most bytes that one reading showed as moved over shared memory.
     pub shm: u64,
-    /// The most that one reading saw moved over sockets.
+    /// The most bytes that one reading showed as moved over sockets.
     pub socket: u64,
     late: BTreeMap<u64, u64>,
 }
@@ -27,8 +30,8 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 
 /// The ranks that are late in this reading.
 fn late(snapshot: &Value) -> BTreeSet<u64> {
-    let awaited = list(snapshot, "awaited");
-    let named = awaited.iter().flat_map(|one| list(one, "missing").iter().chain(list(one, "inside")));
+    let blocked_on = list(snapshot, "blocked_on");
+    let named = blocked_on.iter().flat_map(|one| list(one, "missing").iter().chain(list(one, "inside")));
     let mut late: BTreeSet<u64> = named.filter_map(Value::as_u64).collect();
     let state = |rank: &Value| rank["comms"][0]["op"]["state"].as_str().map(str::to_owned);
     let ranks = list(snapshot, "ranks");
@@ -40,10 +43,10 @@ fn late(snapshot: &Value) -> BTreeSet<u64> {
 }
 
 impl Readings {
-    /// Adds one snapshot. Whatever is none is passed over.
+    /// Adds one snapshot. Other input is ignored.
     pub fn add(&mut self, json: &[u8]) {
         let Ok(snapshot) = serde_json::from_slice::<Value>(json) else { return };
-        if snapshot["schema"] != "ccl.snapshot/1" {
+        if snapshot["schema"] != "ccl.snapshot/2" {
             return;
         }
         self.taken += 1;
@@ -79,9 +82,9 @@ mod tests {
     fn readings_add_up() {
         let snapshot = |missing: &str, shm: u64| {
             format!(
-                r#"{{"schema":"ccl.snapshot/1","ranks":[{{"comms":[{{"links":[
+                r#"{{"schema":"ccl.snapshot/2","ranks":[{{"comms":[{{"links":[
                     {{"transport":"shm","bytes":{shm}}},{{"transport":"socket","bytes":7}},{{"transport":"shm","bytes":1}}]}}]}}],
-                    "awaited":[{{"missing":[{missing}],"inside":[1]}}]}}"#
+                    "blocked_on":[{{"missing":[{missing}],"inside":[1]}}]}}"#
             )
         };
         let mut readings = Readings::default();
@@ -91,7 +94,7 @@ mod tests {
         readings.add(snapshot("3", 10).as_bytes());
         readings.add(snapshot("3,2", 20).as_bytes());
         readings.add(snapshot("3", 5).as_bytes());
-        readings.add(br#"{"schema":"ccl.snapshot/1","awaited":[{"missing":[3]}]}"#);
+        readings.add(br#"{"schema":"ccl.snapshot/2","blocked_on":[{"missing":[3]}]}"#);
         assert_eq!((readings.taken, readings.shm, readings.socket), (4, 21, 7));
         assert_eq!(readings.slowest(), Some((3, 4)));
     }

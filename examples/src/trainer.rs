@@ -1,14 +1,15 @@
-//! Which rank sees which images, and one step of training.
+//! The assignment of images to ranks, and one step of training.
 //!
-//! The images are dealt into [`LANES`] *lanes* of equal length, whatever the number of ranks; a step takes one
-//! *micro-batch* of each lane. Lane `l` belongs to rank `l % nranks`, for good: that is the rank's *shard*. So a step sees the same
-//! images on 1 rank as on 4, and only the order in which gradients are added differs: in f64, less than 1e-12.
+//! The images are dealt into [`LANES`] *lanes* of equal length, whatever the number of ranks; a
+//! step takes one *micro-batch* of each lane. Lane `l` always belongs to rank `l % nranks`: a
+//! rank's lanes are its *shard*. So a step sees the same images on 1 rank as on 4, and only the
+//! order in which gradients are added differs: in f64, less than 1e-12.
 
 use crate::digits::{self, Digit};
 use crate::network::{Descent, Network, PARAMETERS};
 use ccl::seed::Seed;
 
-/// Lanes, and so the most ranks.
+/// The number of lanes, and so the most ranks.
 pub const LANES: usize = 16;
 /// Images of one lane in one step.
 pub const MICRO_BATCH: usize = 2;
@@ -16,7 +17,8 @@ pub const MICRO_BATCH: usize = 2;
 pub const BATCH: usize = LANES * MICRO_BATCH;
 /// Images of a lane.
 pub const LANE: usize = digits::TRAINING / LANES;
-/// How the descent goes: after 5 epochs, over ten seeds, 95.2 to 97.5 % of the held-out digits are read right.
+/// The parameters of the descent: after 5 epochs, over ten seeds, 95.2 to 97.5 % of the held-out
+/// digits are classified correctly.
 const RATE: f64 = 0.2;
 const MOMENTUM: f64 = 0.8;
 /// Steps of an epoch.
@@ -33,7 +35,7 @@ pub struct Trainer {
     lanes: Vec<usize>,
     network: Network,
     descent: Descent,
-    /// The sum of the shard's gradients, and behind it the sum of its losses.
+    /// The sum of the shard's gradients, followed by the sum of its losses.
     sums: Vec<f64>,
 }
 
@@ -74,7 +76,8 @@ impl Trainer {
         order
     }
 
-    /// Sums gradient and loss over this rank's micro-batches of a step. The caller adds up the sums of all ranks in place.
+    /// Sums gradient and loss over this rank's micro-batches of a step. The caller adds up the sums
+    /// of all ranks in place.
     pub fn accumulate(&mut self, epoch: usize, step: usize) -> &mut [f64] {
         assert!(step < STEPS);
         let mut sums = std::mem::take(&mut self.sums);
@@ -91,14 +94,15 @@ impl Trainer {
         &mut self.sums
     }
 
-    /// Takes one step down the summed gradient of all ranks; returns the mean loss of the step's images.
+    /// Takes one step down the summed gradient of all ranks; returns the mean loss of the step's
+    /// images.
     pub fn apply(&mut self) -> f64 {
         let scale = 1.0 / BATCH as f64;
         self.descent.step(&mut self.network, &self.sums[..PARAMETERS], scale);
         self.sums[PARAMETERS] * scale
     }
 
-    /// The share of the held-out images that the network reads right.
+    /// The share of the held-out images that the network classifies correctly.
     #[must_use]
     pub fn accuracy(&self) -> f64 {
         self.network.accuracy(&self.held_out)
@@ -115,7 +119,8 @@ impl Trainer {
 mod tests {
     use super::*;
 
-    /// Trains as `nranks` ranks would, adding up in rank order; returns each epoch's loss and the ranks.
+    /// Trains as `nranks` ranks would, adding up in rank order; returns each epoch's loss and the
+    /// ranks.
     fn train(nranks: usize, epochs: usize, reduce: bool) -> (Vec<f64>, Vec<Trainer>) {
         let mut ranks: Vec<Trainer> = (0..nranks).map(|rank| Trainer::new(1, rank, nranks)).collect();
         let mut losses = Vec::new();

@@ -1,22 +1,23 @@
-//! The control groups of a process: its limits, and what was counted against them. Of both versions of control groups.
+//! The control groups of a process: limits and counters, for cgroup versions 1 and 2.
 
 use std::path::{Path, PathBuf};
 
 /// Where the kernel shows control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The file of a process's control group, and of each group around it, that can be read: the innermost first. `names` are those of
-/// version 2 and version 1.
+/// The readable files of a process's control group and of each group around it, innermost first.
+///
+/// `names` are the file's names in version 2 and version 1.
 pub(crate) fn files(pid: &str, controller: &str, names: [&str; 2]) -> Vec<(PathBuf, String)> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let read = |path: PathBuf| std::fs::read_to_string(&path).ok().map(|text| (path, text));
     candidates(&groups, controller, names).into_iter().filter_map(read).collect()
 }
 
-/// The least number in these files, with the file; `None` if none of them bounds anything.
+/// The least number in these files, with its file; `None` if no file sets a limit.
 pub(crate) fn least(files: &[(PathBuf, String)]) -> Option<(u64, &Path)> {
     let numbers = files.iter().filter_map(|(path, text)| Some((text.trim().parse().ok()?, path.as_path())));
-    // Version 1 writes the largest number of pages where there is no limit.
+    // Where there is no limit, version 1 writes the largest number of pages.
     numbers.filter(|(number, _)| *number < 1 << 62).min_by_key(|(number, _)| *number)
 }
 
@@ -41,7 +42,8 @@ fn candidates(groups: &str, controller: &str, [v2, v1]: [&str; 2]) -> Vec<PathBu
             some if some.split(',').any(|one| one == controller) => (Path::new(ROOT).join(some), v1),
             _ => continue,
         };
-        // Where the group itself is not mounted here, as in some containers, its place is the root.
+        // If the group itself is not mounted here, as in some containers, its files are at the
+        // root.
         let path = path.trim_start_matches('/');
         let within = Path::new(path).ancestors().filter(|group| !group.starts_with(".."));
         found.extend(within.map(|group| root.join(group).join(name)));

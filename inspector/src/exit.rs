@@ -1,40 +1,67 @@
-//! The exit statuses, a public promise; and the way out for what is printed.
+//! The exit statuses (a public promise) and the printing of output.
 
 use std::io::Write;
 
+use ccl::config::{Key, Settings};
+use ccl::snapshot::Snapshot;
 use ccl::text::is_harmful;
 
-/// All is well and was seen whole.
+/// It answered, no rank has waited for `CCL_STALL_AFTER`, and the ranks agree.
+///
+/// Whether the job has failed or died is in the output.
 pub(crate) const OK: u8 = 0;
 /// Something failed.
 pub(crate) const ERROR: u8 = 1;
-/// What was typed means nothing.
+/// The arguments are wrong.
 pub(crate) const USAGE: u8 = 2;
-/// Something that happened did not get to where it was to go.
+/// A rank has waited for `CCL_STALL_AFTER` or longer.
+pub(crate) const STALL: u8 = 10;
+/// Ranks called different operations.
+pub(crate) const MISMATCH: u8 = 11;
+/// Some of the events did not get into the trace or export.
 pub(crate) const LOSSES: u8 = 12;
-/// Not all ranks of the job could be read.
+/// Not all ranks of the job could be read, or not to their end.
 pub(crate) const INCOMPLETE: u8 = 13;
 
-/// What `--help` says of them.
+/// The text about them in `--help`.
 pub(crate) const HELP: &str = "\
-Exit status: 0 ok, 1 error, 2 usage, 12 losses (not all that happened got into a trace or export), 13 incomplete (not all ranks could be \
-read); 10 stall and 11 mismatch are reserved for verdicts. `run` gives the worst status of its ranks.";
+Exit status: 0 answered and none of the others (whether the job has failed or died is in the text and the JSON: failures, state), 1 error, 2 usage, 10 stall (a rank has waited for as long as CCL_STALL_AFTER), 11 mismatch (ranks called different things), \
+12 losses (not all that happened got into a trace or export), 13 incomplete (not all ranks could be read). Of 10, 11 and 13 the one is given that \
+says most: 11, else 10, else 13. `run` gives the worst status of its ranks.";
 
-/// Text without what would steer a terminal or show other words than it has: names and tags come from other programs, a dump from
-/// anywhere. Its lines are ours: what could forge one was made harmless where it was read.
+/// The exit status of a look at a job.
+pub(crate) fn status(job: &Snapshot, settings: &Settings) -> u8 {
+    let stall_ns = settings.duration(Key::StallAfter).as_nanos() as u64;
+    let is_mismatch = job.failures.iter().any(|failure| failure.error == "Mismatch");
+    let waits = job.blocked_on.iter().map(|one| one.since_ns);
+    let joins = job.not_joined.iter().map(|one| one.since_ns);
+    let timed_out = job.failures.iter().filter(|failure| failure.error == "Timeout");
+    let mut waits = waits.chain(joins).chain(timed_out.map(|failure| failure.lasted_ns));
+    match () {
+        () if is_mismatch => MISMATCH,
+        () if waits.any(|since_ns| since_ns >= stall_ns) => STALL,
+        () if !job.complete => INCOMPLETE,
+        () => OK,
+    }
+}
+
+/// Text without characters that would control a terminal or disguise other characters.
+///
+/// Names and tags come from other programs, and a dump from anywhere. Line ends are kept, because
+/// only this program makes them: those in foreign text were replaced when it was read.
 pub(crate) fn harmless(text: &str) -> String {
     text.replace(|c: char| is_harmful(c) && c != '\n', "\u{fffd}")
 }
 
-/// Prints text, or JSON, without what would steer a terminal.
+/// Prints text or JSON without characters that would control a terminal.
 ///
 /// # Errors
-/// The exit status and why it was not printed; a reader that has gone away wants no more, which is no error.
+/// The exit status and why it was not printed. A reader that has closed the pipe is not an error.
 pub(crate) fn say(text: &str) -> Result<(), (u8, String)> {
     say_more(text).map(|_| ())
 }
 
-/// Prints text of which more may follow; whether somebody still reads.
+/// Prints text of which more may follow; gives whether there is still a reader.
 ///
 /// # Errors
 /// As [`say`].
@@ -42,7 +69,7 @@ pub(crate) fn say_more(text: &str) -> Result<bool, (u8, String)> {
     write(&harmless(text))
 }
 
-/// Prints what this program itself has made, as it is: scripts and pages have tabs.
+/// Prints text of this program's own as it is: scripts and manual pages contain tabs.
 ///
 /// # Errors
 /// As [`say`].
@@ -61,6 +88,34 @@ fn write(text: &str) -> Result<bool, (u8, String)> {
 
 #[cfg(test)]
 mod tests {
+    use ccl::snapshot::{BlockedOn, Failure, NotJoined};
+
+    use super::*;
+
+    #[test]
+    fn the_status_says_what_says_most_and_a_stall_from_its_time_on() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut settings = Settings::default();
+        let check = |job: &Snapshot, settings: &Settings, expect| assert_eq!(status(job, settings), expect);
+        let whole = Snapshot { complete: true, ..Snapshot::default() };
+        check(&whole, &settings, OK);
+        check(&Snapshot::default(), &settings, INCOMPLETE);
+        let waits = |since_ns| vec![BlockedOn { since_ns, ..BlockedOn::default() }];
+        let stalls = Snapshot { blocked_on: waits(30 * SECOND), ..Snapshot::default() };
+        check(&stalls, &settings, STALL);
+        let short = Snapshot { blocked_on: waits(30 * SECOND - 1), ..whole.clone() };
+        check(&short, &settings, OK);
+        settings.set(Key::StallAfter, "2.5").unwrap();
+        check(&short, &settings, STALL);
+        let joins = NotJoined { since_ns: 3 * SECOND, ..NotJoined::default() };
+        check(&Snapshot { not_joined: vec![joins], ..Snapshot::default() }, &settings, STALL);
+        let failure =
+            |error: &str, lasted_ns| vec![Failure { error: error.into(), lasted_ns, ..Failure::default() }];
+        check(&Snapshot { failures: failure("Timeout", 3 * SECOND), ..whole.clone() }, &settings, STALL);
+        check(&Snapshot { failures: failure("Peer", 3 * SECOND), ..whole }, &settings, OK);
+        check(&Snapshot { failures: failure("Mismatch", 0), ..stalls }, &settings, MISMATCH);
+    }
+
     #[test]
     fn text_of_others_steers_no_terminal() {
         assert_eq!(super::harmless("a\u{1b}[2Jb\nc\u{9b}d\r"), "a\u{fffd}[2Jb\nc\u{fffd}d\u{fffd}");

@@ -1,42 +1,47 @@
-//! `ccl-inspect export`: what a job records, as OpenTelemetry spans, without a line in its program.
+//! `ccl-inspect export`: what a job records, as OpenTelemetry spans, without a change to its
+//! program.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
 use ccl::types::JobId;
-use ccl_exporters::otel::{Endpoint, Exporter, Source};
+use ccl_exporters::otel::{Account, Endpoint, Exporter, Source};
 use tokio::time::MissedTickBehavior;
 
-use crate::choose::choose;
+use crate::choose::find;
+use crate::exit;
 use crate::run::Signals;
 use crate::search::{Met, Search};
 use crate::target::Target;
 use crate::words;
-use crate::{discover, exit};
 
-/// How often the recorders are read. A file is copied to be read; the largest ring holds 4,096 operations.
+/// How often the recorders are read.
+///
+/// A file is copied to be read; the largest ring holds 4,096 operations.
 const LOOK: Duration = Duration::from_millis(40);
-/// The longest the end waits for a collector that is slow.
+/// The longest time that the end waits for a slow collector.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Send what a job records as OpenTelemetry spans, until it ends
 ///
-/// Begins with what its recorders still hold. At the end it prints what became of the spans, and how many events were overwritten
-/// before they were read.
+/// OpenTelemetry's own variables set how spans are collected and sent; --otlp sets the address.
+/// Begins with the events that the recorders still hold. At the end it prints what became of the
+/// spans, and how many events were overwritten before they were read.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Export {
-    /// A process, one rank of a process, or a job; not needed where there is one job
+    /// A process, one rank of a process, or a job; not needed if there is only one job
     #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
     /// The collector, as http://host:4318
     #[arg(long, value_name = "URL", value_parser = Endpoint::at)]
     otlp: Endpoint,
-    /// Raise the level of the job's processes for as long as this runs: 2 makes a span of every message
+    /// Raise the level of the job's processes while this runs: 2 makes a span of every message
     #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(1..=2))]
     level: Option<u8>,
-    /// Stop after so long, as 10s, 500ms or 2m; else when the job ends, or at Ctrl-C
+    /// Stop after this time, as 10s, 500ms or 2m; else when the job ends, or at Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = words::time)]
     time: Option<Duration>,
 }
@@ -44,35 +49,39 @@ pub(crate) struct Export {
 /// The recorders of a job that are read.
 #[derive(Debug)]
 struct Job {
-    /// Each with its job, by the name that it had when it was met.
+    /// Each recorder with the name that the job had when it was met.
     sources: Vec<(Source, JobId)>,
     /// Why some of them could not be read to the end.
     troubles: Vec<String>,
 }
 
 impl Export {
-    /// Exports; prints the account.
+    /// Exports the spans and prints the account.
     ///
     /// # Errors
     /// The exit status and why nothing could be exported.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let findings = discover::everything(&settings);
-        let id = choose(&findings, self.target)?;
+        let (findings, id) = find(&settings, self.target)?;
         let mut search = Search::of(id, settings, self.level);
         let mut job = Job { sources: Vec::new(), troubles: Vec::new() };
         search.meet(findings).into_iter().for_each(|one| job.add(one));
         let exporter = Exporter::start(&self.otlp).map_err(|why| (exit::ERROR, why))?;
+        for note in exporter.notes() {
+            // If standard error is closed, there is no reader for the note.
+            let _ = writeln!(std::io::stderr(), "ccl-inspect: {}", exit::harmless(note));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| (exit::ERROR, format!("starting: {e}")))?;
         let end = self.time.map(|time| clock::now().after(time));
         let search = runtime.block_on(job.export(search, &exporter, end));
         let search = search.map_err(|e| (exit::ERROR, e.to_string()))?;
-        // Once more: what was recorded since.
+        // Reads once more what was recorded since the last look.
         job.look(&exporter);
-        let counts = exporter.finish(clock::now().after(FAREWELL));
+        let Account { counts, failure } = exporter.finish(clock::now().after(FAREWELL));
         let before: u64 = job.sources.iter().map(|(source, _)| source.overwritten()).sum();
         let mut text = format!("{counts}\n");
+        failure.iter().for_each(|why| text += &format!("not delivered: {}\n", words::line(why)));
         if before > 0 {
             text += &format!("{before} events had been overwritten before the export began\n");
         }
@@ -90,7 +99,7 @@ impl Export {
 }
 
 impl Job {
-    /// Reads until the job or the time ends, or somebody interrupts.
+    /// Reads until the job ends, the time is over, or a signal arrives.
     async fn export(
         &mut self,
         search: Search,
@@ -107,7 +116,7 @@ impl Job {
                 _ = ticks.tick() => {}
             }
             search.newcomers().into_iter().for_each(|one| self.add(one));
-            // Asked before the look: what was recorded until then is read.
+            // Asked before the look, so that everything recorded until then is read.
             let lives = self.sources.iter().any(|(source, _)| source.is_alive());
             self.look(exporter);
             if !lives || end.is_some_and(|end| clock::now() >= end) {
@@ -121,7 +130,7 @@ impl Job {
 
     fn look(&mut self, exporter: &Exporter) {
         let troubles = &mut self.troubles;
-        // One that cannot be read any more is given up: its file was cut, or is another one now.
+        // A recorder that cannot be read any more is given up: its file was cut or replaced.
         self.sources.retain_mut(|(source, job)| match source.look(exporter, Some(*job)) {
             Ok(()) => true,
             Err(why) => {

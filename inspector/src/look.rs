@@ -3,21 +3,22 @@
 use std::path::PathBuf;
 
 use ccl::config::Settings;
-use ccl::snapshot::{Given, Snapshot as JobSnapshot, Unreachable, merge, render_text};
+use ccl::diagnose::{Given, Unreachable, merge, render_text};
+use ccl::snapshot::Snapshot as JobSnapshot;
 use ccl::types::JobId;
 
-use crate::choose::choose;
+use crate::choose::{choose, find};
 use crate::discover::{self, Findings};
 use crate::target::Target;
 use crate::{attach, dump, exit};
 
-/// Show who is awaited in a job, by whom, and where each rank stands
+/// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]
 pub(crate) struct Snapshot {
-    /// A process, one rank of a process, or a job; not needed where there is one job
+    /// A process, one rank of a process, or a job; not needed if there is only one job
     #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
-    /// Print it as JSON, schema ccl.snapshot/1
+    /// Print it as JSON, schema ccl.snapshot/2
     #[arg(long)]
     json: bool,
 }
@@ -27,45 +28,45 @@ pub(crate) struct Snapshot {
 pub(crate) struct Open {
     /// A recorder file, a folder of them, or a dump
     path: PathBuf,
-    /// Which job, where there are several
+    /// The job, if there are several
     #[arg(long, value_name = "JOB")]
     job: Option<Target>,
-    /// Print it as JSON, schema ccl.snapshot/1
+    /// Print it as JSON, schema ccl.snapshot/2
     #[arg(long)]
     json: bool,
 }
 
 impl Snapshot {
-    /// Finds the job, asks its processes, prints what they say.
+    /// Finds the job, asks its processes, and prints the snapshot.
     ///
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let mut findings = discover::everything(&settings);
-        let job = choose(&findings, self.target)?;
+        let (mut findings, job) = find(&settings, self.target)?;
         let unreachable = discover::follow_peers(&mut findings, job);
         let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(job)));
-        print(findings, job, &unreachable, notes, self.json)
+        print(findings, job, &unreachable, notes, (self.json, &settings))
     }
 }
 
 impl Open {
-    /// Reads the files, prints what they say.
+    /// Reads the files and prints the snapshot.
     ///
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         if dump::is_bundle(&self.path) {
             let dump = dump::open(&self.path).map_err(|why| (exit::ERROR, why))?;
             let job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
-            return print(dump.findings, job, &dump.unreachable, dump.notes, self.json);
+            return print(dump.findings, job, &dump.unreachable, dump.notes, (self.json, &settings));
         }
         let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, self.job)?;
         let why = format!("only {} was opened, and it is not there", self.path.display());
         let unreachable = discover::only_these(&findings, job, &why);
-        print(findings, job, &unreachable, Vec::new(), self.json)
+        print(findings, job, &unreachable, Vec::new(), (self.json, &settings))
     }
 }
 
@@ -74,23 +75,25 @@ fn print(
     job: JobId,
     unreachable: &[Unreachable],
     notes: Vec<String>,
-    json: bool,
+    (json, settings): (bool, &Settings),
 ) -> Result<u8, (u8, String)> {
+    let aside = findings.aside.into_iter().filter(|(jobs, _)| jobs.contains(&job)).map(|(_, note)| note);
+    let notes: Vec<String> = notes.into_iter().chain(aside).collect();
     let found: Vec<_> = findings.found.into_iter().filter(|one| one.is_of(job)).collect();
-    let unseen: Vec<_> = found.iter().filter_map(attach::unseen).collect();
+    let beyond: Vec<_> = found.iter().filter_map(attach::beyond_its_state).collect();
     let given: Vec<Given> = found.into_iter().map(|one| one.given).collect();
     let mut snapshot = merge(&given, Some(job), unreachable);
     snapshot.notes.extend(notes);
-    snapshot.notes.extend(unseen);
+    snapshot.notes.extend(beyond);
     let text = if json { to_json(&snapshot)? } else { render_text(&snapshot) };
     exit::say(&text)?;
-    Ok(if snapshot.complete { exit::OK } else { exit::INCOMPLETE })
+    Ok(exit::status(&snapshot, settings))
 }
 
-/// A snapshot as one line.
+/// A snapshot as one line of JSON.
 ///
 /// # Errors
-/// The exit status and why it cannot be written so.
+/// The exit status and why it cannot be written.
 fn to_json(snapshot: &JobSnapshot) -> Result<String, (u8, String)> {
     let json = serde_json::to_string(snapshot).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))?;
     Ok(json + "\n")

@@ -1,4 +1,5 @@
-//! Who is stuck, on whom, why, since when: looks into running, hung and dead ccl jobs, and launches them.
+//! Shows which rank is stuck, on which rank, why and since when: inspects running, hung and dead
+//! ccl jobs, and launches them.
 
 mod attach;
 mod cgroup;
@@ -9,11 +10,11 @@ mod dump;
 mod exit;
 mod export;
 mod look;
+mod members;
 mod pages;
 mod process;
 mod ps;
 mod rates;
-mod roll;
 mod run;
 mod search;
 mod table;
@@ -28,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-/// Looks into running, hung and dead ccl jobs, and launches them.
+/// Inspects running, hung and dead ccl jobs, and launches them.
 #[derive(Parser, Debug)]
 #[command(name = "ccl-inspect", version, after_help = exit::HELP, max_term_width = 100)]
 struct Cli {
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
         Verb::Enter(enter) => Ok(enter.run()),
     };
     let status = outcome.unwrap_or_else(|(status, why)| {
-        // Nothing else can be done where standard error is gone.
+        // If standard error is closed, nothing else can be done.
         let _ = writeln!(std::io::stderr(), "ccl-inspect: {}", exit::harmless(&why));
         status
     });

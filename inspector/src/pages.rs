@@ -1,4 +1,4 @@
-//! `ccl-inspect completions` and `ccl-inspect man`: made from the arguments as they are declared.
+//! `ccl-inspect completions` and `ccl-inspect man`: made from the declared arguments.
 
 use clap::Command;
 use clap_complete::Shell;
@@ -31,7 +31,7 @@ fn shell(text: &str) -> Result<Shell, String> {
 }
 
 impl Completions {
-    /// Prints them for this program.
+    /// Prints the completions of this program.
     ///
     /// # Errors
     /// The exit status and why they could not be printed.
@@ -40,12 +40,23 @@ impl Completions {
         let mut script = Vec::new();
         let name = program.get_name().to_string();
         clap_complete::generate(self.shell, &mut program, name, &mut script);
+        if self.shell == Shell::Bash {
+            script = one_name(&String::from_utf8_lossy(&script)).into_bytes();
+        }
         print(&script)
     }
 }
 
+/// The bash script with one name for the program.
+///
+/// In one of two places, clap_complete (4.6.11) takes the hyphen of `ccl-inspect` for the beginning
+/// of a verb; without this change the options of the verbs are not found.
+fn one_name(script: &str) -> String {
+    script.replace("ccl__subcmd__inspect", "ccl__inspect")
+}
+
 impl Man {
-    /// Prints the page of this program, or of a verb of it.
+    /// Prints the page of this program, or of one of its verbs.
     ///
     /// # Errors
     /// The exit status and why it could not be printed.
@@ -68,7 +79,7 @@ impl Man {
     }
 }
 
-/// The program as it is shown: without the verbs that only it itself calls.
+/// The program without the verbs that only the program itself calls.
 fn shown(program: &Command) -> Command {
     let verbs = program.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
     Command::new("ccl-inspect")

@@ -1,9 +1,10 @@
-//! `ccl-inspect ps`: every recorder that this user may read, of living and of dead processes.
+//! `ccl-inspect ps`: every recorder that this user may read, of living and dead processes.
 
 use std::path::Path;
 
 use ccl::config::{Key, Settings};
-use ccl::snapshot::{CommSnapshot, Given, Snapshot, comm_name, jobs, merge};
+use ccl::diagnose::{Given, comm_name, jobs, merge};
+use ccl::snapshot::{CommSnapshot, Snapshot};
 use ccl::types::{CommId, Rank};
 
 use crate::discover::{self, Findings, Found, door};
@@ -13,10 +14,10 @@ use crate::{exit, words};
 /// List the jobs of this machine: their processes, alive and dead, and their ranks
 #[derive(clap::Args, Debug)]
 pub(crate) struct Ps {
-    /// Print one snapshot per job, without links, as a JSON array of ccl.snapshot/1
+    /// Print one snapshot per job, without links, as a JSON array of ccl.snapshot/2
     #[arg(long, conflicts_with = "clean")]
     json: bool,
-    /// Remove what dead processes have left, evidence included; only from CCL_RUNTIME_DIR, if that is set
+    /// Remove what dead processes left, evidence included; only in CCL_RUNTIME_DIR, if that is set
     #[arg(long)]
     clean: bool,
 }
@@ -25,7 +26,7 @@ impl Ps {
     /// Prints the list.
     ///
     /// # Errors
-    /// The exit status and why it cannot.
+    /// The exit status and why there is no list.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let mut findings = discover::everything(&settings);
@@ -57,8 +58,9 @@ fn clean(findings: &Findings, only: Option<&str>) -> String {
     text
 }
 
-/// The most ranks that were not read of which all jobs together tell: how many there are is a
-/// file's word, and a file may tell of a thousand jobs.
+/// The most unread ranks that are listed for all jobs together.
+///
+/// The number of ranks is a claim of a file, and a file may claim a thousand jobs.
 const MAX_MISSING: usize = 1 << 16;
 
 fn snapshots(findings: &mut Findings) -> Vec<Snapshot> {
@@ -94,13 +96,13 @@ fn list(findings: &Findings) -> String {
     text
 }
 
-/// Where a recorder lies: what the kernel says, not what the file tells of itself.
+/// Where a recorder lies, according to the kernel and not to the file's own content.
 fn place(one: &Found) -> String {
     let linked = Some(&one.file).filter(|file| file.starts_with("/proc")).map(std::fs::read_link);
     words::path(&linked.and_then(Result::ok).unwrap_or_else(|| one.file.clone()))
 }
 
-/// One row per rank and communicator, with what it is sorted by; a process without ranks has one too.
+/// One row per rank and communicator, with its sort key; a process without ranks has one row too.
 fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 9])> {
     let process = &one.given.process;
     let host = if process.host_id.is_empty() {
@@ -124,9 +126,47 @@ fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 9])> {
         let key = (comm.job, comm.world, comm.id);
         row(key, [comm.job.to_string(), format!("{}/{}", comm.rank, comm.nranks), name, op])
     };
-    let mut rows: Vec<_> = process.comms.iter().filter(|comm| !comm.ended).map(of_comm).collect();
+    // If the process has left all its communicators, the last ones show which job it belonged to.
+    let has_left = process.comms.iter().all(|comm| comm.ended);
+    let mut rows: Vec<_> = process.comms.iter().filter(|comm| has_left || !comm.ended).map(of_comm).collect();
     if rows.is_empty() {
         rows.push(row((process.job, Rank(0), CommId(0)), ["-"; 4].map(String::from)));
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl::snapshot::{ProcessSnapshot, Source};
+    use ccl::types::JobId;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_left_is_still_a_rank_of_its_job() {
+        let said = |ended: &[bool], alive: bool| {
+            let comm = |(id, ended): (u64, &bool)| CommSnapshot {
+                id: CommId(id),
+                job: JobId(0x10b),
+                rank: Rank(3),
+                world: Rank(3),
+                nranks: 4,
+                ended: *ended,
+                ..CommSnapshot::default()
+            };
+            let comms = (1..).zip(ended).map(comm).collect();
+            let process =
+                ProcessSnapshot { pid: 71, alive, left: !alive, comms, ..ProcessSnapshot::default() };
+            let one = Found::of_dump(
+                Given { process, source: Source::File, letter: None, ended: false },
+                None,
+                "f".into(),
+            );
+            let rows = rows(&one).into_iter().map(|(_, row)| format!("{} {} {}", row[0], row[1], row[5]));
+            rows.collect::<Vec<_>>()
+        };
+        assert_eq!(said(&[true], false), ["000000000000010b 3/4 left"]);
+        assert_eq!(said(&[true, false], true), ["000000000000010b 3/4 running"]);
+        assert_eq!(said(&[], true), ["- - running"]);
+    }
 }

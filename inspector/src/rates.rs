@@ -1,4 +1,4 @@
-//! How fast ranks are: what two snapshots of a job have counted, and the time between them. Pure.
+//! Rates of ranks: from the counters of two snapshots of a job and the time between them. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use ccl::snapshot::{CommSnapshot, Snapshot};
 use ccl::types::{CommId, Rank};
 
-/// What was counted so far: operations and bytes by rank and communicator.
+/// The counters so far: operations and bytes by rank and communicator.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Counted(BTreeMap<Rank, BTreeMap<CommId, (u64, u64)>>);
 
-/// How fast something is.
+/// The rate of a rank or communicator.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub(crate) struct Rate {
     /// Operations that ended, per second.
@@ -30,7 +30,7 @@ impl std::ops::Add for Rate {
 }
 
 impl Counted {
-    /// What a snapshot has counted.
+    /// The counters of a snapshot.
     pub(crate) fn of(job: &Snapshot) -> Self {
         let of_comm = |comm: &CommSnapshot| {
             let pairs = comm.p2p.as_ref().map_or(0, |p2p| p2p.completed);
@@ -40,8 +40,10 @@ impl Counted {
         Self(job.ranks.iter().map(|rank| (rank.rank, rank.comms.iter().map(of_comm).collect())).collect())
     }
 
-    /// How fast a rank was in each of its communicators since `before`, so long ago; `None`: it was not there then. A communicator made
-    /// since then counts whole.
+    /// The rates of a rank in each of its communicators since `before`, `passed` ago.
+    ///
+    /// `None` if `before` does not have the rank. A communicator created since then counts from
+    /// zero.
     pub(crate) fn by_comm(
         &self,
         before: &Self,
@@ -58,7 +60,7 @@ impl Counted {
         Some(now.iter().map(rate).collect())
     }
 
-    /// The same in all of its communicators together.
+    /// The sum of the rates in all of its communicators.
     pub(crate) fn of_rank(&self, before: &Self, passed: Duration, rank: Rank) -> Option<Rate> {
         let comms = self.by_comm(before, passed, rank)?;
         Some(comms.into_values().fold(Rate::default(), |sum, rate| sum + rate))

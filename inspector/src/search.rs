@@ -1,4 +1,5 @@
-//! Looking for the processes of a job beside reading them: a search takes longer than a ring takes to come around.
+//! Searching for the processes of a job in a second thread while they are read: a search takes
+//! longer than a ring takes to be overwritten.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -10,41 +11,44 @@ use ccl::types::JobId;
 
 use crate::attach::{self, Lease};
 use crate::discover::{self, Findings, Found};
-use crate::roll::Roll;
+use crate::members::JobMembers;
 
-/// How often members of the job are looked for that were not met yet.
+/// How often to look for members of the job that were not met yet.
 const SEARCH: Duration = Duration::from_secs(1);
 
-/// A process that was met, and the job by the name that it had then.
+/// A process that was met, and the name that the job had then.
 pub(crate) type Met = (Found, Reader, JobId);
 
-/// Who belongs to a job, and the level that is wanted of them.
+/// The members of a job, and the level at which they are to record.
 #[derive(Debug)]
 pub(crate) struct Search {
     settings: Settings,
-    roll: Roll,
+    members: JobMembers,
     level: Option<u8>,
     leases: Vec<Lease>,
 }
 
 impl Search {
-    /// For the processes of a job, which are to record at `level` for as long as this lives; `None`: as they do.
+    /// Searches for the processes of a job.
+    ///
+    /// They are to record at `level` for as long as this value lives; with `None` they keep their
+    /// level.
     pub(crate) const fn of(job: JobId, settings: Settings, level: Option<u8>) -> Self {
-        Self { settings, roll: Roll::of(job), level, leases: Vec::new() }
+        Self { settings, members: JobMembers::of(job), level, leases: Vec::new() }
     }
 
-    /// Those among the findings who were not met before. Who has not the level yet is asked for it.
+    /// The processes among the findings that were not met before; each is asked for the level.
     pub(crate) fn meet(&mut self, findings: Findings) -> Vec<Met> {
-        let new = self.roll.newcomers(findings);
+        let new = self.members.newcomers(findings);
         if let Some(level) = self.level {
             self.leases.extend(new.iter().map(|(found, _)| Lease::of(found.clone(), level)));
         }
         attach::at_once(&mut self.leases, Lease::renew);
-        let job = self.roll.job();
+        let job = self.members.job();
         new.into_iter().map(|(found, reader)| (found, reader, job)).collect()
     }
 
-    /// Goes on in a thread of its own.
+    /// Goes on in its own thread.
     pub(crate) fn beside(self) -> Beside {
         let ((met, arriving), (stop, stopped)) = (channel(), channel());
         let thread = std::thread::spawn(move || self.run(&met, &stopped));
@@ -53,17 +57,17 @@ impl Search {
 
     fn run(mut self, met: &Sender<Met>, stopped: &Receiver<()>) -> Self {
         while stopped.recv_timeout(SEARCH) == Err(RecvTimeoutError::Timeout) {
-            if !self.roll.is_open() {
+            if !self.members.is_open() {
                 attach::at_once(&mut self.leases, Lease::renew);
                 continue;
             }
             for one in self.meet(discover::everything(&self.settings)) {
-                // Nobody takes it: then the reading is over.
+                // If the receiver is gone, the reading is over.
                 let _ = met.send(one);
             }
         }
-        // The job may have got its name since.
-        if self.roll.is_open() {
+        // The job may have got its name since the last look.
+        if self.members.is_open() {
             for one in self.meet(discover::everything(&self.settings)) {
                 let _ = met.send(one);
             }
@@ -71,23 +75,23 @@ impl Search {
         self
     }
 
-    /// The job, by its present name.
+    /// The job, under its present name.
     pub(crate) const fn job(&self) -> JobId {
-        self.roll.job()
+        self.members.job()
     }
 
-    /// Who of the job was not met, a sentence each.
+    /// The members of the job that were not met, a sentence each.
     pub(crate) fn missing(&self) -> Vec<String> {
-        self.roll.missing()
+        self.members.missing()
     }
 
-    /// Who goes on at a level of its own, a sentence each.
+    /// The processes that keep a level of their own, a sentence each.
     pub(crate) fn refused(&self) -> impl Iterator<Item = String> + '_ {
         self.leases.iter().filter_map(Lease::refused)
     }
 }
 
-/// A search that goes on.
+/// A search that runs in its own thread.
 #[derive(Debug)]
 pub(crate) struct Beside {
     arriving: Receiver<Met>,
@@ -96,12 +100,14 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// Those that were met since the last time.
+    /// The processes that were met since the last call.
     pub(crate) fn newcomers(&self) -> Vec<Met> {
         self.arriving.try_iter().collect()
     }
 
-    /// Asks it to end. What it is doing just now may take a moment, in which reading can go on.
+    /// Asks the search to end.
+    ///
+    /// The look under way may take a moment, in which the caller can go on reading.
     pub(crate) fn stop(&mut self) {
         self.stop = None;
     }
@@ -111,7 +117,7 @@ impl Beside {
         self.stop.is_none() && self.thread.is_finished()
     }
 
-    /// Waits for its end; and those that it met last.
+    /// Waits for the end; gives the search and the processes that it met last.
     pub(crate) fn end(mut self) -> (Search, Vec<Met>) {
         self.stop();
         let search = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

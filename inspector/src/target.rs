@@ -1,16 +1,16 @@
-//! What a user means by `<pid | pid:rank | job>`.
+//! The argument `<pid | pid:rank | job>` of a user.
 
 use std::fmt;
 use std::str::FromStr;
 
 use ccl::types::{JobId, Rank};
 
-/// What to look at.
+/// The target of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// A process, and with it the jobs of its ranks.
     Process(u32),
-    /// One rank of a process that holds several, and with it that rank's job.
+    /// One rank of a process that holds several, and with it the job of that rank.
     RankOf(u32, Rank),
     /// A job, by its public id.
     Job(JobId),

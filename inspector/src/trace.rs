@@ -1,4 +1,4 @@
-//! `ccl-inspect trace`: what a job does for a while, as one Chrome trace of all its ranks.
+//! `ccl-inspect trace`: records all ranks of a job for a while, as one Chrome trace.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,64 +7,71 @@ use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::Settings;
+use ccl::diagnose::runs_text;
 use ccl::error::ErrorKind;
 use ccl::recorder::reader::Reader;
 use ccl::types::JobId;
 use ccl_exporters::trace::{Merged, Pace, Part, merge};
+use serde::Serialize;
 
-use crate::choose::choose;
-use crate::discover;
+use crate::choose::find;
 use crate::exit;
 use crate::run::Signals;
 use crate::search::Search;
 use crate::target::Target;
 use crate::words;
 
+/// The schema of [`Traced`]: a public promise, fields are added and never changed.
+const SCHEMA: &str = "ccl.traced/1";
 /// The level at which messages and waits are recorded.
 const STEPS: u8 = 2;
 
 /// Trace all ranks of a job for a while, for Perfetto or chrome://tracing
 #[derive(clap::Args, Debug)]
 pub(crate) struct Trace {
-    /// A process, one rank of a process, or a job; not needed where there is one job. Of a folder, a job
+    /// A process, one rank of a process, or a job; not needed if there is only one job
     #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
-    /// How long, as in 2s or 500ms; ends earlier where the job does, or at Ctrl-C
+    /// How long, as in 2s or 500ms; ends earlier if the job ends, or at Ctrl-C
     #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = words::time)]
     time: Duration,
-    /// Where to write the trace
+    /// Where to write the trace; compressed if the name ends in .gz
     #[arg(short, long, value_name = "FILE", default_value = "trace.json")]
     output: PathBuf,
-    /// Merge what the processes of a job wrote themselves, with CCL_TRACE=FOLDER, instead
+    /// Merge instead the files that the processes of a job wrote themselves, with CCL_TRACE=FOLDER
     #[arg(long, value_name = "FOLDER", conflicts_with = "time")]
     folder: Option<PathBuf>,
-    /// Print what was traced as JSON
+    /// Print a report on the trace as JSON, schema ccl.traced/1
     #[arg(long)]
     json: bool,
 }
 
 impl Trace {
-    /// Records, merges, and says what came of it.
+    /// Records, merges, and prints the result.
     ///
     /// # Errors
     /// The exit status and why there is no trace.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let (merged, mut notes) = match &self.folder {
-            Some(folder) => (merged(folder, &self.output, self.job()?)?, Vec::new()),
+            Some(folder) => {
+                let merged = merged(folder, &self.output, self.job()?)?;
+                let absent = (!merged.missing.is_empty()).then(|| {
+                    let ranks = runs_text(&merged.missing);
+                    format!("{ranks}: no part of it in {}", folder.display())
+                });
+                (merged, absent.into_iter().collect())
+            }
             None => self.record()?,
         };
         notes.extend_from_slice(&merged.notes);
         notes.iter_mut().for_each(|note| *note = words::line(note));
         exit::say(&if self.json {
-            to_json(&merged, &self.output, &notes)
+            let traced = Traced::of(&merged, &self.output, &notes);
+            serde_json::to_string(&traced).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
         } else {
             said(&merged, &self.output, &notes)
         })?;
-        Ok(match () {
-            () if merged.lost > 0 => exit::LOSSES,
-            () if !notes.is_empty() => exit::INCOMPLETE,
-            () => exit::OK,
-        })
+        Ok(status(&merged, &notes))
     }
 
     /// The job whose parts are meant, if one is named.
@@ -79,8 +86,7 @@ impl Trace {
     fn record(&self) -> Result<(Merged, Vec<String>), (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let asked = asked_to_end().map_err(|e| (exit::ERROR, format!("listening for signals: {e}")))?;
-        let findings = discover::everything(&settings);
-        let job = choose(&findings, self.target)?;
+        let (findings, job) = find(&settings, self.target)?;
         let mut search = Search::of(job, settings, Some(STEPS));
         let mut recording = Recording { folder: Parts::beside(&self.output)?, ..Recording::default() };
         for (_, reader, _) in search.meet(findings) {
@@ -104,7 +110,16 @@ impl Trace {
     }
 }
 
-/// Whether a signal has asked for the end. The second one ends this program at once.
+/// The exit status of a trace: lost events take precedence over a missing rank or end.
+fn status(merged: &Merged, notes: &[String]) -> u8 {
+    match () {
+        () if merged.lost > 0 => exit::LOSSES,
+        () if !notes.is_empty() || merged.unfinished > 0 || !merged.missing.is_empty() => exit::INCOMPLETE,
+        () => exit::OK,
+    }
+}
+
+/// Whether a signal has asked for the end. A second signal ends this program at once.
 fn asked_to_end() -> std::io::Result<Arc<AtomicBool>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = {
@@ -122,7 +137,7 @@ fn asked_to_end() -> std::io::Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
-/// The parts that are being written. What goes wrong with one is noted and ends that one only.
+/// The parts that are being written. An error in one part is noted and ends that part only.
 #[derive(Default, Debug)]
 struct Recording {
     folder: Parts,
@@ -139,7 +154,7 @@ impl Recording {
         }
     }
 
-    /// Writes all parts until it `is_over` or no process is left, and ends them.
+    /// Writes all parts until `is_over` says so or no process is left, then ends them.
     fn follow(&mut self, search: Search, is_over: impl Fn() -> bool) -> Search {
         let mut search = search.beside();
         let mut pace = Pace::default();
@@ -159,11 +174,11 @@ impl Recording {
         search
     }
 
-    /// Writes what is new; how many events the busiest part had.
+    /// Writes the new events; gives the number of events of the busiest part.
     fn drain(&mut self) -> usize {
         let mut most = 0;
         for mut part in std::mem::take(&mut self.parts) {
-            // Asked before: what was recorded until its end is written.
+            // Asked before the read, so that everything recorded until the end is written.
             let lives = part.is_alive();
             match part.drain() {
                 Ok(count) if lives => {
@@ -184,7 +199,9 @@ impl Recording {
     }
 }
 
-/// The folder of the parts, beside the trace; gone with its owner. Should this program be killed, it stays, and each part is readable.
+/// The folder of the parts, beside the trace; removed when this value is dropped.
+///
+/// If this program is killed, the folder stays, and each part in it is readable.
 #[derive(Default, Debug)]
 struct Parts(PathBuf);
 
@@ -202,7 +219,7 @@ impl Parts {
         std::fs::read_dir(&self.0).is_ok_and(|mut entries| entries.next().is_none())
     }
 
-    /// Leaves it where it is.
+    /// Leaves the folder in place.
     fn keep(mut self) -> PathBuf {
         std::mem::take(&mut self.0)
     }
@@ -210,7 +227,8 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // What stays behind is harmless and has a name that says what it is; one that is kept has no path here any more.
+        // A folder that stays behind is harmless, and its name says what it is. A kept folder has
+        // no path here any more.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -228,14 +246,27 @@ fn said(merged: &Merged, output: &Path, notes: &[String]) -> String {
         || "not known: for some rank no message tells".into(),
         |ns| format!("{}.{:03} us", ns / 1000, ns % 1000),
     );
+    // The counters of a part without its end are not known.
+    let counted = match parts.saturating_sub(*unfinished) {
+        _ if *unfinished == 0 => taken.to_string(),
+        0 => "not known".into(),
+        ended => format!("{taken} of {ended} that told their end"),
+    };
     let mut text = format!(
         "{}: {parts} processes ({unfinished} without their end), {slices} slices, {arrows} arrows\n\
          clock error between ranks: {error}; the worst arrow runs backwards by {} ns\n\
-         messages counted by the ranks: {taken}; seen on one side only: {only_sent} sent, {only_taken} taken; events lost: {lost}\n\
+         messages counted by the ranks: {counted}; seen on one side only: {only_sent} sent, {only_taken} taken; events lost: {lost}\n\
          open it in https://ui.perfetto.dev\n",
         output.display(),
         merged.backwards_ns,
     );
+    if merged.open > 0 {
+        text.push_str(&format!("under way at the end: {} slices, which are open-ended\n", merged.open));
+    }
+    if merged.dropped > 0 {
+        let what = "of the lost ones were dropped where files had grown to CCL_TRACE_MAX_MB";
+        text.push_str(&format!("{} {what}\n", merged.dropped));
+    }
     for note in notes {
         text.push_str(note);
         text.push('\n');
@@ -243,21 +274,94 @@ fn said(merged: &Merged, output: &Path, notes: &[String]) -> String {
     text
 }
 
-fn to_json(merged: &Merged, output: &Path, notes: &[String]) -> String {
-    let json = serde_json::json!({
-        "schema": "ccl.traced/1",
-        "output": output.display().to_string(),
-        "processes": merged.parts,
-        "unfinished": merged.unfinished,
-        "slices": merged.slices,
-        "arrows": merged.arrows,
-        "only_sent": merged.only_sent,
-        "only_taken": merged.only_taken,
-        "taken": merged.taken,
-        "lost": merged.lost,
-        "error_ns": merged.error_ns,
-        "backwards_ns": merged.backwards_ns,
-        "notes": notes,
-    });
-    format!("{json}\n")
+/// The result of a trace.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Traced<'a> {
+    /// [`SCHEMA`].
+    schema: &'static str,
+    /// The file of the trace.
+    output: String,
+    /// Processes that have a part.
+    processes: usize,
+    /// Processes whose end is missing: they were killed, or still run.
+    unfinished: usize,
+    /// Slices that have ended.
+    slices: u64,
+    /// Slices under way at the end, which are open-ended.
+    open: u64,
+    /// Arrows: messages seen by both ranks.
+    arrows: u64,
+    /// Messages whose send was recorded and whose receipt was not.
+    only_sent: u64,
+    /// Messages whose receipt was recorded and whose send was not.
+    only_taken: u64,
+    /// Messages that the ranks with a reported end counted as received; null if there are none.
+    taken: Option<u64>,
+    /// Events that are not in the trace: overwritten before they were read, or dropped.
+    lost: u64,
+    /// Of these, events that were dropped because files had grown to CCL_TRACE_MAX_MB.
+    dropped: u64,
+    /// Ranks of the job that have no part, as runs: first and last.
+    missing: &'a [(u32, u32)],
+    /// The largest error between the times of two ranks; null if it is not known.
+    error_ns: Option<u64>,
+    /// The largest time by which an arrow runs backwards.
+    backwards_ns: u64,
+    /// Further notes.
+    notes: &'a [String],
+}
+
+impl<'a> Traced<'a> {
+    fn of(merged: &'a Merged, output: &Path, notes: &'a [String]) -> Self {
+        Self {
+            schema: SCHEMA,
+            output: output.display().to_string(),
+            processes: merged.parts,
+            unfinished: merged.unfinished,
+            slices: merged.slices,
+            open: merged.open,
+            arrows: merged.arrows,
+            only_sent: merged.only_sent,
+            only_taken: merged.only_taken,
+            taken: (merged.parts > merged.unfinished).then_some(merged.taken),
+            lost: merged.lost,
+            dropped: merged.dropped,
+            missing: &merged.missing,
+            error_ns: merged.error_ns,
+            backwards_ns: merged.backwards_ns,
+            notes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_counted_to_its_end_is_not_known() {
+        let check = |unfinished, expect: &str| {
+            let merged = Merged { parts: 3, unfinished, arrows: 84, taken: 50, ..Merged::default() };
+            let text = said(&merged, Path::new("t.json"), &[]);
+            assert!(text.contains(&format!("counted by the ranks: {expect}; ")), "{text}");
+        };
+        check(0, "50");
+        check(1, "50 of 2 that told their end");
+        check(3, "not known");
+    }
+
+    #[test]
+    fn the_status_tells_losses_before_what_is_incomplete() {
+        let check = |merged: Merged, notes: &[&str], expect| {
+            let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
+            assert_eq!(status(&merged, &notes), expect, "{merged:?} {notes:?}");
+        };
+        let whole = Merged { parts: 2, ..Merged::default() };
+        check(whole.clone(), &[], exit::OK);
+        check(Merged { unfinished: 1, ..whole.clone() }, &[], exit::INCOMPLETE);
+        check(Merged { missing: vec![(1, 1)], ..whole.clone() }, &[], exit::INCOMPLETE);
+        check(whole.clone(), &["not traced: rank 1"], exit::INCOMPLETE);
+        check(Merged { lost: 1, ..whole.clone() }, &[], exit::LOSSES);
+        check(Merged { lost: 1, unfinished: 1, ..whole }, &["not traced: rank 1"], exit::LOSSES);
+    }
 }

@@ -1,42 +1,27 @@
-//! Numbers as people read and write them; and words of others.
+//! Numbers in the form that people read and write, and text that comes from others.
 
 use std::time::Duration;
 
 use ccl::text::harmless;
+pub(crate) use ccl::text::utc;
 
-/// The most of a foreign text that is repeated in a sentence.
+/// The most bytes of a foreign text that are repeated in a sentence.
 const LINE_BYTES: usize = 16 << 10;
 
-/// What others have written, as a part of a line: names of files, reasons, whatever is not ours.
+/// Foreign text (file names, reasons) as a part of a line.
 pub(crate) fn line(text: &str) -> String {
     harmless(text, LINE_BYTES).into_owned()
 }
 
-/// The name of a file, whoever has given it.
+/// The name of a file, which may come from another program.
 pub(crate) fn path(path: &std::path::Path) -> String {
     line(&path.to_string_lossy())
-}
-
-/// A moment, given in nanoseconds since 1970, as `2026-11-21 18:52:46 UTC`.
-pub(crate) fn utc(real_ns: u64) -> String {
-    let seconds = real_ns / 1_000_000_000;
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // The calendar repeats every 400 years, which begin on a first of March: then a leap day is the last of its year.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
 /// A time as people type it: `2s`, `500ms`, `1m`, `1h`, or a number of seconds; up to a day.
 ///
 /// # Errors
-/// What it takes.
+/// A sentence on the accepted forms.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let takes = || "it takes a number with ms, s, m or h behind it, up to 24h".to_string();
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -59,7 +44,7 @@ pub(crate) fn bytes(bytes: f64) -> String {
         rest /= 1024.0;
         unit += 1;
     }
-    // There are no parts of a byte.
+    // There are no fractions of a byte.
     if unit == 0 { format!("{rest:.0} B") } else { format!("{} {}", digits(rest), units[unit]) }
 }
 

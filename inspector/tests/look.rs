@@ -1,9 +1,11 @@
-//! Looking into jobs: processes that only write recorders stand in for ranks, so that every state can be had on purpose.
+//! Inspecting jobs: processes that only write recorders stand in for ranks, so that every state can
+//! be produced on purpose.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -19,7 +21,7 @@ use ccl::types::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What a stand-in does; `Job::start` starts this very test program to be one.
+/// The program of a stand-in process, which `Job::start` starts from this test program.
 #[test]
 fn stand_in() {
     if environment("CCL_TEST_ROLE").as_deref() != Some("stand-in") {
@@ -30,7 +32,7 @@ fn stand_in() {
     let settings = Settings::of_process().unwrap();
     let recorder = Recorder::for_process(&settings).unwrap();
     let job = JobId(u64::from_str_radix(&environment("JOB").unwrap(), 16).unwrap());
-    // One that answers, one that is stuck, or none.
+    // A control socket that answers, one that is stuck, or none.
     let control = environment("CONTROL").unwrap();
     let server = (control == "answers").then(|| Server::beside(&recorder, &settings).unwrap());
     let stuck = (control == "stuck").then(|| UnixListener::bind(recorder.beside("sock").unwrap()).unwrap());
@@ -59,7 +61,7 @@ fn stand_in() {
         seq,
         plan: 0,
     };
-    row.called(&descriptor(6), clock::raw());
+    row.called(&descriptor(6), None, clock::raw());
     row.completed(&descriptor(6), clock::raw(), clock::raw());
     row.tag("step 7");
     let previous = Rank((me.0 + nranks - 1) % nranks);
@@ -70,16 +72,20 @@ fn stand_in() {
         (TransportKind::Shm, TransportReason::SameHost),
     );
     if me != late {
-        row.called(&descriptor(7), clock::raw());
+        row.called(&descriptor(7), None, clock::raw());
         link.set(2, 1, 1);
         link.op(7);
         link.waits(WaitReason::Peer, previous, clock::raw());
     }
     println!("@ ready");
-    let told_to_end = input.next().is_some();
+    let told = input.next();
+    if told.as_deref() == Some("exec") {
+        panic!("{}", Command::new("sleep").arg("600").exec());
+    }
+    let told_to_end = told.is_some();
     drop((server, stuck));
     if told_to_end {
-        // In good order, so nothing must be under way.
+        // It ends in good order, so no operation may be under way.
         row.completed(&descriptor(7), clock::raw(), clock::raw());
     }
 }
@@ -101,13 +107,15 @@ fn hear(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> String {
 }
 
 impl Job {
-    /// Starts ranks of which `late` has not called what the others are in; each behind the words of `wrap`.
+    /// Starts ranks, each behind the words of `wrap`.
+    ///
+    /// Rank `late` has not called the operation that the others are in.
     fn start(id: u64, nranks: u32, late: u32, wrap: &[&str]) -> Self {
         Self::start_with(id, nranks, late, wrap, "absent")
     }
 
     fn start_with(id: u64, nranks: u32, late: u32, wrap: &[&str], control: &str) -> Self {
-        // On tmpfs, where recorders are meant to be.
+        // On tmpfs, as recorders should be.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let program = std::env::current_exe().unwrap();
         let start = |rank: u32| {
@@ -127,7 +135,7 @@ impl Job {
         for (rank, mut output) in ranks.iter_mut().zip(outputs) {
             paths.iter().for_each(|path| say(rank, path));
             assert_eq!(hear(&mut output), "ready");
-            // Whatever it says further, it must not be held up.
+            // Reads the rest, so that the process is not held up by a full pipe.
             std::thread::spawn(move || output.for_each(drop));
         }
         Self { id: JobId(id), folder, ranks, paths }
@@ -186,6 +194,8 @@ fn states(snapshot: &Snapshot) -> Vec<State> {
 #[test]
 fn from_any_rank_the_late_one_is_named() {
     let job = Job::start(0x51, 3, 2, &[]);
+    // A wait that is younger than one look takes is not reported.
+    clock::sleep(std::time::Duration::from_nanos(ccl::diagnose::SAID_NS));
     for rank in 0..3 {
         let pid = job.pid(rank).to_string();
         for target in [pid.clone(), format!("{pid}:{rank}"), job.id.to_string()] {
@@ -194,15 +204,15 @@ fn from_any_rank_the_late_one_is_named() {
             assert_eq!(states(&seen), [State::Running; 3]);
             assert!(seen.ranks.iter().all(|rank| rank.source == Source::Mapping));
             assert_eq!(seen.ranks.iter().map(|r| r.pid).collect::<Vec<_>>(), [0, 1, 2].map(|n| job.pid(n)));
-            let [awaited] = seen.awaited.as_slice() else { panic!("{:?}", seen.awaited) };
-            assert_eq!((&awaited.missing, &awaited.inside), (&ranks(&[2]), &vec![]));
-            assert_eq!((awaited.op.as_str(), awaited.seq), ("AllReduce", 7));
+            let [blocked_on] = seen.blocked_on.as_slice() else { panic!("{:?}", seen.blocked_on) };
+            assert_eq!((&blocked_on.missing, &blocked_on.inside), (&ranks(&[2]), &vec![]));
+            assert_eq!((blocked_on.op.as_str(), blocked_on.seq), ("AllReduce", 7));
         }
     }
     let output = inspect(&["snapshot", &job.id.to_string()]);
     let said = text(&output.stdout);
     assert!(
-        said.starts_with("AWAITED rank 2 (pid ") && said.contains("has not called AllReduce #7 of dp"),
+        said.starts_with("BLOCKED ON rank 2 (pid ") && said.contains("has not called AllReduce #7 of dp"),
         "{said}"
     );
 }
@@ -215,13 +225,13 @@ fn processes_are_asked_and_whose_control_thread_is_stuck_is_read() {
     assert_eq!((seen.complete, status), (true, Some(0)));
     assert_eq!(seen.ranks[0].source, Source::Socket, "{:?}", seen.notes);
     assert_eq!((seen.ranks[1].source, seen.ranks[1].state), (Source::Mapping, State::Stopped));
-    assert_eq!(seen.awaited[0].missing, ranks(&[1]));
+    assert_eq!(seen.blocked_on[0].missing, ranks(&[1]));
     job.signal(1, Signal::CONT);
 
     let job = Job::start_with(0x58, 2, 1, &[], "stuck");
     let (seen, _) = snapshot(&["snapshot", &job.pid(0).to_string()]);
     assert!(seen.ranks.iter().all(|rank| rank.source == Source::Mapping));
-    assert_eq!(seen.awaited[0].missing, ranks(&[1]));
+    assert_eq!(seen.blocked_on[0].missing, ranks(&[1]));
     for rank in 0..2 {
         let note = format!("pid {} on ", job.pid(rank));
         let said = |line: &String| line.starts_with(&note) && line.ends_with("did not answer within 250 ms");
@@ -237,7 +247,7 @@ fn a_stopped_rank_is_named_and_unlinked_files_are_found() {
     let (seen, status) = snapshot(&["snapshot", &job.pid(0).to_string()]);
     assert_eq!(status, Some(0));
     assert_eq!(states(&seen), [State::Running, State::Stopped, State::Running]);
-    assert_eq!(seen.awaited[0].inside, ranks(&[1]), "{:?}", seen.awaited);
+    assert_eq!(seen.blocked_on[0].inside, ranks(&[1]), "{:?}", seen.blocked_on);
     job.signal(1, Signal::CONT);
 }
 
@@ -255,13 +265,20 @@ fn the_dead_tell_by_their_files() {
         assert_eq!((seen.complete, status), (true, Some(0)));
         assert_eq!(states(&seen), [State::Dead; 3]);
         assert!(seen.ranks.iter().all(|rank| rank.source == Source::File));
-        assert_eq!(seen.awaited[0].missing, ranks(&[2]), "{:?}", seen.awaited);
+        assert_eq!(seen.blocked_on[0].missing, ranks(&[2]), "{:?}", seen.blocked_on);
     }
-    // A dead pid is a name, too, while its file lies where it is looked for.
+    // A dead pid also names a job, as long as its file lies in the searched folder.
     let mut command = Command::new(env!("CARGO_BIN_EXE_ccl-inspect"));
     command.args(["snapshot", &job.pid(0).to_string(), "--json"]).env("CCL_RUNTIME_DIR", job.folder.path());
     let seen: Snapshot = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
     assert_eq!(states(&seen), [State::Dead; 3]);
+    // No process is left to be asked for more detail, so none is reported to have refused it.
+    let to = job.folder.path().join("trace.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ccl-inspect"));
+    command.args(["trace", &job.id.to_string(), "--for", "100ms", "-o"]).arg(&to);
+    let output = command.env("CCL_RUNTIME_DIR", job.folder.path()).output().unwrap();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(to.exists() && !said.contains("goes on at its own level"), "{said}");
 
     let (seen, status) = snapshot(&["open", &job.paths[0]]);
     assert_eq!((seen.complete, status), (false, Some(13)));
@@ -270,6 +287,24 @@ fn the_dead_tell_by_their_files() {
     assert!(seen.missing.iter().all(|missing| missing.why == why), "{:?}", seen.missing);
     let output = inspect(&["open", &job.paths[0]]);
     assert!(text(&output.stdout).contains(&format!("not read: rank 1 (pid 1001 on here): {why}")));
+}
+
+#[test]
+fn a_process_that_runs_another_program_now_is_dead_as_a_rank_and_lives() {
+    let mut job = Job::start(0x59, 2, 9, &[]);
+    say(&mut job.ranks[1], "exec");
+    let runs = || std::fs::read_link(format!("/proc/{}/exe", job.pid(1))).unwrap();
+    while runs().file_name().is_none_or(|name| name != "sleep") {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let (seen, _) = snapshot(&["snapshot", &job.pid(0).to_string()]);
+    assert_eq!(states(&seen), [State::Running, State::Dead]);
+    let note = format!("pid {} on {} lives and is no rank any more: it runs", job.pid(1), seen.ranks[1].host);
+    assert!(
+        seen.notes.iter().any(|said| said.starts_with(&note) && said.contains("sleep")),
+        "{:?}",
+        seen.notes
+    );
 }
 
 #[test]
@@ -285,7 +320,7 @@ fn who_cannot_be_read_is_listed_with_the_reason() {
     let why: Vec<_> = seen.missing.iter().map(|missing| (missing.rank.0, missing.why.as_str())).collect();
     assert_eq!(why[0].0, 1);
     assert!(
-        why[0].1.ends_with("is not on this machine: it ran on another one, or ended in good order"),
+        why[0].1.contains("is not on this machine: it ran on another one, ended in good order, or"),
         "{why:?}"
     );
     assert_eq!(why[1].0, 2);
@@ -304,7 +339,7 @@ fn ranks_in_namespaces_of_their_own_are_seen() {
     {
         return println!("skipped: ranks_in_namespaces_of_their_own_are_seen: needs root's mount namespaces");
     }
-    // Each mounts a folder of its own over the one that is known outside.
+    // Each process mounts a folder of its own over the runtime folder that is known outside.
     let hide = "mount -t tmpfs none \"$CCL_RUNTIME_DIR\" && exec \"$@\"";
     let job = Job::start(0x55, 2, 1, &[&wrap[..], &["sh", "-c", hide, "sh"]].concat());
     assert_eq!(std::fs::read_dir(job.folder.path()).unwrap().count(), 0, "outside there is nothing to see");
@@ -324,6 +359,8 @@ fn ranks_in_namespaces_of_their_own_are_seen() {
             "as they see themselves"
         );
         assert_eq!(states(&seen), [State::Stopped, State::Running]);
+        let here = format!("rank 1: pid 1 on {} is process {} here", seen.ranks[1].host, inner(1));
+        assert!(seen.notes.iter().any(|note| note.starts_with(&here)), "{:?}", seen.notes);
     }
     kill_process(Pid::from_raw(child.cast_signed()).unwrap(), Signal::CONT).unwrap();
 }

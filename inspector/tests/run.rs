@@ -1,4 +1,4 @@
-//! The launcher with real programs: what comes out, how a job ends, and that nothing is left of it.
+//! The launcher with real programs: its output, how a job ends, and that nothing is left of it.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -54,7 +54,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("not within 10 s: {what}");
 }
 
-/// A command line that nobody else's processes share.
+/// A command line that no other process has.
 fn mark(test: &str) -> String {
     format!("ccl-test-{test}-{}", std::process::id())
 }
@@ -118,6 +118,15 @@ fn a_failing_rank_ends_the_others_and_the_worst_status_is_returned() {
     assert_eq!(output.status.code(), Some(128 + 9));
     let output = run(&["-n", "3"], "trap '' TERM; sleep 0.3; exit $((RANK + 3))");
     assert_eq!(output.status.code(), Some(5));
+}
+
+/// Ranks fail together; one ends while another still writes why it failed.
+#[test]
+fn who_fails_a_moment_later_is_not_interrupted_while_it_says_why() {
+    let output =
+        run(&["-n", "2"], "[ $RANK = 1 ] && exit 3; printf 'Error: '; sleep 0.05; echo timeout; exit 4");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(text(&output.stdout).contains("[0] Error: timeout"), "{}", text(&output.stdout));
 }
 
 #[test]
@@ -220,7 +229,7 @@ fn what_cannot_be_meant_is_a_usage_error() {
     );
 }
 
-/// What a rank of the next test does; the launcher starts this very test program.
+/// The rank program of the next test, which the launcher starts from this test program.
 #[test]
 fn rank_of_two_hosts() {
     if environment("CCL_TEST_ROLE").as_deref() != Some("two-hosts") {
@@ -275,9 +284,9 @@ fn emulated_hosts_reach_each_other_and_leave_nothing() {
     assert_eq!(network(), before);
 }
 
-/// What ranks of two emulated hosts say of themselves when the launcher is started by other words.
+/// The output of ranks on two emulated hosts, if the launcher is started behind these words.
 fn hosts_behind(words: &[&str]) -> (Vec<String>, String) {
-    // Where any user may execute it.
+    // In a folder where any user may execute it.
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let launcher = folder.path().join("ccl-inspect");
@@ -295,7 +304,7 @@ fn hosts_behind(words: &[&str]) -> (Vec<String>, String) {
 
 #[test]
 fn hosts_are_emulated_for_users_without_privileges() {
-    // Whoever has no privileges already stays who it is.
+    // A user without privileges stays the same user.
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
     let (user, behind) = match rustix::process::geteuid() {
         uid if uid.is_root() => (65534, &nobody[..]),

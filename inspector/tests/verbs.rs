@@ -1,4 +1,5 @@
-//! `top`, `dump` and `open` on a real job, and the verbs that need none. This very program is the job's ranks, started by `ccl-inspect run`.
+//! `top`, `dump` and `open` on a real job, and the verbs that need no job. The ranks of the job are
+//! this test program, started by `ccl-inspect run`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -9,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use ccl::config::environment;
-use ccl::snapshot::{Awaited, Snapshot, Source, State};
+use ccl::snapshot::{BlockedOn, Snapshot, Source, State};
 use ccl::types::Rank;
 use ccl::{Communicator, ReduceOp, clock};
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,7 +18,9 @@ use serde_json::Value;
 
 const SECRET: &str = "correct-horse-battery-staple";
 
-/// What a rank does; `Job::start` starts this very test program to be one. Files that appear in a folder tell it when to hang, go on and end.
+/// The program of a rank, which `Job::start` starts from this test program.
+///
+/// Files that appear in a folder make it hang, go on and end.
 #[test]
 fn a_rank() {
     if environment("CCL_TEST_ROLE").as_deref() != Some("rank") {
@@ -31,7 +34,7 @@ fn a_rank() {
         while comm.rank() == Rank(2) && told("hang") && !told("end") {
             clock::sleep(Duration::from_millis(2));
         }
-        // The first rank's word ends it for all in the same call.
+        // Rank 0 ends the loop for all ranks in the same call.
         let mine = [f32::from(u8::from(comm.rank() == Rank(0) && told("end"))); 1000];
         let mut sum = [0.0; 1000];
         comm.all_reduce(&mine, &mut sum, ReduceOp::Sum).unwrap();
@@ -76,7 +79,7 @@ impl Job {
             let (rank, pid) = said.split_once(' ').unwrap();
             pids.insert(rank.parse().unwrap(), pid.parse().unwrap());
         }
-        // Whatever they say further, they must not be held up.
+        // Reads the rest, so that the ranks are not held up by a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self { launcher, folder, pids }
     }
@@ -93,7 +96,7 @@ impl Job {
         self.pids[&0].to_string()
     }
 
-    /// A snapshot for which `is_so` holds; there is one soon.
+    /// Waits for a snapshot for which `is_so` holds.
     fn wait_until(&self, what: &str, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         for _ in 0..2000 {
             let output = inspect(&["snapshot", &self.any(), "--json"]);
@@ -109,7 +112,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // The launcher ends its ranks; those that are stopped cannot.
+        // The launcher ends its ranks, except those that are stopped.
         for rank in self.pids.keys() {
             let pid = Pid::from_raw(self.pids[rank].cast_signed()).unwrap();
             let _ = kill_process(pid, Signal::CONT);
@@ -133,18 +136,18 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What does not change while a job hangs.
-fn culprits(awaited: &[Awaited]) -> Vec<Awaited> {
-    let lasting = |one: &Awaited| Awaited { since_ns: 0, link: None, ..one.clone() };
-    awaited.iter().map(lasting).collect()
+/// The part of the verdict that does not change while a job hangs.
+fn culprits(blocked_on: &[BlockedOn]) -> Vec<BlockedOn> {
+    let lasting = |one: &BlockedOn| BlockedOn { since_ns: 0, link: None, ..one.clone() };
+    blocked_on.iter().map(lasting).collect()
 }
 
 fn states(snapshot: &Snapshot) -> Vec<State> {
     snapshot.ranks.iter().map(|rank| rank.state).collect()
 }
 
-fn is_awaited(tick: &Value, rank: u64) -> bool {
-    tick["awaited"].as_array().unwrap().iter().any(|one| one["missing"] == serde_json::json!([rank]))
+fn blocks_others(tick: &Value, rank: u64) -> bool {
+    tick["blocked_on"].as_array().unwrap().iter().any(|one| one["missing"] == serde_json::json!([rank]))
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn what_others_call_themselves_steers_no_terminal() {
         assert!(said.contains("AllReduce"), "{arguments:?}: {said}");
         assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{arguments:?}: {said:?}");
     }
-    // An error says what was typed, or what another program said.
+    // An error repeats the arguments or the words of another program.
     let output = inspect(&["open", "/nowhere/\u{1b}[2J"]);
     assert!(!text(&output.stderr).contains('\u{1b}'), "{output:?}");
 }
@@ -179,7 +182,7 @@ fn top_tells_what_moves_and_who_is_awaited_and_ends_with_the_job() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
     let first = ticks.next().unwrap();
-    assert_eq!((first["schema"].as_str(), first["complete"].as_bool()), (Some("ccl.top/1"), Some(true)));
+    assert_eq!((first["schema"].as_str(), first["complete"].as_bool()), (Some("ccl.top/2"), Some(true)));
     assert_eq!(first["ranks"][2]["pid"], job.pids[&2]);
     assert!(first["ranks"][0]["ops_per_s"].is_null(), "{first}");
     let moves = |tick: &Value| {
@@ -189,7 +192,7 @@ fn top_tells_what_moves_and_who_is_awaited_and_ends_with_the_job() {
     assert!(ticks.by_ref().take(500).any(|tick| moves(&tick)));
 
     job.tell("hang");
-    let stands = |tick: &Value| is_awaited(tick, 2) && tick["ranks"][0]["ops_per_s"] == 0.0;
+    let stands = |tick: &Value| blocks_others(tick, 2) && tick["ranks"][0]["ops_per_s"] == 0.0;
     let hung = ticks.by_ref().take(500).find(stands).unwrap();
     assert_eq!(hung["ranks"][0]["op"]["kind"], "AllReduce");
     assert_eq!(hung["ranks"][0]["waits"]["why"], "peer", "{hung}");
@@ -199,21 +202,22 @@ fn top_tells_what_moves_and_who_is_awaited_and_ends_with_the_job() {
     let said = text(&inspect(&["top", &job.any(), "--every", "20ms", "--count", "2"]).stdout);
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines.len(), 1 + 2 * 4, "{said}");
-    assert!(lines[0].starts_with("RANK STATE ") && lines[1].contains(" AWAITED rank"), "{said}");
+    assert!(lines[0].starts_with("RANK STATE ") && lines[1].contains(" BLOCKED ON rank"), "{said}");
     assert!(lines[3].starts_with("   1 STOPPED ") && lines[2].contains("AllReduce #"), "{said}");
-    assert!(lines.iter().all(|line| line.contains("AWAITED") || line.chars().count() <= 80), "{said}");
+    assert!(lines.iter().all(|line| line.contains("BLOCKED ON") || line.chars().count() <= 80), "{said}");
     assert!(!said.contains('\u{1b}'), "{said}");
     job.signal(1, Signal::CONT);
 
     job.tell("end");
     let last = ticks.last().unwrap();
     let mut ranks = last["ranks"].as_array().unwrap().iter();
-    assert!(ranks.all(|rank| rank["state"] == "exited"), "{last}");
+    // One that has left may still be on its way out.
+    assert!(ranks.all(|rank| rank["state"] == "exited" || rank["state"] == "left"), "{last}");
     assert_eq!(top.wait().unwrap().code(), Some(0));
     assert!(job.launcher.wait().unwrap().success());
 }
 
-/// The files of a bundle, as any program would unpack them.
+/// The files of a bundle, unpacked as by any other program.
 fn unpacked(bundle: &[u8]) -> BTreeMap<String, Vec<u8>> {
     let decoder = ruzstd::decoding::StreamingDecoder::new(bundle).unwrap();
     let mut archive = tar::Archive::new(decoder);
@@ -231,9 +235,11 @@ fn unpacked(bundle: &[u8]) -> BTreeMap<String, Vec<u8>> {
 fn a_dump_names_the_culprit_where_nothing_else_is_left_and_holds_no_secret() {
     let job = Job::start();
     job.tell("hang");
-    job.wait_until("the hang", |seen| seen.awaited.iter().any(|one| one.by == [Rank(0), Rank(1)]));
+    job.wait_until("the hang", |seen| seen.blocked_on.iter().any(|one| one.by == [Rank(0), Rank(1)]));
     job.signal(2, Signal::STOP);
-    let live = job.wait_until("the stop", |seen| states(seen)[2] == State::Stopped);
+    // Shorter waits are not reported.
+    let is_said = |seen: &Snapshot| seen.said().next().is_some();
+    let live = job.wait_until("the stop", |seen| states(seen)[2] == State::Stopped && is_said(seen));
     let elsewhere = tempfile::tempdir().unwrap();
     let file = elsewhere.path().join("b.tar.zst");
     let path = file.to_str().unwrap();
@@ -247,18 +253,21 @@ fn a_dump_names_the_culprit_where_nothing_else_is_left_and_holds_no_secret() {
     let output = inspect(&["open", path, "--json"]);
     assert_eq!((text(&output.stderr).as_str(), output.status.code()), ("", Some(0)));
     let seen: Snapshot = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(culprits(&seen.awaited), culprits(&live.awaited));
-    assert_eq!(seen.awaited[0].missing, [Rank(2)]);
+    assert_eq!(culprits(&seen.blocked_on), culprits(&live.blocked_on));
+    assert_eq!(seen.blocked_on[0].missing, [Rank(2)]);
     assert_eq!(states(&seen), [State::Running, State::Running, State::Stopped]);
     assert!(seen.complete && seen.ranks.iter().all(|rank| rank.source == Source::File));
     let said = text(&inspect(&["open", path]).stdout);
-    assert!(said.starts_with("AWAITED rank 2 (pid ") && said.contains(", stopped) has not called"), "{said}");
+    assert!(
+        said.starts_with("BLOCKED ON rank 2 (pid ") && said.contains(", stopped), which has not called"),
+        "{said}"
+    );
     assert!(said.contains("note: this was so on "), "{said}");
 
     let bundle = std::fs::read(&file).unwrap();
     let files = unpacked(&bundle);
     let then: Snapshot = serde_json::from_slice(&files["snapshot.json"]).unwrap();
-    assert_eq!(then.awaited, seen.awaited, "the very same, ages too");
+    assert_eq!(then.blocked_on, seen.blocked_on, "the very same, ages too");
     for (name, bytes) in &files {
         let text = String::from_utf8_lossy(bytes);
         assert!(!text.contains(SECRET) && !text.contains("SOMETHING_ELSE"), "{name}");
@@ -273,7 +282,7 @@ fn a_dump_names_the_culprit_where_nothing_else_is_left_and_holds_no_secret() {
     assert!(threads.iter().any(|one| one["stat"].as_str().unwrap().contains("(ccl-service)")), "{threads:?}");
     assert_eq!(process["library"], env!("CARGO_PKG_VERSION"));
 
-    // Nobody but the owner may read it, and it is not written over.
+    // Only the owner may read it, and it is not overwritten.
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     for cut in [bundle.len() / 2, 5] {
@@ -335,6 +344,41 @@ fn completions_and_pages_know_every_verb() {
     assert_eq!(inspect(&["man", "hold"]).status.code(), Some(2));
 }
 
+/// The completions that a shell offers for the last of these words.
+fn offered(words: &[&str]) -> Vec<String> {
+    let script = text(&inspect(&["completions", "bash"]).stdout);
+    let last = words.len() - 1;
+    // As bash itself calls it: the program, the word, and the one before it.
+    let call = "COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+                $(complete -p ccl-inspect | sed 's/.* -F \\([^ ]*\\).*/\\1/') \"$1\" \"${!#}\" \"${@:$#-1:1}\"; \
+                printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let output = Command::new("bash")
+        .args(["--norc", "-c", &format!("{script}\n{call}"), "bash"])
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{words:?} {last}: {}", text(&output.stderr));
+    text(&output.stdout).lines().map(str::to_string).collect()
+}
+
+#[test]
+fn a_shell_completes_verbs_and_the_options_of_each() {
+    let verbs = offered(&["ccl-inspect", ""]);
+    assert!(verbs.iter().any(|verb| verb == "snapshot"), "{verbs:?}");
+    for (verb, option) in [
+        ("attach", "--no-mouse"),
+        ("ps", "--clean"),
+        ("snapshot", "--json"),
+        ("top", "--every"),
+        ("run", "--label-width"),
+        ("doctor", "--hosts"),
+    ] {
+        let options = offered(&["ccl-inspect", verb, "--"]);
+        assert!(options.iter().any(|one| one == option), "{verb}: {options:?}");
+    }
+    assert_eq!(offered(&["ccl-inspect", "snapshot", "--js"]), ["--json"]);
+}
+
 #[test]
 fn the_doctor_says_each_check_and_what_is_bad() {
     let names = [
@@ -371,7 +415,7 @@ fn the_doctor_says_each_check_and_what_is_bad() {
     let said = text(&doctor(&[]).stdout);
     assert!(names.iter().all(|name| said.lines().any(|line| line[6..].starts_with(name))), "{said}");
 
-    // With few descriptors and a wrong setting it is bad, and says which line to type.
+    // With few descriptors and an invalid setting the verdict is bad, and names a command to type.
     let few = format!("ulimit -n 40; exec {} doctor -n 64", env!("CARGO_BIN_EXE_ccl-inspect"));
     let mut command = Command::new("sh");
     command.args(["-c", &few]).env("CCL_LEVEL", "9").env("CCL_RUNTIME_DIR", runtime.path());

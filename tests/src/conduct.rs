@@ -1,5 +1,5 @@
-//! Carrying instances of scripts out on processes: what is done to them meanwhile, what they say,
-//! and how soon.
+//! Runs instances of scripts on processes: what is done to the processes, what they print, and how
+//! soon.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,24 +16,24 @@ use crate::said::{Ended, judge, sentence, wanted};
 use crate::scripts::{Instance, Network};
 use crate::steps::{Step, Steps};
 
-/// The deadline of calls, where a script says nothing else: much longer than any limit it may set.
+/// The deadline of calls unless a script sets another: much longer than any limit of a script.
 const TIMEOUT_S: u64 = 30;
 
-/// What an instance showed.
+/// The result of an instance.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Shown {
     /// What each rank had to say and what it said, for the matrix.
     pub said: Vec<(String, String)>,
-    /// From when an error could be known to when it was said.
+    /// The times from when an error could be known to when it was reported.
     pub latencies: Vec<Duration>,
-    /// What is not as it must be.
+    /// Everything that is not as it must be.
     pub wrong: Vec<String>,
 }
 
-/// Carries an instance out; `hosts` for the network of that name.
+/// Runs an instance; `hosts` is for the network of that name.
 ///
 /// # Errors
-/// Why it could not be.
+/// Why it could not be run.
 pub fn carry_out(instance: &Instance, hosts: Option<&Hosts>) -> Result<Shown, String> {
     let (words, steps): (Vec<_>, Vec<_>) = instance.steps()?.into_iter().unzip();
     let transport = match instance.network {
@@ -61,7 +61,7 @@ struct Conductor<'a> {
     instance: &'a Instance,
     steps: Vec<Steps>,
     job: Job,
-    /// How often each rank was let go.
+    /// How often each rank was continued.
     held: BTreeMap<u32, usize>,
     /// When each rank was killed.
     signalled: BTreeMap<u32, Ns>,
@@ -95,7 +95,7 @@ impl Conductor<'_> {
             match verb {
                 "await" => {
                     self.reaches(*rank, steps.marked.ok_or("it has no marked step")?)?;
-                    // It says so before it takes the step: a moment later it is in it.
+                    // It announces the step before it takes it: a moment later it is inside.
                     clock::sleep(Duration::from_millis(20 + self.instance.chance % 20));
                 }
                 "holds" | "go" => {
@@ -129,12 +129,7 @@ impl Conductor<'_> {
 
     /// Waits until a rank takes this step, or has ended before.
     fn reaches(&self, rank: u32, step: usize) -> Result<(), String> {
-        let is_there = |line: &Line| match line {
-            Line::Step { at, .. } if *at < step => None,
-            Line::Step { .. } | Line::Error { .. } | Line::Left { .. } => Some(()),
-            _ => None,
-        };
-        self.job.workers[rank as usize].hear("that it takes its step", 1, is_there).map(|_| ())
+        self.job.workers[rank as usize].takes(step)
     }
 
     fn judge(&self, ended: &[Ended]) -> Result<Shown, String> {
@@ -169,8 +164,9 @@ impl Conductor<'_> {
         Ok(shown)
     }
 
-    /// When a rank could know what it says: the roles that it is about had all done their part, and
-    /// it called.
+    /// When a rank could know what it reports.
+    ///
+    /// All roles that the report names had done their part, and the rank had called.
     fn known(&self, ended: &[Ended], roles: &[&String], who: &Ended) -> Option<Ns> {
         let of_role = |role: &&String| {
             let ranks = self.instance.cast.get(*role)?;
@@ -181,8 +177,9 @@ impl Conductor<'_> {
         Some(parts?.into_iter().max()?.max(called))
     }
 
-    /// When a rank had done its part: it was killed, or was beyond its marked step, or came to it
-    /// and stayed there.
+    /// When a rank had done its part.
+    ///
+    /// It was killed, went beyond its marked step, or reached that step and stayed there.
     fn did(&self, one: &Ended) -> Option<Ns> {
         let killed = self.signalled.get(&one.rank).copied();
         let marked = self.steps[one.rank as usize].marked;
@@ -199,7 +196,7 @@ fn steps_of(one: &Ended) -> impl Iterator<Item = (usize, Ns)> {
     })
 }
 
-/// What many instances showed, for people, and all that was not as it must be.
+/// The results of many instances as text, and everything that was not as it must be.
 #[must_use]
 pub fn carry_out_all(suite: &str, instances: &[Instance], hosts: Option<&Hosts>) -> (String, Vec<String>) {
     let begun = clock::now();
@@ -233,7 +230,7 @@ pub fn carry_out_all(suite: &str, instances: &[Instance], hosts: Option<&Hosts>)
     (text, wrong)
 }
 
-/// Carries out each, a few at a time: most of their time is spent waiting.
+/// Runs every instance, a few at a time: most of their time is spent waiting.
 fn carry_out_each(instances: &[Instance], hosts: Option<&Hosts>) -> Vec<Result<Shown, String>> {
     const AT_ONCE: usize = 3;
     let next = AtomicUsize::new(0);

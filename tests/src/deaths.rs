@@ -1,4 +1,4 @@
-//! Rounds of `kill -9`: what the survivors say, how soon, and what they leave behind.
+//! Rounds of `kill -9`: the errors of the survivors, how soon they come, and what remains.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use crate::job::{Job, Line, Setting, Transport, Worker};
 use crate::orders::Orders;
 use ccl::seed::Seed;
 
-/// What survivors on the victim's host may take to say it.
+/// How long survivors on the victim's host may take to report the error.
 pub const ON_HOST: Duration = Duration::from_secs(1);
-/// What those of other hosts may.
+/// The same for survivors on other hosts.
 pub const ACROSS: Duration = Duration::from_secs(2);
 
-/// What dies, and how.
+/// One death: which rank dies, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Death {
-    /// For what is left to chance: the moment, and what is called.
+    /// The seed for the moment and the operation.
     pub seed: u64,
-    /// How many ranks.
+    /// Number of ranks.
     pub nranks: u32,
-    /// How they reach each other.
+    /// How the ranks reach each other.
     pub transport: Transport,
-    /// Who dies.
+    /// The rank that dies.
     pub victim: u32,
-    /// Who dies at the same moment.
+    /// Another rank that dies at the same moment.
     pub with: Option<u32>,
     /// Whether the victim leaves a child that it forked.
     pub has_child: bool,
@@ -50,12 +50,12 @@ impl fmt::Display for Death {
     }
 }
 
-/// What a round showed.
+/// The result of a round.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Shown {
-    /// From the kill to the error, per survivor.
+    /// The time from the kill to the error, per survivor.
     pub latencies: Vec<Duration>,
-    /// What is not as it must be.
+    /// Everything that is not as it must be.
     pub wrong: Vec<String>,
 }
 
@@ -68,10 +68,10 @@ impl Death {
         rank == self.victim || Some(rank) == self.with
     }
 
-    /// Carries it out.
+    /// Runs it.
     ///
     /// # Errors
-    /// Why it could not be.
+    /// Why it could not be run.
     pub fn carry_out(&self) -> Result<Shown, String> {
         let (orders, mut seed) = self.orders();
         let mut job = Setting::new(self.nranks, self.transport, orders).start();
@@ -101,11 +101,13 @@ impl Death {
         (orders, seed)
     }
 
-    /// Kills while the communicator is being made, or soon after. Who dies before it checked in is missed at the deadline, by name;
-    /// who dies later is named at once.
+    /// Kills a rank during init or soon after.
+    ///
+    /// If the victim dies before it has checked in, the error names it at the deadline; if it dies
+    /// later, the error names it at once.
     ///
     /// # Errors
-    /// A survivor does not speak.
+    /// A survivor reports nothing.
     pub fn carry_out_early(&self) -> Result<Shown, String> {
         const DEADLINE: Duration = Duration::from_secs(2);
         let (orders, mut seed) = self.orders();
@@ -121,7 +123,7 @@ impl Death {
             let Line::Error { at_ns, kind, text, .. } = &error else { continue };
             let took = clock::Ns(*at_ns).since(killed);
             let limit = if kind == "Timeout" { DEADLINE + ACROSS } else { ACROSS };
-            // Rank 0 holds the root of the bootstrap.
+            // Rank 0 holds the bootstrap root.
             let is_named = text.contains(&format!("rank {}", self.victim))
                 || self.victim == 0 && text.contains("the bootstrap root");
             if took > limit || !is_named {
@@ -130,17 +132,17 @@ impl Death {
             shown.latencies.push(took);
             shown.wrong.extend(left_over(worker)?.iter().map(|what| format!("rank {rank} has left {what}")));
         }
-        // What the victim left is for whoever comes next.
+        // The next process in the folder removes what the victim left.
         ccl::control::server::sweep(&job.recorders());
         let sockets = job.files().into_iter().filter(|name| !name.ends_with(".rec"));
         shown.wrong.extend(sockets.map(|name| format!("{name} is left")));
         Ok(shown)
     }
 
-    /// Kills in a job that works, and looks at what follows.
+    /// Kills in a job that works, and checks what follows.
     ///
     /// # Errors
-    /// A survivor does not speak.
+    /// A survivor reports nothing.
     pub fn kill_and_look(&self, job: &mut Job) -> Result<Shown, String> {
         let mut shown = Shown::default();
         let killed = clock::now();
@@ -174,7 +176,8 @@ impl Death {
         }
         job.kill();
         if self.with.is_some() {
-            // The second to die may have outlived the survivors' last look: its socket is for the next who comes.
+            // The second victim may have outlived the survivors' last look: its socket is for the
+            // next process.
             ccl::control::server::sweep(&job.recorders());
         }
         let files = job.files();
@@ -186,7 +189,9 @@ impl Death {
         Ok(shown)
     }
 
-    /// Every survivor has recorded one loss, that of a dead one. Of two that die at once the second may have, too.
+    /// Checks that every survivor has recorded one loss of a dead rank.
+    ///
+    /// If two die at once, the second may have recorded one, too.
     fn evidence(&self, job: &Job) -> Result<Vec<String>, String> {
         let mut wrong = Vec::new();
         let mut told = 0;
@@ -199,18 +204,19 @@ impl Death {
                 _ => None,
             });
             let made: Vec<_> = made.collect();
-            // Many operations may have followed: what the ring has lost of the oldest, the communicator's row still tells.
+            // Many operations may have followed: if the ring has lost the oldest events, the
+            // communicator's row still has them.
             let lost: u64 = rings.iter().map(|ring| ring.reading.lost).sum();
-            let order = Phase::MAKING.iter().copied().skip(Phase::MAKING.len().saturating_sub(made.len()));
+            let order = Phase::INIT.iter().copied().skip(Phase::INIT.len().saturating_sub(made.len()));
             let in_order = made.iter().map(|(phase, _)| *phase).eq(order);
-            let all = lost > 0 || made.len() == Phase::MAKING.len();
+            let all = lost > 0 || made.len() == Phase::INIT.len();
             if !in_order || !all || !made.is_sorted_by_key(|(_, raw)| *raw) {
                 wrong.push(format!("{name} has lost {lost} events and says that it was made so: {made:?}"));
             }
             let snapshot = reader.snapshot().map_err(|e| e.to_string())?;
             for comm in &snapshot.comms {
                 let shown = comm.phases.iter().map(|one| one.phase.clone());
-                if !shown.eq(Phase::MAKING.iter().map(ToString::to_string)) {
+                if !shown.eq(Phase::INIT.iter().map(ToString::to_string)) {
                     wrong.push(format!("{name} shows these phases: {:?}", comm.phases));
                 }
             }
@@ -231,7 +237,7 @@ impl Death {
         Ok(wrong)
     }
 
-    /// What an error must name: one of the dead, the operation, the channel.
+    /// An error must name one of the dead, the operation and the channel.
     fn judge(&self, rank: u32, error: &Line) -> Vec<String> {
         let Line::Error { kind, text, op, peer, channel, .. } = error else { return Vec::new() };
         let is_named = peer.is_some_and(|peer| self.dies(peer) && text.contains(&format!("rank {peer}")))
@@ -251,7 +257,7 @@ fn error_of(worker: &Worker) -> Result<Line, String> {
     Ok(worker.hear("its error", 1, is_error)?.remove(0))
 }
 
-/// What a survivor had not given back.
+/// What a survivor had not freed.
 fn left_over(worker: &Worker) -> Result<Vec<String>, String> {
     let left = |line: &Line| match line {
         Line::Left { left_over } => Some(left_over.clone()),
@@ -260,7 +266,7 @@ fn left_over(worker: &Worker) -> Result<Vec<String>, String> {
     Ok(worker.hear("what is left", 1, left)?.remove(0))
 }
 
-/// The rounds of one size: over each transport every rank dies, in turn.
+/// The rounds of one size: over each transport, every rank dies in turn.
 #[must_use]
 pub fn rounds(seed: u64, count: u64) -> Vec<Death> {
     let transports = [Transport::Shm, Transport::Socket, Transport::Mixed];
@@ -269,7 +275,7 @@ pub fn rounds(seed: u64, count: u64) -> Vec<Death> {
         for round in 0..count {
             let seed = seed.wrapping_mul(1000).wrapping_add(round);
             let (nranks, victim) = (4, (round % 4) as u32);
-            // Every fourth round with a child, every eighth with company.
+            // Every fourth round with a child, every eighth with a second victim.
             let has_child = round % 4 == 1;
             let with = (round % 8 == 6).then_some((victim + 2) % nranks);
             deaths.push(Death { seed, nranks, transport, victim, with, has_child });

@@ -1,4 +1,5 @@
-//! One instance of a scenario: everything that is left open is drawn from a seed. And what the instance must bring about.
+//! One instance of a scenario: everything that is left open is drawn from a seed. And the result
+//! that the instance must have.
 
 use std::fmt;
 
@@ -10,32 +11,33 @@ use crate::orders::{How, Orders};
 use crate::scenario::{Class, Failing, Fault, Name, Scenario, Who};
 use ccl::seed::Seed;
 
-/// Elements of a usual call: direct on one host, and within what links hold.
+/// Elements of a usual call: a direct algorithm on one host, and within what links can hold.
 const COUNT: usize = 1000;
-/// Elements that no link and no kernel holds: 16 MiB over one stream.
+/// Elements that neither links nor the kernel can hold: 16 MiB over one stream.
 const BIG: usize = 4 << 20;
 
 /// A drawn instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Drawn {
-    /// Of what.
+    /// The scenario.
     pub scenario: Scenario,
-    /// From what.
+    /// The seed.
     pub seed: u64,
-    /// How many ranks.
+    /// Number of ranks.
     pub nranks: u32,
-    /// How they reach each other.
+    /// How the ranks reach each other.
     pub transport: Transport,
-    /// What is called.
+    /// The operation.
     pub kind: CollKind,
     /// Its root.
     pub root: u32,
-    /// Who goes wrong.
+    /// The rank that goes wrong.
     pub victim: u32,
-    /// In which iteration, from 3: in the first the links come up, and nobody fails before all have
-    /// said so.
+    /// The iteration of the fault, at least 3.
+    ///
+    /// The first one connects the links, and no rank may fail before all have reported that.
     pub at: u64,
-    /// For what else is left to chance.
+    /// A number for all other choices.
     pub chance: u64,
 }
 
@@ -60,7 +62,7 @@ impl Drawn {
     /// Draws an instance.
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64) -> Self {
-        // Every scenario draws its own.
+        // Every scenario draws its own numbers.
         let name =
             scenario.name.bytes().fold(seed, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let mut drawn = Seed(name);
@@ -78,7 +80,7 @@ impl Drawn {
         }
     }
 
-    /// What its workers are told.
+    /// The orders of its workers.
     #[must_use]
     pub fn orders(&self) -> Orders {
         let fault = self.scenario.inject.fault;
@@ -135,18 +137,20 @@ impl Drawn {
         ranks
     }
 
-    /// Sequence numbers of the operations that may be the first in which somebody waits: the drawn one, if somebody in it needs the
-    /// absent; where that depends on how data travels, the barrier behind it too.
+    /// Sequence numbers of the operations that may be the first in which a rank waits.
+    ///
+    /// The drawn one, if a rank in it needs the absent rank; if that depends on how data travels,
+    /// also the barrier after it.
     #[must_use]
     pub fn seqs(&self) -> Vec<u64> {
         let (first, behind) = (2 * self.at - 1, 2 * self.at);
         let is_root = self.root == self.victim;
         let needed = match (self.scenario.inject.fault, self.kind) {
             (Fault::StoppedInside, _) => true,
-            // The victim is alone: does it need anybody?
+            // The victim is alone: does it need another rank?
             (Fault::KilledInside, CollKind::Broadcast) => !is_root,
             (Fault::KilledInside, CollKind::Reduce) => is_root,
-            // The victim is absent: does anybody need it?
+            // The victim is absent: does another rank need it?
             (_, CollKind::Broadcast) => is_root,
             (_, CollKind::Reduce) => !is_root,
             _ => true,
@@ -154,7 +158,7 @@ impl Drawn {
         if needed { vec![first] } else { vec![first, behind] }
     }
 
-    /// What a snapshot says, in one word, and everything in it that is not as it must be.
+    /// The verdict of a snapshot in one word, and everything in it that is not as it must be.
     #[must_use]
     pub fn judge(&self, snapshot: &Snapshot) -> (Class, Vec<String>) {
         let mut wrong = Vec::new();
@@ -174,10 +178,10 @@ impl Drawn {
             let other = snapshot.ranks.iter().filter(|rank| rank.source != source);
             wrong.extend(other.map(|rank| format!("rank {} comes from {}", rank.rank, rank.source)));
         }
-        match (&self.scenario.expect.awaited, snapshot.awaited.first()) {
+        match (&self.scenario.expect.blocked_on, snapshot.blocked_on.first()) {
             (None, None) => {}
-            (None, Some(one)) => wrong.push(format!("somebody is awaited: {one:?}")),
-            (Some(_), None) => wrong.push("nobody is awaited".into()),
+            (None, Some(one)) => wrong.push(format!("somebody blocks others: {one:?}")),
+            (Some(_), None) => wrong.push("nobody blocks others".into()),
             (Some(expect), Some(one)) => {
                 let mut compare = |what: &str, found: &[Rank], expect: Vec<Rank>| {
                     if found != expect {
@@ -187,7 +191,7 @@ impl Drawn {
                 compare("missing", &one.missing, self.ranks_of(&expect.missing));
                 compare("inside", &one.inside, self.ranks_of(&expect.inside));
                 if expect.by == [Who::Reader] {
-                    // Who else waits depends on how far the others came.
+                    // Which other ranks wait depends on how far they came.
                     let reader = self.ranks(Who::Reader);
                     compare(
                         "by",
@@ -200,15 +204,15 @@ impl Drawn {
                 if !self.seqs().contains(&one.seq) {
                     wrong.push(format!("{} #{}, not one of {:?}", one.op, one.seq, self.seqs()));
                 }
-                if snapshot.awaited.len() > 1 {
-                    wrong.push(format!("and more: {:?}", &snapshot.awaited[1..]));
+                if snapshot.blocked_on.len() > 1 {
+                    wrong.push(format!("and more: {:?}", &snapshot.blocked_on[1..]));
                 }
             }
         }
         (class, wrong)
     }
 
-    /// What an error says, in one word, and everything in it that is not as it must be.
+    /// An error in one word, and everything in it that is not as it must be.
     #[must_use]
     pub fn judge_error(&self, expect: &Failing, line: &Line) -> (Class, Vec<String>) {
         let Line::Error { rank, kind, text, op, peer, channel, .. } = line else {
@@ -220,7 +224,7 @@ impl Drawn {
         }
         if let Some(who) = expect.peer {
             let about = self.ranks(who);
-            // Who did it itself names no peer that did it; nobody is its own.
+            // The rank that caused the error names no peer as the cause; no rank is its own peer.
             let is_right = match *peer {
                 _ if about == [Rank(*rank)] => *peer != Some(*rank),
                 Some(peer) => about.contains(&Rank(peer)),
@@ -233,7 +237,8 @@ impl Drawn {
         for name in &expect.names {
             let is_named = match name {
                 Name::Op => {
-                    // Who was still in the barrier before has not met the drawn one yet.
+                    // A rank that was still in the barrier before has not reached the drawn
+                    // operation yet.
                     let seqs = 2 * self.at - 2..=2 * self.at;
                     let seq = op.as_ref().and_then(|op| op.rsplit('#').next()?.parse::<u64>().ok());
                     seq.is_some_and(|seq| seqs.contains(&seq))
@@ -262,10 +267,10 @@ pub fn class_of_error(kind: &str) -> Class {
     }
 }
 
-/// What a snapshot says, in one word.
+/// The verdict of a snapshot in one word.
 #[must_use]
 pub fn class_of(snapshot: &Snapshot) -> Class {
-    match snapshot.awaited.first() {
+    match snapshot.blocked_on.first() {
         None => Class::Nobody,
         Some(one) if !one.missing.is_empty() => Class::Missing,
         Some(one) if !one.inside.is_empty() => Class::Inside,

@@ -1,15 +1,21 @@
-//! Two network namespaces joined by a veth pair, each with its `CCL_HOSTID`: two hosts on one kernel.
+//! Two network namespaces joined by a veth pair, each with its `CCL_HOSTID`: two hosts on a kernel.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::job::{Job, Setting, Transport};
 use crate::orders::Orders;
 
-/// The namespaces, gone when dropped.
+/// The namespaces; removed when dropped.
 #[derive(Debug)]
 pub struct Hosts {
     names: [String; 2],
+    /// The second host's end of the pair.
+    device: String,
 }
+
+/// How many were made: the tests of one process make some at the same time.
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 fn ip(words: &str) -> bool {
     let command = Command::new("ip").args(words.split(' ')).stderr(Stdio::null()).status();
@@ -17,13 +23,14 @@ fn ip(words: &str) -> bool {
 }
 
 impl Hosts {
-    /// `None` where this is not allowed, or there is no `ip`.
+    /// `None` if this is not allowed, or if the program `ip` is missing.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let me = std::process::id();
-        let hosts = Self { names: ["a", "b"].map(|which| format!("ccl-{me}-{which}")) };
+        let (me, nth) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let (left, right) = (format!("ca{me}-{nth}"), format!("cb{me}-{nth}"));
+        let names = ["a", "b"].map(|which| format!("ccl-{me}-{nth}{which}"));
+        let hosts = Self { names, device: right.clone() };
         let [a, b] = &hosts.names;
-        let (left, right) = (format!("ca{me}"), format!("cb{me}"));
         let words = [
             format!("netns add {a}"),
             format!("netns add {b}"),
@@ -38,7 +45,9 @@ impl Hosts {
         words.iter().all(|words| ip(words)).then_some(hosts)
     }
 
-    /// The namespaces for a test of this name. `None` where they cannot be made: the test is then reported as skipped, and returns.
+    /// The namespaces for the test `name`.
+    ///
+    /// `None` if they cannot be created: the test is then reported as skipped and must return.
     #[must_use]
     #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
     pub fn for_test(name: &str) -> Option<Self> {
@@ -49,13 +58,13 @@ impl Hosts {
         hosts
     }
 
-    /// So many ranks, half of them on each host.
+    /// Starts this many ranks, half of them on each host.
     #[must_use]
     pub fn start(&self, nranks: u32, orders: Orders) -> Job {
         self.setting(nranks, orders).start()
     }
 
-    /// As many, to be told more before they start.
+    /// The setting of this many ranks, to be extended before they start.
     #[must_use]
     pub fn setting(&self, nranks: u32, orders: Orders) -> Setting {
         let mut setting = Setting::new(nranks, Transport::Mixed, orders);
@@ -68,14 +77,15 @@ impl Hosts {
         setting
     }
 
-    /// Words that run the program whose words follow on the first host.
+    /// The words that run the following command on the first host.
     #[must_use]
     pub fn on_first(&self) -> Vec<String> {
         ["ip", "netns", "exec", &self.names[0]].map(String::from).to_vec()
     }
 
-    /// So many ranks as containers of one host that share no folder, half of them in each network namespace: nothing tells these
-    /// apart but that they do not reach each other.
+    /// Starts ranks as containers of one host that share no folder, half in each network namespace.
+    ///
+    /// The two halves differ only in that they do not reach each other.
     #[must_use]
     pub fn start_containers(&self, nranks: u32, orders: Orders) -> Job {
         let mut setting = Setting::new(nranks, Transport::Shm, orders);
@@ -91,13 +101,13 @@ impl Hosts {
         setting.start()
     }
 
-    /// Loses all that the second host sends, without a word: it goes to a network card that nobody has.
+    /// Silently loses all that the second host sends, to a network card that does not exist.
     ///
     /// # Panics
     /// If that cannot be done.
     pub fn mute(&self) {
         let [_, b] = &self.names;
-        let device = format!("cb{}", std::process::id());
+        let device = &self.device;
         let nobody =
             format!("-n {b} neigh replace 10.231.7.1 lladdr 02:00:00:00:00:99 dev {device} nud permanent");
         assert!(ip(&nobody), "{nobody}");

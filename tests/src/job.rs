@@ -1,4 +1,5 @@
-//! A job of workers, started without a launcher: plain processes with the variables that torchrun would set.
+//! A job of workers, started without a launcher: plain processes with the variables that torchrun
+//! sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -16,27 +17,27 @@ use serde::{Deserialize, Serialize};
 use crate::orders::Orders;
 use crate::programs::program;
 
-/// The longest a test waits for what must happen; a loaded machine is slow.
+/// The longest a test waits for an event; a loaded machine is slow.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a worker says, one line of JSON each.
+/// A line that a worker prints, in JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Line {
-    /// Its communicator is made.
+    /// Its communicator exists.
     Ready {
         /// Its rank.
         rank: u32,
         /// Its process.
         pid: u32,
-        /// A forked child that lives beside it.
+        /// A forked child beside it.
         child: Option<i32>,
     },
     /// Its first iteration is done: all links are up.
     Works,
     /// It waits for a line on standard input before this iteration.
     Holds {
-        /// Which.
+        /// The iteration.
         at: u64,
     },
     /// It is about to call.
@@ -51,11 +52,11 @@ pub enum Line {
     },
     /// A call failed.
     Error {
-        /// Who says so.
+        /// The rank that reports it.
         rank: u32,
         /// The kind of error.
         kind: String,
-        /// All of it.
+        /// The full text.
         text: String,
         /// The operation it names.
         op: Option<String>,
@@ -68,7 +69,7 @@ pub enum Line {
     },
     /// It takes one of its steps.
     Step {
-        /// Which.
+        /// The step.
         at: usize,
         /// When, on the monotonic clock.
         at_ns: u64,
@@ -78,20 +79,20 @@ pub enum Line {
         /// In words.
         said: String,
     },
-    /// The communicator is given back.
+    /// The communicator is freed.
     Left {
-        /// What the process has that it had not before.
+        /// What the process has now and did not have before.
         left_over: Vec<String>,
     },
     /// Anything else.
     Note {
-        /// What.
+        /// The text.
         text: String,
     },
 }
 
 impl Line {
-    /// What a call of `rank` failed with just now.
+    /// The error with which a call of `rank` has just failed.
     #[must_use]
     pub fn error(rank: u32, error: &ccl::Error) -> Self {
         Self::Error {
@@ -106,7 +107,7 @@ impl Line {
     }
 }
 
-/// What a process holds: threads, descriptors, mappings that have a name.
+/// What a process holds: threads, descriptors, and mappings that have a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Possessions(BTreeMap<String, usize>);
 
@@ -123,13 +124,13 @@ impl Possessions {
         for fd in std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
             let to = std::fs::read_link(fd.path()).unwrap_or_default();
             let to = to.to_string_lossy().into_owned();
-            // Looking opens the folder; sockets are told apart by inodes, which change.
+            // The look itself opens the folder. Sockets differ in their inodes, which change.
             if !to.contains("/fd") {
                 add(format!("descriptor {}", to.split(":[").next().unwrap_or_default()));
             }
         }
         for line in std::fs::read_to_string("/proc/self/maps").unwrap_or_default().lines() {
-            // Only what others could see too: memory that is shared.
+            // Only shared memory, which others could see too.
             let mut words = line.split_whitespace();
             if words.nth(1).is_some_and(|mode| mode.ends_with('s')) {
                 add(format!("mapping {}", words.last().unwrap_or("without a name")));
@@ -138,7 +139,9 @@ impl Possessions {
         Self(all)
     }
 
-    /// What this process has now and had not then. A thread that ends takes a moment to be gone: it is given one.
+    /// What this process has now and did not have then.
+    ///
+    /// A thread that ends takes a moment to disappear, so the check waits for it.
     #[must_use]
     pub fn left_over(&self) -> Vec<String> {
         let end = clock::now().after(Duration::from_secs(2));
@@ -161,7 +164,7 @@ impl Possessions {
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// Threads of one process.
-    Direct,
+    InProcess,
     /// Processes of one host.
     Shm,
     /// Sockets between all.
@@ -182,10 +185,10 @@ pub struct Worker {
     pub complaints: Arc<Mutex<String>>,
 }
 
-/// The workers of a job. Dropped, they are killed.
+/// The workers of a job; killed when dropped.
 #[derive(Debug)]
 pub struct Job {
-    /// In the order of their ranks; one where all ranks are threads of one.
+    /// In the order of their ranks; a single one if all ranks are threads of one process.
     pub workers: Vec<Worker>,
     /// How many ranks there are.
     pub nranks: u32,
@@ -193,8 +196,9 @@ pub struct Job {
     strays: BTreeSet<i32>,
 }
 
-/// A port that was free a moment ago, below those that the kernel gives to connections: by the time a rank listens at it,
-/// none of the many connections of other jobs has got it.
+/// A port that was free a moment ago, below those that the kernel gives to connections.
+///
+/// So none of the many connections of other jobs has taken it when a rank begins to listen at it.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(97);
@@ -203,29 +207,31 @@ fn free_port() -> u16 {
     std::iter::repeat_with(next).take(1000).find(is_free).expect("a free port")
 }
 
-/// How a job is started; `Job::start` for the usual.
+/// The configuration of a job; `Job::start` uses the usual one.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// How many ranks.
+    /// Number of ranks.
     pub nranks: u32,
-    /// How they reach each other.
+    /// How the ranks reach each other.
     pub transport: Transport,
-    /// What they are told.
+    /// The orders of the ranks.
     pub orders: Orders,
-    /// Per rank, what the program `steps` is told; empty: they are workers, and follow the orders.
+    /// Per rank, the argument of the program `steps`.
+    ///
+    /// If empty, the ranks are workers and follow the orders.
     pub steps: Vec<String>,
-    /// Variables for all of them.
+    /// Variables for all ranks.
     pub variables: Vec<(String, String)>,
-    /// And for each.
+    /// Variables per rank.
     pub own_variables: Vec<Vec<(String, String)>>,
     /// Words before the program, per rank: `ip netns exec a`.
     pub wrap: Vec<Vec<String>>,
-    /// Where they meet.
+    /// The address at which the ranks meet.
     pub address: String,
 }
 
 impl Setting {
-    /// Ranks of this machine.
+    /// Ranks on this machine.
     #[must_use]
     pub fn new(nranks: u32, transport: Transport, orders: Orders) -> Self {
         let address = "127.0.0.1".into();
@@ -243,7 +249,7 @@ impl Setting {
         let folder = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
         let folder = folder.expect("a temporary folder");
         let port = free_port();
-        let processes = if self.transport == Transport::Direct { 1 } else { self.nranks };
+        let processes = if self.transport == Transport::InProcess { 1 } else { self.nranks };
         let start = |rank: u32| {
             let words: Vec<String> = self.wrap.get(rank as usize).cloned().unwrap_or_default();
             let steps = self.steps.get(rank as usize);
@@ -260,7 +266,7 @@ impl Setting {
                 Some(steps) => command.arg(steps),
                 None => command.args(self.orders.words()),
             };
-            if self.transport == Transport::Direct {
+            if self.transport == Transport::InProcess {
                 command.env("THREADS", self.nranks.to_string());
             } else {
                 command.env("RANK", rank.to_string()).env("WORLD_SIZE", self.nranks.to_string());
@@ -273,7 +279,7 @@ impl Setting {
                     let host = if rank < self.nranks / 2 { "a" } else { "b" };
                     command.env("CCL_HOSTID", host);
                 }
-                Transport::Direct | Transport::Shm => {}
+                Transport::InProcess | Transport::Shm => {}
             }
             command.env("CCL_RUNTIME_DIR", folder.path()).env("CCL_JOB_SECRET", "of this test");
             command.env("CCL_INIT_TIMEOUT", "60").env("CCL_TIMEOUT", "60").env("CCL_DEBUG", "WARN");
@@ -324,10 +330,10 @@ impl Worker {
         lock(&self.said.0).iter().map(|(_, line)| line.clone()).collect()
     }
 
-    /// Waits until it has said something of which `pick` makes something, `count` times.
+    /// Waits until `pick` gives a result for `count` of the lines it has printed.
     ///
     /// # Errors
-    /// What it said instead.
+    /// What it printed instead.
     pub fn hear<T>(
         &self,
         what: &str,
@@ -357,14 +363,14 @@ impl Worker {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// Lets it go on where it holds, or end where it stays.
+    /// Continues it where it holds, or lets it end where it stays.
     pub fn go(&mut self) {
         if let Some(input) = &mut self.child.stdin {
             let _ = input.write_all(b"\n").and_then(|()| input.flush());
         }
     }
 
-    /// Waits for its end, and until all it said is heard.
+    /// Waits until it has ended and all its output is read.
     ///
     /// # Errors
     /// It did not end.
@@ -386,17 +392,37 @@ impl Worker {
         }
     }
 
+    /// Waits until it takes this step, or has ended before.
+    ///
+    /// # Errors
+    /// What it printed instead.
+    pub fn takes(&self, step: usize) -> Result<(), String> {
+        let is_there = |line: &Line| match line {
+            Line::Step { at, .. } if *at < step => None,
+            Line::Step { .. } | Line::Error { .. } | Line::Left { .. } => Some(()),
+            _ => None,
+        };
+        self.hear("that it takes its step", 1, is_there).map(|_| ())
+    }
+
     /// Waits until the kernel says it is stopped, or has ended.
     pub fn wait_stopped(&self) {
-        let stat = format!("/proc/{}/stat", self.pid());
         let end = clock::now().after(PATIENCE);
-        let is_stopped = || {
-            let text = std::fs::read_to_string(&stat).unwrap_or_default();
-            text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 'Z']))
-        };
-        while !is_stopped() && clock::now() < end {
+        while !self.is_one_of(&['T', 'Z']) && clock::now() < end {
             clock::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Whether the kernel says that it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.is_one_of(&['Z', 'X'])
+    }
+
+    /// Whether the kernel shows one of these letters for it.
+    fn is_one_of(&self, letters: &[char]) -> bool {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(letters))
     }
 }
 
@@ -405,10 +431,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Job {
-    /// Waits until all links are up: every rank has done its first iteration.
+    /// Waits until all links are connected: every rank has completed its first iteration.
     ///
     /// # Errors
-    /// Who did not get there.
+    /// Which rank did not get there.
     pub fn works(&mut self) -> Result<(), String> {
         let each = (self.nranks as usize).div_ceil(self.workers.len());
         for worker in &self.workers {
@@ -438,12 +464,12 @@ impl Job {
         names
     }
 
-    /// The workers' processes but for one.
+    /// The workers except this one.
     pub fn others(&self, but: u32) -> impl Iterator<Item = (u32, &Worker)> {
         (0..).zip(&self.workers).filter(move |(rank, _)| *rank != but)
     }
 
-    /// Kills everyone and waits until they are gone.
+    /// Kills all workers and waits until they are gone.
     pub fn kill(&mut self) {
         for worker in &mut self.workers {
             worker.signal(Signal::KILL);

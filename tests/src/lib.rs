@@ -1,25 +1,28 @@
-//! What the whole-system tests share.
+//! Shared parts of the whole-system tests.
 //!
-//! | room | what it holds |
+//! | module | what it holds |
 //! |---|---|
-//! | [`programs`] | the workspace's programs, started as processes of their own |
-//! | [`job`] | jobs of `worker` processes, what they say, signals to them |
+//! | [`programs`] | the workspace's programs, started as processes |
+//! | [`job`] | jobs of `worker` processes, what they print, signals to them |
 //! | [`hosts`] | two network namespaces as two hosts |
-//! | [`orders`] | what workers are told |
-//! | [`scenario`] | fault scenarios as data: what is injected, what must be said |
-//! | [`drawn`] | one drawn instance of a scenario, and what it must bring about |
-//! | [`processes`], [`simulated`] | carrying instances out, on processes and in the simulator |
-//! | [`scripts`], [`steps`] | scenarios that say what every rank does: the files, the steps of a rank |
-//! | [`conduct`], [`said`] | carrying them out on processes; what a rank said, beside what it must say |
-//! | [`deaths`] | rounds of `kill -9`: what survivors say, how soon, and what they leave behind |
-//! | [`otlp`], [`traces`] | a collector of OpenTelemetry spans, and what a job's traces must be |
-//! | [`rotel`] | a collector of somebody else's |
-//! | [`perfetto`] | Perfetto's trace processor, asked about traces |
+//! | [`orders`] | the orders of workers |
+//! | [`scenario`] | fault scenarios as data: what is injected, what must be reported |
+//! | [`drawn`] | one drawn instance of a scenario, and the result it must have |
+//! | [`processes`], [`simulated`] | running instances, on processes and in the simulator |
+//! | [`scripts`], [`steps`] | scenarios with the steps of every rank: the files, and the steps |
+//! | [`conduct`], [`said`] | running them on processes; what a rank said, and what it must say |
+//! | [`deaths`] | rounds of `kill -9`: errors of the survivors, how soon, what remains |
+//! | [`blocked`] | service threads that are stuck |
+//! | [`truth`] | drawn faults, and whether every statement of `ccl-inspect` on them is true |
+//! | [`otlp`], [`traces`] | a collector of OpenTelemetry spans, and the checks of a job's traces |
+//! | [`rotel`] | a third-party collector |
+//! | [`perfetto`] | Perfetto's trace processor, to query traces |
 //! | [`other_user`] | another user of this machine, for tests that run as root |
-//! | [`measured`] | programs run to their end, with the time and the memory that took |
-//! | [`matrix`] | what was expected against what was said |
-//! | [`nvtx`] | what a tool for NVTX is told, beside what the recorder says |
+//! | [`measured`] | programs run to their end, with time and memory |
+//! | [`matrix`] | expected results and actual results, counted |
+//! | [`nvtx`] | the ranges of an NVTX tool, compared with the recorder |
 
+pub mod blocked;
 pub mod conduct;
 pub mod deaths;
 pub mod drawn;
@@ -41,3 +44,4 @@ pub mod scripts;
 pub mod simulated;
 pub mod steps;
 pub mod traces;
+pub mod truth;

@@ -1,20 +1,20 @@
-//! What was expected against what was said, counted.
+//! Counts of expected results against actual results.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A confusion matrix: what was expected x what was said, each in a few words.
+/// A confusion matrix: the expected and the actual result, each in a few words.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Matrix {
     counts: BTreeMap<(String, String), u32>,
 }
 
 impl Matrix {
-    /// Counts one.
+    /// Counts one result.
     pub fn add(&mut self, expected: impl ToString, said: impl ToString) {
         *self.counts.entry((expected.to_string(), said.to_string())).or_default() += 1;
     }
-    /// How many were counted.
+    /// The number of results.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.counts.values().sum()

@@ -1,4 +1,4 @@
-//! Programs that are run to their end, and what that took.
+//! Programs that are run to their end, with the time and memory they took.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ccl::clock;
 
-/// What a program did, and what it took.
+/// The output and the cost of a program.
 #[derive(Debug)]
 pub struct Measured {
-    /// The exit status; `None`: a signal ended it.
+    /// The exit status; `None` if a signal ended it.
     pub status: Option<i32>,
     /// What it wrote: standard output, then standard error.
     pub text: String,
@@ -30,7 +30,7 @@ pub fn run(command: &mut Command) -> Measured {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().expect("the program starts");
     let mut errors = child.stderr.take().expect("piped");
-    // Both at once: a full pipe would hold the program up.
+    // Reads both at once: a full pipe would block the program.
     let errors = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = errors.read_to_end(&mut bytes);
@@ -40,9 +40,9 @@ pub fn run(command: &mut Command) -> Measured {
     let _ = child.stdout.take().expect("piped").read_to_end(&mut bytes);
     bytes.extend(errors.join().expect("reads"));
     let (mut status, pid) = (0, child.id().cast_signed());
-    // SAFETY: a struct of integers, for which zero is a value.
+    // SAFETY: a struct of integers, for which zero is a valid value.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both are places for results. The child is ours and is waited for only here.
+    // SAFETY: both point to places for results. The child is ours and is waited for only here.
     let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut used) };
     assert_eq!(waited, pid, "{}", std::io::Error::last_os_error());
     Measured {

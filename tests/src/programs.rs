@@ -1,9 +1,9 @@
-//! The workspace's programs as they were built beside the tests.
+//! The workspace's programs, built beside the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Where the program `name` of this workspace lies.
+/// The path of the program `name` of this workspace.
 ///
 /// # Panics
 /// If it was not built.
@@ -12,7 +12,7 @@ pub fn program(name: &str) -> PathBuf {
     built(&folder().join(name))
 }
 
-/// Where the C library `name` of this workspace lies, on which some crate depends.
+/// The path of the C library `name` of this workspace, which a crate depends on.
 ///
 /// # Panics
 /// If it was not built.
@@ -21,7 +21,7 @@ pub fn library(name: &str) -> PathBuf {
     built(&folder().join("deps").join(format!("lib{name}.so")))
 }
 
-/// Tests lie in target/PROFILE/deps, programs above them.
+/// Tests lie in target/PROFILE/deps, programs one level above.
 fn folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it lies");
     let folder = test.parent().expect("a program lies in a folder");
@@ -33,7 +33,7 @@ fn built(path: &Path) -> PathBuf {
     path.to_path_buf()
 }
 
-/// `ccl-inspect run ARGUMENTS`, to be told more, in a runtime folder of its own.
+/// A command `ccl-inspect run ARGUMENTS` with its own runtime folder, to be extended.
 #[must_use]
 pub fn launcher(runtime: &std::path::Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("ccl-inspect"));

@@ -1,4 +1,4 @@
-//! Rotel, a collector that is not ours: a program in a Python package.
+//! Rotel, a third-party collector: a program in a Python package.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -20,18 +20,21 @@ pub struct Rotel {
     http: u16,
 }
 
-/// The program, installed into `folder` if it is not there yet.
+/// The program, installed into `folder` if it is missing.
 ///
 /// # Errors
 /// Why it cannot be installed, and what to do.
 pub fn install(folder: &Path) -> Result<PathBuf, String> {
     let home = folder.join(format!("rotel-{VERSION}"));
+    // Tests run in parallel: one installs it, and the others wait.
+    let door = std::fs::File::create(folder.join("rotel.lock")).map_err(|e| e.to_string())?;
+    rustix::fs::flock(&door, rustix::fs::FlockOperation::LockExclusive).map_err(|e| e.to_string())?;
     let find = || {
         let versions = std::fs::read_dir(home.join("lib")).ok()?.flatten();
         let mut agents = versions.map(|python| python.path().join("site-packages/rotel/rotel-agent"));
         agents.find(|agent| agent.is_file())
     };
-    // Written last: what is half installed is installed again.
+    // Written last: a partial installation is repeated.
     let complete = home.join("complete");
     if let (true, Some(agent)) = (complete.is_file(), find()) {
         return Ok(agent);
@@ -68,7 +71,9 @@ pub fn free_port() -> u16 {
 }
 
 impl Rotel {
-    /// Starts the program on port `http`; what it gets it sends on to `to`. Its files go to `folder`.
+    /// Starts the program on port `http`; it forwards what it receives to `to`.
+    ///
+    /// Its files go to `folder`.
     ///
     /// # Errors
     /// Why it does not run.
@@ -109,13 +114,13 @@ impl Rotel {
         format!("http://127.0.0.1:{}", self.http)
     }
 
-    /// Stops it: the kernel goes on taking connections and bytes for it.
+    /// Stops it: the kernel goes on accepting connections and bytes for it.
     pub fn stop(&self) {
         // It may have ended by itself.
         let _ = kill_process(Pid::from_child(&self.child), Signal::STOP);
     }
 
-    /// Kills it, with whatever it holds.
+    /// Kills it, with everything it holds.
     pub fn kill(self) {
         drop(self);
     }

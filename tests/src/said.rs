@@ -1,4 +1,4 @@
-//! What a rank of a script said in the end, in a few words, beside what it must say.
+//! The last report of a rank of a script, in a few words, compared with what it must be.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,17 +6,17 @@ use std::fmt::Write;
 use crate::job::Line;
 use crate::scripts::{Expected, Instance};
 
-/// The fields in which two calls can differ, those that explain the others first.
+/// The fields in which two calls can differ; those that explain the others come first.
 const FIELDS: [&str; 8] = ["kind", "dtype", "op", "root", "count", "calls", "seq", "plan"];
 
 /// How a rank ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// Which.
+    /// The rank.
     pub rank: u32,
-    /// All that it said.
+    /// Everything that it printed.
     pub said: Vec<Line>,
-    /// Its exit status, for people; `None`: success.
+    /// Its exit status as text; `None` if it was successful.
     pub status: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl Ended {
         }
     }
 
-    /// What it ended with, in a few words.
+    /// Its result in a few words.
     #[must_use]
     pub fn label(&self) -> String {
         let is_wrong = |line: &Line| matches!(line, Line::Note { text } if text.starts_with("wrong data"));
@@ -46,7 +46,7 @@ impl Ended {
         }
     }
 
-    /// What its forked child said, in one word where it is what a child may say.
+    /// The report of its forked child; one word if that is an expected one.
     fn child(&self) -> Option<String> {
         let said = self.said.iter().find_map(|line| match line {
             Line::Child { said } => Some(said),
@@ -76,7 +76,7 @@ pub fn label(kind: &str, text: &str) -> String {
     }
 }
 
-/// Who is said to have called what.
+/// The call of each rank according to the error.
 #[must_use]
 pub fn sides(text: &str) -> BTreeMap<u32, String> {
     let mut sides = BTreeMap::new();
@@ -90,7 +90,7 @@ pub fn sides(text: &str) -> BTreeMap<u32, String> {
     sides
 }
 
-/// The sentence that all ranks say alike: without where each stands, and what it should do.
+/// The sentence that all ranks share: without each rank's place, and without advice.
 #[must_use]
 pub fn sentence(text: &str) -> String {
     let is_place = |part: &str| {

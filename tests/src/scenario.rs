@@ -1,5 +1,6 @@
-//! Fault scenarios as data: files in `tests/scenarios` say what is injected and what must be said. What must be said follows from
-//! what is injected and from what the operations mean; nobody asked the code that is tested.
+//! Fault scenarios as data: files in `tests/scenarios` say what is injected and what must be
+//! reported. The expected report follows from the injected fault and from the meaning of the
+//! operations, never from the code under test.
 
 use std::fmt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::Transport;
 
-/// What goes wrong.
+/// The fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -18,11 +19,11 @@ pub enum Fault {
     Nothing,
     /// The victim sleeps instead of calling.
     Sleeps,
-    /// The victim is stopped inside; the others come later.
+    /// The victim is stopped inside; the others call later.
     StoppedInside,
-    /// The victim is killed before it calls, while the others are stopped inside; then all are killed.
+    /// The victim is killed before it calls, while the others are stopped inside; then all die.
     KilledBefore,
-    /// The victim is killed inside, while the others are stopped before they call; then all are killed.
+    /// The victim is killed inside, while the others are stopped before their call; then all die.
     KilledInside,
     /// The victim is killed while the others wait for it.
     Killed,
@@ -30,7 +31,7 @@ pub enum Fault {
     Paused,
     /// The victim calls with another count.
     Count,
-    /// The victim calls something else.
+    /// The victim calls a different operation.
     Kind,
     /// The victim calls with another operator.
     Operator,
@@ -50,46 +51,46 @@ pub enum Fault {
     LinkCorrupt,
 }
 
-/// What is injected.
+/// The injection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inject {
-    /// What.
+    /// The fault.
     pub fault: Fault,
-    /// Whether nothing can be asked of the processes' service threads.
+    /// Whether the service threads of the processes are blocked.
     #[serde(default)]
     pub control_blocked: bool,
 }
 
-/// Where it can be carried out.
+/// Where a scenario can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum RunsIn {
     /// In the simulator.
     Sim,
     /// On processes.
     Processes,
 }
 
-/// What can be said of a job.
+/// The result that can be reported of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Nobody is awaited, and nothing failed.
+    /// No rank blocks others, and nothing failed.
     Nobody,
-    /// Ranks that have not called are awaited.
+    /// Ranks that have not called block others.
     Missing,
-    /// Ranks inside are awaited.
+    /// Ranks inside the operation block others.
     Inside,
-    /// Ranks wait, for nobody who could be named.
+    /// Ranks wait, and no rank can be named as the cause.
     Link,
     /// A peer is gone.
     Peer,
-    /// Ranks called different things.
+    /// Ranks called different operations.
     Mismatch,
     /// A rank aborted.
     Aborted,
-    /// Something else went wrong.
+    /// Another failure.
     Other,
 }
 
@@ -103,7 +104,7 @@ impl fmt::Display for Class {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Who {
-    /// The victim; of a link its writer.
+    /// The victim; for a link, its writer.
     Victim,
     /// All but the victim.
     Others,
@@ -121,25 +122,25 @@ pub enum Name {
     Op,
     /// The channel.
     Channel,
-    /// The victim, in words.
+    /// The victim, as text.
     Victim,
 }
 
-/// Who must be awaited.
+/// The ranks that must be reported to block others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Awaited {
-    /// Those who have not called.
+pub struct BlockedOn {
+    /// The ranks that have not called.
     #[serde(default)]
     pub missing: Vec<Who>,
-    /// Those inside who hold the others up.
+    /// The ranks inside that hold the others up.
     #[serde(default)]
     pub inside: Vec<Who>,
-    /// Those who wait.
+    /// The ranks that wait.
     pub by: Vec<Who>,
 }
 
-/// How the processes must be seen.
+/// The states that the processes must have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct States {
@@ -155,26 +156,26 @@ pub struct States {
 pub struct Failing {
     /// The kind of error.
     pub kind: String,
-    /// Whom it is about.
+    /// The rank that it names.
     #[serde(default)]
     pub peer: Option<Who>,
     /// What it names.
     pub names: Vec<Name>,
 }
 
-/// What must be said.
+/// What must be reported.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expect {
     /// In one word.
     pub class: Class,
-    /// Who is awaited.
+    /// The ranks that block others.
     #[serde(default)]
-    pub awaited: Option<Awaited>,
-    /// How the processes are.
+    pub blocked_on: Option<BlockedOn>,
+    /// The states of the processes.
     #[serde(default)]
     pub states: Option<States>,
-    /// Where it comes from.
+    /// The source of the data.
     #[serde(default)]
     pub source: Option<Source>,
     /// How calls fail.
@@ -189,20 +190,22 @@ pub struct Scenario {
     /// The file's name.
     #[serde(skip)]
     pub name: String,
-    /// For people.
+    /// A description.
     pub about: String,
     /// What is injected.
     pub inject: Inject,
-    /// Where.
+    /// Where it can run.
     #[serde(rename = "where")]
-    pub places: Vec<Place>,
-    /// How many ranks, to draw from.
+    pub places: Vec<RunsIn>,
+    /// Numbers of ranks to draw from.
     pub ranks: Vec<u32>,
-    /// What is called, to draw from.
+    /// Operations to draw from.
     pub collectives: Vec<CollKind>,
-    /// How the ranks reach each other, to draw from. In the simulator `direct` and `shm` are one host, the others are not.
+    /// Transports to draw from.
+    ///
+    /// In the simulator, `in_process` and `shm` are one host, the others are not.
     pub transports: Vec<Transport>,
-    /// What must be said.
+    /// What must be reported.
     pub expect: Expect,
 }
 
@@ -228,8 +231,8 @@ pub fn all() -> Vec<Scenario> {
     scenarios
 }
 
-/// Those that can be carried out there.
+/// The scenarios that can run there.
 #[must_use]
-pub fn of(place: Place) -> Vec<Scenario> {
+pub fn of(place: RunsIn) -> Vec<Scenario> {
     all().into_iter().filter(|scenario| scenario.places.contains(&place)).collect()
 }

@@ -1,7 +1,8 @@
-//! Scenarios that say what every rank does: files in `tests/scenarios/scripts`. Each gives the
-//! steps of the ranks by their roles, what is done to the processes meanwhile, and what every rank
-//! must say in the end. As in [`crate::scenario`], what must be said follows from what the
-//! operations mean; nobody asked the code that is tested.
+//! Scenarios with the steps of every rank: files in `tests/scenarios/scripts`.
+//!
+//! Each file gives the steps of the ranks by their roles, the actions on the processes meanwhile,
+//! and what every rank must report at the end. As in [`crate::scenario`], the expected report
+//! follows from the meaning of the operations, never from the code under test.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,31 +13,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::steps::Steps;
 
-/// What the ranks must say in the end.
+/// What the ranks must report at the end.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
     /// In a few words: `well`, `mismatch of root`, `peer died` ... ([`crate::said::label`]).
-    /// `anything`: it is not asked.
+    ///
+    /// With `anything` it is not checked.
     pub says: String,
-    /// The roles of whom an error names.
+    /// The roles of the ranks that an error names.
     #[serde(default)]
     pub about: Vec<String>,
-    /// Of a mismatch both sides: by role, the words in what it is said to have called.
+    /// For a mismatch, both sides: by role, the words in the reported call.
     #[serde(default)]
     pub sides: BTreeMap<String, Vec<String>>,
-    /// What the text says.
+    /// Texts that the report contains.
     #[serde(default)]
     pub contains: Vec<String>,
-    /// What the text does not say.
+    /// Texts that the report does not contain.
     #[serde(default)]
     pub never: Vec<String>,
-    /// What its forked child says: `nothing`, or `refused`.
+    /// The report of its forked child: `nothing`, or `refused`.
     #[serde(default)]
     pub child: Option<String>,
 }
 
-/// What may be drawn for a name.
+/// An alternative that may be drawn for a name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Alternative {
@@ -46,41 +48,45 @@ pub enum Alternative {
     Parts(BTreeMap<String, String>),
 }
 
-/// One file. In steps, commands and expectations `{a}` is the rank that plays the role `a`, and
-/// `{x}` or `{x.y}` what was drawn for `x`.
+/// One file.
+///
+/// In steps, commands and expectations `{a}` is the rank that plays the role `a`, and `{x}` or
+/// `{x.y}` the alternative that was drawn for `x`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
     /// The file's name.
     #[serde(skip)]
     pub name: String,
-    /// For people.
+    /// A description.
     pub about: String,
-    /// How many ranks, to draw from.
+    /// Numbers of ranks to draw from.
     pub ranks: Vec<u32>,
-    /// Roles that one rank each plays; all other ranks play `rest`.
+    /// Roles that are played by one rank each; all other ranks play `rest`.
     pub roles: Vec<String>,
-    /// What else is drawn: one alternative of each list.
+    /// Further draws: one alternative of each list.
     #[serde(default)]
     pub draw: BTreeMap<String, Vec<Alternative>>,
     /// Settings, by role, `rest` or `all`.
     #[serde(default)]
     pub settings: BTreeMap<String, BTreeMap<String, String>>,
-    /// The steps, by role. `!` marks the one at which it matters when it is taken.
+    /// The steps, by role. `!` marks the step whose time matters.
     pub steps: BTreeMap<String, String>,
-    /// What is done to the processes, in order, one rank of a role after another: `await ROLE` (at
-    /// its marked step), `holds ROLE` (is where it holds), `go ROLE` (on from there), `ended ROLE`,
-    /// `kill ROLE`, `stop ROLE`, `cont ROLE`, `pause MILLISECONDS`.
+    /// The actions on the processes, in order, one rank of a role after another.
+    ///
+    /// `await ROLE` (is at its marked step), `holds ROLE` (has reached its hold), `go ROLE`
+    /// (continues from there), `ended ROLE`, `kill ROLE`, `stop ROLE`, `cont ROLE`, `pause
+    /// MILLISECONDS`.
     #[serde(default)]
     pub conduct: Vec<String>,
-    /// What must be said, by role, `rest` or `all`.
+    /// What must be reported, by role, `rest` or `all`.
     pub expect: BTreeMap<String, Expected>,
-    /// How soon, from when it could be known.
+    /// The time limit, from when it could be known.
     #[serde(default = "usual_limit")]
     pub within_ms: u64,
 }
 
-/// Well below the time-out that all of them have, and long enough for a busy machine.
+/// Well below the timeout that all of them have, and long enough for a busy machine.
 const fn usual_limit() -> u64 {
     10_000
 }
@@ -123,23 +129,24 @@ pub fn all() -> Vec<Script> {
     scripts
 }
 
-/// A script with everything drawn from a seed.
+/// A script with all choices drawn from a seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Instance {
-    /// Of what.
+    /// The script.
     pub script: Script,
-    /// From what.
+    /// The seed.
     pub seed: u64,
     /// How the ranks reach each other.
     pub network: Network,
-    /// How many there are.
+    /// Number of ranks.
     pub nranks: u32,
-    /// Who plays which role, in a drawn order. `rest`, `all`, and `but a`, which is all but who
-    /// plays `a`, are among them.
+    /// The ranks of each role, in a drawn order.
+    ///
+    /// Also has `rest`, `all`, and `but a`, which is all ranks except those that play `a`.
     pub cast: BTreeMap<String, Vec<u32>>,
-    /// What stands for the names in braces.
+    /// The replacements for the names in braces.
     words: BTreeMap<String, String>,
-    /// For what else is left to chance.
+    /// A number for all other choices.
     pub chance: u64,
 }
 
@@ -151,10 +158,10 @@ impl fmt::Display for Instance {
 }
 
 impl Instance {
-    /// Draws one.
+    /// Draws an instance.
     #[must_use]
     pub fn new(script: &Script, network: Network, seed: u64) -> Self {
-        // Every script draws its own, on every network.
+        // Every script draws its own numbers, on every network.
         let name = format!("{}{network:?}", script.name);
         let mut drawn =
             Seed(name.bytes().fold(seed, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())));
@@ -186,17 +193,17 @@ impl Instance {
         Self { script: script.clone(), seed, network, nranks, cast, words, chance: drawn.bits() }
     }
 
-    /// `text` with what was drawn in place of the names in braces.
+    /// `text` with the names in braces replaced by what was drawn.
     #[must_use]
     pub fn fill(&self, text: &str) -> String {
-        // What was drawn may name roles in turn.
+        // The drawn text may itself name roles.
         let once = |text: String| {
             self.words.iter().fold(text, |text, (name, word)| text.replace(&format!("{{{name}}}"), word))
         };
         once(once(text.to_string()))
     }
 
-    /// What `by_role` holds for a rank: its role's, else that of all.
+    /// The entry of `by_role` for a rank: the entry of its role, else the entry of `all`.
     #[must_use]
     pub fn of<'a, T>(&self, by_role: &'a BTreeMap<String, T>, rank: u32) -> Option<&'a T> {
         let role = self.script.roles.iter().find(|role| self.cast[*role] == [rank]);
@@ -210,10 +217,10 @@ impl Instance {
         roles.into_iter().filter_map(|role| self.cast.get(role)).flatten().copied().collect()
     }
 
-    /// The steps of each rank, as words and read.
+    /// The steps of each rank, as text and parsed.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// The step that is not understood.
     pub fn steps(&self) -> Result<Vec<(String, Steps)>, String> {
         let steps = |rank| {
             let words = self.of(&self.script.steps, rank).map(|text| self.fill(text));
@@ -223,10 +230,10 @@ impl Instance {
         (0..self.nranks).map(steps).collect()
     }
 
-    /// What a rank must say.
+    /// What a rank must report.
     ///
     /// # Errors
-    /// Nobody says what.
+    /// The script does not say.
     pub fn expected(&self, rank: u32) -> Result<Expected, String> {
         let expected = self.of(&self.script.expect, rank);
         let mut expected = expected.ok_or_else(|| format!("nothing is expected of rank {rank}"))?.clone();

@@ -1,4 +1,5 @@
-//! Carrying instances of scenarios out in the simulator: the same plans, engine, cells and diagnosis, no process.
+//! Runs instances of scenarios in the simulator: the same plans, engine, cells and diagnosis,
+//! without processes.
 
 use ccl::engine::{Cause, Failure};
 use ccl::plan::{Topology, select};
@@ -11,10 +12,10 @@ use crate::job::{Line, Transport};
 use crate::processes::Outcome;
 use crate::scenario::{Class, Fault};
 
-/// Carries an instance out.
+/// Runs an instance.
 ///
 /// # Errors
-/// Why it could not be.
+/// Why it could not be run.
 pub fn carry_out(drawn: &Drawn) -> Result<Outcome, String> {
     let mut sim = Sim::new(drawn);
     for at in 1..drawn.at {
@@ -28,7 +29,7 @@ pub fn carry_out(drawn: &Drawn) -> Result<Outcome, String> {
     let snapshot = sim.cluster.snapshot().map_err(|e| e.to_string())?;
     let (class, mut wrong) = drawn.judge(&snapshot);
     if !wrong.is_empty() {
-        wrong.push(ccl::snapshot::render_text(&snapshot));
+        wrong.push(ccl::diagnose::render_text(&snapshot));
     }
     Ok((class, wrong))
 }
@@ -42,16 +43,17 @@ impl Sim {
     fn new(drawn: &Drawn) -> Self {
         let n = u64::from(drawn.nranks);
         let hosts: Vec<u64> = match drawn.transport {
-            Transport::Direct | Transport::Shm => vec![0; drawn.nranks as usize],
+            Transport::InProcess | Transport::Shm => vec![0; drawn.nranks as usize],
             Transport::Socket => (0..n).collect(),
             Transport::Mixed => (0..n).map(|rank| rank / (n / 2)).collect(),
         };
         let topology = Topology::new(&hosts, 1);
         let lane = |fault| {
             let from = Rank(drawn.victim);
-            LaneFault { channel: ChannelId(0), from, to: topology.after(from, 1), fault }
+            LaneFault { channel: ChannelId(0), from, to: topology.graph(0).after(from, 1), fault }
         };
-        // Every iteration sends at least two messages on every lane of a ring: somewhere in iteration `at`.
+        // Every iteration sends at least two messages on every lane of a ring; this one is sent in
+        // iteration `at`.
         let message = message_of(drawn);
         let faults: Vec<LaneFault> = match drawn.scenario.inject.fault {
             Fault::LinkCut => vec![lane(faulty::Fault::Cut { at: message })],
@@ -68,7 +70,7 @@ impl Sim {
         self.cluster.call(Rank(rank), request, shape, &vec![1; bytes as usize], false);
     }
 
-    /// One iteration: every rank calls, and who is through calls the barrier.
+    /// One iteration: every rank calls, and a rank that has returned calls the barrier.
     fn iterate(&mut self, at: u64, drawn: &Drawn) -> Option<(Rank, Failure)> {
         for rank in 0..drawn.nranks {
             if let Some(request) = request(at, rank, drawn) {
@@ -91,7 +93,7 @@ impl Sim {
     }
 }
 
-/// What a rank calls in an iteration; `None`: it does not come.
+/// What a rank calls in an iteration; `None` if it does not call.
 fn request(at: u64, rank: u32, drawn: &Drawn) -> Option<Request> {
     let orders = drawn.orders();
     let usual = Request {
@@ -114,7 +116,9 @@ fn request(at: u64, rank: u32, drawn: &Drawn) -> Option<Request> {
     }
 }
 
-/// A message on the victim's lane in iteration `at`: iterations on a ring all send the same number. How many, a run tells.
+/// A message on the victim's lane in iteration `at`.
+///
+/// On a ring, all iterations send the same number of messages, which a run of one iteration shows.
 fn message_of(drawn: &Drawn) -> u64 {
     let per_iteration = {
         let healthy = Drawn { at: 1, ..drawn.clone() };
@@ -144,7 +148,7 @@ impl Sim {
 
 fn judge_failure(drawn: &Drawn, (rank, failure): &(Rank, Failure)) -> Outcome {
     let kind = match &failure.cause {
-        Cause::Told(error) => format!("{:?}", error.kind),
+        Cause::External(error) => format!("{:?}", error.kind),
         Cause::Link(_) => "Peer".into(),
         Cause::Mismatch { .. } | Cause::Finished(_) => "Mismatch".into(),
     };

@@ -1,24 +1,27 @@
-//! The steps of one rank, as words: `all_reduce 1000; send 2 4; finish`. A rank of the program
-//! `steps` carries them out one after another, until one fails.
+//! The steps of one rank, as words: `all_reduce 1000; send 2 4; finish`.
+//!
+//! A rank of the program `steps` takes them one after another, until one fails.
 
 use std::time::Duration;
 
 use ccl::CollKind;
 
-/// What a rank does.
+/// A step of a rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
+    /// A collective or barrier.
+    ///
     /// `all_reduce COUNT`, `all_gather COUNT`, `reduce_scatter COUNT`, `broadcast ROOT COUNT`,
     /// `reduce ROOT COUNT`, `barrier`.
     Collective {
-        /// What.
+        /// The operation.
         kind: CollKind,
-        /// Its root, where it has one.
+        /// Its root, if it has one.
         root: u32,
         /// Elements.
         count: usize,
     },
-    /// `max COUNT`: an all-reduce that takes the largest.
+    /// `max COUNT`: an all-reduce with the maximum operator.
     Max {
         /// Elements.
         count: usize,
@@ -30,28 +33,28 @@ pub enum Step {
     },
     /// `send RANK COUNT`.
     Send {
-        /// To whom.
+        /// The receiver.
         to: u32,
         /// Elements.
         count: usize,
     },
     /// `recv RANK COUNT`.
     Recv {
-        /// From whom.
+        /// The sender.
         from: u32,
         /// Elements.
         count: usize,
     },
-    /// `loop TIMES COUNT`: so many all-reduces.
+    /// `loop TIMES COUNT`: this many all-reduces.
     Loop {
-        /// How many.
+        /// The number of calls.
         times: u64,
         /// Elements of each.
         count: usize,
     },
     /// `background RANK COUNT`: a thread receives.
     Background {
-        /// From whom.
+        /// The sender.
         from: u32,
         /// Elements.
         count: usize,
@@ -60,15 +63,16 @@ pub enum Step {
     Join,
     /// `begin RANK COUNT`: an asynchronous receive.
     Begin {
-        /// From whom.
+        /// The sender.
         from: u32,
         /// Elements.
         count: usize,
     },
-    /// `wait`: for what was begun.
+    /// `wait`: for the asynchronous receive.
     Wait,
-    /// `fork STEP`: a forked child takes this step on the communicator of its parent, and ends; the
-    /// parent waits for its end.
+    /// `fork STEP`: a forked child takes this step on the communicator of its parent.
+    ///
+    /// The child then ends, and the parent waits for its end.
     Fork(Box<Self>),
     /// `tag`.
     Tag,
@@ -78,21 +82,25 @@ pub enum Step {
     Drop,
     /// `abort`.
     Abort,
-    /// `exit`: of the process, with the communicator as it is.
+    /// `exit`: ends the process without freeing the communicator.
     Exit,
     /// `panic`.
     Panic,
-    /// `hold`: until a line comes on standard input.
+    /// `hold`: until a line arrives on standard input.
     Hold,
     /// `sleep MILLISECONDS`.
     Sleep(Duration),
+    /// `block`: blocks the service thread when [`crate::blocked::block_all`] asks for it.
+    Block,
+    /// `stay`: a rank whose step fails holds before it ends.
+    Stay,
 }
 
 impl Step {
     /// Reads one step.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// The words that are not understood.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
         let name = words.next().ok_or("a step of no words")?;
@@ -127,27 +135,28 @@ impl Step {
             ("exit", []) => Self::Exit,
             ("panic", []) => Self::Panic,
             ("hold", []) => Self::Hold,
+            ("block", []) => Self::Block,
+            ("stay", []) => Self::Stay,
             ("sleep", [ms]) => Self::Sleep(Duration::from_millis(*ms)),
             _ => return Err(format!("{text} is no step")),
         })
     }
 }
 
-/// The steps of one rank, and which of them is marked: the one at which it matters when it is
-/// taken.
+/// The steps of one rank, and the marked step, whose time matters.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Steps {
     /// In order.
     pub all: Vec<Step>,
-    /// The place of the one whose words begin with `!`.
+    /// The place of the step whose words begin with `!`.
     pub marked: Option<usize>,
 }
 
 impl Steps {
-    /// Reads steps, separated by semicolons; what is empty between two is none.
+    /// Reads steps, separated by semicolons; empty ones are ignored.
     ///
     /// # Errors
-    /// The one that makes no sense.
+    /// The step that is not understood.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut steps = Self::default();
         for words in text.split(';').map(str::trim).filter(|words| !words.is_empty()) {

@@ -1,13 +1,13 @@
-//! What the traces of a job must be, whoever sent them.
+//! Checks of the traces of a job, whatever their sender.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::otlp::{Received, Span};
 
-/// The phases in which a communicator of several ranks is made.
+/// The init phases of a communicator of several ranks.
 const PHASES: [&str; 6] = ["Rendezvous", "CheckIn", "Ring", "Exchange", "Connect", "Barrier"];
 
-/// What was seen.
+/// The numbers of what was found.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Seen {
     /// Collectives, by their number.
@@ -18,7 +18,7 @@ pub struct Seen {
     pub messages: usize,
 }
 
-/// Checks the traces of one communicator of `nranks`, all of whose spans arrived. Gives what is wrong.
+/// Checks the traces of one communicator of `nranks`, all of whose spans arrived; gives the errors.
 #[must_use]
 pub fn check(received: &Received, nranks: usize) -> (Seen, Vec<String>) {
     let mut traces: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
@@ -27,7 +27,7 @@ pub fn check(received: &Received, nranks: usize) -> (Seen, Vec<String>) {
     }
     let mut seen = Seen::default();
     let mut wrong = received.problems.clone();
-    let mut makings = 0;
+    let mut inits = 0;
     for (trace, spans) in traces {
         let mut say = |what: String| wrong.push(format!("trace {trace}: {what}"));
         let roots: Vec<_> = spans.iter().filter(|span| span.parent.is_empty()).collect();
@@ -46,25 +46,25 @@ pub fn check(received: &Received, nranks: usize) -> (Seen, Vec<String>) {
         if root.get("ccl.rank") != "0" || root.get("ccl.nranks") != nranks.to_string() {
             say(format!("its root is not rank 0's of {nranks}: {root:?}"));
         }
-        let parts: Vec<_> =
-            spans.iter().filter(|span| span.name == format!("{}.rank", root.name)).copied().collect();
+        // Rank 0's part is the root, and the parts of the others are its children.
+        let (parts, rest): (Vec<&Span>, Vec<&Span>) = spans.iter().partition(|span| span.name == root.name);
         let ranks: BTreeSet<&str> = parts.iter().map(|span| span.get("ccl.rank")).collect();
         if parts.len() != nranks || ranks.len() != nranks {
             say(format!("{} parts of {ranks:?} where {nranks} ranks were in {}", parts.len(), root.name));
         }
-        if let Some(part) = parts.iter().find(|part| part.parent != root.id) {
+        if let Some(part) = parts.iter().find(|part| part.id != root.id && part.parent != root.id) {
             say(format!("a part that is not under the root: {part:?}"));
         }
-        let rest: Vec<_> = spans.iter().filter(|s| !s.parent.is_empty() && s.parent != root.id).collect();
+        let rest: Vec<_> = rest.iter().collect();
         for span in &rest {
             let parent = parts.iter().find(|part| part.id == span.parent);
             if parent.is_none_or(|parent| parent.get("ccl.rank") != span.get("ccl.rank")) {
                 say(format!("not under its rank's part: {span:?}"));
             }
         }
-        if root.name == "making" {
-            makings += 1;
-            making(&rest, nranks, &mut say);
+        if root.name == "init" {
+            inits += 1;
+            init_phases(&rest, nranks, &mut say);
         } else {
             if let Some(part) = parts.iter().find(|part| part.get("ccl.seq") != root.get("ccl.seq")) {
                 say(format!("another operation's part: {part:?}"));
@@ -76,8 +76,8 @@ pub fn check(received: &Received, nranks: usize) -> (Seen, Vec<String>) {
             messages(&spans, &rest, &mut say);
         }
     }
-    if makings != 1 {
-        wrong.push(format!("{makings} traces of the making"));
+    if inits != 1 {
+        wrong.push(format!("{inits} traces of init"));
     }
     (seen, wrong)
 }
@@ -98,8 +98,8 @@ fn pair(spans: &[&Span], send: &Span, say: &mut impl FnMut(String)) {
     self::messages(spans, &references, say);
 }
 
-/// The phases of all ranks, one after the other.
-fn making(phases: &[&&Span], nranks: usize, say: &mut impl FnMut(String)) {
+/// Checks the phases of all ranks, one after another.
+fn init_phases(phases: &[&&Span], nranks: usize, say: &mut impl FnMut(String)) {
     let mut of_rank: BTreeMap<&str, Vec<&&&Span>> = BTreeMap::new();
     for phase in phases {
         of_rank.entry(phase.get("ccl.rank")).or_default().push(phase);
@@ -113,14 +113,15 @@ fn making(phases: &[&&Span], nranks: usize, say: &mut impl FnMut(String)) {
         if names != PHASES {
             say(format!("rank {rank} went through {names:?}"));
         }
-        // Each is timed by one clock and stamped by another: how far neighbours overlap hangs on what ran in between.
+        // Each phase is timed by one clock and stamped by another: how far neighbours overlap
+        // depends on the code between.
         if let Some(phase) = phases.iter().find(|phase| phase.from_ns > phase.to_ns) {
             say(format!("a phase of rank {rank} ends before it begins: {phase:?}"));
         }
     }
 }
 
-/// Every message that was received was sent, and by the clock not later.
+/// Checks that every received message was sent, and not later by the clock.
 fn messages(all: &[&Span], messages: &[&&Span], say: &mut impl FnMut(String)) {
     for message in messages {
         match (message.name.as_str(), message.links.as_slice()) {
@@ -138,7 +139,8 @@ fn messages(all: &[&Span], messages: &[&&Span], say: &mut impl FnMut(String)) {
                 {
                     say(format!("{message:?} is not {sent:?}"));
                 }
-                // One host has one clock. How far off the anchors of its processes are is not stated; never this far.
+                // One host has one clock. The error of the anchors of its processes is not stated,
+                // but is never this large.
                 if message.to_ns + 1_000_000_000 < sent.to_ns {
                     say(format!("received before it was sent: {message:?} {sent:?}"));
                 }

@@ -1,4 +1,5 @@
-//! `kill -9` of one rank at a random instant, without the launcher: every survivor names it in time, and nothing is left but evidence.
+//! `kill -9` of one rank at a random instant, without the launcher: every survivor names it in
+//! time, and only evidence remains.
 
 #![expect(clippy::print_stdout, reason = "a test that shows its figures")]
 

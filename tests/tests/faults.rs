@@ -1,14 +1,14 @@
-//! Fault scenarios, drawn from seeds: who is awaited and how processes are, from any rank; what calls fail with. CI size; `soak` has the
-//! long one.
+//! Fault scenarios, drawn from seeds: the ranks that block others and the states of processes, from
+//! any rank; and the errors of calls. CI size; `soak` runs the long one.
 #![expect(clippy::print_stdout, reason = "a test that shows its matrix")]
 
 use ccl_tests::drawn::Drawn;
 use ccl_tests::matrix::Matrix;
-use ccl_tests::scenario::{Place, Scenario, of};
+use ccl_tests::scenario::{RunsIn, Scenario, of};
 use ccl_tests::{processes, simulated};
 
-/// Carries out `seeds` of every scenario, prints the matrix, and fails with all that was wrong.
-fn check(suite: &str, place: Place, scenarios: &[Scenario], seeds: std::ops::Range<u64>) {
+/// Runs `seeds` of every scenario, prints the matrix, and fails with all errors.
+fn check(suite: &str, place: RunsIn, scenarios: &[Scenario], seeds: std::ops::Range<u64>) {
     assert!(!scenarios.is_empty());
     let mut matrix = Matrix::default();
     let mut wrong = Vec::new();
@@ -16,8 +16,8 @@ fn check(suite: &str, place: Place, scenarios: &[Scenario], seeds: std::ops::Ran
         for seed in seeds.clone() {
             let drawn = Drawn::new(scenario, seed);
             let outcome = match place {
-                Place::Sim => simulated::carry_out(&drawn),
-                Place::Processes => processes::carry_out(&drawn),
+                RunsIn::Sim => simulated::carry_out(&drawn),
+                RunsIn::Processes => processes::carry_out(&drawn),
             };
             match outcome {
                 Ok((class, problems)) => {
@@ -33,28 +33,29 @@ fn check(suite: &str, place: Place, scenarios: &[Scenario], seeds: std::ops::Ran
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The scenarios of processes in which `is_in` holds.
+/// The scenarios of processes for which `is_in` holds.
 fn some(is_in: impl Fn(&Scenario) -> bool) -> Vec<Scenario> {
-    of(Place::Processes).into_iter().filter(is_in).collect()
+    of(RunsIn::Processes).into_iter().filter(is_in).collect()
 }
 
 #[test]
 fn in_the_simulator() {
-    check("sim", Place::Sim, &of(Place::Sim), 1..101);
+    check("sim", RunsIn::Sim, &of(RunsIn::Sim), 1..101);
 }
 
 #[test]
 fn on_processes_who_is_awaited() {
-    check("awaited", Place::Processes, &some(|scenario| scenario.expect.awaited.is_some()), 1..6);
+    check("blocked_on", RunsIn::Processes, &some(|scenario| scenario.expect.blocked_on.is_some()), 1..6);
 }
 
 #[test]
 fn on_processes_what_calls_fail_with() {
-    check("errors", Place::Processes, &some(|scenario| scenario.expect.error.is_some()), 1..6);
+    check("errors", RunsIn::Processes, &some(|scenario| scenario.expect.error.is_some()), 1..6);
 }
 
 #[test]
 fn on_processes_nothing_is_raised() {
-    let neither = |scenario: &Scenario| scenario.expect.error.is_none() && scenario.expect.awaited.is_none();
-    check("nothing", Place::Processes, &some(neither), 1..6);
+    let neither =
+        |scenario: &Scenario| scenario.expect.error.is_none() && scenario.expect.blocked_on.is_none();
+    check("nothing", RunsIn::Processes, &some(neither), 1..6);
 }

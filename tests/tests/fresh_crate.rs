@@ -1,4 +1,4 @@
-//! Crates outside the workspace, where there is gcc and Rust and nothing else, use ccl by its path.
+//! Crates outside the workspace use ccl by its path, on a machine with only gcc and Rust.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ use ccl::config::environment;
 use ccl_tests::nvtx::ranges;
 use ccl_tests::programs::{library, text};
 
-/// All that a user's machine needs to have: Rust, and what gcc brings.
+/// Everything a user's machine needs: Rust, and the tools of gcc.
 const TOOLS: &[&str] = &["cargo", "rustc", "gcc", "cc", "ld", "as", "ar"];
 
 fn find(tool: &str) -> PathBuf {
@@ -24,7 +24,7 @@ fn hello() -> String {
     std::fs::read_to_string(repository().join("examples/src/bin/hello.rs")).expect("hello.rs")
 }
 
-/// Builds a crate with these lines below `[dependencies]` and this program, and runs it in that environment.
+/// Builds a crate with these dependencies and this program, and runs it with these variables.
 fn run(name: &str, dependencies: &str, main: &str, environment_of_it: &[(&str, &Path)]) -> Output {
     let fresh = tempfile::tempdir().expect("a folder of temporary files");
     let write = |name: &str, text: &str| {
@@ -46,7 +46,7 @@ fn run(name: &str, dependencies: &str, main: &str, environment_of_it: &[(&str, &
         std::os::unix::fs::symlink(find(tool), tools.join(tool)).expect("a link");
     }
     let mut cargo = Command::new(tools.join("cargo"));
-    // Kept between runs, so that only the first builds everything.
+    // Kept between runs, so that only the first run builds everything.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fresh_crate");
     cargo.current_dir(fresh.path()).env_clear().env("PATH", &tools).env("CARGO_TARGET_DIR", target);
     for name in ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"] {
@@ -73,7 +73,7 @@ fn a_fresh_crate_says_hello() {
     assert!(ran.status.success(), "{}", text(&ran));
 }
 
-/// With the lines that README.md gives.
+/// With the lines from README.md.
 #[test]
 fn a_fresh_crate_is_seen_through_nvtx_without_libclang() {
     let readme = std::fs::read_to_string(repository().join("README.md")).expect("README.md");
@@ -96,5 +96,5 @@ fn a_fresh_crate_is_seen_through_nvtx_without_libclang() {
     let written = std::fs::read(written.expect("what the tool wrote").path()).expect("a file");
     let seen = ranges(&nvtx_recorder::read(&written).expect("few enough")).expect("balanced");
     let names: Vec<&str> = seen.iter().map(|range| range.name.as_str()).collect();
-    assert_eq!(names, ["init Rendezvous", "init Connect", "init Barrier", "AllReduce"]);
+    assert_eq!(names, ["init Rendezvous", "init Connect", "init Barrier", "AllReduce", "finish"]);
 }

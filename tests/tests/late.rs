@@ -1,5 +1,5 @@
-//! A job gets its name when its root has spoken. Whoever looks at it before that sees the whole of it afterwards; and whom it could not
-//! reach at first, later.
+//! A job gets its name when its root has answered. An inspector that started before that sees the
+//! whole job afterwards, and later also the ranks that it could not reach at first.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -17,13 +17,17 @@ use serde_json::Value;
 /// How long anything that is waited for may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// One of two ranks that call on and on, gone when dropped.
+/// One of two ranks that call without end; killed when dropped.
 struct Rank(Child);
 
 impl Rank {
     fn start(rank: &str, port: u16, runtime: &Path) -> Self {
         let mut command = Command::new(program("hang"));
         command.args(["--calls", "0", "--work-ms", "20"]);
+        Self::spawn(command, rank, port, runtime)
+    }
+
+    fn spawn(mut command: Command, rank: &str, port: u16, runtime: &Path) -> Self {
         command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("CCL_INIT_TIMEOUT", "60")]);
         command.env("CCL_COMM_ID", format!("127.0.0.1:{port}")).env("CCL_RUNTIME_DIR", runtime);
         Self(command.stdout(Stdio::null()).spawn().expect("the program starts"))
@@ -51,7 +55,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A rank that waits for another to speak first, and can be looked at.
+/// A rank that waits for the root, and can be inspected.
 fn first(port: u16, runtime: &Path) -> (Rank, String) {
     let rank = Rank::start("1", port, runtime);
     let pid = rank.0.id().to_string();
@@ -82,12 +86,12 @@ fn top_shows_all_ranks_once_the_job_has_its_name() {
     let _ = top.wait();
 }
 
-/// Whether a rank's spans of that name arrived.
+/// Whether a span of that rank and name has arrived.
 fn has(received: &Received, rank: &str, name: &str) -> bool {
     received.spans.values().any(|span| span.resource["ccl.rank"] == rank && span.name.starts_with(name))
 }
 
-/// Waits until a process holds so many recorders open.
+/// Waits until a process holds this many recorders open.
 fn reads(process: &Child, count: usize) {
     let descriptors = format!("/proc/{}/fd", process.id());
     until("the recorders are not opened", || {
@@ -139,11 +143,42 @@ fn a_rank_that_could_not_answer_at_first_gets_the_level_when_it_can() {
         .spawn()
         .expect("it runs");
     reads(&exporting, 2);
-    // The other one waits, and what it did before is told.
+    // The other rank waits, and its earlier spans are exported.
     receiver.until("spans of before", |received| has(received, "0", "AllReduce"));
     signal(&rank.0, Signal::CONT);
     receiver.until("messages of the one that was stopped", |received| has(received, "1", "send message"));
     signal(&exporting, Signal::INT);
     let output = exporting.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn a_rank_whose_init_took_long_is_one_process_of_one_job_in_the_trace() {
+    let (runtime, port) = (tempfile::tempdir().expect("a folder of temporary files"), free_port());
+    let parts = tempfile::tempdir().expect("a folder of temporary files");
+    let start = |rank: &str| {
+        let mut command = Command::new(program("hello"));
+        command.env("CCL_TRACE", parts.path());
+        Rank::spawn(command, rank, port, runtime.path())
+    };
+    let mut first = start("1");
+    until("the first rank's init is not drawn", || {
+        let files = std::fs::read_dir(parts.path()).expect("a folder").flatten();
+        files.filter_map(|file| std::fs::read_to_string(file.path()).ok()).any(|part| {
+            part.lines().any(|line| line.contains(r#""ph":"B""#) && line.contains(r#""name":"CheckIn""#))
+        })
+    });
+    let mut other = start("0");
+    for rank in [&mut first, &mut other] {
+        assert!(rank.0.wait().expect("it ends").success());
+    }
+    let trace = parts.path().join("merged.trace");
+    let words = ["trace", "--json", "--folder", &parts.path().display().to_string()];
+    let output = inspector(&words, runtime.path()).arg("-o").arg(&trace).output().expect("it runs");
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    assert_eq!((&said["processes"], &said["unfinished"], &said["open"]), (&2.into(), &0.into(), &0.into()));
+    let trace: Value = serde_json::from_slice(&std::fs::read(trace).expect("a file")).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("events");
+    let ranks: Vec<_> = events.iter().filter(|event| event["name"] == "process_name").collect();
+    assert_eq!(ranks.len(), 2, "{ranks:?}");
 }

@@ -1,18 +1,22 @@
-//! Programs as they are, told nothing but where a tool for NVTX lies: the tool sees one range per call and phase, where and when it was.
+//! Unchanged programs that only get the path of an NVTX tool: the tool sees one range per call and
+//! phase, at the right place and time.
 
 #![expect(clippy::print_stdout, reason = "how near they were")]
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use ccl::types::Phase;
 use ccl_tests::nvtx::{self, BYTES, CALLS, LOOSE_BYTES, LOOSE_ROUNDS, ROUNDS, Range, Seen, Span};
 
-/// How far a range may be from the recorder's times, and how many of them must be as near.
+/// How far a range may be from the recorder's times, and the share of ranges that must be as near.
 const NEAR_NS: u64 = 5_000;
 const MOST: f64 = 0.95;
 const RUNS: usize = 5;
 
-/// The times of a range beside those of a recorder: how far each is off. `has_end`: both end at the same.
+/// The differences between the times of ranges and of a recorder.
+///
+/// `has_end` says whether both end at the same time.
 fn distances<'a>(
     pairs: impl Iterator<Item = (&'a Range, &'a Span)>,
     has_end: impl Fn(&Span) -> bool,
@@ -27,7 +31,7 @@ fn distances<'a>(
     distances
 }
 
-/// Whether most are near. Says how near.
+/// Whether most are near; prints how near.
 fn are_near(what: &str, distances: &[u64]) -> bool {
     let near = distances.iter().filter(|off| **off <= NEAR_NS).count();
     let at = |share: f64| distances[((distances.len() - 1) as f64 * share) as usize];
@@ -41,8 +45,11 @@ fn are_near(what: &str, distances: &[u64]) -> bool {
     near as f64 >= distances.len() as f64 * MOST
 }
 
-/// Runs a program until its ranges are near. A machine with other things to do interrupts a rank between the two readings of a time, which
-/// is none of ours: the quietest of a few runs counts. What does not depend on time is asserted in each.
+/// Runs a program until its ranges are near.
+///
+/// A busy machine interrupts a rank between the two readings of a time, which is not an error of
+/// ccl: the quietest of a few runs counts. Everything that does not depend on time is asserted in
+/// each run.
 fn is_near_once(mut run: impl FnMut() -> bool) {
     // One job at a time: two would interrupt each other.
     static ALONE: Mutex<()> = Mutex::new(());
@@ -50,15 +57,19 @@ fn is_near_once(mut run: impl FnMut() -> bool) {
     assert!((0..RUNS).any(|_| run()), "in none of {RUNS} runs were they near");
 }
 
-/// One range per call and phase, in the same order, of the same size.
+/// Pairs ranges and spans: one range per call and phase, in the same order and of the same size.
+///
+/// The last range is that of leaving, which the recorder keeps elsewhere.
 fn pair_up(seen: &Seen) -> impl Iterator<Item = (&Range, &Span)> {
-    let of_range = |range: &Range| (range.name.clone(), range.payload);
-    let of_span = |span: &Span| (span.name.clone(), span.bytes);
-    let ranges: Vec<_> = seen.ranges.iter().map(of_range).collect();
+    let of_range = |range: &Range| (range.name.clone(), range.says.clone(), range.payload);
+    let of_span = |span: &Span| (span.name.clone(), span.says.clone(), span.bytes);
+    let Some((last, ranges)) = seen.ranges.split_last() else { panic!("no ranges") };
+    assert_eq!((&*last.name, last.payload), ("finish", None));
+    let ranges: Vec<_> = ranges.iter().map(of_range).collect();
     let spans: Vec<_> = seen.spans.iter().map(of_span).collect();
     assert_eq!(ranges, spans);
     assert!(seen.ranges.iter().all(|range| range.domain == "CCL"), "{:?}", seen.ranges);
-    let phases: Vec<String> = Phase::MAKING.iter().map(|phase| format!("init {phase}")).collect();
+    let phases: Vec<String> = Phase::INIT.iter().map(|phase| format!("init {phase}")).collect();
     let begun: Vec<&String> = seen.ranges.iter().take(phases.len()).map(|range| &range.name).collect();
     assert_eq!(begun, phases.iter().collect::<Vec<_>>());
     seen.ranges.iter().zip(&seen.spans)
@@ -71,9 +82,10 @@ fn hello_as_it_is_has_a_range_per_phase_and_one_for_its_all_reduce() {
         for (rank, seen) in nvtx::run("hello", 4, 1).iter().enumerate() {
             let hello = format!("hello from rank {rank} of 4: the sum is 10");
             assert!(seen.text.contains(&hello), "{}", seen.text);
-            assert_eq!(seen.ranges.len(), Phase::MAKING.len() + 1);
+            assert_eq!(seen.ranges.len(), Phase::INIT.len() + 2);
+            assert_eq!(seen.threads, ["ccl-service"]);
             assert!(seen.ranges.iter().all(|range| range.thread == seen.pid), "{:?}", seen.ranges);
-            let call = seen.ranges.last().expect("counted above");
+            let call = &seen.ranges[Phase::INIT.len()];
             assert_eq!((call.name.as_str(), call.payload), ("AllReduce", Some(4_000)));
             off.extend(distances(pair_up(seen), |_| true));
         }
@@ -87,8 +99,10 @@ fn every_kind_of_call_has_its_range() {
     is_near_once(|| {
         let (mut off, mut begins) = (Vec::new(), Vec::new());
         for seen in nvtx::run("ranges", 4, CALLS) {
+            let threads: BTreeSet<&str> = seen.threads.iter().map(String::as_str).collect();
+            assert_eq!(threads, BTreeSet::from(["ccl-progress", "ccl-service"]));
             let count = |bytes: usize| seen.ranges.iter().filter(|r| r.payload == Some(bytes as u64)).count();
-            // The barriers have no bytes, nor has the one of another thread.
+            // The barriers have no bytes, including the one of another thread.
             assert_eq!(count(BYTES), ROUNDS * 6);
             assert_eq!(count(0), ROUNDS + 1);
             assert_eq!(count(LOOSE_BYTES), LOOSE_ROUNDS * 3);
@@ -98,7 +112,7 @@ fn every_kind_of_call_has_its_range() {
             let is_loose = |span: &Span| span.bytes == Some(LOOSE_BYTES as u64);
             off.extend(distances(pair_up(&seen).filter(|(_, span)| !is_loose(span)), |_| true));
             begins.extend(distances(pair_up(&seen).filter(|(_, span)| is_loose(span)), |_| false));
-            // The two of a group lie in each other.
+            // The two ranges of a group are nested.
             let groups = seen.ranges.windows(2).filter(|two| two[0].name == "Send" && two[1].name == "Recv");
             let nested = groups.filter(|two| two[1].ended_ns <= two[0].ended_ns).count();
             assert_eq!(nested, LOOSE_ROUNDS);

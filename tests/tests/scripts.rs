@@ -1,5 +1,5 @@
-//! Scenarios that say what every rank does, drawn from seeds, on each network: what every rank says
-//! in the end, and how soon. CI size; `soak` and TEST_SIZE=long have the long one.
+//! Scenarios with the steps of every rank, drawn from seeds, on each network: what every rank
+//! reports at the end, and how soon. CI size; `soak` and TEST_SIZE=long run the long one.
 #![expect(clippy::print_stdout, reason = "a test that shows its matrix")]
 
 use ccl::config::environment;
@@ -7,7 +7,7 @@ use ccl_tests::conduct::carry_out_all;
 use ccl_tests::hosts::Hosts;
 use ccl_tests::scripts::{Instance, Network, all};
 
-/// Carries out every script on a network, prints the matrix, and fails with all that was wrong.
+/// Runs every script on a network, prints the matrix, and fails with all errors.
 fn check(suite: &str, network: Network, hosts: Option<&Hosts>) {
     let seeds = if environment("TEST_SIZE").is_some_and(|size| size == "long") { 1..21 } else { 1..6 };
     let scripts = all();

@@ -1,4 +1,5 @@
-//! What the inspector shows of the sockets between hosts: their ends, and a network that loses what is sent.
+//! What the inspector shows of the sockets between hosts: their ends, and a network that loses
+//! messages.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -6,9 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ccl::clock;
-use ccl::snapshot::{
-    Direction, LinkSnapshot, Snapshot, SocketSnapshot, TcpState, Transport, Why, render_text,
-};
+use ccl::diagnose::render_text;
+use ccl::snapshot::{Direction, LinkSnapshot, Snapshot, SocketSnapshot, TcpState, Transport, Why};
 use ccl_tests::hosts::Hosts;
 use ccl_tests::job::{self, Job, Line, PATIENCE, Setting};
 use ccl_tests::orders::{How, Orders};
@@ -19,8 +19,10 @@ fn links(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &LinkSnapshot)> {
     comms.flat_map(|comm| comm.links.iter().map(|link| (comm.rank.0, link)))
 }
 
-/// A job that stands still in its third call, where its last rank sleeps. Its calls are long enough to use every channel: a rank
-/// takes a link that nothing came over when it looks next, which one that sleeps does not.
+/// A job that stands still in its third call, where its last rank sleeps.
+///
+/// Its calls are large enough to use every channel: a rank accepts an unused link only at its next
+/// look, which a sleeping rank does not take.
 fn still(nranks: u32, transport: job::Transport) -> (Job, Snapshot) {
     let orders = Orders { at: 3, count: 1 << 20, victim: nranks - 1, how: How::Sleep, ..Orders::default() };
     let mut job = Setting::new(nranks, transport, orders).start();
@@ -54,7 +56,7 @@ fn links_between_hosts_show_both_ends_of_their_sockets() {
             ends.entry((link.channel, from, to, socket.stream)).or_default().push(socket);
         }
     }
-    // Two ways across and two within the hosts, on two channels of two streams.
+    // Two routes across and two within the hosts, on two channels of two streams.
     assert_eq!((ends.len(), shm), (8, 8), "{:?}", ends.keys());
     for (stream, ends) in ends {
         let [one, other] = ends[..] else { panic!("{stream:?} has {} ends", ends.len()) };
@@ -75,7 +77,7 @@ fn what_a_host_sends_in_vain_shows_beside_the_rank_that_waits() {
     let Some(hosts) = Hosts::for_test("what_a_host_sends_in_vain_shows_beside_the_rank_that_waits") else {
         return;
     };
-    // Rank 0 calls; rank 1, on the other host, does when it is told to.
+    // Rank 0 calls; rank 1, on the other host, calls when it is continued.
     let orders = Orders { at: 2, big: 1 << 20, victim: 0, how: How::Alone, ..Orders::default() };
     let mut job = hosts.start(2, orders);
     job.works().unwrap();

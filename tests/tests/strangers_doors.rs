@@ -1,5 +1,5 @@
-//! Jobs of one host beside those who are no friends: another user of the machine, a rank that lies, somebody who truncates files; and
-//! jobs whose ranks cannot share memory, or may open and make little.
+//! Jobs of one host beside hostile processes: another user of the machine, a rank that lies, a
+//! process that truncates files. And jobs whose ranks cannot share memory, or have low limits.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -16,7 +16,7 @@ use ccl_tests::job::{Job, Line, PATIENCE, Setting, Transport};
 use ccl_tests::orders::{How, Orders};
 use ccl_tests::other_user::OtherUser;
 
-/// Namespaces have the names of their process: it has them once at a time.
+/// Allows one test at a time to have namespaces: their names contain the pid of this process.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A job that ends well after a few calls.
@@ -24,7 +24,7 @@ fn short() -> Orders {
     Orders { calls: 20, ..Orders::default() }
 }
 
-/// Waits until all workers have ended well; what each wrote to standard error.
+/// Waits until all workers have ended well; gives the standard error of each.
 fn end_well(job: &mut Job) -> Vec<String> {
     let mut complaints = Vec::new();
     for worker in &mut job.workers {
@@ -36,7 +36,7 @@ fn end_well(job: &mut Job) -> Vec<String> {
     complaints
 }
 
-/// The first error that a worker says.
+/// The first error that a worker reports.
 fn error_of(job: &Job, rank: usize) -> String {
     let error = |line: &Line| match line {
         Line::Error { text, .. } => Some(text.clone()),
@@ -45,7 +45,7 @@ fn error_of(job: &Job, rank: usize) -> String {
     job.workers[rank].hear("an error", 1, error).unwrap().remove(0)
 }
 
-/// How a rank's links are carried, and why, by peer.
+/// The carrier of each link of a rank, and why it was chosen, by peer.
 fn carriers(job: &Job, rank: u32) -> Vec<(u32, Carrier, Why)> {
     let seen = job.seen_from(&job.workers[rank as usize]).unwrap();
     let own = seen.ranks.iter().find(|one| one.rank.0 == rank).unwrap();
@@ -57,7 +57,7 @@ fn carriers(job: &Job, rank: u32) -> Vec<(u32, Carrier, Why)> {
     all
 }
 
-/// A rank of another user, who knows the secret, says that its door is a file of the victim's.
+/// A rank of another user, which knows the secret, claims that a file of the victim is its socket.
 #[test]
 fn a_rank_that_lies_about_its_door_removes_nothing() {
     let Some(other) = OtherUser::for_test("a_rank_that_lies_about_its_door_removes_nothing") else { return };
@@ -84,12 +84,12 @@ fn a_rank_that_lies_about_its_door_removes_nothing() {
     assert_eq!(std::fs::read_to_string(&linked).unwrap(), "precious");
 }
 
-/// Another user watches for names of doors, fills the queues of those it sees and takes those it can guess.
+/// Another user watches for socket names, fills their queues, and takes those it can guess.
 #[test]
 fn another_user_who_crowds_doors_stalls_no_job() {
     const NAME: &str = "another_user_who_crowds_doors_stalls_no_job";
     let Some(other) = OtherUser::for_test(NAME) else { return };
-    // In a network of its own: it must not do this to jobs of other tests.
+    // In a network namespace of its own, so that it does not disturb jobs of other tests.
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(hosts) = Hosts::for_test(NAME) else { return };
     let words = [hosts.on_first(), other.words("stranger")].concat();
@@ -101,7 +101,7 @@ fn another_user_who_crowds_doors_stalls_no_job() {
     for _ in 0..8 {
         let mut setting = Setting::new(4, Transport::Shm, short());
         setting.wrap = vec![hosts.on_first(); 4];
-        // Its door opens late.
+        // This rank opens its socket late.
         setting.wrap[3].extend(["nice", "-n", "19"].map(String::from));
         let mut job = setting.start();
         let complaints = end_well(&mut job);
@@ -129,7 +129,7 @@ fn ranks_of_two_users_use_sockets_and_say_why() {
     let complaints = end_well(&mut job);
     let told = "ranks 0 and 1 (and 1 more pairs) are on one host but share no memory, and use sockets";
     assert_eq!(complaints.iter().filter(|text| text.contains(told)).count(), 1, "{complaints:?}");
-    // Whoever insists on memory hears why there is none.
+    // A rank that insists on shared memory is told why there is none.
     let mut setting = Setting::new(2, Transport::Shm, short());
     setting.wrap = vec![Vec::new(), other.words("worker")];
     setting.variables.push(("CCL_TRANSPORT".into(), "shm".into()));
@@ -149,7 +149,7 @@ fn containers_without_a_common_folder_use_sockets_and_say_why() {
     let orders = Orders { calls: 20, at: 10, victim: 0, how: How::Alone, ..Orders::default() };
     let mut job = hosts.start_containers(4, orders);
     job.works().unwrap();
-    // In one network an abstract name leads to the other rank.
+    // Within one network namespace, an abstract name leads to the other rank.
     let expect = [(1, Carrier::Shm, Why::SameHost), (3, Carrier::Socket, Why::NoSharedMemory)];
     assert_eq!(carriers(&job, 0), expect);
     job.workers.iter_mut().for_each(|worker| worker.go());
@@ -171,7 +171,7 @@ fn a_recorder_that_is_truncated_is_lost_and_the_job_goes_on() {
         std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(0).unwrap();
     });
     assert_eq!(truncated.count(), 2);
-    // The service thread reads the clocks into it once a second, and an inspector asks.
+    // The service thread writes the clocks into it once a second, and an inspector asks.
     let end = clock::now().after(PATIENCE);
     let lost = |job: &Job| {
         let lost = |text: &str| text.matches("recorder lost").count();
@@ -186,7 +186,9 @@ fn a_recorder_that_is_truncated_is_lost_and_the_job_goes_on() {
     assert_eq!(lost(&job), [1, 1]);
 }
 
-/// What the ranks of a job say that are started by this line of a shell: each its own error, or another's.
+/// The errors of the ranks of a job started behind this line of a shell.
+///
+/// Each is the rank's own error, or that of another rank.
 fn limited(nranks: u32, line: &str) -> Vec<String> {
     let mut setting = Setting::new(nranks, Transport::Shm, short());
     let script = format!("{line}; exec \"$@\"");

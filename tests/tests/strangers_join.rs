@@ -1,5 +1,6 @@
-//! Who may join a job: not the ranks of another job at the same address, not who has another secret or
-//! none, and not another user of the machine who can read or write what the ranks meet through.
+//! Which processes may join a job: not the ranks of another job at the same address, not a process
+//! with another secret or none, and not another user of the machine who can read or write the
+//! ranks' rendezvous.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and says what it saw")]
 
@@ -21,8 +22,10 @@ use ccl_tests::rotel::free_port;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tempfile::TempDir;
 
-/// No test of its own: what the processes of the tests below run. Says the sum of its job's number
-/// over all ranks; one that STAYS says so while it is there, until its standard input ends.
+/// Not a test itself: the program of the processes of the tests below.
+///
+/// Prints the sum of its job's number over all ranks; with STAYS it reports that while it is
+/// connected, until its standard input ends.
 #[test]
 fn a_rank_that_says_the_sum_over_its_job() {
     let Some(own) = environment("OWN_NUMBER") else { return };
@@ -56,7 +59,7 @@ fn command(rank: u32, own: u32, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-/// What leads ranks to a port of this host, with files of their own in a folder.
+/// The variables that lead ranks to a port of this host, with their files in a folder.
 fn at<'a>(port: &'a str, folder: &'a TempDir) -> Vec<(&'a str, &'a str)> {
     let runtime = folder.path().to_str().unwrap();
     vec![("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port), ("CCL_RUNTIME_DIR", runtime)]
@@ -94,8 +97,9 @@ fn two_jobs_with_one_file_are_right_or_refused_and_never_mixed() {
     });
 }
 
-/// Pairs of jobs that are started together at what `place` makes in a folder: variables, and what a
-/// refusal names.
+/// Starts pairs of jobs together at a place in a folder.
+///
+/// `place` gives the variables of the place, and the name that a refusal must contain.
 fn two_jobs_meet(place: impl Fn(&Path) -> (Vec<(&'static str, String)>, String)) {
     let long = environment("TEST_SIZE").is_some_and(|size| size == "long");
     let rounds = if long { 40 } else { 5 };
@@ -106,9 +110,10 @@ fn two_jobs_meet(place: impl Fn(&Path) -> (Vec<(&'static str, String)>, String))
         let mut common: Vec<(&str, &str)> =
             place.iter().map(|(name, value)| (*name, value.as_str())).collect();
         common.push(("CCL_RUNTIME_DIR", folder.path().to_str().unwrap()));
-        // The ranks of a job that was refused wait for nobody.
+        // The ranks of a refused job do not wait for others.
         common.push(("CCL_INIT_TIMEOUT", "8"));
-        // Launchers that name nothing, the jobs, and an allocation in which each job is a step.
+        // Launchers that name nothing, launchers that name the jobs, and an allocation in which
+        // each job is a step.
         let names: [&[(&str, &str)]; 2] = match round % 3 {
             0 => [&[], &[]],
             1 => [&[("TORCHELASTIC_RUN_ID", "one")], &[("TORCHELASTIC_RUN_ID", "other")]],
@@ -132,11 +137,17 @@ fn two_jobs_meet(place: impl Fn(&Path) -> (Vec<(&'static str, String)>, String))
         let said = children.map(|(job, child)| (job, end(child)));
         for (job, text) in &said {
             let expect = format!("SUM {}", 2 * 10_u32.pow(*job as u32));
-            // A rank that comes when the other job is done already finds nobody; its own rank 0 was refused.
-            let finds_nobody =
-                text.contains("root was not found in time") || text.contains("did not offer an id");
+            // A rank that starts when the other job is already done finds no root; a rank 0 that
+            // starts then waits for its rank 1, which was refused or still looks for the other
+            // root.
+            let finds_nobody = ["root was not found in time", "did not offer an id", "waiting for rank 1"]
+                .iter()
+                .any(|what| text.contains(what));
             let is_named = text.starts_with("REFUSED") && (text.contains(&named) || finds_nobody);
             assert!(*text == expect || is_named, "round {round}: job {job} said {text}; all: {said:?}");
+            // All ranks of a job or none.
+            let is_right = |(other, text): &&(usize, String)| other == job && *text == expect;
+            assert_ne!(said.iter().filter(is_right).count(), 1, "round {round}: all: {said:?}");
             if *text == expect { right += 1 } else { refused += 1 }
         }
     }
@@ -254,7 +265,7 @@ fn idle_strangers_and_few_descriptors_keep_no_rank_out() {
             let (mut held, mut are_there): (Vec<TcpStream>, bool) = (Vec::new(), false);
             while !over.load(Ordering::Relaxed) {
                 if are_there {
-                    // Who is sent away comes again.
+                    // A connection that was rejected connects again.
                     clock::sleep(Duration::from_millis(5));
                     held.retain(|stream| {
                         stream.peek(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)

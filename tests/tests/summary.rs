@@ -1,4 +1,5 @@
-//! What scripts/test makes of what tests print and leave: run on its own, with a cargo that runs no tests but prints what this one has it print.
+//! The summary of scripts/test from the output and the leftovers of tests: it runs with a fake
+//! cargo that only prints what a test gives it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -17,10 +18,10 @@ fn script(path: &Path, text: &str) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("its mode");
 }
 
-/// How scripts/test ends, as whoever the words make it, where its tests print this and do that.
+/// Runs scripts/test behind `words`, where the fake tests print `prints` and run `does`.
 fn run(words: &[&str], prints: &str, does: &str) -> Output {
     let folder = tempfile::tempdir().expect("a folder of temporary files");
-    // Where any user may execute it.
+    // In a folder where any user may execute it.
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("its mode");
     let original = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/test");
     let original = std::fs::read_to_string(original).expect("scripts/test");
@@ -79,7 +80,7 @@ fn what_this_machine_could_run_must_not_be_skipped() {
 
 #[test]
 fn nothing_may_be_left_behind() {
-    // A job beside the tests bears the pid of a process that runs; no process has the other.
+    // A job beside the tests has the pid of a running process; the other pid belongs to no process.
     let beside = format!("mkdir $HOME/ccl-job-{}", std::process::id());
     for (does, is_well) in [
         (beside.as_str(), true),

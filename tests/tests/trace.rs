@@ -1,5 +1,5 @@
-//! Traces of real jobs: every message taken has one arrow from where it was sent, on one clock, and Perfetto's own trace
-//! processor reads them without an error.
+//! Traces of real jobs: every received message has one arrow from where it was sent, on one clock,
+//! and Perfetto's own trace processor reads them without an error.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -12,12 +12,12 @@ use ccl_tests::programs::{launcher, program, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// What `ccl-inspect trace` says of a folder of parts, and the trace it wrote.
+/// Merges a folder of parts with `ccl-inspect trace`; gives its report, and the trace it wrote.
 fn merged(folder: &Path) -> (Value, PathBuf) {
     merged_of(folder, &[])
 }
 
-/// The same of one of several jobs.
+/// The same for one of several jobs.
 fn merged_of(folder: &Path, job: &[&str]) -> (Value, PathBuf) {
     let trace = folder.join("merged.trace");
     let output = merge(folder, job, &trace);
@@ -33,11 +33,11 @@ fn merge(folder: &Path, job: &[&str], trace: &Path) -> Output {
     command.output().expect("ccl-inspect starts")
 }
 
-/// The exit status that what is said of a trace asks for.
+/// The exit status that must go with the report on a trace.
 fn status(merged: &Value) -> i32 {
     match () {
         () if number(&merged["lost"]) > 0 => 12,
-        () if merged["notes"] != serde_json::json!([]) => 13,
+        () if merged["notes"] != serde_json::json!([]) || number(&merged["unfinished"]) > 0 => 13,
         () => 0,
     }
 }
@@ -72,7 +72,8 @@ fn every_message_taken_on_two_hosts_has_one_arrow_and_perfetto_agrees() {
     );
     let (merged, trace) = merged(folder.path());
     assert_eq!((number(&merged["processes"]), number(&merged["unfinished"])), (4, 0), "{merged} {said}");
-    // Cells and events are counted apart; what was overwritten is lost to either side of an arrow.
+    // Cells and events are counted separately; an overwritten event is lost for one side of an
+    // arrow.
     let (arrows, taken, lost) =
         (number(&merged["arrows"]), number(&merged["taken"]), number(&merged["lost"]));
     assert!(arrows > 1_000 && arrows <= taken && taken <= arrows + lost, "{merged}");
@@ -104,10 +105,11 @@ fn skewed_clocks_become_one_and_spans_of_the_program_lie_among_the_operations() 
     let said = run(folder.path(), &["-n", "4"], &words);
     let (merged, trace) = merged(folder.path());
     let error = number(&merged["error_ns"]);
-    // How far off the clocks may be hangs on how long messages took. That it holds is what is promised.
+    // The error of the clocks depends on how long messages took. The promise is that it holds.
     assert!(number(&merged["backwards_ns"]) <= error, "{merged} {said}");
     assert_eq!(number(&merged["arrows"]) + number(&merged["lost"]), number(&merged["taken"]), "{merged}");
-    // Each operation lies in the step that called it, on the same clock; the program's spans do not drift with the skewed clock.
+    // Each operation lies in the step that called it, on the same clock; the program's spans do not
+    // drift with the skewed clock.
     let error = error + 600 * 4_000_000 * 50 / 1_000_000;
     let inside = format!(
         "select count(distinct op.id) as n from slice op join thread_track ot on op.track_id = ot.id join thread o using (utid) \
@@ -118,6 +120,70 @@ fn skewed_clocks_become_one_and_spans_of_the_program_lie_among_the_operations() 
     let answer = perfetto(&trace, &["select count(*) as n from slice where name = 'step'", &inside]);
     assert_eq!(answer.import_errors, serde_json::json!({}));
     assert_eq!(answer.rows.iter().map(|row| number(&row["n"])).collect::<Vec<_>>(), [600, 600], "{said}");
+}
+
+#[test]
+fn a_program_with_a_subscriber_of_its_own_has_its_spans_in_the_trace_or_is_told_how() {
+    for (which, expect) in [("layer", 20), ("filtered", 0), ("plain", 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let traced = program("traced").display().to_string();
+        let said = run(folder.path(), &["-n", "2"], &[&traced, "--subscriber", which, "10", "0"]);
+        let (merged, trace) = merged(folder.path());
+        assert_eq!((number(&merged["processes"]), number(&merged["unfinished"])), (2, 0), "{merged} {said}");
+        let answer = perfetto(
+            &trace,
+            &[
+                "select count(*) as n from slice where name = 'step' and dur > 0",
+                "select count(*) as n from slice where name glob 'AllReduce *' and extract_arg(arg_set_id, 'args.op') = 'Sum' \
+                 and extract_arg(arg_set_id, 'args.ranks') = 2 and extract_arg(arg_set_id, 'args.busbw_GBps') > 0 \
+                 and 'AllReduce #' || (substr(extract_arg(arg_set_id, 'args.tag'), 6) + 1) = name",
+            ],
+        );
+        assert_eq!(answer.import_errors, serde_json::json!({}));
+        let counts: Vec<u64> = answer.rows.iter().map(|row| number(&row["n"])).collect();
+        assert_eq!(counts, [expect, 20], "{which}: {said}");
+        let hints = said.matches("add the layer to it").count();
+        assert_eq!(hints, if which == "plain" { 2 } else { 0 }, "once per process: {said}");
+        let filtered = said.matches("lets nothing beyond warn through").count();
+        assert_eq!(filtered, if which == "filtered" { 2 } else { 0 }, "{said}");
+        let apps = std::fs::read_dir(folder.path()).unwrap().flatten();
+        let apps = apps.filter(|file| file.file_name().to_string_lossy().starts_with("app-")).count();
+        assert_eq!(apps, if which == "plain" { 0 } else { 2 });
+    }
+}
+
+#[test]
+fn a_loss_is_said_whatever_subscriber_the_program_has() {
+    let runtime = tempfile::tempdir().unwrap();
+    let file = runtime.path().join("no-folder");
+    std::fs::write(&file, "").unwrap();
+    let traced = program("traced").display().to_string();
+    for own in [&[][..], &["--subscriber", "layer"], &["--subscriber", "plain"]] {
+        let said = |name: &str, value: &str| {
+            let mut command = launcher(runtime.path(), &["-n", "2"]);
+            command.arg("--").arg(&traced).args(own).args(["10", "0"]).env(name, value);
+            text(&command.output().expect("ccl-inspect starts"))
+        };
+        let trace = said("CCL_TRACE", file.to_str().unwrap());
+        assert_eq!(trace.matches("no trace is written").count(), 2, "{own:?}: {trace}");
+        let spans = said("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+        assert_eq!(spans.matches("dropped").count(), 2, "{own:?}: {spans}");
+    }
+}
+
+#[test]
+fn a_rank_without_a_part_is_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), &["-n", "3"], &[&program("hello").display().to_string()]);
+    let parts = std::fs::read_dir(folder.path()).unwrap().flatten().map(|file| file.path());
+    let rank_1 =
+        |path: &PathBuf| std::fs::read_to_string(path).is_ok_and(|part| part.contains("\"rank\":1,"));
+    let of_rank_1: Vec<PathBuf> = parts.filter(rank_1).collect();
+    assert_eq!(of_rank_1.len(), 1);
+    std::fs::remove_file(&of_rank_1[0]).unwrap();
+    let (merged, _) = merged(folder.path());
+    assert_eq!(merged["missing"], serde_json::json!([[1, 1]]), "{merged}");
+    assert!(merged["notes"][0].as_str().unwrap().starts_with("rank 1: no part of it in "), "{merged}");
 }
 
 #[test]
@@ -187,7 +253,39 @@ fn a_process_killed_in_the_middle_leaves_a_readable_part() {
     assert!(number(&merged["unfinished"]) >= 1, "{merged}");
 }
 
-/// Ranks that call for ever, started one by one; killed when dropped.
+/// A program makes few spans, and is killed or hangs: all but the most recent ones are in its file.
+#[test]
+fn few_spans_are_written_while_their_program_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tempfile::tempdir().unwrap();
+    let mut ranks = launcher(runtime.path(), &["-n", "1"])
+        .arg("--")
+        .arg(program("traced"))
+        .args(["1000000", "200"])
+        .env("CCL_TRACE", folder.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let has_spans = || {
+        let files = std::fs::read_dir(folder.path()).unwrap().flatten();
+        let mut apps = files.filter(|file| file.file_name().to_string_lossy().starts_with("app-"));
+        apps.any(|file| std::fs::read_to_string(file.path()).unwrap().contains("\"step\""))
+    };
+    // A full buffer of spans would take a minute.
+    let until = ccl::clock::now().after(std::time::Duration::from_secs(20));
+    while !has_spans() && ccl::clock::now() < until {
+        assert!(ranks.try_wait().unwrap().is_none(), "the rank ended");
+        ccl::clock::sleep(std::time::Duration::from_millis(20));
+    }
+    let had_spans = has_spans();
+    // The rank dies with its launcher.
+    ranks.kill().unwrap();
+    ranks.wait().unwrap();
+    assert!(had_spans);
+}
+
+/// Ranks that call without end, started one by one; killed when dropped.
 struct Ranks {
     runtime: tempfile::TempDir,
     port: String,
@@ -201,14 +299,14 @@ impl Ranks {
         Self { runtime: tempfile::tempdir().unwrap(), port, started: Vec::new() }
     }
 
-    /// Starts one rank of two; its pid.
+    /// Starts one rank of two; gives its pid.
     fn start(&mut self, rank: u32) -> u32 {
         let child = Command::new(program("traced"))
             .args(["1000000", "1"])
             .env("CCL_RUNTIME_DIR", self.runtime.path())
             .envs([("RANK", rank.to_string()), ("WORLD_SIZE", "2".into()), ("LOCAL_RANK", rank.to_string())])
             .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &self.port)])
-            // Jobs without a secret are one to a reader until their roots have named them.
+            // To a reader, jobs without a secret are one job until their roots have named them.
             .env("CCL_JOB_SECRET", format!("secret of {}", self.port))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -218,7 +316,7 @@ impl Ranks {
         self.started.last().unwrap().id()
     }
 
-    /// `ccl-inspect trace PID`, which goes on until it is told otherwise.
+    /// Starts `ccl-inspect trace PID`, which goes on until it is asked to end.
     fn trace(&self, pid: u32, output: &Path) -> Child {
         let mut command = Command::new(program("ccl-inspect"));
         command.args(["trace", &pid.to_string(), "--for", "1h", "--json", "-o"]).arg(output);
@@ -236,7 +334,7 @@ impl Drop for Ranks {
     }
 }
 
-/// A trace of a process that was just started: it is there when its recorder is.
+/// Starts a trace of a process that was just started, as soon as its recorder exists.
 fn tracing_of(ranks: &Ranks, pid: u32, output: &Path) -> Child {
     let end = ccl::clock::now().after(PATIENCE);
     let is_known = || {
@@ -250,7 +348,7 @@ fn tracing_of(ranks: &Ranks, pid: u32, output: &Path) -> Child {
     ranks.trace(pid, output)
 }
 
-/// The parts that a trace under way has written, once `is_so` holds of their texts.
+/// Waits until `is_so` holds for the texts of the parts that a running trace has written.
 fn parts_until(output: &Path, tracing: &mut Child, what: &str, is_so: impl Fn(&[String]) -> bool) {
     let name = format!("{}.parts-{}", output.file_name().unwrap().to_string_lossy(), tracing.id());
     let folder = output.with_file_name(name);
@@ -268,7 +366,7 @@ fn parts_until(output: &Path, tracing: &mut Child, what: &str, is_so: impl Fn(&[
     panic!("{what} did not come to be");
 }
 
-/// What a trace says that is asked to end by this signal.
+/// The report of a trace that is asked to end by this signal.
 fn ended_by(tracing: Child, signal: Signal) -> Value {
     kill_process(Pid::from_child(&tracing), signal).unwrap();
     let output = tracing.wait_with_output().unwrap();
@@ -310,8 +408,8 @@ fn one_bad_recorder_costs_no_other_rank_its_part() {
     let mut files = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     let recorder = files.find(|file| file.extension().is_some_and(|e| e == "rec")).unwrap();
     std::fs::File::options().write(true).open(recorder).unwrap().set_len(0).unwrap();
-    // The job goes on without it. When that process is killed, and the other one dies of that, the
-    // trace is over.
+    // The job goes on without it. When that process is killed, and the other one dies because of
+    // that, the trace ends.
     kill_process(Pid::from_raw(bad as i32).unwrap(), Signal::KILL).unwrap();
     let output = tracing.wait_with_output().unwrap();
     let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));

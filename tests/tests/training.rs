@@ -1,4 +1,5 @@
-//! Training on several ranks is the same training as on one, whatever carries the gradients; and the check at its end can fail.
+//! Training on several ranks gives the same result as on one, whatever transport carries the
+//! gradients; and the check at its end can fail.
 
 use ccl_tests::programs::{launcher, program, text};
 
@@ -28,7 +29,7 @@ fn train(launch: &[&str], environment: &[(&str, &str)], arguments: &[&str]) -> T
     Trained { ended_well: output.status.success(), text, losses }
 }
 
-/// The lanes of images that the ranks say are theirs.
+/// The lanes of images that the ranks report as theirs.
 fn lanes(text: &str) -> Vec<u32> {
     let of = |line: &str| {
         let (_, rest) = line.split_once("lanes [")?;

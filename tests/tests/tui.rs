@@ -1,7 +1,9 @@
-//! `ccl-inspect attach` on a real terminal (tmux) over real jobs: what a tired engineer sees, screen by screen.
+//! `ccl-inspect attach` on a real terminal (tmux) with real jobs: what a user sees, screen by
+//! screen.
 //!
-//! What is seen is kept in `tests/tests/tui/`, with pids, ids and times masked; `BLESS=1` writes it anew. What the screens say of a
-//! job that moves is not the same twice, so only what must be said is asserted there.
+//! The screens are stored in `tests/tests/tui/`, with pids, ids and times masked; `BLESS=1`
+//! rewrites them. The screens of a moving job differ from run to run, so only the necessary words
+//! are asserted there.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,20 +16,20 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How long anything that is waited for may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A terminal of its own, gone when dropped.
+/// A terminal of its own; removed when dropped.
 struct Terminal {
-    /// Where its server listens.
+    /// The socket of its server.
     socket: String,
     folder: tempfile::TempDir,
 }
 
 impl Terminal {
-    /// Runs a command on a terminal of this size; what it ended with is said below it.
+    /// Runs a command on a terminal of this size; its exit status is printed after it.
     fn run(name: &str, (width, height): (u16, u16), folder: tempfile::TempDir, command: &str) -> Self {
         // Not among the user's: tmux leaves the sockets of servers that were killed.
         let socket = folder.path().join(format!("tmux-{name}")).display().to_string();
         let terminal = Self { socket, folder };
-        // The shell stays, so that what is left on the screen can be looked at.
+        // The shell stays, so that the final screen can be read.
         let script = format!(
             "trap : INT; {command}; echo \"ended with $?\"; stty -a | grep -o -- '-\\?icanon'; exec sleep 600"
         );
@@ -72,13 +74,10 @@ impl Terminal {
     /// The program that runs on it, as the shell's child.
     fn program(&self) -> Pid {
         let shell = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
-        let shell = shell.trim();
-        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
-        let child = children.expect("the shell runs").split(' ').next().and_then(|pid| pid.parse().ok());
-        child.and_then(Pid::from_raw).expect("the shell has a child")
+        child_of(shell.trim().parse().ok().and_then(Pid::from_raw).expect("tmux has a shell"))
     }
 
-    /// What is on the screen as soon as all of these words are.
+    /// Waits until all of these words are on the screen; gives the screen.
     fn wait_for(&self, words: &[&str]) -> String {
         let deadline = clock::now().after(DEADLINE);
         loop {
@@ -90,6 +89,14 @@ impl Terminal {
             clock::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// The first child of a shell.
+fn child_of(shell: Pid) -> Pid {
+    let shell = shell.as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
+    let child = children.expect("the shell runs").split(' ').next().and_then(|pid| pid.parse().ok());
+    child.and_then(Pid::from_raw).expect("the shell has a child")
 }
 
 impl Drop for Terminal {
@@ -110,7 +117,7 @@ impl Job {
 
     fn end(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            // It may end this very moment.
+            // It may be ending at this moment.
             let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         }
         let _ = self.0.wait();
@@ -127,7 +134,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a folder on tmpfs")
 }
 
-/// A pid of the job whose recorders lie in this folder, once it has said who is awaited.
+/// A pid of the job whose recorders lie in this folder, once it reports a rank that blocks others.
 fn attach_once_stuck(runtime: &Path) -> String {
     let deadline = clock::now().after(DEADLINE);
     loop {
@@ -139,7 +146,7 @@ fn attach_once_stuck(runtime: &Path) -> String {
         {
             let mut snapshot = Command::new(program("ccl-inspect"));
             let said = snapshot.args(["snapshot", &pid]).output().expect("ccl-inspect starts");
-            if text(&said).contains("AWAITED rank 2") && text(&said).contains("4 of 4 ranks") {
+            if text(&said).contains("BLOCKED ON rank 2") && text(&said).contains("4 of 4 ranks") {
                 return pid;
             }
         }
@@ -148,7 +155,9 @@ fn attach_once_stuck(runtime: &Path) -> String {
     }
 }
 
-/// The screen without what differs from run to run: every number with a unit or of four digits and more, ids, and what depends
+/// The screen without the parts that differ from run to run.
+///
+/// Those are every number with a unit or of four or more digits, ids, and the spacing that depends
 /// on their width.
 fn masked(screen: &str) -> String {
     let mut out = String::new();
@@ -186,7 +195,7 @@ fn masked(screen: &str) -> String {
     out
 }
 
-/// Keeps a masked screen, or compares it with the kept one.
+/// Stores a masked screen, or compares it with the stored one.
 fn compare(name: &str, screen: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tui").join(name);
     if ccl::config::environment("BLESS").is_some() {
@@ -197,8 +206,10 @@ fn compare(name: &str, screen: &str) {
     assert!(kept == screen, "{} is not what is seen now; BLESS=1 writes it anew:\n{screen}", path.display());
 }
 
-/// What is the same in every run: the first lines (job, verdict, tabs); of the overview also the list as far as its columns depend
-/// neither on rates nor on the length of host names and pids, and the paragraph below it.
+/// The part that is the same in every run.
+///
+/// The first lines (job, verdict, tabs); for the overview also the list as far as its columns
+/// depend neither on rates nor on the length of host names and pids, and the paragraph below it.
 fn stable(screen: &str, is_overview: bool) -> String {
     let mut out: Vec<String> = screen.lines().take(3).map(str::to_string).collect();
     if is_overview {
@@ -209,13 +220,13 @@ fn stable(screen: &str, is_overview: bool) -> String {
         out.extend(list.iter().map(|line| line.iter().take(width).collect()));
         let why = screen.lines().skip_while(|line| !line.starts_with(" why ")).skip(1);
         let why: Vec<&str> = why.flat_map(str::split_whitespace).collect();
-        // Behind it stands the evidence, of whichever rank has waited longest.
+        // After it comes the evidence, of the rank that happens to have waited longest.
         out.push(why.join(" ").split(") rank ").next().unwrap_or_default().to_string());
     }
     out.join("\n")
 }
 
-/// Without what is chance among ranks that wait: for whom of those before it in the chain each does.
+/// The line without chance: among ranks that wait, which rank each waits for.
 fn without_chance(line: &str) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let line = line.replace(&format!("on {host}"), "on HOST");
@@ -236,7 +247,7 @@ fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
     let mut kept = String::new();
     for (key, words) in [
         ("1", vec!["why", "rank  process", "has not called AllReduce", "waits for message"]),
-        ("2", vec!["NOT CALLED, at #4", "▸ inside", "waits on"]),
+        ("2", vec!["NOT CALLED, at #4", "▸ inside", "waits for"]),
         ("3", vec!["ch0", "✱2", "waits for 2"]),
         ("4", vec!["shm", "same host", "peer of 2"]),
         ("5", vec!["CheckIn", "✓ made"]),
@@ -245,8 +256,8 @@ fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
     ] {
         terminal.press(key);
         let mut all = words.clone();
-        // The verdict stands above all of them, once it has stood for a second.
-        all.extend(["✱ AWAITED rank 2: AllReduce #5 of world not called", "4 of 4 ranks up"]);
+        // The verdict stands above all of them, once the wait has lasted for a second.
+        all.extend(["✱ BLOCKED ON rank 2: AllReduce #5 of world not called", "4 of 4 ranks up"]);
         let screen = terminal.wait_for(&all);
         kept += &format!("=== {key}\n");
         for line in masked(&stable(&screen, key == "1")).lines() {
@@ -255,20 +266,20 @@ fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
     }
     compare(&format!("hang_{width}x{height}.txt"), &kept);
 
-    // c goes to the row of who is awaited, wherever one is.
+    // c goes to the row of a rank that blocks others, on every screen that has one.
     for key in ["1", "2", "c", "Enter"] {
         terminal.press(key);
     }
     terminal.wait_for(&["the row in full", "NOT CALLED, at #4"]);
     terminal.press("Escape");
 
-    // Where there is no room, it says so and goes on.
+    // In a terminal that is too small, it says so and goes on.
     terminal.tmux(&["resize-window", "-x", "20", "-y", "5"]);
     terminal.wait_for(&["too small: 20x5", "rank 2", "AllReduce #5"]);
     terminal.tmux(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
-    terminal.wait_for(&["1 Overview", "waits on"]);
+    terminal.wait_for(&["1 Overview", "waits for"]);
 
-    // Who is stopped is seen to be, and to go on again.
+    // A stopped rank is shown as stopped, and as running when it continues.
     terminal.press("1");
     let rank = pid.parse().ok().and_then(Pid::from_raw).expect("a pid");
     kill_process(rank, Signal::STOP).expect("the rank lives");
@@ -276,7 +287,7 @@ fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
     kill_process(rank, Signal::CONT).expect("the rank lives");
     terminal.wait_for(&["4 of 4 ranks up  age"]);
 
-    // The job's end is said, and its last state stays.
+    // The end of the job is shown, and its last state stays.
     job.end();
     terminal.wait_for(&["the job has ended; last state of", "✗ DEAD"]);
 
@@ -305,7 +316,7 @@ fn a_signal_gives_the_terminal_back_and_the_job_goes_on() {
     for (signal, status) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
         let attach = format!("{} attach --no-mouse {pid}", program("ccl-inspect").display());
         let terminal = Terminal::run(&format!("signal{status}"), (80, 24), folder(), &attach);
-        terminal.wait_for(&["AWAITED rank 2"]);
+        terminal.wait_for(&["BLOCKED ON rank 2"]);
         kill_process(terminal.program(), signal).expect("it runs");
         let left = terminal.wait_for(&[&format!("ended with {status}"), "\nicanon"]);
         assert!(!left.contains("Overview"), "{left}");
@@ -322,7 +333,7 @@ fn a_terminal_that_is_gone_takes_the_inspector_with_it() {
     let pid = attach_once_stuck(runtime.path());
     let attach = format!("{} attach {pid}", program("ccl-inspect").display());
     let terminal = Terminal::run("gone", (80, 24), folder(), &attach);
-    terminal.wait_for(&["AWAITED rank 2"]);
+    terminal.wait_for(&["BLOCKED ON rank 2"]);
     let (attached, server) = (terminal.program(), terminal.tmux(&["display-message", "-p", "#{pid}"]));
     let server = server.trim().parse().ok().and_then(Pid::from_raw).expect("tmux has a server");
     kill_process(server, Signal::KILL).expect("it runs");
@@ -355,12 +366,13 @@ fn a_job_launched_under_the_screen_prints_to_its_log_and_is_kept_or_ended() {
         program("hang").display()
     );
     let terminal = Terminal::run("kept", (100, 30), folder(), &run);
-    terminal.wait_for(&["AWAITED rank 1", "AllReduce #2"]);
+    terminal.wait_for(&["BLOCKED ON rank 1", "AllReduce #2"]);
     terminal.press("7");
     terminal.wait_for(&["rank 1 does not come to call 2", "out"]);
     terminal.press("q");
     terminal.press("k");
-    // What had been printed to the screen is printed now; and Ctrl-C ends the job as it ends every other.
+    // Output that had gone to the screen is printed now; and Ctrl-C ends the job as it ends every
+    // other.
     let said = terminal.wait_for(&["[1] rank 1 does not come to call 2", "[0] rank 0 is process"]);
     assert!(!said.contains("ended with"), "{said}");
     terminal.press("C-c");
@@ -371,6 +383,78 @@ fn a_job_launched_under_the_screen_prints_to_its_log_and_is_kept_or_ended() {
     terminal.wait_for(&["the job has ended, with status 0"]);
     terminal.press("q");
     terminal.wait_for(&["[0] rank 0: 3 calls", "ended with 0"]);
+}
+
+#[test]
+fn it_stops_as_a_shell_expects_and_goes_on_with_the_screen_right() {
+    let runtime = folder();
+    let hang = program("hang").display().to_string();
+    let mut job = Job::start(runtime.path(), &["-n", "4", "--", &hang, "--victim", "2", "--at", "5"]);
+    let pid = attach_once_stuck(runtime.path());
+    let attach = format!("{} attach {pid}", program("ccl-inspect").display());
+    // A shell with job control, as on a user's terminal.
+    let shell = "PS1='prompt> ' bash --norc --noprofile -i";
+    let terminal = Terminal::run("suspend", (100, 30), runtime, shell);
+    terminal.wait_for(&["prompt>"]);
+    terminal.tmux(&["send-keys", "-l", &attach]);
+    terminal.press("Enter");
+    let right = ["1 Overview", "BLOCKED ON rank 2", "q quit"];
+    terminal.wait_for(&right);
+    let shell = terminal.program();
+    for round in ["Ctrl-Z", "a signal from outside"] {
+        if round == "Ctrl-Z" {
+            terminal.press("C-z");
+        } else {
+            kill_process(child_of(shell), Signal::TSTP).expect("it runs");
+        }
+        let lent = terminal.wait_for(&["Stopped", "prompt>"]);
+        assert!(!lent.contains("1 Overview"), "{round}: the terminal was given back:\n{lent}");
+        // Typed text is echoed: the terminal is in the shell's mode.
+        terminal.tmux(&["send-keys", "-l", "echo typed $((40 + 2))"]);
+        terminal.press("Enter");
+        terminal.wait_for(&["echo typed $((40 + 2))", "typed 42"]);
+        terminal.tmux(&["send-keys", "-l", "clear; fg"]);
+        terminal.press("Enter");
+        let again = terminal.wait_for(&right);
+        assert!(!again.contains("typed"), "{round}: all is drawn anew:\n{again}");
+        // Keys arrive one by one again.
+        terminal.press("2");
+        terminal.wait_for(&["NOT CALLED, at #4"]);
+        terminal.press("1");
+        terminal.wait_for(&["why"]);
+    }
+    terminal.press("q");
+    let left = terminal.wait_for(&["prompt>"]);
+    assert!(!left.contains("1 Overview"), "{left}");
+    job.end();
+}
+
+#[test]
+fn where_no_shell_would_have_it_go_on_it_does_not_stop() {
+    let runtime = folder();
+    let hang = program("hang").display().to_string();
+    let mut job = Job::start(runtime.path(), &["-n", "4", "--", &hang, "--victim", "2", "--at", "5"]);
+    let pid = attach_once_stuck(runtime.path());
+    let attach = format!("{} attach {pid}", program("ccl-inspect").display());
+    let terminal = Terminal::run("alone", (100, 30), runtime, &attach);
+    terminal.wait_for(&["BLOCKED ON rank 2"]);
+    terminal.press("C-z");
+    terminal.wait_for(&["no shell would have this go on", "1 Overview"]);
+    terminal.press("q");
+    terminal.wait_for(&["ended with 0"]);
+    job.end();
+}
+
+#[test]
+fn a_terminal_that_shows_no_screens_gets_no_escapes() {
+    let attach = format!("{} attach", program("ccl-inspect").display());
+    for (set, why) in [("TERM=dumb", "TERM=dumb"), ("env -u TERM", "TERM is not set")] {
+        let terminal = Terminal::run("dumb", (200, 10), folder(), &format!("{set} {attach}"));
+        let said = terminal.wait_for(&["ended with 2"]);
+        let line = said.lines().next().unwrap_or_default();
+        assert!(line.contains(&format!("attach: this terminal cannot show screens ({why})")), "{said}");
+        assert!(said.contains("ccl-inspect snapshot") && said.contains("ccl-inspect top"), "{said}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Ranks that wait: what it costs the machine, and what they count as waiting.
+//! Ranks that wait: the load on the machine, and the time they record as waiting.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others()
         job.workers[3]
             .hear("that it sleeps", 1, |line| matches!(line, Line::Sleeps { .. }).then_some(()))
             .unwrap();
-        // They were busy a moment ago: all are asleep by then.
+        // They were busy a moment ago: after this time all are asleep.
         clock::sleep(Duration::from_secs(1));
         let ran = || job.workers.iter().map(|worker| ran_ns(worker.pid())).collect::<Vec<_>>();
         let (before, began) = (ran(), clock::now());
@@ -61,7 +61,8 @@ fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others()
 #[test]
 fn ranks_that_were_stopped_for_longer_than_the_timeout_go_on() {
     for transport in [Transport::Shm, Transport::Socket, Transport::Mixed] {
-        // All but rank 0 come late to the second iteration: it waits, and so do those that it is awaited by.
+        // All ranks except rank 0 are late in the second iteration: rank 0 waits, and so do the
+        // ranks that block it.
         let mut setting = Setting::new(4, transport, orders(0, How::Alone));
         setting.variables.push(("CCL_TIMEOUT".into(), "3".into()));
         let mut job = start(&setting);
@@ -75,7 +76,7 @@ fn ranks_that_were_stopped_for_longer_than_the_timeout_go_on() {
         job.workers.iter().for_each(|worker| worker.wait_stopped());
         clock::sleep(Duration::from_secs(4));
         job.workers.iter().for_each(|worker| worker.signal(Signal::CONT));
-        // Long enough for the first to look at its clock.
+        // Long enough for the first to read its clock.
         clock::sleep(Duration::from_millis(300));
         job.workers[1..].iter_mut().for_each(|worker| worker.go());
         for (rank, worker) in job.workers.iter_mut().enumerate() {

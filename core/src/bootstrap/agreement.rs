@@ -1,4 +1,4 @@
-//! Settings that must be equal on all ranks: what a rank tells about its own, and what is said when they differ.
+//! Settings that must be equal on all ranks: which values a rank sends, and how they are compared.
 
 use super::fault::{Fault, name_ranks};
 use super::messages::Introduction;
@@ -9,13 +9,13 @@ use crate::types::Rank;
 /// The settings on which the plans of all ranks depend.
 const AGREED: &[Key] = &[Key::Algorithm, Key::Channels, Key::Transport, Key::Streams];
 
-/// This rank's values. Words are compared without regard to case, since NCCL's are written differently.
+/// This rank's values in lower case: case does not matter, as NCCL writes values differently.
 pub(crate) fn own_settings(settings: &Settings) -> Vec<(String, String)> {
     let pair = |key: &Key| (ROWS[*key as usize].name.to_string(), settings.text(*key).to_ascii_lowercase());
     AGREED.iter().map(pair).collect()
 }
 
-/// A setting that must be equal on all ranks and is not: the same text on every rank.
+/// The first setting that differs between ranks, as a fault. The text is the same on every rank.
 pub(crate) fn differing_settings(peers: &[Introduction]) -> Option<Fault> {
     let first = peers.first()?;
     let value = |peer: &Introduction, name: &str| {

@@ -1,4 +1,5 @@
-//! Who may join: whoever knows the key of the job. This is what is proven, and for what; [`handshake`](super::handshake) is how.
+//! Authentication: a process may join if it knows the key of the job. This module defines the keys
+//! and what a proof covers; [`handshake`](super::handshake) is the protocol.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -12,38 +13,40 @@ pub use super::handshake::{Handshake, HandshakeError, Refusal, Step};
 use crate::error::{Error, ErrorKind};
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
-/// The version of everything that ranks say to each other. Ranks of one job must speak the same.
-pub const PROTOCOL: u32 = 3;
+/// The version of all messages between ranks. All ranks of a job must use the same version.
+pub const PROTOCOL: u32 = 4;
 
-/// What a stretched key was stretched with; public, drawn by the root.
+/// The salt of a stretched key. It is public, and the root draws it.
 pub type Salt = [u8; 16];
 
-/// Rounds of PBKDF2-HMAC-SHA256: about a tenth of a second, 0.3 s without SHA instructions.
+/// Rounds of PBKDF2-HMAC-SHA256: about 0.1 s in all, or 0.3 s without SHA instructions.
 const ROUNDS: u32 = 600_000;
 
-/// The secret of a job. Never printed.
+/// The secret of a job. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(pub [u8; 32]);
 
 impl Key {
-    /// The key of jobs without a secret: whoever knows the protocol may join.
+    /// The key of jobs without a secret: every process that speaks the protocol may join.
     pub const NONE: Self = Self([0; 32]);
 
-    /// The key that a text secret stands for. Where the text could be guessed it proves nothing until
-    /// it is [`stretched`](Self::stretched).
+    /// The key for a text secret. If the text could be guessed, the key proves nothing until it is
+    /// [`stretched`](Self::stretched).
     #[must_use]
     pub fn from_secret(secret: &str) -> Self {
         Self(hmac(&[0; 32], &[b"ccl job secret", secret.as_bytes()]))
     }
-    /// This key made dear to guess: a proof that was overheard, or that a root gave, tells whether a
-    /// guessed secret is right only at the price of about a tenth of a second a guess, anew for each
-    /// salt. No secret stays none.
+    /// This key, made expensive to guess.
+    ///
+    /// With an overheard proof, or one that a root gave, an attacker can test a guessed secret.
+    /// Each guess costs about a tenth of a second, and the work starts anew for each salt.
+    /// [`NONE`](Self::NONE) stays as it is.
     #[must_use]
     pub fn stretched(&self, salt: &Salt) -> Self {
         if self.is_none() {
             return Self::NONE;
         }
-        // A process makes all its communicators with one secret, mostly at one root.
+        // A process creates all its communicators with one secret, mostly at one root.
         static LAST: Mutex<Option<(Key, Salt, Key)>> = Mutex::new(None);
         let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((key, with, stretched)) = &*last
@@ -56,7 +59,7 @@ impl Key {
         *last = Some((self.clone(), *salt, Self(out)));
         Self(out)
     }
-    /// The key of those who know both this one and `other`; where there is no other, this one.
+    /// The key of processes that know both this key and `other`; this key if `other` is none.
     #[must_use]
     pub fn mixed_with(&self, other: &Self) -> Self {
         if other.is_none() {
@@ -69,7 +72,7 @@ impl Key {
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }
-    /// The public name of the generation of a job whose root drew `magic`.
+    /// The public id of one generation of a job, whose root drew `magic`.
     #[must_use]
     pub fn job(&self, magic: u64) -> JobId {
         let mac = hmac(&self.0, &[b"ccl job id", &magic.to_le_bytes()]);
@@ -91,12 +94,12 @@ pub(crate) fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
 
 pub(crate) const NONCE: usize = 32;
 
-/// A number used once.
+/// A number that is used once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nonce(pub [u8; NONCE]);
 
 impl Nonce {
-    /// A fresh one from the kernel.
+    /// A fresh nonce from the kernel.
     ///
     /// # Errors
     /// `System` if the kernel has no random bytes.
@@ -112,25 +115,26 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> crate::Result<()> {
     getrandom::fill(bytes).map_err(|e| Error::new(ErrorKind::System, format!("drawing random bytes: {e}")))
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Purpose {
     /// A rank checks in at the bootstrap root.
     Root = 1,
-    /// A rank's way to its successor in the bootstrap ring.
+    /// A rank connects to its successor in the bootstrap ring.
     Ring = 2,
     /// Tagged messages of the bootstrap.
     P2p = 3,
     /// One stream of a lane of the socket transport.
     Data = 4,
-    /// Two processes of one host exchange mappings; kept, its end tells of the peer's death.
+    /// Two processes of one host exchange memory mappings. The connection stays open; its end
+    /// reports the peer's death.
     Memory = 5,
-    /// News and questions between processes.
+    /// Notifications and requests between processes.
     Control = 6,
-    /// Is somebody there who knows the key? Closed after the handshake.
+    /// Checks that a process that knows the key listens at the address. Closed after the handshake.
     Probe = 7,
-    /// News of a communicator, between two ranks that have become neighbours because others left.
+    /// Failure gossip of a communicator between two ranks that became neighbours as others left.
     Gossip = 8,
 }
 
@@ -150,12 +154,12 @@ impl Purpose {
     }
 }
 
-/// What the connector says about the connection. All of it is covered by both proofs.
+/// The connector's description of the connection. Both proofs cover all fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub purpose: Purpose,
-    /// The protocol the connector speaks; [`PROTOCOL`] but in tests.
+    /// The protocol version of the connector: [`PROTOCOL`], except in tests.
     pub version: u32,
     /// The job.
     pub job: JobId,
@@ -163,21 +167,21 @@ pub struct Hello {
     pub comm: CommId,
     /// The connector's rank.
     pub from: Rank,
-    /// The rank it wants to reach.
+    /// The rank that the connector wants to reach.
     pub to: Rank,
     /// The channel.
     pub channel: ChannelId,
-    /// Which of `count` connections of this kind it is.
+    /// The index of this connection among the `count` connections of its kind.
     pub index: u32,
-    /// How many there will be.
+    /// The number of connections of this kind.
     pub count: u32,
 }
 
 impl Hello {
-    /// Bytes of an encoded hello.
+    /// The size of an encoded hello in bytes.
     pub(crate) const LEN: usize = 36;
 
-    /// A hello in this version, the only connection of its kind.
+    /// A hello in this version, for the only connection of its kind.
     #[must_use]
     pub const fn new(purpose: Purpose, job: JobId, comm: CommId, from: Rank, to: Rank) -> Self {
         Self { purpose, version: PROTOCOL, job, comm, from, to, channel: ChannelId(0), index: 0, count: 1 }

@@ -1,4 +1,5 @@
-//! An outgoing connection: dialled until it is up and proven, or until it is clear that it never will be.
+//! An outgoing connection: dialled again and again until it is up and proven, or until it is clear
+//! that it cannot succeed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use super::lobby::{LET_IN, PATIENCE};
 use super::machine::{Io, StreamId};
 use crate::clock::Ns;
 
-/// Pauses between attempts grow to this.
+/// The pauses between attempts grow to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
@@ -18,23 +19,23 @@ enum State {
     Resting(Ns),
     Connecting(StreamId, Ns),
     Greeting(StreamId, Box<Handshake>, Ns),
-    /// The proof is under way, with this key. Until the other side has taken it, a full lobby there
-    /// may still drop this connection. The other side has proven itself; it has no deadline here,
-    /// because it may be stopped.
+    /// The handshake is complete on this side, with this key. Until the acceptor has taken this
+    /// side's proof, its lobby may still drop the connection when it is full. The acceptor has
+    /// proven itself. It has no deadline here, because its process may be stopped.
     Proven(StreamId, Key),
     Over,
 }
 
-/// What an event meant for a dial.
+/// The effect of an event on a dial.
 #[derive(Debug)]
 pub(crate) enum Dialled {
-    /// It was about another stream.
+    /// The event was about another stream.
     NotMine,
-    /// Nothing is decided.
+    /// The outcome is still open.
     Pending,
-    /// The stream is up and proven; the bytes came behind the handshake.
+    /// The stream is up and proven. The bytes arrived after the handshake.
     Up(StreamId, Vec<u8>),
-    /// It will never be: why.
+    /// The connection cannot succeed, for this reason.
     Hopeless(HandshakeError),
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct Dial {
     key: Key,
     /// Whether the key is stretched with the acceptor's salt.
     stretches: bool,
-    /// What may listen at the address before the right one does is not held against it.
+    /// Whether a wrong answer is retried: another service may listen there until the root does.
     patient: bool,
     state: State,
     attempts: u32,
@@ -65,12 +66,12 @@ impl Dial {
         Self { stretches, ..Self::new(id.root, hello, id.key.clone(), id.is_public(), now) }
     }
 
-    /// The key that both sides know, once it is up.
+    /// The key that both sides know, once the connection is up.
     pub(crate) fn key(&self) -> Key {
         self.key.clone()
     }
 
-    /// How it went so far, for the text of an error.
+    /// The attempts so far, for the text of an error.
     pub(crate) fn history(&self) -> String {
         match self.last.as_str() {
             "" => format!("no answer from {}", self.to),
@@ -155,7 +156,7 @@ impl Dial {
     }
 
     fn refused(&mut self, stream: StreamId, error: HandshakeError, io: &mut Io<'_>) -> Dialled {
-        // The other side can then say who was turned away and why.
+        // This lets the other side report which rank it rejected and why.
         io.send(stream, error.farewell());
         io.close(stream);
         let passing = match error {
@@ -180,7 +181,7 @@ impl Dial {
         mine
     }
 
-    /// Gives up.
+    /// Gives up: closes the stream and makes no further attempt.
     pub(crate) fn hang_up(&mut self, io: &mut Io<'_>) {
         if let Some(stream) = self.stream() {
             io.close(stream);
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
     use crate::types::{CommId, JobId, Rank};
 
-    /// What `call` wants done at `now`, and what it returns.
+    /// The actions that `call` requests at `now`, and its result.
     fn with<T>(now: Ns, call: impl FnOnce(&mut Io<'_>) -> T) -> (T, Vec<Action>) {
         let (mut actions, mut next_stream) = (Vec::new(), 1);
         let mut random = |out: &mut [u8]| out.fill(7);

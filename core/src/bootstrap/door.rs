@@ -1,6 +1,6 @@
-//! One listener and the roots behind it: an id of its own has one root, a public address one for each
-//! communicator that is made there. Strangers are dealt with once, whoever proves that it knows the
-//! secret is led to the root of the communicator it asks for.
+//! One listener and the roots behind it. An id of its own has one root; a public address has one
+//! root for each communicator that is created there. All connections share one lobby, and a process
+//! that proves that it knows the secret is passed to the root of the communicator that it asks for.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// A door whose guests stretch the secret with `salt`, if there is one.
+    /// A door whose connectors stretch the secret with `salt`, if there is one.
     pub(crate) fn new(salt: Option<Salt>) -> Self {
         Self { lobby: Lobby::with_salt(salt), roots: BTreeMap::new() }
     }
 
-    /// Lets in the ranks of one more communicator.
+    /// Admits the ranks of one more communicator.
     pub(crate) fn add(&mut self, root: Root) {
         self.roots.insert(root.comm(), root);
     }
@@ -45,14 +45,14 @@ impl Door {
         !self.roots.is_empty()
     }
 
-    /// Sends away who is in front of the door, once no root has work left.
+    /// Closes all connections that have not proven themselves, once every root has finished.
     pub(crate) fn clear_if_idle(&mut self, io: &mut Io<'_>) {
         if self.roots.values().all(|root| root.outcome().is_some()) {
             self.lobby.close_all(io);
         }
     }
 
-    /// What strangers did concerns every root that waits: it may be why.
+    /// Passes what strangers did to every waiting root: it may be the reason for the wait.
     fn remember_strangers(&mut self) {
         if let Some(remarks) = self.lobby.new_remarks() {
             self.roots.values_mut().for_each(|root| root.strangers_did(&remarks));

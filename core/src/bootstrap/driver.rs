@@ -1,7 +1,9 @@
-//! The bootstrap of one rank on real sockets: what the makers of a communicator call. Every call blocks until its answer is there, some
-//! rank has failed, or the deadline has passed; the error names the rank.
+//! The bootstrap of one rank on real sockets, as the code that creates a communicator uses it.
+//! Every call blocks until it has its result, a rank has failed, or the deadline has passed; the
+//! error names the rank.
 //!
-//! Between calls nobody serves this rank's part of the ring. Calls that concern all ranks are made by all of them in the same order.
+//! This rank's part of the ring is served only during calls. All ranks make the calls that concern
+//! all of them, in the same order.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,53 +18,60 @@ use super::machine::Io;
 use super::member::Member;
 use super::messages::{Introduction, MAX_BLOCK};
 use super::net::{Net, listen, local_address};
-use super::notice::{Level, say};
 use super::root::MAX_RANKS;
 use crate::clock::{self, Ns};
 use crate::config::{Settings, environment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::notice::{Level, say};
 use crate::sys::fds::{Fd, not_forked};
 use crate::types::{JobId, Phase, Rank};
 
-/// How long a failed bootstrap takes to tell the others.
+/// How long a failed bootstrap tries to notify the other ranks.
 const TELL_WITHIN: Duration = Duration::from_millis(300);
-/// How often a waiting call looks whether it was cancelled.
+/// How often a waiting call checks whether it was cancelled.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Tags from here on are the bootstrap's own.
+/// Tags from here on are reserved for the bootstrap.
 const OWN_TAGS: u64 = 1 << 62;
 const TAG_LOCAL_GATHER: u64 = OWN_TAGS | 1 << 32;
 const TAG_LOCAL_RESULT: u64 = OWN_TAGS | 2 << 32;
 const TAG_LOCAL_BROADCAST: u64 = OWN_TAGS | 3 << 32;
 
-/// Whether to give up: asked about every 50 ms from the waiting thread.
+/// Whether to give up. The waiting thread calls it every 50 ms.
 pub type Cancelled<'a> = &'a (dyn Fn() -> bool + Sync);
 
-/// Who looks on while a rank joins.
-pub struct Onlooker<'a> {
-    /// Whether it has lost patience.
+/// How many ranks have not checked in, and the lowest of them as runs (first and last).
+pub type Lacks<'a> = &'a mut dyn FnMut(u32, &[(u32, u32)]);
+
+/// The callbacks of a caller that observes how a rank joins.
+pub struct JoinObserver<'a> {
+    /// Whether the caller wants to give up.
     pub cancelled: Cancelled<'a>,
-    /// Told on the joining thread which phase begins: the one before it has ended. The last one ends with the joining. Who is alone has none.
+    /// Called on the joining thread with each phase that begins; the previous phase has then ended.
+    /// The last phase ends when the rank has joined. A single rank has no phases.
     pub begins: &'a mut dyn FnMut(Phase),
+    /// Called on the same thread, repeatedly, with the ranks that have not checked in, as the root
+    /// reports them.
+    pub lacks: Lacks<'a>,
 }
 
-impl std::fmt::Debug for Onlooker<'_> {
+impl std::fmt::Debug for JoinObserver<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Onlooker(cancelled {})", (self.cancelled)())
+        write!(f, "JoinObserver(cancelled {})", (self.cancelled)())
     }
 }
 
-/// A stream of the ring, kept for news between ranks.
+/// A stream of the ring, kept for the failure gossip between ranks.
 #[derive(Debug)]
 pub struct RingStream {
-    /// The connected socket; it does not block.
+    /// The connected socket, which is non-blocking.
     pub fd: Fd,
     /// The rank on the other side.
     pub peer: Rank,
-    /// What the peer has sent already.
+    /// Bytes that the peer has sent already.
     pub early: Vec<u8>,
 }
 
-/// Both streams of the ring, authenticated. `None` where a rank is alone, or its neighbour went away.
+/// Both streams of the ring, authenticated. `None` for a single rank or a neighbour that left.
 #[derive(Debug)]
 pub struct RingStreams {
     /// To the next rank.
@@ -71,7 +80,7 @@ pub struct RingStreams {
     pub prev: Option<RingStream>,
 }
 
-/// One rank, joined to all others.
+/// One rank, connected to all others.
 #[derive(Debug)]
 pub struct Bootstrap {
     rank: Rank,
@@ -80,7 +89,7 @@ pub struct Bootstrap {
     key: Key,
     deadline: Ns,
     peers: Vec<Vec<u8>>,
-    /// `None` where a rank is alone.
+    /// `None` for a single rank.
     ring: Option<Ring>,
 }
 
@@ -92,12 +101,15 @@ struct Ring {
 }
 
 impl Bootstrap {
-    /// Joins the job of `id` as `rank` of `nranks`. `own` is told to all ranks, see [`peers`](Self::peers). `deadline` holds for this and all later
-    /// calls.
+    /// Joins the job of `id` as `rank` of `nranks`.
+    ///
+    /// All ranks receive `own`, see [`peers`](Self::peers). `deadline` is valid until
+    /// [`set_deadline`](Self::set_deadline) changes it.
     ///
     /// # Errors
-    /// `Usage` for an impossible rank, a rank that is there twice; `Mismatch` for differing settings, world sizes or versions; `Timeout`
-    /// that names who is missing; `Peer` that names who went away; `Unavailable` or `System` where this host is the reason.
+    /// `Usage` for an impossible rank, or a rank that exists twice; `Mismatch` if settings, world
+    /// sizes or versions differ; `Timeout`, which names the missing ranks; `Peer`, which names the
+    /// rank that left; `Unavailable` or `System` if the cause is on this host.
     pub fn join(
         id: &UniqueId,
         rank: Rank,
@@ -106,22 +118,23 @@ impl Bootstrap {
         settings: &Settings,
         deadline: Ns,
     ) -> Result<Self> {
-        let onlooker = Onlooker { cancelled: &|| false, begins: &mut |_| () };
-        Self::join_before(id, rank, nranks, own, settings, deadline, onlooker)
+        let observer = JoinObserver { cancelled: &|| false, begins: &mut |_| (), lacks: &mut |_, _| () };
+        Self::join_observed(id, rank, nranks, own, settings, deadline, observer)
     }
 
-    /// As [`join`](Self::join), before somebody who is told of its phases. Gives up with `Aborted` soon after `cancelled` says so.
+    /// As [`join`](Self::join), with an observer. Fails with `Aborted` soon after `cancelled`
+    /// returns true.
     ///
     /// # Errors
     /// As [`join`](Self::join).
-    pub fn join_before(
+    pub fn join_observed(
         id: &UniqueId,
         rank: Rank,
         nranks: u32,
         own: &[u8],
         settings: &Settings,
         deadline: Ns,
-        onlooker: Onlooker<'_>,
+        observer: JoinObserver<'_>,
     ) -> Result<Self> {
         if !(1..=MAX_RANKS).contains(&nranks) || rank.0 >= nranks {
             let what = format!(
@@ -153,16 +166,19 @@ impl Bootstrap {
         let member = Member::new(id.clone(), rank, nranks, introduction, clock::now(), deadline)
             .of(Origin::own(&environment));
         let mut ring = Ring { member, net: Net::new(Some(listener))?, rank };
-        let Onlooker { cancelled, begins } = onlooker;
+        let JoinObserver { cancelled, begins, lacks } = observer;
         begins(Phase::CheckIn);
-        // Who is told may have forked: its child comes back here, too, and below.
+        // The observer may have forked. Its child process returns here too, and below.
         not_forked()?;
         let mut to_come = [Phase::Ring, Phase::Exchange].into_iter().peekable();
         ring.drive(cancelled, |member, _| {
             for text in member.hear() {
                 say(settings, Level::Info, &format!("rank {rank}: {text}"));
             }
-            // One turn may bring several.
+            if let Some(absent) = member.absent() {
+                lacks(absent.count, &absent.runs);
+            }
+            // One turn may advance several phases.
             while let Some(phase) = to_come.next_if(|phase| *phase <= member.phase()) {
                 begins(phase);
             }
@@ -181,22 +197,22 @@ impl Bootstrap {
     pub const fn rank(&self) -> Rank {
         self.rank
     }
-    /// How many ranks there are.
+    /// The number of ranks.
     #[must_use]
     pub const fn nranks(&self) -> u32 {
         self.nranks
     }
-    /// The public name of this generation of the job, equal on all ranks.
+    /// The public id of this generation of the job, equal on all ranks.
     #[must_use]
     pub const fn job(&self) -> JobId {
         self.job
     }
-    /// The key that all its ranks know, for later connections.
+    /// The key that all ranks know, for later connections.
     #[must_use]
     pub fn key(&self) -> Key {
         self.key.clone()
     }
-    /// What each rank gave as `own` when it joined.
+    /// The bytes that each rank passed as `own` when it joined.
     #[must_use]
     pub fn peers(&self) -> &[Vec<u8>] {
         &self.peers
@@ -206,10 +222,12 @@ impl Bootstrap {
         self.deadline = deadline;
     }
 
-    /// Gives every rank everybody's block. Blocks may differ in length.
+    /// Sends this rank's block to all ranks and returns the blocks of all ranks.
+    ///
+    /// Blocks may differ in length.
     ///
     /// # Errors
-    /// Who is missing or went away.
+    /// The error names the rank that is missing or that left.
     pub fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         check_size(own.len())?;
         let deadline = self.deadline;
@@ -221,22 +239,23 @@ impl Bootstrap {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// Who is missing or went away.
+    /// The error names the rank that is missing or that left.
     pub fn barrier(&mut self) -> Result<()> {
         self.all_gather(&[]).map(drop)
     }
 
-    /// Serves this rank's part of the ring without waiting: what its makers do between two calls whenever they wait for something else.
+    /// Serves this rank's part of the ring without waiting. The code that creates a communicator
+    /// calls it between two other calls whenever it waits for something else.
     ///
     /// # Errors
-    /// Who went away, or gave up.
+    /// The error names the rank that left or gave up.
     pub fn serve(&mut self) -> Result<()> {
         let Some(ring) = &mut self.ring else { return Ok(()) };
         ring.net.turn(&mut ring.member);
         ring.checked()
     }
 
-    /// Sends a message to one rank; returns when the kernel has it. `tag` is below 2^62.
+    /// Sends a message to one rank; returns when the kernel has taken it. `tag` is below 2^62.
     ///
     /// # Errors
     /// If that rank cannot be reached.
@@ -245,19 +264,20 @@ impl Bootstrap {
         self.send_tagged(to, tag, bytes)
     }
 
-    /// Receives the oldest message of that rank with that tag.
+    /// Receives the oldest message from that rank with that tag.
     ///
     /// # Errors
-    /// If that rank went away or its message does not come.
+    /// If that rank left or its message does not arrive.
     pub fn recv(&mut self, from: Rank, tag: u64) -> Result<Vec<u8>> {
         check_tag(tag)?;
         self.receive_tagged(from, tag)
     }
 
-    /// Gives the ranks of `group` (ascending, equal on all of them, this one included) everybody's block, in the order of the group.
+    /// Gathers the blocks of all ranks of `group`, in the order of the group. `group` is ascending,
+    /// equal on all its ranks, and includes this one.
     ///
     /// # Errors
-    /// As [`send`](Self::send) and [`recv`](Self::recv); `Usage` if this rank is not of the group.
+    /// As [`send`](Self::send) and [`recv`](Self::recv); `Usage` if this rank is not in the group.
     pub fn local_all_gather(&mut self, group: &[Rank], own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let leader = self.leader(group)?;
         if self.rank != leader {
@@ -276,7 +296,7 @@ impl Bootstrap {
         Ok(blocks)
     }
 
-    /// Gives the ranks of `group` what its first rank gives as `own`; what the others give is ignored.
+    /// Gives the ranks of `group` the `own` of its first rank. The `own` of the others is ignored.
     ///
     /// # Errors
     /// As [`local_all_gather`](Self::local_all_gather).
@@ -291,11 +311,12 @@ impl Bootstrap {
         Ok(own.to_vec())
     }
 
-    /// Ends the bootstrap on all ranks and keeps the streams of the ring. The listener and all other connections are closed. The stream
-    /// of a neighbour that went away meanwhile is missing: whoever carries news on the ring has this to tell first.
+    /// Ends the bootstrap on all ranks and keeps the streams of the ring. The listener and all
+    /// other connections are closed. The stream to a neighbour that left meanwhile is missing; the
+    /// failure gossip that continues on the ring must report this first.
     ///
     /// # Errors
-    /// If a neighbour does not come to the end.
+    /// If a neighbour does not reach the end of the bootstrap.
     pub fn into_ring(mut self) -> Result<RingStreams> {
         let Some(mut ring) = self.ring.take() else { return Ok(RingStreams { next: None, prev: None }) };
         let deadline = self.deadline;
@@ -310,7 +331,8 @@ impl Bootstrap {
         Ok(RingStreams { next: kept.next().flatten(), prev: kept.next().flatten() })
     }
 
-    /// Gives up, and tells the other ranks why. The rank that `why` is about is to blame; this one, if it is about nobody.
+    /// Gives up, and notifies the other ranks of the reason. The fault names the peer of `why`, or
+    /// this rank if `why` has no peer.
     pub fn give_up(mut self, why: &Error) {
         let text = format!("rank {} gave up its bootstrap: {}", self.rank, why.what);
         self.fail(Fault::new(why.kind, &[why.at.peer.unwrap_or(self.rank)], text));
@@ -372,14 +394,14 @@ impl Ring {
         self.net.with(&mut self.member, call)
     }
 
-    /// The failure, once there is one and the others were told.
+    /// The failure, if there is one, after the other ranks were notified.
     fn checked(&mut self) -> Result<()> {
         let Some(fault) = self.member.fault().cloned() else { return Ok(()) };
         self.net.finish(&mut self.member, TELL_WITHIN);
         Err(fault.into_error(self.rank))
     }
 
-    /// Turns until `done` has an answer and all that was to be sent is with the kernel.
+    /// Turns until `done` has a result and the kernel has taken all that was to be sent.
     fn drive<T>(
         &mut self,
         cancelled: Cancelled<'_>,
@@ -392,7 +414,8 @@ impl Ring {
                 let fault = Fault::new(ErrorKind::Aborted, &[self.rank], text);
                 self.call(|member, io| member.fail(fault, io));
             }
-            // An answer that is there counts, though a failure came right behind it: the next call will say so.
+            // A result that exists counts, even if a failure arrived right after it: the next call
+            // reports that failure.
             if self.net.is_flushed()
                 && let Some(answer) = self.call(&mut done)
             {

@@ -1,18 +1,20 @@
-//! Why a bootstrap failed, in a form that travels: whoever waits gets the same text, naming the same ranks.
+//! Why a bootstrap failed, in a form that is sent to other ranks: all waiting ranks get the same
+//! text, which names the same ranks.
 
 use super::frame::{Fields, put, put_bytes};
+use super::lobby::EQUAL_SECRETS;
 use crate::error::{Error, ErrorKind};
 use crate::text::harmless;
 use crate::types::Rank;
 
-/// Why, and who is to blame.
+/// The reason, and the ranks that caused it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// What a caller can do about it.
+    /// The kind, which says what a caller can do about it.
     pub kind: ErrorKind,
     /// The ranks that are missing or at fault; empty if that is not known.
     pub culprits: Vec<Rank>,
-    /// What happened, one sentence.
+    /// The reason, in one sentence.
     pub text: String,
 }
 
@@ -56,10 +58,12 @@ impl Fault {
         Some(Self { kind, culprits, text })
     }
 
-    /// What to do next, where the text alone does not say.
+    /// The next step for the user, where the text does not say it.
     fn next(&self) -> String {
         let who = name_ranks(&self.culprits);
         match (self.kind, self.culprits.as_slice()) {
+            // The ranks have started, but the others rejected them. The text says why.
+            (ErrorKind::Timeout, _) if self.text.contains(EQUAL_SECRETS) => String::new(),
             (ErrorKind::Timeout, []) => "CCL_INIT_TIMEOUT sets how long ranks wait".to_string(),
             (ErrorKind::Timeout, [_]) => format!(
                 "see whether {who} has started and reaches the others; CCL_INIT_TIMEOUT sets how long ranks wait"
@@ -73,10 +77,10 @@ impl Fault {
         }
     }
 
-    /// As an error of the crate, at `rank`.
+    /// Converts the fault to an error of the crate, at `rank`.
     #[must_use]
     pub fn into_error(self, rank: Rank) -> Error {
-        // Whoever is to blame itself hears nothing new by that.
+        // The hint says nothing new to the culprit itself.
         let next = if self.culprits == [rank] { String::new() } else { self.next() };
         let mut error = Error::new(self.kind, self.text).hint(next);
         error.at.rank = Some(rank);
@@ -85,17 +89,11 @@ impl Fault {
     }
 }
 
-/// "rank 3", "ranks 3, 5-9 and 2 more": ranks as people read them.
+/// Formats ranks for people: "rank 3", "ranks 3, 5-9 and 2 more".
 #[must_use]
 pub fn name_ranks(ranks: &[Rank]) -> String {
     const SHOWN: usize = 8;
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
-            _ => runs.push((rank.0, rank.0)),
-        }
-    }
+    let runs = runs(ranks);
     let rest: u32 = runs.iter().skip(SHOWN).map(|(first, last)| last - first + 1).sum();
     let shown: Vec<String> = runs
         .iter()
@@ -104,6 +102,18 @@ pub fn name_ranks(ranks: &[Rank]) -> String {
         .collect();
     let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
     format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, shown.join(", "))
+}
+
+/// Converts ascending ranks to runs (first and last).
+pub(crate) fn runs(ranks: &[Rank]) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    runs
 }
 
 #[cfg(test)]
@@ -134,6 +144,15 @@ mod tests {
         bytes.truncate(bytes.len() - 4);
         put_bytes(&mut bytes, "\n".repeat(7000).as_bytes());
         assert!(Fault::decode(&bytes).unwrap().text.len() <= MAX_TEXT);
+    }
+
+    #[test]
+    fn where_secrets_differ_nobody_is_sent_to_look_whether_a_rank_has_started() {
+        let hint =
+            |text: &str| Fault::new(ErrorKind::Timeout, &[Rank(1)], text).into_error(Rank(0)).to_string();
+        assert!(hint("1/2 in").contains("see whether rank 1 has started"));
+        let said = hint(&format!("1/2 in; 5 connections came without proof: {EQUAL_SECRETS}"));
+        assert!(said.ends_with(EQUAL_SECRETS), "{said}");
     }
 
     #[test]

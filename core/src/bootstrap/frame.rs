@@ -1,8 +1,9 @@
-//! Bytes on the wire: little-endian fields, and frames `{u32 length, u8 kind, body}`. What arrives is hostile until it is checked.
+//! The wire format: little-endian fields, and frames `{u32 length, u8 kind, body}`. Received bytes
+//! are untrusted until they are checked.
 
 use crate::text::harmless;
 
-/// A number that goes over the wire in little-endian order.
+/// A number that is sent in little-endian order.
 pub(crate) trait Number {
     /// Appends it.
     fn append(self, out: &mut Vec<u8>);
@@ -24,13 +25,13 @@ pub(crate) fn put(out: &mut Vec<u8>, number: impl Number) {
     number.append(out);
 }
 
-/// Appends bytes after their length.
+/// Appends the length of the bytes, then the bytes.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, bytes.len() as u32);
     out.extend(bytes);
 }
 
-/// What is left to read of a message. `None` = it is too short.
+/// The unread rest of a message. `None` means that it is too short.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
@@ -55,23 +56,23 @@ impl<'a> Fields<'a> {
     pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
-    /// Bytes after their length.
+    /// Reads a length, then as many bytes.
     pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let count = self.u32()? as usize;
         self.take(count)
     }
-    /// Text after its length, fit to be printed; what is not UTF-8 is replaced.
+    /// Reads a length, then printable text. Invalid UTF-8 is replaced.
     pub(crate) fn text(&mut self) -> Option<String> {
         self.bytes().map(printable)
     }
 }
 
-/// Text of a peer: it may become a part of an error, or be printed.
+/// Converts text from a peer so that it is safe in an error or on a terminal.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     harmless(&String::from_utf8_lossy(bytes), usize::MAX).into_owned()
 }
 
-/// One frame.
+/// Encodes one frame.
 pub(crate) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(5 + body.len());
     put(&mut out, body.len() as u32 + 1);
@@ -80,7 +81,8 @@ pub(crate) fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Frames on their way in. Holds what has arrived, never what was only announced.
+/// Splits incoming bytes into frames. The buffer holds only bytes that have arrived; an announced
+/// length allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Frames {
     buffer: Vec<u8>,
@@ -89,7 +91,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Takes frames of up to `limit` bytes.
+    /// Accepts frames of up to `limit` bytes.
     pub(crate) const fn new(limit: usize) -> Self {
         Self { buffer: Vec::new(), start: 0, limit }
     }
@@ -102,7 +104,7 @@ impl Frames {
         self.buffer.extend(bytes);
     }
 
-    /// The next whole frame, if one is there.
+    /// The next frame, if all of it has arrived.
     pub(crate) fn next(&mut self) -> Result<Option<(u8, Vec<u8>)>, &'static str> {
         let mut fields = Fields(&self.buffer[self.start..]);
         let Some(length) = fields.u32() else { return Ok(None) };
@@ -115,7 +117,7 @@ impl Frames {
         Ok(Some((kind, body)))
     }
 
-    /// The bytes behind the last frame taken.
+    /// The bytes after the last frame that was taken.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let rest = self.buffer.split_off(self.start);
         self.buffer.clear();

@@ -1,4 +1,4 @@
-//! The handshake on real sockets: blocking with a deadline, and as a part of a service task.
+//! The handshake on real sockets: blocking with a deadline, or as part of a service task.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,14 +7,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::auth::{Handshake, HandshakeError, Hello, Key, Nonce, Step};
 use crate::clock::{self, Ns};
-use crate::control::service::Interest;
+use crate::reactor::Interest;
 use crate::types::{CommId, JobId};
 
-/// Connects: proves to the other side of `stream` that we know `key`, and has it prove the same. The stream may block or not. Nothing
-/// beyond the handshake is read.
+/// Connects: proves to the other side of `stream` that this process knows `key`, and verifies the
+/// proof of the other side. The stream may be blocking or non-blocking. Nothing beyond the
+/// handshake is read.
 ///
 /// # Errors
-/// Why the other side is not who it should be, or `Deadline`.
+/// Why the other side was rejected, or `Deadline`.
 pub fn connect_blocking<S: Read + Write + AsFd>(
     stream: &mut S,
     key: &Key,
@@ -25,7 +26,7 @@ pub fn connect_blocking<S: Read + Write + AsFd>(
     run(stream, handshake, &|_, _| None, deadline).map(drop)
 }
 
-/// As [`connect_blocking`], with a handshake that was made already.
+/// As [`connect_blocking`], with a handshake that exists already.
 pub(crate) fn run_connector<S: Read + Write + AsFd>(
     stream: &mut S,
     handshake: Handshake,
@@ -34,10 +35,11 @@ pub(crate) fn run_connector<S: Read + Write + AsFd>(
     run(stream, handshake, &|_, _| None, deadline).map(drop)
 }
 
-/// Accepts: lets in whoever knows the key of what it asks for. Nothing beyond the handshake is read.
+/// Accepts: admits a connector that knows the key of the communicator that it asks for. Nothing
+/// beyond the handshake is read.
 ///
 /// # Errors
-/// Why the other side is not let in, or `Deadline`.
+/// Why the connector was rejected, or `Deadline`.
 pub fn accept_blocking<S: Read + Write + AsFd>(
     stream: &mut S,
     lookup: &dyn Fn(JobId, CommId) -> Option<Key>,
@@ -65,7 +67,7 @@ fn run<S: Read + Write + AsFd>(
         step = match receive(stream, &mut handshake, lookup, deadline) {
             Ok(step) => step,
             Err(error) => {
-                // A courtesy to the other side: whether it arrives changes nothing here.
+                // The farewell is optional: the result here is the same if it does not arrive.
                 let _ = send(stream, &error.farewell(), deadline);
                 return Err(error);
             }
@@ -124,18 +126,19 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Where an accepted connection stands.
+/// The state of an accepted connection.
 #[derive(Debug)]
 pub enum Accepted<S> {
     /// Not yet decided.
     Pending(Accepting<S>),
-    /// Whoever it is knows the key; the stream stands right behind the handshake.
+    /// The connector knows the key. The stream is positioned right after the handshake.
     Done(Hello, S),
-    /// It is turned away, and closed.
+    /// The connection was rejected and closed.
     Failed(HandshakeError),
 }
 
-/// A connection that was accepted in a service task and has not proven itself yet. The stream must not block.
+/// A connection that a service task accepted and that has not proven itself yet. The stream must be
+/// non-blocking.
 #[derive(Debug)]
 pub struct Accepting<S> {
     stream: S,
@@ -153,26 +156,27 @@ impl<S: Read + Write + AsFd> Accepting<S> {
         Ok(Self { stream, handshake: Handshake::accept(Nonce::draw()?), to_send: Vec::new(), deadline })
     }
 
-    /// What to wait for.
+    /// The events to wait for.
     #[must_use]
     pub fn interest(&self) -> Interest {
         Interest { fd: self.stream.as_fd().as_raw_fd(), read: true, write: !self.to_send.is_empty() }
     }
 
-    /// When it will be turned away.
+    /// When the connection is rejected, unless it has proven itself.
     #[must_use]
     pub const fn deadline(&self) -> Ns {
         self.deadline
     }
 
-    /// Does what can be done without waiting.
+    /// Advances as far as possible without waiting.
     pub fn turn(mut self, now: Ns, lookup: &dyn Fn(JobId, CommId) -> Option<Key>) -> Accepted<S> {
         match self.advance(lookup) {
             Ok(Some(hello)) => Accepted::Done(hello, self.stream),
             Ok(None) if now >= self.deadline => Accepted::Failed(HandshakeError::Deadline),
             Ok(None) => Accepted::Pending(self),
             Err(error) => {
-                // A farewell fits into the buffer of a connection that has sent next to nothing, or is not missed.
+                // The farewell fits into the socket's send buffer, because almost nothing was sent
+                // before it. If it does not, it may be lost.
                 let _ = self.stream.write(&error.farewell());
                 Accepted::Failed(error)
             }

@@ -1,19 +1,22 @@
-//! The handshake that begins every connection between ranks. No I/O in here: [`greet`](super::greet) attaches it to
-//! real sockets.
+//! The handshake that begins every connection between ranks. This module does no I/O;
+//! [`greet`](super::greet) runs it on real sockets.
 //!
 //! ```text
 //!   connector                                       acceptor
 //!   header, hello, nonce C          ->
 //!                                   <-   header, nonce A, HMAC("acceptor", hello, C, A)
-//!   header, HMAC("connector", ...)  ->                      then the connection is theirs
+//!   header, HMAC("connector", ...)  ->                      then both may use the connection
 //! ```
 //!
-//! Both sides prove that they know the key, over both nonces and the whole hello. Nothing can be replayed (each side draws a
-//! nonce), reflected (the labels differ) or moved to another purpose, rank, channel or stream (the hello is part of the proof). What
-//! follows the handshake is neither encrypted nor signed: it keeps strangers and strays out, not somebody on the path.
+//! Both sides prove that they know the key. The proofs cover both nonces and the whole hello. A
+//! handshake cannot be replayed (each side draws a nonce), reflected (the labels differ) or moved
+//! to another purpose, rank, channel or stream (the hello is part of the proof). The bytes after
+//! the handshake are neither encrypted nor signed: the handshake keeps out unknown and misdirected
+//! connections, but not an attacker on the network path.
 //!
-//! The header (magic, version, kind) never changes, so that two versions can always name each other. Each side reads exactly the bytes
-//! of the next message: what follows the handshake, descriptors of a Unix socket included, is never swallowed.
+//! The header (magic, version, kind) never changes, so that each side can always name the version
+//! of the other. Each side reads exactly the bytes of the next message, so that it never consumes
+//! what follows the handshake. This includes descriptors on a Unix socket.
 
 use std::fmt;
 
@@ -32,52 +35,53 @@ const KIND_CHALLENGE: u8 = 2;
 const KIND_PROOF: u8 = 3;
 const KIND_REFUSED: u8 = 4;
 
-/// Why an acceptor turned a connector away, as it says on the wire.
+/// Why an acceptor rejected a connector, as sent on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Refusal {
-    /// It speaks another version.
+    /// The acceptor speaks another version.
     Version = 1,
-    /// It has no such job or communicator (now).
+    /// The acceptor has no such job or communicator at this time.
     UnknownJob = 2,
-    /// The proof was wrong.
+    /// The connector's proof was wrong.
     Proof = 3,
     /// The hello could not be understood.
     Malformed = 4,
-    /// Some other reason, of a later version.
+    /// Another reason, defined by a later version.
     Other = 255,
 }
 
 /// Why a handshake failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HandshakeError {
-    /// The other side does not speak this protocol at all. What it said first.
+    /// The other side does not speak this protocol at all. The field holds its first bytes.
     WrongMagic([u8; 8]),
-    /// The other side speaks another version of it.
+    /// The other side speaks another version of the protocol.
     Version {
         /// This side's version.
         ours: u32,
         /// The other side's.
         theirs: u32,
     },
-    /// The connector asks for something that is not here.
+    /// The connector asks for a job or communicator that does not exist here.
     UnknownJob(JobId, CommId),
     /// The other side does not know the secret.
     WrongProof,
-    /// The acceptor turned us away.
+    /// The acceptor rejected this side.
     Refused(Refusal),
-    /// What arrived breaks the protocol.
+    /// The received bytes violate the protocol.
     Malformed(&'static str),
-    /// The other side closed before the end.
+    /// The other side closed the connection before the end.
     Closed,
-    /// It did not end in time.
+    /// The handshake did not end in time.
     Deadline,
-    /// The operating system's refusal.
+    /// An error of the operating system.
     System(String),
 }
 
 impl HandshakeError {
-    /// What an acceptor should send before it closes, so that the connector can say why. Strangers get nothing.
+    /// The message that an acceptor should send before it closes, so that the connector can report
+    /// the reason. Empty if it gets no answer, for example if it does not speak the protocol.
     #[must_use]
     pub fn farewell(&self) -> Vec<u8> {
         let reason = match self {
@@ -92,7 +96,7 @@ impl HandshakeError {
         header(PROTOCOL, KIND_REFUSED, reason as u8)
     }
 
-    /// As an error of the crate; `whom` names the other side.
+    /// Converts it to an error of the crate; `whom` names the other side.
     #[must_use]
     pub fn into_error(self, whom: &str) -> Error {
         let kind = match self {
@@ -139,28 +143,28 @@ impl fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
-/// What one feeding brought.
+/// The result of one [`feed`](Handshake::feed).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Step {
-    /// Bytes for the other side, to be sent before anything else.
+    /// Bytes to send to the other side before anything else.
     pub to_send: Vec<u8>,
-    /// Both sides are who they should be: the hello, and the bytes that arrived after the handshake.
+    /// Set once both sides have proven themselves: the hello, and the bytes after the handshake.
     pub done: Option<(Hello, Vec<u8>)>,
-    /// Connector, with the end: the key that both sides know, stretched where it had to be.
+    /// Connector, set with `done`: the key that both sides know, stretched if necessary.
     pub(crate) key: Option<Key>,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Connector: nothing said yet.
+    /// Connector: nothing sent yet.
     Start(Key, Nonce),
     /// Connector: hello sent.
     Asked(Key, Nonce),
-    /// Acceptor: nothing heard yet.
+    /// Acceptor: nothing received yet.
     Listening(Nonce),
-    /// Acceptor: challenge sent; the connector's proof that would be right.
+    /// Acceptor: challenge sent. The field is the proof that the connector must send.
     Challenged([u8; PROOF]),
-    /// Over, well or not.
+    /// Finished, with or without success.
     Over,
 }
 
@@ -170,36 +174,36 @@ pub struct Handshake {
     state: State,
     hello: Option<Hello>,
     buffer: Vec<u8>,
-    /// Connector: its key is stretched with the salt at the front of the acceptor's nonce.
+    /// Connector: the key is stretched with the salt at the front of the acceptor's nonce.
     stretches: bool,
 }
 
 impl Handshake {
-    /// The side that connects. [`feed`](Self::feed) it nothing to get what it says first.
+    /// The connecting side. [`feed`](Self::feed) it an empty slice to get its first message.
     #[must_use]
     pub const fn connect(key: Key, hello: Hello, nonce: Nonce) -> Self {
         Self { state: State::Start(key, nonce), hello: Some(hello), buffer: Vec::new(), stretches: false }
     }
 
-    /// As [`connect`](Self::connect), where the acceptor's key is this one stretched with a salt that
-    /// it puts at the front of its nonce.
+    /// As [`connect`](Self::connect), where the acceptor's key is `key` stretched with a salt,
+    /// which the acceptor puts at the front of its nonce.
     pub(crate) fn connect_stretching(key: Key, hello: Hello, nonce: Nonce) -> Self {
         Self { stretches: true, ..Self::connect(key, hello, nonce) }
     }
 
-    /// The side that was connected to.
+    /// The accepting side.
     #[must_use]
     pub const fn accept(nonce: Nonce) -> Self {
         Self { state: State::Listening(nonce), hello: None, buffer: Vec::new(), stretches: false }
     }
 
-    /// What the connector said it wants; not proven before the end.
+    /// The connector's hello. It is not proven before the end of the handshake.
     #[must_use]
     pub const fn hello(&self) -> Option<&Hello> {
         self.hello.as_ref()
     }
 
-    /// How many bytes to read next; never more than the next message of the handshake.
+    /// How many bytes to read next: never more than the next message of the handshake.
     #[must_use]
     pub fn wants(&self) -> usize {
         let whole = match self.state {
@@ -212,10 +216,11 @@ impl Handshake {
         whole.saturating_sub(self.buffer.len())
     }
 
-    /// Takes bytes from the other side, as they come. The acceptor looks up the key of what the connector asks for.
+    /// Takes bytes from the other side, in pieces of any size. The acceptor uses `lookup` to find
+    /// the key of the job and communicator that the connector asks for.
     ///
     /// # Errors
-    /// Why the other side is not let in. The acceptor sends [`HandshakeError::farewell`]; both sides close.
+    /// Why the other side is rejected. The acceptor sends [`HandshakeError::farewell`]; both close.
     pub fn feed(
         &mut self,
         bytes: &[u8],
@@ -241,7 +246,7 @@ impl Handshake {
             self.state = State::Asked(key.clone(), *nonce);
         }
         loop {
-            // A stranger is known by its first byte: it is not kept waiting for sixteen.
+            // A wrong first byte is rejected at once: the stranger need not send all sixteen bytes.
             let seen = bytes.len().min(self.wants());
             self.buffer.extend(&bytes[..seen]);
             bytes = &bytes[seen..];
@@ -339,7 +344,8 @@ impl Handshake {
     }
 }
 
-/// The salt that an acceptor put at the front of its nonce. What follows is random still: 128 bits, never used twice.
+/// The salt that an acceptor put at the front of its nonce. The other 128 bits of the nonce are
+/// random and never used twice.
 pub(crate) fn salt_of(nonce: &[u8]) -> Salt {
     nonce[..size_of::<Salt>()].try_into().expect("a nonce is longer")
 }
@@ -390,7 +396,7 @@ mod tests {
         None
     }
 
-    /// Lets both sides talk, `chunk` bytes at a time, and returns what each ended with.
+    /// Lets both sides talk, `chunk` bytes at a time, and returns the result of each side.
     fn talk(
         mut a: Handshake,
         mut b: Handshake,
@@ -445,7 +451,7 @@ mod tests {
         let (a, b) =
             talk(Handshake::connect(key(1), hello(), nonce(1)), Handshake::accept(nonce(2)), &knows(2), 1000);
         assert_eq!((a, b), (Err(HandshakeError::WrongProof), Err(HandshakeError::Closed)));
-        // A connector that goes on all the same, with a proof of its own making.
+        // The connector continues anyway, with a forged proof.
         let mut acceptor = Handshake::accept(nonce(2));
         let first = Handshake::connect(key(1), hello(), nonce(1)).feed(&[], &nobody).unwrap().to_send;
         acceptor.feed(&first, &knows(2)).unwrap();
@@ -482,7 +488,7 @@ mod tests {
             assert!(matches!(error, HandshakeError::WrongMagic(_)), "{error:?}");
             assert!(error.farewell().is_empty(), "strangers get no answer");
         }
-        // Silence is no error here: whoever owns the stream sets it a deadline.
+        // Silence is not an error here: the owner of the stream sets a deadline.
         assert_eq!(Handshake::accept(nonce(2)).feed(&MAGIC, &knows(1)).unwrap(), Step::default());
     }
 
@@ -497,7 +503,7 @@ mod tests {
         let mut other = Handshake::accept(nonce(3));
         other.feed(&first, &knows(1)).unwrap();
         assert_eq!(other.feed(&last, &knows(1)), Err(HandshakeError::WrongProof));
-        // A stranger that reflects the connector's own proof, or its hello, as the challenge.
+        // An attacker reflects the connector's own proof, or its hello, as the challenge.
         let mut victim = Handshake::connect(key(1), hello(), nonce(1));
         victim.feed(&[], &nobody).unwrap();
         assert_eq!(
@@ -515,7 +521,7 @@ mod tests {
             let mut acceptor = Handshake::accept(nonce(2));
             let any = |_: JobId, _: CommId| Some(key(1));
             let Ok(_) = acceptor.feed(&moved, &any) else { continue };
-            // The reserved byte is no part of the meaning, and is re-encoded as zero.
+            // The reserved byte has no meaning and is encoded as zero again.
             let expect = if byte == HEADER + 1 { None } else { Some(HandshakeError::WrongProof) };
             assert_eq!(acceptor.feed(&last, &any).err(), expect, "byte {byte}");
         }
@@ -532,7 +538,7 @@ mod tests {
         assert_eq!(acceptor.wants(), HEADER);
         let step = acceptor.feed(&last, &knows(1)).unwrap();
         assert_eq!(step.done, Some((hello(), b"and more".to_vec())));
-        // Bytes that come while it is the other side's turn are no part of any protocol.
+        // Bytes that arrive when it is the other side's turn violate the protocol.
         let mut early = Handshake::accept(nonce(2));
         let mut both = first;
         both.extend([0; 200]);

@@ -1,7 +1,8 @@
 //! Which ranks share a host, and which a process.
 //!
-//! A host is a kernel (its boot id) and `CCL_HOSTID`, not a network namespace: pods of one machine share memory. Ranks that
-//! must talk over the network although they share a kernel are given different `CCL_HOSTID`s.
+//! A host is identified by its kernel (the boot id) and `CCL_HOSTID`, not by a network namespace:
+//! pods of one machine share memory. Ranks on one kernel that must use the network are given
+//! different values of `CCL_HOSTID`.
 
 use rustix::io::Errno;
 
@@ -9,24 +10,24 @@ use super::frame::{Fields, put, put_bytes};
 use crate::config::{Key, Settings};
 use crate::error::{Error, Result};
 
-/// What a rank says about where it runs.
+/// Where a rank runs, as it tells the other ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Equal for ranks that share a host.
     pub host: u64,
     /// Equal for ranks that share a process.
     pub process: u64,
-    /// The process id, as its own namespace counts.
+    /// The process id in the process's own namespace.
     pub pid: u32,
     /// The host's name, for people.
     pub host_name: String,
 }
 
 impl Identity {
-    /// That of this process.
+    /// The identity of this process.
     ///
     /// # Errors
-    /// No descriptor is free. What this kernel does not tell at all is left out.
+    /// `System` if no file descriptor is free. Values that the kernel does not provide stay empty.
     pub fn own(settings: &Settings) -> Result<Self> {
         let read = |path: &str| match std::fs::read_to_string(path) {
             Err(error)
@@ -46,7 +47,8 @@ impl Identity {
         let host_id = settings.text(Key::HostId);
         let host = hash(&[boot.as_bytes(), host_id.as_bytes()]);
         let pid = std::process::id();
-        // The same pid may live in many namespaces, and again after its death: the start time (field 22, the 20th behind the name) differs.
+        // A pid may exist in several namespaces, and may be reused after the process ended: the
+        // start time distinguishes these processes (field 22, the 20th after the name).
         let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let stat = read("/proc/self/stat")?;
         let start =
@@ -61,7 +63,7 @@ impl Identity {
         Ok(Self { host, process, pid, host_name })
     }
 
-    /// As bytes for other ranks.
+    /// Encodes the identity for other ranks.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -72,7 +74,7 @@ impl Identity {
         out
     }
 
-    /// From the front of another rank's bytes, and what follows; `None` if they are too short.
+    /// Decodes an identity from the front of `bytes`, and returns the rest. `None` if too short.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut fields = Fields(bytes);

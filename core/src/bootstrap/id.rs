@@ -1,13 +1,13 @@
-//! The unique id: 128 bytes that let whoever holds them find the root of a job and prove that they belong to it.
+//! The unique id: 128 bytes with which a process finds a job's root and proves its membership.
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic: random, or [`PUBLIC_MAGIC`] where no id is passed around |
-//! | 8..12, 12..16 | protocol version; number of ranks, 0 = the first rank that checks in says |
+//! | 8..12, 12..16 | protocol version; number of ranks, 0 = the first rank that checks in decides |
 //! | 16..48 | secret |
 //! | 48..68 | address of the root: family (4 or 6), port, 16 bytes of address |
-//! | 68..72 | which communicator of a public address this is |
-//! | 72 | 1: the secret is stretched before it is used |
+//! | 68..72 | index of the communicator at a public address |
+//! | 72 | 1 if the secret is stretched before it is used |
 //! | 73..120, 120..128 | zero; checksum |
 
 use std::fmt;
@@ -20,27 +20,27 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::text::harmless;
 use crate::types::{CommId, JobId};
 
-/// Bytes of an id.
+/// The size of an id in bytes.
 pub const LEN: usize = 128;
 
-/// The magic of ids that every rank makes for itself from a public address.
+/// The magic of ids that every rank computes from a public address.
 pub const PUBLIC_MAGIC: u64 = 0x0280_0280_0280_0280;
 
-/// Where the root of a job is, and the secret of the job. Whoever holds it may join.
+/// The address of a job's root, and the job's secret. A process that has the id may join.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UniqueId {
-    /// Tells jobs apart; not secret.
+    /// Distinguishes jobs; not secret.
     pub magic: u64,
-    /// Where the root listens.
+    /// The address at which the root listens.
     pub root: SocketAddr,
-    /// How many ranks there will be; 0: the first that checks in says.
+    /// The number of ranks; 0 if the first rank that checks in decides.
     pub nranks: u32,
     /// The secret.
     pub key: Key,
-    /// Which communicator of a public address this is, from 0.
+    /// The index of the communicator at a public address, from 0.
     pub instance: u32,
-    /// Whether the key is that of a text that might be guessed: then it is stretched with the root's salt before anything is
-    /// proven with it.
+    /// Whether the key comes from a text that could be guessed. Such a key is stretched with the
+    /// root's salt before it is used in a proof.
     pub stretches: bool,
 }
 
@@ -63,27 +63,29 @@ impl UniqueId {
         })
     }
 
-    /// The id that every rank makes for itself where the root's address is public.
+    /// The id that every rank computes for itself when the root's address is public.
     #[must_use]
     pub fn public(root: SocketAddr, secret: &JobSecret, instance: u32) -> Self {
         let JobSecret { key, is_weak } = secret.clone();
         Self { magic: PUBLIC_MAGIC, root, nranks: 0, key, instance, stretches: is_weak }
     }
 
-    /// Whether the root's address is public: then the root may come up after its ranks, and something else may listen there.
+    /// Whether the root's address is public. The root may then start after its ranks, and another
+    /// service may listen at the address.
     #[must_use]
     pub const fn is_public(&self) -> bool {
         self.magic == PUBLIC_MAGIC
     }
 
-    /// The job a rank asks the root for. It says nothing about the secret: whoever overhears it learns
-    /// where somebody wants to go, and cannot try secrets on it.
+    /// The job that a rank asks the root for. It does not depend on the secret: an attacker that
+    /// overhears it learns which root a rank asks for, but cannot test guessed secrets with it.
     #[must_use]
     pub fn asked(&self) -> JobId {
         JobId(xxhash_rust::xxh3::xxh3_64_with_seed(b"ccl asked job", self.magic))
     }
 
-    /// This id for those who know the job's secret as well, for ids that go through places where others might read or write them.
+    /// Mixes the job's secret into the key of this id. This protects ids that pass through places
+    /// where others might read or write them.
     #[must_use]
     pub fn mixed_with(mut self, secret: &JobSecret) -> Self {
         let mut salt = *b"ccl id  ........";
@@ -93,7 +95,8 @@ impl UniqueId {
         self
     }
 
-    /// The job, as long as the root has not spoken. Behind a public address the root answers with the job of this generation.
+    /// The job id before the root has answered. The root of a public address answers with the job
+    /// id of its generation.
     #[must_use]
     pub fn job(&self) -> JobId {
         if self.is_public() {
@@ -102,8 +105,8 @@ impl UniqueId {
         self.key.job(self.magic)
     }
 
-    /// What is shown as the job until the root has spoken. Behind public addresses all jobs ask for the same job, so the
-    /// address tells them apart.
+    /// The job id that is shown before the root has answered. All jobs at public addresses ask for
+    /// the same job id, so this one also depends on the address.
     #[must_use]
     pub fn shown_job(&self) -> JobId {
         let job = self.job();
@@ -113,13 +116,13 @@ impl UniqueId {
         JobId(xxhash_rust::xxh3::xxh3_64_with_seed(self.root.to_string().as_bytes(), job.0))
     }
 
-    /// The communicator a rank asks the root for.
+    /// The communicator that a rank asks the root for.
     #[must_use]
     pub const fn comm(&self) -> CommId {
         CommId(self.instance as u64)
     }
 
-    /// The id as bytes, secret included.
+    /// Encodes the id as bytes, including the secret.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; LEN] {
         let mut out = Vec::with_capacity(LEN);
@@ -142,10 +145,10 @@ impl UniqueId {
         out.try_into().expect("LEN is the sum of the fields")
     }
 
-    /// The id that these bytes stand for.
+    /// Decodes an id.
     ///
     /// # Errors
-    /// `Usage` if they are no id, `Mismatch` if a version made them that this one does not speak.
+    /// `Usage` if the bytes are not an id, `Mismatch` if the id has another protocol version.
     pub fn from_bytes(bytes: &[u8; LEN]) -> Result<Self> {
         let damaged = || Error::new(ErrorKind::Usage, "these bytes are no unique id, or a damaged one");
         let (content, check) = bytes.split_at(LEN - 8);
@@ -183,13 +186,13 @@ impl UniqueId {
         Ok(Some(Self { magic, root: SocketAddr::new(ip, port), nranks, key, instance, stretches }))
     }
 
-    /// The id as text, secret included: 256 hexadecimal digits.
+    /// Encodes the id as text, including the secret: 256 hexadecimal digits.
     #[must_use]
     pub fn to_hex(&self) -> String {
         self.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The id that this text stands for.
+    /// Decodes an id from text.
     ///
     /// # Errors
     /// As [`from_bytes`](Self::from_bytes).
@@ -207,7 +210,7 @@ impl UniqueId {
     }
 }
 
-/// What something was, without showing a secret that may be in it.
+/// Describes a text without showing a secret that it may contain.
 fn shorten(text: &str) -> String {
     let first: String = text.chars().take(8).collect();
     format!("{} characters that begin with \"{}\"", text.chars().count(), harmless(&first, 64))
@@ -219,20 +222,20 @@ impl fmt::Debug for UniqueId {
     }
 }
 
-/// An address as people write it: `host:port`, `[v6]:port` or `hostname:port`.
+/// An address in text form: `host:port`, `[v6]:port` or `hostname:port`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// A numeric address.
     Literal(SocketAddr),
-    /// A name to be looked up.
+    /// A name that must be looked up.
     Name(String, u16),
 }
 
 impl Address {
-    /// Reads `text`, the value of `setting`.
+    /// Parses `text`, the value of `setting`.
     ///
     /// # Errors
-    /// `Usage` that says what is wrong with it.
+    /// `Usage`, which says what is wrong with the text.
     pub fn parse(setting: &str, text: &str) -> Result<Self> {
         let wrong = |why: &str| {
             Error::new(ErrorKind::Usage, format!("{setting}={text} is not an address: {why}"))
@@ -264,7 +267,7 @@ impl Address {
         }
     }
 
-    /// The socket address, of the family that `settings` ask for. A name is looked up.
+    /// The socket address, of the family that `settings` require. A name is looked up.
     ///
     /// # Errors
     /// `Unavailable` if the name has no address of that family.
@@ -276,8 +279,8 @@ impl Address {
         };
         let found: Vec<SocketAddr> = match self {
             Self::Literal(address) => return Ok(*address),
-            // By RFC 6761 (section 6.3) it is the loopback without being looked up: a bare machine
-            // has no /etc/hosts.
+            // By RFC 6761 (section 6.3) this name is the loopback address and needs no look-up: a
+            // minimal system has no /etc/hosts.
             Self::Name(name, port) if name.eq_ignore_ascii_case("localhost") => {
                 vec![(Ipv4Addr::LOCALHOST, *port).into(), (Ipv6Addr::LOCALHOST, *port).into()]
             }
@@ -289,7 +292,7 @@ impl Address {
                 })?
                 .collect(),
         };
-        // IPv4 first: a name with both families is often reachable by one only, and that is the older one.
+        // IPv4 first: a name with both families is often reachable by only one, mostly by IPv4.
         let usable = || found.iter().copied().filter(wanted);
         usable().find(SocketAddr::is_ipv4).or_else(|| usable().next()).ok_or_else(|| {
             Error::new(
@@ -318,14 +321,14 @@ fn is_host_name(name: &str) -> bool {
 /// The secret that all ranks of a job were given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobSecret {
-    /// What it stands for; [`Key::NONE`] where there is none.
+    /// The key of the secret; [`Key::NONE`] if there is no secret.
     pub key: Key,
-    /// Whether it is a text that might be guessed: anything but 64 or more hexadecimal digits.
+    /// Whether the secret could be guessed: any text except 64 or more hexadecimal digits.
     pub is_weak: bool,
 }
 
 impl JobSecret {
-    /// That of a text.
+    /// Converts a text to a secret.
     #[must_use]
     pub fn of(text: &str) -> Self {
         let is_random = text.len() >= 64 && text.bytes().all(|c| c.is_ascii_hexdigit());
@@ -333,7 +336,7 @@ impl JobSecret {
     }
 }
 
-/// The secret of a job: from `CCL_JOB_SECRET` or `CCL_JOB_SECRET_FILE`, else none.
+/// The secret of a job, from `CCL_JOB_SECRET` or `CCL_JOB_SECRET_FILE`, or none.
 ///
 /// # Errors
 /// `System` if the file cannot be read, `Usage` if it is empty.

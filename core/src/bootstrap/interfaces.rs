@@ -1,4 +1,4 @@
-//! Which address of this host others should use.
+//! Selects the address of this host that other ranks should use.
 
 use std::net::IpAddr;
 
@@ -8,11 +8,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// One address of one interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// Its address.
+    /// The address.
     pub ip: IpAddr,
-    /// How many leading bits of the address name its subnet.
+    /// The number of leading bits of the address that identify its subnet.
     pub prefix: u8,
 }
 
@@ -28,7 +28,7 @@ impl Interface {
         width == other_width && (ours & mask) == (theirs & mask)
     }
 
-    /// The order of preference: lower is better.
+    /// The preference of this address; lower is better.
     fn class(&self, near: Option<IpAddr>) -> u8 {
         if self.name.starts_with("ib") {
             0
@@ -44,8 +44,11 @@ impl Interface {
     }
 }
 
-/// The addresses to use, the best first. `filter` is a comma-separated list of name prefixes; a leading `^` excludes them, a leading `=` (of the
-/// list or of one name) makes them exact. InfiniBand names go first, then the subnet of `near`, then all but docker and loopback.
+/// Selects usable addresses, the best first.
+///
+/// `filter` is a comma-separated list of name prefixes. A leading `^` excludes these names; a
+/// leading `=` (of the list or of one name) requires the exact name. InfiniBand names go first,
+/// then the subnet of `near`, then all others except docker and loopback, which go last.
 #[must_use]
 pub fn select(all: &[Interface], filter: &str, family: &str, near: Option<IpAddr>) -> Vec<Interface> {
     let (filter, excludes) = filter.strip_prefix('^').map_or((filter, false), |rest| (rest, true));
@@ -63,7 +66,7 @@ pub fn select(all: &[Interface], filter: &str, family: &str, near: Option<IpAddr
             "AF_INET6" => one.ip.is_ipv6(),
             _ => true,
         };
-        // A link-local address means nothing without the interface it belongs to.
+        // A link-local address is useless without the interface that it belongs to.
         let usable = match one.ip {
             IpAddr::V4(v4) => !v4.is_unspecified(),
             IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_unicast_link_local(),
@@ -72,7 +75,7 @@ pub fn select(all: &[Interface], filter: &str, family: &str, near: Option<IpAddr
     };
     let mut found: Vec<Interface> = all.iter().filter(wanted).cloned().collect();
     let like_near = |ip: IpAddr| near.is_none_or(|near| near.is_ipv4()) == ip.is_ipv4();
-    // A stable sort: where nothing else decides, the system's order does.
+    // The sort is stable: addresses of equal rank stay in the system's order.
     found.sort_by_key(|one| (one.class(near), !like_near(one.ip)));
     found
 }
@@ -80,7 +83,7 @@ pub fn select(all: &[Interface], filter: &str, family: &str, near: Option<IpAddr
 /// The addresses of this host.
 ///
 /// # Errors
-/// `System` if the kernel does not tell.
+/// `System` if the kernel does not provide them.
 pub fn list() -> Result<Vec<Interface>> {
     let found = if_addrs::get_if_addrs().map_err(|e| Error::system("listing the network interfaces", e))?;
     let convert = |one: if_addrs::Interface| {
@@ -93,10 +96,10 @@ pub fn list() -> Result<Vec<Interface>> {
     Ok(found.into_iter().map(convert).collect())
 }
 
-/// The address that `settings` choose, near `near` if that is given.
+/// The best address that `settings` allow, near `near` if it is given.
 ///
 /// # Errors
-/// `Unavailable` if there is none; the text lists what there is.
+/// `Unavailable` if there is no such address; the text lists the addresses of this host.
 pub fn choose(settings: &Settings, near: Option<IpAddr>) -> Result<Interface> {
     let all = list()?;
     let (filter, family) = (settings.text(Key::Interface), settings.text(Key::Family));

@@ -1,23 +1,25 @@
-//! Which launch a process belongs to: at a public address the ranks of two jobs may come to one door.
+//! Identifies the launch that a process belongs to. At a public address, the ranks of two jobs may
+//! connect to the same listener.
 
 use std::time::Duration;
 
 use super::rendezvous::Environment;
 use crate::clock;
 
-/// What a root knows of the launch of its ranks.
+/// The launch of a root's ranks, as far as the root knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Launch {
-    /// Its id is known to its ranks only.
+    /// Only the ranks of this job know the id.
     Certain,
-    /// Its launcher named the job, and rank 0's part of it; 0 if it did not name that.
+    /// The launcher named the job, and the part of it that rank 0 belongs to; `part` is 0 if the
+    /// launcher did not name the part.
     Named { launch: u64, part: u64 },
-    /// Its address is all that its ranks have in common.
+    /// The ranks have nothing in common except the address.
     Unknown,
 }
 
 impl Launch {
-    /// Whether a process of launch `other`, 0 for none, may be one of its ranks.
+    /// Whether a process of launch `other` (0 for none) may be a rank of this job.
     pub(crate) const fn may_include(self, other: u64) -> bool {
         match self {
             Self::Certain => true,
@@ -25,7 +27,7 @@ impl Launch {
             Self::Unknown => other == 0,
         }
     }
-    /// Whether a process that may be one of its ranks is one for certain.
+    /// Whether a process that may be a rank of this job certainly is one.
     pub(crate) const fn is_sure_of(self, other: Origin) -> bool {
         match self {
             Self::Certain => true,
@@ -33,27 +35,27 @@ impl Launch {
             Self::Unknown => false,
         }
     }
-    /// That which `origin` tells of.
+    /// The launch that `origin` describes.
     pub(crate) const fn of(origin: Origin) -> Self {
         let Origin { launch, part, .. } = origin;
         if launch == 0 { Self::Unknown } else { Self::Named { launch, part } }
     }
 }
 
-/// What a rank tells the root about its process.
+/// The launch and the age of a rank's process, as the rank reports them to the root.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Origin {
-    /// What its launcher calls the job, as a number; 0: nothing does.
+    /// The launcher's name for the job, as a number; 0 if it has none.
     pub(crate) launch: u64,
-    /// The part of that in which all processes are of one job. A job may have several, as one whose
-    /// ranks were started node by node; 0: nothing names it.
+    /// The part of the launch in which all processes belong to one job; 0 if it has no name. A job
+    /// may have several parts, for example if its ranks were started node by node.
     pub(crate) part: u64,
-    /// How long ago it began.
+    /// How long ago the process started.
     pub(crate) age: Duration,
 }
 
 impl Origin {
-    /// That of this process, in `environment`.
+    /// The origin of this process, according to `environment`.
     #[must_use]
     pub(crate) fn own(environment: Environment<'_>) -> Self {
         let (launch, part) = name(environment);
@@ -61,8 +63,8 @@ impl Origin {
     }
 }
 
-/// What the launcher calls the job, and the part of it that this process is of. Launchers nest: the
-/// inner one comes first.
+/// The launcher's names for the job and for the part of it that this process belongs to. Launchers
+/// may be nested: the inner one is checked first.
 fn name(environment: Environment<'_>) -> (u64, u64) {
     let given = |name: &str| environment(name).filter(|v| !v.is_empty() && v != "none");
     let hash = |names: &[&str]| {
@@ -71,16 +73,16 @@ fn name(environment: Environment<'_>) -> (u64, u64) {
     };
     let whole = |names: &[&str]| (hash(names), hash(names));
     if given("TORCHELASTIC_RUN_ID").is_some() {
-        // Agents count restarts each for itself: the counts of one job may differ.
+        // Each agent counts restarts for itself, so the counts may differ within one job.
         return whole(&["TORCHELASTIC_RUN_ID"]);
     }
-    // Slurm's own, "slurm.pmix.<job>.<step>", names a step.
+    // Slurm's own namespace, "slurm.pmix.<job>.<step>", names only a step.
     if given("PMIX_NAMESPACE").is_some_and(|space| !space.starts_with("slurm.")) {
         return whole(&["PMIX_NAMESPACE"]);
     }
     if given("SLURM_JOB_ID").is_some() {
-        // An allocation may hold several jobs of ours, each of them a step; or one job that was
-        // started as a step per node.
+        // An allocation may hold several jobs, each of them a step, or one job that was started as
+        // one step per node.
         let number = |name: &str| given(name).and_then(|value| value.parse::<u32>().ok());
         let (tasks, ranks) = (number("SLURM_STEP_NUM_TASKS"), number("WORLD_SIZE"));
         if tasks.zip(ranks).is_some_and(|(tasks, ranks)| tasks >= ranks) {
@@ -92,7 +94,7 @@ fn name(environment: Environment<'_>) -> (u64, u64) {
     (0, 0)
 }
 
-/// How long ago this process began.
+/// How long ago this process started.
 fn age() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let ticks: u64 = stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
@@ -122,12 +124,12 @@ mod tests {
         assert!(Launch::of(one).is_sure_of(one) && !Launch::of(nothing).is_sure_of(nothing));
         assert!(one.age > Duration::ZERO && one.age < Duration::from_secs(3600), "{:?}", one.age);
 
-        // A job may be several steps of one allocation, and an allocation hold several jobs.
+        // A job may be several steps of an allocation, and an allocation may hold several jobs.
         let step = |job, step| own(&[("SLURM_JOB_ID", job), ("SLURM_STEP_ID", step)]);
         let slurm = Launch::of(step("5", "0"));
         assert!(slurm.may_include(step("5", "1").launch) && !slurm.may_include(step("6", "0").launch));
         assert!(slurm.is_sure_of(step("5", "0")) && !slurm.is_sure_of(step("5", "1")));
-        // A step that has room for the whole job is one.
+        // A step that has room for all ranks of the job is the whole job.
         let full = |step| {
             own(&[
                 ("SLURM_JOB_ID", "5"),

@@ -1,4 +1,5 @@
-//! Where accepted connections wait until they have proven who they are. Strangers are survived, counted and remembered.
+//! The lobby: accepted connections (guests) wait here until they prove that they know the key.
+//! Guests without a valid proof (strangers) are rejected, counted and recorded; they do no harm.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,19 +10,22 @@ use super::machine::{Io, StreamId};
 use crate::clock::Ns;
 use crate::types::{CommId, JobId};
 
-/// How long a connection may stay silent or half-way: more than a rank that is starved for a while needs.
+/// How long a handshake may take: long enough for a rank that gets no CPU time for a while.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The first byte that a guest gets after its proof was taken. A connection that ends before that
-/// byte was dropped here, and the guest tries again.
+/// The first byte that is sent after a guest's proof was accepted. If the connection ends before
+/// that byte, the lobby dropped it, and the guest tries again.
 pub(crate) const LET_IN: u8 = 1;
 
-/// How many may wait at once. A job larger than this still gets in: ranks that were dropped from the full lobby try again.
+/// How many guests may wait at once. A larger job still gets in: ranks that a full lobby dropped
+/// try again.
 const SEATS: usize = 1024;
 
 /// How many remarks about strangers are kept.
 const REMARKS: usize = 4;
-/// Said of a guest that knows ccl, and not the secret.
+/// The advice if the secrets differ.
+pub(crate) const EQUAL_SECRETS: &str = "see that CCL_JOB_SECRET is equal on all ranks, or unset on all";
+/// The reason for rejecting a guest that speaks the protocol but has another secret.
 const OTHER_SECRET: &str = "it has another CCL_JOB_SECRET than this process, or one of the two has none";
 
 #[derive(Debug)]
@@ -32,7 +36,7 @@ struct Guest {
     until: Ns,
 }
 
-/// What guests did who were turned away, newest last.
+/// A rejected connection, with the number of times it happened. The newest remark is last.
 #[derive(Debug)]
 struct Remark {
     text: String,
@@ -52,21 +56,21 @@ pub(crate) struct Entered {
     pub(crate) stream: StreamId,
     pub(crate) from: SocketAddr,
     pub(crate) hello: Hello,
-    /// What it said behind the handshake.
+    /// The bytes that it sent after the handshake.
     pub(crate) rest: Vec<u8>,
 }
 
-/// Connections that have not proven themselves yet.
+/// The connections that have not proven themselves yet.
 #[derive(Debug, Default)]
 pub(crate) struct Lobby {
     guests: Vec<Guest>,
     turned_away: u64,
     remarks: Vec<Remark>,
-    /// Some guest had another secret.
+    /// Whether a guest had another secret.
     secrets_differ: bool,
-    /// How many had been turned away when that was told last.
+    /// How many connections had been rejected when the remarks were last read.
     told: u64,
-    /// What guests stretch the secret with.
+    /// The salt with which guests stretch the secret.
     salt: Option<Salt>,
 }
 
@@ -75,7 +79,7 @@ impl Lobby {
         Self { salt, ..Self::default() }
     }
 
-    /// Takes a guest in. The stream of another that had to make room for it, if one had to.
+    /// Adds a guest. Returns the stream of the guest that was removed to make room for it, if any.
     pub(crate) fn accepted(
         &mut self,
         stream: StreamId,
@@ -98,9 +102,10 @@ impl Lobby {
         evicted
     }
 
-    /// Who makes room in a full lobby. Half of the seats are for guests that asked for what is here:
-    /// strangers that do not know what to ask for, however many, push none of them out before its
-    /// proof has come. Of those who have more than their half, the oldest goes.
+    /// Selects the guest that is removed from a full lobby. Half of the seats are for guests that
+    /// asked for a job that exists here, so that strangers that do not know the job cannot remove
+    /// them before their proof arrives, however many strangers come. The oldest guest of the group
+    /// that has more than its half is removed.
     fn who_makes_room(&self) -> usize {
         let has_asked = |guest: &Guest| guest.handshake.hello().is_some();
         let are_many = self.guests.iter().filter(|guest| has_asked(guest)).count() > self.guests.len() / 2;
@@ -111,7 +116,7 @@ impl Lobby {
         self.guests.iter().any(|guest| guest.stream == stream)
     }
 
-    /// Bytes of a guest. `Some` when it has proven itself: it has left the lobby then.
+    /// Processes the bytes of a guest. `Some` if it has proven itself and has thus left the lobby.
     pub(crate) fn bytes(
         &mut self,
         stream: StreamId,
@@ -135,7 +140,7 @@ impl Lobby {
         }
     }
 
-    /// A guest left by itself: a port scanner, or a rank that lost patience.
+    /// A guest closed its connection: a port scanner, or a rank that timed out.
     pub(crate) fn closed(&mut self, stream: StreamId) {
         if let Some(at) = self.guests.iter().position(|guest| guest.stream == stream) {
             let guest = self.guests.remove(at);
@@ -180,7 +185,7 @@ impl Lobby {
         self.remarks.push(remark);
     }
 
-    /// What strangers did, if that has changed since this was asked last.
+    /// The remarks about strangers, if they have changed since the last call.
     pub(crate) fn new_remarks(&mut self) -> Option<String> {
         (self.told != self.turned_away).then(|| {
             self.told = self.turned_away;
@@ -188,7 +193,7 @@ impl Lobby {
         })
     }
 
-    /// What strangers did, and what to look at, for the text of an error; empty if there were none.
+    /// The remarks about strangers and a hint, for the text of an error; empty without strangers.
     fn remarks(&self) -> String {
         let mut who: Vec<String> = self.remarks.iter().rev().map(Remark::to_string).collect();
         match self.turned_away - self.remarks.iter().map(|one| one.times).sum::<u64>() {
@@ -201,7 +206,7 @@ impl Lobby {
             count => format!("{count} connections"),
         };
         let look = if self.secrets_differ {
-            "see that CCL_JOB_SECRET is equal on all ranks, or unset on all"
+            EQUAL_SECRETS
         } else {
             "no ranks of this job, unless they have another version or secret: see who connects to this address"
         };
@@ -221,13 +226,13 @@ mod tests {
     struct Stage(Lobby, u64);
 
     impl Stage {
-        /// The next stream comes; whom it pushed out.
+        /// Accepts the next stream; returns the stream that it removed.
         fn comes(&mut self) -> Option<StreamId> {
             self.1 += 1;
             let (stream, from) = (StreamId(self.1), SocketAddr::from(([10, 0, 0, 1], self.1 as u16)));
             self.with(|lobby, io| lobby.accepted(stream, from, io))
         }
-        /// The stream that came last says hello.
+        /// The latest stream sends its hello.
         fn asks_for(&mut self, job: JobId) {
             let hello = Hello::new(Purpose::Ring, job, CommId(0), Rank(1), Rank(0));
             let said = Handshake::connect(Key::NONE, hello, Nonce([1; 32])).feed(&[], &|_, _| None).unwrap();
@@ -258,7 +263,7 @@ mod tests {
             stage.comes();
             assert!(stage.0.has(StreamId(1)));
         }
-        // Those who know what to ask for have half of the seats, and push out each other.
+        // Guests that ask for the right job have half of the seats, and remove each other.
         let mut pushed_out = Vec::new();
         for _ in 0..3 {
             pushed_out.extend(stage.comes());

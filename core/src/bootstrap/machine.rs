@@ -1,44 +1,47 @@
-//! The seam between what the bootstrap decides and the streams it decides over.
+//! The interface between the bootstrap's state machines and the streams that they use.
 //!
-//! A [`Machine`] is told what happened (a connection came in, or came up, brought bytes, ended; time passed) and answers with
-//! [`Action`]s. It reads no clock and draws no random number by itself. What it requires of whoever drives it, real sockets or the simulator:
+//! A [`Machine`] receives events (a connection was accepted or came up, bytes arrived, a stream
+//! ended, time passed) and answers with [`Action`]s. It reads no clock and draws no random numbers
+//! by itself. The driver of a machine, on real sockets or in the simulator, must ensure that:
 //!
 //! - Bytes of one stream arrive in order and complete, in pieces of any size, or the stream ends.
-//! - A stream that `connect` began is told of once: `connected`, or `closed` if it failed. `closed` is told once and last, and not for
-//!   streams that the machine closed itself.
-//! - `send` never fails and never blocks: what the peer does not take yet waits in the driver. Protocols bound what can wait there.
-//! - `close` delivers what was sent before it, within reason.
-//! - `turn` is called whenever anything else was, and when the moment of `wake` has come.
+//! - The result of `connect` is reported once: by `connected`, or by `closed` if it failed.
+//! - `closed` is the last event of a stream and comes once. A stream that the machine closed itself
+//!   gets no `closed`.
+//! - `send` never fails and never blocks: the driver keeps the bytes that the peer does not take
+//!   yet. The protocols bound how many bytes it must keep.
+//! - `close` delivers the bytes that were sent before it, within reasonable limits.
+//! - `turn` is called after every other call, and when the time of `wake` has come.
 
 use std::net::SocketAddr;
 
 use super::auth::Nonce;
 use crate::clock::Ns;
 
-/// A stream of one machine. Numbers are never used again.
+/// A stream of one machine. Numbers are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct StreamId(pub(crate) u64);
 
-/// What a machine wants done.
+/// An action that a machine requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
-    /// Connect to that address.
+    /// Connect to this address.
     Connect(StreamId, SocketAddr),
-    /// Send these bytes after those sent before.
+    /// Send these bytes after all earlier ones.
     Send(StreamId, Vec<u8>),
-    /// Deliver what was sent, then close. Nothing more is told about the stream.
+    /// Deliver what was sent, then close. No more events of this stream follow.
     Close(StreamId),
-    /// Read no more from it: what comes now is for others. What was read already may still be told.
+    /// Stop reading: later bytes are for another reader. Bytes already read may still be reported.
     Pause(StreamId),
 }
 
-/// What a machine is given at each call: the time, randomness, and a place for its actions.
+/// The arguments of every call of a machine: the time, randomness, and a list for its actions.
 pub(crate) struct Io<'a> {
     pub(crate) now: Ns,
     pub(crate) actions: &'a mut Vec<Action>,
     pub(crate) next_stream: &'a mut u64,
     pub(crate) random: &'a mut dyn FnMut(&mut [u8]),
-    /// How many connections of strangers there is room for.
+    /// How many unauthenticated connections may wait at once.
     pub(crate) seats: usize,
 }
 
@@ -69,15 +72,15 @@ impl Io<'_> {
 
 /// A state machine over streams.
 pub(crate) trait Machine {
-    /// Somebody connected. The stream's number is the machine's own, given out by the driver.
+    /// A connection was accepted. The driver assigns the stream's number.
     fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>);
-    /// A connection this machine asked for is up.
+    /// A connection that this machine requested is up.
     fn connected(&mut self, stream: StreamId, io: &mut Io<'_>);
-    /// Bytes arrived.
+    /// Bytes have arrived.
     fn bytes(&mut self, stream: StreamId, bytes: &[u8], io: &mut Io<'_>);
-    /// The stream ended, or did not come up; `why` is for people.
+    /// The stream ended or did not come up; `why` is for people.
     fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>);
-    /// Does what is due.
+    /// Does what is due at this time.
     fn turn(&mut self, io: &mut Io<'_>);
     /// When `turn` is due next.
     fn wake(&self) -> Option<Ns>;

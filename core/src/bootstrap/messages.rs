@@ -1,9 +1,9 @@
-//! What ranks and the root say to each other once a handshake is over. One type per kind of connection.
+//! The messages between ranks and the root after a handshake, one type per kind of connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::fault::Fault;
+use super::fault::{Fault, runs};
 use super::frame::{Fields, frame, printable, put, put_bytes};
 use super::launch::Origin;
 use crate::types::Rank;
@@ -11,7 +11,7 @@ use crate::types::Rank;
 /// The longest block of an all-gather and the longest tagged message.
 pub(crate) const MAX_BLOCK: usize = 1 << 20;
 
-/// Limits of frames on the three kinds of connection.
+/// The limits of frames on the three kinds of connection.
 pub(crate) const MAX_ROOT_FRAME: usize = 8 << 10;
 pub(crate) const MAX_RING_FRAME: usize = MAX_BLOCK + 64;
 pub(crate) const MAX_P2P_FRAME: usize = MAX_BLOCK + 64;
@@ -19,59 +19,97 @@ pub(crate) const MAX_P2P_FRAME: usize = MAX_BLOCK + 64;
 /// From a rank to the root.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ToRoot {
-    /// I am here; this is where my predecessor reaches me.
+    /// I check in; my predecessor reaches me at this address.
     CheckIn(SocketAddr, Origin),
-    /// The ring is complete: I need you no more.
+    /// The ring is complete; I no longer need you.
     Ready,
-    /// My deadline has passed: tell us all who is missing.
+    /// My deadline has passed; tell all ranks which ranks are missing.
     GiveUp,
     /// I am alive.
     Pong,
-    /// I failed; tell the others.
+    /// I have failed; notify the other ranks.
     Failed(Fault),
 }
 
 /// From the root to a rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FromRoot {
-    /// You are in; this is the magic of this generation.
+    /// You are admitted; this is the magic of this generation.
     Welcome(u64),
-    /// This is where your successor listens.
+    /// Your successor listens at this address.
     Successor(SocketAddr),
-    /// Still waiting: for whom, as text.
-    Waiting(String),
+    /// Still waiting: the absent ranks, and other useful information as text.
+    Waiting(Absent, String),
     /// Are you alive?
     Ping,
-    /// It is over.
+    /// The bootstrap has failed.
     Failed(Fault),
+}
+
+/// The ranks that have not checked in.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Absent {
+    /// The number of absent ranks.
+    pub(crate) count: u32,
+    /// The lowest of them, as runs (first and last); at most [`Absent::RUNS`].
+    pub(crate) runs: Vec<(u32, u32)>,
+}
+
+impl Absent {
+    /// How many runs are sent.
+    pub(crate) const RUNS: usize = 3;
+
+    pub(crate) fn of(ranks: &[Rank]) -> Self {
+        let mut runs = runs(ranks);
+        runs.truncate(Self::RUNS);
+        Self { count: ranks.len() as u32, runs }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put(out, self.count);
+        put(out, self.runs.len() as u8);
+        for (first, last) in &self.runs {
+            put(out, *first);
+            put(out, *last);
+        }
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+        let count = fields.u32()?;
+        let told = usize::from(fields.u8()?);
+        let run = |_| Some((fields.u32()?, fields.u32()?)).filter(|(first, last)| first <= last);
+        let runs = (0..told.min(Self::RUNS)).map(run).collect::<Option<Vec<_>>>()?;
+        Some(Self { count, runs })
+    }
 }
 
 /// Between neighbours of the ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum OnRing {
-    /// A block of an all-gather, made by `origin`.
+    /// A block of an all-gather, which comes from `origin`.
     Block {
-        /// Which all-gather, from 0.
+        /// The number of the all-gather, from 0.
         round: u32,
-        /// Whose block.
+        /// The rank whose block it is.
         origin: Rank,
         /// The block.
         bytes: Vec<u8>,
     },
-    /// It is over.
+    /// The bootstrap has failed.
     Failed(Fault),
-    /// What follows on this stream is no longer the bootstrap's.
+    /// The bytes that follow on this stream are not the bootstrap's.
     Handover,
-    /// Somebody's deadline has passed: this rank waits for those. Whoever hears it says the same of itself.
+    /// The deadline of some rank has passed, and this rank is blocked on those ranks. A rank that
+    /// receives this message reports its own waits in the same way.
     Awaits {
-        /// Who says it.
+        /// The rank that reports its waits.
         rank: Rank,
-        /// Whom it waits for.
-        awaited: Vec<Wait>,
+        /// The ranks that it is blocked on.
+        awaited: Vec<OverdueWait>,
     },
 }
 
-/// The way by which something should come.
+/// The way by which an awaited message should arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Via {
@@ -94,9 +132,9 @@ impl Via {
     }
 }
 
-/// Somebody waits for something of that rank.
+/// A wait for a message from that rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wait {
+pub(crate) struct OverdueWait {
     pub(crate) via: Via,
     pub(crate) rank: Rank,
 }
@@ -147,7 +185,12 @@ impl FromRoot {
         match self {
             Self::Welcome(magic) => frame(1, &magic.to_le_bytes()),
             Self::Successor(contact) => frame(2, &address(*contact)),
-            Self::Waiting(text) => frame(3, &text.as_bytes()[..text.len().min(MAX_ROOT_FRAME / 2)]),
+            Self::Waiting(absent, text) => {
+                let mut body = Vec::new();
+                absent.encode(&mut body);
+                body.extend(&text.as_bytes()[..text.len().min(MAX_ROOT_FRAME / 2)]);
+                frame(3, &body)
+            }
             Self::Ping => frame(4, &[]),
             Self::Failed(fault) => frame(5, &fault.encode()),
         }
@@ -156,7 +199,11 @@ impl FromRoot {
         match kind {
             1 => Fields(body).u64().map(Self::Welcome),
             2 => take_address(&mut Fields(body)).map(Self::Successor),
-            3 => Some(Self::Waiting(printable(body))),
+            3 => {
+                let mut fields = Fields(body);
+                let absent = Absent::decode(&mut fields)?;
+                Some(Self::Waiting(absent, printable(fields.0)))
+            }
             4 => Some(Self::Ping),
             5 => Fault::decode(body).map(Self::Failed),
             _ => None,
@@ -199,7 +246,8 @@ impl OnRing {
             3 => Some(Self::Handover),
             4 if body.len() <= MAX_ROOT_FRAME => {
                 let rank = Rank(fields.u32()?);
-                let wait = || Some(Wait { via: Via::from_u8(fields.u8()?)?, rank: Rank(fields.u32()?) });
+                let wait =
+                    || Some(OverdueWait { via: Via::from_u8(fields.u8()?)?, rank: Rank(fields.u32()?) });
                 Some(Self::Awaits { rank, awaited: std::iter::from_fn(wait).collect() })
             }
             _ => None,
@@ -221,7 +269,7 @@ impl Tagged {
     }
 }
 
-/// The first block of all: where a rank is reached, what it set, and what the caller wants known.
+/// The first block of all: the contact address of a rank, its settings, and the caller's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Introduction {
     pub(crate) contact: SocketAddr,
@@ -282,7 +330,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    /// Splits a whole frame into what `decode` takes.
+    /// Splits a whole frame into the arguments of `decode`.
     fn parts(frame: &[u8]) -> (u8, &[u8]) {
         (frame[4], &frame[5..])
     }
@@ -305,7 +353,7 @@ mod tests {
         for message in [
             FromRoot::Welcome(9),
             FromRoot::Successor(contact),
-            FromRoot::Waiting("1/2 in".into()),
+            FromRoot::Waiting(Absent::of(&[1, 4, 5, 7, 9].map(Rank)), "1/2 in".into()),
             FromRoot::Ping,
             FromRoot::Failed(fault.clone()),
         ] {
@@ -317,7 +365,7 @@ mod tests {
             OnRing::Block { round: 3, origin: Rank(4), bytes: vec![1, 2] },
             OnRing::Failed(fault),
             OnRing::Handover,
-            OnRing::Awaits { rank: Rank(3), awaited: vec![Wait { via: Via::Prev, rank: Rank(1) }] },
+            OnRing::Awaits { rank: Rank(3), awaited: vec![OverdueWait { via: Via::Prev, rank: Rank(1) }] },
         ] {
             let encoded = message.encode();
             let (kind, body) = parts(&encoded);
@@ -345,7 +393,7 @@ mod tests {
         assert_eq!(ToRoot::decode(1, &[4, 1, 2, 3]), None);
         assert_eq!(ToRoot::decode(99, &[]), None);
         assert_eq!(Tagged::decode(1, &[0; 7]), None);
-        // A count from the wire allocates nothing by itself.
+        // A count from the wire does not allocate memory by itself.
         assert_eq!(Introduction::decode(&[4, 1, 2, 3, 4, 0, 1, 255, 255, 255, 255]), None);
     }
 }

@@ -1,22 +1,25 @@
-//! How ranks find each other, prove who they are, and exchange what the makers of a communicator need.
+//! How ranks find each other, authenticate, and exchange the data that is needed to create a
+//! communicator.
 //!
 //! ```text
-//!  rendezvous -> unique id -> join: check in at the root -> ring -> introductions -> all-gathers, messages -> the ring is kept for news
+//!  rendezvous -> unique id -> join: check in at the root -> ring -> introductions
+//!    -> all-gathers, messages -> the ring is kept for the failure gossip
 //! ```
 //!
-//! | room | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | [`id`], [`rendezvous`] | where the root is and what the secret is; how ranks learn that from their environment |
-//! | [`auth`], [`handshake`], [`greet`] | what every connection between ranks begins with; on real sockets |
-//! | [`driver`], [`root_task`] | the bootstrap of one rank, and the root, on real sockets: what others call |
-//! | `root`, `member`, `ring`, `p2p` | the same as state machines: no I/O, no clock, no randomness of their own |
-//! | `lobby`, `dial` | their common parts: who has not proven itself yet; a connection that is tried until it is up |
-//! | `door`, `launch` | one listener and the roots behind it; what tells jobs apart that meet at one place |
-//! | `machine`, `net`, `sim_net` | the seam below them; real sockets; a simulated network for tests |
-//! | `messages`, `frame`, [`fault`] | what travels, bounded before it is allocated; why it failed, naming the rank |
-//! | [`interfaces`], [`host`], `agreement` | which address to use; who shares a host or process; settings that must be equal |
+//! | [`id`], [`rendezvous`] | root address and secret; how ranks learn both from the environment |
+//! | [`auth`], [`handshake`], [`greet`] | keys, proofs; handshake of each connection; on sockets |
+//! | [`driver`], [`root_task`] | a rank, and the root, on real sockets: used by other modules |
+//! | `root`, `member`, `ring`, `p2p` | both as state machines: no own I/O, clock or randomness |
+//! | `lobby`, `dial` | their parts: unauthenticated connections; repeated connection attempts |
+//! | `door`, `launch` | one listener and its roots; how jobs at one address are told apart |
+//! | `machine`, `net`, `sim_net` | interface below them; real sockets; simulated test network |
+//! | `messages`, `frame`, [`fault`] | messages of bounded size; why it failed, naming the rank |
+//! | [`interfaces`], [`host`], `agreement` | address to use; shared hosts; equal settings |
 //!
-//! What is absent: several roots for one job, the network transport as carrier of the ring, and the launchers Open MPI, MPICH and Slurm.
+//! Not implemented: several roots for one job, the network transport as carrier of the ring, and
+//! the launchers Open MPI, MPICH and Slurm.
 
 mod agreement;
 pub mod auth;
@@ -36,7 +39,6 @@ mod machine;
 mod member;
 mod messages;
 mod net;
-pub(crate) mod notice;
 mod p2p;
 pub mod rendezvous;
 mod ring;

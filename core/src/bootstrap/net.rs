@@ -1,4 +1,5 @@
-//! Real sockets under a machine: non-blocking, polled, nothing left open. See [`machine`](super::machine) for what is promised.
+//! Drives a machine with real sockets, which are non-blocking and polled; no socket stays open. The
+//! guarantees are those of [`machine`](super::machine).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -7,23 +8,26 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::auth::fill_random;
 use super::machine::{Action, Io, Machine, StreamId};
 use crate::clock::{self, Ns};
-use crate::control::service::Interest;
 use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::Interest;
 use crate::sys::fds::Fd;
 
-/// How long a closed stream may take to deliver what was sent, and to hear that the peer closed too: a socket that is dropped with
-/// unread bytes resets the connection, and what was said last is lost.
+/// How long a closed stream may take to deliver what was sent and to learn that the peer closed
+/// too. A socket that is dropped with unread bytes resets the connection, and the last bytes that
+/// were sent are lost.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long nothing is accepted after the kernel had no descriptor left.
+/// How long no connection is accepted after the kernel ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const ACCEPTS_PER_TURN: usize = 64;
 const READS_PER_TURN: usize = 64;
-/// However few descriptors there are, as many ranks can prove themselves at once.
+/// Even with few file descriptors, this many ranks can prove themselves at once.
 const FEWEST_SEATS: usize = 4;
 
 #[derive(Debug)]
@@ -31,9 +35,9 @@ struct Sock {
     fd: Fd,
     connecting: bool,
     out: Vec<u8>,
-    /// Writing failed: what is still to read is read, the end of that ends the stream.
+    /// Writing failed. The stream is still read, and ends when there is nothing more to read.
     mute: bool,
-    /// Something was sent: whoever closes it wants that delivered.
+    /// Something was sent, so closing the stream must deliver it.
     has_sent: bool,
     paused: bool,
     closing: Option<Ns>,
@@ -46,9 +50,9 @@ pub(crate) struct Net {
     accept_after: Ns,
     streams: BTreeMap<StreamId, Sock>,
     next_stream: u64,
-    /// Streams that ended before they began, to be told.
+    /// Streams that ended before they came up; the machine has not been notified yet.
     stillborn: Vec<(StreamId, String)>,
-    /// How many strangers may wait at once.
+    /// How many unauthenticated connections may wait at once.
     seats: usize,
 }
 
@@ -70,7 +74,7 @@ impl Net {
         })
     }
 
-    /// Calls the machine, and does what it wants.
+    /// Calls the machine, and carries out its actions.
     pub(crate) fn with<M, T>(&mut self, machine: &mut M, call: impl FnOnce(&mut M, &mut Io<'_>) -> T) -> T {
         let mut actions = Vec::new();
         let mut io = Io {
@@ -87,7 +91,7 @@ impl Net {
         result
     }
 
-    /// Does what can be done without waiting.
+    /// Advances as far as possible without waiting.
     pub(crate) fn turn(&mut self, machine: &mut impl Machine) {
         self.accept(machine);
         for (stream, revents) in self.ready() {
@@ -101,13 +105,13 @@ impl Net {
         self.streams.retain(|_, sock| sock.closing.is_none_or(|until| until > now));
     }
 
-    /// Waits until something is ready, or the moment has come.
+    /// Waits until a socket is ready or the time has come.
     pub(crate) fn wait(&self, until: Ns) {
         let left = if self.stillborn.is_empty() { until.since(clock::now()) } else { Duration::ZERO };
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let mut fds: Vec<PollFd<'_>> = self.streams.values().map(poll_fd).collect();
         fds.extend(self.listener.iter().filter(|_| self.accepts()).map(|l| PollFd::new(l, PollFlags::IN)));
-        // An interrupted poll is a turn with nothing ready.
+        // An interrupted poll becomes a turn with nothing ready.
         let _ = poll(&mut fds, Some(&timeout));
     }
 
@@ -120,7 +124,7 @@ impl Net {
         out.extend(listener.map(|l| Interest { fd: l.as_raw_fd(), read: true, write: false }));
     }
 
-    /// When a turn is due though nothing is ready.
+    /// When a turn is due even if nothing is ready.
     pub(crate) fn wake(&self, machine: &impl Machine) -> Option<Ns> {
         let closing = self.streams.values().filter_map(|sock| sock.closing).min();
         let accept = (!self.accepts() && self.listener.is_some()).then_some(self.accept_after);
@@ -128,21 +132,21 @@ impl Net {
         [machine.wake(), closing, accept, stillborn].into_iter().flatten().min()
     }
 
-    /// Whether the kernel has taken all that was sent on streams that are not closing.
+    /// Whether the kernel has taken all bytes that were sent on streams that are not closing.
     pub(crate) fn is_flushed(&self) -> bool {
         self.streams.values().all(|sock| sock.closing.is_some() || sock.out.is_empty())
     }
-    /// Whether no stream is left that still has to deliver, or is used.
+    /// Whether no stream is left that is in use or still has to deliver.
     pub(crate) fn is_settled(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// Takes a stream out: it is somebody else's now.
+    /// Removes a stream and passes its descriptor to the caller.
     pub(crate) fn take(&mut self, stream: StreamId) -> Option<Fd> {
         self.streams.remove(&stream).map(|sock| sock.fd)
     }
 
-    /// Stops listening, and gives closing streams a last chance to deliver.
+    /// Stops listening, and gives closing streams time to deliver, up to `within`.
     pub(crate) fn finish(&mut self, machine: &mut impl Machine, within: Duration) {
         self.listener = None;
         let until = clock::now().after(within);
@@ -171,7 +175,7 @@ impl Net {
                     self.with(machine, |machine, io| machine.accepted(stream, from, io));
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // A connection that ended in the queue is no error of ours.
+                // A connection that ended in the accept queue is not an error of this process.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(_) => self.accept_after = clock::now().after(ACCEPT_PAUSE),
@@ -229,7 +233,7 @@ impl Net {
         }
     }
 
-    /// Streams that linger hold a descriptor each, and strangers can make many: the oldest go.
+    /// Closes the oldest lingering streams: each holds a descriptor, and strangers can cause many.
     fn bound_lingering(&mut self) {
         let lingering = self.streams.iter().filter(|(_, sock)| sock.closing.is_some());
         let lingering: Vec<StreamId> = lingering.map(|(stream, _)| *stream).collect();
@@ -292,14 +296,15 @@ impl Sock {
         self.connecting || !self.out.is_empty()
     }
 
-    /// The connection is up, or why it is not.
+    /// Completes a connection attempt, or returns why it failed.
     fn connected(&mut self) -> Result<(), String> {
         if let Some(e) = self.socket().take_error().ok().flatten() {
             return Err(e.to_string());
         }
         let ends = (self.socket().local_addr(), self.socket().peer_addr());
         let (Ok(ours), Ok(theirs)) = ends else { return Err("not connected".into()) };
-        // A free port of this host that connects to itself would keep the one who is to listen there from it.
+        // A socket that dials a free port of its own host can connect to itself. That would keep
+        // the right listener from using the port.
         if ours.as_socket() == theirs.as_socket() {
             return Err("nobody listens there yet".into());
         }
@@ -309,8 +314,8 @@ impl Sock {
 
     fn flush(&mut self) {
         while !self.out.is_empty() && !self.connecting && !self.mute {
-            // A library must not have its program killed by a signal because a peer went away.
-            match self.socket().send_with_flags(&self.out, libc::MSG_NOSIGNAL) {
+            // `MSG_NOSIGNAL`: a peer that left must not kill this program with SIGPIPE.
+            match self.socket().send_with_flags(&self.out, SendFlags::NOSIGNAL.bits() as i32) {
                 Ok(count) => drop(self.out.drain(..count)),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -321,7 +326,7 @@ impl Sock {
             self.out.clear();
         }
         if self.closing.is_some() && self.out.is_empty() {
-            // Refused where the peer closed first: then there is nobody to tell.
+            // This fails if the peer closed first; then the shutdown is not needed.
             let _ = self.socket().shutdown(Shutdown::Write);
         }
     }
@@ -337,7 +342,7 @@ fn poll_fd(sock: &Sock) -> PollFd<'_> {
 fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
-    // A host that vanishes is noticed after about ten seconds.
+    // A host that disappears is noticed after about ten seconds.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(5))
         .with_interval(Duration::from_secs(1))
@@ -349,15 +354,18 @@ fn connect(to: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     prepare(&socket)?;
     match socket.connect(&to.into()) {
-        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) && e.kind() != io::ErrorKind::WouldBlock => {
+        Err(e)
+            if e.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error())
+                && e.kind() != io::ErrorKind::WouldBlock =>
+        {
             Err(e)
         }
         _ => Ok(socket),
     }
 }
 
-/// Listens at `address`. A `forced` port is one that somebody chose: it may be that of an earlier run whose connections linger, but
-/// never one at which somebody listens.
+/// Listens at `address`. A `forced` port was chosen by the user: connections of an earlier run may
+/// still linger there, but no other process may listen there.
 pub(crate) fn listen(address: SocketAddr, forced: bool) -> Result<Socket> {
     let refused = |e: io::Error| {
         let in_use = e.kind() == io::ErrorKind::AddrInUse;
@@ -380,21 +388,21 @@ pub(crate) fn listen(address: SocketAddr, forced: bool) -> Result<Socket> {
             socket.set_only_v6(false)?;
         }
         socket.bind(&address.into())?;
-        // The kernel cuts this to its own limit: a whole job may knock at once.
+        // The kernel reduces this to its own limit. All ranks of a job may connect at once.
         socket.listen(16384)?;
         Ok(socket)
     };
     open().map_err(refused)
 }
 
-/// Where a listener listens.
+/// The address at which a listener listens.
 pub(crate) fn local_address(socket: &Socket) -> Result<SocketAddr> {
     let address = socket.local_addr().map_err(|e| Error::system("asking a listener for its address", e))?;
     address.as_socket().ok_or_else(|| Error::new(ErrorKind::System, "a listener without an IP address"))
 }
 
-/// How many strangers may wait for what they never say: a quarter of the descriptors that are still
-/// free, so that they never keep the process from opening what its job needs.
+/// How many unauthenticated connections may wait: a quarter of the descriptors that are still free,
+/// so that they never keep the process from opening what its job needs.
 fn seats() -> usize {
     use rustix::process::{Resource, getrlimit};
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

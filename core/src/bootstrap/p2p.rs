@@ -1,8 +1,10 @@
 //! Tagged messages between any two ranks of the bootstrap.
 //!
-//! The first message to a rank dials it; the connection carries all later ones, in order, one way. Relaying over the ring would need no
-//! connections, but every rank on the way would have to be inside the bootstrap at that moment; a direct connection needs the
-//! receiver only. What arrives before it is asked for waits in the queue of its sender and tag.
+//! The first message to a rank dials it. The connection carries all later messages to it in order,
+//! in one direction. Relaying over the ring would need no connections, but every rank on the way
+//! would have to be in a bootstrap call at that moment; a direct connection needs only the
+//! receiver. A message that arrives before the receiver asks for it waits in the queue of its
+//! sender and tag.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,14 +16,15 @@ use super::messages::{MAX_P2P_FRAME, Tagged};
 use crate::clock::Ns;
 use crate::types::Rank;
 
-/// Bytes that may wait unasked for. A rank that sends more than this ahead is at fault.
+/// The limit of bytes that wait before this rank asks for them. A rank that sends more is at fault.
 const MAX_HELD: usize = 64 << 20;
 
 #[derive(Debug)]
 enum Way {
     Dialling(Box<Dial>, Vec<u8>),
     Up(StreamId),
-    /// It was up and has ended. A rank that has all it needs may leave before we do, so this is no fault before we send again.
+    /// The connection was up and has ended. A rank that has all it needs may leave before this rank
+    /// does, so this is not a fault until this rank sends again.
     Lost(String),
 }
 
@@ -30,17 +33,17 @@ enum Way {
 pub(crate) struct P2p {
     out: BTreeMap<Rank, Way>,
     inn: BTreeMap<StreamId, (Rank, Frames)>,
-    /// Ranks whose connection to us has ended.
+    /// Ranks whose connection to this rank has ended.
     gone: BTreeSet<Rank>,
     inbox: BTreeMap<(Rank, u64), VecDeque<Vec<u8>>>,
     held: usize,
 }
 
-/// What a rank did wrong.
+/// A rank, and what it did wrong.
 pub(crate) type Wrong = (Rank, String);
 
 impl P2p {
-    /// Sends to a rank reached before, or dials it with what `dial` makes.
+    /// Sends to a rank over its connection; the first time, dials it with the result of `dial`.
     pub(crate) fn send(
         &mut self,
         to: Rank,
@@ -64,7 +67,7 @@ impl P2p {
         Ok(())
     }
 
-    /// Puts a message of this rank to itself into its inbox.
+    /// Puts a message into the inbox: one that arrived, or one of this rank to itself.
     pub(crate) fn keep(&mut self, from: Rank, tag: u64, bytes: Vec<u8>) {
         self.held += bytes.len();
         self.inbox.entry((from, tag)).or_default().push_back(bytes);
@@ -81,17 +84,18 @@ impl P2p {
         Some(bytes)
     }
 
-    /// Whether such a message waits.
+    /// Whether such a message is waiting.
     pub(crate) fn holds(&self, from: Rank, tag: u64) -> bool {
         self.inbox.contains_key(&(from, tag))
     }
 
-    /// Whether no more can come from that rank.
+    /// Whether no more messages can arrive from that rank.
     pub(crate) fn is_gone(&self, from: Rank) -> bool {
         self.gone.contains(&from)
     }
 
-    /// How the way to a rank stands: `None` once it is up, else what was tried.
+    /// The state of the connection to a rank: `None` if it is not being dialled, else the attempts
+    /// so far.
     pub(crate) fn trouble(&self, to: Rank) -> Option<String> {
         match self.out.get(&to) {
             Some(Way::Dialling(dial, _)) => Some(dial.history()),
@@ -99,7 +103,7 @@ impl P2p {
         }
     }
 
-    /// A proven connection from another rank; whether it is welcome.
+    /// Adds a proven connection from another rank. Returns whether it is accepted.
     pub(crate) fn accepted(&mut self, stream: StreamId, from: Rank) -> bool {
         let first = !self.gone.contains(&from) && !self.inn.values().any(|(rank, _)| *rank == from);
         if first {
@@ -115,7 +119,7 @@ impl P2p {
         })
     }
 
-    /// Takes bytes. `None`: not of these streams.
+    /// Takes bytes. `None` if the stream is not one of these.
     pub(crate) fn bytes(
         &mut self,
         stream: StreamId,
@@ -157,7 +161,7 @@ impl P2p {
         Ok(())
     }
 
-    /// A stream ended; whether it was one of these.
+    /// Handles the end of a stream. Returns whether it was one of these.
     pub(crate) fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) -> bool {
         if let Some((from, _)) = self.inn.remove(&stream) {
             self.gone.insert(from);

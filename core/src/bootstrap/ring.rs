@@ -1,15 +1,17 @@
 //! All-gathers over the bootstrap ring.
 //!
-//! Every rank sends its block both ways; a block travels `n / 2` ranks onward and `(n - 1) / 2` ranks back, so that everybody has it
-//! after half a turn. Blocks are forwarded the moment they arrive, whether or not this rank has begun the same round; it adds its
-//! own only when it begins. So a round is a barrier too: nobody leaves it before everybody came. And a neighbour can be at most one round ahead.
+//! Every rank sends its block in both directions. A block travels `n / 2` ranks forward and
+//! `(n - 1) / 2` ranks backward, so every rank has it after half a turn of the ring. A rank forwards
+//! a block as soon as it arrives, whether or not it has begun that round itself; it adds its own
+//! block only when it begins. So a round is also a barrier: no rank completes it before all ranks
+//! have begun it. A neighbour can be at most one round ahead.
 
 use std::collections::VecDeque;
 
 use super::messages::MAX_BLOCK;
 use crate::types::Rank;
 
-/// The neighbour a block came from.
+/// The side of the ring that a block came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     Prev,
@@ -22,14 +24,14 @@ struct Round {
     have: usize,
 }
 
-/// The rounds of one rank: those under way.
+/// The all-gather rounds of one rank that are in progress.
 #[derive(Debug)]
 pub(crate) struct Rounds {
     rank: u32,
     nranks: u32,
     /// How many rounds this rank has begun.
     begun: u32,
-    /// The first round in `open`; all before it were taken.
+    /// The number of the first round in `open`; all earlier ones were taken.
     first: u32,
     open: VecDeque<Round>,
 }
@@ -39,12 +41,13 @@ impl Rounds {
         Self { rank: rank.0, nranks, begun: 0, first: 0, open: VecDeque::new() }
     }
 
-    /// How far blocks travel: onward, and back.
+    /// How many ranks a block travels: forward and backward.
     const fn reach(&self) -> (u32, u32) {
         (self.nranks / 2, (self.nranks - 1) / 2)
     }
 
-    /// Whether a block that came from one side is passed on to the other; an own block counts as having travelled 0.
+    /// Whether a block that came from one side is forwarded to the other. For the rank's own block,
+    /// `travelled` is 0.
     const fn goes_on(&self, from: Side, travelled: u32) -> bool {
         let (onward, back) = self.reach();
         match from {
@@ -53,12 +56,12 @@ impl Rounds {
         }
     }
 
-    /// Which ways an own block goes: to the next, to the previous rank.
+    /// Whether the rank's own block is sent to the next rank, and to the previous one.
     pub(crate) const fn ways(&self) -> (bool, bool) {
         (self.goes_on(Side::Prev, 0), self.goes_on(Side::Next, 0))
     }
 
-    /// Begins the next round with this rank's block; its number.
+    /// Begins the next round with this rank's block and returns the round's number.
     pub(crate) fn begin(&mut self, own: Vec<u8>) -> u32 {
         let number = self.begun;
         self.begun += 1;
@@ -69,7 +72,7 @@ impl Rounds {
     }
 
     fn round(&mut self, number: u32) -> Option<&mut Round> {
-        // Neighbours are at most one round ahead of what this rank has begun.
+        // A neighbour is at most one round ahead of this rank.
         if number < self.first || number > self.begun {
             return None;
         }
@@ -80,7 +83,7 @@ impl Rounds {
         Some(&mut self.open[at])
     }
 
-    /// Takes a block that came from `side`; whether it must be passed on to the other side.
+    /// Stores a block that came from `side`; returns whether to forward it to the other side.
     pub(crate) fn arrived(
         &mut self,
         side: Side,
@@ -109,7 +112,7 @@ impl Rounds {
         Ok(self.goes_on(side, travelled))
     }
 
-    /// The blocks of a round, by rank, once all are there.
+    /// The blocks of a round, ordered by rank, once all of them have arrived.
     pub(crate) fn take(&mut self, number: u32) -> Option<Vec<Vec<u8>>> {
         let complete = self.open.front().is_some_and(|round| round.have == self.nranks as usize);
         if number != self.first || !complete {
@@ -119,8 +122,9 @@ impl Rounds {
         self.open.pop_front()?.blocks.into_iter().collect()
     }
 
-    /// Whom a round waits for: on each side the nearest rank whose block is missing. Those further away may only be hidden behind
-    /// it; and it may have sent its block, and a rank on the way not have passed it on.
+    /// The ranks that block a round: on each side, the nearest rank whose block is missing. Blocks
+    /// of ranks further away may only be delayed behind it. The rank named may have sent its block,
+    /// and a rank in between may not have forwarded it.
     pub(crate) fn awaited(&mut self, number: u32) -> Vec<(Side, Rank)> {
         let ((onward, back), n, me) = (self.reach(), self.nranks, self.rank);
         let Some(round) = self.round(number) else { return Vec::new() };
@@ -136,7 +140,8 @@ impl Rounds {
 mod tests {
     use super::*;
 
-    /// Runs one round on `n` ranks of which `absent` never begins; what everybody has, and whom everybody awaits.
+    /// Runs one round on `n` ranks; `absent` never begins. Returns, for each rank, its blocks or
+    /// the ranks it is blocked on.
     #[expect(clippy::type_complexity)]
     fn play(n: u32, absent: Option<u32>) -> Vec<Result<Vec<Vec<u8>>, Vec<(Side, Rank)>>> {
         let mut ranks: Vec<Rounds> = (0..n).map(|r| Rounds::new(Rank(r), n)).collect();

@@ -1,9 +1,11 @@
-//! The root: where ranks check in and learn who follows them.
+//! The bootstrap root: ranks check in here and learn the address of their successor.
 //!
-//! Each rank says where its predecessor reaches it. As soon as a rank and its successor are both known, the rank is told. Every rank
-//! stays connected until it has seen the ring complete, so that all of them hear at once when one fails, leaves or is
-//! missing. Whoever waits hears once a second for whom. Strangers, ranks that came twice and ranks of another world size
-//! are told what is wrong with them, remembered for the text of an error, and otherwise survived.
+//! Each rank reports the address at which its predecessor can reach it. As soon as a rank and its
+//! successor are both known, the root sends the rank its successor's address. Every rank stays
+//! connected until it has seen the complete ring, so that all ranks are notified at once when one
+//! fails, leaves or is missing. A waiting rank learns once a second which ranks are missing.
+//! Strangers, ranks that check in twice and ranks with another world size are told what is wrong.
+//! The root keeps a remark about them for error texts and otherwise goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,30 +17,31 @@ use super::frame::Frames;
 use super::launch::{Launch, Origin};
 use super::lobby::Entered;
 use super::machine::{Io, StreamId};
-use super::messages::{FromRoot, MAX_ROOT_FRAME, ToRoot};
+use super::messages::{Absent, FromRoot, MAX_ROOT_FRAME, ToRoot};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
 use crate::types::{CommId, JobId, Rank};
 
-/// How long a rank that has proven itself may take until it says where it is: it may be stopped.
+/// How long an authenticated rank may take to check in; its process may be stopped.
 const CHECK_IN: Duration = Duration::from_secs(60);
-/// How often ranks hear whom they wait for.
+/// How often waiting ranks are told which ranks are missing.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How long ranks have to show that they are alive when one of them gives up.
+/// How long ranks have to show that they are alive after one of them gives up.
 const ALIVE_WITHIN: Duration = Duration::from_millis(200);
-/// How many ranks a job may have: bounds what a wrong count makes the root hold.
+/// The largest number of ranks in a job; limits the memory that a wrong count can cost the root.
 pub(crate) const MAX_RANKS: u32 = 1 << 16;
 const REMARKS: usize = 8;
-/// Jobs whose processes began within this time of each other may have been started together. Where
-/// nothing but the moment of their coming tells them apart, nobody is introduced before the youngest
-/// rank is this old: a second rank 0, or a second of any other rank, shows that there are two.
+/// Jobs whose processes started within this time of each other may have been started together. If
+/// only the arrival time distinguishes them, no rank is introduced before the youngest process is
+/// this old. By then, a second rank 0, or a second process with any other rank, shows that there
+/// are two jobs.
 const TOGETHER: Duration = Duration::from_millis(500);
-/// Processes that were started together and took long to come do not come at one moment: they may
-/// come as much later than each other as this part of the time they took.
+/// The spread of arrivals, as a fraction (1/`SPREAD`) of the processes' age. Processes that were
+/// started together and took long to arrive do not all arrive at the same moment.
 const SPREAD: u32 = 4;
-/// The index in the hello of a rank 0 that found its address taken.
+/// The `index` in the hello of a rank 0 that found its address taken.
 pub(crate) const CLAIM: u32 = 1;
-/// What whoever started a second job is to do.
+/// The hint for a user who started a second job.
 pub(crate) const OTHER_PORT: &str = "give each job a MASTER_PORT or CCL_COMM_ID of its own";
 
 #[derive(Debug)]
@@ -47,9 +50,9 @@ struct Visitor {
     rank: Rank,
     nranks: u32,
     frames: Frames,
-    /// It is no rank of this root: it wanted to be rank 0 at this address, and the address was taken.
+    /// Not a rank of this root: it wanted to be rank 0 at this address, and the address was taken.
     is_claim: bool,
-    /// Until when it must check in; `None` once it has.
+    /// The deadline for its check-in; `None` once it has checked in.
     until: Option<Ns>,
 }
 
@@ -61,20 +64,21 @@ struct Member {
     told: bool,
     ready: bool,
     alive: bool,
-    /// It is of this job: nothing but its double shows who is not.
+    /// Whether it certainly belongs to this job. A member of another job is otherwise found only
+    /// when a second process with the same rank checks in.
     is_certain: bool,
 }
 
 /// How the root's work ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// All ranks have seen the ring complete.
+    /// All ranks have seen the complete ring.
     Complete,
-    /// It failed, and all who were there have been told.
+    /// Bootstrap failed, and all connected ranks have been told.
     Failed(Fault),
 }
 
-/// The root as a machine.
+/// The root as a state machine.
 #[derive(Debug)]
 pub(crate) struct Root {
     key: Key,
@@ -83,27 +87,29 @@ pub(crate) struct Root {
     magic: u64,
     nranks: u32,
     launch: Launch,
-    /// How whoever starts a second job keeps it apart from this one.
+    /// How the user keeps a second job apart from this one.
     apart: String,
-    /// Somebody came who is of another job, or a double of a rank that is of this one for certain.
+    /// A process of another job came, or a second process with the rank of a certain member.
     second: Option<Fault>,
-    /// What those did who never proved who they are.
+    /// The door's remarks about connections that never authenticated.
     strangers: String,
-    /// Until when nobody is introduced.
+    /// No rank is introduced before this time.
     hold_until: Ns,
     visitors: BTreeMap<StreamId, Visitor>,
     members: BTreeMap<Rank, Member>,
     remarks: Vec<String>,
     tell_at: Option<Ns>,
-    /// Somebody gave up: who answers until then is not to blame.
+    /// A rank gave up: ranks that answer before this time are not to blame.
     verdict_at: Option<Ns>,
-    /// Who has heard that it failed, and why.
+    /// The ranks that have been told that bootstrap failed, and why.
     told: BTreeSet<Rank>,
     outcome: Option<Outcome>,
 }
 
 impl Root {
-    /// A root for ranks that ask for `job` and `comm`. `magic` is that of this generation; `nranks` may be 0: the first check-in says.
+    /// A root for ranks that ask for `job` and `comm`.
+    ///
+    /// `magic` belongs to this generation. If `nranks` is 0, the first check-in sets it.
     pub(crate) fn new(key: Key, job: JobId, comm: CommId, magic: u64, nranks: u32) -> Self {
         Self {
             key,
@@ -126,19 +132,19 @@ impl Root {
         }
     }
 
-    /// Says how many ranks there are, to a root whose id does not.
+    /// Sets the number of ranks, where the id does not contain it.
     pub(crate) const fn of_ranks(mut self, nranks: u32) -> Self {
         self.nranks = nranks;
         self
     }
 
-    /// A root at a place where other jobs may come: `launch` tells its ranks from theirs.
+    /// Marks the root's address as open to other jobs; `launch` tells its ranks from theirs.
     pub(crate) const fn of_launch(mut self, launch: Launch) -> Self {
         self.launch = launch;
         self
     }
 
-    /// Says how a second job is to be kept apart from this one: a hint for its user.
+    /// Sets the hint that tells the user how to keep a second job apart from this one.
     pub(crate) fn kept_apart_by(mut self, what: String) -> Self {
         self.apart = what;
         self
@@ -148,19 +154,19 @@ impl Root {
         self.comm
     }
 
-    /// The key that ranks must know that ask for `job`, if it is this root's.
+    /// The key that ranks asking for `job` must know, if it is this root's job.
     pub(crate) fn key_of(&self, job: JobId) -> Option<Key> {
         (job == self.job).then(|| self.key.clone())
     }
 
-    /// What those did who never proved who they are.
+    /// Sets the remarks about connections that never authenticated.
     pub(crate) fn strangers_did(&mut self, what: &str) {
         if self.outcome.is_none() {
             what.clone_into(&mut self.strangers);
         }
     }
 
-    /// Nobody holds it any more: it keeps how it ended, for those who come late, and nothing else.
+    /// Called when the handle is gone: keeps only the outcome, for ranks that come late.
     pub(crate) fn retire(&mut self) {
         (self.members, self.told) = (BTreeMap::new(), BTreeSet::new());
         (self.remarks, self.strangers) = (Vec::new(), String::new());
@@ -170,29 +176,30 @@ impl Root {
         self.outcome.as_ref()
     }
 
-    /// Whether it failed and some rank has not heard so yet: it may be about to come.
+    /// Whether bootstrap failed and some rank, which may come later, has not been told yet.
     pub(crate) fn has_more_to_tell(&self) -> bool {
         matches!(self.outcome, Some(Outcome::Failed(_))) && self.told.len() < self.nranks as usize
     }
 
-    /// Whether somebody is connected to it.
+    /// Whether any client is connected.
     pub(crate) fn has_visitors(&self) -> bool {
         !self.visitors.is_empty()
     }
 
-    /// Whether ranks have come and others are awaited.
+    /// Whether ranks have checked in and others are still missing.
     pub(crate) fn is_waiting(&self) -> bool {
         self.outcome.is_none() && !self.members.is_empty()
     }
 
-    /// Ends it for everybody: the process that holds the root gives up. Who is still at the door is sent away.
+    /// Ends the bootstrap for all ranks, because the process that holds the root gives up. Waiting
+    /// clients are sent away.
     pub(crate) fn abandon(&mut self, io: &mut Io<'_>) {
         let text = format!("the process that holds the bootstrap root left; {}", self.standing());
         let missing = self.missing();
         self.fail(Fault::new(ErrorKind::Aborted, &missing, text), io);
     }
 
-    /// "63/64 in, waiting for rank 37", and what else is worth knowing.
+    /// "63/64 in, waiting for rank 37", and other remarks that help the user.
     pub(crate) fn standing(&self) -> String {
         let missing = self.missing();
         let laggards: Vec<Rank> = self.members.iter().filter(|(_, m)| !m.ready).map(|(r, _)| *r).collect();
@@ -222,7 +229,7 @@ impl Root {
     pub(crate) fn entered(&mut self, entered: Entered, io: &mut Io<'_>) {
         let Entered { stream, from, hello, rest } = entered;
         if hello.purpose != Purpose::Root {
-            // A probe, or a connection that lost its way: it has its answer by now.
+            // A probe, or a connection to the wrong place: it has already been answered.
             io.close(stream);
             return;
         }
@@ -262,13 +269,12 @@ impl Root {
         let is_member = self.members.get(&rank).is_some_and(|member| member.stream == stream);
         match message {
             ToRoot::CheckIn(contact, origin) => self.check_in(stream, rank, contact, origin, io),
-            // Only who has checked in may speak for a rank.
+            // Only a rank that has checked in may send these messages.
             _ if !is_member => {}
             ToRoot::Ready => {
                 self.members.get_mut(&rank).expect("is_member").ready = true;
                 if self.members.len() == self.nranks as usize && self.members.values().all(|m| m.ready) {
-                    self.outcome = Some(Outcome::Complete);
-                    self.close_all(io);
+                    self.complete(io);
                 }
             }
             ToRoot::GiveUp => self.give_up(rank, io),
@@ -303,8 +309,8 @@ impl Root {
             return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
         }
         if self.outcome == Some(Outcome::Complete) {
-            let text = format!("rank {rank} (from {from}) came to a job that is complete; {}", self.apart);
-            return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
+            let fault = self.came_too_late(rank, from);
+            return self.turn_away(stream, fault, io);
         }
         let is_certain = self.launch.is_sure_of(origin);
         if is_claim {
@@ -321,7 +327,12 @@ impl Root {
                 self.nranks, self.apart
             );
             self.remark(text.clone());
-            return self.turn_away(stream, Fault::new(ErrorKind::Mismatch, &[rank], text), io);
+            let fault = Fault::new(ErrorKind::Mismatch, &[rank], text);
+            // This job needs the rank, unless the rank certainly belongs to another job.
+            if is_certain || self.is_doubtful() {
+                self.fail(fault.clone(), io);
+            }
+            return self.turn_away(stream, fault, io);
         }
         if rank.0 >= nranks {
             let text = format!("rank {rank} (from {from}) is beyond the job's {nranks} ranks");
@@ -349,7 +360,7 @@ impl Root {
         self.tell_at.get_or_insert(at);
     }
 
-    /// Whether some of its ranks may be of another job.
+    /// Whether some of its ranks may belong to another job.
     fn is_doubtful(&self) -> bool {
         match self.launch {
             Launch::Certain => false,
@@ -358,7 +369,8 @@ impl Root {
         }
     }
 
-    /// Two processes want to be the same rank. If nothing tells their jobs apart, nobody knows of whose job the other ranks are.
+    /// Handles two processes that claim the same rank. If nothing tells their jobs apart, it is
+    /// unknown which of the two jobs the other ranks belong to.
     fn two_jobs(&mut self, stream: StreamId, rank: Rank, text: String, is_certain: bool, io: &mut Io<'_>) {
         if is_certain && !self.is_doubtful() {
             return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
@@ -376,14 +388,15 @@ impl Root {
         self.turn_away(stream, fault, io);
     }
 
-    /// How long nobody is introduced after a rank came whose process is of this age. Who makes
-    /// later communicators at an address has met its job there already.
+    /// How long introductions wait after a rank whose process has this age has checked in. Ranks of
+    /// later communicators at an address have already met their job there, so no spread is added.
     fn hold(&self, age: Duration) -> Duration {
         let spread = if self.comm == CommId(0) { (age / SPREAD).min(TOGETHER) } else { Duration::ZERO };
         TOGETHER.saturating_sub(age).max(spread)
     }
 
-    /// Whether all ranks are there, and are not introduced yet: those of another job may be about to come.
+    /// Whether all ranks have checked in but are not introduced yet, because ranks of another job
+    /// may still come.
     fn is_held(&self) -> bool {
         self.outcome.is_none()
             && self.nranks > 0
@@ -392,7 +405,7 @@ impl Root {
             && self.members.values().any(|member| !member.told)
     }
 
-    /// Tells `rank` who follows it, if both are known.
+    /// Sends `rank` its successor's address, if both have checked in.
     fn introduce(&mut self, rank: Rank, io: &mut Io<'_>) {
         let Some(contact) = self.members.get(&Rank((rank.0 + 1) % self.nranks)).map(|next| next.contact)
         else {
@@ -404,7 +417,8 @@ impl Root {
         }
     }
 
-    /// A rank's deadline has passed. If somebody is missing that is the answer; else whoever does not answer is to blame.
+    /// Handles a rank whose deadline has passed. If ranks are missing, that is the answer;
+    /// otherwise the ranks that do not answer the ping are to blame.
     fn give_up(&mut self, rank: Rank, io: &mut Io<'_>) {
         if !self.missing().is_empty() {
             return self.verdict(io);
@@ -444,7 +458,7 @@ impl Root {
         for member in self.members.values().filter(|member| !member.ready) {
             io.send(member.stream, FromRoot::Failed(fault.clone()).encode());
         }
-        // Who has not checked in yet stays, and hears the same when it does.
+        // A client that has not checked in yet stays connected, and gets this fault when it does.
         for member in self.members.values() {
             io.close(member.stream);
             self.visitors.remove(&member.stream);
@@ -454,17 +468,30 @@ impl Root {
         (self.tell_at, self.verdict_at) = (None, None);
     }
 
-    fn close_all(&mut self, io: &mut Io<'_>) {
-        self.visitors.keys().for_each(|stream| io.close(*stream));
-        self.visitors.clear();
+    fn came_too_late(&self, rank: Rank, from: SocketAddr) -> Fault {
+        let text = format!("rank {rank} (from {from}) came to a job that is complete; {}", self.apart);
+        Fault::new(ErrorKind::Usage, &[rank], text)
+    }
+
+    /// Ends the bootstrap, since all ranks have seen the complete ring. A client that has not
+    /// checked in by now belongs to another job and is told so.
+    fn complete(&mut self, io: &mut Io<'_>) {
+        self.outcome = Some(Outcome::Complete);
+        for (stream, visitor) in std::mem::take(&mut self.visitors) {
+            if visitor.until.is_some() {
+                let fault = self.came_too_late(visitor.rank, visitor.from);
+                io.send(stream, FromRoot::Failed(fault).encode());
+            }
+            io.close(stream);
+        }
         (self.tell_at, self.verdict_at) = (None, None);
     }
 
-    /// Says to one visitor why it is not let in.
+    /// Tells one client why it is not admitted, and closes its connection.
     fn turn_away(&mut self, stream: StreamId, fault: Fault, io: &mut Io<'_>) {
         let Some(visitor) = self.visitors.get(&stream) else { return };
         if self.members.get(&visitor.rank).is_some_and(|member| member.stream == stream) {
-            // It had checked in: the job cannot do without it.
+            // It had checked in, and the job cannot complete without it.
             return self.fail(fault, io);
         }
         if self.outcome.is_some() {
@@ -477,7 +504,7 @@ impl Root {
 }
 
 impl Root {
-    /// A stream ended that may be a visitor's.
+    /// Handles the end of a stream, which may belong to a client.
     pub(crate) fn closed(&mut self, stream: StreamId, why: &str, io: &mut Io<'_>) {
         let Some(visitor) = self.visitors.remove(&stream) else { return };
         let rank = visitor.rank;
@@ -514,14 +541,14 @@ impl Root {
         }
         if self.tell_at.is_some_and(|at| at <= io.now) {
             self.tell_at = Some(io.now.after(TELL_EVERY));
-            let text = self.standing();
+            let (absent, text) = (Absent::of(&self.missing()), self.standing());
             for member in self.members.values().filter(|member| !member.ready) {
-                io.send(member.stream, FromRoot::Waiting(text.clone()).encode());
+                io.send(member.stream, FromRoot::Waiting(absent.clone(), text.clone()).encode());
             }
         }
     }
 
-    /// When a turn is due next.
+    /// When the next turn is due.
     pub(crate) fn wake(&self) -> Option<Ns> {
         let late = self.visitors.values().filter_map(|visitor| visitor.until).min();
         let held = self.is_held().then_some(self.hold_until);

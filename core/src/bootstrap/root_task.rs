@@ -1,4 +1,4 @@
-//! The root at work: its machine on real sockets, in the service thread.
+//! The root in operation: its state machine on real sockets, in the service thread.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -11,39 +11,42 @@ use socket2::Socket;
 use super::auth::{Key, Salt, fill_random};
 use super::door::Door;
 use super::id::{JobSecret, UniqueId};
+use super::interfaces;
 use super::launch::{Launch, Origin};
 use super::net::{Net, listen, local_address};
-use super::notice::{Level, say};
 use super::rendezvous::Published;
 use super::root::{OTHER_PORT, Outcome, Root};
-use super::{interfaces, notice};
 use crate::clock::{self, Ns};
 use crate::config::Settings;
-use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
+use crate::notice::{Level, say};
+use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys::process::raise_file_limit;
 use crate::types::CommId;
 
-/// When the root begins to say aloud whom it waits for, and how often it repeats that.
+/// When the root first warns about missing ranks, and how often it repeats the warning.
 const SAY_AFTER: Duration = Duration::from_secs(5);
 const SAY_EVERY: Duration = Duration::from_secs(30);
-/// How long whoever drops the handle waits for the root to have told everybody.
+/// How long dropping the handle waits for the root to have told all ranks.
 const LEAVE_WITHIN: Duration = Duration::from_millis(300);
-/// How much of that a root that failed waits for ranks that are only just coming.
+/// The part of that time during which a failed root waits for ranks that are just connecting.
 const LATE_WITHIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 struct Shared {
     leaving: AtomicBool,
-    /// Nothing is left to do or to say.
+    /// Nothing is left to do or to send.
     over: AtomicBool,
     standing: Mutex<String>,
 }
 
-/// A root in the service thread. Dropping it ends the root: ranks that still wait are told so. Keep it until the communicator is
-/// made on this rank.
+/// A root in the service thread.
+///
+/// Dropping it ends the root, and ranks that still wait are told so. Keep it until this rank's
+/// communicator exists.
 #[derive(Debug)]
-#[must_use = "dropped, it ends the root, and with it the making of the communicator"]
+#[must_use = "dropped, it ends the root, and with it the init of the communicator"]
 pub struct RootHandle {
     listening: Arc<Listening>,
     shared: Arc<Shared>,
@@ -52,30 +55,32 @@ pub struct RootHandle {
     published: Option<Published>,
 }
 
-/// A root that is to be served.
+/// A root that is being served.
 struct Guarded {
     comm: CommId,
     shared: Arc<Shared>,
     say_at: Option<Ns>,
-    /// Since when nobody holds it any more.
+    /// When its handle was dropped.
     left: Option<Ns>,
 }
 
-/// What serves one listener: one root, or those of a public address.
+/// The task that serves one listener: one root, or all roots of a public address.
 struct RootTask {
     net: Net,
     door: Door,
     guarded: Vec<Guarded>,
     new: New,
     settings: Settings,
-    /// Whether it goes on when no root has work: the address is kept.
+    /// Whether it keeps running, and so keeps its address, when no root has work.
     stays: bool,
 }
 
-/// Roots on their way to the task.
+/// Roots that the task has not taken over yet.
 type New = Arc<Mutex<Vec<(Root, Arc<Shared>)>>>;
 
-/// A listener of this process with the roots behind it. Closed when nobody holds it any more.
+/// A listener of this process and the roots behind it.
+///
+/// It is closed when the last reference is dropped.
 #[derive(Debug)]
 pub struct Listening {
     handle: Handle,
@@ -86,31 +91,32 @@ pub struct Listening {
     is_public: bool,
 }
 
-/// Keeps the address of a public rendezvous: as long as a communicator that was made there lives, no other job can take it.
+/// Keeps the address of a public rendezvous.
+///
+/// No other job can take the address as long as a communicator that was created there lives.
 #[derive(Debug)]
 pub struct Seat {
     _listening: Arc<Listening>,
 }
 
-/// Makes an id, and the root behind it, at the address that `settings` choose.
+/// Creates an id, and the root behind it, at the address that `settings` choose.
 ///
-/// # Errors
-/// `Unavailable` without a usable interface, `System` if a socket or the service thread cannot be had.
+/// # Errors `Unavailable` without a usable interface, `System` if a socket or the service thread
+/// cannot be created.
 pub fn create(settings: &Settings) -> Result<(UniqueId, RootHandle)> {
     create_near(None, settings)
 }
 
-/// As [`create`], and prefers an address of the subnet of `near`.
+/// Like [`create`], but prefers an address in the subnet of `near`.
 ///
-/// # Errors
-/// As [`create`].
+/// # Errors As [`create`].
 pub fn create_near(near: Option<IpAddr>, settings: &Settings) -> Result<(UniqueId, RootHandle)> {
     let secret = JobSecret { key: Key::NONE, is_weak: false };
     create_knowing(&secret, near, settings, |root| root).map(|(id, _, root)| (id, root))
 }
 
-/// As [`create_near`], for ranks that know the job's secret as well: the id to hand out, the one to join with, and the root, which
-/// `described` may say more about.
+/// Like [`create_near`], for ranks that also know the job's secret. Returns the id to publish, the
+/// id to join with, and the root, which `described` may configure further.
 pub(crate) fn create_knowing(
     secret: &JobSecret,
     near: Option<IpAddr>,
@@ -127,7 +133,8 @@ pub(crate) fn create_knowing(
     Ok((id, mixed, listening.serve(root)?))
 }
 
-/// Starts the root of a public id, at a port that somebody chose. One listener of this process serves all communicators of the address.
+/// Starts the root of a public id at `bind`, an address that the user or the launcher chose. One
+/// listener of this process serves all communicators of the address.
 pub(crate) fn serve_public(
     id: &UniqueId,
     nranks: u32,
@@ -189,7 +196,7 @@ impl Listening {
 }
 
 impl RootHandle {
-    /// Where the root listens.
+    /// The address at which the root listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -201,19 +208,19 @@ impl RootHandle {
         self.shared.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether all ranks have seen the ring complete, or it failed and everybody was told.
+    /// Whether all ranks have seen the complete ring, or bootstrap failed and all ranks were told.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.shared.over.load(Ordering::Acquire)
     }
 
-    /// What keeps a public address when the root is gone.
+    /// A seat that keeps a public address after the root is gone.
     #[must_use]
     pub fn seat(&self) -> Option<Seat> {
         self.listening.is_public.then(|| Seat { _listening: Arc::clone(&self.listening) })
     }
 
-    /// Has the file removed with the root.
+    /// Has the file removed together with the root.
     pub(crate) fn publish(&mut self, published: Published) {
         self.published = Some(published);
     }
@@ -222,7 +229,7 @@ impl RootHandle {
 impl Drop for RootHandle {
     fn drop(&mut self) {
         if crate::sys::fds::forked() {
-            // A copy in a forked child: root and file are the parent's.
+            // A copy in a forked child: the root and the file belong to the parent.
             return;
         }
         drop(self.published.take());
@@ -236,7 +243,7 @@ impl Drop for RootHandle {
 }
 
 impl Guarded {
-    /// Does what is due for its root; until when it needs no more.
+    /// Does what is due for its root; returns when it needs the next turn.
     fn turn(&mut self, net: &mut Net, door: &mut Door, settings: &Settings, now: Ns) -> Option<Ns> {
         let comm = self.comm;
         let leaving = self.shared.leaving.load(Ordering::Acquire);
@@ -255,7 +262,7 @@ impl Guarded {
         *self.shared.standing.lock().unwrap_or_else(PoisonError::into_inner) = root.standing();
         let over = match root.outcome() {
             Some(Outcome::Complete) => !root.has_visitors(),
-            // Who comes late still hears why, as long as somebody holds the root and a little longer.
+            // A late rank still learns the reason, while the handle exists and a little longer.
             Some(Outcome::Failed(_)) => leaving && is_late && net.is_settled(),
             None => false,
         };
@@ -266,7 +273,7 @@ impl Guarded {
         [say_at, late_until.filter(|until| *until > now)].into_iter().flatten().min()
     }
 
-    /// Says aloud, now and then, whom everybody waits for.
+    /// Warns now and then about the ranks that block the others.
     fn speak(&mut self, root: &Root, settings: &Settings, now: Ns) {
         if !root.is_waiting() {
             self.say_at = None;

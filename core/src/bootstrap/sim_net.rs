@@ -1,4 +1,5 @@
-//! A small network for tests: machines, streams with latency, and faults, all from one seed. Time is virtual.
+//! A small simulated network for tests: machines, streams with latency, and faults, all derived
+//! from one seed. Time is virtual.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use super::machine::{Action, Io, Machine, StreamId};
 use crate::clock::Ns;
 
-/// A small generator of pseudo-random numbers (splitmix64): a seed is a whole run.
+/// A small pseudo-random number generator (splitmix64). One seed determines a whole run.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -34,13 +35,13 @@ impl Random {
 /// What the network does to streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
-    /// The longest time a piece is under way.
+    /// The longest time that a piece takes to arrive.
     pub(crate) latency: Duration,
     /// Whether pieces are cut at random places.
     pub(crate) cuts: bool,
     /// Of 1000 connections, how many are reset at a random moment.
     pub(crate) resets: u64,
-    /// When such a reset comes, at most, after the connection began.
+    /// The longest time from the beginning of a connection to its reset.
     pub(crate) reset_within: Duration,
 }
 
@@ -53,9 +54,9 @@ impl Weather {
     };
 }
 
-/// A machine in the net, with what it does besides reacting.
+/// A machine in the network, together with the program that drives it.
 pub(crate) trait Node: Machine {
-    /// Called after every event.
+    /// Lets the program act; called after every event.
     fn advance(&mut self, _: &mut Io<'_>) {}
 }
 
@@ -74,13 +75,13 @@ enum Event {
 #[derive(Debug)]
 struct End {
     peer: Option<(usize, StreamId)>,
-    /// Its node wants to hear no more of it.
+    /// The node has paused it: nothing more is delivered.
     paused: bool,
-    /// Pieces sent from here arrive in order.
+    /// When the last piece sent from here arrives; later pieces do not overtake it.
     last_arrival: Ns,
 }
 
-struct Place<N> {
+struct SimNode<N> {
     node: N,
     address: SocketAddr,
     next_stream: u64,
@@ -90,22 +91,22 @@ struct Place<N> {
     stalled: bool,
 }
 
-/// The net.
+/// The network.
 pub(crate) struct Net<N> {
     pub(crate) now: Ns,
-    /// How many strangers each node has room for.
+    /// How many unauthenticated connections each node has room for.
     pub(crate) seats: usize,
     random: Random,
     weather: Weather,
-    places: Vec<Place<N>>,
+    places: Vec<SimNode<N>>,
     events: BinaryHeap<Reverse<(Ns, u64, usize)>>,
-    /// Events by place: the heap holds places, since events have no order of their own.
+    /// The events. The heap holds their indices, because events have no order of their own.
     bodies: Vec<Option<Event>>,
     free: Vec<usize>,
     count: u64,
-    /// Hash of everything delivered: equal for equal seeds.
+    /// The hash of everything delivered: equal for equal seeds.
     pub(crate) history: u64,
-    /// Pairs of nodes between which a stream was reset.
+    /// The pairs of nodes between which a stream was reset.
     pub(crate) resets: Vec<(usize, usize)>,
 }
 
@@ -126,9 +127,9 @@ impl<N: Node> Net<N> {
         }
     }
 
-    /// Adds a node that listens at `address` and begins `after`.
+    /// Adds a node that listens at `address` and starts `after` this time.
     pub(crate) fn add(&mut self, node: N, address: SocketAddr, after: Duration) -> usize {
-        self.places.push(Place {
+        self.places.push(SimNode {
             node,
             address,
             next_stream: 0,
@@ -145,15 +146,15 @@ impl<N: Node> Net<N> {
     pub(crate) fn node(&self, at: usize) -> &N {
         &self.places[at].node
     }
-    /// Streams a node has open.
+    /// The number of streams that a node has open.
     pub(crate) fn open_streams(&self, at: usize) -> usize {
         self.places[at].ends.len()
     }
-    /// The node dies: its streams end.
+    /// Makes the node die after this time: its streams end.
     pub(crate) fn kill(&mut self, at: usize, after: Duration) {
         self.push(self.now.after(after), Event::Kill(at));
     }
-    /// The node does nothing more, but its streams stay.
+    /// Makes the node do nothing more after this time; its streams stay open.
     pub(crate) fn stall(&mut self, at: usize, after: Duration) {
         self.push(self.now.after(after), Event::Stall(at));
     }
@@ -168,7 +169,7 @@ impl<N: Node> Net<N> {
         self.events.push(Reverse((at, self.count, place)));
     }
 
-    /// Runs until nothing is left to happen before `until`, or `done` says so.
+    /// Runs until no event is left before `until`, or `done` returns true.
     pub(crate) fn run(&mut self, until: Ns, mut done: impl FnMut(&Self) -> bool) {
         while let Some(Reverse((at, _, body))) = self.events.pop() {
             if at > until {
@@ -192,21 +193,21 @@ impl<N: Node> Net<N> {
                 return;
             }
             Event::Reset(at, stream) => return self.reset(at, stream),
-            Event::Wake(at) => (at, Told::Nothing),
-            Event::Accepted(at, stream, from) => (at, Told::Accepted(stream, from)),
-            Event::Connected(at, stream) => (at, Told::Connected(stream)),
-            Event::Bytes(at, stream, bytes) => (at, Told::Bytes(stream, bytes)),
-            Event::Closed(at, stream, why) => (at, Told::Closed(stream, why)),
+            Event::Wake(at) => (at, Delivery::Nothing),
+            Event::Accepted(at, stream, from) => (at, Delivery::Accepted(stream, from)),
+            Event::Connected(at, stream) => (at, Delivery::Connected(stream)),
+            Event::Bytes(at, stream, bytes) => (at, Delivery::Bytes(stream, bytes)),
+            Event::Closed(at, stream, why) => (at, Delivery::Closed(stream, why)),
         };
         if !self.places[at].alive || self.places[at].stalled {
             return;
         }
-        if let Told::Bytes(stream, _) | Told::Connected(stream) | Told::Closed(stream, _) = &told
+        if let Delivery::Bytes(stream, _) | Delivery::Connected(stream) | Delivery::Closed(stream, _) = &told
             && self.places[at].ends.get(stream).is_none_or(|end| end.paused)
         {
             return;
         }
-        if let Told::Closed(stream, _) = &told {
+        if let Delivery::Closed(stream, _) = &told {
             self.places[at].ends.remove(stream);
         }
         self.remember(at, &told);
@@ -220,11 +221,11 @@ impl<N: Node> Net<N> {
             random: &mut |out| random.fill(out),
         };
         match told {
-            Told::Nothing => {}
-            Told::Accepted(stream, from) => place.node.accepted(stream, from, &mut io),
-            Told::Connected(stream) => place.node.connected(stream, &mut io),
-            Told::Bytes(stream, bytes) => place.node.bytes(stream, &bytes, &mut io),
-            Told::Closed(stream, why) => place.node.closed(stream, why, &mut io),
+            Delivery::Nothing => {}
+            Delivery::Accepted(stream, from) => place.node.accepted(stream, from, &mut io),
+            Delivery::Connected(stream) => place.node.connected(stream, &mut io),
+            Delivery::Bytes(stream, bytes) => place.node.bytes(stream, &bytes, &mut io),
+            Delivery::Closed(stream, why) => place.node.closed(stream, why, &mut io),
         }
         place.node.turn(&mut io);
         place.node.advance(&mut io);
@@ -238,13 +239,13 @@ impl<N: Node> Net<N> {
         }
     }
 
-    fn remember(&mut self, at: usize, told: &Told) {
+    fn remember(&mut self, at: usize, told: &Delivery) {
         let what = match told {
-            Told::Nothing => 0,
-            Told::Accepted(stream, _) => 1 + stream.0,
-            Told::Connected(stream) => 1_000_000 + stream.0,
-            Told::Bytes(_, bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
-            Told::Closed(stream, _) => 2_000_000 + stream.0,
+            Delivery::Nothing => 0,
+            Delivery::Accepted(stream, _) => 1 + stream.0,
+            Delivery::Connected(stream) => 1_000_000 + stream.0,
+            Delivery::Bytes(_, bytes) => xxhash_rust::xxh3::xxh3_64(bytes),
+            Delivery::Closed(stream, _) => 2_000_000 + stream.0,
         };
         for word in [at as u64, self.now.0, what] {
             self.history = Random(self.history ^ word).next();
@@ -341,7 +342,7 @@ impl<N: Node> Net<N> {
     }
 }
 
-enum Told {
+enum Delivery {
     Nothing,
     Accepted(StreamId, SocketAddr),
     Connected(StreamId),

@@ -1,4 +1,5 @@
-//! The bootstrap on a simulated network: root, ranks and strangers in one process, replayable by seed.
+//! The bootstrap on a simulated network: root, ranks and strangers in one process. A seed
+//! determines the whole run.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use crate::types::Rank;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// A rank's program: join; gather; send to a rank further on and receive from one before; a barrier; hand the ring over.
+/// The program of a rank: join; gather; send to a later rank and receive from an earlier one;
+/// barrier; hand the ring over.
 struct Program {
     member: Member,
     rank: u32,
@@ -29,7 +31,7 @@ struct Program {
     heard: Vec<String>,
 }
 
-/// Something that connects and says what it should not.
+/// A client that connects and sends bytes that are no valid handshake.
 struct Stranger {
     target: SocketAddr,
     says: Vec<u8>,
@@ -60,14 +62,14 @@ impl Program {
         vec![(rank * 7 + round) as u8; (rank as usize * 13 + round as usize) % 40]
     }
 
-    /// Goes one step on, if the current one has ended.
+    /// Goes one step further if the current one is complete; returns whether it did.
     fn step(&mut self, io: &mut Io<'_>) -> bool {
         let (n, deadline) = (self.nranks, io.now.after(DEADLINE));
         let to = (self.rank + 1 + n / 3) % n;
         let from = (self.rank + 2 * n - 1 - n / 3) % n;
         let member = &mut self.member;
         match self.step {
-            // In a large job the rounds of joining and leaving are enough.
+            // In a large job, the rounds of joining and leaving are enough.
             0 if member.has_joined() && n > 100 => {
                 self.step = 5;
                 member.begin_round(&[], deadline, io);
@@ -203,7 +205,7 @@ fn id() -> UniqueId {
     UniqueId { magic: 77, root: root_address(), nranks: 0, key: Key([5; 32]), instance: 0, stretches: false }
 }
 
-/// A job in the net: node 0 is the root, node r + 1 is rank r.
+/// A job in the network: node 0 is the root, node r + 1 is rank r.
 struct Job {
     net: Net<Actor>,
     nranks: u32,
@@ -241,7 +243,7 @@ impl Job {
         self.net.add(Actor::Rank(Box::new(program)), address(rank), after)
     }
 
-    /// Strangers of every kind at the listeners of root and ranks.
+    /// Adds strangers of every kind, which connect to the listeners of root and ranks.
     fn annoy(&mut self, random: &mut Random, count: usize) {
         for at in 0..count {
             let target = if random.chance(400) {
@@ -283,7 +285,7 @@ impl Job {
         }
     }
 
-    /// Runs to the end, and a while longer so that whatever must be closed is.
+    /// Runs to the end and a while longer, so that all streams that must be closed are.
     fn run(&mut self) {
         let until = self.net.now.after(DEADLINE * 4);
         self.net.run(until, |_| false);
@@ -348,8 +350,8 @@ fn a_seed_is_a_whole_run() {
     assert_ne!(run(3), run(4));
 }
 
-/// Delays, cut pieces, resets, deaths, standstills and strangers, at 2 to 16 ranks: nobody hangs, nobody is told something
-/// false, and nobody is let in who should not be.
+/// Delays, cut pieces, resets, deaths, stalls and strangers, at 2 to 16 ranks: no rank hangs, no
+/// rank gets a false error, and no stranger is admitted.
 #[test]
 fn a_thousand_seeds_of_bad_weather() {
     let (mut well, mut failed) = (0, 0);
@@ -398,8 +400,9 @@ fn a_thousand_seeds_of_bad_weather() {
     assert!(well > 1000 && failed > 1000, "{well} well, {failed} failed: the weather must do both");
 }
 
-/// Strangers that ask for the ring of this very job, and prove nothing, come faster than a neighbour
-/// can give its proof: a rank whose door closed on its neighbour is not taken for dead.
+/// Strangers that ask for the ring of this very job, and prove nothing, come faster than a
+/// neighbour can authenticate. A rank whose door closes its neighbour's connection is not declared
+/// dead.
 #[test]
 fn a_rank_that_a_crowded_door_pushed_out_comes_again() {
     for seed in 0..100 {
@@ -419,8 +422,8 @@ fn a_rank_that_a_crowded_door_pushed_out_comes_again() {
     }
 }
 
-/// More ranks than the root has room for come at one moment, and its door closes on some that were
-/// about to prove themselves.
+/// More ranks connect at one moment than the root has room for, and its door closes connections of
+/// ranks that were about to authenticate.
 #[test]
 fn a_rank_that_the_roots_crowded_door_pushed_out_comes_again() {
     for seed in 0..50 {
@@ -477,7 +480,8 @@ fn a_duplicate_rank_and_another_world_size_are_told_and_survived() {
     );
     let other = job.net.add(Actor::Rank(Box::new(Program::new(&id(), 2, 8, now))), stranger_address(2), late);
     job.run();
-    // Which of the two rank 1 came first is chance; the second is told, and where the first was real the job goes on.
+    // Which of the two processes with rank 1 comes first is random. The second is refused; if the
+    // first is the real rank 1, the job goes on.
     let twins = [&job.program(1).result, &job.program_at(twin).result];
     let refused = twins.iter().filter(|result| {
         matches!(result, Some(Err(fault)) if fault.kind == ErrorKind::Usage && fault.text.contains("rank 1 checked in twice"))
@@ -488,7 +492,6 @@ fn a_duplicate_rank_and_another_world_size_are_told_and_survived() {
             fault.kind == ErrorKind::Mismatch && fault.text.contains("has 8 ranks, the root knows of 3"),
             "{fault:?}"
         ),
-        // The job was complete, and its root gone.
         other => panic!("{other:?}"),
     }
 }
@@ -498,7 +501,7 @@ fn what_strangers_and_doubles_did_is_in_the_error_of_those_who_wait() {
     let mut job = Job::new(1, Weather::FINE, 3, |rank| rank != 2);
     let now = job.net.now;
     let late = Duration::from_millis(100);
-    // Rank 2 was started as rank 1, by mistake, and one more in another version.
+    // Rank 2 was started as rank 1 by mistake, and another process speaks another protocol version.
     job.net.add(Actor::Rank(Box::new(Program::new(&id(), 1, 3, now))), stranger_address(1), late);
     let newer = Hello {
         version: 9,
@@ -570,10 +573,11 @@ fn who_came_without_the_secret_is_said_to_those_who_wait_and_what_to_look_at() {
                   equal on all ranks, or unset on all";
     assert!(fault.text.contains(expect), "{}", fault.text);
     let error = fault.clone().into_error(Rank(0)).to_string();
-    assert!(error.contains("see whether rank 1 has started"), "{error}");
+    // Rank 1 was started and reached the root: a hint to check that would contradict the text.
+    assert!(error.ends_with("equal on all ranks, or unset on all"), "{error}");
 }
 
-/// The real size of a large job, through the same code.
+/// The number of ranks of a large job, through the same code.
 #[test]
 fn a_thousand_and_twenty_four_ranks() {
     let mut job = Job::new(1, Weather::FINE, 1024, |_| true);

@@ -1,37 +1,21 @@
-//! The driver's lock: who may take it, and whose wakers run when it is let go of.
+//! The driver's lock: which process may take it, and the wakers that run when it is released.
 //!
 //! A forked child has copies of its parent's communicators. Another thread of the parent may have
 //! held any of their locks, and the memory they drive is the parent's. So there is one way to the
-//! driver, [`Inner::driver`], and it asks first.
+//! driver, [`Inner::driver`], and it checks for that first.
 //!
-//! Wakers are the callers' code: they may call the communicator, block and panic. So they run when
+//! Wakers are the callers' code: they may call the communicator, block and panic. So they run while
 //! the lock is free.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 
-use crate::comm::driver::{Driver, Inner};
+use crate::comm::state::{Driver, Inner};
 use crate::error::{Error, ErrorKind, Result};
+use crate::notice;
 use crate::sys;
-
-/// A driver behind its lock, and the process that may take it.
-#[derive(Debug)]
-pub(super) struct Exclusive {
-    driver: Mutex<Driver>,
-    generation: u32,
-    /// A waker that panics is to be told of. Once.
-    warns: AtomicBool,
-}
-
-impl Exclusive {
-    /// Of this process. `warns`: whether people want to hear of wakers that panic.
-    pub(super) fn new(driver: Driver, warns: bool) -> Self {
-        let warns = AtomicBool::new(warns);
-        Self { driver: Mutex::new(driver), generation: sys::generation(), warns }
-    }
-}
 
 /// The driver, locked.
 pub(super) struct Locked<'a> {
@@ -41,7 +25,7 @@ pub(super) struct Locked<'a> {
 }
 
 impl Inner {
-    /// Whether this is a copy in a forked child: nothing of it may be locked, driven or given back.
+    /// Whether this is a copy in a forked child: none of it may be locked, driven or given back.
     pub(super) fn is_stale(&self) -> bool {
         self.driver.generation != sys::generation()
     }
@@ -51,7 +35,7 @@ impl Inner {
         if self.is_stale() { Err(of_a_parent().in_comm(&self.name, self.rank)) } else { Ok(()) }
     }
 
-    /// The driver, as soon as nobody else has it.
+    /// Locks the driver, once no other thread holds it.
     pub(super) fn driver(&self) -> Result<Locked<'_>> {
         self.own()?;
         // A panic under the lock left consistent data: nothing is updated in two steps.
@@ -59,7 +43,7 @@ impl Inner {
         Ok(Locked { inner: self, guard: Some(guard) })
     }
 
-    /// The driver, if nobody else has it.
+    /// Locks the driver, if no other thread holds it.
     pub(super) fn free_driver(&self) -> Option<Locked<'_>> {
         self.own().ok()?;
         let guard = match self.driver.driver.try_lock() {
@@ -71,7 +55,7 @@ impl Inner {
     }
 }
 
-/// What a forked child is told that uses what its parent made.
+/// The error of a forked child that uses a communicator of its parent.
 pub(super) fn of_a_parent() -> Error {
     let what = "this process was forked from the one that made the communicator";
     let hint =
@@ -80,7 +64,7 @@ pub(super) fn of_a_parent() -> Error {
 }
 
 impl Locked<'_> {
-    /// Something moved: the wait is over, and whoever waited for what has ended by that is told.
+    /// Something moved: the wait is over, and the waiters of operations that ended are notified.
     #[inline]
     pub(super) fn moved(&mut self) {
         self.settle();
@@ -89,12 +73,12 @@ impl Locked<'_> {
         self.still = None;
     }
 
-    /// Runs the wakers of what has ended, if there are any, while the lock is free.
+    /// Runs the wakers of operations that have ended, if any, while the lock is free.
     #[inline]
     fn wake(&mut self) {
         if !self.woken.is_empty() {
             self.let_go();
-            // A child that was forked in a waker must not come back here.
+            // A child that was forked in a waker must not continue here.
             let guard = self.inner.driver().ok().and_then(|mut locked| locked.guard.take());
             self.guard = guard;
         }
@@ -105,7 +89,7 @@ impl Locked<'_> {
         let woken = std::mem::take(&mut guard.woken);
         drop(guard);
         if self.inner.is_stale() {
-            // Forked under the lock, by an observer: the wakers are the parent's to run.
+            // Forked under the lock, by an observer: the wakers belong to the parent.
             std::mem::forget(woken);
             return;
         }
@@ -118,14 +102,13 @@ impl Locked<'_> {
 }
 
 impl Inner {
-    /// Says once that a waker panicked.
-    #[expect(clippy::print_stderr, reason = "where panics are said, too")]
+    /// Warns once that a waker panicked.
     fn tell_of_panic(&self) {
         if self.driver.warns.swap(false, Ordering::Relaxed) {
             let Self { name, rank, .. } = self;
-            eprintln!(
-                "ccl: comm {name}: rank {rank}: the waker of a call panicked; the communicator goes on"
-            );
+            notice::print(&format!(
+                "comm {name}: rank {rank}: the waker of a call panicked; the communicator goes on"
+            ));
         }
     }
 }

@@ -1,80 +1,57 @@
-//! Making a communicator: rendezvous, bootstrap, this rank's memory and listeners, its peers, the ring's news.
+//! Init of a communicator: rendezvous, bootstrap, this rank's memory and listeners, its peers, and
+//! the gossip.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
-use serde::{Deserialize, Serialize};
-
-use crate::bootstrap::driver::{Bootstrap, Onlooker, RingStreams};
+use crate::bootstrap::auth::Key as JobKey;
+use crate::bootstrap::driver::{Bootstrap, JoinObserver, RingStreams};
 use crate::bootstrap::host::Identity as Process;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::interfaces;
-use crate::bootstrap::notice::{self, Level};
 use crate::bootstrap::rendezvous;
-use crate::bootstrap::root_task::Seat;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
-use crate::comm::driver::{Driver, Inner, Shared, lock};
-use crate::comm::exclusive::Exclusive;
-use crate::comm::links::{Links, Peer};
-use crate::comm::meet::{Candidate, Meeting, Met};
+use crate::comm::cards::{Card, exchange, is_crowded, tell_peers};
+use crate::comm::dials::Dials;
+use crate::comm::links::Links;
 use crate::comm::phases::Phases;
+use crate::comm::report;
+use crate::comm::services::ProcessServices;
+use crate::comm::state::{Attended, Driver, Exclusive, Inner, Shared, lock};
 use crate::config::{Key, Settings};
-use crate::control::attendance::Attendance;
-use crate::control::courier::{Courier, Owner, Watched};
-use crate::control::edge::Dialling;
-use crate::control::news::{News, Trouble, Verdict};
-use crate::control::server::Abortable;
-use crate::control::service::Service;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::edge::Dialling;
+use crate::failure::gossip::{Decision, Gossip, Trouble};
+use crate::failure::task::{GossipTask, Owner};
+use crate::notice::{self, Level};
 use crate::plan::Topology;
-use crate::recorder::{self, CommInfo, CommRow, EventRing};
+use crate::reactor::Service;
+use crate::recorder::{CommInfo, CommRow, EventRing};
 use crate::sys;
 use crate::sys::cpus::Allowed;
+use crate::transport::meet::{Candidate, Meeting, Met, Peer, Watched};
 use crate::transport::shm::connect::{Listener as MemoryListener, Terms, draw_name};
 
+use crate::comm::wait::Waiter;
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
-use crate::transport::shm::wait::Waiter;
+use crate::transport::socket::arrivals::Arrivals;
 use crate::transport::socket::listen::{Inbox, Listener as DataListener, Scope};
 use crate::types::{Algorithm, CommId, JobId, Phase, Rank};
-
-/// What a communicator keeps running beside itself. Dropped, all of it ends.
-pub(crate) struct Attended {
-    _data: DataListener,
-    /// Where this process is rank 0 of a public address: the address.
-    seat: Option<Seat>,
-    _abortable: Option<Abortable>,
-    _attendance: Arc<Attendance>,
-}
-
-/// What each rank tells all others about itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Card {
-    process: Vec<u8>,
-    /// Where its data listener is.
-    data: SocketAddr,
-    /// Where its memory listener is in the file system.
-    local: Option<PathBuf>,
-    /// The abstract name at which its memory listener is.
-    name: Option<String>,
-    recorder: String,
-    control: String,
-    /// Which processors it may use.
-    allowed: Allowed,
-}
 
 /// Joins the job the environment describes.
 pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     sys::not_forked()?;
     let settings = settings_of(&config)?;
-    let mut phases = Phases::default();
+    report::remarks(&settings, None);
+    let mut phases = Phases::of(&settings);
     phases.begin(Phase::Rendezvous, None);
-    // An observer may have forked: its child comes back here, too, and wherever a phase begins.
+    // An observer may have forked: its child also gets here, and wherever a phase begins.
     sys::not_forked()?;
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     let met = rendezvous::from_environment(&settings, deadline)?;
@@ -98,8 +75,10 @@ fn settings_of(config: &Config) -> Result<Settings> {
 pub(super) fn join(id: &UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Arc<Inner>> {
     sys::not_forked()?;
     let settings = settings_of(&config)?;
+    report::remarks(&settings, Some(Rank(rank)));
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
-    make(id, (Rank(rank), nranks), config.name, settings, deadline, Phases::default())
+    let phases = Phases::of(&settings);
+    make(id, (Rank(rank), nranks), config.name, settings, deadline, phases)
 }
 
 fn make(
@@ -126,24 +105,32 @@ fn make_named(
         return Err(Error::new(ErrorKind::Usage, format!("rank {rank} is not one of {nranks} ranks"))
             .hint("ranks count from 0"));
     }
-    let (attendance, notes) = Attendance::of_process(&settings)?;
-    let recorder = attendance.recorder();
-    // The row is there before the bootstrap is: who hangs in it can be seen to.
+    let (services, notes) = ProcessServices::of_process(&settings)?;
+    let recorder = services.recorder();
+    // The row exists before the bootstrap begins: a rank that hangs in init can be seen.
     let info = CommInfo { id: id.comm(), job: id.shown_job(), name, rank, nranks, world: rank };
     let mut row = recorder.comm(info);
     row.begin_level(&settings);
     phases.show(&row);
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
+    row.init_until(Some(deadline));
     let begins = &mut |phase| phases.begin(phase, Some(&row));
-    let onlooker = Onlooker { cancelled: &|| false, begins };
-    let mut bootstrap = Bootstrap::join_before(id, rank, nranks, &[], &settings, deadline, onlooker)?;
+    let lacks = &mut |count, runs: &[_]| row.absent(count, runs);
+    let observer = JoinObserver { cancelled: &|| false, begins, lacks };
+    let mut bootstrap = Bootstrap::join_observed(id, rank, nranks, &[], &settings, deadline, observer)?;
     phases.end(Some(&row));
     let (job, key) = (bootstrap.job(), bootstrap.key());
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
 
-    let identity = Identity { comm, rank };
-    let base = Base { job, identity, ip: interface.ip, settings: &settings, attendance: &attendance };
+    let base = Base {
+        job,
+        key,
+        identity: Identity { comm, rank },
+        ip: interface.ip,
+        settings: &settings,
+        services: &services,
+    };
     let gathered = match gather(&base, &row, &mut phases, &mut bootstrap, deadline) {
         Ok(gathered) => gathered,
         Err(error) => {
@@ -153,79 +140,10 @@ fn make_named(
             return Err(error);
         }
     };
-    let Gathered {
-        memory,
-        shared,
-        inbox,
-        data,
-        listeners,
-        processes,
-        hosts,
-        allowed,
-        peers,
-        watched,
-        events,
-    } = gathered;
-    let channels = settings.number(Key::Channels) as u16;
-    let RingStreams { next, prev } = bootstrap.into_ring()?;
-
-    let topology = Arc::new(Topology::new(&hosts, channels));
-    let own_host = processes[rank.index()].host;
-    let local = processes.iter().zip(&allowed).filter(|(process, _)| process.host == own_host);
-    let local: Vec<_> = local.map(|(_, allowed)| allowed).collect();
-    let crowded = allowed[rank.index()].is_crowded(&local);
-    let bind = Some(SocketAddr::new(data.address().ip(), 0));
-    let links = Links {
-        me: rank,
-        job,
-        comm,
-        key: key.clone(),
-        memory: Arc::clone(&memory),
-        next: topology.after(rank, 1),
-        previous: topology.before(rank),
-        peers,
-        channels,
-        streams: settings.number(Key::Streams) as u32,
-        arrivals: inbox,
-        bind,
-        has_ring: false,
-        has_wide: false,
-        pairs: std::collections::BTreeSet::new(),
-    };
-    let engine = Engine::new(rank, Arc::clone(&topology), row, events);
-    let owner = Owning {
-        shared: Arc::clone(&shared),
-        memory: Arc::clone(&memory),
-        attendance: Arc::downgrade(&attendance),
-    };
-    let mut news = News::new(rank, nranks);
-    for (stream, neighbour) in [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)] {
-        if stream.is_none() {
-            news.lost(Rank(neighbour % nranks), clock::now());
-        }
-    }
-    let dialling = Dialling { job, comm, key, me: rank, bind, listeners };
-    let mending = (dialling, data.edges());
-    let courier = Courier::start(&Service::get()?, news, [next, prev], watched, mending, Box::new(owner))?;
-    let driver = Driver::new(engine, links, Waiter::new(memory, crowded));
-    let inner = Arc::new(Inner {
-        id: comm,
-        job,
-        name: name.to_string(),
-        rank,
-        nranks,
-        forced: forced(&settings),
-        timeout: settings.duration(Key::Timeout),
-        topology,
-        driver: Exclusive::new(driver, notice::wanted(&settings, Level::Warn)),
-        shared,
-        shortage: Arc::clone(data.shortage()),
-        recorder,
-        attended: Mutex::new(None),
-        courier: Mutex::new(Some(courier)),
-        settings: settings.clone(),
-    });
-    let abortable = attendance.abortable(comm, {
+    let ring = bootstrap.into_ring()?;
+    row.init_until(None);
+    let (inner, data) = assemble(&base, name, nranks, row, gathered, ring)?;
+    let abortable = services.abortable(comm, {
         let inner = Arc::downgrade(&inner);
         move |reason| {
             if let Some(inner) = inner.upgrade() {
@@ -234,42 +152,120 @@ fn make_named(
         }
     });
     *lock(&inner.attended) =
-        Some(Attended { _data: data, seat: None, _abortable: abortable, _attendance: attendance });
+        Some(Attended { _data: data, seat: None, _abortable: abortable, _services: services });
     notes.iter().for_each(|note| notice::say(&settings, Level::Warn, note));
-    if rank == Rank(0) {
-        announce(&inner, &settings);
-    }
+    report::made(&inner, &settings, &phases);
     Ok(inner)
+}
+
+/// Puts the communicator together from what was gathered; and its data listener, which must stay
+/// open as long.
+fn assemble(
+    base: &Base<'_>,
+    name: &str,
+    nranks: u32,
+    row: CommRow,
+    gathered: Gathered,
+    ring: RingStreams,
+) -> Result<(Arc<Inner>, DataListener)> {
+    let Base { job, identity: Identity { comm, rank }, settings, services, .. } = *base;
+    let Gathered { memory, shared, inbox, data, listeners, hosts, crowded, peers, watched, events } =
+        gathered;
+    let channels = settings.number(Key::Channels) as u16;
+    let topology = Arc::new(Topology::new(&hosts, channels));
+    row.groups(|rank| topology.group(rank).0);
+    let bind = Some(SocketAddr::new(data.address().ip(), 0));
+    let owner = Owning {
+        shared: Arc::clone(&shared),
+        memory: Arc::clone(&memory),
+        services: Arc::downgrade(services),
+    };
+    let dialling = Dialling { job, comm, key: base.key.clone(), me: rank, bind, listeners };
+    let gossip = start_gossip((rank, nranks), ring, watched, (dialling, data.edges()), owner)?;
+    let links = Links {
+        me: rank,
+        job,
+        comm,
+        key: base.key.clone(),
+        memory: Arc::clone(&memory),
+        peers,
+        streams: settings.number(Key::Streams) as u32,
+        arrivals: inbox,
+        bind,
+        dials: Dials::new(settings.duration(Key::Timeout), Arc::clone(data.shortage())),
+        made: std::collections::BTreeSet::new(),
+        latest: None,
+    };
+    let engine = Engine::new(rank, Arc::clone(&topology), row, events);
+    let driver = Driver::new(engine, links, Waiter::new(memory, crowded));
+    let inner = Arc::new(Inner {
+        id: comm,
+        job,
+        name: name.to_string(),
+        rank,
+        nranks,
+        forced: forced(settings),
+        timeout: settings.duration(Key::Timeout),
+        topology,
+        driver: Exclusive::new(driver, notice::wanted(settings, Level::Warn)),
+        shared,
+        shortage: Arc::clone(data.shortage()),
+        recorder: services.recorder(),
+        attended: Mutex::new(None),
+        gossip: Mutex::new(Some(gossip)),
+        is_told: notice::wanted(settings, Level::Trace),
+        settings: settings.clone(),
+    });
+    Ok((inner, data))
+}
+
+/// Begins the failure gossip over what the bootstrap left of its ring.
+fn start_gossip(
+    (rank, nranks): (Rank, u32),
+    RingStreams { next, prev }: RingStreams,
+    watched: Vec<Watched>,
+    mending: (Dialling, &Arc<Arrivals>),
+    owner: Owning,
+) -> Result<Arc<GossipTask>> {
+    let mut gossip = Gossip::new(rank, nranks);
+    for (stream, neighbour) in [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)] {
+        if stream.is_none() {
+            gossip.lost(Rank(neighbour % nranks), clock::now());
+        }
+    }
+    GossipTask::start(&Service::get()?, gossip, [next, prev], watched, mending, Box::new(owner))
 }
 
 /// What a communicator begins with.
 struct Base<'a> {
     job: JobId,
+    key: JobKey,
     identity: Identity,
     ip: std::net::IpAddr,
     settings: &'a Settings,
-    attendance: &'a Attendance,
+    services: &'a Arc<ProcessServices>,
 }
 
-/// What this rank has, and knows of the others, when all of them are ready.
+/// This rank's resources and its knowledge of the others, once all of them are ready.
 struct Gathered {
     memory: Arc<RankMemory>,
     shared: Arc<Shared>,
     inbox: Inbox,
     data: DataListener,
-    /// Those of all ranks.
+    /// The data listeners of all ranks.
     listeners: Vec<SocketAddr>,
-    processes: Vec<Process>,
     /// The host of each rank, as the topology is to see it.
     hosts: Vec<u64>,
-    /// Which processors each rank may use.
-    allowed: Vec<Allowed>,
+    /// Whether the ranks of this host outnumber their processors.
+    crowded: bool,
     peers: Vec<Peer>,
     watched: Vec<Watched>,
     events: EventRing,
 }
 
-/// Makes this rank's memory and doors, tells all others where they are, and meets those of this host. Returns when all have.
+/// Makes this rank's memory and listeners, exchanges addresses, and tries the peers of this host.
+///
+/// Returns when all ranks have done so.
 fn gather(
     base: &Base<'_>,
     row: &CommRow,
@@ -277,26 +273,17 @@ fn gather(
     bootstrap: &mut Bootstrap,
     deadline: Ns,
 ) -> Result<Gathered> {
-    let Base { job, identity, ip, settings, attendance } = base;
+    let Base { job, key, identity, ip, settings, services } = base;
     let Identity { comm, rank } = *identity;
     let nranks = bootstrap.nranks();
-    let recorder = attendance.recorder();
+    let recorder = services.recorder();
     let channels = settings.number(Key::Channels) as u16;
     let memory = RankMemory::shared(*identity, Layout::new(nranks, channels)?, true)?;
-    let shared = Arc::new(Shared {
-        flag: AtomicBool::new(false),
-        verdict: Mutex::new(None),
-        finished: Mutex::new(Vec::new()),
-        asked: Mutex::new(Vec::new()),
-        wake: Box::new({
-            let memory = Arc::clone(&memory);
-            move || memory.wake_if_asleep()
-        }),
-    });
+    let shared = shared(&memory);
     let inbox = Inbox::default();
-    let scope = Scope { job: *job, key: bootstrap.key(), comm, rank, nranks, channels };
+    let scope = Scope { job: *job, key: key.clone(), comm, rank, nranks, channels };
     let data = DataListener::open(SocketAddr::new(*ip, 0), scope, Arc::clone(&inbox), wake_by(&shared))?;
-    let terms = Terms { job: *job, key: bootstrap.key(), memory: Arc::clone(&memory) };
+    let terms = Terms { job: *job, key: key.clone(), memory: Arc::clone(&memory) };
     let path = recorder.beside(&format!("{comm}-{rank}.link"));
     let door = MemoryListener::open(terms, path, draw_name()?)?;
     local::enter(*job, &memory);
@@ -307,37 +294,32 @@ fn gather(
         local: door.path().map(PathBuf::from),
         name: door.name().map(String::from),
         recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
-        control: attendance.control().map(|p| p.display().to_string()).unwrap_or_default(),
+        control: services.control().map(|p| p.display().to_string()).unwrap_or_default(),
         allowed: Allowed::here(),
     };
     let (cards, processes) = exchange(bootstrap, &card)?;
     tell_peers(row, &cards, &processes);
-    let allowed = cards.iter().map(|card| card.allowed.clone()).collect();
+    let crowded = is_crowded(rank, &cards, &processes);
 
     let mut events = row.ring();
     phases.publish(&mut events);
     phases.begin(Phase::Connect, Some(row));
     sys::not_forked()?;
     let listeners = cards.iter().map(|card| card.data).collect();
-    let locals = cards.into_iter().zip(&processes).map(|(card, process)| Candidate {
-        process,
-        data: card.data,
-        path: card.local,
-        name: card.name,
-    });
     let meeting = Meeting {
         forced: settings.text(Key::Transport),
         identity: *identity,
         job: *job,
         door: &door,
-        ranks: locals.collect(),
+        ranks: candidates(cards, &processes),
         deadline,
     };
     let tried = meeting.try_all(&mut || bootstrap.serve())?;
     phases.begin(Phase::Barrier, Some(row));
     sys::not_forked()?;
     phases.publish(&mut events);
-    // Also the barrier: whoever has heard all of these knows that nobody connects to its door any more.
+    // Also a barrier: a rank that has the reports of all others knows that none connects to its
+    // listener any more.
     let told = bootstrap.all_gather(&tried.report())?;
     let Met { peers, watched, hosts, note } = meeting.meet(tried, &told, &mut || bootstrap.serve())?;
     phases.end(Some(row));
@@ -347,15 +329,38 @@ fn gather(
     if let Some(note) = note {
         notice::say(settings, Level::Warn, &note);
     }
-    Ok(Gathered { memory, shared, inbox, data, listeners, processes, hosts, allowed, peers, watched, events })
+    Ok(Gathered { memory, shared, inbox, data, listeners, hosts, crowded, peers, watched, events })
 }
 
-/// What the news of a communicator reach.
+/// Where each rank can be reached, from its card.
+fn candidates(cards: Vec<Card>, processes: &[Process]) -> Vec<Candidate<'_>> {
+    let candidate = |(card, process): (Card, _)| Candidate {
+        process,
+        data: card.data,
+        path: card.local,
+        name: card.name,
+    };
+    cards.into_iter().zip(processes).map(candidate).collect()
+}
+
+/// What the service thread may touch.
+fn shared(memory: &Arc<RankMemory>) -> Arc<Shared> {
+    let memory = Arc::clone(memory);
+    Arc::new(Shared {
+        flag: AtomicBool::new(false),
+        decision: Mutex::new(None),
+        finished: Mutex::new(Vec::new()),
+        asked: Mutex::new(Vec::new()),
+        wake: Box::new(move || memory.wake_if_asleep()),
+    })
+}
+
+/// Where the failure gossip of a communicator arrives.
 struct Owning {
     shared: Arc<Shared>,
     memory: Arc<RankMemory>,
-    // Weak: who leaves the process last takes it down.
-    attendance: Weak<Attendance>,
+    // Weak: the last communicator of the process drops the services.
+    services: Weak<ProcessServices>,
 }
 
 impl Owner for Owning {
@@ -368,16 +373,16 @@ impl Owner for Owning {
     fn asked(&self, from: Rank, call: &Descriptor) {
         self.shared.asked(from, call);
     }
-    fn decided(&self, verdict: &Verdict) {
-        self.shared.decided(verdict);
-        if let (Trouble::Died, Some(attendance)) = (verdict.trouble, self.attendance.upgrade()) {
-            attendance.bereaved();
+    fn decided(&self, decision: &Decision) {
+        self.shared.decided(decision);
+        if let (Trouble::Died, Some(services)) = (decision.trouble, self.services.upgrade()) {
+            services.on_peer_death();
         }
     }
 }
 
 fn wake_by(shared: &Arc<Shared>) -> Arc<dyn Fn() + Send + Sync> {
-    // Weak: the listener must not keep alive what keeps it.
+    // Weak: the listener must not keep its owner alive.
     let shared: Weak<Shared> = Arc::downgrade(shared);
     Arc::new(move || {
         if let Some(shared) = shared.upgrade() {
@@ -386,66 +391,13 @@ fn wake_by(shared: &Arc<Shared>) -> Arc<dyn Fn() + Send + Sync> {
     })
 }
 
-/// Gives every rank everybody's card, and where everybody runs.
-fn exchange(bootstrap: &mut Bootstrap, card: &Card) -> Result<(Vec<Card>, Vec<Process>)> {
-    let own = serde_json::to_vec(card)
-        .map_err(|e| Error::new(ErrorKind::System, format!("writing a card: {e}")))?;
-    let (mut cards, mut processes) = (Vec::new(), Vec::new());
-    for (rank, bytes) in bootstrap.all_gather(&own)?.into_iter().enumerate() {
-        let card: Option<Card> = serde_json::from_slice(&bytes).ok();
-        let read = card.and_then(|card| Some((Process::decode(&card.process)?.0, card)));
-        let Some((process, card)) = read else {
-            let what = format!("what rank {rank} tells about itself cannot be read");
-            let hint = "run the same version of ccl on all ranks";
-            return Err(Error::new(ErrorKind::Mismatch, what).with_peer(Rank(rank as u32)).hint(hint));
-        };
-        cards.push(card);
-        processes.push(process);
-    }
-    Ok((cards, processes))
-}
-
-fn tell_peers(row: &CommRow, cards: &[Card], processes: &[Process]) {
-    let known = cards.iter().zip(processes).enumerate();
-    let peers: Vec<recorder::Peer<'_>> = known
-        .map(|(rank, (card, process))| recorder::Peer {
-            rank: Rank(rank as u32),
-            world: Rank(rank as u32),
-            host: &process.host_name,
-            pid: process.pid,
-            recorder: &card.recorder,
-            control: &card.control,
-        })
-        .collect();
-    row.peers(&peers);
-}
-
 fn forced(settings: &Settings) -> Option<Algorithm> {
     match settings.text(Key::Algorithm) {
         "ring" | "Ring" => Some(Algorithm::Ring),
         "direct" => Some(Algorithm::Direct),
+        "tree" | "Tree" => Some(Algorithm::Tree),
         _ => None,
     }
-}
-
-/// The line each job prints once: what runs, how ranks reach each other, and how to look at it.
-#[expect(clippy::print_stderr, reason = "the line a user finds the inspector by")]
-fn announce(inner: &Inner, settings: &Settings) {
-    if settings.text(Key::Log) == "NONE" {
-        return;
-    }
-    let transports = inner.driver().map(|driver| driver.links.transports()).unwrap_or_default();
-    let recorder = inner.recorder_path().map_or_else(|| "none".into(), |path| path.display().to_string());
-    let changed = settings.changed();
-    let settings = if changed.is_empty() { String::new() } else { format!(", settings {changed}") };
-    eprintln!(
-        "ccl {}: job {} comm {} has {} ranks, transports {transports}, recorder {recorder}{settings}; look with: ccl-inspect attach {}",
-        env!("CARGO_PKG_VERSION"),
-        inner.job,
-        inner.name,
-        inner.nranks,
-        std::process::id(),
-    );
 }
 
 #[cfg(test)]
@@ -489,7 +441,7 @@ mod tests {
             drop(root);
             crowded
         };
-        // A quota of less than two processors makes a crowd of any two ranks.
+        // With a quota of less than two processors any two ranks are crowded.
         let is_short = here.is_crowded(&[&here, &here]);
         assert_eq!(crowded([mine[0], mine[1]]), [is_short; 2]);
         assert_eq!(crowded([mine[0]; 2]), [true; 2]);

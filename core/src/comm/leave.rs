@@ -1,13 +1,14 @@
-//! Leaving a communicator: together, by `finish()`; or all at once, by an abort.
+//! Leaving a communicator: together by `finish()`, or at once by an abort.
 
 use std::time::Duration;
 
-use crate::bootstrap::notice::{self, Level};
 use crate::clock::{self, Ns};
-use crate::comm::driver::{Inner, VERDICT, lock};
-use crate::control::courier::Finished;
-use crate::control::news::{Report, Trouble, Verdict, bounded};
+use crate::comm::state::{DECISION, Inner, lock};
 use crate::error::Result;
+use crate::failure::gossip::{Decision, Report, Trouble, bounded};
+use crate::failure::task::Finished;
+use crate::notice::{self, Level};
+use crate::observer::{self, Call};
 use crate::types::{Phase, Rank};
 
 /// How long leaving waits for the farewell to be on its way.
@@ -21,11 +22,11 @@ impl Inner {
         let text = bounded(&format!("rank {} aborted: {reason}", self.rank));
         let report = Report::new(Trouble::Aborted, self.rank, self.rank, text.clone());
         // Through the service thread, so that a caller blocked in this communicator is ended too.
-        let courier = lock(&self.courier).clone();
-        let verdict = courier.and_then(|courier| courier.report(report, VERDICT));
+        let gossip = lock(&self.gossip).clone();
+        let decision = gossip.and_then(|gossip| gossip.report(report, DECISION));
         let (by, about) = (self.rank, self.rank);
-        let verdict = verdict.unwrap_or(Verdict { trouble: Trouble::Aborted, by, about, text });
-        self.shared.decided(&verdict);
+        let decision = decision.unwrap_or(Decision { trouble: Trouble::Aborted, by, about, text });
+        self.shared.decided(&decision);
         let Ok(mut driver) = self.driver() else { return };
         self.look(&mut driver);
         if let Some(failure) = driver.engine.failure().cloned() {
@@ -34,47 +35,51 @@ impl Inner {
     }
 
     pub(crate) fn finish(&self) -> Result<()> {
+        let _observed = observer::begin(|| Call::Phase(Phase::Finish));
+        // An observer may have forked: its child also gets here.
         self.own()?;
         let result = self.complete().and_then(|()| self.wait_for_all());
-        let courier = lock(&self.courier).take();
-        match (&result, courier) {
-            (Ok(()), Some(courier)) => courier.leave(FAREWELL),
-            (Err(_), Some(courier)) => courier.flush(VERDICT),
+        let gossip = lock(&self.gossip).take();
+        match (&result, gossip) {
+            (Ok(()), Some(gossip)) => gossip.leave(FAREWELL),
+            (Err(_), Some(gossip)) => gossip.flush(DECISION),
             (_, None) => {}
         }
         self.close();
         result
     }
 
-    /// Drives what is under way to its end.
+    /// Drives the operations under way to their end.
     fn complete(&self) -> Result<()> {
         let mut driver = self.driver()?;
         self.look(&mut driver);
         let failed = driver.engine.failure().is_some();
         match driver.ended.clone().or_else(|| failed.then(|| self.give_up(&mut driver))) {
             Some(error) => Err(error),
-            None => self.drive(&mut driver, &mut |driver| driver.engine.under_way().is_none()),
+            None => {
+                driver.engine.attend();
+                self.drive(&mut driver, &mut |driver| driver.engine.under_way().is_none())
+            }
         }
     }
 
-    /// Says what this rank has called, and waits asleep until all others have finished too: so a
-    /// rank that another still needs is there to be asked, and what they called differently is
-    /// found.
+    /// Reports this rank's calls, and sleeps until all others have finished too. So a rank that
+    /// another still needs can be asked, and differences in their calls are found.
     fn wait_for_all(&self) -> Result<()> {
-        let Some(courier) = lock(&self.courier).clone() else { return Ok(()) };
+        let Some(gossip) = lock(&self.gossip).clone() else { return Ok(()) };
         let (tally, calls) = {
             let driver = self.driver()?;
             driver.engine.row().phase_began(Phase::Finish, clock::raw());
             (driver.numbers.tally(), driver.links.own_calls().collect())
         };
         let began = clock::now();
-        let finished = courier.finish(tally, calls, self.timeout);
+        let finished = gossip.finish(tally, calls, self.timeout);
         let took = clock::now().since(began);
         let mut driver = self.driver()?;
         driver.engine.row().phase(Phase::Finish, Ns(took.as_nanos() as u64));
         match finished {
             Finished::All => Ok(()),
-            // Its work is done, and the others may still need each other.
+            // This rank's work is done, and the others may still need each other.
             Finished::Without(ranks) => {
                 let text = format!(
                     "comm {}: rank {} has waited {:?} in finish() for {}, and leaves without",
@@ -86,9 +91,10 @@ impl Inner {
                 notice::say(&self.settings, Level::Warn, &text);
                 Ok(())
             }
-            Finished::Ended(verdict) => {
-                // Decided in this very call, perhaps: the service thread has not said so yet.
-                self.shared.decided(&verdict);
+            Finished::Ended(decision) => {
+                // The decision may have been made in this very call: the service thread has not
+                // flagged it yet.
+                self.shared.decided(&decision);
                 self.look(&mut driver);
                 Err(self.give_up(&mut driver))
             }
@@ -100,15 +106,15 @@ impl Inner {
         if self.is_stale() {
             return;
         }
-        let courier = lock(&self.courier).take();
-        if let Some(courier) = courier {
-            courier.flush(VERDICT);
+        let gossip = lock(&self.gossip).take();
+        if let Some(gossip) = gossip {
+            gossip.flush(DECISION);
         }
         drop(lock(&self.attended).take());
     }
 }
 
-/// Ranks, for people: `ranks 1, 2 and 5`.
+/// A list of ranks for messages: `ranks 1, 2 and 5`.
 fn listed(ranks: &[Rank]) -> String {
     let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     match names.split_last() {

@@ -1,52 +1,27 @@
 //! Which links a request needs, and bringing them up: lazily, by their writer.
 //!
-//! Links through memory need nobody's help: both ends know where the lane lies. The writer of a lane to another host connects
-//! its streams; the reader's listener takes them in the service thread, whatever the reader is doing, and they arrive here.
+//! Links through memory need no help from the peer: both ends know where the lane lies. The writer
+//! of a lane to another host connects its streams ([`Dials`]). The reader's listener accepts them
+//! in the service thread, whatever the reader is doing, and they arrive here.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
 
 use crate::bootstrap::auth::{Hello, Key, Purpose};
-use crate::clock;
 use crate::collective::{Descriptor, Request};
-use crate::comm::driver::lock;
+use crate::comm::dials::Dials;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::plan::{Readers, Shape};
+use crate::plan::{Lane, LaneId, LaneSet, Readers, Shape, Topology};
 use crate::recorder::EventRing;
+use crate::transport::meet::{Peer, Reach};
 use crate::transport::shm::link as memory_link;
 use crate::transport::shm::memory::RankMemory;
-use crate::transport::socket::connect::{Target, connect_lane};
+use crate::transport::socket::connect::Target;
 use crate::transport::socket::listen::Inbox;
-use crate::transport::socket::shortage::Shortage;
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank, TransportKind, TransportReason};
-
-/// How a peer is reached.
-#[derive(Debug)]
-pub(super) enum Reach {
-    /// It is this rank.
-    Myself,
-    /// Through its memory.
-    Memory(Arc<RankMemory>),
-    /// Through its data listener.
-    Network(SocketAddr),
-}
-
-/// A rank, as this one knows it.
-#[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) reach: Reach,
-    /// Why it is reached that way.
-    pub(super) why: TransportReason,
-    pub(super) host: String,
-    pub(super) pid: u32,
-}
-
-/// How long to try to connect; whether to stop before that, and why; where what is lacking stands.
-pub(super) type Patience<'a> = (Duration, &'a dyn Fn() -> Option<Error>, &'a Shortage);
+use crate::types::{CommId, JobId, Rank, TransportKind, TransportReason};
 
 /// The peers of one rank and the links made to them so far.
 #[derive(Debug)]
@@ -57,26 +32,25 @@ pub(super) struct Links {
     pub(super) key: Key,
     pub(super) memory: Arc<RankMemory>,
     pub(super) peers: Vec<Peer>,
-    pub(super) next: Rank,
-    pub(super) previous: Rank,
-    pub(super) channels: u16,
     pub(super) streams: u32,
     pub(super) arrivals: Inbox,
-    /// The address of the interface this rank goes out by.
+    /// The address of the interface that this rank uses for outgoing connections.
     pub(super) bind: Option<SocketAddr>,
-    pub(super) has_ring: bool,
-    pub(super) has_wide: bool,
-    pub(super) pairs: BTreeSet<(CollKind, Rank)>,
+    pub(super) dials: Dials,
+    /// The lanes that were made, and those of the latest request.
+    pub(super) made: BTreeSet<LaneSet>,
+    pub(super) latest: Option<LaneSet>,
 }
 
 impl Links {
-    /// Makes this rank's latest call known to peers that wonder what it called.
+    /// Publishes this rank's latest call for peers that wait for it.
     #[inline]
     pub(super) fn describe(&mut self, descriptor: &Descriptor) {
         self.memory.set_descriptor(descriptor.encode());
     }
 
-    /// What a peer that is reached through memory called, the latest first, as far back as it tells.
+    /// The latest calls of a peer that is reached through memory, newest first, as far as it
+    /// publishes them.
     pub(super) fn calls(&self, peer: Rank) -> impl Iterator<Item = Descriptor> + '_ {
         let memory = match &self.peers[peer.index()].reach {
             Reach::Memory(memory) => Some(memory),
@@ -85,12 +59,12 @@ impl Links {
         memory.into_iter().flat_map(|memory| memory.calls()).filter_map(Descriptor::decode)
     }
 
-    /// What this rank called, likewise.
+    /// The latest calls of this rank, likewise.
     pub(super) fn own_calls(&self) -> impl Iterator<Item = Descriptor> + '_ {
         self.memory.calls().filter_map(Descriptor::decode)
     }
 
-    /// Where a peer runs, for people: the next place to look.
+    /// Where a peer runs, as a hint for the user.
     pub(super) fn where_is(&self, peer: Rank) -> String {
         let peer = &self.peers[peer.index()];
         format!("it ran as pid {} on host {}: look at its output and its recorder", peer.pid, peer.host)
@@ -101,56 +75,60 @@ impl Links {
         matches!(self.peers[peer.index()].reach, Reach::Memory(_))
     }
 
-    /// Makes the links that `request` needs and this rank does not have yet.
+    /// Makes the links that a request of this shape needs and this rank does not have yet. Those to
+    /// other hosts begin to connect. `seq` is the number of the call.
+    ///
+    /// # Errors
+    /// `Unavailable` if a shared lane is needed and a peer shares no memory with this rank.
     #[inline]
     pub(super) fn ensure(
         &mut self,
         engine: &mut Engine<EventRing>,
+        topology: &Topology,
         shape: &Shape,
-        request: &Request,
-        patience: Patience<'_>,
+        (request, seq): (&Request, u64),
     ) -> Result<()> {
-        if self.peers.len() < 2 {
+        let set = LaneSet::of(request, shape, self.me);
+        if self.latest == Some(set) || self.peers.len() < 2 {
             return Ok(());
         }
-        match shape.algorithm {
-            Algorithm::Ring if !self.has_ring => {
-                self.has_ring = true;
-                for channel in (0..self.channels).map(ChannelId) {
-                    self.receive(engine, channel, self.previous)?;
-                    self.send(engine, channel, self.next, patience)?;
-                }
+        if self.made.insert(set) {
+            for lane in set.read_by(topology, self.me) {
+                self.receive(engine, lane)?;
             }
-            Algorithm::Direct | Algorithm::Exchange if !self.has_wide => {
-                self.has_wide = true;
-                self.wide(engine)?;
+            for lane in set.written_by(topology, self.me) {
+                self.send(engine, topology, (lane.id, seq))?;
             }
-            Algorithm::Pair if self.pairs.insert((request.kind, request.root)) => {
-                if request.kind == CollKind::Send {
-                    self.send(engine, ChannelId::P2P, request.root, patience)?;
-                } else {
-                    self.receive(engine, ChannelId::P2P, request.root)?;
-                }
-            }
-            Algorithm::Ring | Algorithm::Direct | Algorithm::Exchange | Algorithm::Pair => {}
         }
+        self.latest = Some(set);
         Ok(())
     }
 
     fn send(
-        &self,
+        &mut self,
         engine: &mut Engine<EventRing>,
-        channel: ChannelId,
-        to: Rank,
-        (limit, stop, shortage): Patience<'_>,
+        topology: &Topology,
+        (id, seq): (LaneId, u64),
     ) -> Result<()> {
-        let readers = Readers::One(to);
-        let link = match &self.peers[to.index()].reach {
-            Reach::Myself => return Ok(()),
+        let to = match id.readers {
+            Readers::One(to) => to,
+            Readers::Group(group) => {
+                let members = topology.members(group);
+                let readers = self.neighbours(members)?;
+                let link = memory_link::Sender::shared(&self.memory, &readers);
+                engine.add_sender(id, SendLink::Memory(link), self.why_all(members));
+                return Ok(());
+            }
+        };
+        let why = self.why(to);
+        match &self.peers[to.index()].reach {
+            Reach::Myself => {}
             Reach::Memory(reader) => {
-                SendLink::Memory(memory_link::Sender::pair(&self.memory, channel, reader))
+                let link = memory_link::Sender::pair(&self.memory, id.channel, reader);
+                engine.add_sender(id, SendLink::Memory(link), why);
             }
             Reach::Network(address) => {
+                let channel = id.channel;
                 let hello = Hello { channel, ..Hello::new(Purpose::Data, self.job, self.comm, self.me, to) };
                 let target = Target {
                     address: *address,
@@ -159,60 +137,70 @@ impl Links {
                     hello,
                     streams: self.streams,
                 };
-                SendLink::Socket(Box::new(connect_lane(target, clock::now().after(limit), stop, shortage)?))
+                self.dials.begin(engine, (id, seq), target, why);
             }
-        };
-        engine.add_sender(channel, readers, link, self.why(to));
+        }
         Ok(())
     }
 
     /// A lane from another host arrives by itself.
-    fn receive(&self, engine: &mut Engine<EventRing>, channel: ChannelId, from: Rank) -> Result<()> {
-        if let Reach::Memory(writer) = &self.peers[from.index()].reach {
-            let link = memory_link::Receiver::pair(&self.memory, channel, writer);
-            engine.add_receiver(channel, from, false, RecvLink::Memory(link), self.why(from));
-        }
+    fn receive(&self, engine: &mut Engine<EventRing>, lane: Lane) -> Result<()> {
+        let from = lane.from;
+        let Reach::Memory(writer) = &self.peers[from.index()].reach else { return Ok(()) };
+        let link = match lane.id.readers {
+            Readers::One(_) => memory_link::Receiver::pair(&self.memory, lane.id.channel, writer),
+            Readers::Group(_) => memory_link::Receiver::shared(&self.memory, writer),
+        };
+        engine.add_receiver(lane, RecvLink::Memory(link), self.why(from));
         Ok(())
     }
 
-    fn wide(&self, engine: &mut Engine<EventRing>) -> Result<()> {
-        let mut readers = Vec::with_capacity(self.peers.len());
-        let channel = ChannelId(0);
-        for (rank, peer) in self.peers.iter().enumerate() {
-            match &peer.reach {
+    /// The memory of the other members of this rank's group, which a shared lane needs.
+    fn neighbours(&self, members: &[Rank]) -> Result<Vec<Arc<RankMemory>>> {
+        let mut all = Vec::with_capacity(members.len());
+        for rank in members {
+            match &self.peers[rank.index()].reach {
                 Reach::Myself => {}
-                Reach::Memory(memory) => readers.push(Arc::clone(memory)),
+                Reach::Memory(memory) => all.push(Arc::clone(memory)),
                 Reach::Network(_) => {
                     let what =
-                        format!("rank {rank} shares no memory with this rank, which a wide lane needs");
+                        format!("rank {rank} shares no memory with this rank, which a shared lane needs");
                     return Err(Error::new(ErrorKind::Unavailable, what).hint("leave CCL_ALGO unset"));
                 }
             }
         }
-        let link = memory_link::Sender::wide(&self.memory, &readers);
-        engine.add_sender(channel, Readers::All, SendLink::Memory(link), self.why_all());
-        for writer in &readers {
-            let link = memory_link::Receiver::wide(&self.memory, writer);
-            let from = writer.identity().rank;
-            engine.add_receiver(channel, from, true, RecvLink::Memory(link), self.why(from));
-        }
-        Ok(())
+        Ok(all)
     }
 
-    /// Why a peer is reached as it is.
+    /// The reason for a peer's transport.
     fn why(&self, peer: Rank) -> TransportReason {
         self.peers[peer.index()].why
     }
 
-    /// The reason that holds for a lane to all others of this host: that one of them is another process, or else the one they share.
-    fn why_all(&self) -> TransportReason {
-        let others = || self.peers.iter().filter(|peer| !matches!(peer.reach, Reach::Myself));
+    /// The reason for the transport of a lane to these ranks: `SameHost` if one of them is another
+    /// process, else the reason that they share.
+    fn why_all(&self, members: &[Rank]) -> TransportReason {
+        let peers = || members.iter().map(|rank| &self.peers[rank.index()]);
+        let others = || peers().filter(|peer| !matches!(peer.reach, Reach::Myself));
         let first = others().map(|peer| peer.why).next();
         let is_apart = others().any(|peer| peer.why == TransportReason::SameHost);
         if is_apart { TransportReason::SameHost } else { first.unwrap_or(TransportReason::SameProcess) }
     }
 
-    /// What carries the links to this rank's peers, for people: `Shm and Socket`.
+    /// The transport and the reason for each peer: `Shm (same_host)`.
+    pub(super) fn ways(&self) -> Vec<(Rank, String)> {
+        let way = |(rank, peer): (u32, &Peer)| {
+            let name = match &peer.reach {
+                Reach::Myself => return None,
+                Reach::Memory(memory) => memory.transport().name(),
+                Reach::Network(_) => TransportKind::Socket.name(),
+            };
+            Some((Rank(rank), format!("{name} ({})", peer.why.name())))
+        };
+        (0..).zip(&self.peers).filter_map(way).collect()
+    }
+
+    /// The transports of the links to this rank's peers, for messages: `Shm and Socket`.
     pub(super) fn transports(&self) -> String {
         let kinds: BTreeSet<&str> = self
             .peers
@@ -228,8 +216,9 @@ impl Links {
 
     /// Gives the engine the links that came up since the last look.
     pub(super) fn take_arrivals(&self, engine: &mut Engine<EventRing>) {
-        for (channel, from, link) in lock(&self.arrivals).drain(..) {
-            engine.add_receiver(channel, from, false, RecvLink::Socket(Box::new(link)), self.why(from));
+        for (channel, from, link) in self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let lane = Lane { from, id: LaneId::pair(channel, self.me) };
+            engine.add_receiver(lane, RecvLink::Socket(Box::new(link)), self.why(from));
         }
     }
 }

@@ -1,33 +1,41 @@
-//! The door: making a communicator, calling it, leaving it.
+//! The public API: init of a communicator, its calls, its end.
 //!
 //! A [`Communicator`] is one rank of a group. Its calls take slices and block until done, or take a
-//! [`Region`] and give a [`Pending`] back. All ranks make the same collective calls in the same order; a rank that
-//! calls something else is found out before any output changes, and named.
+//! [`Region`] and return a [`Pending`]. All ranks make the same collective calls in the same order;
+//! a rank that calls something else is detected before any output changes, and named.
 //!
 //! | part | what it holds |
 //! |---|---|
 //! | `mod` | the calls |
-//! | `init` | making: rendezvous, bootstrap, memory, listeners, peers |
-//! | `phases` | how far the making has come |
+//! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
+//! | `phases` | the progress of init |
+//! | `dials` | lanes to other hosts that are being connected |
 //! | `links` | which links a request needs, and bringing them up |
-//! | `meet` | who shares memory with whom, found by trying |
+//! | `meet` | which ranks share memory, found by trying |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
-//! | `vain` | waits that can never end |
+//! | `unsatisfiable` | waits that can never end |
 //! | `exclusive` | the driver's lock, forked children, wakers |
 //! | `leave` | finishing together, aborting, closing |
 //! | `pending` | calls that own their buffers, and the progress thread |
 //! | `owned` | what the driver keeps of such calls |
 
+mod cards;
+mod dials;
 mod driver;
+mod ending;
 mod exclusive;
+pub mod group;
 mod init;
 mod leave;
 mod links;
-mod meet;
 mod owned;
 mod pending;
 mod phases;
-mod vain;
+mod report;
+mod services;
+mod state;
+mod unsatisfiable;
+pub(crate) mod wait;
 
 use std::sync::Arc;
 
@@ -35,32 +43,35 @@ use crate::collective::Request;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, Region, View, ViewMut, view_of, view_of_mut};
-use crate::types::{CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
+use crate::types::{CollKind, CommId, JobId, Rank, ReduceOp};
 
-pub(crate) use driver::Inner;
 pub use pending::Pending;
+pub(crate) use state::Inner;
 
-/// What one communicator wants otherwise than the process.
+/// The options of one communicator.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Its name in messages, the recorder and the inspector; empty: `world`.
     pub name: String,
-    /// Settings that override those of the process. What belongs to the process's one recorder and control socket
-    /// (`CCL_RUNTIME_DIR`, `CCL_ALLOW_CONTROL` ...) is that of the first communicator that is observed.
+    /// Settings that override those of the process.
+    ///
+    /// The settings of the process's recorder and control socket (`CCL_RUNTIME_DIR`,
+    /// `CCL_ALLOW_CONTROL` ...) are taken from the first observed communicator.
     pub settings: Option<Settings>,
 }
 
 /// One rank of a group of ranks.
 ///
-/// Calls of several threads run one after another, each from beginning to end: a receive that waits for a peer holds up the send of
-/// another thread. What must progress together goes into a [`group`](Self::group) or is begun with the `_async` calls. And who calls
-/// collectives from several threads sees to it that all ranks call them in the same order.
+/// Calls from several threads run one after another, each from beginning to end: a receive that
+/// waits for a peer delays the send of another thread. Operations that must progress together go
+/// into a [`group`](Self::group) or are begun with the `_async` calls. A program that calls
+/// collectives from several threads must make sure that all ranks call them in the same order.
 ///
-/// Leave with [`finish`](Self::finish), which all ranks call. Dropping it without that aborts the
-/// communicator: all other ranks get an error that says so.
+/// Leave with [`finish`](Self::finish), which all ranks call. Dropping the communicator without it
+/// aborts the communicator: all other ranks get an error that says so.
 ///
-/// It belongs to the process that made it. A forked child has a copy, of which every call fails
-/// with `Usage`; aborting, tagging or dropping it does nothing there.
+/// A communicator belongs to the process that made it. A forked child has a copy, on which every
+/// call fails with `Usage`; aborting, tagging or dropping it does nothing there.
 #[derive(Debug)]
 pub struct Communicator {
     inner: Arc<Inner>,
@@ -68,12 +79,14 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// Joins the job the environment describes: torchrun's variables, `CCL_COMM_ID` or `CCL_RENDEZVOUS_FILE` with `RANK` and
-    /// `WORLD_SIZE`. Without any of these: a job of one rank.
+    /// Joins the job that the environment describes.
+    ///
+    /// The environment holds torchrun's variables, or `CCL_COMM_ID` or `CCL_RENDEZVOUS_FILE` with
+    /// `RANK` and `WORLD_SIZE`. Without any of these it is a job of one rank.
     ///
     /// # Errors
-    /// `Usage` for settings that make no sense, `Timeout` naming the ranks that did not come, `Unavailable` where no transport reaches
-    /// a peer.
+    /// `Usage` for invalid settings, `Timeout` naming the ranks that did not join, `Unavailable`
+    /// where no transport reaches a peer.
     pub fn from_env() -> Result<Self> {
         Self::from_env_with(Config::default())
     }
@@ -86,7 +99,7 @@ impl Communicator {
         init::from_env(config).map(|inner| Self { inner, finished: false })
     }
 
-    /// Joins as `rank` of `nranks` around a unique id that one of them made
+    /// Joins as `rank` of `nranks` with a unique id that one of them made
     /// ([`create`](crate::bootstrap::root_task::create)).
     ///
     /// # Errors
@@ -120,20 +133,22 @@ impl Communicator {
     pub fn name(&self) -> &str {
         &self.inner.name
     }
-    /// Where the recorder's file lies, if it lies in one.
+    /// The path of the recorder's file, if it has one.
     #[must_use]
     pub fn recorder_path(&self) -> Option<std::path::PathBuf> {
         self.inner.recorder_path()
     }
 
-    /// How many events this rank has recorded in its ring so far, overwritten ones included. 0 in a
-    /// forked child.
+    /// The number of events that this rank has recorded in its ring so far, overwritten ones
+    /// included.
+    ///
+    /// 0 in a forked child.
     #[must_use]
     pub fn events_recorded(&self) -> u64 {
         self.inner.events_recorded()
     }
 
-    /// Shows `text` beside the operations that follow, wherever they are shown. 88 bytes are kept.
+    /// Sets a text that is shown beside the operations that follow. 88 bytes are kept.
     pub fn tag(&self, text: &str) {
         self.inner.tag(text);
     }
@@ -141,7 +156,8 @@ impl Communicator {
     /// Every rank's `output` becomes the reduction of all ranks' `input`.
     ///
     /// # Errors
-    /// `Usage` if the lengths differ; else what befell the communicator: it takes no calls after that.
+    /// `Usage` if the lengths differ; otherwise the failure of the communicator, which takes no
+    /// further calls after it.
     pub fn all_reduce<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         let request = request::<T>(CollKind::AllReduce, op, Rank(0), input.len());
         self.inner.equal("output", output.len(), input.len(), &request)?;
@@ -158,7 +174,9 @@ impl Communicator {
         self.inner.call(request, view.read(), view)
     }
 
-    /// Every rank's `output` becomes all ranks' `input`, in rank order. `output` is `nranks` times as long as `input`.
+    /// Every rank's `output` becomes all ranks' `input`, in rank order.
+    ///
+    /// `output` is `nranks` times as long as `input`.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -168,7 +186,7 @@ impl Communicator {
         self.inner.call(request, view_of(input), view_of_mut(output))
     }
 
-    /// Like [`all_gather`](Self::all_gather), this rank's part being its block of `buffer`.
+    /// Like [`all_gather`](Self::all_gather), with this rank's input in its block of `buffer`.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Usage` if `buffer` has no equal blocks.
@@ -180,7 +198,9 @@ impl Communicator {
         self.inner.call(request, own.read(), all)
     }
 
-    /// Rank r's `output` becomes block r of the reduction of all ranks' `input`. `input` is `nranks` times as long as `output`.
+    /// Rank r's `output` becomes block r of the reduction of all ranks' `input`.
+    ///
+    /// `input` is `nranks` times as long as `output`.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -190,8 +210,10 @@ impl Communicator {
         self.inner.call(request, view_of(input), view_of_mut(output))
     }
 
-    /// Like [`reduce_scatter`](Self::reduce_scatter), the result being stored in this rank's block of `buffer`; the other blocks
-    /// are left as they were.
+    /// Like [`reduce_scatter`](Self::reduce_scatter), with the result in this rank's block of
+    /// `buffer`.
+    ///
+    /// The other blocks are left as they were.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Usage` if `buffer` has no equal blocks.
@@ -203,10 +225,10 @@ impl Communicator {
         self.inner.call(request, all.read(), own)
     }
 
-    /// Every rank's `buffer` becomes that of `root`.
+    /// Every rank's `buffer` becomes the `buffer` of `root`.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is no rank.
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is not a rank.
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
         let request = request::<T>(CollKind::Broadcast, ReduceOp::Sum, root, buffer.len());
         let view = view_of_mut(buffer);
@@ -214,10 +236,12 @@ impl Communicator {
         self.inner.call(request, input, view)
     }
 
-    /// `root`'s `output` becomes the reduction of all ranks' `input`; the others' is not touched and may be empty.
+    /// `root`'s `output` becomes the reduction of all ranks' `input`.
+    ///
+    /// The `output` of the other ranks is not touched and may be empty.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is no rank.
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is not a rank.
     pub fn reduce<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
         let request = request::<T>(CollKind::Reduce, op, root, input.len());
         if self.rank() != root {
@@ -227,7 +251,9 @@ impl Communicator {
         self.inner.call(request, view_of(input), view_of_mut(output))
     }
 
-    /// `root`'s `buffer` becomes the reduction of all ranks' buffers; the others' are left as they were.
+    /// `root`'s `buffer` becomes the reduction of all ranks' buffers.
+    ///
+    /// The buffers of the other ranks are left as they were.
     ///
     /// # Errors
     /// As [`reduce`](Self::reduce).
@@ -241,16 +267,19 @@ impl Communicator {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// What befell the communicator.
+    /// The failure of the communicator.
     pub fn barrier(&self) -> Result<()> {
         self.inner.call(Request::barrier(), View::EMPTY, ViewMut::EMPTY)
     }
 
-    /// Sends `buffer` to `peer`, which receives as many elements. Returns when the bytes are in the peer's memory or the kernel, which for
-    /// long messages needs the peer to receive: two ranks that send to each other first use a [`group`](Self::group).
+    /// Sends `buffer` to `peer`, which receives as many elements.
+    ///
+    /// Returns when the bytes are in the peer's memory or the kernel. For long messages that needs
+    /// the peer to receive: two ranks that both send to each other before they receive use a
+    /// [`group`](Self::group).
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); `Usage` if `peer` is this rank or none.
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `peer` is this rank or not a rank.
     pub fn send<T: Element>(&self, buffer: &[T], peer: Rank) -> Result<()> {
         let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
         self.inner.call(request, view_of(buffer), ViewMut::EMPTY)
@@ -267,17 +296,17 @@ impl Communicator {
 
     /// Sends and receives that progress together.
     #[must_use]
-    pub fn group(&self) -> crate::group::Group<'_> {
-        crate::group::Group::new(&self.inner)
+    pub fn group(&self) -> crate::comm::group::Group<'_> {
+        crate::comm::group::Group::new(&self.inner)
     }
 
     /// Begins an all-reduce of a buffer that the operation owns until it ends.
     ///
-    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
-    /// it, `CCL_TIMEOUT` at most.
+    /// The first call that needs a connection to another host makes it before it returns. That
+    /// takes as long as that rank takes to accept it, at most `CCL_TIMEOUT`.
     ///
     /// # Errors
-    /// What befell the communicator.
+    /// The failure of the communicator.
     pub fn all_reduce_async<T: Element>(
         &self,
         buffer: impl Into<Region<T>>,
@@ -290,11 +319,11 @@ impl Communicator {
 
     /// Begins a broadcast of a buffer that the operation owns until it ends.
     ///
-    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
-    /// it, `CCL_TIMEOUT` at most.
+    /// The first call that needs a connection to another host makes it before it returns. That
+    /// takes as long as that rank takes to accept it, at most `CCL_TIMEOUT`.
     ///
     /// # Errors
-    /// What befell the communicator.
+    /// The failure of the communicator.
     pub fn broadcast_async<T: Element>(
         &self,
         buffer: impl Into<Region<T>>,
@@ -307,8 +336,8 @@ impl Communicator {
 
     /// Begins to send a buffer that the operation owns until it ends.
     ///
-    /// The first call that needs a connection to another host makes it before it returns, which takes as long as that rank takes to accept
-    /// it, `CCL_TIMEOUT` at most.
+    /// The first call that needs a connection to another host makes it before it returns. That
+    /// takes as long as that rank takes to accept it, at most `CCL_TIMEOUT`.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -328,28 +357,31 @@ impl Communicator {
         pending::begin(&self.inner, request, buffer)
     }
 
-    /// Ends the communicator everywhere: every rank's call, now or next, fails with `reason`. Bounded; never waits for peers.
+    /// Ends the communicator on all ranks: every current or next call fails with `reason`.
+    ///
+    /// It takes bounded time and never waits for peers.
     pub fn abort(&self, reason: &str) {
         self.inner.abort(reason);
     }
 
-    /// Leaves, together with all others: waits for what is under way, then asleep until every rank
-    /// has called this, and gives everything back. A rank that leaves the communicator in any other
-    /// way fails it.
+    /// Leaves together with all other ranks.
     ///
-    /// It is collective: who leaves several communicators from one thread does so in the same order
-    /// on all ranks. For ranks that do not come it waits `CCL_TIMEOUT`; then it leaves without
-    /// them, which is no error, and says so on standard error.
+    /// It completes the operations under way, sleeps until every rank has called it, and gives
+    /// everything back. A rank that leaves the communicator in any other way fails it.
+    ///
+    /// It is collective: a thread that leaves several communicators does so in the same order on
+    /// all ranks. It waits for missing ranks for `CCL_TIMEOUT`. Then it leaves without them, which
+    /// is not an error, and says so on standard error.
     ///
     /// # Errors
-    /// What befell the communicator, if it failed before or in this; `Mismatch` if the ranks have
-    /// not called the same.
+    /// The failure of the communicator, if it failed before or during this call; `Mismatch` if the
+    /// ranks have not made the same calls.
     pub fn finish(mut self) -> Result<()> {
         self.finished = true;
         self.inner.finish()
     }
 
-    /// The blocks of an in-place buffer: all, and this rank's own.
+    /// The blocks of an in-place buffer: the whole, and this rank's own block.
     fn blocks<T: Element>(&self, buffer: &mut [T], block: usize) -> (ViewMut, ViewMut) {
         let bytes = block * T::DTYPE.size();
         let all = view_of_mut(buffer);
@@ -360,7 +392,7 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if self.inner.is_stale() {
-            // A copy in a forked child: what it holds is the parent's to give back.
+            // A copy in a forked child: its resources belong to the parent.
             std::mem::forget(Arc::clone(&self.inner));
             return;
         }
@@ -376,19 +408,8 @@ impl Drop for Communicator {
     }
 }
 
-/// The request of a typed call.
-pub(crate) const fn request_of(
-    kind: CollKind,
-    dtype: Datatype,
-    op: ReduceOp,
-    root: Rank,
-    count: usize,
-) -> Request {
-    Request { kind, dtype, op, root, count: count as u64 }
-}
-
 const fn request<T: Element>(kind: CollKind, op: ReduceOp, root: Rank, count: usize) -> Request {
-    request_of(kind, T::DTYPE, op, root, count)
+    Request { kind, dtype: T::DTYPE, op, root, count: count as u64 }
 }
 
 impl Inner {

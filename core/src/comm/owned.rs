@@ -1,18 +1,19 @@
 //! Calls under way that own their buffers: what the driver keeps of each until it has ended.
 //!
-//! It is kept before the engine gets to know the buffer, so that whatever happens on the way, a
-//! panic included, nobody frees what a link may write. The engine carries its [`Ticket`] and tells
-//! of it when the operation ends: nobody looks for it.
+//! An entry is made before the engine knows the buffer, so that in every case, even after a panic,
+//! the memory that a link may write is not freed. The engine carries the [`Ticket`] of the entry
+//! and returns it when the operation ends, so no search is needed.
 
 use std::task::Waker;
 
 use crate::engine::Ticket;
 use crate::error::Result;
 
-/// Tells a handle how its operation ended; who waits for that. It holds the buffer.
+/// Passes the result of an operation to its handle, and returns the waker to run. It holds the
+/// buffer.
 pub(super) type Settle = Box<dyn FnOnce(Result<()>) -> Option<Waker> + Send>;
 
-/// What is kept, by its ticket.
+/// The entries, by ticket.
 #[derive(Default)]
 pub(super) struct Owned {
     places: Vec<Option<Settle>>,
@@ -26,7 +27,7 @@ impl std::fmt::Debug for Owned {
 }
 
 impl Owned {
-    /// Keeps one more.
+    /// Adds an entry.
     pub(super) fn keep(&mut self, settle: Settle) -> Ticket {
         if let Some(ticket) = self.free.pop() {
             self.places[ticket.index()] = Some(settle);
@@ -36,14 +37,14 @@ impl Owned {
         Ticket::new(self.places.len() - 1)
     }
 
-    /// Takes one out that has ended.
+    /// Removes the entry of an operation that has ended.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<Settle> {
         let settle = self.places.get_mut(ticket.index())?.take()?;
         self.free.push(ticket);
         Some(settle)
     }
 
-    /// Takes all out.
+    /// Removes all entries.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Settle> + use<> {
         self.free.clear();
         std::mem::take(&mut self.places).into_iter().flatten()

@@ -1,60 +1,66 @@
-//! Calls that own their buffers, and the thread that drives them while nobody waits.
+//! Calls that own their buffers, and the progress thread that drives them while no caller waits.
 //!
-//! The buffer of an asynchronous call lives in a place shared by the handle and the driver until the operation has ended: a
-//! handle that is dropped or leaked never lets a link write freed memory.
+//! The buffer of an asynchronous call lives in a place shared by the handle and the driver until
+//! the operation has ended: a handle that is dropped or leaked never lets a link write freed
+//! memory.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::clock::{self, Ns};
 use crate::collective::Request;
-use crate::comm::driver::{Driver, Inner, lock};
 use crate::comm::exclusive::of_a_parent;
-use crate::control::news::{Report, Trouble};
-use crate::engine::{Cause, Failure, Progress};
+use crate::comm::state::{Driver, Inner, lock};
+use crate::engine::{Begun, Cause, Failure, Progress};
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::gossip::{Report, Trouble};
 use crate::memory::{Element, Region};
 use crate::sys;
 
-/// How long the progress thread yields before it begins to doze.
+/// How long the progress thread yields before it begins to doze. A time slice that it loses to
+/// another process delays only operations that no caller waits for.
 const BUSY: Duration = Duration::from_millis(1);
-/// How long it dozes: the delay of an operation nobody waits for.
+/// How long it dozes: the delay of an operation that no caller waits for.
 const DOZE: Duration = Duration::from_micros(200);
 
 #[derive(Debug)]
-struct Place<T: Element> {
+struct CallState<T: Element> {
     region: Option<Region<T>>,
     result: Option<Result<()>>,
     waker: Option<Waker>,
 }
 
-impl<T: Element> Place<T> {
+impl<T: Element> CallState<T> {
     fn has_ended(&self) -> bool {
         self.result.is_some() || self.region.is_none()
     }
 }
 
-/// A call under way that owns its buffer. Waiting gives the buffer back; so does awaiting. Dropping it lets the operation run on.
+/// A call under way that owns its buffer.
 ///
-/// Its waker runs when no lock of the communicator is held, in whichever thread found that the call
-/// has ended. It may call the communicator; while it blocks, that thread drives nothing.
+/// Waiting or awaiting gives the buffer back. Dropping the handle lets the operation run on.
+///
+/// Its waker runs while no lock of the communicator is held, in the thread that found that the call
+/// has ended. The waker may call the communicator; while it blocks, that thread drives nothing.
 #[derive(Debug)]
 pub struct Pending<T: Element> {
-    // Weak: a communicator that has finished gives everything back, whoever keeps the results of
-    // its calls. It ends each of them before it goes.
+    // Weak: a communicator that has finished gives everything back, even if the results of its
+    // calls are still held. It ends each of them before.
     inner: Weak<Inner>,
-    place: Arc<Mutex<Place<T>>>,
-    /// Of the process that made it.
+    place: Arc<Mutex<CallState<T>>>,
+    /// Whether it was waited for or polled: before that, no thread waits in the call.
+    attended: Arc<AtomicBool>,
+    /// The generation of the process that made it.
     generation: u32,
 }
 
 impl Driver {
-    /// Notes the results of operations that have ended, and who is to be woken for that.
+    /// Stores the results of operations that have ended, and collects the wakers to run.
     #[inline]
     pub(super) fn settle(&mut self) {
         let Self { engine, owned, woken, .. } = self;
@@ -63,7 +69,7 @@ impl Driver {
         }
     }
 
-    /// Ends all that has not ended yet with `error`.
+    /// Ends all operations that have not ended yet with `error`.
     pub(super) fn fail_owned(&mut self, error: &Error) {
         self.settle();
         let Self { owned, woken, .. } = self;
@@ -78,8 +84,9 @@ pub(super) fn begin<T: Element>(
     region: Region<T>,
 ) -> Result<Pending<T>> {
     inner.check(&request)?;
-    let place = Arc::new(Mutex::new(Place { region: Some(region), result: None, waker: None }));
-    // The buffer of a vector stays where it is when the vector moves; nobody touches it until the operation has ended.
+    let place = Arc::new(Mutex::new(CallState { region: Some(region), result: None, waker: None }));
+    // A vector's buffer keeps its address when the vector moves; only the operation touches it
+    // until it has ended.
     let view = lock(&place).region.as_mut().map(Region::view_mut);
     let Some(output) = view else { unreachable!("the region was just put there") };
     let shared = Arc::clone(&place);
@@ -89,24 +96,27 @@ pub(super) fn begin<T: Element>(
         place.waker.take()
     });
     let mut driver = inner.driver()?;
-    // Kept before the engine knows of it.
+    // Kept before the engine knows the buffer.
     let ticket = driver.owned.keep(settle);
-    // Read through the same pointer: another borrow of the buffer would end this one's right to it.
-    // What its caller sees of it ends here.
-    let submitted = inner.submit(&mut driver, request, (output.read(), output), Some(ticket));
+    let attended = Arc::new(AtomicBool::new(false));
+    let begun = Begun::new(ticket, Arc::clone(&attended));
+    // The input is read through the same pointer: another borrow of the buffer would invalidate
+    // this one. The observed call ends when this function returns.
+    let submitted = inner.submit(&mut driver, request, (output.read(), output), Some(begun));
     if submitted.is_err() {
-        // The engine has none of it.
+        // The engine did not take it.
         driver.owned.take(ticket);
     }
     let (_id, _observed) = submitted?;
     drop(driver);
     progress(inner);
-    Ok(Pending { inner: Arc::downgrade(inner), place, generation: sys::generation() })
+    Ok(Pending { inner: Arc::downgrade(inner), place, attended, generation: sys::generation() })
 }
 
 impl<T: Element> Pending<T> {
-    /// Whether it has ended, well or not. To a forked child it has: waiting for it fails there at
-    /// once.
+    /// Whether it has ended, well or not.
+    ///
+    /// True in a forked child, where waiting for it fails at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.is_stale() || lock(&self.place).has_ended()
@@ -115,13 +125,16 @@ impl<T: Element> Pending<T> {
     /// Drives the communicator until this call has ended, and gives the buffer back.
     ///
     /// # Errors
-    /// What befell the communicator; the buffer is gone then, its content being undefined. `Usage` in a forked child.
+    /// The failure of the communicator; the buffer is then lost, as its content is undefined.
+    /// `Usage` in a forked child.
     pub fn wait(self) -> Result<Region<T>> {
         self.own()?;
+        self.attended.store(true, Ordering::Relaxed);
         let place = Arc::clone(&self.place);
         if let (false, Some(inner)) = (self.is_done(), self.inner.upgrade()) {
             let mut driver = inner.driver()?;
-            // A failure of the communicator is this call's result too, unless it had ended before.
+            // A failure of the communicator is this call's result too, unless the call had ended
+            // before.
             let driven = inner.drive(&mut driver, &mut |_| lock(&place).has_ended());
             drop(driver);
             if let (Err(error), false) = (driven, self.is_done()) {
@@ -149,17 +162,17 @@ impl<T: Element> Pending<T> {
 impl<T: Element> Drop for Pending<T> {
     fn drop(&mut self) {
         if self.is_stale() {
-            // A copy: the last of it must not give back what is the parent's.
+            // A copy: dropping the last reference must not free memory that belongs to the parent.
             std::mem::forget(Arc::clone(&self.place));
         }
     }
 }
 
-fn take<T: Element>(place: &mut Place<T>) -> Result<Region<T>> {
+fn take<T: Element>(place: &mut CallState<T>) -> Result<Region<T>> {
     match (place.result.take(), place.region.take()) {
         (Some(Ok(())), Some(region)) => Ok(region),
         (Some(Err(error)), _) => Err(error),
-        // Polled, or waited for, after its end was told.
+        // It was polled or waited for after its result was taken.
         (Some(Ok(())) | None, _) => {
             Err(Error::new(ErrorKind::Usage, "the result of this call has been taken before"))
         }
@@ -173,7 +186,8 @@ impl<T: Element> Future for Pending<T> {
         if let Err(error) = self.own() {
             return Poll::Ready(Err(error));
         }
-        // Made and dropped while the place is free: a waker is its caller's code.
+        self.attended.store(true, Ordering::Relaxed);
+        // Cloned and dropped while the place is not locked: a waker is its caller's code.
         let waker = context.waker().clone();
         let mut place = lock(&self.place);
         if place.has_ended() {
@@ -194,7 +208,7 @@ struct Thread {
 
 static THREAD: Mutex<Thread> = Mutex::new(Thread { driven: Vec::new(), runs: false });
 
-/// Has the progress thread drive this communicator until nothing of it is owned any more.
+/// Makes the progress thread drive this communicator until no operation owns a buffer any more.
 fn progress(inner: &Arc<Inner>) {
     let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
     if !thread.driven.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(inner))) {
@@ -207,6 +221,7 @@ fn progress(inner: &Arc<Inner>) {
 }
 
 fn run() {
+    crate::observer::thread(c"ccl-progress");
     let mut still: Option<Ns> = None;
     loop {
         let driven: Vec<Arc<Inner>> = {
@@ -232,14 +247,14 @@ fn run() {
     }
 }
 
-/// As `turn`; should that panic, the communicator ends, and the thread goes on with the others.
+/// Like `turn`; if it panics, the communicator ends, and the thread goes on with the others.
 fn turn_guarded(inner: &Arc<Inner>) -> bool {
     catch_unwind(AssertUnwindSafe(|| turn(inner))).unwrap_or_else(|_| {
         if let Ok(mut driver) = inner.driver() {
             let text = format!("driving the calls of rank {} panicked", inner.rank);
             inner.tell(Report::new(Trouble::Aborted, inner.rank, inner.rank, text.clone()));
             let error = Error::new(ErrorKind::Aborted, text).hint("its message is on standard error");
-            let failure = Failure { cause: Cause::Told(error), op: None, peer: None, channel: None };
+            let failure = Failure { cause: Cause::External(error), op: None, peer: None, channel: None };
             driver.engine.fail(failure, clock::raw());
             inner.give_up(&mut driver);
         }
@@ -247,15 +262,16 @@ fn turn_guarded(inner: &Arc<Inner>) -> bool {
     })
 }
 
-/// One turn of a communicator nobody else drives; whether anything moved.
+/// One turn of a communicator that no other thread drives; true if anything moved.
 fn turn(inner: &Arc<Inner>) -> bool {
     // A caller drives it.
     let Some(mut driver) = inner.free_driver() else { return false };
     if inner.shared.flag.load(Ordering::Acquire) {
         inner.look(&mut driver);
     }
+    inner.connect(&mut driver);
     let progress = driver.engine.turn(&clock::raw);
-    driver.engine.ring();
+    driver.engine.notify();
     driver.settle();
     match progress {
         Progress::Failed => {
@@ -296,7 +312,7 @@ mod tests {
             let join = &join;
             let others = [1, 2].map(|rank| scope.spawn(move || join(rank)));
             let comm = join(0);
-            // The engine has the operation by the time its link is made.
+            // The engine has the operation before its link is made.
             comm.inner.driver().unwrap().links.peers.truncate(2);
             let begun = catch_unwind(AssertUnwindSafe(|| comm.send_async(vec![7_u8; 8], Rank(2)).map(drop)));
             assert!(begun.is_err(), "there is no such peer");

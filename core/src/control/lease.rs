@@ -1,18 +1,19 @@
-//! Levels that clients raised for a time. Looking closer is observation: it must end with whoever looks.
+//! Leases: levels that clients raised for a time. A raised level must end with the client that
+//! asked for it.
 
 use std::collections::BTreeMap;
 
 use crate::types::CommId;
 
-/// What a client asked for: one communicator, or all, and at least this level.
+/// The request of a client: one communicator, or all, and the level that it gets at least.
 pub(super) type Lease = (Option<CommId>, u8);
 
-/// The levels as they were before the first lease.
+/// The levels before the first lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Base {
-    /// Of what has no level of its own, and of communicators made since.
+    /// The level of everything without a level of its own, and of communicators made since.
     pub(super) process: u8,
-    /// Of communicators.
+    /// The levels of communicators.
     pub(super) comms: BTreeMap<CommId, u8>,
 }
 

@@ -1,13 +1,7 @@
-//! What runs beside the data path: the service thread, the inspector's socket, news between ranks.
+//! The control socket beside the recorder's file, to which inspectors attach, and its protocol.
 
-pub(crate) mod attendance;
-pub(crate) mod courier;
-pub(crate) mod edge;
 mod lease;
-mod line;
-pub mod news;
 pub mod server;
-pub mod service;
 mod session;
 mod share;
 pub mod wire;

@@ -1,14 +1,15 @@
 //! The socket that inspectors attach to, beside the recorder's file: a task of the service thread.
 //!
-//! The folder's mode is the gate; the kernel's word on who connects is checked too (this user or
-//! root). A client can do nothing that outlives it, except to abort, and that only where the job's
-//! settings allow it. What clients can use up is bounded: seats, lines in, lines out, the time to
-//! take them and to ask, and the processor time for all of them together (`Share`). Where the
-//! service thread is stuck nobody answers, and the inspector reads the mapping.
+//! The folder's mode protects it; the kernel's credentials of the client are checked too (this user
+//! or root). A client can do nothing that outlives it, except to abort, and that only where the
+//! job's settings allow it. The resources of clients are bounded: seats, lines in, lines out, the
+//! time to take them and to ask, and the processor time for all of them together (`Share`). If the
+//! service thread is stuck, the socket does not answer, and the inspector reads the mapping.
 //!
-//! A socket that lost its process is removed by whoever finds it: [`sweep`]. Its name begins with that of the process's recorder,
-//! whose lock tells; where there is no recorder, a socket that refuses to connect is lost: it appears under its name only once it
-//! listens.
+//! A socket whose process is gone is removed by the next process that finds it: [`sweep`]. Its name
+//! begins with the name of the process's recorder, whose lock shows whether the process lives. If
+//! there is no recorder, a socket that refuses to connect is stale: a socket gets its final name
+//! only once it listens.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -21,7 +22,6 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 
 use super::lease::{Base, Lease};
-use super::service::{Handle, Interest, Service, Task, Turn};
 use super::session::{ASK_WITHIN, Fate, Line, Session, Subscription};
 use super::share::Share;
 use super::wire::{
@@ -31,6 +31,7 @@ use super::wire::{
 use crate::clock::{self, Ns};
 use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::recorder::Recorder;
 use crate::recorder::reader::{Cursor, Reader};
 use crate::snapshot::{ProcessSnapshot, Update};
@@ -39,26 +40,26 @@ use crate::sys::shared::{self, Owner};
 use crate::sys::unix::{self, Name};
 use crate::types::{CommId, JobId};
 
-/// Clients at once. One more hears that it is one too many.
+/// The most clients at once. A further client gets a refusal.
 const MAX_CLIENTS: usize = 16;
-/// Who is let in, or turned away, in one turn; the others wait for the next.
+/// The most connections accepted, or refused, in one turn; the others wait for the next.
 const ACCEPTS_PER_TURN: usize = 2 * MAX_CLIENTS;
-/// After so much processor time other tasks have their turn.
+/// After this much processor time other tasks have their turn.
 const TURN: Duration = Duration::from_millis(2);
-/// After the system refused to accept (out of descriptors): how long until the next try.
+/// The pause after the system refused to accept (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The highest level there is.
+/// The highest level.
 const MAX_LEVEL: u8 = 3;
 const CAPABILITIES: [&str; 6] = ["hello", "snapshot", "histograms", "dump", "level", "subscribe"];
-/// How often a client is told at most, and at least.
+/// The shortest and the longest interval of updates.
 const UPDATES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(60)];
-/// How often, where it does not say.
+/// The interval if the client does not give one, in milliseconds.
 const USUAL_UPDATES: u64 = 500;
 
 /// Aborts one communicator, for this reason.
 type Abort = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What the task and its owners share.
+/// State shared by the task and its owners.
 struct Shared {
     recorder: Arc<Recorder>,
     may_abort: bool,
@@ -75,7 +76,7 @@ impl Shared {
 /// The control socket of a process. Dropping it closes and removes it.
 pub struct Server {
     path: PathBuf,
-    /// Which file it listens at.
+    /// The inode of the socket's file.
     inode: Option<u64>,
     shared: Arc<Shared>,
     generation: u32,
@@ -89,11 +90,11 @@ pub struct Abortable {
 }
 
 impl Server {
-    /// The control socket of a process, beside its recorder.
+    /// Opens the control socket of a process, beside its recorder.
     ///
     /// # Errors
-    /// `Unavailable` if the recorder has no place in the file system; `System` if the socket cannot be made. Neither
-    /// need stop a job.
+    /// `Unavailable` if the recorder has no place in the file system; `System` if the socket cannot
+    /// be made. A job can run without the socket.
     pub fn beside(recorder: &Arc<Recorder>, settings: &Settings) -> Result<Self> {
         let path = recorder.beside("sock").ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "the recorder has no folder, so there is no control socket")
@@ -101,7 +102,7 @@ impl Server {
         Self::open(&path, recorder, settings)
     }
 
-    /// A control socket at `path`, of any length.
+    /// Opens a control socket at `path`, which may be of any length.
     ///
     /// # Errors
     /// `System` if it cannot be made.
@@ -129,13 +130,15 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The path where it listens.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lets clients abort a communicator, where the job allows it. `abort` is given the reason, in a thread of its own.
+    /// Lets clients abort a communicator, where the job allows it.
+    ///
+    /// `abort` is called with the reason, in a separate thread.
     #[must_use]
     pub fn abortable(&self, comm: CommId, abort: impl Fn(&str) + Send + Sync + 'static) -> Abortable {
         let id = self.shared.next_abort.fetch_add(1, Ordering::Relaxed);
@@ -143,14 +146,15 @@ impl Server {
         Abortable { id, shared: Arc::clone(&self.shared) }
     }
 
-    /// Removes the sockets beside this one that lost their process, as when a peer has died; how many.
+    /// Removes the sockets beside this one whose process is gone, as when a peer has died; returns
+    /// their number.
     pub fn sweep(&self) -> usize {
         let (folder, own) = (self.path.parent(), self.path.file_stem());
         folder.map_or(0, |folder| sweep_but(folder, own.and_then(|own| own.to_str())))
     }
 }
 
-/// Which file lies at a path.
+/// The inode of the file at a path.
 fn inode(path: &Path) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     path.symlink_metadata().ok().map(|about| about.ino())
@@ -164,9 +168,10 @@ impl fmt::Debug for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A forked child has a copy: the socket is its parent's.
+        // A forked child has a copy: the socket belongs to its parent.
         if self.generation == crate::sys::generation() {
-            // A thread that makes a communicator while another drops the last one may have made the next socket here already.
+            // A thread that makes a communicator while another drops the last one may already have
+            // made the next socket here.
             if inode(&self.path) == self.inode {
                 let _ = std::fs::remove_file(&self.path);
                 self.shared.recorder.set_control(None);
@@ -190,15 +195,17 @@ impl Drop for Abortable {
     }
 }
 
-/// Removes the sockets in `folder` that lost their process, control sockets and the doors of ranks that were meeting; how many.
+/// Removes the sockets in `folder` whose process is gone; returns their number.
+///
+/// They are control sockets and the memory listeners of ranks in init.
 pub fn sweep(folder: &Path) -> usize {
     sweep_but(folder, None)
 }
 
 fn sweep_but(folder: &Path, own: Option<&str>) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
-    // A regular file refuses, too: only sockets are removed, whatever folder may have been put in
-    // place of ours.
+    // A connection to a regular file is refused, too: only sockets are removed, even if another
+    // folder was put in place of ours.
     let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
     let lost = |path: &Path| {
         let is_socket = path.extension().is_some_and(|is| is == "sock" || is == "link" || is == "new");
@@ -209,10 +216,10 @@ fn sweep_but(folder: &Path, own: Option<&str>) -> usize {
     entries.filter(|entry| lost(&entry.path()) && std::fs::remove_file(entry.path()).is_ok()).count()
 }
 
-/// Whether the process is gone whose recorder lies beside a socket: it holds a lock. A socket that refuses need not be lost: it may
-/// just be made.
+/// Whether the process of a socket is gone. A live process holds the lock of the recorder beside
+/// the socket. A socket that refuses to connect is not always stale: it may just be made.
 fn is_lost(path: &Path, process: &str) -> bool {
-    // A process never opens its own recorder: closing it would end its lock.
+    // A process never opens its own recorder: closing the file would release its lock.
     let is_ours = process.starts_with(&format!("{}-", std::process::id()));
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let recorder = path.with_file_name(format!("{process}.rec"));
@@ -222,7 +229,7 @@ fn is_lost(path: &Path, process: &str) -> bool {
     }
 }
 
-/// Whether nobody listens at a socket any more.
+/// Whether no process listens at a socket any more.
 fn refuses(path: &Path) -> bool {
     unix::connect(Name::Path(path)).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
 }
@@ -231,7 +238,7 @@ struct Serve {
     socket: Fd,
     paused: Option<Ns>,
     share: Share,
-    /// Until when clients are not served: they have had more than their share.
+    /// The time until which clients are not served, because they have used more than their share.
     rests: Option<Ns>,
     sessions: Vec<Session>,
     base: Option<Base>,
@@ -256,11 +263,11 @@ impl Task for Serve {
             self.paused = None;
             hurries = self.accept(now);
         }
-        // One reading for all who are told now.
+        // One reading for all subscribers that are due.
         let mut reading = None;
         for _ in 0..self.sessions.len() {
             if clock::thread_time().saturating_sub(began) >= TURN {
-                // Those in front come first the next time.
+                // The sessions at the front come first the next time.
                 hurries = true;
                 break;
             }
@@ -279,7 +286,8 @@ impl Task for Serve {
                 }
                 Fate::Leaves if session.leases().is_empty() => {}
                 Fate::Leaves => {
-                    // Should the recorder not be readable now, the next change of a lease sets things right.
+                    // If the recorder cannot be read now, the next change of a lease puts the
+                    // levels right.
                     let _ = self.apply(&[]);
                 }
             }
@@ -315,7 +323,7 @@ impl Serve {
         }
     }
 
-    /// Lets in who waits at the door; whether more may.
+    /// Accepts waiting clients; true if there may be more.
     fn accept(&mut self, now: Ns) -> bool {
         for _ in 0..ACCEPTS_PER_TURN {
             let stream = match unix::accept(&self.socket) {
@@ -333,7 +341,8 @@ impl Serve {
             } else {
                 None
             };
-            // Those who are turned away wait for nothing but their goodbye, and of them only as many.
+            // A refused client only waits for its refusal; as many of them are kept as there are
+            // seats.
             if self.sessions.len() < 2 * MAX_CLIENTS {
                 let let_in = refusal.is_none();
                 let greeting = match refusal {
@@ -357,7 +366,7 @@ impl Serve {
         }
     }
 
-    /// The line that answers a line; an empty one, which `nc` sends easily, is none.
+    /// The line that answers a line; an empty line, which `nc` easily sends, gets no answer.
     fn answer(&mut self, session: &mut Session, line: Line<'_>) -> Vec<u8> {
         let line = match line {
             Line::Whole(line) => line,
@@ -422,8 +431,8 @@ impl Serve {
         Ok(Some(Box::new(update)))
     }
 
-    /// Tells a subscriber what has changed, if that is due. `reading` is that of this turn, once somebody needed it; without it there is
-    /// no time.
+    /// Sends a subscriber what has changed, if an update is due. `reading` is this turn's reading,
+    /// once one was needed; `None` if there is no time for one.
     fn update(&self, session: &mut Session, now: Ns, reading: Option<&mut Option<ProcessSnapshot>>) {
         let has_time = reading.is_some();
         let (Some(subscription), Some(reading)) = (session.takes_update(now, has_time), reading) else {
@@ -464,12 +473,13 @@ impl Serve {
         }
     }
 
-    /// All leases: those of the sessions that are not being turned, and `more`.
+    /// All leases: those of the sessions that are not in their turn, and `more`.
     fn leases(&self, more: &[Lease]) -> Vec<Lease> {
         self.sessions.iter().flat_map(Session::leases).chain(more).copied().collect()
     }
 
-    /// Puts the levels in force that the leases and what was before them ask for; what was before.
+    /// Applies the levels that result from the leases and the levels before them; returns the
+    /// levels before.
     fn apply(&mut self, more: &[Lease]) -> Result<Base> {
         let leases = self.leases(more);
         let recorder = &self.shared.recorder;
@@ -477,7 +487,7 @@ impl Serve {
         let live = comms.iter().filter(|comm| !comm.ended);
         let now = Base { process: recorder.level(), comms: live.map(|comm| (comm.id, comm.level)).collect() };
         let mut base = self.base.take().unwrap_or_else(|| now.clone());
-        // Those made meanwhile began with the level of the process.
+        // Communicators made meanwhile began with the level of the process.
         base.comms.retain(|id, _| now.comms.contains_key(id));
         for id in now.comms.keys() {
             base.comms.entry(*id).or_insert(base.process);
@@ -504,7 +514,8 @@ impl Serve {
             "" => "an inspector asked for it".to_string(),
             reason => format!("an inspector asked for it: {reason}"),
         };
-        // An abort is spread by the service thread, which this is: it cannot wait for itself.
+        // An abort is spread by the service thread, which runs this task: it cannot wait for
+        // itself.
         std::thread::Builder::new()
             .name("ccl-abort".into())
             .spawn(move || aborts.iter().for_each(|abort| abort(&reason)))
@@ -531,7 +542,7 @@ fn histograms(reader: &Reader) -> Result<Vec<Histogram>> {
     Ok(all.collect())
 }
 
-/// An answer as a line; a refusal instead of one that no client takes.
+/// An answer as a line, or a refusal if it is longer than a client accepts.
 fn bounded(answer: Answer) -> Vec<u8> {
     let line = to_line(&answer);
     if line.len() <= MAX_ANSWER {

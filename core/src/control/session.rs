@@ -1,24 +1,26 @@
-//! One client of the control socket: lines in, lines out, both bounded. It never blocks and is never waited for.
+//! One client of the control socket: lines in, lines out, both bounded. A session never blocks, and
+//! the server never waits for it.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use super::lease::Lease;
-use super::service::Interest;
 use super::wire::{MAX_REQUEST, is_transient};
 use crate::clock::Ns;
+use crate::reactor::Interest;
 use crate::snapshot::ProcessSnapshot;
 use crate::sys::unix::Stream;
 use crate::types::CommId;
 
-/// How long a client may leave an answer untaken.
+/// How long a client may leave an answer unread.
 pub(super) const TAKE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a client may ask for nothing that is answered again and again, nor hold a level: its seat may be the last one.
+/// How long a client without a subscription or a lease may go without a request: its seat may be
+/// the last one.
 pub(super) const ASK_WITHIN: Duration = Duration::from_secs(60);
-/// Bytes that are read of one client in one turn, at most: others want theirs too.
+/// The most pieces of 4 KiB read from one client in one turn: other clients need their turn too.
 const PIECES_PER_TURN: usize = 4;
-/// Leases of one client: one for each communicator is plenty.
+/// The most leases of one client: one for each communicator is plenty.
 const MAX_LEASES: usize = 64;
 
 /// A client.
@@ -26,37 +28,37 @@ const MAX_LEASES: usize = 64;
 pub(super) struct Session {
     stream: Stream,
     input: Vec<u8>,
-    /// How much of the input is known to hold no end of line.
+    /// The length of the input that was already searched for an end of line.
     searched: usize,
     output: Vec<u8>,
     sent: usize,
-    /// When the client last took something of the output.
+    /// When the client last took some of the output.
     taken: Ns,
-    /// When it came, or last asked something.
+    /// When it connected, or last sent a request.
     asked: Ns,
-    /// It sends no more.
+    /// The client sends no more.
     ended: bool,
-    /// It is let go once it has the output.
+    /// It is closed once it has the output.
     closing: bool,
     leases: Vec<Lease>,
     subscription: Option<Subscription>,
 }
 
-/// What a client is told again and again.
+/// The repeated updates of a client.
 #[derive(Debug)]
 pub(super) struct Subscription {
     /// The id of the request.
     id: u64,
     every: Duration,
     due: Ns,
-    /// What it was told last.
+    /// The last reading that the client got.
     pub(super) told: ProcessSnapshot,
-    /// Updates left out since, because it had not taken the one before.
+    /// The updates left out since, because the client had not taken the one before.
     pub(super) skipped: u64,
 }
 
 impl Subscription {
-    /// Of a client that is told `told` now.
+    /// A subscription of a client that gets `told` now.
     pub(super) const fn new(id: u64, every: Duration, told: ProcessSnapshot, now: Ns) -> Self {
         Self { id, every, due: next(every, now), told, skipped: 0 }
     }
@@ -67,21 +69,21 @@ impl Subscription {
     }
 }
 
-/// The next multiple of `every`. All processes of a host share the clock, so whoever subscribes to several of them hears of the same
-/// moments.
+/// The next multiple of `every`. All processes of a host share the clock, so a client that
+/// subscribes to several processes gets updates of the same times.
 const fn next(every: Duration, now: Ns) -> Ns {
     let every = every.as_nanos() as u64;
     Ns((now.0 / every + 1) * every)
 }
 
-/// What became of a client in a turn.
+/// The fate of a client after a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// It waits, or is waited for.
+    /// It waits for input or output.
     Stays,
     /// It has more requests: turn it again soon.
     Hurries,
-    /// It is gone, or was let go.
+    /// It is gone, or was closed.
     Leaves,
 }
 
@@ -90,14 +92,14 @@ pub(super) enum Fate {
 pub(super) enum Line<'a> {
     /// A request.
     Whole(&'a [u8]),
-    /// More than [`MAX_REQUEST`] bytes without an end: the last that is heard of it.
+    /// More than [`MAX_REQUEST`] bytes without an end of line: the client is not read any more.
     TooLong,
-    /// None for [`ASK_WITHIN`].
+    /// No line for [`ASK_WITHIN`].
     None,
 }
 
 impl Session {
-    /// A client that hears `greeting` first; and nothing else, if it is not let in.
+    /// A client that first gets `greeting`; and nothing else, if `let_in` is false.
     pub(super) const fn new(stream: Stream, greeting: Vec<u8>, let_in: bool, now: Ns) -> Self {
         Self {
             stream,
@@ -114,7 +116,7 @@ impl Session {
         }
     }
 
-    /// Begins to tell it again and again, or ends that.
+    /// Begins or ends a subscription.
     pub(super) fn subscribe(&mut self, subscription: Option<Subscription>) {
         self.subscription = subscription;
     }
@@ -124,9 +126,11 @@ impl Session {
         self.subscription.as_ref().map(|subscription| subscription.due)
     }
 
-    /// The subscription, if its next update is due and can be sent. One that comes due while the last is not taken is left out: whoever
-    /// is slow gets fewer, not more at once.
-    /// The same where there is no time to make one (`has_time`).
+    /// The subscription, if its next update is due and can be sent.
+    ///
+    /// An update that comes due while the last one is not taken is left out: a slow client gets
+    /// fewer updates, not more at once. The same holds if there is no time to make one
+    /// (`has_time`).
     pub(super) fn takes_update(&mut self, now: Ns, has_time: bool) -> Option<&mut Subscription> {
         let is_free = has_time && self.output.is_empty() && !self.closing;
         let subscription = self.subscription.as_mut().filter(|subscription| subscription.due <= now)?;
@@ -137,21 +141,21 @@ impl Session {
         Some(subscription).filter(|_| is_free)
     }
 
-    /// Sends a line that nobody asked for just now. To be turned after it.
+    /// Queues a line that was not requested just now. The session must be turned after it.
     pub(super) fn say(&mut self, line: Vec<u8>, now: Ns) {
         self.output = line;
         (self.sent, self.taken) = (0, now);
     }
 
-    /// What it waits for; while clients `rest`, only that it takes what it was answered.
+    /// The events it waits for; while clients `rest`, only that it takes its output.
     pub(super) fn interest(&self, rest: bool) -> Option<Interest> {
         let write = self.sent < self.output.len();
         let interest = Interest { fd: self.stream.as_fd().as_raw_fd(), read: !write && !self.ended, write };
         (write || !rest).then_some(interest)
     }
 
-    /// When it is let go: if it takes nothing until then, or asks nothing. Who is told again and again need not ask, nor does who
-    /// holds a level.
+    /// When it is closed, if it takes no output or sends no request until then. A client with a
+    /// subscription or a lease need not send requests.
     pub(super) fn deadline(&self) -> Option<Ns> {
         if self.sent < self.output.len() {
             return Some(self.taken.after(TAKE_WITHIN));
@@ -165,7 +169,7 @@ impl Session {
         &self.leases
     }
 
-    /// Changes one lease; whether there was room for it.
+    /// Changes one lease; false if the client has too many.
     pub(super) fn lease(&mut self, (comm, level): Lease) -> bool {
         self.release(comm);
         let room = self.leases.len() < MAX_LEASES;
@@ -180,7 +184,7 @@ impl Session {
         self.leases.retain(|(of, _)| *of != comm);
     }
 
-    /// Sends, reads and has one request answered, as far as it goes now.
+    /// Sends, reads and answers one request, as far as possible without blocking.
     pub(super) fn turn(&mut self, now: Ns, answer: &mut dyn FnMut(&mut Self, Line<'_>) -> Vec<u8>) -> Fate {
         for _ in 0..PIECES_PER_TURN {
             if !self.flush(now) {
@@ -228,7 +232,7 @@ impl Session {
         if is_there && !is_late { Fate::Stays } else { Fate::Leaves }
     }
 
-    /// Sends what the kernel takes; whether the client is still there.
+    /// Sends what the kernel takes; false if the client is gone.
     fn flush(&mut self, now: Ns) -> bool {
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {
@@ -240,19 +244,19 @@ impl Session {
                 Err(e) => return is_transient(&e),
             }
         }
-        // An answer may have been large, and the next is not soon.
+        // Frees the buffer: an answer may have been large, and the next may be long in coming.
         self.output = Vec::new();
         self.sent = 0;
         true
     }
 
-    /// Reads a piece; whether anything came or ended.
+    /// Reads a piece; true if something came or the stream ended.
     fn fill(&mut self) -> Result<bool, ()> {
         let mut bytes = [0; 4096];
         match self.stream.read(&mut bytes) {
             Ok(0) => {
                 self.ended = true;
-                // A last line may lack its end.
+                // A last line may lack its newline.
                 if !self.input.is_empty() {
                     self.input.push(b'\n');
                 }

@@ -1,36 +1,38 @@
-//! What clients may have of the service thread's processor time. News of deaths and everything else that peers wait for comes
-//! through the same thread, and on a full machine its time is the ranks' time.
+//! The share of clients in the service thread's processor time. The same thread handles gossip of
+//! deaths and everything else that peers wait for, and on a full machine its time is taken from the
+//! ranks.
 
 use std::time::Duration;
 
 use crate::clock::Ns;
 
-/// Clients have one part in so many of a processor, however many they are and whatever they ask.
+/// All clients together get one part in this many of a processor, whatever their number and
+/// requests.
 const PARTS: u32 = 20;
-/// What they may have at once: many times what somebody who looks takes.
+/// The most they may use at once: many times what an interactive client needs.
 pub(super) const AT_ONCE: Duration = Duration::from_millis(200);
 
-/// How much clients have had lately.
+/// The processor time that clients have used lately.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    /// What they have had, less what was theirs since.
+    /// The time used, less what they were granted since.
     used: Duration,
     at: Ns,
 }
 
 impl Share {
-    /// Nobody has had anything.
+    /// Nothing used yet.
     pub(super) const fn new() -> Self {
         Self { used: Duration::ZERO, at: Ns(0) }
     }
 
-    /// Notes what has been used until now.
+    /// Adds what was used until now.
     pub(super) fn pay(&mut self, used: Duration, now: Ns) {
         self.used = self.used.saturating_sub(now.since(self.at) / PARTS) + used;
         self.at = now.max(self.at);
     }
 
-    /// When clients are served again, if they have had too much.
+    /// When clients are served again, if they have used too much.
     pub(super) fn rests_until(&self) -> Option<Ns> {
         let over = self.used.checked_sub(AT_ONCE).filter(|over| !over.is_zero())?;
         Some(self.at.after(over * PARTS))
@@ -51,7 +53,7 @@ mod tests {
         assert_eq!(share.rests_until(), Some(second(1)));
         share.pay(Duration::ZERO, second(1));
         assert_eq!(share.rests_until(), None);
-        // Two seconds give a tenth of one.
+        // Two seconds grant a tenth of a second.
         share.pay(Duration::from_millis(150), second(3));
         assert_eq!(share.rests_until(), Some(second(4)));
         share.pay(Duration::ZERO, second(1000));

@@ -1,15 +1,17 @@
-//! What an inspector and a process say to each other: one JSON object a line, so that `nc -U` is an inspector too.
+//! The protocol between an inspector and a process: one JSON object a line, so that `nc -U` is an
+//! inspector too.
 //!
 //! ```text
-//!   server: {"ccl":"control/1","version":"0.1.0","pid":71,"job":"00...2a","capabilities":["snapshot",...]}    first, unasked
+//!   server: {"ccl":"control/1","version":"0.1.0","pid":71,"job":"00...2a",
+//!            "capabilities":["snapshot",...]}   first, unasked
 //!   client: {"request":"snapshot","id":7}
 //!   server: {"id":7,"snapshot":{...}}        or {"id":7,"error":{"kind":"unknown","what":"..."}}
 //!   client: {"request":"subscribe","id":8,"every_ms":100}
-//!   server: {"id":8,"update":{...}}          again and again, each time with the rows that changed
+//!   server: {"id":8,"update":{...}}          repeated, each time with the rows that changed
 //! ```
 //!
-//! Fields that a side does not know are ignored and those that are absent have a default, so that either side may
-//! be older. Answers come in the order of the requests. 64-bit ids are hex strings.
+//! Unknown fields are ignored and absent fields have a default, so that either side may be older.
+//! Answers come in the order of the requests. 64-bit ids are hex strings.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::path::Path;
@@ -27,15 +29,15 @@ use crate::sys::unix::{self, Name, Stream};
 use crate::text::harmless;
 use crate::types::{CommId, JobId, Rank};
 
-/// What a server of this version speaks.
+/// The protocol of this version's server.
 pub const PROTOCOL: &str = "control/1";
 /// The longest line a server reads.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest line a server writes and a client reads.
 pub const MAX_ANSWER: usize = 8 << 20;
-/// The most that is repeated of a refusal.
+/// The most bytes of a refusal that are repeated.
 const MAX_REFUSAL: usize = 1 << 10;
-/// How long a client waits for an answer before it looks elsewhere: into the mapping.
+/// How long a client waits for an answer before it reads the mapping instead.
 pub const ANSWER_WITHIN: Duration = Duration::from_millis(250);
 
 /// The first line of a server.
@@ -46,9 +48,9 @@ pub struct Hello {
     pub ccl: String,
     /// The version of its library.
     pub version: String,
-    /// Its pid, as it sees it.
+    /// Its pid in its own pid namespace.
     pub pid: u32,
-    /// The job it began with; zero while it has none.
+    /// The job of its first communicator; zero while it has none.
     pub job: JobId,
     /// The requests it answers.
     pub capabilities: Vec<String>,
@@ -62,24 +64,24 @@ impl Hello {
     }
 }
 
-/// A question.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// What is asked for: `hello`, `snapshot`, `histograms`, `dump`, `level`, `subscribe`, `abort`.
+    /// The request: `hello`, `snapshot`, `histograms`, `dump`, `level`, `subscribe`, `abort`.
     pub request: String,
-    /// Comes back in the answer.
+    /// The id that the answer repeats.
     pub id: u64,
-    /// `level`, `abort`: the communicator; absent: all.
+    /// `level`, `abort`: the communicator; absent for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comm: Option<CommId>,
-    /// `level`: at least this one, until the client leaves; absent: the lease ends.
+    /// `level`: the least level, until the client leaves; absent to end the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<u8>,
-    /// `subscribe`: how often; at most 20 times a second. 0 ends it.
+    /// `subscribe`: the interval, at least 50 ms. 0 ends the subscription.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_ms: Option<u64>,
-    /// `abort`: why.
+    /// `abort`: the reason.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -88,9 +90,9 @@ pub struct Request {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Answer {
-    /// That of the request.
+    /// The id of the request.
     pub id: u64,
-    /// Why there is none.
+    /// Why the request was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Refusal>,
     /// The first line again.
@@ -105,13 +107,13 @@ pub struct Answer {
     /// Everything the recorder holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dump: Option<Box<Dump>>,
-    /// The level that is in force for what was asked.
+    /// The level now in force for the requested communicator or process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<u8>,
-    /// What changed since the update before; the first has everything.
+    /// What changed since the last update; the first has everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<Box<Update>>,
-    /// Communicators aborted.
+    /// The number of communicators aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort: Option<u64>,
 }
@@ -120,8 +122,9 @@ pub struct Answer {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refusal {
-    /// `usage`: the request is wrong. `unknown`: this version has no such request. `denied`: not allowed here. `busy`: too many
-    /// clients. `failed`: it was tried. `idle`: the client asked nothing for a minute, and has lost its place.
+    /// `usage`: the request is wrong. `unknown`: this version does not have such a request.
+    /// `denied`: not allowed here. `busy`: too many clients. `failed`: it was tried. `idle`: the
+    /// client sent no request for a minute, and has lost its seat.
     pub kind: String,
     /// One sentence.
     pub what: String,
@@ -133,13 +136,13 @@ pub struct Refusal {
 pub struct Histogram {
     /// The communicator.
     pub comm: CommId,
-    /// Its name.
+    /// The communicator's name.
     pub name: String,
-    /// The rank in it.
+    /// The rank in the communicator.
     pub rank: Rank,
     /// The kind of operation.
     pub kind: String,
-    /// The most bytes of its size class; absent for the last.
+    /// The largest size of the class in bytes; absent for the last class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_bytes: Option<u64>,
     /// The sum of all durations.
@@ -154,11 +157,11 @@ pub struct Histogram {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dump {
-    /// Now.
+    /// The current state.
     pub snapshot: ProcessSnapshot,
     /// The durations so far.
     pub histograms: Vec<Histogram>,
-    /// So far, by ring.
+    /// The events so far, by ring.
     pub rings: Vec<RingDump>,
 }
 
@@ -166,10 +169,10 @@ pub struct Dump {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RingDump {
-    /// The communicator whose engine wrote it; absent: the service thread.
+    /// The communicator whose engine wrote it; absent for the service thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comm: Option<CommId>,
-    /// The rank in it.
+    /// The rank in that communicator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
     /// Events that were overwritten before they were read.
@@ -178,7 +181,7 @@ pub struct RingDump {
     pub events: Vec<EventDump>,
 }
 
-/// An event, for people.
+/// An event as text.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventDump {
@@ -188,7 +191,7 @@ pub struct EventDump {
     pub event: String,
 }
 
-/// A client that waits for each answer, but not long.
+/// A client that waits for each answer, with a short timeout.
 #[derive(Debug)]
 pub struct Client {
     stream: Stream,
@@ -199,16 +202,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the socket at `path`, of any length, and hears the server's hello.
+    /// Connects to the socket at `path`, of any length, and reads the server's hello.
     ///
     /// # Errors
-    /// `Unavailable` if nobody listens there or it does not speak this protocol; `Timeout` if it does not answer within
-    /// [`ANSWER_WITHIN`].
+    /// `Unavailable` if no process listens there or it does not speak this protocol; `Timeout` if
+    /// it does not answer within [`ANSWER_WITHIN`].
     pub fn connect(path: &Path) -> Result<Self> {
         Self::greet(unix::connect(Name::Path(path)), path, ANSWER_WITHIN)
     }
 
-    /// As [`connect`](Self::connect), with another patience for each answer.
+    /// Like [`connect`](Self::connect), with another timeout for each answer.
     ///
     /// # Errors
     /// As `connect`.
@@ -216,8 +219,10 @@ impl Client {
         Self::greet(unix::connect(Name::Path(path)), path, patience)
     }
 
-    /// Connects to a socket that was looked at, with the rights of its owner; `path` stands for it in what is said. Seen from a
-    /// user namespace that does not map it, root would look like nobody, and be refused.
+    /// Connects to a socket that was looked at before, with the rights of its owner.
+    ///
+    /// `path` names it in messages. Seen from a user namespace that does not map it, root would
+    /// look like nobody, and be refused.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -229,7 +234,7 @@ impl Client {
         let stream = stream.map_err(|e| unavailable(format!("connecting to {}: {e}", path.display())))?;
         let mut client = Self { stream, hello: Hello::default(), buffer: Vec::new(), next_id: 1, patience };
         let line = client.line(clock::now().after(patience))?;
-        // A server that does not let us in says why in the place of its hello.
+        // A server that refuses the client sends the reason in place of its hello.
         if let Some(refusal) = parse::<Answer>(&line).ok().and_then(|answer| answer.error) {
             return Err(refused(&refusal));
         }
@@ -240,17 +245,17 @@ impl Client {
         Ok(client)
     }
 
-    /// What the server said first.
+    /// The first line of the server.
     #[must_use]
     pub const fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// Asks, and waits for the answer. The id is filled in here.
+    /// Sends a request, and waits for the answer. The id is filled in here.
     ///
     /// # Errors
-    /// `Timeout` without an answer in time: then this client is of no more use. `Unavailable` if the server left or refused, with
-    /// its words; `Usage` if it found the request wrong.
+    /// `Timeout` without an answer in time: then this client is of no further use. `Unavailable` if
+    /// the server left or refused, with its message; `Usage` if it found the request wrong.
     pub fn ask(&mut self, request: Request) -> Result<Answer> {
         let deadline = clock::now().after(self.patience);
         let id = self.next_id;
@@ -267,7 +272,8 @@ impl Client {
         loop {
             let line = self.line(deadline)?;
             let answer: Answer = parse(&line)?;
-            // A line without an id of ours answers nobody, or is news that a later version sends unasked.
+            // A line without the id of this request is not its answer, or is something that a later
+            // version sends unasked.
             if answer.id == id {
                 return answer.error.as_ref().map_or(Ok(()), |why| Err(refused(why))).map(|()| answer);
             }
@@ -275,7 +281,7 @@ impl Client {
         }
     }
 
-    /// One reading of the process's recorder, by itself.
+    /// Requests one reading of the process's recorder.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -285,7 +291,7 @@ impl Client {
         if process.is_believed() { Ok(*process) } else { Err(too_much()) }
     }
 
-    /// Has the process tell of itself again and again, until what this returns is dropped.
+    /// Subscribes to updates of the process, until the returned subscription is dropped.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -303,7 +309,9 @@ impl Client {
         Ok(subscription)
     }
 
-    /// Raises the level of one communicator, or of all, until this client is dropped; the level in force.
+    /// Raises the level of one communicator, or of all, until this client is dropped.
+    ///
+    /// Returns the level in force.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -312,7 +320,7 @@ impl Client {
         self.ask(request)?.level.ok_or_else(|| unavailable("an answer without a level"))
     }
 
-    /// Aborts one communicator, or all, if the job allows it; how many there were.
+    /// Aborts one communicator, or all, if the job allows it; returns their number.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -346,7 +354,7 @@ impl Client {
         }
     }
 
-    /// Whoever talks without end does not answer.
+    /// A server that sends lines without end does not answer.
     fn in_time(&self, deadline: Ns) -> Result<()> {
         if clock::now() < deadline { Ok(()) } else { Err(self.late()) }
     }
@@ -358,7 +366,7 @@ impl Client {
 
     fn wait(&self, flags: PollFlags, deadline: Ns) -> Result<()> {
         loop {
-            // With no time left it still takes what is there.
+            // With no time left it still takes what has arrived.
             let left = deadline.since(clock::now());
             let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
             match poll(&mut [PollFd::new(&self.stream, flags)], Some(&timeout)) {
@@ -371,7 +379,7 @@ impl Client {
     }
 }
 
-/// A process that tells of itself again and again.
+/// A process that sends updates of itself.
 #[derive(Debug)]
 pub struct Subscription {
     client: Client,
@@ -381,10 +389,11 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Waits for the next update; the process as it is then.
+    /// Waits for the next update; returns the process as it is then.
     ///
     /// # Errors
-    /// `Timeout` if none comes within `patience`, which may be tried again; `Unavailable` if the process has left.
+    /// `Timeout` if none comes within `patience`, which may be tried again; `Unavailable` if the
+    /// process has left.
     pub fn next(&mut self, patience: Duration) -> Result<&ProcessSnapshot> {
         let deadline = clock::now().after(patience);
         loop {
@@ -404,7 +413,7 @@ impl Subscription {
         &self.process
     }
 
-    /// Updates that were left out because this side was slow.
+    /// The number of updates that were left out because this side was slow.
     #[must_use]
     pub const fn skipped(&self) -> u64 {
         self.skipped
@@ -417,12 +426,13 @@ impl Subscription {
         let update = answer.update.ok_or_else(|| unavailable("an answer without an update"))?;
         self.skipped = self.skipped.saturating_add(update.skipped);
         self.process.apply(*update);
-        // Each update may be small, and all that was told grow without end.
+        // Each update may be small, and the sum of all grow without end.
         if self.process.is_believed() { Ok(()) } else { Err(too_much()) }
     }
 }
 
-/// One line of the protocol. A value that cannot be written, which none of ours is, becomes an empty object.
+/// One line of the protocol. A value that cannot be written, which none of ours is, becomes an
+/// empty object.
 pub(super) fn to_line(value: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec());
     line.push(b'\n');
@@ -437,12 +447,12 @@ fn unavailable(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unavailable, what)
 }
 
-/// The most objects, and the most values, in a line. Those of an empty recorder's answer take twenty bytes each; nothing takes two of a
-/// line, and a hundred in memory.
+/// The most objects, and the most values, in a line. Those of an empty recorder's answer take
+/// twenty bytes each. A value takes at least two bytes of a line, but a hundred in memory.
 const MAX_OBJECTS: usize = 1 << 16;
 const MAX_VALUES: usize = 1 << 20;
 
-/// What a line says.
+/// Parses a line.
 fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
     let count = |wanted: u8| line.iter().filter(|byte| **byte == wanted).count();
     if count(b'{') > MAX_OBJECTS || count(b',') > MAX_VALUES {

@@ -1,3 +1,23 @@
-//! From snapshots to answers. Pure: no I/O, no clock, no environment, no global.
+//! From snapshots to diagnoses. Pure: no I/O, no clock, no environment, no global.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `merge` | from the readings of processes to the snapshot of a job |
+//! | `failed`, `joining`, `blocked` | failures, ranks not joined, blocking ranks; in this order |
+//! | `standing` | the standing of a rank, and from when on a wait is reported |
+//! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
+//! | `text` | the answer in sentences, and the table of ranks |
 
-pub mod awaited;
+pub mod blocked;
+pub mod failed;
+pub mod joining;
+mod lacking;
+mod merge;
+mod standing;
+mod text;
+
+pub use lacking::Lacking;
+pub use merge::{Given, Unreachable, jobs, merge};
+pub(crate) use standing::{FINISH, silent_first};
+pub use standing::{SAID_NS, call_name, comm_name};
+pub use text::{duration, ranks_text, render_answer, render_not_joined, render_text, runs_text};

@@ -1,20 +1,20 @@
-//! The lanes of one rank: its links by channel and peer, each beside its cell in the recorder.
+//! The lanes of one rank: its links by channel and peer, each with its cell in the recorder.
 
 use std::sync::atomic::{Ordering, fence};
 
 use crate::clock::Raw;
-use crate::control::service::Interest;
 use crate::engine::{Op, Wait};
 use crate::memory::ViewMut;
 use crate::plan::Readers;
+use crate::reactor::Interest;
 use crate::recorder::LinkCell;
 use crate::transport::{LinkFault, RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, WaitReason};
 
-/// The writing end of a lane, with the message being filled.
+/// The sending end of a lane, with the message that is being filled.
 #[derive(Debug)]
 pub(super) struct Out {
-    /// Dropped before the link: nobody looks at sockets that close.
+    /// Dropped before the link, so that the sockets are not sampled while they close.
     pub(super) cell: LinkCell,
     pub(super) link: SendLink,
     pub(super) channel: ChannelId,
@@ -23,36 +23,37 @@ pub(super) struct Out {
     pub(super) bytes: u64,
 }
 
-/// The reading end of a lane.
+/// The receiving end of a lane.
 #[derive(Debug)]
 pub(super) struct In {
     /// Dropped before the link, as in [`Out`].
     pub(super) cell: LinkCell,
     pub(super) link: RecvLink,
     pub(super) bytes: u64,
-    /// Bytes of the message last peeked by the step that frees it.
+    /// The size of the message last peeked by a step that releases it.
     pub(super) head: u32,
 }
 
-/// No lane.
+/// Marks a lane that does not exist.
 const NONE: u32 = u32::MAX;
 
-/// Links by index, found through tables: rows are channels and, last, the point-to-point one; columns are peers.
+/// The links of one rank, found through tables. The rows of a table are the channels and, last, the
+/// point-to-point channel; the columns are the peers.
 #[derive(Debug)]
 pub(super) struct Lanes {
     nranks: usize,
     channels: u16,
     outs: Vec<Out>,
     ins: Vec<In>,
-    out_wide: u32,
-    in_wide: Vec<u32>,
+    out_shared: u32,
+    in_shared: Vec<u32>,
     out_pair: Vec<u32>,
     in_pair: Vec<u32>,
-    /// Links that must be pumped: those whose carrier is not memory.
+    /// The links that must be pumped, because they do not carry bytes through memory.
     pumped_outs: Vec<u32>,
     pumped_ins: Vec<u32>,
-    /// Something was published or released since `ring`.
-    pub(super) unrung: bool,
+    /// Whether anything was published or released since the last `notify`.
+    pub(super) needs_notify: bool,
 }
 
 impl Lanes {
@@ -64,13 +65,13 @@ impl Lanes {
             channels,
             outs: Vec::new(),
             ins: Vec::new(),
-            out_wide: NONE,
-            in_wide: vec![NONE; n],
+            out_shared: NONE,
+            in_shared: vec![NONE; n],
             out_pair: vec![NONE; cells],
             in_pair: vec![NONE; cells],
             pumped_outs: Vec::new(),
             pumped_ins: Vec::new(),
-            unrung: false,
+            needs_notify: false,
         }
     }
 
@@ -86,7 +87,7 @@ impl Lanes {
         }
         self.outs.push(Out { link, cell, channel, to, filling: None, bytes: 0 });
         match to {
-            Readers::All => self.out_wide = index,
+            Readers::Group(_) => self.out_shared = index,
             Readers::One(peer) => {
                 let at = self.at(channel, peer);
                 self.out_pair[at] = index;
@@ -98,7 +99,7 @@ impl Lanes {
         &mut self,
         channel: ChannelId,
         from: Rank,
-        wide: bool,
+        shared: bool,
         link: RecvLink,
         cell: LinkCell,
     ) {
@@ -107,26 +108,31 @@ impl Lanes {
             self.pumped_ins.push(index);
         }
         self.ins.push(In { link, cell, bytes: 0, head: 0 });
-        if wide {
-            self.in_wide[from.index()] = index;
+        if shared {
+            self.in_shared[from.index()] = index;
         } else {
             let at = self.at(channel, from);
             self.in_pair[at] = index;
         }
     }
 
+    /// This rank's shared lane: a rank has one, to its group.
+    fn shared(&self) -> Option<u32> {
+        (self.out_shared != NONE).then_some(self.out_shared)
+    }
+
     #[inline]
     pub(super) fn sender(&self, channel: ChannelId, to: Readers) -> Option<u32> {
         let index = match to {
-            Readers::All => self.out_wide,
+            Readers::Group(_) => self.out_shared,
             Readers::One(peer) => self.out_pair[self.at(channel, peer)],
         };
         (index != NONE).then_some(index)
     }
 
     #[inline]
-    pub(super) fn receiver(&self, channel: ChannelId, from: Rank, wide: bool) -> Option<u32> {
-        let index = if wide { self.in_wide[from.index()] } else { self.in_pair[self.at(channel, from)] };
+    pub(super) fn receiver(&self, channel: ChannelId, from: Rank, shared: bool) -> Option<u32> {
+        let index = if shared { self.in_shared[from.index()] } else { self.in_pair[self.at(channel, from)] };
         (index != NONE).then_some(index)
     }
 
@@ -140,7 +146,7 @@ impl Lanes {
         &mut self.ins[index as usize]
     }
 
-    /// Pumps every link that needs it; whether anything moved.
+    /// Pumps every link that needs it; returns whether anything moved.
     #[inline]
     pub(super) fn pump(&mut self) -> Result<bool, (ChannelId, Rank, LinkFault)> {
         let mut moved = false;
@@ -156,16 +162,16 @@ impl Lanes {
         }
         for &index in &self.pumped_ins {
             let lane = &mut self.ins[index as usize];
-            // A fault of a link nobody waits for is not an error yet: who reads it will be told.
+            // A fault of a link that no step reads is not an error yet; a step that reads it fails.
             moved |= lane.link.pump().unwrap_or(false);
         }
         Ok(moved)
     }
 
-    /// Whether one of these waits is over, as far as a look into memory tells: for a message that is there now.
+    /// Whether one of these waits is over because a message has arrived, as far as memory shows.
     #[inline]
     pub(super) fn may_advance(&mut self, waits: &[Wait]) -> bool {
-        waits.iter().any(|wait| match (wait.direction, self.receiver(wait.channel, wait.peer, wait.wide)) {
+        waits.iter().any(|wait| match (wait.direction, self.receiver(wait.channel, wait.peer, wait.shared)) {
             (Direction::Recv, Some(index)) => {
                 let link = &mut self.ins[index as usize].link;
                 !is_pumped(link.transport()) && !matches!(link.peek(), Ok(None))
@@ -174,21 +180,22 @@ impl Lanes {
         })
     }
 
-    /// Wakes whoever sleeps for what was stored since the last time: one fence for all of it.
+    /// Wakes the peers that sleep for data stored since the last call; one fence covers it all.
     #[inline]
-    pub(super) fn ring(&mut self) {
-        if std::mem::take(&mut self.unrung) {
+    pub(super) fn notify(&mut self) {
+        if std::mem::take(&mut self.needs_notify) {
             fence(Ordering::SeqCst);
             for lane in &mut self.outs {
-                lane.link.ring();
+                lane.link.notify();
             }
             for lane in &mut self.ins {
-                lane.link.ring();
+                lane.link.notify();
             }
         }
     }
 
-    /// Whether all that was published on the lanes that an operation uses has left this rank; says what waits where not.
+    /// Whether all bytes published on the lanes of an operation have left this rank; otherwise adds
+    /// the waits of those lanes.
     #[inline]
     pub(super) fn is_flushed(&self, op: &Op, waits: &mut Vec<Wait>) -> bool {
         let is_used = |lane: &Out| match op.kind() {
@@ -202,10 +209,12 @@ impl Lanes {
             if is_used(lane) && lane.link.moved() < lane.link.posted() {
                 flushed = false;
                 waits.push(Wait {
+                    op: op.number(),
+                    step: Wait::FLUSH,
                     channel: lane.channel,
                     peer: lane.link.slowest(),
                     direction: Direction::Send,
-                    wide: lane.to == Readers::All,
+                    shared: matches!(lane.to, Readers::Group(_)),
                     reason: WaitReason::Kernel,
                 });
             }
@@ -213,7 +222,7 @@ impl Lanes {
         flushed
     }
 
-    /// Writes into the cell of a pair's lane for which operation it works.
+    /// Writes into the cell of a pair's lane which operation it works for.
     #[inline]
     pub(super) fn work_for(&self, op: &Op) {
         let (peer, seq) = (op.peer(), op.descriptor().seq);
@@ -226,30 +235,35 @@ impl Lanes {
         }
     }
 
-    /// Writes into a cell that its link waits.
-    pub(super) fn note(&mut self, wait: &Wait, now: Raw) {
-        let cell = match wait.direction {
-            Direction::Send => {
-                let to = if wait.wide { Readers::All } else { Readers::One(wait.peer) };
-                self.sender(wait.channel, to).map(|index| &self.outs[index as usize].cell)
-            }
-            Direction::Recv => {
-                self.receiver(wait.channel, wait.peer, wait.wide).map(|index| &self.ins[index as usize].cell)
-            }
-        };
-        // A link that is not connected yet has no cell: the operation's own cell says that it runs.
-        if let Some(cell) = cell {
+    /// Records in its cell that a link waits. A link that is not connected yet has no cell; then
+    /// only the operation's own cell records the wait.
+    pub(super) fn note(&self, wait: &Wait, now: Raw) {
+        if let Some(cell) = self.cell(wait) {
             cell.waits(wait.reason, wait.peer, now);
         }
     }
 
-    /// Writes into all cells that their links move.
-    pub(super) fn moves(&self) {
-        for lane in &self.outs {
-            lane.cell.moves();
+    /// Records in its cell that a link no longer waits.
+    pub(super) fn moves(&self, wait: &Wait) {
+        if let Some(cell) = self.cell(wait) {
+            cell.moves();
         }
-        for lane in &self.ins {
-            lane.cell.moves();
+    }
+
+    /// The cell of the link that a wait belongs to.
+    fn cell(&self, wait: &Wait) -> Option<&LinkCell> {
+        match wait.direction {
+            Direction::Send => {
+                let index = if wait.shared {
+                    self.shared()
+                } else {
+                    self.sender(wait.channel, Readers::One(wait.peer))
+                };
+                index.map(|index| &self.outs[index as usize].cell)
+            }
+            Direction::Recv => self
+                .receiver(wait.channel, wait.peer, wait.shared)
+                .map(|index| &self.ins[index as usize].cell),
         }
     }
 

@@ -1,74 +1,67 @@
-//! The engine: one per rank of a communicator. It executes the steps of plans over links.
+//! The engine of one rank of a communicator. It executes the steps of plans over links.
 //!
-//! `submit` takes an operation; `turn` does all that can be done without waiting and says what it found. Nothing here
-//! waits, sleeps, reads a clock by itself or touches a descriptor: time is an argument, links bring the bytes. So the
-//! same code runs under a blocked caller, a progress thread and the simulator.
+//! `submit` takes an operation. `turn` does everything that can be done without waiting and returns
+//! what it found. The engine never waits, sleeps, reads a clock or touches a descriptor itself:
+//! time is an argument, and links carry the bytes. So the same code runs under a blocked caller, a
+//! progress thread and the simulator.
 //!
-//! Collectives run one after another in the order of submission, their channels side by side. Sends and receives run
-//! beside them, in order per peer and direction. An operation has ended when its programs have run and every byte it
-//! sent is in peers' memory or in the kernel: then nothing of it needs this rank any more.
+//! Collectives run one after another in the order of submission, their channels in parallel. Sends
+//! and receives run beside them, in order per peer and direction. An operation has ended when its
+//! programs have run and every byte that it sent is in peers' memory or in the kernel. After that
+//! it needs nothing more from this rank.
 //!
-//! A failure is final: the first one is kept, all operations under way end with it, and no more are taken.
+//! A failure is final: the engine keeps the first, ends all operations with it, and takes no more.
 
 mod lanes;
+mod mover;
 mod op;
 mod pairs;
 mod queue;
 mod step;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use std::sync::Arc;
 
 use crate::clock::Raw;
 use crate::collective::Descriptor;
 use crate::error::ErrorKind;
-use crate::event::{Event, Subscriber, publish, publish_at};
-use crate::plan::{Readers, Topology};
-use crate::recorder::CommRow;
+use crate::event::{Event, Subscriber, publish, publish_at, tags};
+use crate::memory::{Slot, ViewMut};
+use crate::plan::{Lane, LaneId, Readers, Topology};
+use crate::recorder::{CommRow, LinkCell};
 use crate::transport::{LinkFault, RecvLink, SendLink};
-use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, TransportReason, WaitReason};
+use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, TransportReason};
 
 use lanes::Lanes;
+pub use mover::{Mover, Processor, Work, WorkId};
 use op::Program;
-pub use op::{Op, OpId, Ticket};
+pub use op::{Begun, Op, OpId, Ticket};
 use pairs::Pairs;
 use queue::Queue;
+use step::Context;
+pub use waits::Wait;
 
-/// What a turn found.
+/// The result of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// Nothing is under way.
     Idle,
-    /// Something moved.
+    /// A step ran or bytes moved.
     Advanced,
-    /// Everything under way waits; [`Engine::waits`] says for what.
+    /// Everything under way waits; [`Engine::waits`] lists the waits.
     Blocked,
-    /// The engine has failed; [`Engine::failure`] says why.
+    /// The engine has failed; [`Engine::failure`] gives the failure.
     Failed,
-}
-
-/// What one program waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wait {
-    /// The channel of the program.
-    pub channel: ChannelId,
-    /// Who is awaited.
-    pub peer: Rank,
-    /// Which way the link points that waits.
-    pub direction: Direction,
-    /// Whether it is a wide lane.
-    pub wide: bool,
-    /// What for.
-    pub reason: WaitReason,
 }
 
 /// Why an engine stopped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// What it is.
+    /// The cause.
     pub cause: Cause,
-    /// The operation it was found in.
+    /// The operation in which it was found.
     pub op: Option<(CollKind, u64)>,
     /// The rank on the other side.
     pub peer: Option<Rank>,
@@ -76,10 +69,10 @@ pub struct Failure {
     pub channel: Option<ChannelId>,
 }
 
-/// What stopped an engine.
+/// The cause of a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// A link carries no more.
+    /// A link carries no more bytes.
     Link(LinkFault),
     /// A peer's message belongs to another operation than ours.
     Mismatch {
@@ -88,83 +81,113 @@ pub enum Cause {
         /// The hash in the message.
         theirs: u64,
     },
-    /// A rank has called `finish()` and not what this one has; the sentence that says both.
+    /// A rank has called `finish()`, but not the same as this rank; the text names both sides.
     Finished(String),
-    /// Somebody else decided: abort, a deadline, news of a peer's death or mismatch.
-    Told(crate::error::Error),
+    /// Decided elsewhere: an abort, a deadline, or failure gossip of a peer's death or mismatch.
+    External(crate::error::Error),
 }
 
-/// Executes the operations of one rank of one communicator.
+/// Executes the operations of one rank of one communicator. A mover does the work of the steps.
 #[derive(Debug)]
-pub struct Engine<S: Subscriber> {
+pub struct Engine<S: Subscriber, M: Mover = Processor> {
     me: Rank,
     topology: Arc<Topology>,
+    topology_hash: u64,
     lanes: Lanes,
     /// In the order of submission; the first is under way.
     collectives: Queue,
-    /// Programs, one per channel: the first of them are those of the collective under way.
+    /// One program per channel; the first ones are those of the collective under way.
     programs: Vec<Program>,
+    /// Scratch memory of the collective under way: as much as any so far needed.
+    scratch: Slot,
     /// Whether the programs of the first collective were begun, and since when it is under way.
     begun: bool,
     since: Raw,
     pairs: Pairs,
-    /// Whose operations have ended since they were last asked for.
+    /// Tickets of operations that have ended since the last call of `ended`.
     ended: Vec<Ticket>,
     waits: Vec<Wait>,
-    /// The waits that stand in the cells, and since when.
-    noted: Vec<Wait>,
-    noted_at: Raw,
+    /// The waits recorded in the cells, each with the time when it began, oldest first.
+    noted: Vec<(Wait, Raw)>,
+    /// Whether a thread waits in the call, as recorded: for collectives, and for pairs.
+    attended: [Option<bool>; 2],
     failure: Option<Failure>,
+    has_failed: bool,
     next_id: u64,
     row: CommRow,
     events: S,
+    mover: M,
 }
 
 impl<S: Subscriber> Engine<S> {
-    /// An engine without links.
+    /// An engine without links, whose steps the processor runs.
     #[must_use]
     pub fn new(me: Rank, topology: Arc<Topology>, row: CommRow, events: S) -> Self {
-        let lanes = Lanes::new(topology.nranks(), topology.channels);
+        Self::moved_by(Processor, me, topology, row, events)
+    }
+}
+
+impl<S: Subscriber, M: Mover> Engine<S, M> {
+    /// An engine without links, with its mover.
+    #[must_use]
+    pub fn moved_by(mover: M, me: Rank, topology: Arc<Topology>, row: CommRow, events: S) -> Self {
+        let lanes = Lanes::new(topology.nranks(), topology.channels());
         Self {
             me,
+            topology_hash: topology.hash(),
             topology,
             lanes,
             collectives: Queue::default(),
             pairs: Pairs::new(),
             ended: Vec::new(),
             programs: Vec::new(),
+            scratch: Slot::new(0),
             begun: false,
             since: Raw(0),
             waits: Vec::new(),
             noted: Vec::new(),
-            noted_at: Raw(0),
+            attended: [None; 2],
             failure: None,
+            has_failed: false,
             next_id: 0,
             row,
             events,
+            mover,
         }
     }
 
+    /// The cell of a link of this lane, for one that is not up yet: see
+    /// [`attach_sender`](Self::attach_sender).
+    #[must_use]
+    pub fn link_cell(
+        &self,
+        id: LaneId,
+        direction: Direction,
+        chosen: (TransportKind, TransportReason),
+    ) -> LinkCell {
+        self.row.link(id.channel, peer_of(id.readers), direction, chosen)
+    }
+
     /// Gives the engine the writing end of a lane; `why` its carrier was chosen.
-    pub fn add_sender(&mut self, channel: ChannelId, to: Readers, link: SendLink, why: TransportReason) {
-        let (peer, chosen) = (peer_of(to), (link.transport(), why));
-        let cell = self.row.link(channel, peer, Direction::Send, chosen).watching(link.sockets());
-        self.lanes.add_sender(channel, to, link, cell);
+    pub fn add_sender(&mut self, id: LaneId, link: SendLink, why: TransportReason) {
+        let cell = self.link_cell(id, Direction::Send, (link.transport(), why)).watching(link.sockets());
+        self.attach_sender(id, link, cell, why);
+    }
+
+    /// As [`add_sender`](Self::add_sender), for a link that had its cell while it was connected.
+    pub fn attach_sender(&mut self, id: LaneId, link: SendLink, cell: LinkCell, why: TransportReason) {
+        let (channel, peer, chosen) = (id.channel, peer_of(id.readers), (link.transport(), why));
+        self.lanes.add_sender(channel, id.readers, link, cell);
         self.link_up(channel, peer, Direction::Send, chosen);
     }
 
-    /// Gives the engine the reading end of a lane; `why` its carrier was chosen.
-    pub fn add_receiver(
-        &mut self,
-        channel: ChannelId,
-        from: Rank,
-        wide: bool,
-        link: RecvLink,
-        why: TransportReason,
-    ) {
+    /// Adds the receiving end of a lane; `why` its transport was chosen.
+    pub fn add_receiver(&mut self, lane: Lane, link: RecvLink, why: TransportReason) {
+        let Lane { from, id: LaneId { channel, readers } } = lane;
+        let shared = matches!(readers, Readers::Group(_));
         let chosen = (link.transport(), why);
         let cell = self.row.link(channel, Some(from), Direction::Recv, chosen).watching(link.sockets());
-        self.lanes.add_receiver(channel, from, wide, link, cell);
+        self.lanes.add_receiver(channel, from, shared, link, cell);
         self.link_up(channel, Some(from), Direction::Recv, chosen);
     }
 
@@ -179,13 +202,13 @@ impl<S: Subscriber> Engine<S> {
         publish(&mut self.events, || Event::LinkUp { channel, peer, direction, transport, why });
     }
 
-    /// Whether this rank can already write that lane.
+    /// Whether this rank can already send on that lane.
     #[must_use]
-    pub fn has_sender(&self, channel: ChannelId, to: Readers) -> bool {
-        self.lanes.sender(channel, to).is_some()
+    pub fn has_sender(&self, id: LaneId) -> bool {
+        self.lanes.sender(id.channel, id.readers).is_some()
     }
 
-    /// Takes an operation. Its links may still be missing: its steps then wait for them.
+    /// Takes an operation. If its links are still missing, its steps wait for them.
     ///
     /// # Errors
     /// The failure of the engine, if it has failed.
@@ -193,11 +216,11 @@ impl<S: Subscriber> Engine<S> {
         self.submit_owned(op, None, now)
     }
 
-    /// Takes an operation of whose end [`ended`](Self::ended) is to tell, under that ticket.
+    /// Takes an operation; [`ended`](Self::ended) reports its end by the ticket in `begun`.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn submit_owned(&mut self, mut op: Op, ticket: Option<Ticket>, now: Raw) -> Result<OpId, Failure> {
+    pub fn submit_owned(&mut self, mut op: Op, begun: Option<Begun>, now: Raw) -> Result<OpId, Failure> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -205,28 +228,29 @@ impl<S: Subscriber> Engine<S> {
         let number = self.next_id;
         op.called(number, now);
         let descriptor = *op.descriptor();
-        let algorithm = op.algorithm();
+        let (algorithm, outline) = (op.algorithm(), op.outline(self.topology_hash));
         publish_at(&mut self.events, now, || Event::OpPlanned {
             kind: op.kind(),
             seq: descriptor.seq,
             algorithm,
             bytes: op.bytes(),
+            outline,
         });
         let way = if op.kind().is_p2p() {
-            self.row.p2p_called(op.descriptor(), op.peer(), now);
-            Some(self.pairs.push(op, ticket, &self.topology))
+            self.row.p2p_called(op.descriptor(), outline, op.peer(), now);
+            Some(self.pairs.push(op, begun, &self.topology))
         } else {
-            self.row.called(&descriptor, now);
+            self.row.called(&descriptor, outline, now);
             if self.collectives.is_empty() {
                 self.since = now;
             }
-            self.collectives.push(op, ticket);
+            self.collectives.push(op, begun);
             None
         };
         Ok(OpId { number, way })
     }
 
-    /// Whether that operation has ended well. One that has not may still be under way, or have failed with the engine.
+    /// Whether that operation has ended well. If not, it is under way or has failed.
     #[must_use]
     pub fn is_done(&self, id: OpId) -> bool {
         let OpId { number, way } = id;
@@ -234,13 +258,15 @@ impl<S: Subscriber> Engine<S> {
             && way.map_or_else(|| self.collectives.has_ended(number), |way| self.pairs.has_ended(way, number))
     }
 
-    /// Whose operations have ended well since this was last asked, in that order.
+    /// The tickets of operations that have ended well since the last call, in that order.
     pub fn ended(&mut self) -> impl Iterator<Item = Ticket> {
         self.ended.drain(..)
     }
 
-    /// Does all that can be done without waiting. `clock` is asked once per operation that ends. Who sleeps for what this turn
-    /// stored is woken by [`ring`](Self::ring).
+    /// Does everything that can be done without waiting. `clock` is read once per operation that
+    /// ends, and once if something moved while waits are noted. [`notify`](Self::notify) wakes
+    /// peers that sleep for what this turn stored. After a failure, the caller must call
+    /// [`fail`](Self::fail).
     #[inline]
     pub fn turn(&mut self, clock: &impl Fn() -> Raw) -> Progress {
         if self.failure.is_some() {
@@ -253,24 +279,25 @@ impl<S: Subscriber> Engine<S> {
         match self.try_turn(clock) {
             Ok(true) => {
                 if !self.noted.is_empty() {
-                    self.waits_end(clock());
+                    self.end_waits(clock());
                 }
                 Progress::Advanced
             }
             Ok(false) => Progress::Blocked,
             Err(failure) => {
-                self.fail(failure, clock());
+                self.stop(failure);
                 Progress::Failed
             }
         }
     }
 
-    /// Wakes peers that sleep for what was stored since the last time. To be called soon after turns: before waiting for
-    /// longer than a message takes, and before control goes back to whoever called. Not after each turn: it costs a fence,
-    /// which waits until peers' caches have let go of what was stored; by the end of an operation they have.
+    /// Wakes peers that sleep for data stored since the last call. Call it soon after turns: before
+    /// a wait that is longer than a message takes, and before control returns to the caller. Do not
+    /// call it after each turn: it costs a fence, which waits until peers' caches have released the
+    /// stored lines. By the end of an operation they have.
     #[inline]
-    pub fn ring(&mut self) {
-        self.lanes.ring();
+    pub fn notify(&mut self) {
+        self.lanes.notify();
     }
 
     fn try_turn(&mut self, clock: &impl Fn() -> Raw) -> Result<bool, Failure> {
@@ -280,57 +307,106 @@ impl<S: Subscriber> Engine<S> {
             peer: Some(peer),
             channel: Some(channel),
         })?;
-        let who = (self.me, &*self.topology);
+        advanced |= self.turn_collectives(clock)?;
+        advanced |= self.turn_pairs(clock)?;
+        Ok(advanced)
+    }
+
+    /// Moves the collective under way, and those behind it as far as it ends.
+    #[inline]
+    fn turn_collectives(&mut self, clock: &impl Fn() -> Raw) -> Result<bool, Failure> {
+        let mut advanced = false;
         while let Some(op) = self.collectives.first() {
             let channels = usize::from(op.plan().channels());
             if !std::mem::replace(&mut self.begun, true) {
+                let scratch = op.plan().scratch(&self.topology) as usize;
+                if self.scratch.bytes().len() < scratch {
+                    self.scratch = Slot::new(scratch);
+                }
                 self.programs.resize_with(channels.max(self.programs.len()), Program::default);
                 for (number, program) in self.programs[..channels].iter_mut().enumerate() {
                     program.begin(op, &self.topology, number as u16);
                 }
             }
             let programs = &mut self.programs[..channels];
-            advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
+            let scratch = self.scratch.view_mut(self.scratch.bytes().len());
+            let context = Context { me: self.me, topology: &self.topology, scratch };
+            advanced |= step::run(
+                op,
+                programs,
+                context,
+                &mut self.lanes,
+                &mut self.waits,
+                (&mut self.mover, &mut self.events),
+            )?;
             let has_run = programs.iter().all(Program::has_run);
             if !(has_run && self.lanes.is_flushed(op, &mut self.waits)) {
                 break;
             }
-            // Others first: the fence would wait for what is written down next.
-            self.lanes.ring();
+            // Notify peers first: the fence would also wait for the stores that follow.
+            self.lanes.notify();
             let now = clock();
             self.row.completed(op.descriptor(), self.since, now);
-            publish_at(&mut self.events, now, || op.completed(now));
+            op.publish_completed(&mut self.events, now);
             self.ended.extend(self.collectives.pop());
             self.begun = false;
             if let Some(next) = self.collectives.first() {
                 self.since = now;
-                self.row.started(next.descriptor(), now);
+                self.row.started(next.descriptor(), next.outline(self.topology_hash), now);
             }
             advanced = true;
         }
+        Ok(advanced)
+    }
+
+    /// Moves the first send or receive of each way, and those behind it as far as it ends.
+    #[inline]
+    fn turn_pairs(&mut self, clock: &impl Fn() -> Raw) -> Result<bool, Failure> {
+        let context = Context { me: self.me, topology: &self.topology, scratch: ViewMut::EMPTY };
+        let mut advanced = false;
         let mut at = 0;
         while at < self.pairs.busy() {
             let before = self.pairs.busy();
             while let Some((op, program)) = self.pairs.first(at) {
                 self.lanes.work_for(op);
                 let programs = std::slice::from_mut(program);
-                advanced |= step::run(op, programs, who, &mut self.lanes, &mut self.waits, &mut self.events)?;
+                advanced |= step::run(
+                    op,
+                    programs,
+                    context,
+                    &mut self.lanes,
+                    &mut self.waits,
+                    (&mut self.mover, &mut self.events),
+                )?;
                 if !(program.has_run() && self.lanes.is_flushed(op, &mut self.waits)) {
                     break;
                 }
                 let now = clock();
                 self.row.p2p_completed(op.descriptor(), op.began(), now);
-                publish_at(&mut self.events, now, || op.completed(now));
+                op.publish_completed(&mut self.events, now);
                 self.ended.extend(self.pairs.pop(at, &self.topology));
                 advanced = true;
                 if self.pairs.busy() < before {
                     break;
                 }
             }
-            // One that has nothing left makes place for the next.
+            // A way that has nothing left is removed, and the next one takes its place.
             at += usize::from(self.pairs.busy() == before);
         }
         Ok(advanced)
+    }
+
+    /// What does the work of steps.
+    #[must_use]
+    pub const fn mover(&self) -> &M {
+        &self.mover
+    }
+
+    /// Whether the work of a step is under way: a turn may find that it has ended.
+    #[must_use]
+    pub fn is_moving(&self) -> bool {
+        let pairs = self.pairs.programs();
+        self.programs.iter().chain(pairs).any(|program| program.work.is_some())
     }
 
     /// What the programs under way wait for, as of the last turn.
@@ -339,60 +415,52 @@ impl<S: Subscriber> Engine<S> {
         &self.waits
     }
 
-    /// Whether a turn will find that something moved since the last one: cheap enough to be asked again and again. It only looks
-    /// for messages in memory; what else may have moved it takes a turn to see.
+    /// Whether a turn will find that something has moved since the last one. It is cheap enough for
+    /// a loop. It only looks for messages in memory; other movements are found only by a turn.
     #[inline]
     pub fn may_advance(&mut self) -> bool {
         self.lanes.may_advance(&self.waits)
     }
 
-    /// Writes what is waited for into the cells. The driver calls this when it has spun long enough; the next turn that
-    /// advances takes it back.
-    pub fn note_waits(&mut self, now: Raw) {
-        if self.noted.is_empty() {
-            self.noted.clone_from(&self.waits);
-            self.noted_at = now;
-            for wait in &self.waits {
-                self.lanes.note(wait, now);
-                publish_at(&mut self.events, now, || Event::WaitBegan {
-                    channel: wait.channel,
-                    peer: wait.peer,
-                    reason: wait.reason,
-                });
-            }
-        }
+    /// Somebody waits for all that is under way.
+    pub fn attend(&self) {
+        self.collectives.attend();
+        self.pairs.attend();
     }
 
-    /// Something moved: what waited is taken out of the cells.
-    fn waits_end(&mut self, now: Raw) {
-        self.lanes.moves();
-        let duration_ticks = now.0.saturating_sub(self.noted_at.0);
-        for wait in self.noted.drain(..) {
-            publish_at(&mut self.events, now, || Event::WaitEnded { channel: wait.channel, duration_ticks });
-        }
-    }
-
-    /// Ends everything under way with `failure`, the first of which is kept.
-    pub fn fail(&mut self, failure: Failure, now: Raw) {
+    /// Advances nothing any more: something has failed here. What all ranks hold to be the cause
+    /// may be another thing, and is what [`fail`](Self::fail) is told. The first failure is kept.
+    pub fn stop(&mut self, failure: Failure) {
         if self.failure.is_some() {
             return;
         }
+        if let (Cause::Mismatch { .. } | Cause::Finished(_), Some(peer), Some((_, seq))) =
+            (&failure.cause, failure.peer, failure.op)
+        {
+            publish(&mut self.events, || Event::MismatchFound { peer, seq });
+        }
+        self.failure = Some(failure);
+    }
+
+    /// Ends everything under way with `failure`; only the first call has an effect.
+    pub fn fail(&mut self, failure: Failure, now: Raw) {
+        if std::mem::replace(&mut self.has_failed, true) {
+            return;
+        }
+        self.stop(failure.clone());
+        // Callers take their buffers back.
+        self.mover.stop();
         let error = failure.kind() as u8;
         if self.collectives.is_empty() && self.pairs.busy() == 0 {
             self.row.broken();
         }
         for op in self.collectives.drain() {
             self.row.failed(op.descriptor(), error, now);
-            publish_at(&mut self.events, now, || op.failed(error, failure.peer, now));
+            op.publish_failed(&mut self.events, (error, failure.peer), now);
         }
         for op in self.pairs.take_all() {
             self.row.p2p_failed(op.descriptor(), error, now);
-            publish_at(&mut self.events, now, || op.failed(error, failure.peer, now));
-        }
-        if let (Cause::Mismatch { .. } | Cause::Finished(_), Some(peer), Some((_, seq))) =
-            (&failure.cause, failure.peer, failure.op)
-        {
-            publish(&mut self.events, || Event::MismatchFound { peer, seq });
+            op.publish_failed(&mut self.events, (error, failure.peer), now);
         }
         if failure.kind() == ErrorKind::Aborted {
             publish(&mut self.events, || Event::Aborted);
@@ -400,7 +468,17 @@ impl<S: Subscriber> Engine<S> {
         self.failure = Some(failure);
     }
 
-    /// The failure was a peer's end: known when it is decided whose.
+    /// Records the program position that the user gave.
+    pub(crate) fn tag(&mut self, text: &str) {
+        self.row.tag(text);
+        // One timestamp for all pieces, so that the next call has the whole tag.
+        let Some(now) = self.events.stamp(1) else { return };
+        for (piece, len, text) in tags::pieces(text) {
+            publish_at(&mut self.events, now, || Event::Tagged { piece, len, text });
+        }
+    }
+
+    /// Publishes that a peer was lost, once it is decided which one.
     pub fn lost(&mut self, peer: Rank) {
         publish(&mut self.events, || Event::PeerLost { peer });
     }
@@ -411,10 +489,20 @@ impl<S: Subscriber> Engine<S> {
         self.failure.as_ref()
     }
 
-    /// The operation under way, the oldest collective first.
+    /// The operation under way: the first collective, else the oldest send or receive.
     #[must_use]
     pub fn under_way(&self) -> Option<(CollKind, u64)> {
         self.collectives.first().or_else(|| self.pairs.oldest()).map(|op| (op.kind(), op.descriptor().seq))
+    }
+
+    /// The operation under way that uses the lane to `peer` on this channel.
+    #[must_use]
+    pub fn op_to(&self, channel: ChannelId, peer: Rank) -> Option<(CollKind, u64)> {
+        let op = match channel {
+            ChannelId::P2P => self.pairs.first_of(peer, Direction::Send),
+            _ => self.collectives.first(),
+        };
+        op.map(|op| (op.kind(), op.descriptor().seq))
     }
 
     /// What the collective under way was called as.
@@ -423,14 +511,14 @@ impl<S: Subscriber> Engine<S> {
         self.collectives.first().map(Op::descriptor)
     }
 
-    /// Whether no message is half filled: so it is between operations.
+    /// Whether no message is half filled, so that the engine is between operations.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.lanes.is_clean()
     }
 
-    /// The descriptors to sleep on until something can move.
-    pub fn interests(&self, out: &mut Vec<crate::control::service::Interest>) {
+    /// The descriptors on which to sleep until something can move.
+    pub fn interests(&self, out: &mut Vec<crate::reactor::Interest>) {
         self.lanes.interests(out);
     }
 
@@ -440,7 +528,7 @@ impl<S: Subscriber> Engine<S> {
         &self.row
     }
 
-    /// The events taken so far, where the subscriber keeps them.
+    /// The subscriber to which events are published.
     #[must_use]
     pub fn events(&self) -> &S {
         &self.events
@@ -448,14 +536,14 @@ impl<S: Subscriber> Engine<S> {
 }
 
 impl Failure {
-    /// What a caller can do about it.
+    /// The kind of error that this failure becomes.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match &self.cause {
             Cause::Link(LinkFault::Gone) => ErrorKind::Peer,
             Cause::Link(_) => ErrorKind::System,
             Cause::Mismatch { .. } | Cause::Finished(_) => ErrorKind::Mismatch,
-            Cause::Told(error) => error.kind,
+            Cause::External(error) => error.kind,
         }
     }
 }
@@ -463,6 +551,6 @@ impl Failure {
 fn peer_of(to: Readers) -> Option<Rank> {
     match to {
         Readers::One(rank) => Some(rank),
-        Readers::All => None,
+        Readers::Group(_) => None,
     }
 }

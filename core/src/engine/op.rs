@@ -1,68 +1,100 @@
-//! One operation under way: its plan, its buffers, and how far each of its programs has come.
+//! One operation under way: its plan, its buffers, and the progress of each of its programs.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::clock::Raw;
 use crate::collective::{Descriptor, Request};
-use crate::event::Event;
+use crate::engine::mover::WorkId;
+use crate::event::{Event, Subscriber, publish_at};
 use crate::memory::{View, ViewMut};
 use crate::plan::{Plan, Step, Topology};
-use crate::types::{Algorithm, CollKind, Rank};
+use crate::types::{Algorithm, CollKind, Outline, Rank};
 
-/// Names an operation of one engine.
+/// Identifies an operation of one engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpId {
-    /// In the order of submission.
+    /// The number of the operation, in the order of submission.
     pub(super) number: u64,
-    /// Which queue it is in; `None`: that of the collectives.
+    /// Which queue it is in; `None` for the queue of the collectives.
     pub(super) way: Option<u32>,
 }
 
-/// Names what the driver keeps of an operation, until the engine tells that it has ended.
+/// Identifies the driver's record of an operation until the engine reports its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket(NonZeroU32);
 
 impl Ticket {
-    /// The ticket of a place. Panics where there are 2^32 of them, which fit no memory.
+    /// The ticket of a place in the driver's records.
+    ///
+    /// # Panics With 2^32 places, which do not fit into memory.
     #[must_use]
     pub fn new(index: usize) -> Self {
         let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
         Self(number.expect("fewer than 2^32 calls under way"))
     }
-    /// The place.
+    /// The place in the driver's records.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
 
-/// How far one program has come. Kept apart from its operation and used again for the next: moving such things about is most
-/// of what a short operation costs.
+/// The caller's handle of an operation that was begun and may not be waited for yet.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    pub(super) ticket: Ticket,
+    attended: Arc<AtomicBool>,
+}
+
+impl Begun {
+    /// The operation of this ticket. `attended` becomes true when a thread waits for it.
+    #[must_use]
+    pub const fn new(ticket: Ticket, attended: Arc<AtomicBool>) -> Self {
+        Self { ticket, attended }
+    }
+    /// Whether a thread waits for it.
+    pub(super) fn is_attended(&self) -> bool {
+        self.attended.load(Ordering::Relaxed)
+    }
+    /// Records that a thread waits for it.
+    pub(super) fn attend(&self) {
+        self.attended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The progress of one program. It is kept apart from its operation and reused for the next one:
+/// moving such values is most of the cost of a short operation.
 #[derive(Default, Debug)]
 pub(super) struct Program {
     /// The step to run next.
     pub(super) index: u64,
-    /// How many there are.
+    /// The number of steps.
     pub(super) len: u64,
-    /// The step it waits in, so that waiting does not generate it again and again.
+    /// The step in which it waits, so that it is not generated again on each turn.
     pub(super) waiting: Option<Step>,
+    /// The work of that step, if it has begun and not ended.
+    pub(super) work: Option<WorkId>,
 }
 
 impl Program {
     /// Begins program `channel` of an operation.
     pub(super) fn begin(&mut self, op: &Op, topology: &Topology, channel: u16) {
-        (self.index, self.len, self.waiting) = (0, op.plan.len(topology, channel), None);
+        // Field by field: a whole program is several cache lines.
+        (self.index, self.len) = (0, op.plan.len(topology, channel));
+        (self.waiting, self.work) = (None, None);
     }
     pub(super) const fn has_run(&self) -> bool {
         self.index == self.len
     }
 }
 
-/// One operation: what to do, with which buffers. Two cache lines: it is moved a few times.
+/// One operation: its plan and its buffers. It fits two cache lines, as it is moved a few times.
 #[derive(Debug)]
 pub struct Op {
     number: u64,
-    /// What was called: of a pair, which side.
+    /// The call; for a pair, this tells which side.
     kind: CollKind,
     /// The other rank of a pair.
     peer: Rank,
@@ -77,7 +109,7 @@ pub struct Op {
 const _: () = assert!(size_of::<Op>() <= 128);
 
 impl Op {
-    /// An operation that reads `input` and writes `output`. The descriptor's `seq` is its number.
+    /// An operation that reads `input` and writes `output`; `descriptor.seq` is its number.
     #[must_use]
     pub fn new(request: Request, plan: Plan, descriptor: Descriptor, input: View, output: ViewMut) -> Self {
         let check = descriptor.hash();
@@ -90,7 +122,7 @@ impl Op {
         self.began = now;
     }
 
-    /// Its place in the order of submission.
+    /// Its number in the order of submission.
     pub(super) const fn number(&self) -> u64 {
         self.number
     }
@@ -107,13 +139,21 @@ impl Op {
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan
     }
-    /// The hash of what was called, as all its messages carry it.
+    /// The hash of the descriptor, which all messages of the operation carry.
     pub(crate) const fn check(&self) -> u64 {
         self.check
     }
-    /// What must be equal on all ranks.
+    /// The fields that must be equal on all ranks.
     pub(super) const fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+    /// How it is shared out on a topology of this hash; `None` of programs that were given.
+    #[inline]
+    pub(super) const fn outline(&self, topology: u64) -> Option<Outline> {
+        match &self.plan {
+            Plan::Generated { shape, .. } => Some(Outline { shape: *shape, topology }),
+            Plan::Given(_) => None,
+        }
     }
     pub(super) const fn algorithm(&self) -> Algorithm {
         match &self.plan {
@@ -126,8 +166,8 @@ impl Op {
         self.peer
     }
 
-    pub(super) fn completed(&self, now: Raw) -> Event {
-        Event::OpCompleted {
+    pub(super) fn publish_completed<S: Subscriber>(&self, events: &mut S, now: Raw) {
+        publish_at(events, now, || Event::OpCompleted {
             kind: self.kind,
             dtype: self.descriptor.dtype,
             op: self.descriptor.op,
@@ -136,10 +176,15 @@ impl Op {
             bytes: self.bytes(),
             duration_ticks: now.0.saturating_sub(self.began.0),
             other: self.other(),
-        }
+        });
     }
-    pub(super) fn failed(&self, error: u8, peer: Option<Rank>, now: Raw) -> Event {
-        Event::OpFailed {
+    pub(super) fn publish_failed<S: Subscriber>(
+        &self,
+        events: &mut S,
+        (error, peer): (u8, Option<Rank>),
+        now: Raw,
+    ) {
+        publish_at(events, now, || Event::OpFailed {
             kind: self.kind,
             seq: self.descriptor.seq,
             error,
@@ -147,10 +192,10 @@ impl Op {
             bytes: self.bytes(),
             duration_ticks: now.0.saturating_sub(self.began.0),
             other: self.other(),
-        }
+        });
     }
-    /// The other rank, where it is a pair.
+    /// The other rank of a pair; the root of an operation that has one.
     fn other(&self) -> Option<Rank> {
-        self.kind.is_p2p().then_some(self.peer)
+        (self.kind.is_p2p() || self.kind.has_root()).then_some(self.peer)
     }
 }

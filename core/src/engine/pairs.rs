@@ -1,25 +1,26 @@
-//! Sends and receives under way: one queue per way, which is a peer and a direction. Those of a way
-//! run one after another, so that only the first of each is looked at, however many wait behind it.
+//! Sends and receives under way. They have one queue per way, which is a peer and a direction. The
+//! operations of a way run one after another, so only the first one is visited, however many are
+//! queued behind it.
 
-use crate::engine::op::{Op, Program, Ticket};
+use crate::engine::op::{Begun, Op, Program, Ticket};
 use crate::engine::queue::Queue;
 use crate::plan::Topology;
-use crate::types::CollKind;
+use crate::types::{CollKind, Direction, Rank};
 
-/// What goes to one peer, or comes from it.
+/// The sends to one peer, or the receives from it.
 #[derive(Default, Debug)]
 pub(super) struct Way {
     queue: Queue,
-    /// That of the first.
+    /// The program of the first operation.
     program: Program,
 }
 
 /// All ways of one rank.
 #[derive(Debug)]
 pub(super) struct Pairs {
-    /// By peer, the sends of each before its receives; empty until the first is called.
+    /// Two per peer: its sends, then its receives. Empty until the first call.
     ways: Vec<Way>,
-    /// Those with something under way, in the order in which that began.
+    /// The ways that have something under way, in the order in which they became busy.
     busy: Vec<u32>,
 }
 
@@ -28,18 +29,18 @@ impl Pairs {
         Self { ways: Vec::new(), busy: Vec::new() }
     }
 
-    /// Puts an operation behind those of its way; the number of the way.
-    pub(super) fn push(&mut self, op: Op, ticket: Option<Ticket>, topology: &Topology) -> u32 {
+    /// Adds an operation to the queue of its way; returns the number of the way.
+    pub(super) fn push(&mut self, op: Op, begun: Option<Begun>, topology: &Topology) -> u32 {
         if self.ways.is_empty() {
             self.ways.resize_with(2 * topology.nranks() as usize, Way::default);
         }
-        let number = 2 * op.peer().0 + u32::from(op.kind() == CollKind::Recv);
+        let number = number(op.peer(), op.kind() == CollKind::Recv);
         let way = &mut self.ways[number as usize];
         if way.queue.is_empty() {
             way.program.begin(&op, topology, 0);
             self.busy.push(number);
         }
-        way.queue.push(op, ticket);
+        way.queue.push(op, begun);
         number
     }
 
@@ -48,10 +49,15 @@ impl Pairs {
         self.busy.len()
     }
 
-    /// What is under way on one of those.
+    /// The operation under way on one of the busy ways.
     pub(super) fn first(&mut self, busy: usize) -> Option<(&Op, &mut Program)> {
         let way = &mut self.ways[self.busy[busy] as usize];
         Some((way.queue.first()?, &mut way.program))
+    }
+
+    /// The programs of what is under way.
+    pub(super) fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.busy.iter().map(|way| &self.ways[*way as usize].program)
     }
 
     /// What is under way there has ended, and the next one begins: the ticket, if it has one.
@@ -70,13 +76,30 @@ impl Pairs {
         self.ways[way as usize].queue.has_ended(number)
     }
 
-    /// The one that was called first.
+    /// The operation under way to or from that peer.
+    pub(super) fn first_of(&self, peer: Rank, direction: Direction) -> Option<&Op> {
+        self.ways.get(number(peer, direction == Direction::Recv) as usize)?.queue.first()
+    }
+
+    /// Whether a thread waits in a call to or from that peer.
+    pub(super) fn is_attended(&self, peer: Rank, direction: Direction) -> bool {
+        self.ways
+            .get(number(peer, direction == Direction::Recv) as usize)
+            .is_some_and(|way| way.queue.is_attended())
+    }
+
+    /// Records that a thread waits for all of them.
+    pub(super) fn attend(&self) {
+        self.busy.iter().for_each(|way| self.ways[*way as usize].queue.attend());
+    }
+
+    /// The operation that was called first.
     pub(super) fn oldest(&self) -> Option<&Op> {
         let firsts = self.busy.iter().filter_map(|way| self.ways[*way as usize].queue.first());
         firsts.min_by_key(|op| op.number())
     }
 
-    /// Takes all out, in the order of submission.
+    /// Takes out all operations, in the order of submission.
     pub(super) fn take_all(&mut self) -> Vec<Op> {
         let mut ops: Vec<Op> = Vec::new();
         for way in self.busy.drain(..) {
@@ -85,4 +108,9 @@ impl Pairs {
         ops.sort_by_key(Op::number);
         ops
     }
+}
+
+/// The number of a way.
+const fn number(peer: Rank, is_receive: bool) -> u32 {
+    2 * peer.0 + is_receive as u32
 }

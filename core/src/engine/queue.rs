@@ -2,20 +2,21 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::op::{Op, Ticket};
+use crate::engine::op::{Begun, Op, Ticket};
 
-/// A queue of them; the first is under way.
+/// A queue of operations; the first one is under way.
 #[derive(Default, Debug)]
 pub(super) struct Queue {
     ops: VecDeque<Op>,
-    /// The tickets of those that have one, by number. Beside the operations, which are moved about.
-    tickets: VecDeque<(u64, Ticket)>,
+    /// The operations that were begun and may not be waited for yet: their numbers and their
+    /// callers' handles. These are kept apart from the operations, which are moved.
+    begun: VecDeque<(u64, Begun)>,
 }
 
 impl Queue {
     #[inline]
-    pub(super) fn push(&mut self, op: Op, ticket: Option<Ticket>) {
-        self.tickets.extend(ticket.map(|ticket| (op.number(), ticket)));
+    pub(super) fn push(&mut self, op: Op, begun: Option<Begun>) {
+        self.begun.extend(begun.map(|begun| (op.number(), begun)));
         self.ops.push_back(op);
     }
 
@@ -24,19 +25,18 @@ impl Queue {
         self.ops.front()
     }
 
-    /// The first has ended: its ticket, if it has one.
+    /// Removes the first operation, which has ended; returns its ticket, if any.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Ticket> {
         let ended = self.ops.pop_front()?.number();
-        let (number, _) = self.tickets.front()?;
+        let (number, _) = self.begun.front()?;
         if *number != ended {
             return None;
         }
-        self.tickets.pop_front().map(|(_, ticket)| ticket)
+        self.begun.pop_front().map(|(_, begun)| begun.ticket)
     }
 
-    /// Whether one that was put in here has ended: those before it have, and what is left was
-    /// called later.
+    /// Whether an operation of this queue has ended: then the remaining ones were called later.
     #[inline]
     pub(super) fn has_ended(&self, number: u64) -> bool {
         self.first().is_none_or(|first| first.number() > number)
@@ -47,9 +47,19 @@ impl Queue {
         self.ops.is_empty()
     }
 
-    /// Takes all out; nobody is told of their tickets.
+    /// Whether a thread waits in the call of one of them.
+    pub(super) fn is_attended(&self) -> bool {
+        self.ops.len() > self.begun.len() || self.begun.iter().any(|(_, begun)| begun.is_attended())
+    }
+
+    /// Records that a thread waits for all of them.
+    pub(super) fn attend(&self) {
+        self.begun.iter().for_each(|(_, begun)| begun.attend());
+    }
+
+    /// Takes out all operations; their tickets are not reported.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Op> {
-        self.tickets.clear();
+        self.begun.clear();
         self.ops.drain(..)
     }
 }

@@ -1,26 +1,35 @@
-//! Running the programs of one operation: step after step, until each waits or is at its end.
+//! Runs the programs of one operation, step by step, until each program waits or has ended.
 
 use arrayvec::ArrayVec;
 
 use crate::engine::lanes::Lanes;
+use crate::engine::mover::{Mover, Work, WorkId};
 use crate::engine::op::{Op, Program};
 use crate::engine::{Cause, Failure, Wait};
 use crate::event::{Event, Subscriber, publish, publish_at};
 use crate::memory::{View, ViewMut};
-use crate::plan::{Action, MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Step, Topology};
-use crate::reduce::{self, Store};
+use crate::plan::{MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Step, Topology};
+use crate::reduce::Store;
 use crate::transport::LinkFault;
 use crate::types::{Algorithm, ChannelId, Direction, Rank, WaitReason};
 
+/// Where steps run: the rank, its topology, and the scratch memory of the operation.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) me: Rank,
+    pub(super) topology: &'a Topology,
+    pub(super) scratch: ViewMut,
+}
+
 /// Runs what can be run of an operation's programs; whether any step was.
 #[inline]
-pub(super) fn run<S: Subscriber>(
+pub(super) fn run<S: Subscriber, M: Mover>(
     op: &Op,
     programs: &mut [Program],
-    (me, topology): (Rank, &Topology),
+    context: Context<'_>,
     lanes: &mut Lanes,
     waits: &mut Vec<Wait>,
-    events: &mut S,
+    (mover, events): (&mut M, &mut S),
 ) -> Result<bool, Failure> {
     let mut advanced = false;
     let is_pair = op.algorithm() == Algorithm::Pair;
@@ -32,15 +41,32 @@ pub(super) fn run<S: Subscriber>(
             let (step, is_new) = match &program.waiting {
                 Some(step) => (step, false),
                 None => {
-                    made = op.plan().step(topology, number as u16, program.index);
+                    made = op.plan().step(context.topology, number as u16, program.index);
                     (&made, true)
                 }
             };
-            match run_step(step, op, me, channel, lanes, events) {
-                Ok(()) => {
-                    program.waiting = None;
+            let result = match program.work {
+                None => run_step(step, op, context, (channel, program.index), lanes, (mover, events)),
+                Some(id) => match mover.poll(id) {
+                    Ok(true) => {
+                        finish(step, op, channel, lanes, events);
+                        Ok(None)
+                    }
+                    Ok(false) => break,
+                    Err(fault) => Err(Stop::Fail(Cause::Link(fault), context.me)),
+                },
+            };
+            match result {
+                Ok(None) => {
+                    (program.waiting, program.work) = (None, None);
                     program.index += 1;
                     advanced = true;
+                }
+                Ok(work) => {
+                    program.work = work;
+                    program.waiting = Some(step.clone());
+                    advanced = true;
+                    break;
                 }
                 Err(Stop::Wait(wait)) => {
                     waits.push(wait);
@@ -65,48 +91,58 @@ enum Stop {
 }
 
 #[inline]
-fn run_step<S: Subscriber>(
+fn run_step<S: Subscriber, M: Mover>(
     step: &Step,
     op: &Op,
-    me: Rank,
-    channel: ChannelId,
+    context: Context<'_>,
+    (channel, index): (ChannelId, u64),
     lanes: &mut Lanes,
-    events: &mut S,
-) -> Result<(), Stop> {
+    (mover, events): (&mut M, &mut S),
+) -> Result<Option<WorkId>, Stop> {
     let len = step.len as usize;
     let mut sources: ArrayVec<View, MAX_SOURCES> = ArrayVec::new();
     for operand in &step.sources {
-        sources.push(source(*operand, len, op, channel, lanes)?);
+        sources.push(source(*operand, len, (op, context), (channel, index), lanes)?);
     }
     let mut destinations: ArrayVec<(ViewMut, Store), MAX_DESTINATIONS> = ArrayVec::new();
     for operand in &step.destinations {
-        destinations.push(destination(*operand, len, op, me, channel, lanes)?);
+        destinations.push(destination(*operand, len, (op, context), (channel, index), lanes)?);
     }
-    // From here on nothing can stop the step.
-    match step.action {
-        Action::Reduce if len > 0 => {
-            let descriptor = op.descriptor();
-            reduce::combine(descriptor.op, descriptor.dtype, &sources, &destinations);
-        }
-        Action::Copy if len > 0 => {
-            for (to, how) in &destinations {
-                reduce::copy(*to, sources[0], *how);
-            }
-        }
-        Action::Reduce | Action::Copy => {}
+    // From here on only its mover can stop the step.
+    let descriptor = op.descriptor();
+    let work = Work {
+        action: step.action,
+        dtype: descriptor.dtype,
+        op: descriptor.op,
+        sources: &sources,
+        destinations: &destinations,
+    };
+    if len > 0
+        && !destinations.is_empty()
+        && let Some(id) = mover.begin(work)
+    {
+        return Ok(Some(id));
     }
-    let mut lanes_unrung = false;
+    finish(step, op, channel, lanes, events);
+    Ok(None)
+}
+
+/// Frees and publishes the messages of a step whose work is done.
+#[inline]
+fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut Lanes, events: &mut S) {
+    let seq = op.descriptor().seq;
+    let mut lanes_needs_notify = false;
     for operand in &step.sources {
-        if let Operand::Recv { from, wide, last: true, .. } = *operand
-            && let Some(index) = lanes.receiver(channel, from, wide)
+        if let Operand::Recv { from, shared, last: true, .. } = *operand
+            && let Some(index) = lanes.receiver(channel, from, shared)
         {
             let lane = lanes.input(index);
             lane.link.release();
-            lanes_unrung = true;
+            lanes_needs_notify = true;
             lane.bytes += u64::from(lane.head);
             lane.store();
             let (step, bytes) = (lane.link.done(), lane.head);
-            publish(events, || Event::MessageTaken { channel, peer: from, wide, step, bytes });
+            publish(events, || Event::MessageTaken { channel, peer: from, shared, seq, step, bytes });
         }
     }
     for operand in &step.destinations {
@@ -115,38 +151,40 @@ fn run_step<S: Subscriber>(
         {
             let lane = lanes.out(index);
             lane.filling = None;
-            // Before the message can be taken: this rank may be held up between publishing it and saying so.
+            // Read before a peer can receive the message, because this rank may be delayed between
+            // publishing the message and publishing the event.
             let at = if S::WANTS { events.stamp(Event::STEPS) } else { None };
             lane.link.publish(op.check());
-            lanes_unrung = true;
+            lanes_needs_notify = true;
             lane.bytes += u64::from(total);
             lane.store();
             let step = lane.link.posted();
             let peer = super::peer_of(to);
             if let Some(at) = at {
-                publish_at(events, at, || Event::MessageSent { channel, peer, step, bytes: total });
+                publish_at(events, at, || Event::MessageSent { channel, peer, seq, step, bytes: total });
             }
         }
     }
-    lanes.unrung |= lanes_unrung;
-    Ok(())
+    lanes.needs_notify |= lanes_needs_notify;
 }
 
 #[inline]
 fn source(
     operand: Operand,
     len: usize,
-    op: &Op,
-    channel: ChannelId,
+    (op, context): (&Op, Context<'_>),
+    (channel, step): (ChannelId, u64),
     lanes: &mut Lanes,
 ) -> Result<View, Stop> {
     match operand {
         Operand::Input { at } => Ok(op.input.part(at as usize, len)),
         Operand::Output { at } => Ok(op.output.read().part(at as usize, len)),
-        Operand::Recv { from, wide, at, last } => {
+        Operand::Scratch { at } => Ok(context.scratch.read().part(at as usize, len)),
+        Operand::Recv { from, shared, at, last } => {
+            let (number, peer, direction) = (op.number(), from, Direction::Recv);
             let wait =
-                |reason| Stop::Wait(Wait { channel, peer: from, direction: Direction::Recv, wide, reason });
-            let Some(index) = lanes.receiver(channel, from, wide) else {
+                |reason| Stop::Wait(Wait { op: number, step, channel, peer, direction, shared, reason });
+            let Some(index) = lanes.receiver(channel, from, shared) else {
                 return Err(wait(WaitReason::Connect));
             };
             let lane = lanes.input(index);
@@ -177,18 +215,20 @@ fn source(
 fn destination(
     operand: Operand,
     len: usize,
-    op: &Op,
-    me: Rank,
-    channel: ChannelId,
+    (op, context): (&Op, Context<'_>),
+    (channel, step): (ChannelId, u64),
     lanes: &mut Lanes,
 ) -> Result<(ViewMut, Store), Stop> {
     match operand {
         Operand::Output { at } => Ok((op.output.part(at as usize, len), Store::Plain)),
+        Operand::Scratch { at } => Ok((context.scratch.part(at as usize, len), Store::Plain)),
         Operand::Send { to, at, total, .. } => {
-            let wide = to == Readers::All;
-            let peer = super::peer_of(to).unwrap_or(me);
-            let wait =
-                |peer, reason| Stop::Wait(Wait { channel, peer, direction: Direction::Send, wide, reason });
+            let shared = matches!(to, Readers::Group(_));
+            let peer = super::peer_of(to).unwrap_or(context.me);
+            let (number, direction) = (op.number(), Direction::Send);
+            let wait = |peer, reason| {
+                Stop::Wait(Wait { op: number, step, channel, peer, direction, shared, reason })
+            };
             let Some(index) = lanes.sender(channel, to) else { return Err(wait(peer, WaitReason::Connect)) };
             let lane = lanes.out(index);
             if lane.filling.is_none() {

@@ -1,4 +1,4 @@
-//! What an operation waits for where the kernel takes no more: its own lanes, once each.
+//! The waits of operations, mostly where the kernel takes no more bytes.
 
 use std::os::unix::net::UnixStream;
 
@@ -10,7 +10,7 @@ use crate::plan::{Plan, Topology, select};
 use crate::recorder::{CommInfo, Recorder};
 use crate::sys::fds::Fd;
 use crate::transport::socket::link::Sender;
-use crate::types::{CommId, Datatype, JobId, ReduceOp};
+use crate::types::{CommId, Datatype, JobId, ReduceOp, WaitReason};
 
 /// Rank 0 of 3, with a stream to each of the others, which read nothing.
 fn alone() -> (Engine<Script>, Numbering, Vec<UnixStream>) {
@@ -22,8 +22,8 @@ fn alone() -> (Engine<Script>, Numbering, Vec<UnixStream>) {
     let readers = [1, 2].map(|peer| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let link = Sender::new(vec![Fd::new(ours.into())], Rank(peer));
-        engine.add_sender(ChannelId::P2P, Readers::One(Rank(peer)), SendLink::Socket(Box::new(link)), why);
+        let link = Sender::new(vec![Arc::new(Fd::new(ours.into()))], Rank(peer));
+        engine.add_sender(LaneId::pair(ChannelId::P2P, Rank(peer)), SendLink::Socket(Box::new(link)), why);
         theirs
     });
     (engine, Numbering::default(), readers.into())
@@ -67,16 +67,85 @@ fn a_send_waits_for_the_kernel_once() {
     send(&mut engine, &mut numbers, &large, 1);
     settle(&mut engine);
     let wait = Wait {
+        op: 1,
+        step: engine.waits()[0].step,
         channel: ChannelId::P2P,
         peer: Rank(1),
         direction: Direction::Send,
-        wide: false,
+        shared: false,
         reason: WaitReason::Kernel,
     };
     assert_eq!(engine.waits(), [wait]);
     engine.note_waits(Raw(0));
     let began = engine.events().0.iter().filter(|event| matches!(event, Event::WaitBegan { .. })).count();
     assert_eq!(began, 1);
+}
+
+/// The beginnings and ends of waits, with the rank each is blocked on.
+fn waits_of(engine: &Engine<Script>) -> Vec<(&'static str, u32)> {
+    let told = engine.events().0.iter().filter_map(|event| match event {
+        Event::WaitBegan { peer, .. } => Some(("began", peer.0)),
+        Event::WaitEnded { peer, .. } => Some(("ended", peer.unwrap().0)),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn a_wait_goes_on_while_other_operations_move() {
+    let (large, small) = (vec![0; 8 << 20], [0; 16]);
+    let (mut engine, mut numbers, _readers) = alone();
+    send(&mut engine, &mut numbers, &large, 1);
+    settle(&mut engine);
+    engine.note_waits(Raw(100));
+    let free = send(&mut engine, &mut numbers, &small, 2);
+    settle(&mut engine);
+    assert!(engine.is_done(free));
+    engine.note_waits(Raw(200));
+    assert_eq!(waits_of(&engine), [("began", 1)]);
+    let oldest = engine.noted.first().map(|(wait, since)| (wait.peer, *since));
+    assert_eq!(oldest, Some((Rank(1), Raw(100))));
+}
+
+#[test]
+fn what_the_look_before_a_sleep_finds_awaited_is_noted() {
+    let large = vec![0; 8 << 20];
+    let (mut engine, mut numbers, _readers) = alone();
+    send(&mut engine, &mut numbers, &large, 1);
+    settle(&mut engine);
+    engine.note_waits(Raw(100));
+    send(&mut engine, &mut numbers, &large, 2);
+    settle(&mut engine);
+    assert_eq!(engine.turn_before_sleep(&|| Raw(200)), Progress::Blocked);
+    let noted = engine.noted.iter().map(|(wait, since)| (wait.peer, *since));
+    assert_eq!(noted.collect::<Vec<_>>(), [(Rank(1), Raw(100)), (Rank(2), Raw(200))]);
+}
+
+#[test]
+fn a_wait_of_the_next_operation_is_another_one() {
+    let large = vec![0; 8 << 20];
+    let (mut engine, mut numbers, mut readers) = alone();
+    for _ in 0..2 {
+        send(&mut engine, &mut numbers, &large, 1);
+    }
+    settle(&mut engine);
+    engine.note_waits(Raw(100));
+    // The first send is taken completely, the second is not.
+    let mut rest = vec![0; 8 << 20];
+    readers[0].set_nonblocking(true).unwrap();
+    let mut taken = 0;
+    while engine.waits()[0].op == 1 {
+        taken += std::io::Read::read(&mut readers[0], &mut rest).unwrap_or(0);
+        settle(&mut engine);
+    }
+    assert!(taken > 4 << 20);
+    engine.note_waits(Raw(200));
+    let told = waits_of(&engine);
+    assert!(
+        told.starts_with(&[("began", 1), ("ended", 1)]) && told.last() == Some(&("began", 1)),
+        "{told:?}"
+    );
+    assert_eq!(engine.noted.iter().map(|(_, since)| *since).collect::<Vec<_>>(), [Raw(200)]);
 }
 
 #[test]
@@ -94,4 +163,26 @@ fn a_failure_ends_sends_in_the_order_of_their_calls() {
     });
     assert_eq!(ended.collect::<Vec<_>>(), [2, 1, 2, 1].map(Rank));
     assert!(engine.under_way().is_none() && calls.iter().all(|id| !engine.is_done(*id)));
+}
+
+#[test]
+fn operations_end_with_what_all_ranks_hold_to_be_the_cause() {
+    let large = vec![0; 8 << 20];
+    let (mut engine, mut numbers, _readers) = alone();
+    let call = send(&mut engine, &mut numbers, &large, 1);
+    settle(&mut engine);
+    // Here a link has ended. A moment later it is known that a peer made another call.
+    let failure = |cause| Failure { cause, op: None, peer: Some(Rank(1)), channel: None };
+    engine.stop(failure(Cause::Link(LinkFault::Gone)));
+    assert_eq!(engine.turn(&|| Raw(0)), Progress::Failed);
+    assert!(engine.under_way().is_some() && !engine.is_done(call));
+    let told = crate::Error::new(ErrorKind::Mismatch, "rank 1 called Recv");
+    for _ in 0..2 {
+        engine.fail(failure(Cause::External(told.clone())), Raw(0));
+    }
+    let errors = engine.events().0.iter().filter_map(|event| match event {
+        Event::OpFailed { error, .. } => Some(*error),
+        _ => None,
+    });
+    assert_eq!(errors.collect::<Vec<_>>(), [ErrorKind::Mismatch as u8]);
 }

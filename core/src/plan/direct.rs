@@ -1,35 +1,46 @@
-//! All ranks on one host: each publishes for everyone, each reads from everyone.
+//! The direct algorithm, for ranks of one host: each rank publishes for all others and reads from
+//! all others.
 //!
 //! ```text
-//!   all-reduce, chunk k, 3 ranks              stage A      fill a wide message with all slices but one's own
-//!   input of rank 1:   [ s0 | s1 | s2 ]       stage B      reduce one's own slice: own input + the others' A messages
-//!   A message of 1:    [ s0 | s2 ]                         -> output, and published as a result message R
-//!   R message of 1:    [ s1 reduced ]         stage C      read every other's R message into the output
+//!   all-reduce, chunk k, 3 ranks          stage A   fill a shared message with all slices
+//!                                                   but one's own
+//!   input of rank 1:  [ s0 | s1 | s2 ]    stage B   reduce one's own slice: own input and the
+//!   A message of 1:   [ s0 | s2 ]                   others' A messages -> output, and
+//!   R message of 1:   [ s1 reduced ]                published as a result message R
+//!                                         stage C   read every other R message into the output
 //! ```
 //!
-//! Nouns: a *chunk* is what one round of messages carries; a *slice* is the part of a chunk that one rank reduces. All bytes are
-//! reduced once, by one rank, so that all get the same bits. The stages of successive chunks overlap:
+//! A *chunk* is the data that one round of messages carries. A *slice* is the part of a chunk that
+//! one rank reduces. Each byte is reduced once, by one rank, so that all ranks get the same bits.
+//! The stages of successive chunks overlap:
 //!
 //! ```text
 //!   A0 A1 B0 | A2 B1 C0 | A3 B2 C1 | ... | B(K-1) C(K-2) C(K-1)
 //! ```
 //!
-//! A lane thus carries A0 A1 R0 A2 R1 ..., which is also the order in which every reader takes them. The other collectives are
-//! made of the same stages: reduce-scatter is A and B; reduce lets only the root read results; all-gather is A (one's own
-//! block) and B (reading all blocks); barrier the same without bytes; in a broadcast the root runs A and the others B.
+//! A lane thus carries A0 A1 R0 A2 R1 ..., which is also the order in which every reader reads
+//! them. The other collectives consist of the same stages: reduce-scatter is A and B; in reduce
+//! only the root reads results; all-gather is A (the own block) and B (reading all blocks); barrier
+//! is the same without bytes; in a broadcast the root runs A and the others run B.
 //!
-//! In place: what stage B or C stores is what this rank published before (or reduces in that very step), and every rank's own data comes
-//! first where a reduction takes several steps through the output. No output changes before the first message
-//! of every rank is there: where stage B alone does not see to that, a *roll call* stands before it.
+//! In place: stages B and C overwrite only data that this rank published before (or reduces in that
+//! very step). Where a reduction takes several steps through the output, every rank's own data
+//! comes first. No output changes before the first message of every rank has arrived. Where stage B
+//! alone does not ensure that, an *arrival barrier* runs before it.
 
 use arrayvec::ArrayVec;
 
 use super::layout::{Round, Rounds, Span, piece};
-use super::{MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Shape, Step, Topology, exchange, local};
+use super::{
+    GroupId, MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Shape, Step, Topology, local, one_shot,
+};
 use crate::collective::Request;
 use crate::types::{Algorithm, CollKind, Rank};
 
-/// The most ranks of a direct reduction to a root: ranks without an output have nowhere to keep a sum of more sources.
+/// The readers of every shared lane: on one host there is one group.
+pub(super) const ALL: Readers = Readers::Group(GroupId(0));
+/// The most ranks of a direct reduction to a root: ranks without an output have nowhere to keep a
+/// sum of more sources.
 pub(super) const MOST_TO_ROOT: u32 = MAX_SOURCES as u32;
 
 /// The number of steps.
@@ -38,8 +49,8 @@ pub(super) fn len(topology: &Topology, request: &Request, shape: &Shape, me: Ran
     if topology.nranks() == 1 {
         return local::len(request);
     }
-    if shape.algorithm == Algorithm::Exchange {
-        return exchange::len(request, shape);
+    if shape.algorithm == Algorithm::OneShot {
+        return one_shot::len(request, shape);
     }
     Direct::new(topology, request, shape, me).stages.len()
 }
@@ -50,19 +61,19 @@ pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Ra
     if topology.nranks() == 1 {
         return local::step(request, index);
     }
-    if shape.algorithm == Algorithm::Exchange {
-        return exchange::step(topology, request, shape, me, index);
+    if shape.algorithm == Algorithm::OneShot {
+        return one_shot::step(topology, request, shape, me, index);
     }
     Direct::new(topology, request, shape, me).step(index)
 }
 
-/// Where in the pipeline a step stands.
+/// Position of a step in the pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum StageStep {
     /// Step `at` of stage 0, 1 or 2 (A, B, C) of chunk `round`.
     Stage { stage: usize, round: u64, at: u32 },
-    /// Step `at` of the roll call.
-    RollCall { at: u32 },
+    /// Step `at` of the arrival barrier.
+    Arrival { at: u32 },
 }
 
 /// The overlapped stages of `rounds` chunks.
@@ -71,7 +82,7 @@ struct Stages {
     rounds: u64,
     /// Steps of stages A, B and C of one chunk.
     steps: [u32; 3],
-    /// Steps of the roll call, just before B0.
+    /// Steps of the arrival barrier, just before B0.
     calls: u32,
 }
 
@@ -80,11 +91,11 @@ impl Stages {
         self.rounds * self.steps.iter().map(|&s| u64::from(s)).sum::<u64>() + u64::from(self.calls)
     }
 
-    fn find(&self, index: u64) -> Place {
+    fn find(&self, index: u64) -> StageStep {
         let calls = u64::from(self.calls);
         let call_from = u64::from(self.steps[0]) * self.rounds.min(2);
         if (call_from..call_from + calls).contains(&index) {
-            return Place::RollCall { at: (index - call_from) as u32 };
+            return StageStep::Arrival { at: (index - call_from) as u32 };
         }
         let at = if index < call_from { index } else { index - calls };
         let found = if self.rounds == 1 {
@@ -106,12 +117,14 @@ impl Stages {
         found.unwrap_or_else(|_| panic!("step {index} of a program of {} steps", self.len()))
     }
 
-    /// The place of step `at` of these stages, run one after the other; else what `at` is after them.
-    fn pick(&self, mut at: u64, stages: [(usize, u64); 3]) -> Result<Place, u64> {
+    /// The stage and round of step `at` if these stages run one after the other.
+    ///
+    /// Returns the rest of `at` if it lies behind them.
+    fn pick(&self, mut at: u64, stages: [(usize, u64); 3]) -> Result<StageStep, u64> {
         for (stage, round) in stages {
             let steps = u64::from(self.steps[stage]);
             if at < steps {
-                return Ok(Place::Stage { stage, round, at: at as u32 });
+                return Ok(StageStep::Stage { stage, round, at: at as u32 });
             }
             at -= steps;
         }
@@ -119,7 +132,7 @@ impl Stages {
     }
 }
 
-/// All that the steps of one rank are made from.
+/// The values from which the steps of one rank are generated.
 struct Direct<'a> {
     request: &'a Request,
     me: Rank,
@@ -133,7 +146,7 @@ impl<'a> Direct<'a> {
         let n = topology.nranks();
         let (bytes, at_root) = (request.bytes(), request.root == me);
         let whole = |pieces| piece(shape.chunk, pieces, request.dtype);
-        // Steps that take the messages of all others, and those that reduce all ranks' data.
+        // Numbers of steps that read the messages of all others, and that reduce all ranks' data.
         let takes = (n - 1).div_ceil(MAX_SOURCES as u32);
         let sums = 1 + n.saturating_sub(MAX_SOURCES as u32).div_ceil(MAX_SOURCES as u32 - 1);
         let calls = if sums > 1 { takes } else { 0 };
@@ -158,15 +171,15 @@ impl<'a> Direct<'a> {
 
     fn step(&self, index: u64) -> Step {
         let (stage, round, at) = match self.stages.find(index) {
-            Place::Stage { stage, round, at } => (stage, self.rounds.round(round), at),
-            Place::RollCall { at } => return pass(self.others(), at, false),
+            StageStep::Stage { stage, round, at } => (stage, self.rounds.round(round), at),
+            StageStep::Arrival { at } => return pass(self.others(), at, false),
         };
         match (self.request.kind, stage) {
             (CollKind::AllReduce | CollKind::Reduce, 0) => self.fill_slices(round, at),
             (CollKind::AllReduce | CollKind::Reduce | CollKind::ReduceScatter, 1) => self.sum(round, at),
             (CollKind::AllReduce, _) => self.result(round, at),
             (CollKind::Reduce, _) if self.request.root == self.me => self.result(round, at),
-            // The root publishes no results: nobody else wants them.
+            // The root publishes no results: no other rank needs them.
             (CollKind::Reduce, _) => pass(self.others().filter(|&r| r != self.request.root), at, true),
             (CollKind::ReduceScatter, _) => self.fill_block(round, at),
             (CollKind::AllGather | CollKind::Broadcast, 0) => self.publish(round),
@@ -176,22 +189,25 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// The other ranks, beginning with the next: so not all read from the same one at a time.
+    /// The other ranks, starting with the next one, so that the ranks do not all read from the same
+    /// rank at the same time.
     fn others(&self) -> impl Iterator<Item = Rank> {
         (0..self.n - 1).map(|ahead| self.other(ahead))
     }
 
-    /// The other rank `ahead + 1` places on.
+    /// The rank `ahead + 1` places after this one.
     fn other(&self, ahead: u32) -> Rank {
         Rank((self.me.0 + 1 + ahead) % self.n)
     }
 
-    /// Bytes of one rank's block, in what is a block per rank.
+    /// Offset of one rank's block in a buffer that holds one block per rank.
     fn block(&self, rank: Rank) -> u64 {
         u64::from(rank.0) * self.request.bytes()
     }
 
-    /// Stage A of a reduction in slices: what lies before one's own slice, then what lies after it, which ends the message.
+    /// Stage A of a reduction in slices: the bytes before the own slice, then the bytes after it.
+    ///
+    /// The second step ends the message.
     fn fill_slices(&self, round: Round, at: u32) -> Step {
         let own = round.part(self.me.0);
         let after = own.at + u64::from(own.len);
@@ -200,19 +216,18 @@ impl<'a> Direct<'a> {
         if at == 0 && len == 0 {
             return Step::nothing();
         }
-        let to = Operand::Send { to: Readers::All, at: filled as u32, total, last: at == 1 };
+        let to = Operand::Send { to: ALL, at: filled as u32, total, last: at == 1 };
         Step::copy(len as u32, Operand::Input { at: round.at + from }, &[to])
     }
 
-    /// Stage A of reduce-scatter: the chunk of each other rank's block in turn.
+    /// Stage A of reduce-scatter: copies the chunk of each other rank's block in turn.
     fn fill_block(&self, round: Round, at: u32) -> Step {
         let (len, others) = (round.len as u32, self.n - 1);
-        let to =
-            Operand::Send { to: Readers::All, at: at * len, total: others * len, last: at + 1 == others };
+        let to = Operand::Send { to: ALL, at: at * len, total: others * len, last: at + 1 == others };
         Step::copy(len, Operand::Input { at: self.block(self.other(at)) + round.at }, &[to])
     }
 
-    /// Where one's own slice lies in the A message of `from`.
+    /// Offset of the own slice in the A message of `from`.
     fn slice_from(&self, round: Round, from: Rank) -> u32 {
         if self.request.kind == CollKind::ReduceScatter {
             return (self.me.0 + self.n - from.0 - 1) % self.n * round.len as u32;
@@ -221,7 +236,7 @@ impl<'a> Direct<'a> {
         round.part(self.me.0).at as u32 - left_out
     }
 
-    /// Stage B of a reduction: step `at` of reducing one's own slice.
+    /// Stage B of a reduction: step `at` of reducing the own slice.
     fn sum(&self, round: Round, at: u32) -> Step {
         let (n, me, kind) = (self.n, self.me, self.request.kind);
         let own = round.part(me.0);
@@ -230,12 +245,14 @@ impl<'a> Direct<'a> {
         } else {
             (round.at + own.at, round.at + own.at, own.len)
         };
-        // The first step takes as many as a step can, every later one has the sum so far as its first source.
+        // The first step reduces as many sources as a step can. In each later step the first source
+        // is the partial sum.
         let most = MAX_SOURCES as u32;
         let (from, to) =
             if at == 0 { (0, most) } else { (most + (most - 1) * (at - 1), most + (most - 1) * at) };
         let to = to.min(n);
-        // In rank order as in an exchange; but one's own data first where later steps could find it overwritten.
+        // In rank order as in the one-shot algorithm; but the own data comes first where later
+        // steps could find it overwritten.
         let first = if n <= most { 0 } else { me.0 };
         let so_far = (at > 0).then_some(Operand::Output { at: output });
         let ranks = (from..to).map(|x| Rank((first + x) % n));
@@ -243,44 +260,46 @@ impl<'a> Direct<'a> {
             if r == me {
                 Operand::Input { at: input }
             } else {
-                Operand::Recv { from: r, wide: true, at: self.slice_from(round, r), last: true }
+                Operand::Recv { from: r, shared: true, at: self.slice_from(round, r), last: true }
             }
         }));
         let keeps = kind != CollKind::Reduce || self.request.root == me;
         let publishes = to == n && (kind == CollKind::AllReduce || !keeps);
         let kept = keeps.then_some(Operand::Output { at: output });
-        let published =
-            publishes.then_some(Operand::Send { to: Readers::All, at: 0, total: len, last: true });
+        let published = publishes.then_some(Operand::Send { to: ALL, at: 0, total: len, last: true });
         let destinations: ArrayVec<Operand, MAX_DESTINATIONS> = kept.into_iter().chain(published).collect();
         Step::reduce(len, sources, &destinations)
     }
 
-    /// Stage C of a reduction: the result of another rank's slice.
+    /// Stage C of a reduction: reads the result of another rank's slice.
     fn result(&self, round: Round, at: u32) -> Step {
         let from = self.other(at);
         let Span { at, len } = round.part(from.0);
-        let source = Operand::Recv { from, wide: true, at: 0, last: true };
+        let source = Operand::Recv { from, shared: true, at: 0, last: true };
         Step::copy(len, source, &[Operand::Output { at: round.at + at }])
     }
 
     /// Stage A where a message is a chunk of the input.
     fn publish(&self, round: Round) -> Step {
         let len = round.len as u32;
-        let to = Operand::Send { to: Readers::All, at: 0, total: len, last: true };
+        let to = Operand::Send { to: ALL, at: 0, total: len, last: true };
         let output = Operand::Output { at: round.at };
         let destinations = [output, to];
         let kept = usize::from(self.request.kind != CollKind::Broadcast);
         Step::copy(len, Operand::Input { at: round.at }, &destinations[kept..])
     }
 
-    /// Stage B where a message is a chunk of the input: the chunk of the root, or of each other rank and one's own last.
+    /// Stage B where a message is a chunk of the input.
+    ///
+    /// A broadcast reads the chunk of the root. An all-gather reads the chunk of each other rank,
+    /// and copies the own chunk last.
     fn gather(&self, round: Round, at: u32) -> Step {
         let len = round.len as u32;
         let (source, to) = if self.request.kind == CollKind::Broadcast {
-            (Operand::Recv { from: self.request.root, wide: true, at: 0, last: true }, 0)
+            (Operand::Recv { from: self.request.root, shared: true, at: 0, last: true }, 0)
         } else if at + 1 < self.n {
             let from = self.other(at);
-            (Operand::Recv { from, wide: true, at: 0, last: true }, self.block(from))
+            (Operand::Recv { from, shared: true, at: 0, last: true }, self.block(from))
         } else {
             (Operand::Input { at: round.at }, self.block(self.me))
         };
@@ -288,8 +307,8 @@ impl<'a> Direct<'a> {
     }
 }
 
-/// Passing over (or awaiting, if not `last`) the next messages of group `at` of `ranks`.
+/// Waits for the next messages of group `at` of `ranks`, and frees them if `last`.
 fn pass(ranks: impl Iterator<Item = Rank>, at: u32, last: bool) -> Step {
     let group = ranks.skip(at as usize * MAX_SOURCES).take(MAX_SOURCES);
-    Step::pass(group.map(|from| Operand::Recv { from, wide: true, at: 0, last }))
+    Step::pass(group.map(|from| Operand::Recv { from, shared: true, at: 0, last }))
 }

@@ -1,13 +1,15 @@
-//! How bytes are shared out: in rounds of equal parts. Rank arithmetic of no collective in particular.
+//! Divides bytes into rounds of equal parts. This arithmetic is shared by all collectives.
 
 use crate::types::Datatype;
 
-/// A cache line: parts begin on one where they are long enough.
+/// Bytes of a cache line. Parts that are long enough begin on a cache line.
 pub(super) const LINE: u64 = 64;
 
-/// `total` bytes, cut into rounds of a fixed number of parts. All parts are equally long but those of the last round, which
-/// shares what is left equally among its parts, as far as cache lines allow: the last of them may be shorter, or empty. Always at
-/// least one round, if of no bytes: a call of no elements announces itself too.
+/// `total` bytes, cut into rounds of a fixed number of parts.
+///
+/// All parts are equally long except in the last round. It divides the remaining bytes equally
+/// among its parts, as far as cache lines allow: its last parts may be shorter, or empty. There is
+/// always at least one round, even of no bytes, because a call of no elements announces itself too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rounds {
     /// The number of rounds.
@@ -21,35 +23,39 @@ pub(super) struct Rounds {
 /// One round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// Its first byte.
+    /// Offset of its first byte.
     pub(super) at: u64,
     /// Bytes of all its parts.
     pub(super) len: u64,
     part: u64,
 }
 
-/// Some bytes that one message can hold.
+/// A range of bytes that one message can hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Span {
-    /// The first byte, from where the round begins.
+    /// Offset of the first byte from the start of the round.
     pub(super) at: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub(super) len: u32,
 }
 
-/// The most bytes of one of `pieces` equal pieces of a message of `chunk` bytes: whole cache lines, or at least whole elements.
-/// (One element each even if the chunk is too small for that; the slot is not: `select` sees to it.)
+/// The most bytes of one of `pieces` equal pieces of a message of `chunk` bytes.
+///
+/// It is a multiple of the cache line, or at least of the element size. If the chunk is too small
+/// for that, a piece is one element; such a message still fits its slot, which `select` ensures.
 pub(super) fn piece(chunk: u32, pieces: u32, dtype: Datatype) -> u64 {
     let (even, size) = (u64::from(chunk / pieces), dtype.size() as u64);
     if even >= LINE { even / LINE * LINE } else { (even / size * size).max(size) }
 }
 
 impl Rounds {
-    /// Cuts `total` bytes into rounds of `parts` parts of at most `most` bytes, a number as `piece` gives.
+    /// Cuts `total` bytes into rounds of `parts` parts of at most `most` bytes, where `most` is a
+    /// value that `piece` returns.
     pub(super) fn new(total: u64, parts: u32, most: u64) -> Self {
         let parts = u64::from(parts);
         let align = if most >= LINE { LINE } else { most };
-        // As few rounds as can be, then parts as even as can be. `most` is a multiple of `align`: no part exceeds it.
+        // As few rounds as possible, then parts as even as possible. `most` is a multiple of
+        // `align`, so no part exceeds it.
         let (count, part) = if total <= parts * most {
             (1, most)
         } else {
@@ -84,7 +90,9 @@ impl Round {
     }
 }
 
-/// The share of `total` bytes that falls to one of `channels`, as (first byte, bytes): whole cache lines, the last shares shorter.
+/// The share of `total` bytes of one of `channels`, as (first byte, bytes).
+///
+/// Shares are whole cache lines. The last shares may be shorter.
 pub(super) fn share(total: u64, channels: u16, channel: u16) -> (u64, u64) {
     if channels == 1 {
         return (0, total);
@@ -98,7 +106,7 @@ pub(super) fn share(total: u64, channels: u16, channel: u16) -> (u64, u64) {
 mod tests {
     use super::*;
 
-    /// The parts of all rounds are the whole, in order, without gaps, and obey the bounds.
+    /// The parts of all rounds cover all bytes, in order and without gaps, and obey the bounds.
     fn check(total: u64, parts: u32, most: u64) {
         let rounds = Rounds::new(total, parts, most);
         assert!(rounds.count >= 1);

@@ -1,13 +1,13 @@
-//! A communicator of one rank: the output is the input, and nobody need be told.
+//! A communicator of one rank: the input is copied to the output, and no messages are sent.
 
 use super::{Operand, Step};
 use crate::collective::Request;
 use crate::types::CollKind;
 
-/// The most bytes of one copy: what fits the length of a step, in whole elements.
+/// The most bytes of one copy: fits the length field of a step, in whole elements.
 const MOST: u64 = 1 << 30;
 
-/// The number of steps; none where there is nothing to copy.
+/// The number of steps; 0 if there is nothing to copy.
 pub(super) fn len(request: &Request) -> u64 {
     if request.kind == CollKind::Barrier { 0 } else { request.bytes().div_ceil(MOST) }
 }

@@ -1,4 +1,4 @@
-//! Send and receive: chunks over the pair's lane. No bytes are one empty message.
+//! Send and receive: chunks over the pair's lane. A request of no bytes is one empty message.
 
 use super::layout::Rounds;
 use super::{Operand, Readers, Shape, Step};
@@ -18,7 +18,7 @@ pub(super) fn step(request: &Request, shape: &Shape, index: u64) -> Step {
         let to = Operand::Send { to: Readers::One(peer), at: 0, total: len, last: true };
         Step::copy(len, Operand::Input { at: round.at }, &[to])
     } else {
-        let from = Operand::Recv { from: peer, wide: false, at: 0, last: true };
+        let from = Operand::Recv { from: peer, shared: false, at: 0, last: true };
         Step::copy(len, from, &[Operand::Output { at: round.at }])
     }
 }

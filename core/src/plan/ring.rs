@@ -1,27 +1,32 @@
-//! Any topology: each rank sends to the next in the ring and receives from the one before.
+//! The ring algorithm, for any topology: each rank sends to the next in the ring and receives from
+//! the previous one.
 //!
-//! Nouns, as in NCCL's rings: a *loop* carries one *chunk* per rank around the ring; a chunk travels as a few *messages*, so
-//! that a rank passes on the first while it receives the second. Every channel does this with its own share of the elements. With p the
-//! place of a rank and chunk numbers modulo n, the places:
+//! The terms are those of NCCL's rings. A *loop* carries one *chunk* per rank around the ring. A
+//! chunk travels as a few *messages*, so that a rank forwards the first while it receives the
+//! second. Every channel does this with its own share of the elements. With p the place of a rank
+//! and chunk numbers modulo n (the number of places):
 //!
 //! ```text
-//!   all-reduce      send p-1 | receive, reduce, send p-2 .. p-(n-1) | receive, reduce, keep, send p
-//!                            | receive, keep, send p-1 .. p-(n-2)   | receive, keep p+1
-//!   reduce-scatter  send p-1 | receive, reduce, send p-2 .. p-(n-1) | receive, reduce, keep p
-//!   all-gather      send p   | receive, keep, send p-1 .. p-(n-2)   | receive, keep p-(n-1) | keep p
-//!   barrier         send     | receive, send (n-2 times)            | receive
-//!   broadcast       a chain from the root to the place before it; reduce: from the place after the root to the root
+//!   all-reduce     send p-1 | receive, reduce, send p-2 .. p-(n-1) | receive, reduce, keep, send p
+//!                           | receive, keep, send p-1 .. p-(n-2)   | receive, keep p+1
+//!   reduce-scatter send p-1 | receive, reduce, send p-2 .. p-(n-1) | receive, reduce, keep p
+//!   all-gather     send p   | receive, keep, send p-1 .. p-(n-2)   | receive, keep p-(n-1); keep p
+//!   barrier        send     | receive, send (n-2 times)            | receive
+//!   broadcast      a chain from the root to the place before it
+//!   reduce         a chain from the place after the root to the root
 //! ```
 //!
-//! In place: in all-reduce each chunk of the input is read once, in the first half, and stored to in the second; elsewhere a rank stores to its own
-//! block only what it computes from it in that very step. Nobody stores to the output before the first message of the rank
-//! before it is there; its own block is kept last for this reason.
+//! In place: in all-reduce each chunk of the input is read once, in the first half, and stored to
+//! in the second half. In the other collectives a rank stores to its own block only what it
+//! computes from it in that very step. No rank stores to the output before the first message of the
+//! previous rank has arrived. All-gather keeps the own block last for this reason.
 //!
-//! Capacity: all ranks begin a loop by sending the messages of one chunk before they receive any. `DEPTH` of them are one
-//! fewer than a lane has slots, so that one slot in the ring is free for the first rank that goes on.
+//! Capacity: all ranks begin a loop by sending the messages of one chunk before they receive any.
+//! Their number is at most `DEPTH`, one fewer than a lane has slots, so that one slot in the ring
+//! is free for the first rank that continues.
 
 use super::layout::{LINE, Rounds, Span, piece, share};
-use super::{Operand, PAIR_SLOTS, Readers, Shape, Step, Topology, local};
+use super::{Graph, Operand, PAIR_SLOTS, Readers, Shape, Step, Topology, local};
 use crate::collective::Request;
 use crate::types::{CollKind, Rank};
 
@@ -51,30 +56,30 @@ pub(super) fn step(
     Ring::new(topology, request, shape, me, channel).expect("a channel that has steps").step(index)
 }
 
-/// All that the steps of one rank on one channel are made from.
+/// The values from which the steps of one rank on one channel are generated.
 struct Ring<'a> {
-    topology: &'a Topology,
+    graph: &'a Graph,
     request: &'a Request,
     me: Rank,
     n: u32,
-    /// Where this channel's share begins, in the buffer or in every block.
+    /// Offset of this channel's share, in the buffer or in every block.
     from: u64,
     rounds: Rounds,
     /// Messages of a chunk.
     messages: u32,
-    /// Steps of a loop, times `messages`.
+    /// Stages of a loop. Each stage has `messages` steps.
     stages: u32,
 }
 
 /// One message of a chunk.
 struct Piece {
-    /// Where it lies in the input and the output.
+    /// Its offset in the input and the output.
     at: u64,
     len: u32,
 }
 
 impl<'a> Ring<'a> {
-    /// `None` if nothing falls to this channel.
+    /// `None` if this channel has no share of the data.
     fn new(
         topology: &'a Topology,
         request: &'a Request,
@@ -84,7 +89,7 @@ impl<'a> Ring<'a> {
     ) -> Option<Self> {
         let n = topology.nranks();
         let (from, bytes) = share(request.bytes(), shape.channels, channel);
-        // Where there is nothing at all, channel 0 announces it.
+        // If the request has no elements, channel 0 still announces it.
         if bytes == 0 && (request.count > 0 || channel > 0) {
             return None;
         }
@@ -97,7 +102,7 @@ impl<'a> Ring<'a> {
             CollKind::Barrier | CollKind::Send | CollKind::Recv => (Rounds::new(0, 1, 1), n),
         };
         let messages = rounds.most().div_ceil(most).max(1) as u32;
-        Some(Self { topology, request, me, n, from, rounds, messages, stages })
+        Some(Self { graph: topology.graph(channel), request, me, n, from, rounds, messages, stages })
     }
 
     fn len(&self) -> u64 {
@@ -194,7 +199,7 @@ impl<'a> Ring<'a> {
         Step::reduce(p.len, sources, &[Operand::Output { at: p.at }])
     }
 
-    /// Sends this rank's data on, added to what the rank before it `sent` if it did.
+    /// Sends this rank's data, added to the previous rank's data if that rank `sent` any.
     fn pass_on_sum(&self, p: &Piece, input: u64, sent: bool) -> Step {
         let (input, next) = (Operand::Input { at: input }, self.next(p.len));
         if sent {
@@ -207,16 +212,17 @@ impl<'a> Ring<'a> {
     /// Message `message` of the all-reduce chunk that is `behind` places behind.
     fn slice(&self, round: u64, behind: u32, message: u32) -> Piece {
         let round = self.rounds.round(round);
-        let place = self.topology.place[self.me.index()];
+        let place = self.graph.place[self.me.index()];
         let chunk = round.part((place + self.n - behind) % self.n);
         let span = self.message(chunk, message);
         Piece { at: self.from + round.at + span.at, len: span.len }
     }
 
-    /// Message `message` of a chunk of the block of the rank `behind` places behind: where it lies in a single block, and in all.
+    /// Message `message` of a chunk of the block of the rank `behind` places behind: its offset in
+    /// a single block, and in all blocks.
     fn block(&self, round: u64, behind: u32, message: u32) -> (Piece, u64) {
         let round = self.rounds.round(round);
-        let owner = self.topology.after(self.me, self.n - behind);
+        let owner = self.graph.after(self.me, self.n - behind);
         let span = self.message(round.part(0), message);
         let at = self.from + round.at + span.at;
         (Piece { at, len: span.len }, u64::from(owner.0) * self.request.bytes() + at)
@@ -233,16 +239,16 @@ impl<'a> Ring<'a> {
     }
 
     fn before(&self) -> Operand {
-        Operand::Recv { from: self.topology.before(self.me), wide: false, at: 0, last: true }
+        Operand::Recv { from: self.graph.before(self.me), shared: false, at: 0, last: true }
     }
 
     fn next(&self, total: u32) -> Operand {
-        Operand::Send { to: Readers::One(self.topology.after(self.me, 1)), at: 0, total, last: true }
+        Operand::Send { to: Readers::One(self.graph.after(self.me, 1)), at: 0, total, last: true }
     }
 
-    /// How many places this rank is after the root.
+    /// The number of places from the root to this rank.
     fn places_after_root(&self) -> u32 {
-        let place = |rank: Rank| self.topology.place[rank.index()];
+        let place = |rank: Rank| self.graph.place[rank.index()];
         (place(self.me) + self.n - place(self.request.root)) % self.n
     }
 }

@@ -1,20 +1,26 @@
-//! The proof that a set of programs is right: they are executed with symbols instead of bytes.
+//! Proves that a set of programs is correct, by executing it with symbols instead of bytes.
 //!
-//! The symbol of an element says which element of the request it is and which ranks have contributed to it. `verify` runs the
-//! programs of all ranks over lanes with as many slots as the links have, once out of place and once in place, and then asks of every
-//! element of every output whether it is what the request promises: every contribution in it, exactly once.
+//! The symbol of an element states which element of the request it is and which ranks have
+//! contributed to it. `verify` runs the programs of all ranks over lanes with as many slots as the
+//! links have, once out of place and once in place. Then it checks that every element of every
+//! output is what the request asks for: every contribution is in it, exactly once.
 //!
-//! **One schedule proves all.** A program of one channel is a sequential process; it waits for one thing after another and cannot ask
-//! whether something is there, only wait for it. Lanes are first-in first-out queues with one writer, and the free slots of
-//! a bounded lane are such a queue in the other direction. That is a Kahn network: the messages on every lane,
-//! and so the point at which each program ends or is stuck for ever, are the same whatever the order in which programs take turns. The one
-//! thing outside of that theory is memory that several channels of a rank share; so a step is refused if it touches what another
-//! channel's program stores to, and then there is nothing left for an order to change. Here, programs take turns until each is stuck.
+//! **One schedule proves all.** A program of one channel is a sequential process. It waits for one
+//! thing after another; it cannot test whether a message has arrived, only wait for it. Lanes are
+//! first-in first-out queues with one writer, and the free slots of a bounded lane are such a queue
+//! in the other direction. That is a Kahn network: the messages on every lane, and so the point at
+//! which each program ends or is stuck forever, do not depend on the order in which programs take
+//! turns. The only thing outside that theory is memory that several channels of a rank share.
+//! Therefore a step is refused if it accesses memory that another channel's program stores to, and
+//! nothing depends on the order. Here, programs take turns until each is stuck.
 //!
-//! Also shown: each send meets its receive (nothing is left in a lane, nothing half filled), lengths agree, messages fit their slots,
-//! nothing waits for ever, and whoever must have heard of other ranks has (which is all that a barrier, or a call without elements, is for).
+//! The proof also shows that each send meets its receive (no message is left in a lane, none is
+//! partly filled), that lengths agree, that messages fit their slots, and that nothing waits
+//! forever. Every rank has received, directly or through others, from all ranks that the request
+//! requires it to wait for, which is the only purpose of a barrier or of a call without elements.
 //!
-//! A rejection says what is wrong, and gives the turns that lead there. Executed in that order they fail in the same way.
+//! A rejection states the fault and gives the turns that lead to it. Executed in that order, the
+//! programs fail in the same way.
 
 mod goal;
 mod machine;
@@ -30,117 +36,118 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PAIR_SLOT_BYTES, PAIR_SLOTS, Readers, Step, Topology, Verified, WIDE_SLOT_BYTES, WIDE_SLOTS};
+use super::{GroupId, Lane, LaneId, LaneTerms, Operand, Readers, Step, Topology, Verified};
 use crate::collective::Request;
-use crate::types::Rank;
+use crate::types::{ChannelId, Rank};
 
 use goal::Goal;
 pub use goal::Value;
 
-/// The most ranks `verify` can tell apart in one symbol.
+/// The most ranks that `verify` can tell apart in one symbol.
 pub const RANKS_MOST: u32 = 64;
-/// The most elements of all ranks' memory together: what `verify` may spend memory on.
+/// The most elements of all ranks' memory together. It bounds the memory that `verify` uses.
 pub const ELEMENTS_MOST: u64 = 1 << 24;
 
-/// The capacities of lanes.
+/// The most bytes of scratch memory of a rank.
+pub const SCRATCH_MOST: u64 = 16 << 20;
+
+/// The terms of lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slots {
-    /// Slots of a pair lane.
-    pub pair: u32,
-    /// Bytes of each.
-    pub pair_bytes: u32,
-    /// Slots of a wide lane.
-    pub wide: u32,
-    /// Bytes of each.
-    pub wide_bytes: u32,
+    /// Of a pair lane.
+    pub pair: LaneTerms,
+    /// Of a shared lane.
+    pub shared: LaneTerms,
 }
 
 impl Default for Slots {
     fn default() -> Self {
-        Self { pair: PAIR_SLOTS, pair_bytes: PAIR_SLOT_BYTES, wide: WIDE_SLOTS, wide_bytes: WIDE_SLOT_BYTES }
+        let pair = LaneId::pair(ChannelId(0), Rank(0)).terms();
+        Self { pair, shared: LaneId::shared(GroupId(0)).terms() }
     }
 }
 
-/// One step executed (or, in a fault, meant) by one program.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Turn {
-    /// Whose.
-    pub rank: Rank,
-    /// Which program.
-    pub channel: u16,
-    /// Which step.
-    pub step: u32,
+impl Slots {
+    /// The terms of a lane with these readers.
+    const fn terms(self, readers: Readers) -> LaneTerms {
+        match readers {
+            Readers::One(_) => self.pair,
+            Readers::Group(_) => self.shared,
+        }
+    }
 }
 
-/// A lane, by name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct LaneName {
-    /// Its channel.
+/// One step of one program: executed, or in a fault the step that could not be.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Turn {
+    /// The rank of the program.
+    pub rank: Rank,
+    /// The channel of the program.
     pub channel: u16,
-    /// Its writer.
-    pub from: Rank,
-    /// Its readers.
-    pub to: Readers,
+    /// The index of the step.
+    pub step: u32,
 }
 
 /// What a program waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
+pub enum StuckOn {
     /// A message of this lane.
-    Message(LaneName),
+    Message(Lane),
     /// A free slot in this lane, which this rank has yet to give back.
-    Slot(LaneName, Rank),
+    Slot(Lane, Rank),
 }
 
-/// What is wrong.
+/// The fault that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// This cannot be verified, or is not a set of programs for this request.
+    /// The programs cannot be verified, or are not a set of programs for this request.
     Unsuitable(String),
     /// A step breaks a rule that holds for every step.
     Malformed(Turn, String),
     /// A fill or a read does not agree with the message.
-    Disagrees(Turn, LaneName, String),
-    /// A step touches memory that the program of another channel stores to (or reads, if it stores).
+    Disagrees(Turn, Lane, String),
+    /// A step touches memory that the program of another channel stores to (or reads, if it
+    /// stores).
     Shared(Turn, Turn),
-    /// Nobody can go on.
-    Stuck(Vec<(Turn, Wait)>),
+    /// No program can continue.
+    Stuck(Vec<(Turn, StuckOn)>),
     /// These many messages were published and never freed.
-    LeftOver(LaneName, u64),
+    LeftOver(Lane, u64),
     /// A message was begun and never published.
-    Unpublished(LaneName),
+    Unpublished(Lane),
     /// An element of an output is not what was asked for.
     Wrong {
-        /// Whose output.
+        /// The rank of the output.
         rank: Rank,
-        /// Which element.
+        /// The index of the element.
         element: u64,
-        /// What it is.
+        /// The value that was found.
         found: Value,
-        /// What it must be.
+        /// The value that was requested.
         wanted: Value,
-        /// Who stored it.
+        /// The step that stored it.
         stored: Option<Turn>,
     },
-    /// A rank ends without having heard of one that it must wait for.
+    /// The first rank ends without having received from the second, directly or through others,
+    /// though it must wait for it.
     Unaware(Rank, Rank),
 }
 
 /// Why a set of programs was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rejection {
-    /// Whether it fails where the output is in the place of the input. If so, it does not fail out of place.
+    /// Whether it fails with the output in place of the input (and not out of place).
     pub in_place: bool,
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
-    /// The turns that lead there, in order: every step that was executed, of all programs.
+    /// The turns that lead to it, in order: every step that was executed, of all programs.
     pub schedule: Vec<Turn>,
 }
 
 /// Verifies the programs of all ranks, `programs[rank][channel]`, for a collective request.
 ///
 /// # Errors
-/// What is wrong with them, with the schedule that shows it.
+/// The fault of the programs, with the schedule that shows it.
 pub fn verify(
     topology: &Topology,
     request: &Request,
@@ -148,7 +155,19 @@ pub fn verify(
     slots: Slots,
 ) -> Result<Vec<Verified>, Rejection> {
     check(&Goal { topology, request, sender: None }, programs, slots)?;
-    Ok(programs.iter().map(|p| Verified(p.clone())).collect())
+    Ok(programs.iter().map(|p| Verified::new(p.clone())).collect())
+}
+
+/// Bytes of scratch memory that programs of one rank use.
+pub(super) fn scratch(programs: &[Vec<Step>]) -> u64 {
+    let ends = programs.iter().flatten().flat_map(|step| {
+        let operands = step.sources.iter().chain(&step.destinations);
+        operands.filter_map(|operand| match *operand {
+            Operand::Scratch { at } => at.checked_add(u64::from(step.len)),
+            _ => None,
+        })
+    });
+    ends.max().unwrap_or(0)
 }
 
 fn check(goal: &Goal<'_>, programs: &[Vec<Vec<Step>>], slots: Slots) -> Result<(), Rejection> {
@@ -171,16 +190,7 @@ impl fmt::Display for Turn {
     }
 }
 
-impl fmt::Display for LaneName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.to {
-            Readers::One(to) => write!(f, "lane {}->{to} of channel {}", self.from, self.channel),
-            Readers::All => write!(f, "lane {}->all of channel {}", self.from, self.channel),
-        }
-    }
-}
-
-impl fmt::Display for Wait {
+impl fmt::Display for StuckOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message(lane) => write!(f, "a message on {lane}"),

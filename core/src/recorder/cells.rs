@@ -1,22 +1,24 @@
-//! Cells: where things stand now. The hot ones are plain stores to words of one cache line.
+//! Cells: the current state. The hot ones are plain stores to words of one cache line.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-use super::Recorder;
+use super::codec::outline_words;
 use super::layout::{histogram, link, op};
 use super::mapping::Span;
 use super::protocol::latch_write;
+use super::state::Recorder;
 use crate::clock::Raw;
 use crate::collective::Descriptor;
 use crate::sys::fds::Fd;
-use crate::types::{CollKind, Rank, WaitReason};
+use crate::types::{ChannelId, CollKind, Direction, Outline, Rank, WaitReason};
 
-/// The progress cell of one link. One writer: the driver of its engine.
+/// The progress cell of one link. Its only writer is the driver of its engine.
 pub struct LinkCell {
     words: Span<{ link::WORDS }>,
-    /// The recorder and the row in it, to give it back; `None`: private memory.
+    /// The recorder and the row in it, to give it back; `None` for private memory.
     place: Option<(Arc<Recorder>, usize)>,
     /// The rows of its sockets.
     sockets: Vec<usize>,
@@ -27,43 +29,57 @@ impl LinkCell {
         Self { words, place, sockets: Vec::new() }
     }
 
-    /// Has the service thread ask the kernel about the link's streams, in their order, until the cell is dropped. It does not keep them
-    /// open.
+    /// Makes the service thread sample the link's streams, in this order, until the cell is
+    /// dropped.
+    ///
+    /// It does not keep them open.
     #[must_use]
     pub fn watching(mut self, streams: Vec<Weak<Fd>>) -> Self {
         if let Some((recorder, at)) = &self.place {
-            self.sockets = recorder.watch(*at, streams);
+            self.sockets = recorder.watch(*at, streams, None);
         }
         self
     }
 
-    /// Copies the counters of the link: `posted >= moved >= done`. Readers load them in the other order, so that the
-    /// inequality holds for them too.
+    /// The same for streams that are being connected to `remote`, in place of those watched so far.
+    ///
+    /// The kernel names no remote address before it has connected.
+    pub fn watch_connecting(&mut self, streams: Vec<Weak<Fd>>, remote: SocketAddr) {
+        if let Some((recorder, at)) = &self.place {
+            recorder.watched_no_more(&self.sockets);
+            self.sockets = recorder.watch(*at, streams, Some(remote));
+        }
+    }
+
+    /// Stores the counters of the link: `posted >= moved >= done`.
+    ///
+    /// Readers load them in the opposite order, so that the inequality holds for them too.
     #[inline]
     pub fn set(&self, posted: u64, moved: u64, done: u64) {
         self.words[link::POSTED].store(posted, Ordering::Relaxed);
         self.words[link::MOVED].store(moved, Ordering::Release);
         self.words[link::DONE].store(done, Ordering::Release);
     }
-    /// Bytes moved in all.
+    /// Stores the bytes moved in total.
     #[inline]
     pub fn bytes(&self, total: u64) {
         self.words[link::BYTES].store(total, Ordering::Relaxed);
     }
-    /// The operation it works for.
+    /// Stores the sequence number of the operation that the link works for.
     #[inline]
     pub fn op(&self, seq: u64) {
         self.words[link::OP].store(seq, Ordering::Relaxed);
     }
-    /// It waits for `peer`, since `since`. To be called when the spin budget is spent, not before.
+    /// Records that the link waits for `peer` since `since`.
+    ///
+    /// Call it only once the wait has lasted longer than a message takes.
     pub fn waits(&self, reason: WaitReason, peer: Rank, since: Raw) {
         let waited = self.words[link::WAITED].load(Ordering::Relaxed);
         self.words[link::WAITED].store(waited.wrapping_add(1), Ordering::Relaxed);
-        self.words[link::SINCE].store(since.0, Ordering::Relaxed);
         let waits = reason as u64 | u64::from(peer.0) << 32;
-        self.words[link::WAITS].store(waits, Ordering::Release);
+        store_wait(&self.words[link::WAITS], &self.words[link::SINCE], waits, since);
     }
-    /// It waits no more.
+    /// Records that the link no longer waits.
     #[inline]
     pub fn moves(&self) {
         self.words[link::WAITS].store(WaitReason::Nothing as u64, Ordering::Release);
@@ -86,26 +102,82 @@ impl Drop for LinkCell {
     }
 }
 
+/// Stores the reason of a wait and its start.
+///
+/// While the second word has a value, the first is either that of the same wait or zero. So a
+/// reader that finds the second the same before and after the first has a pair that belongs
+/// together. No two waits of a cell begin at the same time.
+fn store_wait(waits: &AtomicU64, since: &AtomicU64, what: u64, at: Raw) {
+    waits.store(0, Ordering::Relaxed);
+    fence(Ordering::Release);
+    since.store(at.0, Ordering::Relaxed);
+    waits.store(what, Ordering::Release);
+}
+
+/// The reason of a wait and its start, as [`store_wait`] wrote them; `None` if nothing waits or the
+/// wait changed during the read.
+pub(super) fn wait_read(waits: &AtomicU64, since: &AtomicU64) -> Option<(u64, u64)> {
+    let before = since.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
+    let what = waits.load(Ordering::Acquire);
+    (what != 0 && since.load(Ordering::Relaxed) == before).then_some((what, before))
+}
+
+/// The wait of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpWait {
+    /// The reason.
+    pub reason: WaitReason,
+    /// The channel.
+    pub channel: ChannelId,
+    /// The direction of the link that waits or is still missing.
+    pub direction: Direction,
+    /// The rank it is blocked on.
+    pub peer: Rank,
+    /// When the wait began.
+    pub since: Raw,
+    /// Whether a thread waits in the call; an operation that was only begun may be waited for
+    /// later.
+    pub attended: bool,
+}
+
+/// Records the wait of the operation under way; `None` if it does not wait.
+pub(super) fn op_waits(cell: &OpWords, wait: Option<OpWait>) {
+    let Some(OpWait { reason, channel, direction, peer, since, attended }) = wait else {
+        return cell[op::WAITS].store(0, Ordering::Release);
+    };
+    let direction = direction as u64 | if attended { 0 } else { op::UNATTENDED };
+    let what = reason as u64 | direction << 8 | u64::from(channel.0) << 16 | u64::from(peer.0) << 32;
+    store_wait(&cell[op::WAITS], &cell[op::WAITS_SINCE], what, since);
+}
+
 /// The words of one op cell.
 pub(super) type OpWords = [AtomicU64];
 
-/// Notes the operation under way.
+/// Records the operation under way.
 #[inline]
-pub(super) fn op_fact(cell: &OpWords, descriptor: &Descriptor, peer: Option<Rank>, since: Raw) {
+pub(super) fn op_fact(
+    cell: &OpWords,
+    descriptor: &Descriptor,
+    outline: Option<Outline>,
+    peer: Option<Rank>,
+    since: Raw,
+) {
     let [a, b, c, d] = descriptor.encode();
     let peer = peer.map_or(0, |rank| u64::from(rank.0) + 1);
-    let fact: [u64; op::FACT_WORDS] = [a, b, c, d, since.0, peer, 0, 0];
+    let [shape, topology] = outline_words(outline);
+    let fact: [u64; op::FACT_WORDS] = [a, b, c, d, since.0, peer, shape, topology];
     latch_write(&cell[op::LATCH], &cell[op::FACT..], &fact);
 }
 
-/// Notes that operation `number` failed.
+/// Records that operation `number` failed.
 pub(super) fn op_failed(cell: &OpWords, number: u64, error: u8, at: Raw) {
     cell[op::FAILED_AT].store(at.0, Ordering::Relaxed);
     cell[op::ERROR].store(u64::from(error) + 1, Ordering::Relaxed);
     cell[op::FAILED].store(number.max(1), Ordering::Release);
 }
 
-/// Counts a duration. One writer per block.
+/// Counts a duration. Each block has one writer.
 #[inline]
 pub(super) fn count(block: &[AtomicU64; histogram::WORDS], kind: CollKind, bytes: u64, ns: u64) {
     let cell =
@@ -149,6 +221,34 @@ mod tests {
         }
         writer.join().unwrap();
         assert_eq!(words[link::BYTES].load(Ordering::Relaxed), 3 * rounds);
+    }
+
+    #[test]
+    fn a_reader_never_takes_the_begin_of_another_wait() {
+        let memory = Arc::new(Memory::heap(op::WORDS * 8));
+        let rounds = if cfg!(miri) { 300 } else { 20_000_000 };
+        let written = Arc::clone(&memory);
+        // The start time determines the peer; the same peers recur.
+        let writer = std::thread::spawn(move || {
+            for n in 1..=rounds {
+                let (peer, since) = (Rank(n % 7 + 1), Raw(u64::from(n)));
+                let (reason, channel, direction) = (WaitReason::Peer, ChannelId(3), Direction::Send);
+                op_waits(
+                    written.words(),
+                    Some(OpWait { reason, channel, direction, peer, since, attended: true }),
+                );
+            }
+            op_waits(written.words(), None);
+        });
+        let words = memory.words();
+        while !writer.is_finished() {
+            if let Some((what, since)) = wait_read(&words[op::WAITS], &words[op::WAITS_SINCE]) {
+                assert_eq!(what >> 32, since % 7 + 1);
+                assert_eq!((what as u8, (what >> 16) as u16), (WaitReason::Peer as u8, 3));
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(wait_read(&words[op::WAITS], &words[op::WAITS_SINCE]), None);
     }
 
     #[test]

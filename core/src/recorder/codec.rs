@@ -1,13 +1,13 @@
 //! Events as six words and back: `code | four bytes | channel`, then the wide fields.
 //!
-//! Numbers of codes and places of fields are part of the layout and never change their meaning. A code or a member of a set that is
-//! not known here decodes to [`Event::Unknown`].
+//! Code numbers and field positions are part of the layout and never change their meaning. An
+//! unknown code or an unknown enum value decodes to [`Event::Unknown`].
 
 use super::layout::slot::EVENT_WORDS;
-use crate::event::Event;
+use crate::event::{Event, tags};
 use crate::types::{
-    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
-    TransportReason, WaitReason,
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Outline, Phase, Rank, ReduceOp, Shape,
+    TransportKind, TransportReason, WaitReason,
 };
 
 type Words = [u64; EVENT_WORDS];
@@ -25,6 +25,7 @@ const PEER_LOST: u16 = 11;
 const MISMATCH_FOUND: u16 = 12;
 const ABORTED: u16 = 13;
 const CLOCK_ANCHORED: u16 = 14;
+const TAGGED: u16 = 15;
 
 #[inline]
 fn first(code: u16, bytes: [u8; 4], channel: ChannelId) -> u64 {
@@ -36,7 +37,24 @@ fn some_rank(peer: Option<Rank>) -> u64 {
     peer.map_or(0, |rank| 1 << 32 | u64::from(rank.0))
 }
 
-/// The words of an event.
+/// An outline as two words: algorithm plus 1 | channels << 16 | chunk << 32, and the hash of the
+/// topology. Both are 0 if there is none.
+#[inline]
+pub(super) fn outline_words(outline: Option<Outline>) -> [u64; 2] {
+    let Some(Outline { shape: Shape { algorithm, channels, chunk }, topology }) = outline else {
+        return [0, 0];
+    };
+    [(algorithm as u64 + 1) | u64::from(channels) << 16 | u64::from(chunk) << 32, topology]
+}
+
+/// What [`outline_words`] encoded; `None` of anything else.
+pub(super) fn outline_of([shape, topology]: [u64; 2]) -> Option<Outline> {
+    let algorithm = Algorithm::from_u8((shape as u8).checked_sub(1)?)?;
+    let shape = Shape { algorithm, channels: (shape >> 16) as u16, chunk: (shape >> 32) as u32 };
+    Some(Outline { shape, topology })
+}
+
+/// Encodes an event.
 #[inline]
 #[must_use]
 pub(super) fn encode(event: &Event) -> Words {
@@ -49,8 +67,9 @@ pub(super) fn encode(event: &Event) -> Words {
             let bytes = [direction as u8, transport as u8, why.map_or(0, |why| why as u8), 0];
             [first(LINK_UP, bytes, channel), some_rank(peer), 0, 0, 0, 0]
         }
-        Event::OpPlanned { kind, seq, algorithm, bytes } => {
-            [first(OP_PLANNED, [kind as u8, algorithm as u8, 0, 0], none), seq, bytes, 0, 0, 0]
+        Event::OpPlanned { kind, seq, algorithm, bytes, outline } => {
+            let [shape, topology] = outline_words(outline);
+            [first(OP_PLANNED, [kind as u8, algorithm as u8, 0, 0], none), seq, bytes, shape, topology, 0]
         }
         Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks, other } => {
             let fields = [kind as u8, dtype as u8, op as u8, algorithm as u8];
@@ -60,18 +79,19 @@ pub(super) fn encode(event: &Event) -> Words {
             let first = first(OP_FAILED, [kind as u8, error, 0, 0], none);
             [first, seq, some_rank(peer), bytes, duration_ticks, some_rank(other)]
         }
-        Event::MessageSent { channel, peer, step, bytes } => {
-            [first(MESSAGE_SENT, [0; 4], channel), some_rank(peer), step, u64::from(bytes), 0, 0]
+        Event::MessageSent { channel, peer, seq, step, bytes } => {
+            [first(MESSAGE_SENT, [0; 4], channel), some_rank(peer), step, u64::from(bytes), seq, 0]
         }
-        Event::MessageTaken { channel, peer, wide, step, bytes } => {
-            let fields = [u8::from(wide), 0, 0, 0];
-            [first(MESSAGE_TAKEN, fields, channel), u64::from(peer.0), step, u64::from(bytes), 0, 0]
+        Event::MessageTaken { channel, peer, shared, seq, step, bytes } => {
+            let fields = [u8::from(shared), 0, 0, 0];
+            [first(MESSAGE_TAKEN, fields, channel), u64::from(peer.0), step, u64::from(bytes), seq, 0]
         }
         Event::WaitBegan { channel, peer, reason } => {
             [first(WAIT_BEGAN, [reason as u8, 0, 0, 0], channel), u64::from(peer.0), 0, 0, 0, 0]
         }
-        Event::WaitEnded { channel, duration_ticks } => {
-            [first(WAIT_ENDED, [0; 4], channel), duration_ticks, 0, 0, 0, 0]
+        Event::WaitEnded { channel, peer, reason, duration_ticks } => {
+            let first = first(WAIT_ENDED, [reason as u8, 0, 0, 0], channel);
+            [first, duration_ticks, some_rank(peer), 0, 0, 0]
         }
         Event::PeerLost { peer } => [first(PEER_LOST, [0; 4], none), u64::from(peer.0), 0, 0, 0, 0],
         Event::MismatchFound { peer, seq } => {
@@ -81,11 +101,15 @@ pub(super) fn encode(event: &Event) -> Words {
         Event::ClockAnchored { raw, mono_ns, real_ns } => {
             [first(CLOCK_ANCHORED, [0; 4], none), raw, mono_ns, real_ns, 0, 0]
         }
+        Event::Tagged { piece, len, text } => {
+            let word = |at: usize| u64::from_le_bytes(text.as_chunks().0[at]);
+            [first(TAGGED, [piece, len, 0, 0], none), word(0), word(1), word(2), word(3), word(4)]
+        }
         Event::Unknown { code } => [first(code, [0; 4], none), 0, 0, 0, 0, 0],
     }
 }
 
-/// The event of six words, whatever they hold.
+/// Decodes six words, whatever they hold.
 #[must_use]
 pub(super) fn decode(words: &Words) -> Event {
     known(words).unwrap_or(Event::Unknown { code: words[0] as u16 })
@@ -114,6 +138,7 @@ fn known(words: &Words) -> Option<Event> {
             seq: a,
             algorithm: Algorithm::from_u8(bytes[1])?,
             bytes: b,
+            outline: outline_of([c, d]),
         },
         OP_COMPLETED => Event::OpCompleted {
             kind: CollKind::from_u8(bytes[0])?,
@@ -134,16 +159,33 @@ fn known(words: &Words) -> Option<Event> {
             duration_ticks: d,
             other: peer(e),
         },
-        MESSAGE_SENT => Event::MessageSent { channel, peer: peer(a), step: b, bytes: c as u32 },
-        MESSAGE_TAKEN => {
-            Event::MessageTaken { channel, peer: rank(a), wide: bytes[0] != 0, step: b, bytes: c as u32 }
-        }
+        MESSAGE_SENT => Event::MessageSent { channel, peer: peer(a), seq: d, step: b, bytes: c as u32 },
+        MESSAGE_TAKEN => Event::MessageTaken {
+            channel,
+            peer: rank(a),
+            shared: bytes[0] != 0,
+            seq: d,
+            step: b,
+            bytes: c as u32,
+        },
         WAIT_BEGAN => Event::WaitBegan { channel, peer: rank(a), reason: WaitReason::from_u8(bytes[0])? },
-        WAIT_ENDED => Event::WaitEnded { channel, duration_ticks: a },
+        WAIT_ENDED => Event::WaitEnded {
+            channel,
+            peer: peer(b),
+            reason: WaitReason::from_u8(bytes[0])?,
+            duration_ticks: a,
+        },
         PEER_LOST => Event::PeerLost { peer: rank(a) },
         MISMATCH_FOUND => Event::MismatchFound { peer: rank(a), seq: b },
         ABORTED => Event::Aborted,
         CLOCK_ANCHORED => Event::ClockAnchored { raw: a, mono_ns: b, real_ns: c },
+        TAGGED => {
+            let mut text = [0; tags::PIECE];
+            for (to, word) in text.as_chunks_mut().0.iter_mut().zip([a, b, c, d, e]) {
+                *to = word.to_le_bytes();
+            }
+            Event::Tagged { piece: bytes[0], len: bytes[1], text }
+        }
         _ => return None,
     })
 }
@@ -155,6 +197,12 @@ pub(crate) mod tests {
 
     fn one_of<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
         proptest::sample::select(all)
+    }
+
+    fn outline() -> impl Strategy<Value = Outline> {
+        let shape = (one_of(Algorithm::ALL), any::<u16>(), any::<u32>())
+            .prop_map(|(algorithm, channels, chunk)| Shape { algorithm, channels, chunk });
+        (shape, any::<u64>()).prop_map(|(shape, topology)| Outline { shape, topology })
     }
 
     /// Any event of any variant.
@@ -180,8 +228,14 @@ pub(crate) mod tests {
                     transport,
                     why
                 }),
-            (one_of(CollKind::ALL), wide(), one_of(Algorithm::ALL), wide())
-                .prop_map(|(kind, seq, algorithm, bytes)| Event::OpPlanned { kind, seq, algorithm, bytes }),
+            (one_of(CollKind::ALL), wide(), one_of(Algorithm::ALL), wide(), proptest::option::of(outline()))
+                .prop_map(|(kind, seq, algorithm, bytes, outline)| Event::OpPlanned {
+                    kind,
+                    seq,
+                    algorithm,
+                    bytes,
+                    outline
+                }),
             (
                 one_of(CollKind::ALL),
                 one_of(Datatype::ALL),
@@ -206,16 +260,29 @@ pub(crate) mod tests {
                     other
                 }
             ),
-            (channel(), peer(), wide(), any::<u32>()).prop_map(|(channel, peer, step, bytes)| {
-                Event::MessageSent { channel, peer, step, bytes }
-            }),
-            (channel(), rank(), any::<bool>(), wide(), any::<u32>()).prop_map(
-                |(channel, peer, wide, step, bytes)| Event::MessageTaken { channel, peer, wide, step, bytes }
+            (channel(), peer(), wide(), wide(), any::<u32>()).prop_map(
+                |(channel, peer, seq, step, bytes)| Event::MessageSent { channel, peer, seq, step, bytes }
+            ),
+            (channel(), rank(), any::<bool>(), wide(), wide(), any::<u32>()).prop_map(
+                |(channel, peer, shared, seq, step, bytes)| Event::MessageTaken {
+                    channel,
+                    peer,
+                    shared,
+                    seq,
+                    step,
+                    bytes
+                }
             ),
             (channel(), rank(), one_of(WaitReason::ALL))
                 .prop_map(|(channel, peer, reason)| Event::WaitBegan { channel, peer, reason }),
-            (channel(), wide())
-                .prop_map(|(channel, duration_ticks)| Event::WaitEnded { channel, duration_ticks }),
+            (channel(), peer(), one_of(WaitReason::ALL), wide()).prop_map(
+                |(channel, peer, reason, duration_ticks)| Event::WaitEnded {
+                    channel,
+                    peer,
+                    reason,
+                    duration_ticks
+                }
+            ),
             rank().prop_map(|peer| Event::PeerLost { peer }),
             (rank(), wide()).prop_map(|(peer, seq)| Event::MismatchFound { peer, seq }),
             Just(Event::Aborted),
@@ -223,6 +290,10 @@ pub(crate) mod tests {
                 raw,
                 mono_ns,
                 real_ns
+            }),
+            (any::<u8>(), any::<u8>(), any::<[u64; 5]>()).prop_map(|(piece, len, words)| {
+                let text = words.map(u64::to_le_bytes).concat();
+                Event::Tagged { piece, len, text: text.try_into().expect("five words") }
             }),
             (100..u16::MAX).prop_map(|code| Event::Unknown { code }),
         ]
@@ -258,8 +329,9 @@ pub(crate) mod tests {
             other: Some(Rank(2)),
         };
         assert_eq!(encode(&completed), [0x0302_0104_0005, 7, 8, 9, 1 << 32 | 2, 0]);
-        let sent = Event::MessageSent { channel: ChannelId::P2P, peer: Some(Rank(3)), step: 4, bytes: 5 };
-        assert_eq!(encode(&sent), [0xffff_0000_0000_0007, 1 << 32 | 3, 4, 5, 0, 0]);
+        let sent =
+            Event::MessageSent { channel: ChannelId::P2P, peer: Some(Rank(3)), seq: 9, step: 4, bytes: 5 };
+        assert_eq!(encode(&sent), [0xffff_0000_0000_0007, 1 << 32 | 3, 4, 5, 9, 0]);
         let up = |why| Event::LinkUp {
             channel: ChannelId(1),
             peer: None,
@@ -270,7 +342,7 @@ pub(crate) mod tests {
         assert_eq!(encode(&up(Some(TransportReason::OtherHost))), [0x0001_0003_0201_0002, 0, 0, 0, 0, 0]);
         // As layout 2 wrote it.
         assert_eq!(decode(&[0x0001_0000_0201_0002, 0, 0, 0, 0, 0]), up(None));
-        // A kind that a later version added.
+        // An event kind that a later version added.
         assert_eq!(decode(&[0x00ff_0004, 1, 2, 3, 4, 5]), Event::Unknown { code: OP_PLANNED });
         assert_eq!(decode(&[0; 6]), Event::Unknown { code: 0 });
     }

@@ -1,22 +1,25 @@
-//! Where everything stands in a recorder's mapping: a public promise, append-only.
+//! The layout of a recorder's mapping: a public, append-only contract.
 //!
 //! ```text
-//!   header (4 KiB) | comms | histograms | link ids | links | peers | strings | ring descriptors | ring slots | sockets
+//!   header (4 KiB) | comms | histograms | link ids | links | peers | strings | ring descriptors
+//!     | ring slots | sockets
 //! ```
 //!
-//! The header ends with a directory: one entry {table, offset, stride, count, version} per table. A reader walks by what the
-//! directory says, never by its own constants: words that a row of an older writer does not have read as zero, words that a row of a
-//! newer one has beyond ours are passed over, tables it does not know are ignored. So fields and tables are only ever added
-//! at the end, and a number, once given a meaning, keeps it.
+//! The header ends with a directory of one entry {table, offset, stride, count, version} per table.
+//! A reader goes by the directory, never by its own constants. Words that a row of an older writer
+//! lacks read as zero, words that a row of a newer writer has beyond ours are skipped, and unknown
+//! tables are ignored. So fields and tables are only ever added at the end, and a number keeps the
+//! meaning it was once given.
 //!
-//! Everything is a little-endian 64-bit word, written through an atomic. Ring descriptors lie before the slots, so that a
-//! copy made in ascending order has each ring's head before its slots: what the head counts is there, or overwritten and counted as lost.
+//! Everything is a little-endian 64-bit word, written through an atomic. Ring descriptors lie
+//! before the slots, so that a copy made in ascending order reads each ring's head before its
+//! slots: each event that the head counts is in its slot, or is overwritten and counted as lost.
 
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 3;
-/// The oldest reader that understands it. It grows only if something changed its meaning.
+pub const VERSION: u32 = 6;
+/// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 
 /// Words of a cache line.
@@ -40,9 +43,10 @@ pub mod header {
     pub const DIRECTORY_COUNT: usize = 6;
     /// 1 once the process has left in good order.
     pub const LEFT: usize = 7;
-    /// Operations that failed, and communicators that failed between two.
+    /// The number of failed operations, and of communicators that failed between two operations.
     pub const FAILED: usize = 8;
-    /// The process in its own pid namespace, and in the upper half in the one of its /proc.
+    /// The pid in the process's own pid namespace, and in the upper half in the namespace of its
+    /// /proc.
     pub const PID: usize = 9;
     /// Inode of the pid namespace.
     pub const PID_NAMESPACE: usize = 10;
@@ -50,27 +54,31 @@ pub mod header {
     pub const MADE_AT: usize = 11;
     /// The effective user.
     pub const UID: usize = 12;
-    /// The job: public id of the first communicator that has one.
+    /// The public job id of the first communicator that has one.
     pub const JOB: usize = 13;
     /// Version of the library: major << 32 | minor << 16 | patch.
     pub const LIBRARY: usize = 14;
-    /// Nanoseconds per tick of the raw counter, as measured by the process; 32.32 fixed point.
+    /// Nanoseconds per tick of the raw counter as the process measured it; 32.32 fixed point.
     pub const NS_PER_TICK: usize = 15;
-    /// The level of what has no level of its own, and of communicators to come.
+    /// The level of everything that has no level of its own, and of later communicators.
     pub const LEVEL: usize = 16;
-    /// Where the mapping lies: see [`super::Home`].
+    /// The kind of memory that holds the mapping: see [`super::Home`].
     pub const HOME: usize = 17;
     /// The first clock anchor: raw, monotonic, realtime.
     pub const FIRST_ANCHOR: usize = 18;
-    /// Rows, links, histograms, rings, peers and strings that found no place, one word each: see [`super::Table`].
+    /// Rows, links, histograms, rings, peers and strings that found no space.
+    ///
+    /// One word per table: see [`super::Table`].
     pub const OVERFLOW: usize = 24;
     /// Reference of the path of the file.
     pub const PATH: usize = 34;
-    /// Reference of the path of the control socket; 0 while there is none.
+    /// Reference of the path of the control socket; 0 while none exists.
     pub const CONTROL: usize = 35;
     /// Reference of the settings that differ from their defaults.
     pub const SETTINGS: usize = 36;
-    /// The latch of the last clock anchor; once a second, the service thread's sign of life.
+    /// When the process was started, in clock ticks since boot as in /proc/PID/stat; 0: unknown.
+    pub const STARTED: usize = 37;
+    /// The latch of the last clock anchor, which the service thread renews once a second.
     pub const ANCHOR_LATCH: usize = 40;
     /// Two copies of the last clock anchor: raw, monotonic, realtime.
     pub const ANCHOR: usize = 41;
@@ -88,11 +96,11 @@ pub mod header {
     pub const DIRECTORY_AT: usize = 128;
 }
 
-/// Where a mapping lies.
+/// The kind of memory that holds a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Home {
-    /// Private memory of the process: nobody else can read it.
+    /// Private memory of the process, which no other process can read.
     Heap = 0,
     /// A file.
     File = 1,
@@ -108,19 +116,19 @@ pub enum Table {
     Comms = 1,
     /// Histograms of durations, one block per communicator and rank: [`histogram`].
     Histograms = 2,
-    /// Which link a progress cell tells of: [`link_id`].
+    /// The identity of the link that a progress cell describes: [`link_id`].
     LinkIds = 3,
     /// Progress cells: [`link`].
     Links = 4,
     /// Members of communicators: [`peer`].
     Peers = 5,
-    /// Bytes of strings, referred to by `offset | len << 32`; 0 is no string.
+    /// Bytes of strings, referred to by `offset | len << 32`; the reference 0 means no string.
     Strings = 6,
     /// Descriptors of rings: [`ring`].
     Rings = 7,
     /// Slots of rings: [`slot`].
     Slots = 8,
-    /// The kernel's account of the sockets of links: [`socket`].
+    /// The kernel's counters of the sockets of links: [`socket`].
     Sockets = 9,
 }
 
@@ -137,7 +145,9 @@ pub const TABLES: [Table; 9] = [
     Table::Sockets,
 ];
 
-/// The state of a row of `Comms`, `LinkIds`, `Peers`, `Rings` or `Sockets`: the low byte of its first word.
+/// The state of a row of `Comms`, `LinkIds`, `Peers`, `Rings` or `Sockets`.
+///
+/// It is the low byte of the row's first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum RowState {
@@ -145,7 +155,7 @@ pub enum RowState {
     Free = 0,
     /// In use.
     Live = 1,
-    /// Given back; what it tells stays readable until the row is needed again.
+    /// Given back; its content stays readable until the row is needed again.
     Ended = 2,
 }
 
@@ -159,9 +169,9 @@ pub mod comm {
     pub const JOB: usize = 2;
     /// This rank, and in the upper half the number of ranks.
     pub const RANK: usize = 3;
-    /// This rank in the communicator that the job began with.
+    /// This rank's number in the job's first communicator.
     pub const WORLD: usize = 4;
-    /// Level of detail, changeable while it runs.
+    /// Level of detail, which can be changed at any time.
     pub const LEVEL: usize = 5;
     /// Raw time of the driver's last sign of life.
     pub const DRIVEN: usize = 6;
@@ -171,13 +181,13 @@ pub mod comm {
     pub const NAME: usize = 8;
     /// Words of the name.
     pub const NAME_WORDS: usize = 8;
-    /// The phase of making under way plus 1; 0: none.
+    /// The phase of init under way plus 1; 0: none.
     pub const PHASE: usize = 16;
-    /// Raw time when that began.
+    /// Raw time when that phase began.
     pub const PHASE_SINCE: usize = 17;
-    /// Per phase, how long it took in nanoseconds plus 1; 0: not ended.
+    /// Per phase, its duration in nanoseconds plus 1; 0: not ended.
     pub const PHASES: usize = 18;
-    /// Words for phases; more than there are.
+    /// Words for phases, more than there are phases.
     pub const PHASES_WORDS: usize = 14;
     /// The op cell of collectives: [`super::op`].
     pub const COLL: usize = 32;
@@ -187,6 +197,24 @@ pub mod comm {
     pub const TAG_LATCH: usize = 96;
     /// Index of the histogram block plus 1; 0: none.
     pub const HISTOGRAM: usize = 97;
+    /// Class of the error that ended it plus 1; in the upper half the blamed rank plus 1, if agreed
+    /// on.
+    ///
+    /// Stored last.
+    pub const FAILED: usize = 98;
+    /// Raw time of that failure.
+    pub const FAILED_AT: usize = 99;
+    /// Reference of the message that all ranks fail with.
+    pub const FAILED_TEXT: usize = 100;
+    /// CLOCK_MONOTONIC in nanoseconds when init gives up; 0: init is over.
+    pub const INIT_UNTIL: usize = 101;
+    /// The number of ranks that had not checked in, plus 1; 0: the root has not reported any.
+    ///
+    /// The number is from the root's last report. The upper half holds the first range of these
+    /// ranks: its first rank | (its length less 1) << 16. Stored after [`ABSENT_MORE`].
+    pub const ABSENT: usize = 102;
+    /// The next two ranges; a range that would exceed the number of absent ranks is not one.
+    pub const ABSENT_MORE: usize = 103;
     /// Two copies of the user's tag, as text.
     pub const TAG: usize = 104;
     /// Words of one copy.
@@ -195,14 +223,16 @@ pub mod comm {
     pub const WORDS: usize = 128;
 }
 
-/// Words of an op cell. All of `called` to `failed` are single facts with one writer, monotone, read in the order
-/// completed, started, called.
+/// Words of an op cell.
+///
+/// Each of the words from `COMPLETED` to `FAILED` is a single monotone fact with one writer. They
+/// are read in the order completed, started, called.
 pub mod op {
-    /// Sequence number last completed (collectives), or how many were (send and receive).
+    /// Sequence number last completed (collectives), or how many completed (send and receive).
     pub const COMPLETED: usize = 0;
     /// Sequence number last started.
     pub const STARTED: usize = 1;
-    /// Sequence number last called, or how many were.
+    /// Sequence number last called, or how many were called.
     pub const CALLED: usize = 2;
     /// Raw time of the last completion.
     pub const COMPLETED_AT: usize = 3;
@@ -214,27 +244,45 @@ pub mod op {
     pub const FAILED_AT: usize = 6;
     /// The latch of the fact.
     pub const LATCH: usize = 7;
-    /// Two copies of the fact: the operation under way, or else the last one.
+    /// Two copies of the fact: the operation under way, or else the last operation.
     pub const FACT: usize = 8;
     /// Words of one copy.
     pub const FACT_WORDS: usize = 8;
     /// In a copy: the descriptor, four words.
     pub const FACT_DESCRIPTOR: usize = 0;
-    /// In a copy: raw time since when it is under way.
+    /// In a copy: raw time since which the operation is under way.
     pub const FACT_SINCE: usize = 4;
     /// In a copy: the peer of send and receive plus 1.
     pub const FACT_PEER: usize = 5;
+    /// In a copy: how the operation is shared out, two words.
+    ///
+    /// Algorithm plus 1 | channels << 16 | bytes of a message at most << 32, and the hash of the
+    /// topology. Both are 0 if not recorded.
+    pub const FACT_OUTLINE: usize = 6;
+    /// The longest wait: reason | direction << 8 | channel << 16, upper half the peer; 0: none.
+    ///
+    /// The direction's byte also has [`UNATTENDED`] if no thread waits in the call.
+    pub const WAITS: usize = 24;
+    /// A bit beside the direction: no thread waits in the call.
+    pub const UNATTENDED: u64 = 0x80;
+    /// Raw time when the wait began.
+    ///
+    /// Stored between two stores of `WAITS`, the first of which stores 0.
+    pub const WAITS_SINCE: usize = 25;
     /// Words of an op cell.
-    pub const WORDS: usize = 24;
+    pub const WORDS: usize = 32;
 }
 
 /// Words of a row of `LinkIds`.
 pub mod link_id {
-    /// [`super::RowState`] | direction << 8 | transport << 16 | has a peer << 24 | channel << 32 | comm row << 48. Stored last.
+    /// The identity of the link. Stored last.
+    ///
+    /// [`super::RowState`] | direction << 8 | transport << 16 | has a peer << 24 | channel << 32 |
+    /// comm row << 48.
     pub const WHAT: usize = 0;
     /// The peer, and in the upper half the generation of the comm row.
     pub const PEER: usize = 1;
-    /// Why this transport, as a number of [`TransportReason`](crate::types::TransportReason); 0: not recorded.
+    /// The transport's [`TransportReason`](crate::types::TransportReason) number; 0: not recorded.
     pub const WHY: usize = 2;
     /// Words of a row.
     pub const WORDS: usize = 3;
@@ -242,21 +290,21 @@ pub mod link_id {
 
 /// Words of a progress cell: one cache line, read in the order done, moved, posted.
 pub mod link {
-    /// Messages taken by the peer, or freed here.
+    /// Messages taken by the peer, or messages freed on this side.
     pub const DONE: usize = 0;
-    /// Messages handed to the peer's memory or the kernel, or arrived.
+    /// Messages handed to the peer's memory or the kernel, or messages arrived.
     pub const MOVED: usize = 1;
     /// Messages published, or slots offered.
     pub const POSTED: usize = 2;
-    /// Bytes moved in all.
+    /// Bytes moved in total.
     pub const BYTES: usize = 3;
-    /// Sequence number of the operation it last worked for.
+    /// Sequence number of the send or receive it last worked for; 0 for collectives.
     pub const OP: usize = 4;
-    /// What is waited for, and in the upper half the peer.
+    /// The reason of its wait, and in the upper half the peer.
     pub const WAITS: usize = 5;
-    /// Raw time since when; stored before `WAITS`.
+    /// Raw time when the wait began; stored before `WAITS`.
     pub const SINCE: usize = 6;
-    /// How often it waited longer than it spins.
+    /// The number of waits that lasted longer than a message takes.
     pub const WAITED: usize = 7;
     /// Words of a cell.
     pub const WORDS: usize = 8;
@@ -266,7 +314,7 @@ pub mod link {
 pub mod peer {
     /// [`super::RowState`] | comm row << 16 | generation of the comm row << 32. Stored last.
     pub const STATE: usize = 0;
-    /// The rank, and in the upper half its pid as it sees it.
+    /// The rank, and in the upper half its pid in its own pid namespace.
     pub const RANK: usize = 1;
     /// Reference of its host name.
     pub const HOST: usize = 2;
@@ -274,8 +322,10 @@ pub mod peer {
     pub const RECORDER: usize = 3;
     /// Reference of the path of its control socket.
     pub const CONTROL: usize = 4;
-    /// Its rank in the communicator that the job began with.
+    /// Its rank in the job's first communicator.
     pub const WORLD: usize = 5;
+    /// Its group plus 1, once the ranks have agreed on groups: who shares memory with whom.
+    pub const GROUP: usize = 6;
     /// Words of a row.
     pub const WORDS: usize = 8;
 }
@@ -284,17 +334,17 @@ pub mod peer {
 pub mod ring {
     /// [`super::RowState`], and in the upper half the generation.
     pub const STATE: usize = 0;
-    /// Its first slot.
+    /// The index of the ring's first slot.
     pub const FIRST: usize = 1;
-    /// Its slots: a power of two.
+    /// The number of its slots, a power of two.
     pub const SLOTS: usize = 2;
-    /// Events ever written to it.
+    /// The number of events ever written to it.
     pub const HEAD: usize = 3;
-    /// Events written before its present owner.
+    /// The number of events written before its present owner.
     pub const START: usize = 4;
     /// Communicator id of its owner; 0: the service thread.
     pub const COMM: usize = 5;
-    /// The owner's rank in it.
+    /// The owner's rank in that communicator.
     pub const RANK: usize = 6;
     /// Words of a descriptor.
     pub const WORDS: usize = 8;
@@ -302,8 +352,10 @@ pub mod ring {
 
 /// Words of a row of `Sockets`: one stream of a link over TCP.
 pub mod socket {
-    /// [`super::RowState`] | direction << 8 | number among the streams of its link << 16 | address family (4 or 6) << 24 | channel << 32 |
-    /// comm row << 48. Stored last.
+    /// The identity of the socket. Stored last.
+    ///
+    /// [`super::RowState`] | direction << 8 | number among the streams of its link << 16 | address
+    /// family (4 or 6) << 24 | channel << 32 | comm row << 48.
     pub const WHAT: usize = 0;
     /// The peer, and in the upper half the generation of the comm row.
     pub const PEER: usize = 1;
@@ -319,18 +371,21 @@ pub mod socket {
     pub const SAMPLE: usize = 8;
     /// Words of one copy.
     pub const SAMPLE_WORDS: usize = 6;
-    /// In a copy: raw time when the kernel was asked.
+    /// In a copy: raw time of the sample.
     pub const SAMPLE_RAW: usize = 0;
-    /// In a copy: the kernel's number of the state | timeouts in a row << 8 | probes in a row << 16 | backoff << 24 | congestion
-    /// window in segments << 32.
+    /// In a copy: the state of the connection.
+    ///
+    /// The kernel's number of the TCP state | timeouts in a row << 8 | probes in a row << 16 |
+    /// backoff << 24 | congestion window in segments << 32.
     pub const SAMPLE_STATE: usize = 1;
     /// In a copy: smoothed round trip in microseconds, and in the upper half its variation.
     pub const SAMPLE_RTT: usize = 2;
-    /// In a copy: segments sent and not acknowledged, and in the upper half segments sent again so far.
+    /// In a copy: segments sent but not acknowledged, and in the upper half segments resent so far.
     pub const SAMPLE_SENT: usize = 3;
-    /// In a copy: bytes that wait in the kernel to be sent.
+    /// In a copy: bytes in the kernel that are not yet sent.
     pub const SAMPLE_UNSENT: usize = 4;
-    /// In a copy: milliseconds since data came, and in the upper half since an acknowledgement did.
+    /// In a copy: milliseconds since the last data, and in the upper half since the last
+    /// acknowledgement.
     pub const SAMPLE_HEARD: usize = 5;
     /// Words of a row.
     pub const WORDS: usize = 24;
@@ -338,7 +393,7 @@ pub mod socket {
 
 /// Words of a slot.
 pub mod slot {
-    /// 2n + 1 while event n is written, 2n + 2 when it stands.
+    /// 2n + 1 while event n is being written, 2n + 2 once it is complete.
     pub const SEQ: usize = 0;
     /// Raw time.
     pub const RAW: usize = 1;
@@ -350,9 +405,9 @@ pub mod slot {
     pub const WORDS: usize = 8;
 }
 
-/// A block of histograms: per kind and size class one cell.
+/// A block of histograms: one cell per kind and size class.
 pub mod histogram {
-    /// Kinds a block has room for.
+    /// The number of kinds that fit in a block.
     pub const KINDS: usize = 8;
     /// Size classes.
     pub const CLASSES: usize = 8;
@@ -362,7 +417,10 @@ pub mod histogram {
     pub const SUM_BYTES: usize = 1;
     /// In a cell: the buckets.
     pub const BUCKETS: usize = 2;
-    /// Buckets of a cell: bucket b counts durations below 2^(8 + b) ns that the one before does not; the last, all others.
+    /// The number of buckets of a cell.
+    ///
+    /// Bucket b counts the durations below 2^(8 + b) ns that no bucket before it counts; the last
+    /// bucket counts all others.
     pub const BUCKETS_COUNT: usize = 30;
     /// Words of a cell.
     pub const CELL: usize = 32;
@@ -389,20 +447,21 @@ pub mod histogram {
         let class = bits.saturating_sub(5) / 4;
         if class < CLASSES { class } else { CLASSES - 1 }
     }
-    /// The most bytes of a size class; `None` for the last.
+    /// The largest size of a class in bytes; `None` for the last.
     #[must_use]
     pub const fn class_bytes(class: usize) -> Option<u64> {
         if class + 1 < CLASSES { Some(256 << (4 * class)) } else { None }
     }
 }
 
-/// How many rows each table has.
+/// The number of rows of each table.
 ///
-/// Chosen for the process of a large job on a large host: one rank, the world and seven dozen splits of it... of which 64 at a time;
-/// a host of 64 ranks makes 63 + 1 wide lanes, 4 ring lanes and at most 126 pair lanes per communicator, so 2,048 cells hold
-/// 10 such communicators; peers of ten communicators of 200 ranks; 64 communicators whose rings go over two channels of two streams have
-/// 512 sockets. All of it with the rings is below 1.75 MiB: see the test. What finds no place is recorded in private
-/// memory, unseen from outside, and counted in `OVERFLOW`.
+/// The numbers fit a process of a large job on a large host: one rank with 64 communicators at a
+/// time. A host of 64 ranks makes 63 + 1 shared lanes, 4 ring lanes and at most 126 pair lanes per
+/// communicator, so 2,048 cells hold 10 such communicators. The peers are those of ten
+/// communicators of 200 ranks. 64 communicators whose rings use two channels of two streams have
+/// 512 sockets. All of it, with the ring buffers, is below 1.75 MiB: see the test. Rows that find
+/// no space are recorded in private memory, invisible from outside, and counted in `OVERFLOW`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
     /// Rows of `Comms`.
@@ -417,15 +476,18 @@ pub struct Capacity {
     pub strings: usize,
     /// Rows of `Sockets`.
     pub sockets: usize,
-    /// The largest ring is 4,096 slots shifted right by this.
+    /// The largest ring has 4,096 slots shifted right by this.
     pub ring_shift: u32,
 }
 
-/// Slots of the rings at shift 0: one for the engine that most processes have, smaller ones for more.
+/// Slots of the rings at shift 0.
+///
+/// Most processes have one engine, which gets the largest; further engines and threads get smaller
+/// ones.
 pub const RING_SLOTS: [usize; 9] = [4096, 2048, 2048, 1024, 1024, 512, 512, 512, 512];
 
 impl Capacity {
-    /// The normal one.
+    /// The normal capacity.
     pub const FULL: Self = Self {
         comms: 64,
         histograms: 16,
@@ -436,7 +498,7 @@ impl Capacity {
         ring_shift: 0,
     };
 
-    /// What to try one after the other where memory is short.
+    /// The capacities to try one after the other where memory is short.
     pub const LADDER: [Self; 3] = [
         Self::FULL,
         Self { ring_shift: 2, ..Self::FULL },
@@ -451,11 +513,11 @@ impl Capacity {
         },
     ];
 
-    /// Slots of each ring.
+    /// The number of slots of each ring.
     pub fn rings(self) -> impl Iterator<Item = usize> {
         RING_SLOTS.into_iter().map(move |slots| slots >> self.ring_shift)
     }
-    /// Rows of a table, and bytes of each.
+    /// The rows of a table, and the bytes of each.
     #[must_use]
     pub fn rows(self, table: Table) -> (usize, usize) {
         match table {
@@ -492,7 +554,9 @@ pub const HEADER_BYTES: usize = 4096;
 /// Words of an entry of the directory: table, offset, stride, count, version, three unused.
 pub const ENTRY_WORDS: usize = 8;
 
-/// A text in `WORDS` words: its length in bytes, then its bytes. What does not fit is cut at a character.
+/// Encodes a text in `WORDS` words: its length in bytes, then its bytes.
+///
+/// A text that does not fit is cut at a character boundary.
 #[must_use]
 pub fn encode_text<const WORDS: usize>(text: &str) -> [u64; WORDS] {
     let mut end = text.len().min((WORDS - 1) * 8);
@@ -509,7 +573,7 @@ pub fn encode_text<const WORDS: usize>(text: &str) -> [u64; WORDS] {
     words
 }
 
-/// Reads a text back, whatever the words hold.
+/// Decodes a text, whatever the words hold.
 #[must_use]
 pub fn decode_text(words: &[u64]) -> String {
     let Some((&len, rest)) = words.split_first() else { return String::new() };
@@ -519,71 +583,4 @@ pub fn decode_text(words: &[u64]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_layout_is_the_one_that_was_published() {
-        let at = |table| Capacity::FULL.offset(table);
-        assert_eq!(at(Table::Comms), 4096);
-        assert_eq!(at(Table::Histograms), 69_632);
-        assert_eq!(at(Table::LinkIds), 331_776);
-        assert_eq!(at(Table::Links), 380_928);
-        assert_eq!(at(Table::Peers), 512_000);
-        assert_eq!(at(Table::Strings), 643_072);
-        assert_eq!(at(Table::Rings), 774_144);
-        assert_eq!(at(Table::Slots), 774_720);
-        assert_eq!(at(Table::Sockets), 1_561_152);
-        assert_eq!(Capacity::FULL.total(), 1_659_456);
-        assert_eq!([comm::COLL, comm::P2P, comm::TAG, comm::WORDS], [32, 64, 104, 128]);
-        assert_eq!([op::LATCH, op::FACT, op::WORDS], [7, 8, 24]);
-        assert_eq!([socket::LATCH, socket::SAMPLE, socket::SAMPLE_HEARD, socket::WORDS], [7, 8, 5, 24]);
-        assert_eq!([header::ANCHOR_LATCH, header::HOST, header::DIRECTORY_AT], [40, 56, 128]);
-    }
-
-    #[test]
-    fn tables_are_aligned_to_lines_and_fit_their_budget() {
-        for capacity in Capacity::LADDER {
-            for table in TABLES {
-                assert_eq!(capacity.offset(table) % 64, 0, "{table:?}");
-            }
-            assert!(capacity.total() <= 7 << 18, "{} bytes", capacity.total());
-            assert!(capacity.rings().all(usize::is_power_of_two));
-        }
-        const {
-            assert!(header::DIRECTORY_AT * 8 + TABLES.len() * ENTRY_WORDS * 8 <= HEADER_BYTES);
-            assert!(header::HOST_ID + header::TEXTS[2] <= header::DIRECTORY_AT);
-            assert!(header::ANCHOR + 2 * header::ANCHOR_WORDS <= header::BOOT);
-            assert!(header::OVERFLOW + TABLES.len() < header::PATH);
-            assert!(comm::COLL + op::WORDS <= comm::P2P && comm::P2P + op::WORDS <= comm::TAG_LATCH);
-            assert!(socket::SAMPLE + 2 * socket::SAMPLE_WORDS <= socket::WORDS);
-            assert!(comm::TAG + 2 * comm::TAG_WORDS <= comm::WORDS);
-            assert!(crate::types::Phase::ALL.len() <= comm::PHASES_WORDS);
-            assert!(crate::types::CollKind::ALL.len() <= histogram::KINDS);
-        }
-    }
-
-    #[test]
-    fn buckets_and_classes_contain_what_they_say() {
-        for ns in [0, 1, 255, 256, 257, 511, 512, 1 << 20, (1 << 37) - 1, 1 << 37, u64::MAX] {
-            let bucket = histogram::bucket(ns);
-            assert!(histogram::bound_ns(bucket).is_none_or(|bound| ns < bound), "{ns} in {bucket}");
-            assert!(bucket == 0 || histogram::bound_ns(bucket - 1).is_some_and(|bound| ns >= bound));
-        }
-        for bytes in [0, 1, 255, 256, 257, 4096, 4097, 1 << 20, 4 << 30, (4 << 30) + 1, u64::MAX] {
-            let class = histogram::class(bytes);
-            assert!(histogram::class_bytes(class).is_none_or(|most| bytes <= most), "{bytes} in {class}");
-            assert!(class == 0 || histogram::class_bytes(class - 1).is_some_and(|most| bytes > most));
-        }
-    }
-
-    #[test]
-    fn texts_are_cut_at_characters_and_read_whatever_stands_there() {
-        assert_eq!(decode_text(&encode_text::<3>("step 12")), "step 12");
-        assert_eq!(decode_text(&encode_text::<2>("1234567ä")), "1234567");
-        assert_eq!(decode_text(&encode_text::<2>("")), "");
-        assert_eq!(decode_text(&[u64::MAX, 0x4141]), "AA\0\0\0\0\0\0");
-        assert_eq!(decode_text(&[4, u64::MAX]), "\u{fffd}\u{fffd}\u{fffd}\u{fffd}");
-        assert_eq!(decode_text(&[]), "");
-    }
-}
+mod tests;

@@ -1,4 +1,5 @@
-//! The memory of a recorder: 64-bit atomic words, on the heap or in a shared mapping; and spans of it that handles hold.
+//! The memory of a recorder: 64-bit atomic words on the heap or in a shared mapping, and spans of
+//! it.
 //!
 //! Other processes may map the same words, so nothing here is ever a plain reference to bytes.
 
@@ -17,7 +18,7 @@ use crate::sys::shared::Mapping;
 /// Bytes from which private memory is mapped rather than allocated.
 const LARGE: usize = 64 << 10;
 
-/// Zeroed words at one place for as long as this lives.
+/// Zeroed words at a fixed address for as long as this value lives.
 pub(crate) struct Memory {
     base: NonNull<AtomicU64>,
     words: usize,
@@ -31,13 +32,15 @@ enum Kind {
     Shared(#[expect(dead_code, reason = "held for its drop")] Mapping),
 }
 
-// SAFETY: all access goes through atomics; the range is freed by whoever drops the last owner.
+// SAFETY: all access goes through atomics; the last owner's drop frees the range.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Private memory. Large blocks cost pages only where they are written: a simulation has a thousand of them.
+    /// Private memory.
+    ///
+    /// Large blocks cost pages only where they are written: a simulation has a thousand of them.
     pub(crate) fn heap(bytes: usize) -> Self {
         if bytes >= LARGE && !cfg!(miri) {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -55,9 +58,12 @@ impl Memory {
         Self { base: base.cast(), words: layout.size() / 8, kind: Kind::Heap(layout) }
     }
 
-    /// A writable shared mapping of a file's zeroed bytes. In a forked child its place is taken by private zeros, so that handles
-    /// copied into the child write nothing of the parent's. Pages that the file loses (somebody truncates it, its disk fails) are
-    /// replaced by private zeros too, when they are touched: a recorder must not end its process.
+    /// A writable shared mapping of a file's zeroed bytes.
+    ///
+    /// In a forked child private zeros replace it, so that handles copied into the child write
+    /// nothing to the parent's recorder. Pages that the file loses (it is truncated, or its disk
+    /// fails) are replaced by private zeros too, when they are touched: a recorder must not end its
+    /// process.
     pub(crate) fn shared(mapping: Mapping) -> Self {
         detach::watch(mapping.base().as_ptr() as usize, mapping.len());
         Self { base: mapping.base().cast(), words: mapping.len() / 8, kind: Kind::Shared(mapping) }
@@ -65,8 +71,9 @@ impl Memory {
 
     /// All words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `base` begins `words` aligned, initialised (zeroed) words, which live as long as `self`; that others
-        // store to them meanwhile is what atomics are for.
+        // SAFETY: `base` is the start of `words` aligned, initialised (zeroed) words, which live as
+        // long as `self`. Other threads and processes may store to them meanwhile, which atomics
+        // allow.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
@@ -76,7 +83,7 @@ impl Memory {
         Span { first: NonNull::from(words), memory: Arc::clone(self) }
     }
 
-    /// `count` ring slots from the byte `at`; a power of two.
+    /// `count` ring slots, a power of two, from the byte `at`.
     pub(crate) fn slots(self: &Arc<Self>, at: usize, count: usize) -> Slots {
         assert!(count.is_power_of_two(), "{count} slots");
         let words = &self.words()[at / 8..][..count * slot::WORDS];
@@ -87,7 +94,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         match self.kind {
-            // SAFETY: allocated with this layout, and no span is left, since each holds an `Arc` of this.
+            // SAFETY: allocated with this layout, and no span is left, since each holds an `Arc` of
+            // this.
             Kind::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr().cast(), layout) },
             Kind::Anonymous => {
                 // SAFETY: `heap` mapped exactly this range, and no span is left.
@@ -104,7 +112,7 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// `N` words of a memory, which it keeps alive: a load or store through it costs no check.
+/// `N` words of a memory, which it keeps alive. A load or store through it needs no bounds check.
 #[derive(Clone)]
 pub(crate) struct Span<const N: usize> {
     first: NonNull<[AtomicU64; N]>,
@@ -128,7 +136,8 @@ impl<const N: usize> Deref for Span<N> {
     type Target = [AtomicU64; N];
     #[inline]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: made from a reference into `memory`, which lives as long as `self` and gives out only atomics.
+        // SAFETY: made from a reference into `memory`, which lives as long as `self` and gives out
+        // only atomics.
         unsafe { self.first.as_ref() }
     }
 }
@@ -139,7 +148,7 @@ impl<const N: usize> fmt::Debug for Span<N> {
     }
 }
 
-/// The slots of one ring.
+/// The slots of one ring buffer.
 pub(crate) struct Slots {
     first: NonNull<[AtomicU64; slot::WORDS]>,
     mask: u64,
@@ -155,7 +164,8 @@ impl Slots {
     /// The slot of event `n`.
     #[inline]
     pub(crate) fn of(&self, n: u64) -> &[AtomicU64; slot::WORDS] {
-        // SAFETY: the index is at most `mask`, and `slots` checked that so many lie in `memory`, which `self` keeps alive.
+        // SAFETY: the index is at most `mask`, and `slots` checked that so many slots lie in
+        // `memory`, which `self` keeps alive.
         unsafe { self.first.add((n & self.mask) as usize).as_ref() }
     }
 }
@@ -166,7 +176,7 @@ impl fmt::Debug for Slots {
     }
 }
 
-/// Puts private zeros in the place of shared mappings: all of them in forked children, and pages that are lost.
+/// Replaces shared mappings by private zeros: all of them in forked children, and lost pages.
 mod detach {
     use std::ffi::c_void;
     use std::sync::atomic::AtomicBool;
@@ -177,9 +187,10 @@ mod detach {
     use crate::sys::faults::{self, Mender};
     use crate::sys::handlers::{self, Handler};
 
-    /// Base and length of each; a base of 0 is free. One recorder lives at a time, and a second for the moment in which one follows another.
+    /// Base and length of each mapping; a base of 0 is free. One recorder lives at a time, or two
+    /// for the moment in which one follows another.
     static SHARED: [[AtomicUsize; 2]; 4] = [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; 4];
-    /// Whether it was said that pages are lost.
+    /// Whether the loss of pages was reported.
     static SAID: AtomicBool = AtomicBool::new(false);
 
     pub(super) fn watch(base: usize, len: usize) {
@@ -212,14 +223,14 @@ mod detach {
         SHARED.iter().map(range).filter(|(begin, end)| *begin != 0 && begin != end)
     }
 
-    /// Whether private zeros now lie there, which atomics may use as before.
+    /// Replaces the range by private zeros, which atomics may use as before; false if that fails.
     ///
     /// # Safety
     /// The range must be part of a mapping of a `Memory`, which keeps it reserved.
     unsafe fn put_zeros(base: usize, len: usize) -> bool {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::FIXED | MapFlags::PRIVATE;
-        // SAFETY: as the caller says.
+        // SAFETY: the caller's contract.
         unsafe { mmap_anonymous(base as *mut c_void, len, prot, flags) }.is_ok()
     }
 
@@ -228,7 +239,8 @@ mod detach {
     impl Handler for InChildren {
         fn run() {
             for (begin, end) in ranges() {
-                // SAFETY: the parent's `Memory` was copied into this child. If the kernel refuses, the shared pages stay.
+                // SAFETY: the parent's `Memory` was copied into this child. If the kernel refuses,
+                // the shared pages stay.
                 unsafe { put_zeros(begin, end - begin) };
             }
         }
@@ -239,7 +251,8 @@ mod detach {
     impl Mender for LostPages {
         fn mend(page: usize, bytes: usize) -> bool {
             let is_ours = ranges().any(|(begin, end)| (begin..end).contains(&page));
-            // SAFETY: whoever touched the page holds its `Memory`; mappings begin and end with pages.
+            // SAFETY: the thread that touched the page holds its `Memory`; mappings begin and end
+            // with pages.
             let is_mended = is_ours && unsafe { put_zeros(page, bytes) };
             if is_mended && !SAID.swap(true, Ordering::Relaxed) {
                 faults::say(

@@ -1,8 +1,9 @@
-//! Where a recorder lies: which folder, which file, and what else is there.
+//! The place of a recorder: its folder and its file, and other recorder files in that folder.
 //!
-//! The folder is `ccl-UID` in the first tmpfs of a short list; it must be ours alone and no link. Stores into a file
-//! mapping on a disk stall under write-back, so a disk is used only where it was asked for or nothing else is left, and that is said.
-//! The file's pages are allocated when it is made: a file system that fills up later must not become a SIGBUS.
+//! The folder is `ccl-UID` in the first tmpfs of a short list. It must be ours alone and must not
+//! be a link. Stores into a file mapping on a disk stall under write-back, so a disk is used only
+//! where it was asked for or nothing else is left, and a note reports it. The file's pages are
+//! allocated when it is made: a file system that fills up later must not raise SIGBUS.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -18,21 +19,25 @@ use crate::clock;
 use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::fds::Fd;
-use crate::sys::process::{check_file_size, namespace_pids};
+use crate::sys::process::{check_file_size, namespace_pids, start_ticks};
 use crate::sys::shared::{self, Access, Mapping, Owner};
 
-/// Makes a file this long, its pages included. An argument, so that tests can be a full file system.
+/// Allocates a file of this length with its pages. An argument, so that tests can simulate a full
+/// file system.
 pub type Allocate = fn(BorrowedFd<'_>, Home, u64) -> io::Result<()>;
 
 /// Dead recorders kept in a folder, newest first.
 const KEEP_FILES: usize = 64;
 /// Bytes of dead recorders kept, or a quarter of the file system if that is less.
-const KEEP_BYTES: u64 = 64 << 20;
+///
+/// For recorders of the usual size this is as many as `KEEP_FILES`.
+const KEEP_BYTES: u64 = 128 << 20;
 
 /// The file of a recorder, open and locked.
 #[derive(Debug)]
 pub struct Place {
-    /// The one descriptor of the file in this process: closing any other would drop the alive lock.
+    /// The only descriptor of the file in this process: closing any other would drop the alive
+    /// lock.
     file: Fd,
     home: Home,
     path: PathBuf,
@@ -49,12 +54,12 @@ struct Folder {
 }
 
 impl Place {
-    /// Where others find the file.
+    /// The path where other processes find the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// What kind of place it is.
+    /// The kind of memory that holds it.
     #[must_use]
     pub const fn home(&self) -> Home {
         self.home
@@ -63,7 +68,7 @@ impl Place {
     pub(super) fn inode(&self) -> Option<(u64, u64)> {
         rustix::fs::fstat(&self.file).ok().map(|stat| (stat.st_dev, stat.st_ino))
     }
-    /// A name in the same folder.
+    /// The path of a file with this extension in the same folder.
     #[must_use]
     pub fn beside(&self, extension: &str) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.path.join(format!("{}.{extension}", self.stem)))
@@ -78,7 +83,9 @@ impl Place {
     }
 }
 
-/// Makes the file, or a memfd where no file can be made: as large as there is room for. Notes what should be said.
+/// Makes the file, or a memfd where no file can be made, as large as space allows.
+///
+/// Adds remarks for the user to `notes`.
 pub(super) fn create(
     settings: &Settings,
     allocate: Allocate,
@@ -148,7 +155,8 @@ fn furnish(
         .and_then(|()| Mapping::new(&file, bytes, Access::ReadWrite));
     match (furnished, folder) {
         (Ok(mapping), _) => {
-            // The file has its memory; a page's first event would wait a microsecond for its place in the page table.
+            // The file has its memory. Without this, the first event on each page would wait a
+            // microsecond for the page table entry.
             mapping.populate();
             Ok((file, Memory::shared(mapping)))
         }
@@ -160,7 +168,7 @@ fn furnish(
     }
 }
 
-/// Asks the file system for the pages; where it cannot promise any, writes zeros.
+/// Allocates the pages through the file system; writes zeros where it cannot reserve pages.
 pub(super) fn allocate(fd: BorrowedFd<'_>, _: Home, bytes: u64) -> io::Result<()> {
     loop {
         match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes) {
@@ -194,15 +202,15 @@ fn usual(uid: u32) -> [PathBuf; 4] {
     [format!("/run/user/{uid}").into(), "/run".into(), "/dev/shm".into(), "/tmp".into()]
 }
 
-/// A folder in which ours may be made.
+/// A parent folder in which the recorder folder may be made.
 #[derive(Clone, Debug)]
 struct Candidate {
     parent: PathBuf,
-    /// Asked for by name: then a disk will do.
+    /// Configured by name: then a disk is accepted.
     given: bool,
 }
 
-/// The first place in memory; else the first on a disk.
+/// The first folder in memory, or else the first on a disk.
 fn choose(candidates: &[Candidate], notes: &mut Vec<String>) -> Option<Folder> {
     let mut disk = None;
     for candidate in candidates {
@@ -214,7 +222,7 @@ fn choose(candidates: &[Candidate], notes: &mut Vec<String>) -> Option<Folder> {
                 return Some(folder);
             }
             Ok(folder) => disk = disk.or(Some(folder)),
-            // What is usually not there, or not ours to write to, is no news.
+            // A default folder is often absent or not writable: that is not worth a note.
             Err(Refusal::Absent(why)) if candidate.given => notes.push(why),
             Err(Refusal::Absent(_)) => {}
             Err(Refusal::Squatted(why)) => notes.push(why),
@@ -238,7 +246,7 @@ enum Refusal {
     Squatted(String),
 }
 
-/// Opens `ccl-UID` in `parent`, making it if need be, and checks that it is ours alone.
+/// Opens `ccl-UID` in `parent`, making it if needed, and checks that it is ours alone.
 fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
     let uid = rustix::process::geteuid().as_raw();
     let name = format!("ccl-{uid}");
@@ -269,8 +277,9 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
     Ok(Folder { dir: Fd::new(dir), path, memory })
 }
 
-/// The folder in which a recorder of this process would lie, made if need be, and what should be said of the choice. `None`: it would be a
-/// memfd.
+/// The folder in which a recorder of this process would lie, and remarks on the choice.
+///
+/// The folder is made if needed. `None`: the recorder would be a memfd.
 #[must_use]
 pub fn chosen(settings: &Settings) -> (Option<PathBuf>, Vec<String>) {
     let mut notes = Vec::new();
@@ -288,8 +297,9 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Removes the oldest of the dead recorders, and the sockets of all dead ones; returns how many files. `own` is the stem of the caller's:
-/// it must not open its own file.
+/// Removes the oldest dead recorders and the sockets of all dead ones; returns the number of files.
+///
+/// `own` is the stem of the caller's recorder, whose file the process must not open.
 pub fn prune(folder: &Path, own: Option<&str>) -> usize {
     let room = rustix::fs::statvfs(folder).map_or(KEEP_BYTES, |fs| fs.f_blocks * fs.f_frsize / 4);
     prune_to(folder, own, KEEP_FILES, KEEP_BYTES.min(room))
@@ -320,21 +330,23 @@ fn prune_to(folder: &Path, own: Option<&str>, keep_files: usize, keep_bytes: u64
     removed
 }
 
-/// Whether nobody holds the lock of a recorder file. Not to be asked of a file of this process.
+/// Whether no process holds the lock of a recorder file. Never call it for a file of this process.
 fn is_dead(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
         .is_ok_and(|fd| shared::owner(&fd).is_ok_and(|owner| owner == Owner::None))
 }
 
-/// What a header says of its process.
+/// The identity of the process in the header.
 #[derive(Debug)]
 pub(super) struct Identity {
     pub(super) pid: u32,
-    /// The pid in the namespace of the /proc that is mounted here; 0 if the kernel does not say.
+    /// The pid in the pid namespace of the mounted /proc; 0 if the kernel does not report it.
     pub(super) outer_pid: u32,
     pub(super) pid_namespace: u64,
     pub(super) uid: u32,
+    /// Clock ticks since boot; 0 if the kernel does not report it.
+    pub(super) started: u64,
     pub(super) boot_id: String,
     pub(super) host: String,
 }
@@ -345,12 +357,13 @@ pub(super) fn identity() -> Identity {
         outer_pid: namespace_pids(None).and_then(|pids| pids.first().copied()).unwrap_or(0),
         pid_namespace: pid_namespace(),
         uid: rustix::process::geteuid().as_raw(),
+        started: start_ticks().unwrap_or(0),
         boot_id: kernel("random/boot_id"),
         host: kernel("hostname"),
     }
 }
 
-/// One of the kernel's own words; empty where it does not say.
+/// A value from /proc/sys/kernel; empty if it cannot be read.
 fn kernel(name: &str) -> String {
     let said = std::fs::read_to_string(format!("/proc/sys/kernel/{name}"));
     said.map_or_else(|_| String::new(), |said| said.trim().into())

@@ -1,24 +1,29 @@
-//! How facts of several words are written while others read: the latch and the slot. Both have one writer, which never waits.
+//! The latch and the slot: how facts of several words are written while others read them.
 //!
-//! A **latch** is a counter and two copies. The writer fills the copy that the counter does not point to, then moves the
-//! counter. A writer that stops half-way, or dies, has spoilt the copy nobody reads.
+//! Both have one writer, which never waits.
 //!
-//! A **slot** of a ring holds one copy; its sequence is odd while the writer is in it. There are older events to lose, so one copy will do.
+//! A **latch** is a counter and two copies. The writer fills the copy that the counter does not
+//! point to, then advances the counter. A writer that stops half-way or dies has spoilt only the
+//! copy that is not read.
+//!
+//! A **slot** of a ring holds one copy, and its sequence is odd while it is being written. A ring
+//! may lose old events, so one copy is enough.
 //!
 //! ```text
 //!   writer of either                          reader of either
 //!     announce (latch: counter of the           load counter or sequence   (acquire)
 //!       last write; slot: odd sequence)         load the words
 //!     fence(release)                            fence(acquire)
-//!     store the words                           load it again: equal, or what was read is thrown away
+//!     store the words                           load it again: equal, or discard the words
 //!     store counter or even sequence (release)
 //! ```
 //!
-//! If a reader saw a word of a later write, the fences order that write's announcement before its second load, which then differs.
+//! If a reader saw a word of a later write, the fences order the announcement of that write before
+//! the reader's second load, which then differs.
 
 use std::sync::atomic::Ordering;
 
-/// An atomic word: of std, or of loom where the protocol is explored.
+/// An atomic word: of std, or of loom where the protocol is model-checked.
 pub(crate) trait Word {
     /// Loads it.
     fn get(&self, order: Ordering) -> u64;
@@ -43,7 +48,8 @@ impl Word for std::sync::atomic::AtomicU64 {
     }
 }
 
-/// How often a reader tries again before it gives up: the writer would have to write this often during as many reads.
+/// How often a reader retries before it gives up: the writer would have to write during each of
+/// these reads.
 const TRIES: usize = 64;
 
 /// Writes a fact of `N` words: `copies` is the first copy, then the second.
@@ -58,7 +64,9 @@ pub(crate) fn latch_write<W: Word, const N: usize>(latch: &W, copies: &[W], fact
     latch.put(count.wrapping_add(1), Ordering::Release);
 }
 
-/// Reads the fact last completely written; zeros if there was none. `None` if the writer was faster all the time.
+/// Reads the last complete fact, zeros if there was none.
+///
+/// `None` if the writer interfered with every try.
 pub(crate) fn latch_read<W: Word, const N: usize>(latch: &W, copies: &[W]) -> Option<[u64; N]> {
     (0..TRIES).find_map(|_| latch_try(latch, copies))
 }
@@ -82,7 +90,7 @@ pub(crate) fn slot_write<W: Word, const N: usize>(seq: &W, words: &[W], n: u64, 
     seq.put(n.wrapping_mul(2).wrapping_add(2), Ordering::Release);
 }
 
-/// Reads event `n` from its slot; `None` if it does not stand there: overwritten, or being so.
+/// Reads event `n` from its slot; `None` if the slot holds another event or is being overwritten.
 #[inline]
 pub(crate) fn slot_read<W: Word, const N: usize>(seq: &W, words: &[W], n: u64) -> Option<[u64; N]> {
     let stands = n.wrapping_mul(2).wrapping_add(2);
@@ -126,7 +134,7 @@ mod tests {
         slot_write(&seq, &slot, 8, &[3, 4]);
         assert_eq!(slot_read::<_, 2>(&seq, &slot, 0), None);
         assert_eq!(slot_read(&seq, &slot, 8), Some([3, 4]));
-        // Stopped inside: odd.
+        // The writer stopped inside the slot: odd.
         seq.store(33, Ordering::Relaxed);
         assert_eq!(slot_read::<_, 2>(&seq, &slot, 8), None);
         assert_eq!(slot_read::<_, 2>(&seq, &slot, 16), None);
@@ -167,7 +175,7 @@ mod explored {
                     }
                 })
             };
-            // One try: of all 64 loom would never see the end.
+            // One try: with all 64 loom would not finish.
             if let Some([a, b]) = latch_try(&words[0], &words[1..]) {
                 assert_eq!(a, b);
             }

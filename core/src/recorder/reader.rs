@@ -1,21 +1,24 @@
-//! Reading a recorder: one's own by borrowing it, another's by copying its file.
+//! Reading a recorder: the process's own by borrowing it, another process's by copying its file.
 //!
-//! A file is hostile until checked: it may be truncated, shrink while it is read, come from another version, or lie. So it is
-//! copied with read(2), which cannot end in SIGBUS as a mapping can, and every offset, count and word in it is checked or clamped where it
-//! is used. Of a live file the copy is made in ascending order, and what is told of a communicator is `consistent` if two copies tell the same.
+//! A file is hostile until checked: it may be truncated, shrink while it is read, come from another
+//! version, or hold wrong values. So it is copied with read(2), which cannot raise SIGBUS as a
+//! mapping can, and every offset, count and word in it is checked or clamped where it is used. A
+//! live file is copied in ascending order, and twice; a communicator is `consistent` if both copies
+//! agree on it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::Recorder;
-use super::follow::{Piece, events};
-use super::layout::{self, RowState, Table, comm, header, histogram, ring};
-use super::protocol::latch_read;
-use super::sight::{self, Clock};
-use super::taken::Taken;
+use super::capture::Capture;
+use super::decode::{self, Clock};
+use super::layout::{self, Table, comm, header, histogram, ring};
+use super::state::Recorder;
+use super::tail::{Piece, events};
+use super::words::{MAX_BYTES, MAX_STRING, TableRows, fact, halves, state, string, text, word, words};
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::bounds::{MAX_COMMS, MAX_RINGS};
@@ -25,10 +28,7 @@ use crate::sys::shared::{self, Owner};
 use crate::text::harmless;
 use crate::types::{CollKind, CommId, JobId, Rank};
 
-/// The most bytes of a file that are read: many times what a recorder has.
-pub(super) const MAX_BYTES: u64 = 16 << 20;
-
-pub use super::follow::{Cursor, RingReading};
+pub use super::tail::{Cursor, RingReading};
 
 /// A recorder, open for reading.
 #[derive(Debug)]
@@ -38,24 +38,24 @@ pub struct Reader {
 
 #[derive(Debug)]
 pub(super) enum From {
-    /// Within the process: its file must not be opened, or the alive lock would be dropped.
+    /// A recorder of this process. Its file must not be opened, or the alive lock would be dropped.
     Own(Arc<Recorder>),
     File(File, PathBuf),
-    Taken(Box<Taken>, PathBuf),
+    Capture(Box<Capture>, PathBuf),
 }
 
-/// The durations of one kind of operation of one size class on one communicator and rank.
+/// The durations of one kind of operation and one size class on one communicator and rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// The communicator.
     pub comm: CommId,
-    /// Its name.
+    /// The communicator's name.
     pub name: String,
-    /// The rank in it.
+    /// The rank in the communicator.
     pub rank: Rank,
     /// The kind of operation.
     pub kind: CollKind,
-    /// The most bytes of its size class; `None` for the last.
+    /// The largest size of the class in bytes; `None` for the last class.
     pub class_bytes: Option<u64>,
     /// The sum of all durations.
     pub sum_ns: u64,
@@ -76,34 +76,39 @@ impl Reader {
         Self { from: From::Own(recorder) }
     }
 
-    /// Takes the recorder of this process for itself if nobody else uses it any more: what can be read then is all there will be, and
-    /// the recorder leaves when the reader is dropped.
+    /// Takes the recorder for this reader alone, if nothing else uses it any more.
+    ///
+    /// Then its content no longer changes, and the recorder leaves when the reader is dropped.
     ///
     /// # Errors
-    /// The reader as it was, if somebody uses the recorder, or it is another process's.
+    /// The reader as it was, if the recorder is still in use or belongs to another process.
     pub fn alone(self) -> std::result::Result<Self, Self> {
         match self.from {
             From::Own(recorder) => match Arc::try_unwrap(recorder) {
                 Ok(recorder) => Ok(Self::borrow(Arc::new(recorder))),
                 Err(recorder) => Err(Self::borrow(recorder)),
             },
-            from @ (From::File(..) | From::Taken(..)) => Err(Self { from }),
+            from @ (From::File(..) | From::Capture(..)) => Err(Self { from }),
         }
     }
 
-    /// Opens a recorder by its path, also one of the form `/proc/PID/fd/N`, which reaches other mount namespaces, memfds and
-    /// unlinked files. Its own file a process borrows.
+    /// Opens a recorder by its path.
+    ///
+    /// The path may have the form `/proc/PID/fd/N`, which reaches other mount namespaces, memfds
+    /// and unlinked files. The process's own file is borrowed.
     ///
     /// # Errors
-    /// `System` if it cannot be read; `Usage` if it is no recorder, or one that only a later version can read.
+    /// `System` if it cannot be read; `Usage` if it is not a recorder, or one that only a later
+    /// version can read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let reference = Reference::to(path).map_err(|e| refused(path, e))?;
         Self::through(&reference, path)
     }
 
-    /// Opens a recorder that was looked at, with the rights of its owner; `path` stands for it in what is said. Its own file a
-    /// process borrows.
+    /// Opens a recorder that was looked at before, with the rights of its owner.
+    ///
+    /// `path` names it in messages. The process's own file is borrowed.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -115,80 +120,87 @@ impl Reader {
             return Err(no_recorder(path, "it is no file"));
         }
         let file = reference.open().map_err(|e| refused(path, e))?;
-        // What is no recorder costs a page, however large it is.
+        // Only the header is read first: a file that is not a recorder costs one page, however
+        // large it is.
         header_of(&file, path)?;
         Ok(Self { from: From::File(file, path.to_path_buf()) })
     }
 
-    /// The path it was opened by; its own recorder's file.
+    /// The path it was opened by, or the file of the process's own recorder.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match &self.from {
             From::Own(recorder) => recorder.path(),
-            From::File(_, path) | From::Taken(_, path) => Some(path),
+            From::File(_, path) | From::Capture(_, path) => Some(path),
         }
     }
 
-    /// Whether the process lives: it holds the lock on byte 0. Who holds it does not matter: seen from another pid namespace the
-    /// lock has no pid.
+    /// Whether the process lives: a process holds the lock on byte 0.
+    ///
+    /// The holder's pid does not matter: seen from another pid namespace the lock has no pid.
     #[must_use]
     pub fn alive(&self) -> bool {
         match &self.from {
             From::Own(_) => true,
             From::File(file, _) => shared::owner(file).is_ok_and(|owner| owner != Owner::None),
-            From::Taken(taken, _) => taken.alive,
+            From::Capture(capture, _) => capture.alive,
         }
     }
 
-    /// Reads it.
+    /// Reads the state of the process.
     ///
     /// # Errors
-    /// `System` if the file cannot be read, `Usage` if it has become no recorder.
+    /// `System` if the file cannot be read, `Usage` if it is no longer a recorder.
     pub fn snapshot(&self) -> Result<ProcessSnapshot> {
         let mut process = self.as_written()?;
-        // No table is read further than is believed; what it says is for people.
+        // Tables are only read within the checked bounds; the result here is for the user.
         let _ = process.is_believed();
         Ok(process)
     }
 
     fn as_written(&self) -> Result<ProcessSnapshot> {
         let alive = self.alive();
-        let from_real_ns = clock::real_ns();
+        let from = (clock::real_ns(), clock::now());
         match &self.from {
             From::Own(recorder) => {
                 let words = recorder.memory.words();
-                Ok(snapshot(words, words, alive, from_real_ns, None))
+                Ok(snapshot(words, words, alive, from, None))
             }
             From::File(_, path) => {
                 let first = self.copy()?;
                 check(&first, path)?;
-                // A dead file does not change any more.
+                // The file of a dead process no longer changes.
                 let second = if alive { Some(self.copy()?) } else { None };
                 let second = second.as_ref().filter(|second| check(second, path).is_ok());
-                let mut snapshot = snapshot(&first, second.unwrap_or(&first), alive, from_real_ns, None);
-                // The path may be gone or of another mount namespace; the one it was opened by is good here.
+                let mut snapshot = snapshot(&first, second.unwrap_or(&first), alive, from, None);
+                // The recorded path may be gone or of another mount namespace; the path it was
+                // opened by works here.
                 if !path.starts_with("/proc") || snapshot.path.is_empty() {
                     snapshot.path = path.to_string_lossy().into_owned();
                 }
                 Ok(snapshot)
             }
-            // Of the living there is one copy, which proves nothing of itself.
-            From::Taken(taken, path) => {
-                let words = taken.words();
+            // Of a live process there is only one copy, which does not prove that it is consistent.
+            From::Capture(capture, path) => {
+                let words = capture.words();
                 check(&words, path)?;
                 let first = if alive { &[] } else { words.as_slice() };
-                Ok(snapshot(first, &words, alive, taken.from_real_ns, Some(taken.at)))
+                // The capture has the start of copying on one clock only: it is as long before the
+                // end on the other.
+                let took = Duration::from_nanos(capture.at.real_ns.saturating_sub(capture.from_real_ns));
+                let from = Ns(capture.at.mono.0.saturating_sub(took.as_nanos() as u64));
+                Ok(snapshot(first, &words, alive, (capture.from_real_ns, from), Some(capture.at)))
             }
         }
     }
 
-    /// Reads the events that were written since the last look with this cursor.
+    /// Reads the events written since the last call with this cursor.
     ///
     /// # Errors
-    /// `System` if the file cannot be read, `Usage` if it has become no recorder.
+    /// `System` if the file cannot be read, `Usage` if it is no longer a recorder.
     pub fn events(&self, cursor: &mut Cursor) -> Result<Vec<RingReading>> {
         if let From::File(file, path) = &self.from {
-            // Whoever follows the events asks often, and wants the new ones only.
+            // A client that follows events asks often, and wants only the new ones.
             let piece = |at: usize, count: usize| read_words(file, at, count).ok().map(Piece::Copied);
             return Ok(events(&header_of(file, path)?, cursor, piece));
         }
@@ -197,23 +209,23 @@ impl Reader {
         })
     }
 
-    /// Reads the histograms that count something.
+    /// Reads the histograms that are not empty.
     ///
     /// # Errors
-    /// `System` if the file cannot be read, `Usage` if it has become no recorder.
+    /// `System` if the file cannot be read, `Usage` if it is no longer a recorder.
     pub fn histograms(&self) -> Result<Vec<Histogram>> {
         self.with(histograms)
     }
 
-    /// How its raw times become CLOCK_MONOTONIC, and that CLOCK_REALTIME.
+    /// The scale from raw times to CLOCK_MONOTONIC, and the anchor from there to CLOCK_REALTIME.
     ///
     /// # Errors
-    /// `System` if the file cannot be read, `Usage` if it has become no recorder.
+    /// `System` if the file cannot be read, `Usage` if it is no longer a recorder.
     pub fn clock(&self) -> Result<(Scale, Anchor)> {
         let clock = |words: &[AtomicU64]| (clock_of(words), last_anchor(words));
         match &self.from {
             From::File(file, path) => Ok(clock(&header_of(file, path)?)),
-            From::Own(_) | From::Taken(..) => self.with(clock),
+            From::Own(_) | From::Capture(..) => self.with(clock),
         }
     }
 
@@ -225,11 +237,11 @@ impl Reader {
                 check(&copy, path)?;
                 Ok(read(&copy))
             }
-            From::Taken(taken, _) => Ok(read(&taken.words())),
+            From::Capture(capture, _) => Ok(read(&capture.words())),
         }
     }
 
-    /// The words of the file, as many as there are.
+    /// The words of the file, as many as it has.
     fn copy(&self) -> Result<Vec<AtomicU64>> {
         self.bytes().map(|bytes| words(&bytes))
     }
@@ -250,13 +262,13 @@ pub(super) fn header_of(file: &File, path: &Path) -> Result<Vec<AtomicU64>> {
     check(&header, path).map(|()| header)
 }
 
-/// The words of a file from word `at`: as many of `count` as there are.
+/// The words of a file from word `at`: up to `count`, fewer if the file ends before.
 fn read_words(file: &File, at: usize, count: usize) -> std::io::Result<Vec<AtomicU64>> {
     let from = (at as u64).checked_mul(8).ok_or(std::io::ErrorKind::InvalidInput)?;
     read_bytes(file, from, count.min(MAX_BYTES as usize / 8) * 8).map(|bytes| words(&bytes))
 }
 
-/// The bytes of a file from byte `from`: as many of `count` as there are.
+/// The bytes of a file from byte `from`: up to `count`, fewer if the file ends before.
 fn read_bytes(file: &File, from: u64, count: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; count];
     let mut have = 0;
@@ -272,14 +284,38 @@ fn read_bytes(file: &File, from: u64, count: usize) -> std::io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
-/// The words of these bytes, as many as are whole.
-pub(super) fn words(bytes: &[u8]) -> Vec<AtomicU64> {
-    let words = bytes.chunks_exact(8);
-    words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes")))).collect()
+impl Reader {
+    /// Copies the recorder.
+    ///
+    /// # Errors
+    /// `System` if the file cannot be read.
+    pub fn capture(&self) -> Result<Capture> {
+        let (alive, from_real_ns) = (self.alive(), clock::real_ns());
+        let bytes = match &self.from {
+            From::Capture(capture, _) => return Ok((**capture).clone()),
+            From::File(..) => self.bytes()?,
+            From::Own(recorder) => {
+                let words = recorder.memory.words().iter();
+                words.flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect()
+            }
+        };
+        Ok(Capture { bytes, alive, from_real_ns, at: clock::anchor() })
+    }
+
+    /// Reads a copy as if now were the moment at which it was made; `name` stands for it in errors.
+    ///
+    /// # Errors
+    /// `Usage` if it is no recorder, or one that only a later version can read.
+    pub fn of_capture(capture: Capture, name: impl Into<PathBuf>) -> Result<Self> {
+        let reader = Self { from: From::Capture(Box::new(capture), name.into()) };
+        let From::Capture(capture, name) = &reader.from else { return Ok(reader) };
+        check(&capture.words(), name)?;
+        Ok(reader)
+    }
 }
 
 impl Recorder {
-    /// Whether that is the device and inode of this recorder's file.
+    /// Whether `identity` is the device and inode of this recorder's file.
     fn is_in(&self, identity: (u64, u64)) -> bool {
         self.place.as_ref().and_then(|place| place.inode()) == Some(identity)
     }
@@ -309,96 +345,6 @@ pub(super) fn check(words: &[AtomicU64], path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A word of a row; zero where an older writer's row ends before it.
-pub(super) fn word(row: &[AtomicU64], at: usize) -> u64 {
-    row.get(at).map_or(0, |word| word.load(Ordering::Acquire))
-}
-
-/// The lower and the upper half.
-pub(super) const fn halves(word: u64) -> (u32, u32) {
-    (word as u32, (word >> 32) as u32)
-}
-
-/// The fact behind a latch; `None` if the row ends before it or the writer was too fast.
-pub(super) fn fact<const N: usize>(row: &[AtomicU64], latch: usize, copies: usize) -> Option<[u64; N]> {
-    latch_read(row.get(latch)?, row.get(copies..copies + 2 * N)?)
-}
-
-/// The words of a text.
-pub(super) fn text(row: &[AtomicU64], at: usize, words: usize) -> String {
-    let words: Vec<u64> = (at..at + words).map(|at| word(row, at)).collect();
-    layout::decode_text(&words)
-}
-
-/// Where the directory says that a table lies, in words.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub(super) first: usize,
-    pub(super) stride: usize,
-    pub(super) count: usize,
-}
-
-impl Place {
-    pub(super) fn of(words: &[AtomicU64], table: Table) -> Option<Self> {
-        let size = |at: usize| usize::try_from(word(words, at)).ok();
-        let first = size(header::DIRECTORY)? / 8;
-        let stride = (size(header::DIRECTORY_STRIDE)? / 8).max(1);
-        // A directory of more entries than this is none.
-        let count = size(header::DIRECTORY_COUNT)?.min(1024);
-        let entries = words.get(first..)?.chunks(stride).take(count);
-        let entry = entries.into_iter().find(|entry| word(entry, 0) == table as u64)?;
-        let field = |at: usize| usize::try_from(word(entry, at)).ok().filter(|n| *n <= MAX_BYTES as usize);
-        let (offset, stride, count) = (field(1)?, field(2)? / 8, field(3)?);
-        (stride > 0).then_some(Self { first: offset / 8, stride, count })
-    }
-}
-
-/// One table of a mapping, as far as it is there.
-#[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
-    words: &'a [AtomicU64],
-    /// Words per row.
-    stride: usize,
-}
-
-impl<'a> Rows<'a> {
-    pub(super) fn of(words: &'a [AtomicU64], table: Table) -> Self {
-        Self::find(words, table).unwrap_or(Self { words: &[], stride: 1 })
-    }
-
-    fn find(words: &'a [AtomicU64], table: Table) -> Option<Self> {
-        let Place { first, stride, count } = Place::of(words, table)?;
-        let there = words.get(first..)?;
-        let len = stride.checked_mul(count)?.min(there.len());
-        Some(Self { words: &there[..len], stride })
-    }
-
-    pub(super) fn iter(self) -> impl Iterator<Item = &'a [AtomicU64]> {
-        self.words.chunks_exact(self.stride)
-    }
-    pub(super) fn row(self, at: usize) -> Option<&'a [AtomicU64]> {
-        let first = at.checked_mul(self.stride)?;
-        self.words.get(first..first.checked_add(self.stride)?)
-    }
-}
-
-/// The longest string that is read: longer than any path or settings line.
-const MAX_STRING: usize = 64 << 10;
-
-/// The string of a reference; empty if there is none, or it leads out of the table.
-pub(super) fn string(words: &[AtomicU64], reference: u64) -> String {
-    let (at, len) = halves(reference);
-    let (at, len) = (at as usize, len as usize);
-    let strings = Rows::of(words, Table::Strings).words;
-    let is_there = |there: &&[AtomicU64]| (1..=MAX_STRING).contains(&len) && len <= there.len() * 8;
-    let Some(there) = strings.get(at / 8..).filter(is_there) else {
-        return String::new();
-    };
-    let bytes: Vec<u8> =
-        there[..len.div_ceil(8)].iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
-    String::from_utf8_lossy(&bytes[..len]).into_owned()
-}
-
 fn anchor(raw: u64, mono: u64, real_ns: u64) -> Anchor {
     Anchor { raw: Raw(raw), mono: Ns(mono), real_ns }
 }
@@ -423,33 +369,39 @@ fn clock_of(words: &[AtomicU64]) -> Scale {
     Scale::between(first_anchor(words), last_anchor(words), measured(words))
 }
 
-/// What two copies tell; of the mapping itself, what two readings of it do. `then` is when they were made, if not now.
+/// Decodes a snapshot from two copies, or from two readings of the mapping itself.
+///
+/// `then` is when the copies were made, if not now.
 fn snapshot(
     first: &[AtomicU64],
     words: &[AtomicU64],
     alive: bool,
-    from_real_ns: u64,
+    (from_real_ns, from): (u64, Ns),
     then: Option<Anchor>,
 ) -> ProcessSnapshot {
     let at = |n: usize| word(words, n);
     let anchor = last_anchor(words);
-    let clock = if alive {
-        // Counter and clock are those of the writer: it holds a lock of the same kernel.
+    let (clock, to_real_ns) = if alive {
+        // The counter and the clock are the writer's too: it holds a lock of the same kernel.
         let now = then.unwrap_or_else(clock::anchor);
-        Clock { scale: Scale::between(first_anchor(words), now, measured(words)), now: now.mono }
+        let scale = Scale::between(first_anchor(words), now, measured(words));
+        (Clock { scale, now: now.mono }, now.real_ns)
     } else {
-        // Of the dead: its last sign of life, whenever it is read.
+        // The ages of a dead process count from its last sign of life, whenever it is read.
         let scale = clock_of(words);
-        Clock { scale, now: sight::last_sign(words, scale).max(anchor.mono) }
+        let clock = Clock { scale, now: decode::last_sign(words, scale).max(anchor.mono) };
+        let real_ns = clock.real_ns(anchor);
+        (clock, real_ns)
     };
-    let mut comms = sight::comms(words, &clock);
-    let before = sight::comms(first, &clock);
+    let mut comms = decode::comms(words, &clock);
+    let before = decode::comms(first, &clock);
     for comm in comms.iter_mut().flatten() {
         let is_same = before.iter().flatten().any(|before| before == comm);
         comm.1.consistent = is_same;
     }
-    // A sample stands for itself: one taken meanwhile makes nothing else of what was read.
-    sight::sockets(words, &clock, &mut comms);
+    // Socket samples are decoded apart: a new sample between two copies makes nothing else
+    // inconsistent.
+    decode::sockets(words, &clock, &mut comms);
     let (pid, outer_pid) = halves(at(header::PID));
     let library = at(header::LIBRARY);
     ProcessSnapshot {
@@ -461,6 +413,7 @@ fn snapshot(
         host: text(words, header::HOST, header::TEXTS[1]),
         host_id: text(words, header::HOST_ID, header::TEXTS[2]),
         boot_id: text(words, header::BOOT, header::TEXTS[0]),
+        start_ticks: at(header::STARTED),
         job: JobId(at(header::JOB)),
         library: format!("{}.{}.{}", library >> 32, library >> 16 & 0xffff, library & 0xffff),
         path: string(words, at(header::PATH)),
@@ -471,11 +424,10 @@ fn snapshot(
         failed: at(header::FAILED),
         made_real_ns: at(header::MADE_AT),
         from_real_ns,
-        to_real_ns: match (alive, then) {
-            (true, None) => clock::real_ns(),
-            (true, Some(then)) => then.real_ns,
-            (false, _) => clock.real_ns(anchor),
-        },
+        // Not the time of decoding: the ages would count from an earlier moment than it says.
+        to_real_ns,
+        from_mono_ns: from.0,
+        to_mono_ns: clock.now.0,
         heartbeat_ns: clock.age_ns(anchor.raw.0),
         comms: comms.into_iter().flatten().map(|(_, comm)| comm).collect(),
         rings: rings(words),
@@ -491,7 +443,7 @@ fn overflow(words: &[AtomicU64]) -> Vec<Overflow> {
 }
 
 fn rings(words: &[AtomicU64]) -> Vec<RingSnapshot> {
-    let rows = Rows::of(words, Table::Rings).iter().take(MAX_RINGS);
+    let rows = TableRows::of(words, Table::Rings).iter().take(MAX_RINGS);
     let used = rows.filter(|row| state(word(row, ring::STATE)).is_some());
     used.map(|row| {
         let written = word(row, ring::HEAD);
@@ -505,19 +457,10 @@ fn rings(words: &[AtomicU64]) -> Vec<RingSnapshot> {
     .collect()
 }
 
-/// The state in the low byte of a row's first word; `None` if it is free or unknown.
-pub(super) fn state(word: u64) -> Option<RowState> {
-    match word as u8 {
-        n if n == RowState::Live as u8 => Some(RowState::Live),
-        n if n == RowState::Ended as u8 => Some(RowState::Ended),
-        _ => None,
-    }
-}
-
 fn histograms(words: &[AtomicU64]) -> Vec<Histogram> {
-    let blocks = Rows::of(words, Table::Histograms);
+    let blocks = TableRows::of(words, Table::Histograms);
     let mut found = Vec::new();
-    for row in Rows::of(words, Table::Comms).iter().take(MAX_COMMS) {
+    for row in TableRows::of(words, Table::Comms).iter().take(MAX_COMMS) {
         let block = usize::try_from(word(row, comm::HISTOGRAM)).ok().and_then(|n| n.checked_sub(1));
         let (Some(_), Some(block)) = (state(word(row, comm::STATE)), block.and_then(|at| blocks.row(at)))
         else {

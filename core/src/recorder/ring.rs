@@ -1,29 +1,31 @@
-//! History: a ring of slots with one writer, which overwrites the oldest and never waits; and its readers, which count
-//! exactly what they lost.
+//! History: a ring buffer with one writer, which overwrites the oldest events and never waits.
+//!
+//! Its readers count exactly the events that they lost.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Recorder;
 use super::codec;
 use super::layout::{ring, slot};
 use super::mapping::{Slots, Span};
 use super::protocol::{slot_read, slot_write};
+use super::state::Recorder;
 use crate::clock::{self, Raw};
 use crate::event::{Event, Subscriber};
 use crate::sys;
 
-/// Words behind the sequence of a slot: raw time and event.
+/// Words after the sequence of a slot: raw time and event.
 const STAMPED: usize = 1 + slot::EVENT_WORDS;
 
-/// The writer of one ring: one per driving thread or engine. Moves, never shared.
+/// The writer of one ring buffer, one per driving thread or engine. It may move but is never
+/// shared.
 pub struct EventRing {
     slots: Slots,
     about: Span<{ ring::WORDS }>,
     level: Span<1>,
     next: u64,
-    /// The recorder and the ring's number in it, to give it back; `None`: private memory.
+    /// The recorder and the ring's number in it, to give it back; `None` for private memory.
     place: Option<(Arc<Recorder>, usize)>,
 }
 
@@ -38,7 +40,7 @@ impl EventRing {
         Self { slots, about, level, next, place }
     }
 
-    /// Keeps an event that happened at `raw`, whatever the level.
+    /// Records an event that happened at `raw`, whatever the level.
     #[inline]
     pub fn record(&mut self, raw: Raw, event: &Event) {
         let slot = self.slots.of(self.next);
@@ -46,18 +48,18 @@ impl EventRing {
         slot_write(&slot[slot::SEQ], &slot[slot::RAW..], self.next, &[raw.0, a, b, c, d, e, f]);
         self.next = self.next.wrapping_add(1);
         self.about[ring::HEAD].store(self.next, Ordering::Release);
-        // The next slot was last touched a lap ago: by the next event it will be near.
+        // The next slot was last touched one lap ago: prefetch it for the next event.
         sys::prefetch(self.slots.of(self.next));
     }
 
-    /// Whether events of `level` are kept at this moment.
+    /// Whether events of `level` are recorded at present.
     #[inline]
     #[must_use]
     pub fn wants(&self, level: u8) -> bool {
         u64::from(level) <= self.level[0].load(Ordering::Relaxed)
     }
 
-    /// Events written, ever, to this ring.
+    /// The number of events ever written to this ring.
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.next
@@ -97,30 +99,31 @@ impl Drop for EventRing {
     }
 }
 
-/// An event as it was kept.
+/// An event as it was recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recorded {
     /// Its number in its ring, from 0.
     pub number: u64,
-    /// When.
+    /// The raw time of the event.
     pub raw: Raw,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// What one look at a ring brought.
+/// The result of one read of a ring.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Reading {
-    /// The events that were there, oldest first.
+    /// The events that were in the ring, oldest first.
     pub events: Vec<Recorded>,
-    /// How many of those asked for were overwritten before they were read.
+    /// The number of requested events that were overwritten before they were read.
     pub lost: u64,
-    /// What to ask for next time.
+    /// The number of the next event to ask for.
     pub next: u64,
 }
 
-/// Reads the events from number `from` up to `head`, which was loaded before, of a ring that keeps the last `capacity`. `slot` gives
-/// the words of an event's slot, if they are there.
+/// Reads the events from number `from` up to `head` of a ring that keeps the last `capacity`.
+///
+/// `head` was loaded before. `slot` gives the words of an event's slot, if they are available.
 pub(super) fn read<'a>(
     capacity: u64,
     head: u64,
@@ -196,7 +199,9 @@ mod tests {
     #[test]
     fn the_level_is_changed_while_it_runs() {
         let (mut ring, memory) = ring(4);
-        let steps = Event::WaitEnded { channel: crate::ChannelId(0), duration_ticks: 1 };
+        let (channel, peer) = (crate::ChannelId(0), Some(crate::Rank(1)));
+        let reason = crate::types::WaitReason::Peer;
+        let steps = Event::WaitEnded { channel, peer, reason, duration_ticks: 1 };
         ring.take(steps);
         assert_eq!(ring.written(), 0);
         memory.words()[8].store(2, Ordering::Relaxed);
@@ -213,7 +218,7 @@ mod tests {
         let events: u64 = if cfg!(miri) { 500 } else { 2_000_000 };
         let writer = std::thread::spawn(move || {
             for n in 0..events {
-                // All fields tell the number: halves of two events would show.
+                // All fields hold the number: a mix of two events would show.
                 ring.record(Raw(n), &Event::ClockAnchored { raw: n, mono_ns: n, real_ns: n });
             }
         });

@@ -1,17 +1,18 @@
-//! The sockets of links: a row for each, in which the kernel's account of it is kept (TCP_INFO).
+//! The sockets of links: one row each, with the kernel's counters (TCP_INFO).
 //!
-//! Rows are made and given back with their link. The service thread asks the kernel once a second, through weak handles: who carries
-//! data owns the descriptor, nothing is duplicated, and the data path is not involved. All of it happens under the recorder's lock of rows, so that
-//! no account is written into a row that has become another socket's.
+//! Rows are taken and given back with their link. The service thread asks the kernel once a second,
+//! through weak handles: the link owns the descriptor, nothing is duplicated, and the data path is
+//! not involved. All of it happens under the recorder's lock of rows, so that no sample is written
+//! into a row that has become another socket's.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Weak;
 use std::sync::atomic::{Ordering, fence};
 
-use super::Recorder;
 use super::layout::{RowState, Table, link_id, socket};
 use super::mapping::Span;
 use super::protocol::latch_write;
+use super::state::Recorder;
 use super::writer::end;
 use crate::clock;
 use crate::sys::fds::Fd;
@@ -20,14 +21,14 @@ use crate::sys::tcp::{self, TcpInfo};
 type Row = Span<{ socket::WORDS }>;
 
 impl Recorder {
-    /// Asks the kernel about each socket that has a row: once a second, by the service thread.
+    /// Samples each socket that has a row. The service thread calls it once a second.
     pub fn sample_sockets(&self) {
         if self.is_stale() {
             return;
         }
         let rows = self.lock();
         for (at, watched) in &rows.watched {
-            // One that is gone is about to give its row back.
+            // The link of a closed socket is about to give its row back.
             let Some(fd) = watched.upgrade() else { continue };
             if let Ok(info) = tcp::info(&*fd) {
                 sample(&self.span(Table::Sockets, Some(*at)), &info);
@@ -35,9 +36,16 @@ impl Recorder {
         }
     }
 
-    /// Makes rows for the streams of the link whose row is `link`, and takes the first account of each. What is no TCP connection has
-    /// none, and what finds no place is counted.
-    pub(super) fn watch(&self, link: usize, streams: Vec<Weak<Fd>>) -> Vec<usize> {
+    /// Takes rows for the streams of the link whose row is `link`, and a first sample of each.
+    ///
+    /// A stream that is not a TCP connection gets no row; streams that find no free row are
+    /// counted. `remote` is the other end of those that are not connected yet.
+    pub(super) fn watch(
+        &self,
+        link: usize,
+        streams: Vec<Weak<Fd>>,
+        remote: Option<SocketAddr>,
+    ) -> Vec<usize> {
         if self.is_stale() || streams.is_empty() {
             return Vec::new();
         }
@@ -47,7 +55,8 @@ impl Recorder {
         let mut made = Vec::with_capacity(streams.len());
         let mut rows = self.lock();
         for (stream, watched) in (0..).zip(streams) {
-            let about = watched.upgrade().and_then(|fd| Some((tcp::ends(&*fd)?, tcp::info(&*fd).ok()?)));
+            let about =
+                watched.upgrade().and_then(|fd| Some((tcp::ends(&*fd, remote)?, tcp::info(&*fd).ok()?)));
             let Some(((local, remote), info)) = about else { continue };
             let Some(at) = rows.sockets.take() else {
                 self.overflow(Table::Sockets);
@@ -59,7 +68,7 @@ impl Recorder {
             row[socket::PEER].store(peer, Ordering::Relaxed);
             describe(&row, local, remote);
             sample(&row, &info);
-            // Of the link's: direction, channel and communicator.
+            // Direction, channel and communicator are those of the link's word.
             let link = what & !0xffff_00ff;
             let family: u64 = if local.is_ipv4() { 4 } else { 6 };
             row[socket::WHAT].store(
@@ -72,7 +81,7 @@ impl Recorder {
         made
     }
 
-    /// Gives the rows of a link's streams back; what they told last stays readable.
+    /// Gives the rows of a link's streams back; their last samples stay readable.
     pub(super) fn watched_no_more(&self, made: &[usize]) {
         if self.is_stale() || made.is_empty() {
             return;
@@ -87,7 +96,7 @@ impl Recorder {
     }
 }
 
-/// The addresses of both ends, of one family.
+/// Stores the addresses of both ends, which are of one family.
 fn describe(row: &Row, local: SocketAddr, remote: SocketAddr) {
     let ports = u64::from(local.port()) | u64::from(remote.port()) << 16;
     row[socket::PORTS].store(ports, Ordering::Relaxed);

@@ -1,50 +1,50 @@
-//! The writers' handles: a communicator's row, its links, rings and peers.
+//! The writers' handles: a communicator's row, its links, ring buffers and peers.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Recorder;
-use super::cells::{self, LinkCell};
+use super::cells::{self, LinkCell, OpWait};
 use super::layout::{self, RowState, Table, comm, header, histogram, link, link_id, op, peer, ring};
 use super::mapping::{Memory, Span};
 use super::protocol::latch_write;
 use super::ring::EventRing;
-use super::rows::Rows;
+use super::slot_pool::SlotPools;
+use super::state::{Recorder, level_of};
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
 use crate::config::Settings;
 use crate::types::{
-    ChannelId, CollKind, CommId, Direction, JobId, Phase, Rank, TransportKind, TransportReason,
+    ChannelId, CollKind, CommId, Direction, JobId, Outline, Phase, Rank, TransportKind, TransportReason,
 };
 
-/// Which communicator a row tells of.
+/// The communicator that a row describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommInfo<'a> {
-    /// Equal on all ranks.
+    /// The communicator's id, equal on all ranks.
     pub id: CommId,
     /// The public job id.
     pub job: JobId,
-    /// For people.
+    /// The name shown to users.
     pub name: &'a str,
     /// This rank.
     pub rank: Rank,
-    /// How many there are.
+    /// The number of ranks.
     pub nranks: u32,
-    /// This rank in the communicator that the job began with.
+    /// This rank's number in the job's first communicator.
     pub world: Rank,
 }
 
-/// A member of a communicator, and where it can be read.
+/// A member of a communicator, and where its recorder and control socket are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer<'a> {
-    /// Its rank.
+    /// The member's rank.
     pub rank: Rank,
-    /// Its rank in the communicator that the job began with.
+    /// Its rank in the job's first communicator.
     pub world: Rank,
     /// Its host.
     pub host: &'a str,
-    /// Its pid, as it sees it.
+    /// Its pid in its own pid namespace.
     pub pid: u32,
     /// The path of its recorder; empty if it has none.
     pub recorder: &'a str,
@@ -52,15 +52,20 @@ pub struct Peer<'a> {
     pub control: &'a str,
 }
 
-/// Slots of a ring that found no place in the mapping.
+/// The longest failure message of a communicator, in bytes.
+const MOST_OF_A_FAILURE: usize = 1 << 10;
+/// The number of slots of a ring buffer that found no slot in the mapping.
 const PRIVATE_RING: usize = 256;
 
-/// The row of one communicator and rank. The op cells have one writer, whoever holds the engine's lock; the rest may be written from any thread.
+/// The row of one communicator and rank.
+///
+/// The op cells have one writer, the thread that holds the engine's lock. The other words may be
+/// written from any thread.
 pub struct CommRow {
     recorder: Arc<Recorder>,
     words: Span<{ comm::WORDS }>,
     histogram: Span<{ histogram::WORDS }>,
-    /// The row in the table; `None`: private memory.
+    /// The row in the table; `None` for private memory.
     row: Option<usize>,
     histogram_row: Option<usize>,
     generation: u32,
@@ -68,19 +73,19 @@ pub struct CommRow {
     id: CommId,
     /// Nanoseconds per tick, 32.32 fixed point.
     ns_per_tick: u64,
-    /// The rows of its members; and the lock of what is rarely written.
+    /// The peer rows of the members. Its lock also guards words that are rarely written.
     peers: Mutex<Vec<usize>>,
 }
 
 impl Recorder {
-    /// A row for a communicator.
+    /// Takes a row for a communicator.
     #[must_use]
     pub fn comm(self: &Arc<Self>, info: CommInfo<'_>) -> CommRow {
         let row = self.take(|rows| rows.comms.take());
         let histogram_row = row.and_then(|row| self.take(|rows| rows.take_histogram(row)));
         let histogram_row = histogram_row.map(|(at, before)| {
             if let Some(before) = before {
-                // A row that ended refers to it still.
+                // A row that has ended still refers to this histogram.
                 let old: Span<{ comm::WORDS }> = self.span(Table::Comms, Some(before));
                 if old[comm::HISTOGRAM].load(Ordering::Relaxed) == at as u64 + 1 {
                     old[comm::HISTOGRAM].store(0, Ordering::Release);
@@ -94,9 +99,10 @@ impl Recorder {
         let put = |at: usize, value: u64| words[at].store(value, Ordering::Relaxed);
         let generation = next_generation(&words[comm::STATE]);
         words[comm::STATE].store(RowState::Free as u64, Ordering::Relaxed);
-        // Whoever sees a word of the new tenant sees that the row was taken: readers look at the state again afterwards.
+        // A reader that sees a word of the new tenant also sees that the row was taken: readers
+        // check the state again after they have read the row.
         std::sync::atomic::fence(Ordering::Release);
-        // Words that are zero are left alone: untouched pages cost nothing.
+        // Words that are zero are not written: untouched pages cost no memory.
         for word in words.iter().skip(1).chain(histogram.iter()) {
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
@@ -128,7 +134,9 @@ impl Recorder {
         }
     }
 
-    /// The ring of a thread that drives no communicator: the smallest that is free. Its level is the recorder's.
+    /// The ring buffer of a thread that drives no communicator: the smallest that is free.
+    ///
+    /// Its level is the recorder's.
     #[must_use]
     pub fn ring(self: &Arc<Self>) -> EventRing {
         let at = self.take_ring(|taken| taken.iter().rposition(|taken| !taken));
@@ -153,8 +161,8 @@ impl Recorder {
         })
     }
 
-    /// Takes a row, if one is free. A copy in a forked child has none: it records to private memory.
-    fn take<T>(&self, choose: impl FnOnce(&mut Rows) -> Option<T>) -> Option<T> {
+    /// Takes a row, if one is free. In a forked child there is none: it records to private memory.
+    fn take<T>(&self, choose: impl FnOnce(&mut SlotPools) -> Option<T>) -> Option<T> {
         if self.is_stale() { None } else { choose(&mut self.lock()) }
     }
 
@@ -174,7 +182,7 @@ impl Recorder {
         about[ring::RANK].store(u64::from(rank.0), Ordering::Relaxed);
         let live = RowState::Live as u64 | u64::from(generation) << 32;
         about[ring::STATE].store(live, Ordering::Release);
-        // Not as the file says: its pages may be lost.
+        // The offset is computed, not read from the file: the file's pages may be lost.
         let before: usize = self.capacity.rings().take(at).sum();
         let count = self.capacity.rings().nth(at).expect("a ring of the capacity");
         let slots = self.memory.slots(self.capacity.offset(Table::Slots) + before * 64, count);
@@ -195,7 +203,7 @@ impl Recorder {
         }
     }
 
-    /// The row of a table, or as much private memory, which is counted.
+    /// The row of a table, or private memory of the same size, which is counted as overflow.
     pub(super) fn span<const N: usize>(&self, table: Table, row: Option<usize>) -> Span<N> {
         match row {
             Some(row) => self.memory.span(self.capacity.offset(table) + row * N * 8),
@@ -210,7 +218,24 @@ impl Recorder {
         self.header(header::OVERFLOW + table as usize).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The reference of a string, stored if it is new; 0 for an empty one, and if there is no room.
+    /// Stores a communicator's failure message and returns its reference.
+    ///
+    /// The reference is 0 once failure messages have used up their share: a program that fails
+    /// again and again must not take the space for its peers' paths.
+    fn failure_text(&self, text: &str) -> u64 {
+        let end = text.len().min(MOST_OF_A_FAILURE);
+        let end = (0..=end).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let text = &text[..end];
+        let is_room = !self.is_stale() && {
+            let mut rows = self.lock();
+            rows.failure_bytes += text.len();
+            rows.failure_bytes <= self.capacity.strings / 4
+        };
+        if is_room { self.string(text) } else { 0 }
+    }
+
+    /// The reference of a string, which is stored if it is new; 0 for an empty string, or if no
+    /// space is left.
     pub(super) fn string(&self, text: &str) -> u64 {
         if text.is_empty() || self.is_stale() {
             return 0;
@@ -249,24 +274,26 @@ pub(super) fn end(state: &AtomicU64) {
 }
 
 impl CommRow {
-    /// A collective was called. If none is under way it is the one under way now.
+    /// Records that a collective was called. If no other is under way, it is under way now.
+    ///
+    /// `outline` says how it is shared out.
     #[inline]
-    pub fn called(&self, descriptor: &Descriptor, at: Raw) {
+    pub fn called(&self, descriptor: &Descriptor, outline: Option<Outline>, at: Raw) {
         let cell = self.cell(comm::COLL);
         if cell[op::CALLED].load(Ordering::Relaxed) == cell[op::COMPLETED].load(Ordering::Relaxed) {
-            cells::op_fact(cell, descriptor, None, at);
+            cells::op_fact(cell, descriptor, outline, None, at);
             cell[op::STARTED].store(descriptor.seq, Ordering::Relaxed);
         }
         cell[op::CALLED].store(descriptor.seq, Ordering::Release);
     }
-    /// A collective that was called while another was under way is under way now.
+    /// Records that a collective is under way that was called while another one was.
     #[inline]
-    pub fn started(&self, descriptor: &Descriptor, at: Raw) {
+    pub fn started(&self, descriptor: &Descriptor, outline: Option<Outline>, at: Raw) {
         let cell = self.cell(comm::COLL);
-        cells::op_fact(cell, descriptor, None, at);
+        cells::op_fact(cell, descriptor, outline, None, at);
         cell[op::STARTED].store(descriptor.seq, Ordering::Release);
     }
-    /// A collective completed that was under way since then.
+    /// Records that a collective completed, under way since `since`.
     #[inline]
     pub fn completed(&self, descriptor: &Descriptor, since: Raw, at: Raw) {
         let cell = self.cell(comm::COLL);
@@ -274,27 +301,51 @@ impl CommRow {
         cell[op::COMPLETED].store(descriptor.seq, Ordering::Release);
         self.count(descriptor, descriptor.kind, since, at);
     }
-    /// A collective failed; `error` is the number of its `ErrorKind`. The recorder stays as evidence.
+    /// Records that a collective failed; `error` is the number of its `ErrorKind`.
+    ///
+    /// The recorder stays as evidence.
     pub fn failed(&self, descriptor: &Descriptor, error: u8, at: Raw) {
         cells::op_failed(self.cell(comm::COLL), descriptor.seq, error, at);
         self.recorder.header(header::FAILED).fetch_add(1, Ordering::Release);
     }
 
-    /// The communicator failed between two operations. The recorder stays as evidence.
+    /// Records that the communicator ended by a failure.
+    ///
+    /// The record holds the error class, the blamed rank if all ranks agree on one, and the message
+    /// that all ranks fail with.
+    pub fn ended_by(&self, error: u8, blamed: Option<Rank>, text: &str, at: Raw) {
+        let text = self.recorder.failure_text(text);
+        self.words[comm::FAILED_TEXT].store(text, Ordering::Relaxed);
+        self.words[comm::FAILED_AT].store(at.0, Ordering::Relaxed);
+        // The local operation may have failed only because another rank's failure closed a
+        // connection. The call returns the error that all ranks agreed on, so the cells get that
+        // error.
+        for cell in [comm::COLL, comm::P2P].map(|at| self.cell(at)) {
+            if cell[op::FAILED].load(Ordering::Relaxed) != 0 {
+                cell[op::ERROR].store(u64::from(error) + 1, Ordering::Release);
+            }
+        }
+        let blamed = blamed.map_or(0, |rank| u64::from(rank.0) + 1);
+        self.words[comm::FAILED].store((u64::from(error) + 1) | blamed << 32, Ordering::Release);
+    }
+
+    /// Records that the communicator failed between two operations. The recorder stays as evidence.
     pub fn broken(&self) {
         self.recorder.header(header::FAILED).fetch_add(1, Ordering::Release);
     }
 
-    /// A send or receive was called; `peer` is the rank on the other side. The descriptor's root is the sender.
+    /// Records that a send or receive was called.
+    ///
+    /// `peer` is the rank on the other side. The descriptor's root is the sender.
     #[inline]
-    pub fn p2p_called(&self, descriptor: &Descriptor, peer: Rank, at: Raw) {
+    pub fn p2p_called(&self, descriptor: &Descriptor, outline: Option<Outline>, peer: Rank, at: Raw) {
         let cell = self.cell(comm::P2P);
-        cells::op_fact(cell, descriptor, Some(peer), at);
+        cells::op_fact(cell, descriptor, outline, Some(peer), at);
         let called = cell[op::CALLED].load(Ordering::Relaxed) + 1;
         cell[op::STARTED].store(called, Ordering::Relaxed);
         cell[op::CALLED].store(called, Ordering::Release);
     }
-    /// A send or receive completed that was called then.
+    /// Records that a send or receive completed, called at `since`.
     #[inline]
     pub fn p2p_completed(&self, descriptor: &Descriptor, since: Raw, at: Raw) {
         let cell = self.cell(comm::P2P);
@@ -304,10 +355,24 @@ impl CommRow {
         cell[op::COMPLETED].store(completed, Ordering::Release);
         self.count(descriptor, kind, since, at);
     }
-    /// A send or receive failed; `error` is the number of its `ErrorKind`.
+    /// Records that a send or receive failed; `error` is the number of its `ErrorKind`.
     pub fn p2p_failed(&self, descriptor: &Descriptor, error: u8, at: Raw) {
         cells::op_failed(self.cell(comm::P2P), descriptor.seq, error, at);
         self.recorder.header(header::FAILED).fetch_add(1, Ordering::Release);
+    }
+
+    /// Selects the send or receive that is shown, of several under way: one that waits.
+    pub fn p2p_under_way(&self, descriptor: &Descriptor, outline: Option<Outline>, peer: Rank, since: Raw) {
+        cells::op_fact(self.cell(comm::P2P), descriptor, outline, Some(peer), since);
+    }
+
+    /// Records the wait of the collective under way; `None` if it does not wait.
+    pub fn waits(&self, wait: Option<OpWait>) {
+        cells::op_waits(self.cell(comm::COLL), wait);
+    }
+    /// Records the longest wait of the sends and receives under way; `None` if none waits.
+    pub fn p2p_waits(&self, wait: Option<OpWait>) {
+        cells::op_waits(self.cell(comm::P2P), wait);
     }
 
     #[inline]
@@ -324,65 +389,87 @@ impl CommRow {
         &self.words[at..at + op::WORDS]
     }
 
-    /// The user's word on where the program is, shown beside the operation; cut at 88 bytes.
+    /// Records the user's note on where the program is; at most 88 bytes are kept.
+    ///
+    /// It is shown beside the operation.
     pub fn tag(&self, text: &str) {
         if self.recorder.is_stale() {
             return;
         }
         let tag: [u64; comm::TAG_WORDS] = layout::encode_text(text);
-        // The lock makes this the one writer of the latch.
+        // The lock makes this thread the only writer of the latch.
         let _one = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         latch_write(&self.words[comm::TAG_LATCH], &self.words[comm::TAG..], &tag);
     }
 
-    /// A phase of making the communicator began.
+    /// Records when init gives up; `None` once init is over.
+    pub fn init_until(&self, until: Option<Ns>) {
+        self.words[comm::INIT_UNTIL].store(until.map_or(0, |until| until.0), Ordering::Release);
+    }
+    /// Records, on the root, how many ranks have not checked in.
+    ///
+    /// `runs` holds the lowest of them as ranges of first and last rank.
+    pub fn absent(&self, count: u32, runs: &[(u32, u32)]) {
+        let run = |at: usize| {
+            runs.get(at).map_or(0, |(first, last)| u64::from(first & 0xffff) | u64::from(last - first) << 16)
+        };
+        self.words[comm::ABSENT].store(0, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::Release);
+        self.words[comm::ABSENT_MORE].store(run(1) | run(2) << 32, Ordering::Relaxed);
+        self.words[comm::ABSENT]
+            .store((u64::from(count) + 1) & 0xffff_ffff | run(0) << 32, Ordering::Release);
+    }
+
+    /// Records that a phase of init began.
     pub fn phase_began(&self, phase: Phase, at: Raw) {
         self.words[comm::PHASE_SINCE].store(at.0, Ordering::Relaxed);
         self.words[comm::PHASE].store(phase as u64 + 1, Ordering::Release);
     }
-    /// A phase ended after `duration`.
+    /// Records that a phase ended after `duration`.
     pub fn phase(&self, phase: Phase, duration: Ns) {
         self.words[comm::PHASES + phase as usize].store(duration.0.saturating_add(1), Ordering::Relaxed);
         self.words[comm::PHASE].store(0, Ordering::Release);
     }
-    /// The driver gives a sign of life: before it sleeps and when it wakes.
+    /// Records a sign of life of the driver: before it sleeps and when it wakes.
     #[inline]
     pub fn driven(&self, at: Raw) {
         self.words[comm::DRIVEN].store(at.0, Ordering::Relaxed);
     }
 
-    /// The level of detail at this moment.
+    /// The current level of detail.
     #[inline]
     #[must_use]
     pub fn level(&self) -> u8 {
         self.words[comm::LEVEL].load(Ordering::Relaxed) as u8
     }
-    /// Changes it.
+    /// Changes the level of detail.
     pub fn set_level(&self, level: u8) {
         self.words[comm::LEVEL].store(u64::from(level), Ordering::Relaxed);
     }
-    /// Begins with the level of its communicator's settings. Where that is the process's, a client may want another one already, and
-    /// keeps it.
+    /// Starts with the level of the communicator's settings.
+    ///
+    /// If that is the process's level, the row keeps its level, which a client may already have
+    /// changed.
     pub fn begin_level(&self, settings: &Settings) {
-        let level = super::level_of(settings);
+        let level = level_of(settings);
         if level != self.recorder.made_level {
             self.set_level(level);
         }
     }
-    /// Names communicator and job anew, where the row was made before the bootstrap agreed on them.
+    /// Renames communicator and job where the row was made before the bootstrap agreed on them.
     pub fn set_identity(&mut self, id: CommId, job: JobId) {
         self.id = id;
         self.words[comm::ID].store(id.0, Ordering::Relaxed);
         let before = self.words[comm::JOB].swap(job.0, Ordering::AcqRel);
         self.recorder.note_job(JobId(before), job);
     }
-    /// The recorder it belongs to.
+    /// The recorder that the row belongs to.
     #[must_use]
     pub const fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }
 
-    /// Tells who the members are and where they can be read, in place of what was told before.
+    /// Records the members and where they can be read, in place of an earlier list.
     pub fn peers(&self, peers: &[Peer<'_>]) {
         let recorder = &self.recorder;
         let Some(row) = self.row.filter(|_| !recorder.is_stale()) else { return };
@@ -403,13 +490,28 @@ impl CommRow {
             put(peer::RECORDER, recorder.string(member.recorder));
             put(peer::CONTROL, recorder.string(member.control));
             put(peer::WORLD, u64::from(member.world.0));
+            put(peer::GROUP, 0);
             let state = RowState::Live as u64 | (row as u64) << 16 | u64::from(self.generation) << 32;
             words[peer::STATE].store(state, Ordering::Release);
             mine.push(at);
         }
     }
 
-    /// The cell of a link, which is carried by something for a reason; `to` is `None` if it reaches all other ranks.
+    /// Records the group of each member of that list.
+    pub fn groups(&self, group: impl Fn(Rank) -> u16) {
+        if self.recorder.is_stale() {
+            return;
+        }
+        for at in &*self.peers.lock().unwrap_or_else(PoisonError::into_inner) {
+            let words: Span<{ peer::WORDS }> = self.recorder.span(Table::Peers, Some(*at));
+            let rank = Rank(words[peer::RANK].load(Ordering::Relaxed) as u32);
+            words[peer::GROUP].store(u64::from(group(rank)) + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the cell of a link, with its transport and the reason for that transport.
+    ///
+    /// `to` is `None` if the link reaches all other ranks.
     #[must_use]
     pub fn link(
         &self,
@@ -419,7 +521,7 @@ impl CommRow {
         (transport, why): (TransportKind, TransportReason),
     ) -> LinkCell {
         let recorder = &self.recorder;
-        // A link of a row that nobody can find would not be found either.
+        // A link of a row in private memory could not be found by readers, so it is private too.
         let at = self.row.and_then(|row| Some((row, recorder.take(|rows| rows.links.take())?)));
         let words: Span<{ link::WORDS }> = recorder.span(Table::Links, at.map(|(_, at)| at));
         let Some((row, at)) = at else { return LinkCell::new(words, None) };
@@ -442,7 +544,7 @@ impl CommRow {
         LinkCell::new(words, Some((Arc::clone(recorder), at)))
     }
 
-    /// The ring of the engine: the largest that is free. Its level is this communicator's.
+    /// The ring buffer of the engine: the largest that is free. Its level is this communicator's.
     #[must_use]
     pub fn ring(&self) -> EventRing {
         let at = self.recorder.take_ring(|taken| taken.iter().position(|taken| !taken));
@@ -468,7 +570,8 @@ impl Drop for CommRow {
             return;
         }
         end(&self.words[comm::STATE]);
-        // Members stay readable as long as the row does: they are given back with it, and taken again last.
+        // Peer rows stay readable as long as this row does: they are given back with it, and their
+        // slots are reused last.
         let mut mine = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rows = recorder.lock();
         for at in mine.drain(..) {

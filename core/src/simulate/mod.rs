@@ -1,39 +1,45 @@
-//! Many ranks in one process: the engine and the plans of production over simulated links.
+//! Many ranks in one process: the production engine and plans over simulated links.
 //!
-//! A [`Cluster`] holds one engine per rank and one [`Net`]. It turns a rank only when something changed for it, which
-//! rank is drawn from the seed, and jumps in time when nothing can move. The same seed gives the same run, event by event.
+//! A [`Cluster`] holds one engine per rank and one [`Net`]. It runs a rank only when something
+//! changed for it, draws the order of ranks from the seed, and jumps in time when nothing can move.
+//! The same seed gives the same run, event by event.
 
+mod late;
 #[cfg(test)]
 mod tests;
+
+pub use late::Late;
 
 use std::sync::Arc;
 
 use crate::clock::Raw;
 use crate::collective::{Numbering, Request};
-use crate::engine::{Engine, Failure, Op, Progress, Wait};
+use crate::diagnose;
+use crate::diagnose::Given;
+use crate::engine::{Engine, Failure, Mover, Op, Processor, Progress, Wait};
 use crate::event::Subscriber;
 use crate::memory::{Slot, View, ViewMut};
-use crate::plan::{self, Plan, Readers, Shape, Topology};
+use crate::plan::{Lane, LaneId, LaneSet, LaneTerms, Plan, Shape, Topology};
 use crate::recorder::Recorder;
 use crate::recorder::reader::Reader;
 use crate::seed::Seed;
-use crate::snapshot::{self, Given, Snapshot, Source};
+use crate::snapshot::{Snapshot, Source};
 use crate::transport::faulty::{self, Fault};
 use crate::transport::sim::{Net, Receiver, Sender};
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{ChannelId, CollKind, CommId, JobId, Rank, TransportReason};
+use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank, TransportReason};
 
-/// Why all links here are what they are.
+/// The transport reason that all links report here.
 const WHY: TransportReason = TransportReason::Simulated;
 
 /// How a run ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Every operation ended well.
+    /// Every operation ended successfully.
     Finished,
-    /// Nothing can move any more: who waits for what.
+    /// Nothing can move any more. Lists the waits of each rank.
     Stuck(Vec<(Rank, Vec<Wait>)>),
-    /// Some rank failed; the first to do so.
+    /// The first rank that failed, and its failure.
     Failed(Rank, Failure),
 }
 
@@ -44,26 +50,26 @@ pub struct LaneFault {
     pub channel: ChannelId,
     /// Its writer.
     pub from: Rank,
-    /// The reader to whom the fault happens.
+    /// The reader that the fault affects.
     pub to: Rank,
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// Buffers of one operation of one rank: they live as long as the cluster.
+/// Buffers of one operation of one rank. They live as long as the cluster.
 #[derive(Debug)]
 struct Buffers {
     input: Slot,
-    /// The output; in place: the one buffer.
+    /// The output; in place, the one buffer for both.
     output: Slot,
 }
 
 /// Simulated ranks and the network between them.
 #[derive(Debug)]
-pub struct Cluster<S: Subscriber> {
+pub struct Cluster<S: Subscriber, M: Mover = Processor> {
     topology: Arc<Topology>,
     net: Net,
-    engines: Vec<Engine<S>>,
+    engines: Vec<Engine<S, M>>,
     buffers: Vec<Vec<Buffers>>,
     numbers: Vec<Numbering>,
     faults: Vec<LaneFault>,
@@ -72,9 +78,23 @@ pub struct Cluster<S: Subscriber> {
 }
 
 impl<S: Subscriber + Default> Cluster<S> {
-    /// Ranks of `topology` whose messages take `delay_ns`, drawn from `seed`.
+    /// Creates the ranks of `topology`. Messages take `delay_ns`, drawn from `seed`.
     #[must_use]
     pub fn new(topology: Topology, seed: u64, delay_ns: (u64, u64), faults: &[LaneFault]) -> Self {
+        Self::moved_by(|_| Processor, topology, seed, delay_ns, faults)
+    }
+}
+
+impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
+    /// The same, with a mover for each rank.
+    #[must_use]
+    pub fn moved_by(
+        mover: impl Fn(Rank) -> M,
+        topology: Topology,
+        seed: u64,
+        delay_ns: (u64, u64),
+        faults: &[LaneFault],
+    ) -> Self {
         let topology = Arc::new(topology);
         let n = topology.nranks();
         let recorder = Recorder::heap();
@@ -87,7 +107,8 @@ impl<S: Subscriber + Default> Cluster<S> {
                 nranks: n,
                 world: Rank(rank),
             };
-            Engine::new(Rank(rank), Arc::clone(&topology), recorder.comm(info), S::default())
+            let (rank, topology) = (Rank(rank), Arc::clone(&topology));
+            Engine::moved_by(mover(rank), rank, topology, recorder.comm(info), S::default())
         });
         let engines = engines.collect();
         let mut cluster = Self {
@@ -105,39 +126,32 @@ impl<S: Subscriber + Default> Cluster<S> {
     }
 
     fn connect(&mut self) {
-        let n = self.topology.nranks();
-        if n < 2 {
-            return;
-        }
-        for from in (0..n).map(Rank) {
-            for channel in 0..self.topology.channels {
-                let to = self.topology.after(from, 1);
-                self.connect_pair(ChannelId(channel), from, to);
-            }
-            if self.topology.one_host {
-                let readers: Vec<Rank> = (0..n).map(Rank).filter(|r| *r != from).collect();
-                let (sender, receivers) =
-                    self.net.lane(0, from, &readers, plan::WIDE_SLOTS, plan::WIDE_SLOT_BYTES);
-                self.engines[from.index()].add_sender(ChannelId(0), Readers::All, SendLink::Sim(sender), WHY);
-                for (to, receiver) in readers.into_iter().zip(receivers) {
-                    let link = self.receiving(ChannelId(0), from, to, receiver);
-                    self.engines[to.index()].add_receiver(ChannelId(0), from, true, link, WHY);
-                }
-            }
+        let topology = Arc::clone(&self.topology);
+        for from in (0..topology.nranks()).map(Rank) {
+            let ring = LaneSet::Ring.written_by(&topology, from);
+            let shared = LaneSet::Shared.written_by(&topology, from);
+            ring.into_iter().chain(shared).for_each(|lane| self.connect_lane(lane));
         }
     }
 
-    fn connect_pair(&mut self, channel: ChannelId, from: Rank, to: Rank) {
-        if self.engines[from.index()].has_sender(channel, Readers::One(to)) {
+    fn connect_lane(&mut self, lane: Lane) {
+        let Lane { from, id } = lane;
+        if self.engines[from.index()].has_sender(id) {
             return;
         }
-        let (sender, receivers) =
-            self.net.lane(channel.0, from, &[to], plan::PAIR_SLOTS, plan::PAIR_SLOT_BYTES);
-        let link = self.sending(channel, from, to, sender);
-        self.engines[from.index()].add_sender(channel, Readers::One(to), link, WHY);
-        for receiver in receivers {
-            let link = self.receiving(channel, from, to, receiver);
-            self.engines[to.index()].add_receiver(channel, from, false, link, WHY);
+        let readers =
+            (0..self.topology.nranks()).map(Rank).filter(|rank| lane.is_read_by(&self.topology, *rank));
+        let readers: Vec<Rank> = readers.collect();
+        let LaneTerms { slots, slot_bytes } = id.terms();
+        let (sender, receivers) = self.net.lane(id.channel.0, from, &readers, slots, slot_bytes);
+        let link = match lane.reader() {
+            Some(to) => self.sending(id.channel, from, to, sender),
+            None => SendLink::Sim(sender),
+        };
+        self.engines[from.index()].add_sender(id, link, WHY);
+        for (to, receiver) in readers.into_iter().zip(receivers) {
+            let link = self.receiving(id.channel, from, to, receiver);
+            self.engines[to.index()].add_receiver(lane, link, WHY);
         }
     }
 
@@ -147,7 +161,7 @@ impl<S: Subscriber + Default> Cluster<S> {
     }
 
     fn sending(&self, channel: ChannelId, from: Rank, to: Rank, sender: Sender) -> SendLink {
-        // A closed link is closed on both sides; every other fault is the reader's to see.
+        // A closed link is closed on both sides. Every other fault shows at the reader only.
         match self.fault(channel, from, to) {
             Some(fault @ Fault::Close { .. }) => {
                 SendLink::Faulty(Box::new(faulty::Sender::new(SendLink::Sim(sender), fault)))
@@ -164,14 +178,18 @@ impl<S: Subscriber + Default> Cluster<S> {
         }
     }
 
-    /// Has `rank` call `request` with `input`, by a plan of `shape`. In place where `in_place`.
+    /// Makes `rank` call `request` with `input`, by a plan of `shape`, in place if `in_place`.
     pub fn call(&mut self, rank: Rank, request: Request, shape: Shape, input: &[u8], in_place: bool) {
+        if shape.algorithm == Algorithm::Tree {
+            let all = LaneSet::Tree.written_by(&self.topology, rank);
+            all.into_iter().for_each(|lane| self.connect_lane(lane));
+        }
         let plan = Plan::Generated { request, shape, me: rank };
         let hash = shape.hash(&self.topology);
         self.call_plan(rank, request, plan, hash, input, in_place);
     }
 
-    /// Has `rank` call `request` with `input`, by `plan`, whose inputs hash to `hash`.
+    /// Makes `rank` call `request` with `input`, by `plan`, whose inputs hash to `hash`.
     pub fn call_plan(
         &mut self,
         rank: Rank,
@@ -194,17 +212,17 @@ impl<S: Subscriber + Default> Cluster<S> {
         if request.kind.is_p2p() {
             let is_send = request.kind == CollKind::Send;
             let (from, to) = if is_send { (rank, request.root) } else { (request.root, rank) };
-            self.connect_pair(ChannelId::P2P, from, to);
+            self.connect_lane(Lane { from, id: LaneId::pair(ChannelId::P2P, to) });
         }
         let descriptor = self.numbers[rank.index()].describe(rank, &request, hash);
         let op = Op::new(request, plan, descriptor, from, to);
         self.buffers[rank.index()].push(buffers);
-        // An engine that has failed takes nothing more: `run` reports its failure.
+        // An engine that has failed accepts no more operations: `run` reports its failure.
         let _ = self.engines[rank.index()].submit(op, Raw(self.net.now().0));
         self.net.make_ready(rank);
     }
 
-    /// Runs until everything has ended or nothing can move.
+    /// Runs until all operations have ended or nothing can move.
     pub fn run(&mut self) -> Outcome {
         loop {
             while let Some(rank) = self.net.draw_ready(&mut self.draw) {
@@ -212,11 +230,13 @@ impl<S: Subscriber + Default> Cluster<S> {
                 let net = &self.net;
                 let clock = || Raw(net.now().0);
                 while engine.turn(&clock) == Progress::Advanced {}
-                if let Some(failure) = engine.failure() {
-                    return Outcome::Failed(rank, failure.clone());
+                if let Some(failure) = engine.failure().cloned() {
+                    engine.fail(failure.clone(), clock());
+                    return Outcome::Failed(rank, failure);
                 }
             }
-            // Links that hold a message back for a number of looks change by being looked at: as long as some wait, look on.
+            // A link that holds a message back for a number of looks changes when it is looked at.
+            // Look again as long as such links exist.
             if self.net.advance() || self.look_again() {
                 continue;
             }
@@ -231,7 +251,16 @@ impl<S: Subscriber + Default> Cluster<S> {
         }
     }
 
+    /// Makes ranks ready whose steps are at work, or looks for what links hold back; whether
+    /// anything may move.
     fn look_again(&mut self) -> bool {
+        let moving = (0..).map(Rank).zip(&self.engines).filter(|(_, engine)| engine.is_moving());
+        let moving: Vec<Rank> = moving.map(|(rank, _)| rank).collect();
+        moving.iter().for_each(|rank| self.net.make_ready(*rank));
+        !moving.is_empty() || self.look_for_held()
+    }
+
+    fn look_for_held(&mut self) -> bool {
         let has_hold = self.faults.iter().any(|f| matches!(f.fault, Fault::Hold { .. }));
         has_hold && {
             let net = &self.net;
@@ -258,25 +287,26 @@ impl<S: Subscriber + Default> Cluster<S> {
 
     /// The engine of a rank.
     #[must_use]
-    pub fn engine(&self, rank: Rank) -> &Engine<S> {
+    pub fn engine(&self, rank: Rank) -> &Engine<S, M> {
         &self.engines[rank.index()]
     }
 
-    /// Whether nothing is left over: no message unread, none half filled.
+    /// Whether nothing is left over: no message is unread, and none is partly filled.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.net.unread() == 0 && self.engines.iter().all(Engine::is_clean)
     }
 
-    /// Whether all that `rank` called has ended.
+    /// Whether all operations that `rank` called have ended.
     #[must_use]
     pub fn is_done(&self, rank: Rank) -> bool {
         let engine = &self.engines[rank.index()];
         engine.failure().is_none() && engine.under_way().is_none()
     }
 
-    /// What the cells of all ranks tell, after each has noted what it waits for. The recorder's clock is the real one, so ages mean
-    /// nothing.
+    /// The state in the cells of all ranks, after each has noted what it waits for.
+    ///
+    /// The recorder's clock is the real one, so ages mean nothing.
     ///
     /// # Errors
     /// As [`Reader::snapshot`].
@@ -284,7 +314,11 @@ impl<S: Subscriber + Default> Cluster<S> {
         let now = Raw(self.net.now().0);
         self.engines.iter_mut().for_each(|engine| engine.note_waits(now));
         let process = Reader::borrow(Arc::clone(&self.recorder)).snapshot()?;
-        Ok(snapshot::merge(&[Given { process, source: Source::Mapping, letter: None }], None, &[]))
+        Ok(diagnose::merge(
+            &[Given { process, source: Source::Mapping, letter: None, ended: false }],
+            None,
+            &[],
+        ))
     }
 
     /// The virtual time, in nanoseconds since the start.
@@ -295,7 +329,8 @@ impl<S: Subscriber + Default> Cluster<S> {
 }
 
 impl Buffers {
-    /// One buffer for input and output, as callers of in-place operations lay it out (the convention of `nccl.h`).
+    /// One buffer for input and output, laid out as callers of in-place operations do (the
+    /// convention of `nccl.h`).
     fn views_in_place(&mut self, request: Request, me: Rank, input: &[u8]) -> (View, ViewMut) {
         let block = request.bytes() as usize;
         let whole = self.output.bytes().len();

@@ -1,4 +1,4 @@
-//! What `plan::verify` says of mutated plans, against what the engine does with them.
+//! Compares the verdicts of `plan::verify` on mutated plans with the engine's results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::plan::{Step, Verified};
 use crate::seed::Seed;
 use crate::types::{Algorithm, Datatype, ReduceOp};
 
-/// Schedules an accepted plan must survive.
+/// The number of schedules in which an accepted plan must succeed.
 const SCHEDULES: u64 = 50;
 
 struct Case {
@@ -19,13 +19,13 @@ struct Case {
     programs: Vec<Vec<Vec<Step>>>,
 }
 
-/// Element `index` of the input of `rank`: any bits, so that a wrong sum shows.
+/// Element `index` of the input of `rank`. Any bits may occur, so that a wrong sum shows.
 fn given(rank: u32, index: u64) -> i64 {
     Seed(u64::from(rank) << 32 | index).bits() as i64
 }
 
 impl Case {
-    /// A request, its plan, and one step of it dropped, doubled or swapped with another.
+    /// Draws a request and its plan, with one step of the plan dropped, doubled or swapped.
     fn draw(seed: u64) -> Option<Self> {
         let mut numbers = Seed(seed);
         let n = 2 + numbers.place(4);
@@ -85,7 +85,9 @@ impl Case {
         (0..elements).map(element).collect()
     }
 
-    /// Runs the plan; what went wrong, if something did. `late` calls only when nobody else can move.
+    /// Runs the plan and returns the fault, if there is one.
+    ///
+    /// `late` calls only when no other rank can move.
     fn run(&self, seed: u64, in_place: bool, late: Option<Rank>) -> Result<(), String> {
         let n = self.topology.nranks();
         let mut cluster = Cluster::<()>::new(self.topology.clone(), seed, (0, 5_000), &[]);
@@ -123,8 +125,9 @@ impl Case {
     }
 }
 
-/// Rules that steps must keep are asserted by the engine too: a plan that breaks one panics, thousands of times here, which
-/// nobody wants to read. The panics of this thread are results.
+/// Name of the thread whose panics are not printed, because they are results of the test.
+///
+/// The engine also asserts the rules for steps: a plan that breaks one panics (thousands do here).
 const MUTANTS: &str = "mutants";
 
 #[test]
@@ -142,7 +145,7 @@ fn verify_agrees_with_the_engine_on_mutated_plans() {
     assert!(accepted > 200 && rejected > 200, "{accepted} accepted, {rejected} rejected");
 }
 
-/// How many mutated plans were accepted and rejected, if each was so rightly.
+/// The numbers of accepted and rejected plans. An error if the engine contradicts a verdict.
 fn agree() -> Result<(u64, u64), String> {
     let (mut accepted, mut rejected) = (0, 0);
     for seed in 0.. {

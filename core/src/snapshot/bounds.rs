@@ -1,39 +1,43 @@
-//! What is believed of a reading that others have written: no more than a recorder holds, and no text that does anything but
-//! stand there. A file, and a process at the other end of a connection, may say anything.
+//! The limits for readings that others have written: no more than a recorder holds, and only
+//! harmless text. A file, or a process at the other end of a connection, may contain or send
+//! anything.
 
 use super::{
-    CommSnapshot, LinkSnapshot, OpSnapshot, Overflow, PeerSnapshot, PhaseSnapshot, ProcessSnapshot,
-    SocketSnapshot,
+    CommSnapshot, FailureSnapshot, LinkSnapshot, OpSnapshot, Overflow, PeerSnapshot, PhaseSnapshot,
+    ProcessSnapshot, SocketSnapshot,
 };
 use crate::text::{harmless, is_harmful};
 
-/// The most communicators of a process: what is said of more is not believed.
+/// The most communicators of a process; a reading with more is not believed.
 pub(crate) const MAX_COMMS: usize = 1 << 10;
-/// The same of links, of sockets, and of peers.
+/// The same for links, for sockets, and for peers.
 pub(crate) const MAX_CELLS: usize = 1 << 14;
-/// The same of rings.
+/// The same for rings.
 pub(crate) const MAX_RINGS: usize = 1 << 10;
-/// The most bytes of all texts of a process; those of a full recorder are a tenth of it.
+/// The most bytes of all texts of a process; a full recorder's take a tenth of it.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 
-/// The most bytes of one text: of a name or a path. It may be repeated for each of a thousand rows.
+/// The most bytes of one text, such as a name or a path. It may be repeated for each of a thousand
+/// rows.
 const MAX_TEXT: usize = 4 << 10;
 
-/// The memory of a row, about, beside its texts.
+/// The approximate memory of a row, without its texts.
 const ROW: usize = 200;
 
-/// The length up to which a text may grow by being made harmless.
+/// The length up to which a text may grow by escaping.
 const MAX_ESCAPED: usize = 1 << 10;
 
 impl ProcessSnapshot {
-    /// Makes all texts fit to be printed, each on one line; whether a recorder could hold all that this tells.
+    /// Makes all texts safe to print, each on one line; false if a recorder could not hold all of
+    /// this.
     #[must_use]
     pub fn is_believed(&mut self) -> bool {
         let mut bytes = 0;
         self.each_text(&mut |text| {
             let told = text.len();
             if told > MAX_TEXT || text.contains(is_harmful) {
-                // Escapes are longer than what they stand for; a text without end must not grow by them.
+                // Escapes are longer than the characters they replace; a very long text must not
+                // grow by them.
                 *text = harmless(text, told.clamp(MAX_ESCAPED, MAX_TEXT)).into_owned();
             }
             bytes += told.max(text.len());
@@ -45,7 +49,7 @@ impl ProcessSnapshot {
             && [links, sockets, peers, phases].iter().all(|count| *count <= MAX_CELLS)
     }
 
-    /// How much memory this takes, about.
+    /// The approximate memory of this snapshot.
     #[must_use]
     pub fn weight(&mut self) -> usize {
         let mut bytes = 0;
@@ -59,13 +63,14 @@ impl ProcessSnapshot {
         let mut rows = [0; 4];
         for comm in &self.comms {
             let sockets = comm.links.iter().map(|link| link.sockets.len()).sum();
-            let of_it = [comm.links.len(), sockets, comm.peers.len(), comm.phases.len()];
+            let of_it =
+                [comm.links.len(), sockets, comm.peers.len().max(comm.groups.len()), comm.phases.len()];
             rows.iter_mut().zip(of_it).for_each(|(all, one)| *all += one);
         }
         rows
     }
 
-    /// All texts. Whoever adds a field decides here whether it is one.
+    /// Calls `take` for all texts. A new field that is a text must be added here.
     fn each_text(&mut self, take: &mut dyn FnMut(&mut String)) {
         let Self {
             schema, host, host_id, boot_id, library, path, control, settings, comms, overflow, ..
@@ -73,10 +78,15 @@ impl ProcessSnapshot {
         [schema, host, host_id, boot_id, library, path, control, settings].into_iter().for_each(&mut *take);
         overflow.iter_mut().for_each(|Overflow { table, .. }| take(table));
         for comm in comms {
-            let CommSnapshot { name, op, p2p, links, phases, phase, peers, .. } = comm;
+            let CommSnapshot { name, op, p2p, links, phases, phase, peers, failure, .. } = comm;
             take(name);
-            for OpSnapshot { kind, tag, dtype, op, plan, error, .. } in std::iter::once(op).chain(p2p) {
-                [kind, tag, dtype, op, plan, error].into_iter().for_each(&mut *take);
+            if let Some(FailureSnapshot { error, text, .. }) = failure {
+                [error, text].into_iter().for_each(&mut *take);
+            }
+            for OpSnapshot { kind, tag, dtype, op, plan, algorithm, topology, error, .. } in
+                std::iter::once(op).chain(p2p)
+            {
+                [kind, tag, dtype, op, plan, algorithm, topology, error].into_iter().for_each(&mut *take);
             }
             phases.iter_mut().chain(phase).for_each(|PhaseSnapshot { phase, .. }| take(phase));
             for PeerSnapshot { host, recorder, control, .. } in peers {

@@ -1,35 +1,33 @@
-//! A snapshot: one reading of one recorder ([`ProcessSnapshot`]), and of a whole job ([`Snapshot`]). Plain data, the only thing
-//! that the wire and the views know.
+//! A snapshot: one reading of one recorder ([`ProcessSnapshot`]), or of a whole job ([`Snapshot`]).
 //!
-//! The JSON of [`Snapshot`] is a public promise, schema `ccl.snapshot/1`: fields are added, never changed. Whoever reads it
-//! ignores fields it does not know; a word it does not know becomes `unknown`. 64-bit ids and hashes travel as hex strings. Times named `*_ns` are
-//! durations that had passed when the snapshot was taken (`to`): `since_ns` 5,000,000,000 is five seconds ago.
+//! Snapshots are plain data. The wire protocol and the views know nothing else.
+//!
+//! The JSON of [`Snapshot`] is a public contract, schema `ccl.snapshot/2`: fields are added, never
+//! changed. A reader ignores fields it does not know; a word it does not know becomes `unknown`.
+//! 64-bit ids and hashes are hex strings. Times named `*_ns` are durations that had passed when the
+//! snapshot was taken (`to`): `since_ns` 5,000,000,000 is five seconds ago.
 
 pub(crate) mod bounds;
-mod merge;
+mod failure;
 mod socket;
-mod standing;
-mod text;
-mod update;
+pub(crate) mod update;
 mod words;
 
 use serde::{Deserialize, Serialize};
 
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
-pub use merge::{Given, Unreachable, jobs, merge};
+pub use failure::{Called, Failure, FailureSnapshot, InitSnapshot, NotJoined};
 pub use socket::{SocketSnapshot, TcpState};
-pub use standing::comm_name;
-pub use text::{duration, ranks_text, render_answer, render_text, runs_text};
 pub use update::Update;
 pub use words::{Direction, OpState, Source, State, Transport, Waits, Why};
 
 /// The schema of [`Snapshot`].
-pub const SCHEMA: &str = "ccl.snapshot/1";
+pub const SCHEMA: &str = "ccl.snapshot/2";
 /// The schema of [`ProcessSnapshot`].
 pub const PROCESS_SCHEMA: &str = "ccl.process/1";
 
-/// A job: what could be read of its ranks, what could not, and who is awaited.
+/// A job: the ranks that were read, the ranks that were not, and the ranks that block others.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
@@ -39,17 +37,25 @@ pub struct Snapshot {
     pub job: JobId,
     /// Whether all ranks are in `ranks`.
     pub complete: bool,
-    /// Those that are not, and why.
+    /// The ranks that are not, and why.
     pub missing: Vec<Missing>,
     /// The ranks, in order.
     pub ranks: Vec<RankSnapshot>,
-    /// Who is awaited: the ends of the wait-for chains, the longest wait first. Empty: nobody waits.
-    pub awaited: Vec<Awaited>,
+    /// The ranks that block others: the ends of the wait-for chains, the longest wait first. Empty
+    /// if no rank waits. It includes the short waits of every healthy job, which
+    /// [`said`](Self::said) leaves out.
+    pub blocked_on: Vec<BlockedOn>,
+    /// The failures, the earliest first. They are considered before waits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
+    /// Communicators whose init waits for ranks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_joined: Vec<NotJoined>,
     /// When the first recorder was read, in nanoseconds since 1970.
     pub from_real_ns: u64,
-    /// When the last one was.
+    /// When the last recorder was read.
     pub to_real_ns: u64,
-    /// What else should be said.
+    /// Further remarks.
     pub notes: Vec<String>,
 }
 
@@ -57,13 +63,13 @@ pub struct Snapshot {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Missing {
-    /// The rank, in the communicator that the job began with.
+    /// The rank in the job's first communicator.
     pub rank: Rank,
     /// Its host; empty if unknown.
     pub host: String,
-    /// Its pid, as it sees it; 0 if unknown.
+    /// Its pid in its own pid namespace; 0 if unknown.
     pub pid: u32,
-    /// Why.
+    /// Why it could not be read.
     pub why: String,
 }
 
@@ -71,15 +77,15 @@ pub struct Missing {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankSnapshot {
-    /// The rank, in the communicator that the job began with.
+    /// The rank in the job's first communicator.
     pub rank: Rank,
-    /// Its pid, as it sees it.
+    /// Its pid in its own pid namespace.
     pub pid: u32,
     /// Its host.
     pub host: String,
-    /// How its process is.
+    /// The state of its process.
     pub state: State,
-    /// Where this comes from.
+    /// How it was read.
     pub source: Source,
     /// Its communicators.
     pub comms: Vec<CommSnapshot>,
@@ -87,18 +93,20 @@ pub struct RankSnapshot {
     pub outer_pid: u32,
     /// `CCL_HOSTID`; empty if not set.
     pub host_id: String,
-    /// The state letter of /proc, if it was read.
+    /// The state letter in /proc, if it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub letter: Option<char>,
     /// The path of its recorder.
     pub recorder: String,
-    /// Operations of its process that failed.
+    /// The number of its process's operations that failed.
     pub failed: u64,
     /// How long ago its service thread gave a sign of life.
     pub heartbeat_ns: u64,
-    /// Rows of its process that found no place in the recorder, so are not shown.
+    /// Rows of its process that found no space in the recorder, so are not shown.
     pub overflow: u64,
-    /// The moment the ages count from, in nanoseconds since 1970: now; of a dead process its last sign of life.
+    /// The time from which the ages count, in nanoseconds since 1970: now, or a dead process's last
+    /// sign of life. If all processes ended together, within a moment and without a failure, the
+    /// ages count from the last of their signs.
     pub to_real_ns: u64,
 }
 
@@ -106,13 +114,13 @@ pub struct RankSnapshot {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommSnapshot {
-    /// Equal on all ranks.
+    /// The communicator's id, equal on all ranks.
     pub id: CommId,
-    /// For people.
+    /// The name shown to users.
     pub name: String,
-    /// This rank in it.
+    /// This rank in the communicator.
     pub rank: Rank,
-    /// How many ranks it has.
+    /// The number of its ranks.
     pub nranks: u32,
     /// The collective under way, or else the last one.
     pub op: OpSnapshot,
@@ -120,7 +128,7 @@ pub struct CommSnapshot {
     pub links: Vec<LinkSnapshot>,
     /// The public job id.
     pub job: JobId,
-    /// This rank in the communicator that the job began with.
+    /// This rank's number in the job's first communicator.
     pub world: Rank,
     /// Whether this rank has left it.
     pub ended: bool,
@@ -129,20 +137,35 @@ pub struct CommSnapshot {
     /// The send or receive called last; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p2p: Option<OpSnapshot>,
-    /// The phases of making it that ended.
+    /// The phases of init that ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseSnapshot>,
     /// The phase under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<PhaseSnapshot>,
+    /// The state of init, while init lasts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init: Option<InitSnapshot>,
+    /// The failure that ended it, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureSnapshot>,
     /// How long ago its driver gave a sign of life; absent if it never did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driven_ns: Option<u64>,
-    /// Whether it was read twice and found equal.
+    /// Whether it was read twice with equal results.
     pub consistent: bool,
     /// Its members and where they can be read; absent in the snapshot of a job.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerSnapshot>,
+    /// The group of each rank, in the order of ranks: ranks of one group reach each other through
+    /// memory. Absent if not recorded, and in the snapshot of a job on all ranks but the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<u16>,
+    /// The row of the recorder that it was read from, and the row's generation. It stays the same
+    /// when init changes communicator and job. Only for readers of the recorder itself, so not in
+    /// the JSON.
+    #[serde(skip)]
+    pub row: Option<(u32, u32)>,
 }
 
 /// An operation on one rank.
@@ -151,55 +174,105 @@ pub struct CommSnapshot {
 pub struct OpSnapshot {
     /// `AllReduce`, ...; empty if there was none.
     pub kind: String,
-    /// Which call it is.
+    /// The number of the call.
     pub seq: u64,
-    /// Where it stands.
+    /// The state of the operation.
     pub state: OpState,
-    /// Running: how long since it began. Idle and failed: how long since it ended.
+    /// Running: the time since it began. Idle and failed: the time since it ended.
     pub age_ns: u64,
-    /// The user's word on where the program is.
+    /// The user's note on where the program is.
     pub tag: String,
-    /// Sequence number last called; of send and receive, how many were.
+    /// Sequence number last called; for send and receive, the number of calls.
     pub called: u64,
     /// Sequence number last started.
     pub started: u64,
-    /// Sequence number last completed; of send and receive, how many were.
+    /// Sequence number last completed; for send and receive, the number completed.
     pub completed: u64,
     /// The element type.
     pub dtype: String,
     /// How elements are combined.
     pub op: String,
-    /// The root; the sender of a pair.
+    /// The root; for a send or receive, the sender.
     pub root: Rank,
-    /// Elements.
+    /// The number of elements.
     pub count: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Hash of what the plan was made from, in hex.
+    /// Hash of the plan's parameters, in hex.
     pub plan: String,
+    /// How it is shared out: `Ring`, `Direct`, ...; absent if not recorded, as the next three.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub algorithm: String,
+    /// The number of its channels.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub channels: u16,
+    /// The most bytes of a message.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub chunk_bytes: u32,
+    /// Hash of the topology, in hex: which ranks share a host, and the graph of each channel.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub topology: String,
     /// The rank on the other side of a send or receive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<Rank>,
-    /// Why it failed, as a kind of error.
+    /// The kind of error that it failed with.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
+    /// How long a failed operation had been under way.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lasted_ns: u64,
+    /// Its wait, with or without a link; absent if it does not wait. Of several waits the longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<OpWait>,
+    /// Running: the raw time since when, comparable with the times of events. Only for readers of
+    /// the recorder itself, so not in the JSON.
+    #[serde(skip)]
+    pub since_raw: Option<u64>,
+}
+
+/// The wait of an operation.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpWait {
+    /// The reason of the wait.
+    pub waits: Waits,
+    /// The rank it is blocked on.
+    pub peer: Rank,
+    /// The channel; 65535 is the channel of send and receive.
+    pub channel: ChannelId,
+    /// The direction of the link that waits or is still missing.
+    pub direction: Direction,
+    /// How long it has waited.
+    pub since_ns: u64,
+    /// Whether no thread waits in the call: it was begun, and its caller may do other work; of
+    /// several sends and receives, all were. Absent if a thread waits.
+    #[serde(skip_serializing_if = "is_false")]
+    pub unattended: bool,
+}
+
+const fn is_false(it: &bool) -> bool {
+    !*it
+}
+
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 /// A link on one rank.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkSnapshot {
-    /// The rank on the other side; null: all of them.
+    /// The rank on the other side; null for all of them.
     pub peer: Option<Rank>,
-    /// The channel; 65535 is that of send and receive.
+    /// The channel; 65535 is the channel of send and receive.
     pub channel: ChannelId,
-    /// Which way it points.
+    /// The direction of the link.
     pub direction: Direction,
-    /// What carries its bytes.
+    /// The transport of its bytes.
     pub transport: Transport,
-    /// Why that was chosen.
+    /// The reason for this transport.
     pub why: Why,
-    /// Messages it has moved: it stands before the next one.
+    /// The number of messages it has moved: the next one is due.
     pub step: u64,
     /// Messages published, or slots offered.
     pub posted: u64,
@@ -207,25 +280,25 @@ pub struct LinkSnapshot {
     pub moved: u64,
     /// Messages taken by the peer, or freed.
     pub done: u64,
-    /// What it waits for.
+    /// The reason of its wait.
     pub waits: Waits,
-    /// How long already.
+    /// How long it has waited; if its operation has failed, how long it had waited by then.
     pub since_ns: u64,
     /// The rank it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<Rank>,
-    /// The operation it last worked for.
+    /// The send or receive it last worked for; 0 for collectives.
     pub op: u64,
     /// Bytes moved.
     pub bytes: u64,
-    /// How often it waited longer than it spins.
+    /// The number of waits that lasted longer than a message takes.
     pub waited: u64,
-    /// Its TCP streams; absent where there are none.
+    /// Its TCP streams; absent if it has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketSnapshot>,
 }
 
-/// A phase of making a communicator.
+/// A phase of init.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PhaseSnapshot {
@@ -241,11 +314,11 @@ pub struct PhaseSnapshot {
 pub struct PeerSnapshot {
     /// Its rank.
     pub rank: Rank,
-    /// Its rank in the communicator that the job began with.
+    /// Its rank in the job's first communicator.
     pub world: Rank,
     /// Its host.
     pub host: String,
-    /// Its pid, as it sees it.
+    /// Its pid in its own pid namespace.
     pub pid: u32,
     /// The path of its recorder.
     pub recorder: String,
@@ -253,31 +326,32 @@ pub struct PeerSnapshot {
     pub control: String,
 }
 
-/// Who is awaited: the end of a chain of waiting ranks. All ranks are those of `comm`.
+/// Ranks that block others: the end of a chain of waiting ranks. All ranks are those of `comm`.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Awaited {
+pub struct BlockedOn {
     /// The communicator.
     pub comm: CommId,
     /// The operation that the waiting ranks are inside of.
     pub op: String,
-    /// Which call of it.
+    /// The number of the call.
     pub seq: u64,
-    /// Those who have not called it.
+    /// The ranks that have not called it.
     pub missing: Vec<Rank>,
-    /// Those inside it who hold the others up: stopped, dead, or not waiting while others wait for them.
+    /// The ranks inside it that block the others: stopped, dead, or not waiting while others wait
+    /// for them.
     pub inside: Vec<Rank>,
-    /// Those who wait.
+    /// The ranks that wait.
     pub by: Vec<Rank>,
-    /// How long the first of them has.
+    /// How long the first of them has waited.
     pub since_ns: u64,
-    /// Those who could not be read, so may be awaited too.
+    /// The ranks that could not be read, so the others may be blocked on them too.
     pub unseen: Vec<Rank>,
     /// The communicator's name.
     pub name: String,
-    /// The user's word on where the program is, of one who waits.
+    /// The user's note on where the program is, of a rank that waits.
     pub tag: String,
-    /// The link that has waited longest, best one on the awaited.
+    /// The link that has waited longest, preferably one that waits for a rank named above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<WaitingLink>,
     /// Operations of other communicators, or other operations of this one, that wait behind it.
@@ -295,15 +369,15 @@ pub struct WaitingLink {
     pub peer: Rank,
     /// The channel.
     pub channel: ChannelId,
-    /// Which way the link points.
+    /// The direction of the link.
     pub direction: Direction,
-    /// What carries its bytes.
+    /// The transport of its bytes.
     pub transport: Transport,
     /// Messages moved: it waits for the next.
     pub step: u64,
-    /// What for.
+    /// The reason of the wait.
     pub waits: Waits,
-    /// How long already.
+    /// How long it has waited.
     pub since_ns: u64,
 }
 
@@ -317,23 +391,23 @@ pub struct Behind {
     pub name: String,
     /// The operation.
     pub op: String,
-    /// Which call of it.
+    /// The number of the call.
     pub seq: u64,
     /// The ranks inside it.
     pub by: Vec<Rank>,
-    /// The ranks it waits for, who wait elsewhere.
+    /// The ranks on which it is blocked, which wait elsewhere.
     pub through: Vec<Rank>,
 }
 
-/// One recorder, read once.
+/// One reading of one recorder.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessSnapshot {
     /// [`PROCESS_SCHEMA`].
     pub schema: String,
-    /// The process in its own pid namespace.
+    /// Its pid in its own pid namespace.
     pub pid: u32,
-    /// And in that of the /proc it sees; 0 if unknown.
+    /// Its pid in the namespace of the /proc it sees; 0 if unknown.
     pub outer_pid: u32,
     /// Inode of its pid namespace.
     pub pid_namespace: u64,
@@ -345,11 +419,13 @@ pub struct ProcessSnapshot {
     pub host_id: String,
     /// Boot id of its kernel.
     pub boot_id: String,
-    /// The job it began with.
+    /// When it was started, in clock ticks since boot; 0 if unknown.
+    pub start_ticks: u64,
+    /// The job of its first communicator.
     pub job: JobId,
     /// Version of its ccl.
     pub library: String,
-    /// The path of its recorder, as it sees it.
+    /// The path of its recorder in its own mount namespace.
     pub path: String,
     /// The path of its control socket; empty if it has none.
     pub control: String,
@@ -359,23 +435,29 @@ pub struct ProcessSnapshot {
     pub alive: bool,
     /// Whether it left in good order.
     pub left: bool,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
     /// When its recorder was made, in nanoseconds since 1970.
     pub made_real_ns: u64,
-    /// When reading began.
+    /// When reading began, in nanoseconds since 1970.
     pub from_real_ns: u64,
-    /// The moment the ages count from: when reading ended; of a dead process its last sign of life.
+    /// The time from which the ages count: the end of reading, or a dead process's last sign of
+    /// life.
     pub to_real_ns: u64,
+    /// When reading began, in nanoseconds of CLOCK_MONOTONIC: a step of the wall clock changes no
+    /// age. 0 if unknown.
+    pub from_mono_ns: u64,
+    /// The time from which the ages count, on that clock.
+    pub to_mono_ns: u64,
     /// How long ago its service thread gave a sign of life.
     pub heartbeat_ns: u64,
     /// Its communicators.
     pub comms: Vec<CommSnapshot>,
     /// Its rings.
     pub rings: Vec<RingSnapshot>,
-    /// Rows that found no place, by table.
+    /// Rows that found no space, by table.
     pub overflow: Vec<Overflow>,
-    /// Whether the file is shorter than it says.
+    /// Whether the file is shorter than its header says.
     pub truncated: bool,
 }
 
@@ -383,23 +465,23 @@ pub struct ProcessSnapshot {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RingSnapshot {
-    /// The communicator whose engine writes it; zero: the service thread.
+    /// The communicator whose engine writes it; zero for the service thread.
     pub comm: CommId,
-    /// The rank in it.
+    /// The rank in that communicator.
     pub rank: Rank,
     /// Events written.
     pub written: u64,
-    /// Of these, how many were overwritten.
+    /// The number of them that were overwritten.
     pub overwritten: u64,
 }
 
-/// Rows of a table that found no place.
+/// Rows of a table that found no space.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Overflow {
     /// The table.
     pub table: String,
-    /// How many.
+    /// The number of rows.
     pub rows: u64,
 }
 
@@ -407,17 +489,17 @@ pub struct Overflow {
 mod tests {
     use super::*;
 
-    /// The schema as it was published. It may gain fields, and lose or change none.
-    const PUBLISHED: &str = r#"{"schema":"ccl.snapshot/1","job":"000000000000010b","complete":true,
+    /// The schema as it was published. It may gain fields; it must not lose or change any.
+    const PUBLISHED: &str = r#"{"schema":"ccl.snapshot/2","job":"000000000000010b","complete":true,
         "missing":[{"rank":5,"host":"b","why":"gone"}],
         "ranks":[{"rank":0,"pid":71,"host":"a","state":"stopped","source":"mapping",
           "comms":[{"id":"00000000000000c0","name":"dp","rank":0,"nranks":4,
             "op":{"kind":"AllReduce","seq":7,"state":"running","age_ns":1,"tag":"step 12"},
             "links":[{"peer":3,"channel":0,"direction":"recv","transport":"shm","step":2,"posted":4,"moved":2,"done":2,
               "waits":"peer","since_ns":1}]}]}],
-        "awaited":[{"comm":"00000000000000c0","op":"AllReduce","seq":7,"missing":[3],"inside":[],"by":[0,1,2],"since_ns":1}]}"#;
+        "blocked_on":[{"comm":"00000000000000c0","op":"AllReduce","seq":7,"missing":[3],"inside":[],"by":[0,1,2],"since_ns":1}]}"#;
 
-    /// Whether all that `small` has stands in `large`.
+    /// Whether `large` has everything that `small` has.
     fn contains(large: &serde_json::Value, small: &serde_json::Value) -> bool {
         use serde_json::Value;
         match (large, small) {
@@ -444,7 +526,7 @@ mod tests {
     #[test]
     fn later_versions_are_read_as_far_as_they_are_known() {
         let text =
-            r#"{"schema":"ccl.snapshot/1","later":[1],"ranks":[{"rank":0,"state":"hibernating","new":{}}]}"#;
+            r#"{"schema":"ccl.snapshot/2","later":[1],"ranks":[{"rank":0,"state":"hibernating","new":{}}]}"#;
         let job: Snapshot = serde_json::from_str(text).unwrap();
         assert_eq!((job.ranks[0].state, job.complete), (State::Unknown, false));
     }

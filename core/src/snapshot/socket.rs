@@ -1,39 +1,39 @@
-//! One TCP stream of a link, as the kernel accounts for it (TCP_INFO), sampled once a second.
+//! One TCP stream of a link with the kernel's counters (TCP_INFO), sampled once a second.
 
 use serde::{Deserialize, Serialize};
 
 use super::words::words;
 
 words! {
-    /// The state of a TCP connection, as everybody calls it.
+    /// The state of a TCP connection, by its usual name.
     TcpState {
         /// It carries data both ways.
         Established = "ESTABLISHED",
-        /// It asked for a connection.
+        /// It requested a connection.
         SynSent = "SYN_SENT",
-        /// It was asked for a connection.
+        /// It received a connection request.
         SynReceived = "SYN_RECV",
-        /// This end has closed, the other has not confirmed it.
+        /// This end has closed; the other has not confirmed it.
         FinWait1 = "FIN_WAIT1",
         /// This end has closed.
         FinWait2 = "FIN_WAIT2",
-        /// Both have closed; late segments are awaited.
+        /// Both ends have closed; late segments may still arrive.
         TimeWait = "TIME_WAIT",
-        /// It is no more.
+        /// It no longer exists.
         Closed = "CLOSE",
         /// The other end has closed.
         CloseWait = "CLOSE_WAIT",
-        /// Both have closed, the other has not confirmed it.
+        /// Both ends have closed; the other has not confirmed it.
         LastAck = "LAST_ACK",
         /// It listens.
         Listen = "LISTEN",
-        /// Both closed at once.
+        /// Both ends closed at once.
         Closing = "CLOSING",
     }
 }
 
 impl TcpState {
-    /// The state that Linux gives this number.
+    /// The state with this number in Linux.
     #[must_use]
     pub const fn of_kernel(number: u8) -> Self {
         match number {
@@ -61,38 +61,43 @@ pub struct SocketSnapshot {
     pub stream: u32,
     /// The address of this end, with its port; empty if unknown.
     pub local: String,
-    /// The address of the other end, likewise.
+    /// The address of the other end, with its port; empty if unknown.
     pub remote: String,
     /// Its state.
     pub state: TcpState,
     /// The smoothed round trip, in microseconds.
     pub rtt_us: u32,
-    /// Its variation, in microseconds.
+    /// The variation of the round trip, in microseconds.
     pub rtt_var_us: u32,
     /// The congestion window, in segments.
     pub window: u32,
-    /// Segments sent and not acknowledged.
+    /// Segments sent but not acknowledged.
     pub unacked: u32,
-    /// Bytes that wait in the kernel to be sent.
+    /// Bytes in the kernel that are not yet sent.
     pub unsent_bytes: u32,
-    /// Segments sent again since the connection began.
+    /// Segments resent since the connection began.
     pub retransmits: u32,
-    /// How often in a row the oldest of them timed out and was sent again, without an answer.
+    /// Timeouts in a row of the oldest unacknowledged segment, each with a resend and no answer.
     pub timeouts: u8,
-    /// Questions in a row without an answer: of the kernel, whether the other end is there, or takes data again.
+    /// Probes in a row without an answer: the kernel asks whether the other end exists, or takes
+    /// data again.
     pub probes: u8,
-    /// How often the pause before the next of either was doubled.
+    /// How often the pause before the next resend or probe was doubled.
     pub backoff: u8,
-    /// How long ago data came; if none ever did, since the connection was made.
+    /// How long ago data came; if none ever did, since the connection was made. While it is being
+    /// connected, this and `heard_ns` are as `age_ns`.
     pub received_ns: u64,
     /// How long ago anything came: data, or an acknowledgement.
     pub heard_ns: u64,
-    /// How long ago the kernel was asked. A subscriber is not told again what has not changed: to it, how long ago this was so first.
+    /// How long ago the kernel was asked. A subscriber gets only changed samples: for it, how long
+    /// ago this sample was first seen.
     pub age_ns: u64,
 }
 
 impl SocketSnapshot {
-    /// How often in a row the other host has not answered; 0 if nothing says that it should have. One question may be on its way.
+    /// Unanswered tries in a row of the other host; 0 if no answer is overdue.
+    ///
+    /// One probe may be on its way.
     #[must_use]
     pub const fn unanswered(&self) -> u8 {
         if self.timeouts > 0 || self.probes > 1 {

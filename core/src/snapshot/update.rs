@@ -1,34 +1,39 @@
-//! What changed between two readings of one recorder: what a subscriber is sent, who has the first of them.
+//! What changed between two readings of one recorder: the updates of a subscriber that has the
+//! first reading.
 //!
-//! Rows are those of communicators and ranks. Ages grow by themselves: a row in which nothing else changed is not sent again, and
-//! whoever applies the update lets its ages grow by the time between the readings. So a socket that was sampled again, and is as it was, is not
-//! sent; one that was heard from since is.
+//! A row is a communicator and rank. Ages grow by themselves: a row in which nothing else changed
+//! is not sent again, and the receiver of an update lets its ages grow by the time between the
+//! readings. So a socket whose new sample is the same as before is not sent; a socket that received
+//! something since is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{CommSnapshot, LinkSnapshot, OpSnapshot, ProcessSnapshot, SocketSnapshot, Waits};
-use crate::types::{CommId, Rank};
+use super::{CommSnapshot, LinkSnapshot, OpSnapshot, OpState, ProcessSnapshot, SocketSnapshot, Waits};
+use crate::types::{ChannelId, CommId, Rank};
 
-/// How exactly the moments are known at which something was heard from another host: the kernel counts milliseconds, and is not asked at the very
-/// moment that the clock is.
+/// The precision of the times at which something was received from another host: the kernel counts
+/// milliseconds, and is not asked at the exact time at which the clock is read.
 const HEARD_WITHIN_NS: u64 = 500_000_000;
 
-/// The rows that changed, and all else a process says of itself.
+/// The rows that changed, and all other fields of a process.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Update {
-    /// The later reading; of its communicators those that changed, or are new.
+    /// The later reading, with only those communicators that changed or are new.
     pub process: ProcessSnapshot,
-    /// Communicator and rank of rows that are no more.
+    /// Communicator and rank of rows that no longer exist.
     pub removed: Vec<(CommId, Rank)>,
-    /// Updates that were left out before this one, because the subscriber had not taken those before.
+    /// The number of updates left out before this one because the subscriber had not taken earlier
+    /// ones.
     pub skipped: u64,
 }
 
 impl ProcessSnapshot {
-    /// What changed since an earlier reading of the same recorder; with the default of this type, all of it.
+    /// What changed since an earlier reading of the same recorder.
+    ///
+    /// Since the default of this type, everything has changed.
     #[must_use]
     pub fn since(&self, before: &Self) -> Update {
         let known = by_place(&before.comms);
@@ -39,13 +44,13 @@ impl ProcessSnapshot {
         };
         let now = by_place(&self.comms);
         let removed = before.comms.iter().map(place).filter(|place| !now.contains_key(place)).collect();
-        // Not all of it first: most rows have not changed.
+        // Filtered before cloning: most rows have not changed.
         let comms = self.comms.iter().filter(|comm| !is_known(comm)).cloned().collect();
         let process = Self { comms, ..self.but_comms() };
         Update { process, removed, skipped: 0 }
     }
 
-    /// Becomes the later reading that an update tells of.
+    /// Becomes the later reading that an update describes.
     pub fn apply(&mut self, update: Update) {
         let Update { mut process, removed, .. } = update;
         let passed = process.passed_ns(self);
@@ -53,11 +58,7 @@ impl ProcessSnapshot {
         let mut comms = std::mem::take(&mut self.comms);
         let removed: BTreeSet<_> = removed.into_iter().collect();
         comms.retain(|comm| !removed.contains(&place(comm)));
-        for comm in &mut comms {
-            for age in ages(comm) {
-                *age = age.saturating_add(passed);
-            }
-        }
+        comms.iter_mut().for_each(|comm| grow(comm, passed));
         let mut known = by_place(&comms);
         for row in changed {
             let at = *known.entry(place(&row)).or_insert(comms.len());
@@ -69,7 +70,7 @@ impl ProcessSnapshot {
         *self = Self { comms, ..process };
     }
 
-    /// All but the rows.
+    /// All fields except the rows.
     fn but_comms(&self) -> Self {
         Self {
             schema: self.schema.clone(),
@@ -87,18 +88,31 @@ impl ProcessSnapshot {
         }
     }
 
-    /// The time between an earlier reading and this one.
+    /// The time between an earlier reading and this one, on the monotonic clock if both have it.
     const fn passed_ns(&self, before: &Self) -> u64 {
-        self.to_real_ns.saturating_sub(before.to_real_ns)
+        match (self.to_mono_ns, before.to_mono_ns) {
+            (0, _) | (_, 0) => self.to_real_ns.saturating_sub(before.to_real_ns),
+            (to, from) => to.saturating_sub(from),
+        }
     }
 }
 
-/// What a row is known by.
+/// Advances a row in which nothing changed to a later time.
+pub(crate) fn grow(comm: &mut CommSnapshot, passed_ns: u64) {
+    for age in ages(comm) {
+        *age = age.saturating_add(passed_ns);
+    }
+    if let Some(init) = &mut comm.init {
+        init.gives_up_ns = init.gives_up_ns.saturating_sub(passed_ns);
+    }
+}
+
+/// The key of a row.
 const fn place(comm: &CommSnapshot) -> (CommId, Rank) {
     (comm.id, comm.rank)
 }
 
-/// Where each row stands; the first, of several that are known by the same.
+/// The index of each row by key; the first of several rows with the same key.
 fn by_place(comms: &[CommSnapshot]) -> BTreeMap<(CommId, Rank), usize> {
     let mut places = BTreeMap::new();
     for (at, comm) in comms.iter().enumerate() {
@@ -107,7 +121,7 @@ fn by_place(comms: &[CommSnapshot]) -> BTreeMap<(CommId, Rank), usize> {
     places
 }
 
-/// Whether a socket of this row was heard from after it was read before, so long ago.
+/// Whether a socket of this row received something after the earlier reading, `passed_ns` ago.
 fn is_heard(before: &CommSnapshot, now: &CommSnapshot, passed_ns: u64) -> bool {
     let later =
         |before: u64, now: u64| now.saturating_add(HEARD_WITHIN_NS) < before.saturating_add(passed_ns);
@@ -120,26 +134,40 @@ fn sockets(comm: &CommSnapshot) -> impl Iterator<Item = &SocketSnapshot> {
     comm.links.iter().flat_map(|link| &link.sockets)
 }
 
-/// A row without what grows by itself.
+/// A row without the values that grow by themselves.
 fn ageless(comm: &CommSnapshot) -> CommSnapshot {
     let mut still = comm.clone();
     ages(&mut still).for_each(|age| *age = 0);
+    still.links.iter_mut().for_each(|link| link.since_ns = 0);
+    if let Some(init) = &mut still.init {
+        init.gives_up_ns = 0;
+    }
     still
 }
 
-/// All that grows by itself in a row.
+/// All values in a row that grow by themselves.
 fn ages(comm: &mut CommSnapshot) -> impl Iterator<Item = &mut u64> {
-    let CommSnapshot { op, p2p, links, phase, driven_ns, .. } = comm;
+    // The waits of a failed operation have ended.
+    let has_failed = |op: &OpSnapshot| op.state == OpState::Failed;
+    let is_over = (has_failed(&comm.op), comm.p2p.as_ref().is_some_and(has_failed));
+    let CommSnapshot { op, p2p, links, phase, driven_ns, failure, .. } = comm;
     let operations = std::iter::once(op).chain(p2p).filter(|op| !op.kind.is_empty());
     operations
-        .map(|OpSnapshot { age_ns, .. }| age_ns)
-        .chain(links.iter_mut().flat_map(|LinkSnapshot { waits, since_ns, sockets, .. }| {
-            let wait = (*waits != Waits::Nothing).then_some(since_ns);
-            wait.into_iter().chain(sockets.iter_mut().flat_map(
-                |SocketSnapshot { received_ns, heard_ns, age_ns, .. }| [received_ns, heard_ns, age_ns],
-            ))
-        }))
+        .flat_map(|OpSnapshot { age_ns, wait, .. }| {
+            let waits = wait.as_mut().map(|wait| &mut wait.since_ns);
+            std::iter::once(age_ns).chain(waits)
+        })
+        .chain(links.iter_mut().flat_map(
+            move |LinkSnapshot { channel, waits, since_ns, sockets, .. }| {
+                let is_over = if *channel == ChannelId::P2P { is_over.1 } else { is_over.0 };
+                let wait = (*waits != Waits::Nothing && !is_over).then_some(since_ns);
+                wait.into_iter().chain(sockets.iter_mut().flat_map(
+                    |SocketSnapshot { received_ns, heard_ns, age_ns, .. }| [received_ns, heard_ns, age_ns],
+                ))
+            },
+        ))
         .chain(phase.as_mut().map(|phase| &mut phase.duration_ns))
+        .chain(failure.as_mut().map(|failure| &mut failure.age_ns))
         .chain(driven_ns)
 }
 
@@ -171,7 +199,7 @@ mod tests {
             reading(1_000, 10, &[row(1, 7, 5, 3), row(2, 1, 1, 0)]),
             // Only older.
             reading(1_100, 110, &[row(1, 7, 105, 103), row(2, 1, 101, 0)]),
-            // One moves, one leaves, one comes.
+            // One row changes, one is removed, one is new.
             reading(1_200, 20, &[row(1, 8, 2, 0), row(3, 1, 1, 0)]),
         ];
         let mut known = ProcessSnapshot::default();

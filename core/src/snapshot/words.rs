@@ -1,4 +1,5 @@
-//! The closed sets of a snapshot, as words: what a later version adds is `unknown` to an earlier one.
+//! The enumerations of a snapshot, as words: a word that a later version adds is `unknown` to an
+//! earlier version.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,7 @@ macro_rules! words {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
         pub enum $name {
             $($(#[$vdoc])* #[serde(rename = $word)] $variant,)+
-            /// A word of a later version, or what an earlier one did not tell.
+            /// A word of a later version, or one that an earlier version did not record.
             #[default]
             #[serde(rename = "unknown", other)]
             Unknown,
@@ -33,33 +34,35 @@ macro_rules! words {
 pub(super) use words;
 
 words! {
-    /// How the process of a rank is.
+    /// The state of the process of a rank.
     State {
         /// It exists and may run.
         Running = "running",
         /// It exists and is stopped, by a signal or a debugger.
         Stopped = "stopped",
-        /// It ended without taking leave.
+        /// It ended without leaving.
         Dead = "dead",
-        /// It left in good order.
+        /// It left in good order, and has ended.
         Exited = "exited",
+        /// It gave its recorder back in good order; it lives, or its end could not be verified.
+        Left = "left",
     }
 }
 words! {
-    /// Where a rank's part comes from.
+    /// How a rank was read.
     Source {
         /// Its control socket answered.
         Socket = "socket",
         /// Its mapping was read while it lived.
         Mapping = "mapping",
-        /// Its file was read after it had ended, or a dump of it.
+        /// Its file was read after it had ended, or a dump of the file.
         File = "file",
     }
 }
 words! {
-    /// Where the operation stands on its rank.
+    /// The state of the operation on its rank.
     OpState {
-        /// None is under way.
+        /// No operation is under way.
         Idle = "idle",
         /// It is under way.
         Running = "running",
@@ -68,7 +71,7 @@ words! {
     }
 }
 words! {
-    /// Which way a link points, seen from its rank.
+    /// The direction of a link, seen from its rank.
     Direction {
         /// To the peer.
         Send = "send",
@@ -77,10 +80,10 @@ words! {
     }
 }
 words! {
-    /// What carries a link's bytes.
+    /// The transport of a link.
     Transport {
         /// Pointers within one process.
-        Direct = "direct",
+        InProcess = "in-process",
         /// Shared memory.
         Shm = "shm",
         /// TCP.
@@ -90,30 +93,31 @@ words! {
     }
 }
 words! {
-    /// Why a link is carried by what carries it.
+    /// The reason for a link's transport.
     Why {
-        /// Both ranks are of one process.
+        /// Both ranks are in one process.
         SameProcess = "same_process",
-        /// They are of two processes of one host.
+        /// The ranks are in two processes of one host.
         SameHost = "same_host",
-        /// They are on two hosts.
+        /// The ranks are on two hosts.
         OtherHost = "other_host",
-        /// `CCL_TRANSPORT` asked for it where another would have been chosen.
+        /// `CCL_TRANSPORT` forced it where another would have been chosen.
         Forced = "forced",
         /// It is simulated.
         Simulated = "simulated",
-        /// They are on one host, but no connection of one user leads from one to the other's memory.
+        /// The ranks are on one host, but neither can connect to the other's memory as the same
+        /// user.
         NoSharedMemory = "no_shared_memory",
     }
 }
 words! {
-    /// What the driver of a link waits for.
+    /// The reason why the driver of a link waits.
     Waits {
         /// It does not wait.
         Nothing = "nothing",
-        /// The peer's data.
+        /// It waits for the peer's data.
         Peer = "peer",
-        /// A free slot: the peer has not taken what was sent.
+        /// It waits for a free slot: the peer has not taken the sent messages.
         Credit = "credit",
         /// The kernel takes no more bytes.
         Kernel = "kernel",
@@ -133,7 +137,7 @@ impl From<types::Direction> for Direction {
 impl From<types::TransportKind> for Transport {
     fn from(kind: types::TransportKind) -> Self {
         match kind {
-            types::TransportKind::Direct => Self::Direct,
+            types::TransportKind::InProcess => Self::InProcess,
             types::TransportKind::Shm => Self::Shm,
             types::TransportKind::Socket => Self::Socket,
             types::TransportKind::Sim => Self::Sim,

@@ -1,28 +1,28 @@
-//! What the kernel says about processors: which a rank may use, and whether its host's ranks outnumber them.
+//! Processors: which of them a rank may use, and whether the ranks of its host outnumber them.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Which processors a rank may use.
+/// The processors that a rank may use.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Allowed {
-    /// The affinity of the thread that made it: a bit per processor.
+    /// The affinity of the thread that created this value: one bit per processor.
     mask: Vec<u64>,
     quota: Option<Quota>,
 }
 
-/// What a control group may use.
+/// The processor quota of a control group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Quota {
-    /// Which group, on this kernel.
+    /// The name of the group, unique on this kernel.
     group: String,
-    /// Thousandths of a processor.
+    /// The quota, in thousandths of a processor.
     milli: u64,
 }
 
 impl Allowed {
-    /// What the calling thread may use.
+    /// The processors that the calling thread may use.
     pub(crate) fn here() -> Self {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
         let mut mask = vec![0; rustix::thread::CpuSet::MAX_CPU.div_ceil(64)];
@@ -39,8 +39,10 @@ impl Allowed {
         Self { mask, quota }
     }
 
-    /// Whether the ranks of a host, of which this is one, outnumber the processors that this one may use. Each rank is taken to use all of
-    /// its processors alike: two that are bound to one processor each, not the same, are no crowd.
+    /// Whether the ranks of a host, including this one, outnumber the processors open to this one.
+    ///
+    /// Each rank is assumed to use all of its processors equally. Two ranks that are bound to one
+    /// processor each, not to the same one, do not crowd each other.
     pub(crate) fn is_crowded(&self, local: &[&Self]) -> bool {
         let common = |other: &Self| -> u32 {
             self.mask.iter().zip(&other.mask).map(|(ours, theirs)| (ours & theirs).count_ones()).sum()
@@ -58,7 +60,8 @@ impl Allowed {
     }
 }
 
-/// The least quota of the groups that a process is in (`groups`: its /proc/self/cgroup), as far as they are mounted where they usually are.
+/// The lowest quota of the groups that a process is in (`groups`: its /proc/self/cgroup), if they
+/// are mounted at the usual place.
 fn quota(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<Quota> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let mut least: Option<Quota> = None;
@@ -81,7 +84,7 @@ fn quota(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<Quota> 
                 })
             } else {
                 file("cpu.cfs_quota_us").zip(file("cpu.cfs_period_us")).and_then(|(quota, period)| {
-                    // None is -1.
+                    // -1 means no quota.
                     Some((number(&quota)?, number(&period)?))
                 })
             };
@@ -113,12 +116,12 @@ mod tests {
         };
         check(&[0b11; 2], &[false; 2]);
         check(&[0b11; 3], &[true; 3]);
-        // Bound to a processor each; to the same one.
+        // Each bound to its own processor; both to the same one.
         check(&[0b01, 0b10], &[false; 2]);
         check(&[0b01, 0b01], &[true; 2]);
-        // The third can go where the others are not.
+        // The third can use processors that the others cannot.
         check(&[0b0001, 0b0001, 0b1111], &[true, true, false]);
-        // A mask that says nothing, from a peer.
+        // An empty mask received from a peer.
         check(&[0b1, 0], &[false; 2]);
     }
 

@@ -1,32 +1,40 @@
-//! Faults of file mappings: SIGBUS, which the kernel sends to whoever touches a page that its file no longer has.
+//! Faults of file mappings: SIGBUS, which the kernel sends to a process that accesses a page that
+//! its file no longer has.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-/// Whoever knows mappings of which a page may be lost. Asked in a signal handler, in the middle of anything: it may only touch
-/// atomics and call the kernel.
+/// A type that knows mappings of which a page may be lost.
+///
+/// It is called in a signal handler that may interrupt any code: it may only access atomics and
+/// make system calls.
 pub trait Mender {
-    /// Puts other memory in the place of the page of `bytes` bytes that begins at `page`, if it is one of its own: then the
-    /// access is tried again. Otherwise the fault is somebody else's.
+    /// Maps other memory in place of the page of `bytes` bytes that begins at `page`, if the page
+    /// is in one of its mappings. Returns whether it did; then the access is tried again.
     fn mend(page: usize, bytes: usize) -> bool;
 }
 
-/// What was installed before: a function (or one of `SIG_DFL`, `SIG_IGN`), and how it is to be called.
+/// The handler that was installed before: a function (or `SIG_DFL` or `SIG_IGN`), and the flags
+/// that state how to call it.
 static BEFORE: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static FLAGS: AtomicI32 = AtomicI32::new(0);
-/// Whether what was installed before was for one signal only, and has had it.
+/// Whether the previous handler was for one signal only, and that signal was delivered.
 static SPENT: AtomicBool = AtomicBool::new(false);
 
-/// The bytes of a page.
+/// The size of a page, in bytes.
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
 
-/// Has `M` mend faults of this process from now on. What it does not mend goes to the handler that was there before, with the same
-/// arguments, or ends the process as it would have. To be installed once; where the kernel refuses, faults end the process.
+/// Installs `M` to mend faults of this process from now on.
+///
+/// Faults that it does not mend go to the previous handler, with the same arguments, or end the
+/// process as they would have done. To be called once. If the kernel refuses, faults end the
+/// process.
 pub fn mend_faults<M: Mender>() {
     if cfg!(miri) {
         return;
     }
-    // SAFETY: both structs are plain integers, for which zero is a value; the handler is a function that lives as long as the
-    // process, of the type that SA_SIGINFO demands; it needs of the previous handler only what was stored before it is installed.
+    // SAFETY: both structs are plain integers, for which zero is a value. The handler is a function
+    // that lives as long as the process, of the type that SA_SIGINFO requires. All that it needs of
+    // the previous handler is stored before it is installed.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) != 0 {
@@ -37,7 +45,8 @@ pub fn mend_faults<M: Mender>() {
         PAGE.store(libc::sysconf(libc::_SC_PAGESIZE).max(4096) as usize, Ordering::Relaxed);
         let mut ours = before;
         ours.sa_sigaction = on_fault::<M> as *const () as usize;
-        // On the thread's other stack where it has one, as a handler before this one may need; and once is not enough.
+        // On the thread's alternate stack if it has one, which the previous handler may need. The
+        // handler must stay installed after the first signal.
         ours.sa_flags = (before.sa_flags | libc::SA_SIGINFO | libc::SA_ONSTACK) & !libc::SA_RESETHAND;
         libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut());
     }
@@ -48,9 +57,10 @@ extern "C" fn on_fault<M: Mender>(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel hands a valid `siginfo_t` to handlers with SA_SIGINFO; of a fault it holds an address.
+    // SAFETY: the kernel passes a valid `siginfo_t` to handlers with SA_SIGINFO. For a fault it
+    // contains an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // What somebody sent (a code of at most 0) holds no address.
+    // A signal sent by a process (a code of at most 0) has no address.
     let is_fault = code > 0;
     let bytes = PAGE.load(Ordering::Relaxed);
     if is_fault && M::mend(address & !(bytes - 1), bytes) {
@@ -61,9 +71,10 @@ extern "C" fn on_fault<M: Mender>(
     if flags & libc::SA_RESETHAND != 0 && SPENT.swap(true, Ordering::Relaxed) {
         before = libc::SIG_DFL;
     }
-    // Nobody can ignore a fault: the kernel ends the process.
+    // A fault cannot be ignored: the kernel ends the process.
     if before == libc::SIG_DFL || (before == libc::SIG_IGN && is_fault) {
-        // SAFETY: as in `mend_faults`. A fault happens again when this returns; what was sent is sent again, and is pending until then.
+        // SAFETY: as in `mend_faults`. A fault happens again when this returns. A signal sent by a
+        // process is sent again, and is pending until then.
         unsafe {
             let mut default: libc::sigaction = std::mem::zeroed();
             default.sa_sigaction = libc::SIG_DFL;
@@ -74,14 +85,15 @@ extern "C" fn on_fault<M: Mender>(
         }
     } else if before == libc::SIG_IGN {
     } else if flags & libc::SA_SIGINFO != 0 {
-        // SAFETY: whoever installed it with SA_SIGINFO gave a function of this type, and it gets what the kernel gave us.
+        // SAFETY: a handler installed with SA_SIGINFO is a function of this type, and it gets the
+        // arguments that the kernel passed to this one.
         unsafe {
             let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 std::mem::transmute(before);
             handler(signal, info, context);
         }
     } else {
-        // SAFETY: whoever installed it without SA_SIGINFO gave a function of this type.
+        // SAFETY: a handler installed without SA_SIGINFO is a function of this type.
         unsafe {
             let handler: extern "C" fn(libc::c_int) = std::mem::transmute(before);
             handler(signal);
@@ -89,9 +101,9 @@ extern "C" fn on_fault<M: Mender>(
     }
 }
 
-/// Says one thing on standard error, from where nothing but the kernel may be called.
+/// Writes a text to standard error, from code that may only make system calls.
 pub fn say(text: &'static str) {
-    // SAFETY: where standard error is closed, the kernel refuses the write.
+    // SAFETY: if standard error is closed, the kernel refuses the write.
     let stderr = unsafe { std::os::fd::BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
     let _ = rustix::io::write(stderr, text.as_bytes());
 }
@@ -111,7 +123,8 @@ mod tests {
     }
 
     fn set(handler: usize, flags: libc::c_int) {
-        // SAFETY: a struct of integers; the handlers of these tests are functions of the type that the flags tell.
+        // SAFETY: a struct of integers. The handlers of these tests are functions of the type that
+        // the flags state.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             (action.sa_sigaction, action.sa_flags) = (handler, flags);
@@ -119,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Touches a page that its file does not have.
+    /// Accesses a page that its file does not have.
     fn touch() -> i32 {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
@@ -134,7 +147,7 @@ mod tests {
         unsafe { libc::_exit(if signal == libc::SIGBUS { 40 } else { 1 }) }
     }
     extern "C" fn informed(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: it ends a forked child; `info` is what the kernel gave.
+        // SAFETY: it ends a forked child. `info` was passed by the kernel.
         unsafe { libc::_exit(if (*info).si_code > 0 && !context.is_null() { 41 } else { 42 }) }
     }
 
@@ -174,7 +187,7 @@ mod tests {
         assert_eq!(ends(informed, libc::SA_SIGINFO, touch), Some(41));
         assert_eq!(ends(libc::SIG_DFL, 0, touch), None);
         assert_eq!(ends(libc::SIG_IGN, 0, touch), None);
-        // Sent by somebody, without an address.
+        // Sent by a process, without an address.
         fn sent() -> i32 {
             // SAFETY: raise(3) takes no memory.
             unsafe { libc::raise(libc::SIGBUS) };

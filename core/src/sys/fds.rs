@@ -1,15 +1,17 @@
 //! Descriptors that are closed in a forked child, and the doorbell.
 //!
-//! A child of `fork` (a data loader's worker) inherits every descriptor. If it kept them, a peer would see no end of file when
-//! the parent dies. So each long-lived descriptor is wrapped in [`Fd`], which notes its number in a bitmap, and a
-//! handler that the C library runs in each forked child closes all of them and counts the fork. An [`Fd`] copied into the child
-//! knows from that count that its number is no longer its own, and leaves it alone.
+//! A child of `fork` (a data loader's worker) inherits every descriptor. If it kept them, a peer
+//! would see no end of file when the parent dies. So each long-lived descriptor is wrapped in
+//! [`Fd`], which records its number in a bitmap. A handler that the C library runs in each forked
+//! child closes all of them and counts the fork. A copy of an [`Fd`] in the child sees from that
+//! count that its number is no longer its own, and does not use it.
 //!
-//! A program may have closed its standard input, output or error. What it, or this library, writes there
-//! must not go into a peer's socket or a recorder: an [`Fd`] has a number above those three.
+//! A program may have closed its standard input, output or error. Text that it, or this library,
+//! writes there must not go into a peer's socket or a recorder: an [`Fd`] has a number above those
+//! three.
 //!
-//! Descriptors made on the way to an `Fd` are close-on-exec; a fork in that instant hands them on. `vfork` and
-//! `posix_spawn` run no handlers: their children exec at once.
+//! Descriptors that are not yet wrapped in an `Fd` are close-on-exec; a child forked in that
+//! instant keeps them. `vfork` and `posix_spawn` run no handlers: their children exec at once.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -18,13 +20,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The kernel's default bound on descriptor numbers (`fs.nr_open`). One above it would stay open in a child.
+/// The kernel's default limit on descriptor numbers (`fs.nr_open`).
+///
+/// A descriptor above it would stay open in a child.
 const MAX_FDS: usize = 1 << 20;
 static OPEN: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How many forks lie between this process and the one that first made an [`Fd`]: 0 in that one. What was made at another
-/// generation belongs to a parent and must not be used, nor its files removed.
+/// The number of forks since the process that first created an [`Fd`]; 0 in that process.
+///
+/// Objects created at another generation belong to a parent. They must not be used, and their files
+/// must not be removed.
 #[must_use]
 pub fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -36,8 +42,9 @@ pub fn forked() -> bool {
     generation() != 0
 }
 
-/// Refuses to begin anything in a process that was forked from one that used ccl: it has none of
-/// its threads, and the locks that they held stay locked.
+/// Refuses to start work in a process that was forked from one that used ccl.
+///
+/// Such a process has none of the parent's threads, and the locks that they held stay locked.
 ///
 /// # Errors
 /// `Unavailable` in such a process.
@@ -53,20 +60,22 @@ pub fn not_forked() -> Result<()> {
     .hint("start workers that use ccl with exec (Python: the start method \"spawn\")"))
 }
 
-/// Has forks counted from now on.
+/// Installs the handler that counts forks, once.
 fn notice_forks() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // Without memory for the handler a child keeps descriptors open: death is then seen by the record lock only.
+        // If there is no memory for the handler, a child keeps descriptors open, and the death of
+        // the parent shows only in the record lock.
         #[cfg(not(miri))]
-        // SAFETY: the handler is a static function that calls only what is allowed in a forked child.
+        // SAFETY: the handler is static and calls only what is allowed in a forked child.
         unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         }
     });
 }
 
-/// Runs in each forked child, where only async-signal-safe calls are allowed: loads, stores and close(2).
+/// Runs in each forked child, where only async-signal-safe calls are allowed: here loads, stores
+/// and close(2).
 #[cfg(not(miri))]
 extern "C" fn in_child() {
     FORKS.store(FORKS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -78,8 +87,8 @@ extern "C" fn in_child() {
         while bits != 0 {
             let fd = (at * 64) as RawFd + bits.trailing_zeros() as RawFd;
             bits &= bits - 1;
-            // SAFETY: the number was open and owned by an `Fd` of the parent; its copy in this child sees
-            // the new generation and never uses or closes it.
+            // SAFETY: the number was open and owned by an `Fd` of the parent. The copy in this
+            // child sees the new generation and never uses or closes it.
             unsafe { libc::close(fd) };
         }
     }
@@ -93,8 +102,10 @@ pub struct Fd {
 }
 
 impl Fd {
-    /// Takes a descriptor in. One with the number of a standard stream gets another number, which
-    /// closes the first: a record lock is taken after this.
+    /// Wraps a descriptor.
+    ///
+    /// A descriptor with the number of a standard stream gets another number, and the first is
+    /// closed. Therefore a record lock must be taken after this.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         let fd = above_standard(fd);
@@ -105,7 +116,7 @@ impl Fd {
         Self { fd: ManuallyDrop::new(fd), generation: generation() }
     }
 
-    /// Whether this is a copy in a forked child: its number is closed, or something else.
+    /// Whether this is a copy in a forked child: its number is closed, or belongs to another file.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.generation != generation()
@@ -135,17 +146,19 @@ impl Drop for Fd {
         if self.is_stale() {
             return;
         }
-        // Forgotten before it is closed: once closed, the number may be another thread's.
+        // The bit is cleared before closing: once closed, the number may belong to another thread.
         if let Some((word, bit)) = place(self.fd.as_raw_fd()) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
-        // SAFETY: this is the only drop, and nobody uses the field afterwards.
+        // SAFETY: this is the only drop, and the field is not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }
 
-/// The same open file under a number that no standard stream has. Where no number is free, it stays
-/// where it is: without it the program could not go on at all.
+/// The same open file under a number above those of the standard streams.
+///
+/// If no number is free, the descriptor keeps its number: otherwise the program could not continue
+/// at all.
 fn above_standard(fd: OwnedFd) -> OwnedFd {
     const FIRST: RawFd = libc::STDERR_FILENO + 1;
     if fd.as_raw_fd() >= FIRST {
@@ -159,22 +172,24 @@ fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     Some((OPEN.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-/// An eventfd that wakes whoever polls it.
+/// An eventfd that wakes the thread that polls it.
 #[derive(Debug)]
 pub struct Doorbell(Fd);
 
 impl Doorbell {
-    /// A new doorbell, not rung.
+    /// A new doorbell, not notified.
     ///
     /// # Errors
-    /// `System` if the kernel has no descriptor to give.
+    /// `System` if the kernel has no descriptor left.
     pub fn new() -> Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map(|fd| Self(Fd::new(fd)))
             .map_err(|e| Error::system("making an eventfd", e))
     }
-    /// A peer's doorbell, as received from it. What it really is does not matter: it must only not block.
+    /// Wraps a peer's doorbell that was received from it.
+    ///
+    /// Its real type does not matter: it only must not block.
     ///
     /// # Errors
     /// `System` if it cannot be made non-blocking.
@@ -183,14 +198,14 @@ impl Doorbell {
             .map(|()| Self(Fd::new(fd)))
             .map_err(|e| Error::system("taking a peer's doorbell", e))
     }
-    /// Wakes whoever polls.
-    pub fn ring(&self) {
+    /// Wakes the thread that polls it.
+    pub fn notify(&self) {
         if !self.0.is_stale() {
-            // Refused only when the count would overflow: then it is rung already.
+            // The kernel refuses only if the count would overflow: then it is readable already.
             let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         }
     }
-    /// Stops ringing.
+    /// Resets the doorbell to not notified.
     pub fn clear(&self) {
         if !self.0.is_stale() {
             let _ = rustix::io::read(&self.0, &mut [0; 8]);
@@ -206,8 +221,8 @@ impl AsFd for Doorbell {
 
 /// A descriptor that its owner keeps open while it is polled.
 pub(crate) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: `Interest` demands that the task keeps it open during the poll; were it closed, poll(2) would answer
-    // POLLNVAL, which is harmless.
+    // SAFETY: `Interest` requires the task to keep it open during the poll. If it were closed,
+    // poll(2) would return POLLNVAL, which is harmless.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -223,10 +238,10 @@ mod tests {
         let kept = std::fs::File::open("/dev/null").unwrap();
         let status = crate::sys::process::in_fork(|| {
             let closed = rustix::fs::fstat(borrow(number)).is_err();
-            // Someone else's descriptor now has the number: the copy must neither close nor ring it.
+            // An unrelated descriptor now has the number: the copy must not close or notify it.
             let reused = rustix::io::fcntl_dupfd_cloexec(&kept, number);
             let same = reused.as_ref().is_ok_and(|fd| fd.as_raw_fd() == number);
-            bell.ring();
+            bell.notify();
             drop(bell);
             let good = forked()
                 && closed
@@ -240,18 +255,18 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_rings_until_it_is_cleared() {
+    fn a_doorbell_is_readable_until_it_is_cleared() {
         use rustix::event::{PollFd, PollFlags, poll};
         let bell = Doorbell::new().unwrap();
-        let rung = || {
+        let is_readable = || {
             let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
             poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)).unwrap() == 1
         };
-        assert!(!rung());
-        bell.ring();
-        bell.ring();
-        assert!(rung());
+        assert!(!is_readable());
+        bell.notify();
+        bell.notify();
+        assert!(is_readable());
         bell.clear();
-        assert!(!rung());
+        assert!(!is_readable());
     }
 }

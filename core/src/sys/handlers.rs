@@ -1,8 +1,9 @@
-//! What runs when this process forks or exits. Libc keeps its lists for good, so whoever installs a handler does it once.
+//! Handlers that run when this process forks or exits. Libc never removes a handler, so each must
+//! be installed only once.
 
-/// Something to run without arguments, from where nothing may unwind.
+/// A function without arguments that is called from C and must not unwind.
 pub trait Handler {
-    /// Runs it.
+    /// Runs the handler.
     fn run();
 }
 
@@ -10,8 +11,10 @@ extern "C" fn call<H: Handler>() {
     H::run();
 }
 
-/// Has `H` run in every child that this process forks from now on. It may only touch atomics and call the kernel: other
-/// threads' locks are held for ever there. Without memory for it libc does not install it.
+/// Installs `H` to run in every child that this process forks from now on.
+///
+/// It may only access atomics and make system calls: locks held by other threads stay locked there
+/// forever. If there is no memory for it, libc does not install it.
 pub fn in_forked_children<H: Handler>() {
     #[cfg(not(miri))]
     // SAFETY: `call` is a function that lives as long as the process.
@@ -20,8 +23,10 @@ pub fn in_forked_children<H: Handler>() {
     }
 }
 
-/// Has `H` run when the process exits by itself, which waits for it; the last one installed runs first. Of the exiting thread's
-/// own variables nothing is left by then. Without memory for it libc does not install it.
+/// Installs `H` to run when the process exits by itself; the exit waits for it.
+///
+/// The handler installed last runs first. The thread-local variables of the exiting thread are gone
+/// by then. If there is no memory for it, libc does not install it.
 pub fn at_exit<H: Handler>() {
     // SAFETY: `call` is a function that lives as long as the process.
     unsafe {

@@ -1,4 +1,5 @@
-//! The floor: raw system interfaces, each wrapped once. Absence of something is a value, never a crash.
+//! Raw system interfaces, each wrapped once. A missing feature is reported as a value and is never
+//! a crash.
 
 pub mod cpus;
 pub mod faults;
@@ -9,39 +10,43 @@ pub mod namespace;
 pub mod process;
 pub mod reference;
 pub mod shared;
+pub mod signals;
 pub mod tcp;
 pub mod unix;
 
 pub use fds::{forked, generation, not_forked};
 
-/// The raw counter of the processor: the time-stamp counter on x86-64, the virtual counter on AArch64, elsewhere
-/// CLOCK_MONOTONIC in nanoseconds (also under miri, which knows no counter).
+/// The raw counter of the processor: x86-64's time-stamp counter, AArch64's virtual counter.
+///
+/// `None` on other processors, and under miri, which has no counter.
 #[inline]
 #[must_use]
-pub fn counter() -> u64 {
+pub fn counter() -> Option<u64> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every x86-64 processor has RDTSC.
     unsafe {
-        core::arch::x86_64::_rdtsc()
+        Some(core::arch::x86_64::_rdtsc())
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     {
         let ticks: u64;
         // SAFETY: CNTVCT_EL0 is readable from user space on Linux; the read has no side effects.
         unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
-        ticks
+        Some(ticks)
     }
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     {
-        crate::clock::now().0
+        None
     }
 }
 
-/// Asks for the cache line at `place` before it is needed. A hint: any address will do, and nothing is read or changed.
+/// Requests the cache line at `place` before it is needed.
+///
+/// It is a hint: any address is allowed, and nothing is read or changed.
 #[inline]
 pub fn prefetch<T>(place: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: every x86-64 processor has PREFETCHT0, which does nothing that a program could tell.
+    // SAFETY: every x86-64 processor has PREFETCHT0, which has no effect visible to a program.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());

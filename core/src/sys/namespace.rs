@@ -1,10 +1,11 @@
-//! Leaving the namespaces one was born in. Joining others is safe and in `rustix`; leaving is wrapped here.
+//! Leaving the current namespaces. Joining other namespaces is safe and in `rustix`; leaving is
+//! wrapped here.
 
 use rustix::thread::UnshareFlags;
 
 use crate::error::{Error, Result};
 
-/// Moves the calling thread into a new network namespace, which holds a loopback interface that is down.
+/// Moves the calling thread into a new network namespace, with a loopback interface that is down.
 ///
 /// # Errors
 /// `System` if the kernel or a policy forbids it.
@@ -12,8 +13,10 @@ pub fn leave_network() -> Result<()> {
     leave(UnshareFlags::NEWNET, "making a network namespace")
 }
 
-/// Moves the calling thread into a new user namespace, where it may do everything, and a network namespace that belongs
-/// to it. No uid is mapped yet. The process must have one thread only.
+/// Moves the calling thread into a new user namespace, where it has all rights, and a network
+/// namespace that belongs to it.
+///
+/// No uid is mapped yet. The process must have only one thread.
 ///
 /// # Errors
 /// `System` if the kernel or a policy forbids it.
@@ -22,6 +25,7 @@ pub fn leave_user_and_network() -> Result<()> {
 }
 
 fn leave(flags: UnshareFlags, what: &str) -> Result<()> {
-    // SAFETY: the one danger of unshare(2) is CLONE_FILES, which splits the table of descriptors; it is never among `flags`.
+    // SAFETY: the only danger of unshare(2) is CLONE_FILES, which splits the descriptor table. It
+    // is never among `flags`.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(|e| Error::system(what, e))
 }

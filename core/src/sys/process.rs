@@ -1,17 +1,21 @@
-//! What the kernel says about processes: pids across namespaces, the processors allowed, limits, forks in tests.
+//! Information from the kernel about processes: pids across namespaces, the processors allowed,
+//! limits; and forks for tests.
 
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, OPEN_FILES, Result};
 
-/// How many processors this process may use: its affinity mask and its control group's quota, at least 1.
+/// The number of processors that this process may use: its affinity mask and its control group's
+/// quota, at least 1.
 #[must_use]
 pub fn allowed_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The pids of process `pid` (`None`: this one) in its own namespaces, from the one of the /proc that is mounted here to the
-/// innermost. `None` if there is no such process or the kernel does not say.
+/// The pids of process `pid` (`None`: this process) in its own namespaces.
+///
+/// They go from the namespace of the /proc mounted here to the innermost one. `None` if there is no
+/// such process or the kernel does not report them.
 #[must_use]
 pub fn namespace_pids(pid: Option<u32>) -> Option<Vec<u32>> {
     let who = pid.map_or_else(|| "self".to_string(), |pid| pid.to_string());
@@ -24,8 +28,21 @@ fn parse_namespace_pids(status: &str) -> Option<Vec<u32>> {
     pids.filter(|pids| !pids.is_empty())
 }
 
-/// Refuses a file of `bytes` bytes that this process may not make: the kernel would not refuse it, but end the process
-/// (SIGXFSZ).
+/// Time at which this process was started, in clock ticks since boot.
+///
+/// Together with the pid it is a unique name. `None` if the kernel does not report it.
+pub(crate) fn start_ticks() -> Option<u64> {
+    parse_start_ticks(&std::fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+fn parse_start_ticks(line: &str) -> Option<u64> {
+    // The name is in parentheses and may hold any character, including parentheses.
+    line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Refuses a file of `bytes` bytes if this process may not create it.
+///
+/// The kernel would not return an error, but end the process (SIGXFSZ).
 ///
 /// # Errors
 /// `Unavailable`, with the limit.
@@ -38,28 +55,30 @@ pub fn check_file_size(bytes: u64) -> Result<()> {
         .hint("raise the limit where the ranks are started (ulimit -f unlimited, LimitFSIZE=)"))
 }
 
-/// What to do where a process, or its kernel, has no memory left.
+/// The hint for a process, or its kernel, that has no memory left.
 pub(crate) const NEEDS_MEMORY: &str =
     "give the host or the container more memory, or raise the limit on addresses (ulimit -v)";
 
-/// Raises the limit of open files as far as it goes: a root holds a connection to every rank, an inspector the recorders of a job.
+/// Raises the limit of open files as far as allowed.
+///
+/// A root holds a connection to every rank, an inspector holds the recorders of a job.
 pub fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum || (limit.current.is_some() && limit.maximum.is_none()) {
         limit.current = limit.maximum;
-        // Refused by some sandboxes: then the limit that was there holds.
+        // Some sandboxes refuse it: then the previous limit holds.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }
 
-/// Whether it is this process, or its kernel, that lacks something, whomever it connects to.
+/// Whether the error is a shortage of this process or its kernel, independent of the peer.
 #[must_use]
 pub fn is_own_limit(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }
 
-/// What a process has that meets such a refusal, and what to do.
+/// The resource that is missing after such an error, and a hint.
 #[must_use]
 pub fn lacks(errno: Errno) -> (String, &'static str) {
     match errno {
@@ -73,7 +92,7 @@ pub fn lacks(errno: Errno) -> (String, &'static str) {
     }
 }
 
-/// Lets this process make files of `bytes` bytes at most.
+/// Limits the files that this process may create to `bytes` bytes.
 #[cfg(test)]
 #[cfg(not(miri))]
 pub(crate) fn limit_file_size(bytes: u64) {
@@ -81,20 +100,21 @@ pub(crate) fn limit_file_size(bytes: u64) {
     setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum: Some(bytes) }).unwrap();
 }
 
-/// Runs `work` in a forked child and returns its status; `None` if a signal ended it. The child must not need locks that
-/// other threads may hold.
+/// Runs `work` in a forked child and returns its status; `None` if a signal ended it.
+///
+/// The child must not need locks that other threads may hold.
 #[cfg(test)]
 #[cfg(not(miri))]
 pub(crate) fn in_fork(work: impl FnOnce() -> i32) -> Option<i32> {
     wait(fork(work))
 }
 
-/// Forks a child that runs `work` and leaves with its status; returns the child's pid.
+/// Forks a child that runs `work` and exits with its status. Returns the child's pid.
 #[cfg(test)]
 #[cfg(not(miri))]
 pub(crate) fn fork(work: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs `work` and leaves without returning into the test harness. It has one thread; glibc makes
-    // its allocator usable in it, and `work` takes no other lock.
+    // SAFETY: the child runs `work` and exits without returning into the test harness. It has one
+    // thread. glibc keeps its allocator usable in it, and `work` takes no other lock.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0, "fork refused");
@@ -106,7 +126,7 @@ pub(crate) fn fork(work: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// Waits for a child; its status, or `None` if a signal ended it.
+/// Waits for a child and returns its status; `None` if a signal ended it.
 #[cfg(test)]
 #[cfg(not(miri))]
 pub(crate) fn wait(pid: i32) -> Option<i32> {
@@ -116,7 +136,7 @@ pub(crate) fn wait(pid: i32) -> Option<i32> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }
 
-/// Kills a child, as nobody can prevent.
+/// Kills a child with SIGKILL, which it cannot block.
 #[cfg(test)]
 #[cfg(not(miri))]
 pub(crate) fn kill(pid: i32) {
@@ -135,6 +155,15 @@ mod tests {
         assert_eq!(parse_namespace_pids("Name:\tx\n"), None);
         #[cfg(not(miri))]
         assert_eq!(namespace_pids(None).and_then(|pids| pids.last().copied()), Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_start_is_found_behind_any_name() {
+        let line = "71 (a) R 1 (b) T 9 71 71 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1 1";
+        assert_eq!(parse_start_ticks(line), Some(12345));
+        assert_eq!(parse_start_ticks("71 (a"), None);
+        #[cfg(not(miri))]
+        assert!(start_ticks().is_some());
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Files and sockets that others name, opened with the rights of their owner and no more.
+//! Files and sockets that other users name, opened with the rights of their owner and no more.
 //!
-//! Root's inspector looks into the jobs of every user, and the words of those users lead it: names in
-//! a folder, paths in a recorder, descriptors of a process. To open some things is to act: the writer
-//! of a FIFO goes on, a device starts to work, a server hears that root is there. So a name only
-//! leads to a [`Reference`] (O_PATH), which opens nothing. The kernel tells what it refers to, and
-//! whose it is; what is as expected is opened through the reference, so that nobody can exchange it
-//! meanwhile, by a thread that has the rights of the owner and of no group.
+//! Root's inspector looks into the jobs of every user, and follows names that those users chose:
+//! entries of a folder, paths in a recorder, descriptors of a process. Opening some of them has
+//! side effects: the writer of a FIFO continues, a device starts to work, a server learns that root
+//! has connected. So a name only leads to a [`Reference`] (O_PATH), which opens nothing. The kernel
+//! reports its type and its owner. If they are as expected, the object is opened through the
+//! reference, so that it cannot be exchanged meanwhile. The thread that opens it has the rights of
+//! the owner and of no group.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,10 +22,10 @@ use super::unix::{self, Name, Stream};
 /// The group that owns nothing.
 const NOGROUP: u32 = 65534;
 
-/// The most names of a folder that are listed: whose it is may have made any number.
+/// The most names of a folder that are listed: its owner may have created any number.
 const MOST_NAMES: usize = 1 << 14;
 
-/// What a reference refers to.
+/// The type of the object that a reference refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A regular file.
@@ -35,11 +36,11 @@ pub enum Kind {
     Socket,
     /// A symbolic link.
     Link,
-    /// A FIFO, a device, or what else there is.
+    /// A FIFO, a device, or any other type.
     Other,
 }
 
-/// Something with a name, looked at and not opened.
+/// A named object that was examined but not opened.
 #[derive(Debug)]
 pub struct Reference {
     fd: OwnedFd,
@@ -50,38 +51,40 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// To what lies at `path`, through links.
+    /// A reference to the object at `path`. Symbolic links are followed.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn to(path: &Path) -> io::Result<Self> {
         Self::of(rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// To what lies at `path` itself: a link is a link.
+    /// A reference to the object at `path` itself. A symbolic link is not followed.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn to_itself(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Self::of(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
     }
 
-    /// To what lies at `path` where this folder is the root of the file system, as it is for a process in another mount
-    /// namespace. No link leads out of it, and the last part of the path must not be one.
+    /// A reference to the object at `path`, with this folder as the root of the file system, as it
+    /// is for a process in another mount namespace.
+    ///
+    /// No link leads out of it. A link in the last part of the path is not followed.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the system.
     pub fn beneath(&self, path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         Self::of(rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve)?)
     }
 
-    /// To the entry of this name of this folder. A link is a link.
+    /// A reference to the entry `name` of this folder. A symbolic link is not followed.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` if that is no plain name.
+    /// Errors of the system; `InvalidInput` if `name` is not a plain name.
     pub fn entry(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Self::of(rustix::fs::openat(&self.fd, plain(name)?, flags, Mode::empty())?)
@@ -100,7 +103,7 @@ impl Reference {
         Ok(Self { fd, kind, identity, owner: about.st_uid, mode: about.st_mode & 0o7777 })
     }
 
-    /// What it is.
+    /// The type of the object.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
@@ -112,13 +115,13 @@ impl Reference {
         self.identity
     }
 
-    /// The user whose it is.
+    /// The user id of the owner.
     #[must_use]
     pub const fn owner(&self) -> u32 {
         self.owner
     }
 
-    /// Whether nobody but its owner may use it.
+    /// Whether only its owner may use it.
     #[must_use]
     pub const fn is_private(&self) -> bool {
         self.mode & 0o077 == 0
@@ -127,7 +130,7 @@ impl Reference {
     /// Opens a regular file for reading, as its owner.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` if it is no regular file: nothing else is opened.
+    /// Errors of the system; `InvalidInput` if it is not a regular file, which is then not opened.
     pub fn open(&self) -> io::Result<File> {
         self.expect(Kind::File)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -137,16 +140,16 @@ impl Reference {
     /// Connects to a socket, as its owner.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` if it is no socket.
+    /// Errors of the system; `InvalidInput` if it is not a socket.
     pub fn connect(&self) -> io::Result<Stream> {
         self.expect(Kind::Socket)?;
         self.as_owner(|path| unix::connect(Name::Path(path)))
     }
 
-    /// The names in a folder, read as its owner, in order: 16,384 of them at most.
+    /// The names in a folder, read as its owner, sorted; at most 16,384 of them.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` if it is no folder.
+    /// Errors of the system; `InvalidInput` if it is not a folder.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         self.expect(Kind::Folder)?;
         let mut names = self.as_owner(|path| {
@@ -159,10 +162,10 @@ impl Reference {
         Ok(names)
     }
 
-    /// Removes the entry of this name of this folder, as the folder's owner.
+    /// Removes the entry `name` of this folder, as the folder's owner.
     ///
     /// # Errors
-    /// The system's; `InvalidInput` if that is no plain name.
+    /// Errors of the system; `InvalidInput` if `name` is not a plain name.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         let name = plain(name)?;
         self.as_owner(|_| Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?))
@@ -180,14 +183,15 @@ impl Reference {
         Err(io::Error::new(io::ErrorKind::InvalidInput, what))
     }
 
-    /// Does something with a path that leads to this very thing, with the rights of its owner where this process is root's.
+    /// Calls `what` with a path that leads to exactly this object, with the rights of its owner if
+    /// this process belongs to root.
     fn as_owner<T: Send>(&self, what: impl FnOnce(&Path) -> io::Result<T> + Send) -> io::Result<T> {
         let path = format!("/proc/self/fd/{}", self.fd.as_fd().as_raw_fd());
         let path = Path::new(&path);
         if self.owner == 0 || !rustix::process::geteuid().is_root() {
             return what(path);
         }
-        // An identity is that of one thread. It is never taken back: the thread ends with the call.
+        // Credentials belong to one thread. They are never restored: the thread ends with the call.
         let act = || {
             let (user, group) = (Uid::from_raw(self.owner), Gid::from_raw(NOGROUP));
             rustix::thread::set_thread_groups(&[])?;
@@ -204,7 +208,7 @@ impl Reference {
     }
 }
 
-/// The name, if it leads to no other folder.
+/// Returns the name if it does not lead to another folder.
 fn plain(name: &OsStr) -> io::Result<&OsStr> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
@@ -289,7 +293,7 @@ mod tests {
         chown(&path, Some(65533), Some(0)).unwrap();
         set(0o600);
         open().unwrap();
-        // Neither root's right to read everything nor its groups'.
+        // Neither root's right to read everything nor the rights of its groups are used.
         set(0o040);
         assert_eq!(open().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert!(rustix::process::geteuid().is_root() && std::fs::read(&path).is_ok());

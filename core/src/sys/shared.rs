@@ -1,4 +1,5 @@
-//! Memory that processes share: sealed memfds, mappings, and the record lock that tells whether an owner lives.
+//! Memory that processes share: sealed memfds, mappings, and the record lock that shows whether an
+//! owner lives.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -10,13 +11,16 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What keeps a memfd from shrinking under its readers (a SIGBUS) and from growing over its budget.
+/// The seals that keep a memfd from shrinking under its readers (a SIGBUS) and from growing beyond
+/// its budget.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// A memfd of `len` zero bytes whose length nobody can change. Sparse: pages cost memory once they are written.
+/// A memfd of `len` zero bytes whose length cannot be changed.
+///
+/// It is sparse: pages cost memory once they are written.
 ///
 /// # Errors
-/// `Unavailable` if this process may not make files of this length, `System` if the kernel refuses.
+/// `Unavailable` if this process may not create such a file, `System` if the kernel refuses.
 pub fn sealed_memfd(name: &str, len: u64) -> Result<OwnedFd> {
     super::process::check_file_size(len)?;
     let refuse = |e: Errno| Error::system(format!("making a memfd of {len} bytes"), e);
@@ -27,10 +31,12 @@ pub fn sealed_memfd(name: &str, len: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Refuses a descriptor that is no memfd of exactly `len` bytes that nobody can shrink: mapping it could end in SIGBUS.
+/// Refuses a descriptor unless it is a memfd of exactly `len` bytes that cannot shrink.
+///
+/// Mapping any other descriptor could end in SIGBUS.
 ///
 /// # Errors
-/// `Usage` naming what is wrong with it.
+/// `Usage`, with the reason.
 pub fn check_sealed(fd: impl AsFd, len: u64) -> Result<()> {
     let refuse =
         |what: String| Err(Error::new(ErrorKind::Usage, format!("a peer's memory is refused: {what}")));
@@ -55,16 +61,18 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A range of memory that others may read and write at any time: a mapping of a file from its beginning, or fresh zero bytes
-/// of this process. It is read and written through atomics and raw pointers only, and given back when dropped.
+/// A range of memory that other processes may read and write at any time.
+///
+/// It is a mapping of a file from its beginning, or fresh zero bytes of this process. It is
+/// accessed only through atomics and raw pointers, and unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a mapping is an address range of the process, usable from any thread; `Mapping` itself gives out only its
-// addresses and atomics in it.
+// SAFETY: a mapping is an address range of the process, usable from any thread. `Mapping` itself
+// gives access only to its addresses and to atomics in it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -73,7 +81,7 @@ impl Mapping {
     /// Maps the first `len` bytes of a file.
     ///
     /// # Errors
-    /// `System` if the kernel refuses, as it does for no bytes.
+    /// `System` if the kernel refuses, as it does for zero bytes.
     pub fn new(fd: impl AsFd, len: usize, access: Access) -> Result<Self> {
         let prot = match access {
             Access::Read => ProtFlags::READ,
@@ -84,9 +92,11 @@ impl Mapping {
         Self::mapped(base, len)
     }
 
-    /// Has the kernel set all pages up now, so that no first store to one waits for it. Where it will not, each waits once.
+    /// Makes the kernel create all pages now, so that the first store to a page does not wait.
+    ///
+    /// If the kernel refuses, the first store to each page waits.
     pub fn populate(&self) {
-        // SAFETY: this advice about a range of our own changes no byte of it.
+        // SAFETY: this advice on a range of our own changes no byte of it.
         let _ = unsafe {
             rustix::mm::madvise(self.base.as_ptr().cast(), self.len, rustix::mm::Advice::LinuxPopulateWrite)
         };
@@ -95,7 +105,7 @@ impl Mapping {
     /// Fresh zero bytes of this process, page-aligned. They cost memory once they are written.
     ///
     /// # Errors
-    /// `System` if there is no room.
+    /// `System` if there is no address space or memory left.
     #[cfg(not(miri))]
     pub fn private(len: usize) -> Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -104,12 +114,12 @@ impl Mapping {
         Self::mapped(base, len)
     }
 
-    /// The same from the allocator, for miri: it cannot map.
+    /// The same from the allocator, for miri, which cannot map memory.
     #[cfg(miri)]
     pub fn private(len: usize) -> Result<Self> {
         let layout = std::alloc::Layout::from_size_align(len, 4096).map_err(std::io::Error::other);
         let layout = layout.map_err(|e| Error::system("allocating", e))?;
-        // SAFETY: callers ask for more than no bytes.
+        // SAFETY: callers never ask for zero bytes.
         Self::mapped(Ok(unsafe { std::alloc::alloc_zeroed(layout) }.cast()), len)
     }
 
@@ -134,8 +144,8 @@ impl Mapping {
     #[must_use]
     pub fn u64_at(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at <= self.len - 8, "no word at {at} of {} bytes", self.len);
-        // SAFETY: inside the range and aligned, by the assertion and the page-aligned base; it lives as long as `self`, and
-        // is accessed atomically by everyone.
+        // SAFETY: inside the range and aligned, by the assertion and the page-aligned base. It
+        // lives as long as `self`, and all processes access it atomically.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
     /// The half word at byte `at`. Panics if that is not inside or not aligned.
@@ -150,10 +160,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped exactly this range, and whoever uses addresses in it keeps the `Mapping` alive.
+        // SAFETY: `mapped` received exactly this range, and code that uses addresses in it keeps
+        // the `Mapping` alive.
         #[cfg(not(miri))]
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        // SAFETY: under miri `private` allocated it with this very layout.
+        // SAFETY: under miri `private` allocated it with this layout.
         #[cfg(miri)]
         unsafe {
             std::alloc::dealloc(
@@ -164,29 +175,34 @@ impl Drop for Mapping {
     }
 }
 
-/// Who holds the record lock on byte 0 of a file, as seen from this process.
+/// The holder of the record lock on byte 0 of a file, as seen from this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// Nobody: the owner is dead or has closed it. Also the answer for a lock of this very process.
+    /// No other process: the owner is dead or has closed the file. Also returned for a lock of this
+    /// process itself.
     None,
-    /// A process. Its pid is not known where the lock was taken in a pid namespace that is not seen from here.
+    /// A process. Its pid is unknown if the lock was taken in a pid namespace that is not visible
+    /// from this one.
     Alive(Option<u32>),
 }
 
-/// Takes the record lock on byte 0. The kernel frees it when this process dies, even if a forked child lives on, and when
-/// this process closes ANY descriptor of the file: so the process must have only the one, and must never open or receive it again.
+/// Takes the record lock on byte 0.
+///
+/// The kernel frees it when this process dies, even if a forked child lives on, and when this
+/// process closes ANY descriptor of the file. So the process must have only this descriptor, and
+/// must never open or receive the file again.
 ///
 /// # Errors
-/// `System` if another process holds it or the file system has no locks.
+/// `System` if another process holds the lock or the file system has no locks.
 pub fn lock_alive(fd: impl AsFd) -> Result<()> {
     let mut lock = whole_lock(libc::F_WRLCK);
     record_lock(fd.as_fd(), libc::F_SETLK, &mut lock).map_err(|e| Error::system("taking the alive lock", e))
 }
 
-/// Looks at the record lock on byte 0.
+/// Queries the record lock on byte 0.
 ///
 /// # Errors
-/// `System` if the descriptor cannot be asked.
+/// `System` if the lock cannot be queried.
 pub fn owner(fd: impl AsFd) -> Result<Owner> {
     let mut lock = whole_lock(libc::F_WRLCK);
     record_lock(fd.as_fd(), libc::F_GETLK, &mut lock)
@@ -275,12 +291,13 @@ mod tests {
             lock_alive(&fd).unwrap();
             say(&from_child);
             hear(&to_child);
-            // A second descriptor of the same file, opened and closed: the lock is gone though `fd` is open.
+            // A second descriptor of the same file is opened and closed: the lock is gone, though
+            // `fd` is still open.
             drop(std::fs::File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap());
             say(&from_child);
             hear(&to_child);
             lock_alive(&fd).unwrap();
-            // A duplicate that only dies with its process does no harm.
+            // A duplicate that is closed only when its process dies does no harm.
             let _grandchild = process::fork(|| hear(&to_child) as i32);
             say(&from_child);
             hear(&to_child);
@@ -295,7 +312,7 @@ mod tests {
         say(&from_parent);
         hear(&to_parent);
         assert_eq!(owner(&fd).unwrap(), Owner::Alive(Some(pid as u32)));
-        // Killed while its own forked child, which inherited the descriptor, lives on.
+        // Killed while its forked child, which inherited the descriptor, lives on.
         process::kill(pid);
         assert_eq!(process::wait(pid), None);
         assert_eq!(owner(&fd).unwrap(), Owner::None);

@@ -1,4 +1,4 @@
-//! Unix sockets: names, streams, who is at the other end, and passing descriptors. Nothing here blocks.
+//! Unix sockets: names, streams, the peer's user, and passing descriptors. Nothing here blocks.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -16,9 +16,9 @@ use super::fds::Fd;
 /// The name of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Name<'a> {
-    /// In the abstract space of a network namespace; gone with its socket.
+    /// In the abstract namespace of a network namespace. The name vanishes with its socket.
     Abstract(&'a str),
-    /// In the file system, of any length.
+    /// In the file system. The path may have any length.
     Path(&'a Path),
 }
 
@@ -32,7 +32,8 @@ impl std::fmt::Display for Name<'_> {
 }
 
 impl Name<'_> {
-    /// The address, and what must stay open while it is used: a path that is too long for an address is named through its folder.
+    /// The address, and a descriptor that must stay open while the address is used. A path that is
+    /// too long for a socket address is reached through a descriptor of its folder.
     fn address(self) -> io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
         let path = match self {
             Self::Abstract(name) => return Ok((SocketAddrUnix::new_abstract_name(name.as_bytes())?, None)),
@@ -58,7 +59,7 @@ fn socket() -> io::Result<OwnedFd> {
 /// Listens at `name`.
 ///
 /// # Errors
-/// What the kernel says; `AddrInUse` where something has that name.
+/// The kernel's error; `AddrInUse` if the name is taken.
 pub fn listen(name: Name<'_>) -> io::Result<Fd> {
     let (address, _folder) = name.address()?;
     let socket = socket()?;
@@ -67,10 +68,10 @@ pub fn listen(name: Name<'_>) -> io::Result<Fd> {
     Ok(Fd::new(socket))
 }
 
-/// The next connection of a listener, if there is one.
+/// The next waiting connection of a listener, if there is one.
 ///
 /// # Errors
-/// What the kernel says, as of too many open files.
+/// The kernel's error, for instance for too many open files.
 pub fn accept(listener: impl AsFd) -> io::Result<Option<Stream>> {
     use rustix::io::Errno;
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -83,7 +84,7 @@ pub fn accept(listener: impl AsFd) -> io::Result<Option<Stream>> {
 /// Connects to the listener at `name`.
 ///
 /// # Errors
-/// What the kernel says; `WouldBlock` while the listener's queue is full.
+/// The kernel's error; `WouldBlock` while the listener's queue is full.
 pub fn connect(name: Name<'_>) -> io::Result<Stream> {
     let (address, _folder) = name.address()?;
     let socket = socket()?;
@@ -91,7 +92,7 @@ pub fn connect(name: Name<'_>) -> io::Result<Stream> {
     Ok(Stream(Fd::new(socket)))
 }
 
-/// A connected stream that does not block, and that a forked child closes.
+/// A connected, non-blocking stream, which a forked child closes.
 #[derive(Debug)]
 pub struct Stream(Fd);
 
@@ -109,7 +110,7 @@ impl Read for Stream {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Not write(2): a peer that has gone must not become a SIGPIPE.
+        // Not write(2): writing to a peer that has gone must not raise SIGPIPE.
         Ok(rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -120,11 +121,12 @@ impl Write for Stream {
 /// The most descriptors in one message.
 pub const MAX_PASSED: usize = 4;
 
-/// Sends `bytes` with descriptors attached; returns how many bytes went. The descriptors go with the first byte.
-/// The kernel takes its own reference: nothing is duplicated in this process, so no record lock falls.
+/// Sends `bytes` with descriptors attached, and returns how many bytes were sent. The descriptors
+/// travel with the first byte. The kernel takes its own reference, so no descriptor is duplicated
+/// in this process and no record lock is lost.
 ///
 /// # Errors
-/// What the kernel says; `WouldBlock` on a full non-blocking socket.
+/// The kernel's error; `WouldBlock` if a non-blocking socket is full.
 pub fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     assert!(fds.len() <= MAX_PASSED, "{} descriptors in one message", fds.len());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
@@ -138,11 +140,12 @@ pub fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
 }
 
-/// Receives up to `bytes.len()` bytes, and the descriptors that came with them, onto `fds`. 0 bytes: the peer has closed.
+/// Receives up to `bytes.len()` bytes, and appends the descriptors that came with them to `fds`. 0
+/// bytes: the peer has closed.
 ///
 /// # Errors
-/// What the kernel says; `WouldBlock` if nothing is there; `InvalidData` if more descriptors came than a message may carry;
-/// EMFILE if this process had no room for them.
+/// The kernel's error; `WouldBlock` if nothing has arrived; `InvalidData` if a message carried more
+/// descriptors than allowed; EMFILE if this process had no room for them.
 pub fn recv_with(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -155,7 +158,8 @@ pub fn recv_with(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) ->
         }
     }
     if got.flags.contains(ReturnFlags::CTRUNC) {
-        // The kernel drops what does not fit, and does not say into what: the space for them, or this process's table.
+        // The kernel drops the descriptors that do not fit, but does not report whether the buffer
+        // or this process's descriptor table was full.
         if fds.len() - before < MAX_PASSED {
             return Err(rustix::io::Errno::MFILE.into());
         }
@@ -164,15 +168,16 @@ pub fn recv_with(socket: impl AsFd, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) ->
     Ok(got.bytes)
 }
 
-/// The effective user at the other end when it connected or listened.
+/// The effective user ID of the other end at the time it connected or listened.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn peer_uid(socket: impl AsFd) -> io::Result<u32> {
-    // Not rustix's call: its pid type has no 0, which the kernel says for a peer of an unseen pid namespace.
+    // Not rustix's call: its pid type has no 0, but the kernel reports pid 0 for a peer in a pid
+    // namespace that this process cannot see.
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the buffer is a `ucred` of `len` bytes, all of whose bit patterns are values.
+    // SAFETY: the buffer is a `ucred` of `len` bytes, and every bit pattern is a valid `ucred`.
     let status = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -185,7 +190,8 @@ pub fn peer_uid(socket: impl AsFd) -> io::Result<u32> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(who.uid) }
 }
 
-/// The uid that the kernel shows for every user that is not mapped in this namespace: it tells nobody apart.
+/// The uid that the kernel reports for every user that is not mapped in this namespace. It does not
+/// identify a user.
 const OVERFLOW_UID: u32 = 65534;
 
 /// Whether a peer with this uid may talk to this process: the same user, or root.
@@ -194,7 +200,7 @@ pub fn may_talk(uid: u32) -> bool {
     uid != OVERFLOW_UID && (uid == 0 || uid == rustix::process::geteuid().as_raw())
 }
 
-/// Whether the other end has closed or died: end of file, without taking a byte.
+/// Whether the other end has closed or died. Checks for end of file without consuming a byte.
 #[must_use]
 pub fn at_end(socket: impl AsFd) -> bool {
     let mut byte = [0u8; 1];
@@ -236,7 +242,7 @@ mod tests {
             let (a, b) = UnixStream::pair().unwrap();
             let null = std::fs::File::open("/dev/null").unwrap();
             send_with(&a, b"x", &[null.as_fd(), null.as_fd()]).unwrap();
-            // The next descriptor is the last.
+            // The next descriptor is the last that the limit permits.
             let next = rustix::io::dup(&null).unwrap().as_raw_fd() as u64;
             let maximum = getrlimit(Resource::Nofile).maximum;
             setrlimit(Resource::Nofile, Rlimit { current: Some(next + 1), maximum }).unwrap();

@@ -1,4 +1,5 @@
-//! What [`transport`](super) promises of a link, tried on every transport, plain and wrapped in `faulty`.
+//! Tests of what [`transport`](super) guarantees about a link, run on every transport, plain and
+//! wrapped in `faulty`.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use super::shm::link as memory_link;
 use super::shm::memory::{Identity, Layout, RankMemory};
 use super::sim::Net;
 use super::socket::link as socket_link;
-use super::{LinkFault, RecvLink, SendLink};
+use super::{LinkFault, RecvLink, SendLink, late};
 use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS};
 use crate::sys::fds::Fd;
 use crate::types::{ChannelId, CommId, Rank, TransportKind};
 
-/// Both ends of a pair lane from rank 0 to rank 1, and what makes time pass between them.
+/// Both ends of a pair lane from rank 0 to rank 1, and a function that lets simulated time pass.
 struct Lane {
     sender: SendLink,
     receiver: RecvLink,
@@ -24,16 +25,12 @@ struct Lane {
 fn through_memory(kind: TransportKind) -> Lane {
     let layout = Layout::new(2, 1).unwrap();
     let id = |rank| Identity { comm: CommId(1), rank: Rank(rank) };
-    let rank = |n| match kind {
-        TransportKind::Direct => RankMemory::private(id(n), layout, false).unwrap(),
-        _ => RankMemory::shared(id(n), layout, false).unwrap(),
-    };
-    let own = [rank(0), rank(1)];
-    // As each process maps the other's file.
-    let seen = |n: usize| match own[n].memfd() {
-        None => Arc::clone(&own[n]),
-        Some(fd) => {
-            let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).unwrap();
+    let own = [0, 1].map(|n| RankMemory::shared(id(n), layout, false).unwrap());
+    // Ranks of one process share the mapping. Ranks of other processes map each other's file.
+    let seen = |n: usize| match kind {
+        TransportKind::InProcess => Arc::clone(&own[n]),
+        _ => {
+            let fd = rustix::io::fcntl_dupfd_cloexec(own[n].memfd().unwrap(), 0).unwrap();
             RankMemory::of_peer(id(n as u32), layout, fd, None).unwrap()
         }
     };
@@ -43,15 +40,55 @@ fn through_memory(kind: TransportKind) -> Lane {
     Lane { sender, receiver, pass: Box::new(|| {}) }
 }
 
-fn lane(kind: TransportKind) -> Lane {
+/// What carries the messages of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Carrier {
+    /// A transport of production, or the simulator.
+    Kind(TransportKind),
+    /// Transfers that complete late and out of order.
+    Late,
+}
+
+impl Carrier {
+    fn all() -> impl Iterator<Item = Self> {
+        TransportKind::ALL.iter().copied().map(Self::Kind).chain([Self::Late])
+    }
+
+    /// What its links say that they are.
+    const fn kind(self) -> TransportKind {
+        match self {
+            Self::Kind(kind) => kind,
+            Self::Late => TransportKind::Sim,
+        }
+    }
+}
+
+impl std::fmt::Display for Carrier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+fn lane(carrier: Carrier) -> Lane {
+    let kind = match carrier {
+        Carrier::Kind(kind) => kind,
+        Carrier::Late => {
+            let (sender, receiver) = late::lane(7, Rank(1));
+            return Lane {
+                sender: SendLink::Late(sender),
+                receiver: RecvLink::Late(receiver),
+                pass: Box::new(|| {}),
+            };
+        }
+    };
     match kind {
-        TransportKind::Direct | TransportKind::Shm => through_memory(kind),
+        TransportKind::InProcess | TransportKind::Shm => through_memory(kind),
         TransportKind::Socket => {
-            let (ours, theirs): (Vec<Fd>, Vec<Fd>) = (0..2)
+            let (ours, theirs): (Vec<Arc<Fd>>, Vec<Arc<Fd>>) = (0..2)
                 .map(|_| {
                     let (a, b) = UnixStream::pair().unwrap();
                     [&a, &b].into_iter().for_each(|end| end.set_nonblocking(true).unwrap());
-                    (Fd::new(a.into()), Fd::new(b.into()))
+                    (Arc::new(Fd::new(a.into())), Arc::new(Fd::new(b.into())))
                 })
                 .unzip();
             Lane {
@@ -72,26 +109,23 @@ fn lane(kind: TransportKind) -> Lane {
     }
 }
 
-const KINDS: [TransportKind; 4] =
-    [TransportKind::Direct, TransportKind::Shm, TransportKind::Socket, TransportKind::Sim];
-
 fn bytes_of(number: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (number.wrapping_mul(31) as usize + i * 7 + i / 251) as u8).collect()
 }
 
 impl Lane {
-    /// Sends message `number` if a slot is free.
+    /// Sends message `number` if a slot is free, and returns whether it did.
     fn send(&mut self, number: u64, len: usize) -> Result<bool, LinkFault> {
         let Some(slot) = self.sender.reserve(len as u32)? else { return Ok(false) };
         assert_eq!(slot.len(), len);
         memory_link::store(slot, &bytes_of(number, len));
         self.sender.publish(number);
         fence(Ordering::SeqCst);
-        self.sender.ring();
+        self.sender.notify();
         Ok(true)
     }
 
-    /// Lets time pass until a message is there, or `looks` were in vain.
+    /// Lets time pass until a message has arrived. Gives up after `looks` attempts.
     fn take(&mut self, looks: u32) -> Result<Option<(u64, Vec<u8>)>, LinkFault> {
         for _ in 0..looks {
             self.sender.pump()?;
@@ -101,7 +135,7 @@ impl Lane {
                 let taken = (message.check, memory_link::load(&message));
                 self.receiver.release();
                 fence(Ordering::SeqCst);
-                self.receiver.ring();
+                self.receiver.notify();
                 return Ok(Some(taken));
             }
             self.receiver.pump()?;
@@ -122,9 +156,9 @@ const LOOKS: u32 = 1000;
 
 #[test]
 fn messages_arrive_whole_once_and_in_order() {
-    for kind in KINDS {
+    for kind in Carrier::all() {
         let mut lane = lane(kind);
-        assert_eq!((lane.sender.transport(), lane.receiver.transport()), (kind, kind));
+        assert_eq!((lane.sender.transport(), lane.receiver.transport()), (kind.kind(), kind.kind()));
         assert_eq!(lane.sender.slowest(), Rank(1));
         assert_eq!(lane.take(3), Ok(None), "{kind}");
         let lens = [0, 1, 7, 8, 40, 41, 64, 1000, 4096, PAIR_SLOT_BYTES as usize];
@@ -140,14 +174,14 @@ fn messages_arrive_whole_once_and_in_order() {
 
 #[test]
 fn a_writer_runs_ahead_as_far_as_there_is_room_and_goes_on_when_there_is_again() {
-    for kind in KINDS {
+    for kind in Carrier::all() {
         let mut lane = lane(kind);
         let mut sent = 0;
         while sent < 10_000 && lane.send(sent + 1, 20_000).unwrap() {
             sent += 1;
             let _ = lane.sender.pump();
         }
-        // Sockets hold what the kernel's buffers hold beside the slots.
+        // Sockets hold the messages in the kernel's buffers in addition to those in the slots.
         assert!((u64::from(PAIR_SLOTS)..10_000).contains(&sent), "{kind}: {sent}");
         let slot = || bytes_of(1, 20_000);
         assert_eq!(lane.take(LOOKS), Ok(Some((1, slot()))), "{kind}");
@@ -169,7 +203,7 @@ fn a_writer_runs_ahead_as_far_as_there_is_room_and_goes_on_when_there_is_again()
 }
 
 /// A lane of `kind` with a fault at its receiver or at its sender.
-fn faulty(kind: TransportKind, fault: Fault, at_sender: bool) -> Lane {
+fn faulty(kind: Carrier, fault: Fault, at_sender: bool) -> Lane {
     let Lane { sender, receiver, pass } = lane(kind);
     if at_sender {
         Lane { sender: SendLink::Faulty(Box::new(faulty::Sender::new(sender, fault))), receiver, pass }
@@ -180,7 +214,7 @@ fn faulty(kind: TransportKind, fault: Fault, at_sender: bool) -> Lane {
 
 #[test]
 fn faults_do_to_every_transport_what_they_say() {
-    for kind in KINDS {
+    for kind in Carrier::all() {
         for at_sender in [false, true] {
             let through = |lane: &mut Lane, number| {
                 let sent = lane.send(number, 100);

@@ -1,7 +1,8 @@
-//! Faults around any link: the same code paths as without, and one message that does not behave.
+//! Wraps any link with a fault: the code paths stay the same, but one message misbehaves.
 //!
-//! A fault names the message it begins at (from 1). `Hold` makes one message invisible for a number of looks; `Cut` lets nothing
-//! through from there on, without a word; `Close` ends the link; `Corrupt` changes the check of one message.
+//! A fault names the message at which it begins (counted from 1). `Hold` hides one message for a
+//! number of looks. `Cut` silently lets nothing through from that message on. `Close` ends the
+//! link. `Corrupt` changes the check of one message.
 
 use std::sync::Weak;
 
@@ -10,29 +11,29 @@ use crate::sys::fds::Fd;
 use crate::transport::{LinkFault, Message, RecvLink, SendLink};
 use crate::types::{Rank, TransportKind};
 
-/// What goes wrong, and from which message on.
+/// The kind of fault, and the message at which it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Message `at` is not seen during the first `looks` looks.
+    /// Message `at` is hidden during the first `looks` looks.
     Hold {
-        /// The message, from 1.
+        /// The message, counted from 1.
         at: u64,
-        /// Looks at the receiver, attempts at the sender.
+        /// Calls of `peek` at the receiver, or of `reserve` at the sender.
         looks: u32,
     },
-    /// Nothing passes from message `at` on, and nobody is told: a cable without a link beat.
+    /// Nothing passes from message `at` on, and neither end learns of it, like a cut cable.
     Cut {
-        /// The message, from 1.
+        /// The message, counted from 1.
         at: u64,
     },
     /// The link ends before message `at`.
     Close {
-        /// The message, from 1.
+        /// The message, counted from 1.
         at: u64,
     },
-    /// Message `at` carries another check.
+    /// Message `at` carries a wrong check.
     Corrupt {
-        /// The message, from 1.
+        /// The message, counted from 1.
         at: u64,
     },
 }
@@ -77,8 +78,8 @@ impl Sender {
         let hit = self.fault == (Fault::Corrupt { at: self.inner.posted() + 1 });
         self.inner.publish(if hit { !check } else { check });
     }
-    pub(crate) fn ring(&mut self) {
-        self.inner.ring();
+    pub(crate) fn notify(&mut self) {
+        self.inner.notify();
     }
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
         self.inner.pump()
@@ -129,8 +130,8 @@ impl Receiver {
     pub(crate) fn release(&mut self) {
         self.inner.release();
     }
-    pub(crate) fn ring(&mut self) {
-        self.inner.ring();
+    pub(crate) fn notify(&mut self) {
+        self.inner.notify();
     }
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
         self.inner.pump()

@@ -1,24 +1,33 @@
 //! Transports: how the messages of a lane travel.
 //!
-//! A lane (see [`plan`](crate::plan)) has a [`SendLink`] at its writer and a [`RecvLink`] at each reader. What an
-//! engine requires of them, whatever carries the bytes:
+//! A lane (see [`plan`](crate::plan)) has a [`SendLink`] at its writer and a [`RecvLink`] at each
+//! reader. An engine requires the following of every link, on every transport:
 //!
-//! - `reserve` gives the slot of the next message, the same one until `publish`; `None` while no slot is free. It never waits.
-//! - After `publish` the message is on its way; the caller's buffers are no longer needed once `moved` has reached it.
-//! - `peek` gives the oldest unfreed message, complete, the same one until `release`. It never waits.
-//! - `ring` wakes whoever sleeps on the other side for what was published or released; called once for many messages.
+//! - `reserve` gives the slot of the next message, the same slot until `publish`; `None` while no
+//!   slot is free. It never waits.
+//! - After `publish` the message is on its way. The caller's buffers are no longer needed once
+//!   `moved` has reached the message.
+//! - `peek` gives the oldest unfreed message once it is complete, the same one until `release`. It
+//! - `notify` wakes the other side if it sleeps, so that it sees what was published or released.
+//!   One call serves many messages.
 //! - `pump` moves what can be moved without waiting. Memory links have nothing to pump.
-//! - Counters are monotone and have one writer: `posted >= moved >= done`. Sending: published; handed to the peer's memory or
-//!   the kernel; taken by (the slowest of) the readers, or `moved` where the carrier does not say. Receiving: slots offered; messages that
-//!   arrived whole; messages freed.
+//! - Counters are monotone and have one writer: `posted >= moved >= done`. A sender counts messages
+//!   published (`posted`), handed to the peer's memory or the kernel (`moved`), and taken by the
+//!   slowest reader (`done`; the same as `moved` where the transport does not report it). A
+//!   receiver counts slots offered, messages that arrived whole, and messages freed.
+//!   counts slots offered, messages that arrived whole, and messages freed.
 //! - A message carries the 64-bit `check` of its operation. Links never look at it.
-//! - Messages are at most as long as a slot. What arrives and breaks a bound is a [`LinkFault`], never a panic.
+//! - Messages are at most as long as a slot. An arriving message that breaks a bound is a
+//!   [`LinkFault`], never a panic.
 //! - A fault is final: every later call returns it.
 
 #[cfg(test)]
 #[cfg(not(miri))]
 mod conformance;
 pub mod faulty;
+#[cfg(test)]
+pub(crate) mod late;
+pub(crate) mod meet;
 pub mod shm;
 pub mod sim;
 pub mod socket;
@@ -33,20 +42,20 @@ use crate::types::{Rank, TransportKind};
 /// A complete message at the head of a receiving link.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
-    /// What its writer gave to `publish`.
+    /// The check that its writer gave to `publish`.
     pub check: u64,
     /// The bytes.
     pub data: View,
 }
 
-/// Why a link carries no more.
+/// Why a link can carry no more messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkFault {
     /// The peer closed its side or died.
     Gone,
-    /// What arrived breaks the protocol.
+    /// The bytes that arrived break the protocol.
     Corrupt(String),
-    /// The operating system's refusal.
+    /// The operating system refused an operation.
     System(String),
 }
 
@@ -60,7 +69,9 @@ impl fmt::Display for LinkFault {
     }
 }
 
-/// The writing end of a lane. An enum, not a trait object: a call per step is too many to dispatch.
+/// The writing end of a lane.
+///
+/// An enum and not a trait object, because dynamic dispatch of a call per step costs too much.
 #[derive(Debug)]
 pub enum SendLink {
     /// Through memory: of this process, or shared with another.
@@ -71,6 +82,9 @@ pub enum SendLink {
     Sim(sim::Sender),
     /// Through another link, with faults.
     Faulty(Box<faulty::Sender>),
+    /// Through transfers that complete late and out of order.
+    #[cfg(test)]
+    Late(late::Sender),
 }
 
 /// The reading end of a lane.
@@ -84,6 +98,9 @@ pub enum RecvLink {
     Sim(sim::Receiver),
     /// Through another link, with faults.
     Faulty(Box<faulty::Receiver>),
+    /// Through transfers that complete late and out of order.
+    #[cfg(test)]
+    Late(late::Receiver),
 }
 
 macro_rules! each {
@@ -93,31 +110,36 @@ macro_rules! each {
             Self::Socket($link) => $call,
             Self::Sim($link) => $call,
             Self::Faulty($link) => $call,
+            #[cfg(test)]
+            Self::Late($link) => $call,
         }
     };
 }
 
 impl SendLink {
-    /// The slot of the next message, `total` bytes of it, if one is free.
+    /// The slot of the next message, `total` bytes long, if a slot is free.
     #[inline]
     pub fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
         each!(self, link => link.reserve(total))
     }
-    /// Sends the reserved slot off.
+    /// Publishes the reserved slot as a message.
     #[inline]
     pub fn publish(&mut self, check: u64) {
         each!(self, link => link.publish(check));
     }
-    /// Wakes readers that sleep, after a `fence(SeqCst)` behind the last `publish`. Only memory needs it.
+    /// Wakes readers that sleep. The caller must have issued a `fence(SeqCst)` after the last
+    /// `publish`. Only memory links need it.
     #[inline]
-    pub fn ring(&mut self) {
+    pub fn notify(&mut self) {
         match self {
-            Self::Memory(link) => link.ring(),
-            Self::Faulty(link) => link.ring(),
+            Self::Memory(link) => link.notify(),
+            Self::Faulty(link) => link.notify(),
             Self::Socket(_) | Self::Sim(_) => {}
+            #[cfg(test)]
+            Self::Late(_) => {}
         }
     }
-    /// Moves what can be moved; whether anything was.
+    /// Moves what can be moved, and returns whether anything moved.
     #[inline]
     pub fn pump(&mut self) -> Result<bool, LinkFault> {
         each!(self, link => link.pump())
@@ -132,31 +154,33 @@ impl SendLink {
     pub fn moved(&self) -> u64 {
         each!(self, link => link.moved())
     }
-    /// Messages known to be taken by all readers (as of the last look: `reserve` looks when it must).
+    /// Messages known to be taken by all readers, as of the last look (taken by `reserve`).
     #[inline]
     pub fn done(&self) -> u64 {
         each!(self, link => link.done())
     }
-    /// The reader that has taken least: who is awaited where no slot is free.
+    /// The reader that has taken the fewest messages. It blocks others where no slot is free.
     pub fn slowest(&self) -> Rank {
         each!(self, link => link.slowest())
     }
-    /// What carries the bytes.
+    /// The transport that carries the bytes.
     pub fn transport(&self) -> TransportKind {
         each!(self, link => link.transport())
     }
-    /// Its TCP streams, in order, for whoever asks the kernel about them; none of other carriers.
+    /// Its TCP streams, in order, for questions to the kernel; empty for other transports.
     pub fn sockets(&self) -> Vec<Weak<Fd>> {
         match self {
             Self::Socket(link) => link.sockets(),
             Self::Faulty(link) => link.sockets(),
             Self::Memory(_) | Self::Sim(_) => Vec::new(),
+            #[cfg(test)]
+            Self::Late(_) => Vec::new(),
         }
     }
 }
 
 impl RecvLink {
-    /// The oldest unfreed message, if it is there whole.
+    /// The oldest unfreed message, if it has arrived whole.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Message>, LinkFault> {
         each!(self, link => link.peek())
@@ -166,21 +190,24 @@ impl RecvLink {
     pub fn release(&mut self) {
         each!(self, link => link.release());
     }
-    /// Wakes a writer that sleeps, after a `fence(SeqCst)` behind the last `release`. Only memory needs it.
+    /// Wakes a writer that sleeps. The caller must have issued a `fence(SeqCst)` after the last
+    /// `release`. Only memory links need it.
     #[inline]
-    pub fn ring(&mut self) {
+    pub fn notify(&mut self) {
         match self {
-            Self::Memory(link) => link.ring(),
-            Self::Faulty(link) => link.ring(),
+            Self::Memory(link) => link.notify(),
+            Self::Faulty(link) => link.notify(),
             Self::Socket(_) | Self::Sim(_) => {}
+            #[cfg(test)]
+            Self::Late(_) => {}
         }
     }
-    /// Moves what can be moved; whether anything was.
+    /// Moves what can be moved, and returns whether anything moved.
     #[inline]
     pub fn pump(&mut self) -> Result<bool, LinkFault> {
         each!(self, link => link.pump())
     }
-    /// Slots offered: messages the writer may have published without waiting.
+    /// Slots offered: the number of messages that the writer may have published without waiting.
     #[inline]
     pub fn posted(&self) -> u64 {
         each!(self, link => link.posted())
@@ -195,16 +222,18 @@ impl RecvLink {
     pub fn done(&self) -> u64 {
         each!(self, link => link.done())
     }
-    /// What carries the bytes.
+    /// The transport that carries the bytes.
     pub fn transport(&self) -> TransportKind {
         each!(self, link => link.transport())
     }
-    /// Its TCP streams, in order, for whoever asks the kernel about them; none of other carriers.
+    /// Its TCP streams, in order, for questions to the kernel; empty for other transports.
     pub fn sockets(&self) -> Vec<Weak<Fd>> {
         match self {
             Self::Socket(link) => link.sockets(),
             Self::Faulty(link) => link.sockets(),
             Self::Memory(_) | Self::Sim(_) => Vec::new(),
+            #[cfg(test)]
+            Self::Late(_) => Vec::new(),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The simulator's links: all ranks in one process, virtual time, every delay drawn from a seed.
+//! Simulated links: all ranks in one process, virtual time, and every delay drawn from a seed.
 //!
-//! A message published at t arrives at each reader at a moment of its own, drawn per lane and never before the message
-//! ahead of it. Time stands still while anything can move and jumps to the next arrival when nothing can: thousands of ranks
-//! run in a second, and a seed replays a run exactly. Credit is seen at once.
+//! Each message arrives at each reader after its own delay, drawn per lane, and never before the
+//! previous message of the lane. Time stands still while anything can move. When nothing can move,
+//! it jumps to the next arrival. So thousands of ranks run in a second, and a seed replays a run
+//! exactly. A writer sees freed slots at once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -18,9 +19,9 @@ use crate::types::{Rank, TransportKind};
 struct Time {
     now: Ns,
     arrivals: BinaryHeap<Reverse<(Ns, Rank)>>,
-    /// Ranks for which something changed, to be turned.
+    /// Ranks for which something changed, and whose engines must run.
     ready: BTreeSet<Rank>,
-    /// Messages published and not freed yet, once per reader.
+    /// Messages that are published but not freed yet, counted once per reader.
     unread: u64,
 }
 
@@ -36,7 +37,7 @@ pub struct Net {
 struct Flying {
     check: u64,
     data: Arc<[u8]>,
-    /// When it arrives at each reader.
+    /// The arrival time at each reader.
     at: Vec<Ns>,
 }
 
@@ -77,12 +78,13 @@ pub struct Receiver {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each lane is consistent between statements: a panic of another simulated rank spoils nothing here.
+    // Each lane is consistent between two statements, so a panic of another simulated rank leaves
+    // no broken state here.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Net {
-    /// A network whose messages take `delay_ns.0..=delay_ns.1`, drawn from `seed`.
+    /// A network whose messages take between `delay_ns.0` and `delay_ns.1`, drawn from `seed`.
     #[must_use]
     pub fn new(seed: u64, delay_ns: (u64, u64)) -> Self {
         let time = Time { now: Ns(0), arrivals: BinaryHeap::new(), ready: BTreeSet::new(), unread: 0 };
@@ -128,14 +130,14 @@ impl Net {
         (sender, receivers.collect())
     }
 
-    /// The virtual time.
+    /// The current virtual time.
     #[must_use]
     pub fn now(&self) -> Ns {
         lock(&self.time).now
     }
 
-    /// Jumps to the next arrival and makes its readers ready; `false` if nothing is on its way: whoever waits now waits for
-    /// ever.
+    /// Jumps to the next arrival and makes its readers ready. Returns `false` if no message is on
+    /// its way: then every rank that waits will wait for ever.
     pub fn advance(&self) -> bool {
         let mut time = lock(&self.time);
         let Some(Reverse((at, _))) = time.arrivals.peek().copied() else { return false };
@@ -150,7 +152,7 @@ impl Net {
         true
     }
 
-    /// Takes one of the ranks for which something changed, drawn from `seed`.
+    /// Removes and returns one of the ranks for which something changed, drawn from `seed`.
     pub fn draw_ready(&self, seed: &mut Seed) -> Option<Rank> {
         let mut time = lock(&self.time);
         let nth = seed.below(time.ready.len() as u64) as usize;
@@ -159,13 +161,13 @@ impl Net {
         Some(rank)
     }
 
-    /// Messages that were published and not freed by all their readers, once per reader.
+    /// Messages that were published but not freed by all their readers, counted once per reader.
     #[must_use]
     pub fn unread(&self) -> u64 {
         lock(&self.time).unread
     }
 
-    /// Makes a rank ready, as when its application called something.
+    /// Marks a rank as ready, for instance because its application made a call.
     pub fn make_ready(&self, rank: Rank) {
         lock(&self.time).ready.insert(rank);
     }
@@ -250,7 +252,7 @@ impl Receiver {
                 self.moved = self.done + 1;
                 Ok(Some(Message { check: message.check, data: self.slot.view(len) }))
             }
-            // What was sent before the end still arrives; after it, nothing.
+            // Messages sent before the end still arrive; after them the link is gone.
             None if lane.closed => Err(LinkFault::Gone),
             Some(_) | None => Ok(None),
         }

@@ -9,18 +9,19 @@ use ccl::comm::{Communicator, Config};
 use ccl::config::{Key, Settings, environment};
 use ccl::sys::handlers::{self, Handler};
 
-/// Names the runtime folder of a test that starts this process.
+/// The variable with the runtime folder of the test that starts this process.
 pub(crate) const RUNTIME: &str = "TEST_RUNTIME_DIR";
 
-/// Where recorders of this process lie, those of failed communicators included, which stay: not in the folders of the user. Gone when the
-/// process has exited, unless it belongs to the process that started this one.
+/// The folder of this process's recorders, outside the user's folders: recorders of failed
+/// communicators stay. It is removed when the process exits, unless it belongs to the process that
+/// started this one.
 pub(crate) fn runtime() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     struct Remove;
     impl Handler for Remove {
         fn run() {
             if let Some(folder) = FOLDER.get() {
-                // A folder of temporary files that stays is no reason to fail.
+                // A folder of temporary files that stays is not a reason to fail.
                 let _ = std::fs::remove_dir_all(folder);
             }
         }
@@ -30,14 +31,14 @@ pub(crate) fn runtime() -> &'static Path {
             return given.into();
         }
         handlers::at_exit::<Remove>();
-        // By this name it is noticed if it stays.
+        // A folder with this name is noticed if it stays.
         let mut named = tempfile::Builder::new();
         named.prefix("ccl-test-");
         named.tempdir_in("/dev/shm").or_else(|_| named.tempdir()).unwrap().keep()
     })
 }
 
-/// Settings of a test: short deadlines, a runtime folder of its own.
+/// Settings of a test: short deadlines, a separate runtime folder.
 pub(crate) fn settings(pairs: &[(Key, &str)]) -> Settings {
     let mut settings = Settings::default();
     settings.set(Key::RuntimeDir, runtime().to_str().unwrap()).unwrap();
@@ -59,7 +60,7 @@ pub(crate) fn with_ranks<R: Send>(
     with_ranks_of(nranks, |_| settings, body)
 }
 
-/// Likewise, each rank with settings of its own.
+/// Likewise, with separate settings for each rank.
 pub(crate) fn with_ranks_of<'a, R: Send>(
     nranks: u32,
     settings: impl Fn(u32) -> &'a Settings,

@@ -1,8 +1,10 @@
-//! Trains on 4 ranks of two emulated hosts with a straggler drawn at random, and finds it from outside. `make demo` runs it.
+//! Trains on 4 ranks of two emulated hosts with a random straggler, and finds it from outside.
+//! `make demo` runs it.
 //!
-//! The draw is told to the training program alone, in its environment; neither ccl nor `ccl-inspect` reads it. Who is slowest is
-//! measured as anybody would: by asking the running job again and again who is late. `make demo TUI=1` shows the job on the terminal
-//! meanwhile; what is said then is held back until the screen is left.
+//! Only the training program knows the straggler, from its environment; neither ccl nor
+//! `ccl-inspect` reads it. The slowest rank is measured as any user would: by asking the running
+//! job again and again which ranks are late. `make demo TUI=1` shows the job on the terminal
+//! meanwhile; other output is held back until the screen is closed.
 #![expect(clippy::print_stdout, reason = "a program that shows something")]
 
 use std::io::{BufRead, BufReader, IsTerminal, Read};
@@ -19,10 +21,10 @@ use clap::Parser;
 
 const RANKS: usize = 4;
 const EPOCHS: &str = "7";
-/// Milliseconds of every step, and what the straggler adds.
+/// Milliseconds of every step, and the straggler's delay.
 const STEP_MS: &str = "10";
 const LATE_MS: u64 = 40;
-/// Readings before a snapshot is shown to people.
+/// Readings before a snapshot is shown.
 const SHOWN_AFTER: u64 = 8;
 const DEADLINE: Duration = Duration::from_secs(110);
 
@@ -65,7 +67,10 @@ fn demo(arguments: &Arguments) -> Outcome<()> {
         command
     };
     let train = programs.join("train_digits");
-    let mut job = Job(inspect(&["run", "-n", "4", "--hosts", "2", "--"])
+    // If this program ends in any way, the launcher ends with it, and its ranks with the launcher.
+    let mut job = Job(inspect(&["enter", "--parent", &std::process::id().to_string(), "--"])
+        .arg(programs.join("ccl-inspect"))
+        .args(["run", "-n", "4", "--hosts", "2", "--"])
         .arg(&train)
         .args(["--epochs", EPOCHS, "--step-delay", STEP_MS])
         .env(STRAGGLER, format!("{drawn}:{LATE_MS}"))
@@ -78,7 +83,7 @@ fn demo(arguments: &Arguments) -> Outcome<()> {
     let mut screen = tui.then(Screen::default);
     let watched = watch(&mut job, &room, deadline, &inspect, &voice, screen.as_mut());
     let ended = watched.and_then(|watched| job.end(deadline).map(|()| watched));
-    // The last state of the job can be looked at until the screen is left.
+    // The last state of the job can be viewed until the screen is closed.
     drop(screen);
     voice.release();
     let (readings, shown) = ended?;
@@ -101,8 +106,8 @@ fn demo(arguments: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-/// Passes the job's output on, and reads the job's state from outside while the training goes on. Also tells whether a
-/// snapshot could be shown.
+/// Passes the job's output on, and reads the job's state from outside during the training. Also
+/// returns whether a snapshot could be shown.
 fn watch(
     job: &mut Job,
     room: &Room,
@@ -138,13 +143,13 @@ fn watch(
             if !training.load(Ordering::Relaxed) {
                 continue;
             }
-            // Other jobs may run here: this one is named by the pid of one of its ranks.
+            // Other jobs may run here: this job is named by the pid of one of its ranks.
             let Some(pid) = room.pid() else { continue };
             if let Some(screen) = &mut screen {
                 screen.attend(|| inspect(&["attach", &pid]), voice);
             }
             if let Ok(read) = inspect(&["snapshot", "--json", &pid]).stderr(Stdio::null()).output() {
-                // The last one meets a job that is leaving.
+                // The last reading meets a job that is leaving.
                 if read.status.success() {
                     readings.add(&read.stdout);
                 }
@@ -168,7 +173,7 @@ fn lines(from: impl Read) -> impl Iterator<Item = String> {
     BufReader::new(from).lines().map_while(Result::ok)
 }
 
-/// Says what is said at once, or holds it back while a screen is shown.
+/// Prints text at once, or holds it back while a screen is shown.
 #[derive(Default)]
 struct Voice(Mutex<Option<Vec<String>>>);
 
@@ -195,7 +200,7 @@ impl Voice {
     }
 }
 
-/// The TUI: shown once, until somebody leaves it; dropping this waits for that.
+/// The TUI: shown once, until the user closes it; dropping this waits for that.
 #[derive(Default)]
 struct Screen {
     shown: Option<Child>,
@@ -203,7 +208,7 @@ struct Screen {
 }
 
 impl Screen {
-    /// Opens it if it has not been, and lets the voice speak again when it was left.
+    /// Opens it if it has not been opened, and releases the voice once it was closed.
     fn attend(&mut self, attach: impl FnOnce() -> Command, voice: &Voice) {
         match &mut self.shown {
             _ if self.is_left => {}
@@ -231,13 +236,14 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if let Some(shown) = &mut self.shown {
-            // It was left long ago, or is now.
+            // It was closed earlier, or is closed now.
             let _ = shown.wait();
         }
     }
 }
 
-/// A folder of its own for recorders and sockets, in memory: other jobs of this machine are not in the picture.
+/// A separate folder in memory for recorders and sockets: other jobs of this machine are not
+/// visible.
 struct Room(PathBuf);
 
 impl Room {
@@ -249,7 +255,7 @@ impl Room {
         Ok(Self(folder))
     }
 
-    /// The pid of one of the ranks that record here: their files' names begin with it.
+    /// The pid of one of the ranks that record here: the names of their files begin with it.
     fn pid(&self) -> Option<String> {
         let folders = std::fs::read_dir(&self.0).ok()?.flatten();
         let mut files =
@@ -263,12 +269,12 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // A leftover in a folder of temporary files is no reason to fail.
+        // A leftover in a folder of temporary files is not a reason to fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// The launcher and what it started; ended when the demo ends early.
+/// The launcher and its ranks; ended when the demo ends early.
 struct Job(Child);
 
 impl Job {

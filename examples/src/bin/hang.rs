@@ -1,5 +1,5 @@
-//! One rank does not come. Who, when and how, only the caller knows:
-//! `ccl-inspect run -n 4 -- hang --victim 2 --at 5 --call broadcast --how sleep --seconds 600`.
+//! One rank does not make a call. Only the caller knows which rank and which call: `ccl-inspect run
+//! -n 4 -- hang --victim 2 --at 5 --call broadcast --how sleep --seconds 600`.
 #![expect(clippy::print_stdout, reason = "a program that prints what its victim does")]
 
 use std::process::ExitCode;
@@ -11,22 +11,22 @@ use clap::{Parser, ValueEnum};
 
 #[derive(Parser, Debug)]
 struct Arguments {
-    /// The rank that does not come; none if it is no rank.
+    /// The rank that does not make the call; none if there is no such rank.
     #[arg(long, default_value_t = u32::MAX, hide_default_value = true)]
     victim: u32,
-    /// The call it does not come to, from 1.
+    /// The number of the call it does not make, from 1.
     #[arg(long, default_value_t = 1)]
     at: u64,
     /// What the victim does instead.
     #[arg(long, value_enum, default_value = "sleep")]
     how: How,
-    /// How long it sleeps; then it calls after all.
+    /// How long it sleeps before it makes the call after all, in seconds.
     #[arg(long, default_value_t = 3600)]
     seconds: u64,
-    /// What is called.
+    /// The call to make.
     #[arg(long, value_enum, default_value = "all-reduce")]
     call: Call,
-    /// How often; 0: until it is ended from outside.
+    /// The number of calls; 0: until it is ended from outside.
     #[arg(long, default_value_t = 10)]
     calls: u64,
     /// Elements per rank.
@@ -41,7 +41,7 @@ struct Arguments {
 enum How {
     /// It sleeps outside ccl.
     Sleep,
-    /// It leaves the program without a word, with status 0.
+    /// It exits at once, with status 0.
     Exit,
     /// It calls a barrier where the others call something else.
     Mismatch,

@@ -1,4 +1,6 @@
-//! The smallest program: every rank adds its number to the others'. Run it with `ccl-inspect run -n 4 -- hello`.
+//! The smallest program: every rank adds its number to the others'.
+//!
+//! Run it with `ccl-inspect run -n 4 -- hello`.
 #![expect(clippy::print_stdout, reason = "a program that says hello")]
 
 fn main() -> ccl::Result<()> {

@@ -1,4 +1,5 @@
-//! One rank is late at every step. Who, only the caller knows: `ccl-inspect run -n 4 -- straggler --straggler 2:40`.
+//! One rank is late at every step. Only the caller knows which:
+//! `ccl-inspect run -n 4 -- straggler --straggler 2:40`.
 #![expect(clippy::print_stdout, reason = "a program that prints how long its calls took")]
 
 use std::process::ExitCode;
@@ -13,10 +14,10 @@ struct Arguments {
     /// The rank that is late, and by how many milliseconds; else EXAMPLE_STRAGGLER.
     #[arg(long, value_name = "RANK:MS")]
     straggler: Option<Straggler>,
-    /// What is called.
+    /// The call to make.
     #[arg(long, value_enum, default_value = "all-reduce")]
     call: Call,
-    /// How often.
+    /// The number of calls.
     #[arg(long, default_value_t = 100)]
     calls: u64,
     /// Elements per rank.

@@ -1,7 +1,9 @@
-//! Data-parallel training of a small network on handwritten digits: `ccl-inspect run -n 4 -- train_digits --epochs 5`.
+//! Data-parallel training of a small network on handwritten digits:
+//! `ccl-inspect run -n 4 -- train_digits --epochs 5`.
 //!
-//! Every rank computes the gradients of its own shard; the buckets of gradients are all-reduced; every rank takes the same step.
-//! At the end all ranks must be equal bit by bit and read the held-out digits well, or the program fails.
+//! Every rank computes the gradients of its own shard; the buckets of gradients are all-reduced;
+//! every rank takes the same step. At the end all ranks must be equal bit by bit and classify the
+//! held-out digits well, or the program fails.
 #![expect(clippy::print_stdout, reason = "a program that prints how its training goes")]
 
 use std::process::ExitCode;
@@ -23,7 +25,7 @@ struct Arguments {
     /// Decides the first weights, the shards and the order of images.
     #[arg(long, default_value_t = 7)]
     seed: u64,
-    /// The least share of held-out digits that must be read right.
+    /// The least share of held-out digits that must be classified correctly.
     #[arg(long, default_value_t = 0.95)]
     accuracy: f64,
     /// Milliseconds added to each step, as if the network were larger.
@@ -32,7 +34,7 @@ struct Arguments {
     /// The rank that is late at each step, and by how many milliseconds; else EXAMPLE_STRAGGLER.
     #[arg(long, value_name = "RANK:MS")]
     straggler: Option<Straggler>,
-    /// Breaks something on purpose, to see that the checks at the end find it.
+    /// Breaks something on purpose, to test that the checks at the end find it.
     #[arg(long, value_enum)]
     test_fault: Option<TestFault>,
 }
@@ -100,7 +102,8 @@ fn train(arguments: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-/// Prints whose images are whose, after checking with everyone that each has one owner and none of the held-out has one.
+/// Prints which rank owns which images, after all ranks have checked that each image has one owner
+/// and the held-out images have none.
 fn show_shards(comm: &Communicator, trainer: &Trainer) -> Outcome<()> {
     let shard = trainer.shard();
     let mut owners = vec![0_u8; 1_797];

@@ -1,89 +1,59 @@
-//! HTTP/1.1 over a socket, as much as OTLP needs: one connection that is kept, requests with a deadline, and the truth about each: whether
-//! it was answered, never left, or is in doubt. OpenTelemetry's ready-made clients bring a runtime; this one blocks the thread it is on.
+//! HTTP/1.1 over a socket, as much as OTLP needs: one connection that is kept, and requests with a
+//! deadline, each with an exact outcome: answered, not sent, or in doubt. OpenTelemetry's
+//! ready-made clients bring a runtime; this one blocks its thread.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use ccl::clock::{self, Ns};
-use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use http::Uri;
 
 /// The most bytes of an answer's head, and of its body.
 const MOST_HEAD: usize = 64 << 10;
 const MOST_BODY: usize = 4 << 20;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The collector cannot have it: it did not leave here whole.
+    /// The collector cannot have it: it was not sent completely.
     NotSent(String),
-    /// It left whole, and no answer came.
+    /// It was sent completely, and no answer came.
     InDoubt(String),
     /// It was answered.
     Answered {
         status: u16,
-        /// When to come again.
+        /// When to try again.
         retry_after: Option<Duration>,
         body: Vec<u8>,
     },
 }
 
-#[derive(Debug)]
-struct State {
-    connection: Option<TcpStream>,
-    deadline: Ns,
-    outcome: Option<Outcome>,
+/// A request.
+#[derive(Clone, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) uri: &'a Uri,
+    /// Headers besides the host and the length of the body: `name: value` each.
+    pub(super) headers: &'a [Vec<u8>],
+    pub(super) body: &'a [u8],
 }
 
 /// The client: one request at a time.
 #[derive(Debug)]
 pub(super) struct Client {
-    state: Mutex<State>,
+    connection: Option<TcpStream>,
+    deadline: Ns,
 }
 
 impl Client {
     pub(super) const fn new() -> Self {
-        Self { state: Mutex::new(State { connection: None, deadline: Ns(0), outcome: None }) }
+        Self { connection: None, deadline: Ns(0) }
     }
 
-    /// Gives the next request until `deadline`.
-    pub(super) fn allow(&self, deadline: Ns) {
-        let mut state = self.lock();
-        state.deadline = deadline;
-        state.outcome = None;
-    }
-
-    /// What became of the request since; `None` if none was made.
-    pub(super) fn outcome(&self) -> Option<Outcome> {
-        self.lock().outcome.take()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[async_trait]
-impl HttpClient for Client {
-    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let mut state = self.lock();
-        let outcome = state.send(&request);
-        let answer = match &outcome {
-            Outcome::NotSent(why) | Outcome::InDoubt(why) => Err(why.clone().into()),
-            Outcome::Answered { status, body, .. } => {
-                Response::builder().status(*status).body(Bytes::from(body.clone())).map_err(Into::into)
-            }
-        };
-        state.outcome = Some(outcome);
-        answer
-    }
-}
-
-impl State {
-    fn send(&mut self, request: &Request<Bytes>) -> Outcome {
-        let sent = self.connect(request).and_then(|stream| self.write(stream, request));
+    /// Posts a request, and waits for its answer until `deadline`.
+    pub(super) fn post(&mut self, request: &Request<'_>, deadline: Ns) -> Outcome {
+        self.deadline = deadline;
+        let sent = self.connect(request.uri).and_then(|stream| self.write(stream, request));
         let stream = match sent {
             Ok(stream) => stream,
             Err(why) => return Outcome::NotSent(why),
@@ -98,12 +68,11 @@ impl State {
         }
     }
 
-    /// The connection that is there, if it is still good, or a new one.
-    fn connect(&mut self, request: &Request<Bytes>) -> Result<TcpStream, String> {
+    /// The open connection, if it is still usable, or a new one.
+    fn connect(&mut self, uri: &Uri) -> Result<TcpStream, String> {
         if let Some(stream) = self.connection.take().filter(is_open) {
             return Ok(stream);
         }
-        let uri = request.uri();
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(80);
         let refuse = |e: std::io::Error| format!("connecting to {host}:{port}: {e}");
@@ -120,26 +89,21 @@ impl State {
         Err(refuse(last))
     }
 
-    /// Hands all of a request to the kernel. Of one that is cut short the collector cannot make anything.
-    fn write(&self, mut stream: TcpStream, request: &Request<Bytes>) -> Result<TcpStream, String> {
-        let uri = request.uri();
+    /// Hands all of a request to the kernel. A collector cannot use an incomplete request.
+    fn write(&self, mut stream: TcpStream, request: &Request<'_>) -> Result<TcpStream, String> {
+        let Request { uri, headers, body } = *request;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let host = uri.authority().map_or("", |authority| authority.as_str());
         let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-        let mut message = format!(
-            "{} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {}\r\n",
-            request.method(),
-            request.body().len()
-        )
-        .into_bytes();
-        for (name, value) in request.headers() {
-            message.extend_from_slice(name.as_str().as_bytes());
-            message.extend_from_slice(b": ");
-            message.extend_from_slice(value.as_bytes());
+        let mut message =
+            format!("POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {}\r\n", body.len())
+                .into_bytes();
+        for header in headers {
+            message.extend_from_slice(header);
             message.extend_from_slice(b"\r\n");
         }
         message.extend_from_slice(b"\r\n");
-        message.extend_from_slice(request.body());
+        message.extend_from_slice(body);
         let mut rest = message.as_slice();
         while !rest.is_empty() {
             let left = self.left()?;
@@ -155,7 +119,7 @@ impl State {
     }
 
     fn read(&self, stream: &TcpStream) -> Result<Answer, String> {
-        let mut input = Input { stream, state: self, bytes: Vec::new() };
+        let mut input = Input { stream, client: self, bytes: Vec::new() };
         let head = input.head()?;
         let mut lines = head.split("\r\n");
         let mut words = lines.next().unwrap_or_default().splitn(3, ' ');
@@ -184,7 +148,7 @@ impl State {
         Ok(Answer { status, retry_after: retry_after.map(Duration::from_secs), body, keeps })
     }
 
-    /// The time that is left.
+    /// The time until the deadline.
     fn left(&self) -> Result<Duration, String> {
         let left = self.deadline.since(clock::now());
         if left.is_zero() { Err("it took too long".into()) } else { Ok(left) }
@@ -199,19 +163,19 @@ struct Answer {
     keeps: bool,
 }
 
-/// What arrives, and was not used yet.
+/// Bytes that arrived and were not used yet.
 struct Input<'a> {
     stream: &'a TcpStream,
-    state: &'a State,
+    client: &'a Client,
     bytes: Vec<u8>,
 }
 
 impl Input<'_> {
-    /// Reads some more; whether there was any.
+    /// Reads some more; false at the end.
     fn more(&mut self) -> Result<bool, String> {
         let mut some = [0; 4096];
         loop {
-            self.stream.set_read_timeout(Some(self.state.left()?)).map_err(|e| e.to_string())?;
+            self.stream.set_read_timeout(Some(self.client.left()?)).map_err(|e| e.to_string())?;
             let mut stream = self.stream;
             match stream.read(&mut some) {
                 Ok(n) => {
@@ -228,7 +192,7 @@ impl Input<'_> {
         if self.more()? { Ok(()) } else { Err("the connection ended before the answer did".into()) }
     }
 
-    /// All up to `mark`, which is taken too.
+    /// Takes all bytes up to `mark`, and the mark too.
     fn until(&mut self, mark: &[u8], most: usize) -> Result<String, String> {
         loop {
             if let Some(at) = self.bytes.windows(mark.len()).position(|window| window == mark) {
@@ -270,7 +234,7 @@ impl Input<'_> {
             let size = usize::from_str_radix(line.split(';').next().unwrap_or_default().trim(), 16);
             let size = size.map_err(|_| format!("a chunk of {line:?} bytes"))?;
             if size == 0 {
-                // Trailers, and the empty line behind them.
+                // Trailers, and the empty line after them.
                 while !self.until(b"\r\n", MOST_HEAD)?.is_empty() {}
                 return Ok(body);
             }
@@ -292,14 +256,14 @@ impl Input<'_> {
     }
 }
 
-/// Whether the other side has not closed a connection, and says nothing it was not asked.
+/// Whether the other side has not closed a connection, and has sent nothing unasked.
 fn is_open(stream: &TcpStream) -> bool {
     let quiet = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
     let is_quiet = matches!(quiet, Err(e) if e.kind() == ErrorKind::WouldBlock);
     is_quiet && stream.set_nonblocking(false).is_ok()
 }
 
-/// An error of a socket, in words: one whose time is over says something else.
+/// The text of a socket error, with another text for a timeout.
 fn late(e: std::io::Error) -> String {
     match e.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "it took too long".into(),

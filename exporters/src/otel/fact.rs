@@ -1,4 +1,5 @@
-//! What happened, small enough to be queued in thousands; and the span that tells it, made when it is sent.
+//! Facts: events small enough to be queued in thousands, and the spans made from them when they are
+//! sent.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,8 +12,9 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
 use super::ids::{self, About, End, Role};
+use crate::bandwidth;
 
-/// One rank of one communicator, whose facts these are.
+/// One rank of one communicator, which owns facts.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Owner {
     pub(super) job: JobId,
@@ -23,36 +25,36 @@ pub(super) struct Owner {
     pub(super) emitter: Arc<Emitter>,
 }
 
-/// Who sends: what all spans of a batch have in common.
+/// The sender: what all spans of a batch have in common.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Emitter {
-    /// No other emitter of this process has it.
+    /// Unique among the emitters of this process.
     pub(super) number: u64,
     pub(super) resource: Resource,
+    /// The program's span that its operations belong to, if one was given.
+    pub(super) program: Option<SpanContext>,
 }
 
-/// Something that happened from then to then, in nanoseconds since 1970.
+/// An event with its interval, in nanoseconds since 1970.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Fact {
     pub(super) owner: Arc<Owner>,
     pub(super) what: What,
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
+    /// The user's tag when an operation was called, if it is known.
+    pub(super) tag: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum What {
-    /// A collective, for all ranks. Only rank 0 says so, with its own times.
-    Operation(Operation),
     /// A rank's part of a collective; a send; a receive.
-    Part(Operation),
+    Operation(Operation),
     /// One end of a message of an operation.
-    Message { about: About, message: Message },
-    /// The communicator was made, for all ranks. Only rank 0 says so, with its own times.
-    Making,
-    /// A rank's part of that.
-    MakingPart,
-    /// A phase of it.
+    Message { about: About, message: MessageFact },
+    /// A rank's part of init.
+    Init,
+    /// A phase of init.
     Phase(Phase),
 }
 
@@ -62,30 +64,34 @@ pub(super) struct Operation {
     pub(super) about: About,
     pub(super) kind: CollKind,
     pub(super) bytes: u64,
-    /// Of one that failed nobody knows.
+    /// The root, if there is one and it was recorded.
+    pub(super) root: Option<Rank>,
+    /// None if the operation failed.
     pub(super) how: Option<(Datatype, ReduceOp, Algorithm)>,
-    /// Why it failed, as the number of an `ErrorKind`, and whose fault it was.
+    /// The number of its `ErrorKind` and the blamed rank, if it failed.
     pub(super) failed: Option<(u8, Option<Rank>)>,
 }
 
 /// One end of a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Message {
+pub(super) struct MessageFact {
     pub(super) channel: ChannelId,
     pub(super) direction: Direction,
-    /// The rank at the other end; `None`: all others.
+    /// The rank at the other end; `None` for all others.
     pub(super) peer: Option<Rank>,
-    /// Whether its lane is read by all others.
-    pub(super) wide: bool,
+    /// Whether its lane is read by all other ranks.
+    pub(super) shared: bool,
+    /// The sequence number of its operation; 0: not recorded.
+    pub(super) seq: u64,
     pub(super) number: u64,
     pub(super) bytes: u32,
 }
 
 impl About {
-    /// Which one, as people count.
-    const fn seq(self) -> u64 {
+    /// The displayed number.
+    pub(super) const fn seq(self) -> u64 {
         match self {
-            Self::Making => 0,
+            Self::Init => 0,
             Self::Collective(seq) | Self::Pair(_, _, seq) => seq,
         }
     }
@@ -104,18 +110,22 @@ struct Shape {
 }
 
 impl Fact {
-    /// The span that tells it.
+    /// The span of this fact.
     pub(super) fn span(&self) -> SpanData {
         let Shape { trace, id, parent, kind, name, attributes, link, status } = self.shape();
         let context =
             |span, remote| SpanContext::new(trace, span, TraceFlags::SAMPLED, remote, TraceState::default());
+        let is_whole = matches!(self.what, What::Operation(_) | What::Init);
         let mut links = SpanLinks::default();
         links.links.extend(link.map(|span| Link::new(context(span, true), Vec::new(), 0)));
+        let program = self.owner.emitter.program.clone().filter(|_| is_whole);
+        links.links.extend(program.map(|program| Link::new(program, Vec::new(), 0)));
         SpanData {
             span_context: context(id, false),
             parent_span_id: parent,
-            // Most roots, and the sends of receives, are another process's.
-            parent_span_is_remote: matches!(self.what, What::Part(_) | What::MakingPart),
+            // The parent belongs to another rank, usually of another process: to rank 0, or to the
+            // sender.
+            parent_span_is_remote: is_whole && parent != SpanId::INVALID,
             span_kind: kind,
             name: name.into(),
             start_time: moment(self.from_ns),
@@ -131,10 +141,20 @@ impl Fact {
         }
     }
 
+    /// The trace of this fact.
+    pub(super) fn trace(&self) -> TraceId {
+        let about = match self.what {
+            What::Operation(operation) => operation.about,
+            What::Message { about, .. } => about,
+            What::Init | What::Phase(_) => About::Init,
+        };
+        ids::trace(self.owner.job, self.owner.comm, about)
+    }
+
     fn shape(&self) -> Shape {
-        let Owner { job, comm, rank, .. } = *self.owner;
-        let of = |about| ids::trace(job, comm, about);
-        let plain = |trace: TraceId, role: Role, parent: Option<Role>, name: String, own: Vec<KeyValue>| {
+        let rank = self.owner.rank;
+        let trace = self.trace();
+        let plain = |role: Role, parent: Option<Role>, name: String, own: Vec<KeyValue>| {
             let mut attributes = self.owner.attributes();
             attributes.extend(own);
             Shape {
@@ -148,32 +168,23 @@ impl Fact {
                 status: Status::Unset,
             }
         };
-        let nranks = || vec![number("ccl.nranks", u64::from(self.owner.nranks))];
         match self.what {
-            What::Making => plain(of(About::Making), Role::Root, None, "making".into(), nranks()),
-            What::MakingPart => {
-                plain(of(About::Making), Role::Rank(rank), Some(Role::Root), "making.rank".into(), nranks())
+            What::Init => {
+                let (role, parent) = roles(About::Init, rank);
+                plain(role, parent, "init".into(), vec![self.owner.nranks()])
             }
             What::Phase(phase) => {
                 let own = vec![text("ccl.phase", phase.name())];
-                let (role, parent) = (Role::Phase(rank, phase), Role::Rank(rank));
-                plain(of(About::Making), role, Some(parent), format!("making.{phase}"), own)
+                let role = Role::Phase(rank, phase);
+                plain(role, Some(part(About::Init, rank)), format!("init.{phase}"), own)
             }
             What::Operation(operation) => {
-                let own = [operation.attributes(), nranks()].concat();
-                let name = operation.kind.to_string();
-                let mut shape = plain(of(operation.about), Role::Root, None, name, own);
-                shape.status = operation.status();
-                shape
-            }
-            What::Part(operation) => {
-                let trace = of(operation.about);
-                let (role, parent) = operation.roles(rank);
-                let name = match operation.about {
-                    About::Pair(..) => operation.kind.to_string(),
-                    About::Making | About::Collective(_) => format!("{}.rank", operation.kind),
-                };
-                let mut shape = plain(trace, role, parent, name, operation.attributes());
+                let (role, parent) = roles(operation.about, rank);
+                let mut own = vec![self.owner.nranks()];
+                own.extend(operation.attributes());
+                own.extend(operation.bandwidths(self.owner.nranks, self.to_ns.saturating_sub(self.from_ns)));
+                own.extend(self.tag.as_deref().map(|tag| text("ccl.tag", tag.to_string())));
+                let mut shape = plain(role, parent, operation.kind.to_string(), own);
                 shape.kind = match operation.kind {
                     CollKind::Send => SpanKind::Producer,
                     CollKind::Recv => SpanKind::Consumer,
@@ -189,13 +200,12 @@ impl Fact {
                 shape
             }
             What::Message { about, message } => {
-                let trace = of(about);
                 let end = message.end(rank, message.direction);
                 let parent = part(about, rank);
                 let own = message.attributes(about);
                 let receives = message.direction == Direction::Recv;
                 let name = if receives { "receive message" } else { "send message" };
-                let mut shape = plain(trace, Role::Message(end), Some(parent), name.into(), own);
+                let mut shape = plain(Role::Message(end), Some(parent), name.into(), own);
                 shape.kind = if receives { SpanKind::Consumer } else { SpanKind::Producer };
                 if receives {
                     let sent = End { of: end.writer, direction: Direction::Send, ..end };
@@ -207,12 +217,19 @@ impl Fact {
     }
 }
 
-/// The span of a rank's part of something.
+/// The role of a rank's part: the part of rank 0, or of the sender, is the root.
 fn part(about: About, rank: Rank) -> Role {
-    match about {
-        About::Pair(from, ..) if from == rank => Role::Root,
-        About::Making | About::Collective(_) | About::Pair(..) => Role::Rank(rank),
-    }
+    let root = match about {
+        About::Init | About::Collective(_) => Rank(0),
+        About::Pair(from, ..) => from,
+    };
+    if rank == root { Role::Root } else { Role::Rank(rank) }
+}
+
+/// The role of a rank's part in its trace, and the role of its parent.
+fn roles(about: About, rank: Rank) -> (Role, Option<Role>) {
+    let role = part(about, rank);
+    (role, (role != Role::Root).then_some(Role::Root))
 }
 
 impl Owner {
@@ -224,15 +241,13 @@ impl Owner {
             number("ccl.rank", u64::from(self.rank.0)),
         ]
     }
+
+    fn nranks(&self) -> KeyValue {
+        number("ccl.nranks", u64::from(self.nranks))
+    }
 }
 
 impl Operation {
-    /// Which span of its trace a rank's part is, and under which.
-    fn roles(&self, rank: Rank) -> (Role, Option<Role>) {
-        let role = part(self.about, rank);
-        (role, (role != Role::Root).then_some(Role::Root))
-    }
-
     fn attributes(&self) -> Vec<KeyValue> {
         let mut all = vec![number("ccl.seq", self.about.seq()), number("ccl.bytes", self.bytes)];
         if let Some((dtype, op, algorithm)) = self.how {
@@ -244,6 +259,7 @@ impl Operation {
                 all.push(text("ccl.op", op.name()));
             }
         }
+        all.extend(self.root.map(|root| number("ccl.root", u64::from(root.0))));
         if let About::Pair(from, to, _) = self.about {
             let other = if self.kind == CollKind::Send { to } else { from };
             all.push(number("ccl.peer", u64::from(other.0)));
@@ -255,6 +271,18 @@ impl Operation {
         all
     }
 
+    /// Its bandwidths, in GB/s as nccl-tests counts them; none if it failed or moved nothing.
+    fn bandwidths(&self, nranks: u32, ns: u64) -> impl Iterator<Item = KeyValue> {
+        let known = [
+            ("ccl.algbw_GBps", bandwidth::algbw(self.kind, nranks, self.bytes, ns)),
+            ("ccl.busbw_GBps", bandwidth::busbw(self.kind, nranks, self.bytes, ns)),
+        ];
+        let completed = self.failed.is_none();
+        known
+            .into_iter()
+            .filter_map(move |(key, value)| Some(KeyValue::new(key, value.filter(|_| completed)?)))
+    }
+
     fn status(&self) -> Status {
         match self.failed {
             None => Status::Unset,
@@ -264,12 +292,12 @@ impl Operation {
     }
 }
 
-impl Message {
-    /// The end that `of` has, which sends or receives.
+impl MessageFact {
+    /// The end of the message at rank `of`, which sends or receives it.
     fn end(&self, of: Rank, direction: Direction) -> End {
         let (writer, reader) = match direction {
             Direction::Send => (of, self.peer),
-            Direction::Recv => (self.peer.unwrap_or(of), (!self.wide).then_some(of)),
+            Direction::Recv => (self.peer.unwrap_or(of), (!self.shared).then_some(of)),
         };
         End { channel: self.channel, writer, reader, of, direction, number: self.number }
     }

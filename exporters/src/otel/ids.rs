@@ -1,40 +1,42 @@
-//! Trace and span ids: hashes of what every rank knows by itself. So all ranks of a collective name one trace, its root and each
-//! other's messages without a byte between them. Which words are hashed is a promise: a job may run two versions.
+//! Trace and span ids: hashes of values that every rank knows by itself. So all ranks of a
+//! collective compute the ids of the same trace, its root and each other's messages without any
+//! communication. The hashed words are a fixed contract: a job may run two versions.
 
 use ccl::types::{ChannelId, CommId, Direction, JobId, Phase, Rank};
 use opentelemetry::trace::{SpanId, TraceId};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-/// What the spans of one trace tell of.
+/// The subject of one trace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum About {
-    /// The making of the communicator.
-    Making,
+    /// The init of the communicator.
+    Init,
     /// One collective, by its number.
     Collective(u64),
-    /// One send and its receive: sender, receiver, and which of their messages.
+    /// One send and its receive: sender, receiver, and the number of the message between them.
     Pair(Rank, Rank, u64),
 }
 
-/// What a span is within its trace.
+/// The role of a span in its trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
-    /// All ranks together. Of a pair: its send, which the receive names as its parent.
+    /// Rank 0's part, with the parts of all others under it. For a pair: its send, which the
+    /// receive names as its parent.
     Root,
-    /// One rank's part.
+    /// Another rank's part.
     Rank(Rank),
-    /// A phase of the making, on one rank.
+    /// A phase of init, on one rank.
     Phase(Rank, Phase),
     /// One end of one message.
     Message(End),
 }
 
-/// One end of a message: it is on a lane, from one rank to one other or to all, and it has a number there.
+/// One end of a message: the message has a number on a lane from one rank to another or to all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct End {
     pub(super) channel: ChannelId,
     pub(super) writer: Rank,
-    /// The lane's reader; `None`: all others.
+    /// The lane's reader; `None` for all other ranks.
     pub(super) reader: Option<Rank>,
     /// The rank that has this end.
     pub(super) of: Rank,
@@ -42,18 +44,18 @@ pub(super) struct End {
     pub(super) number: u64,
 }
 
-/// The trace of something on a communicator of a job.
+/// The id of a trace on a communicator of a job.
 pub(super) fn trace(job: JobId, comm: CommId, about: About) -> TraceId {
     let [class, a, b] = match about {
-        About::Making => [0, 0, 0],
+        About::Init => [0, 0, 0],
         About::Collective(seq) => [1, seq, 0],
         About::Pair(from, to, seq) => [2, seq, u64::from(from.0) | u64::from(to.0) << 32],
     };
-    // Ids of nothing but zeros mean that there is none.
+    // An id of only zeros means that there is none.
     TraceId::from(xxh3_128(&bytes([job.0, comm.0, class, a, b])).max(1))
 }
 
-/// A span of a trace.
+/// The id of a span of a trace.
 pub(super) fn span(trace: TraceId, role: Role) -> SpanId {
     let rank = |rank: Rank| u64::from(rank.0);
     let [class, a, b, c, d] = match role {
@@ -93,7 +95,7 @@ mod tests {
         let of = |about| trace(JOB, COMM, about).to_string();
         let collective = trace(JOB, COMM, About::Collective(7));
         let published = [
-            of(About::Making),
+            of(About::Init),
             collective.to_string(),
             of(About::Pair(Rank(1), Rank(2), 7)),
             span(collective, Role::Root).to_string(),
@@ -104,7 +106,7 @@ mod tests {
         assert_eq!(published, GOLDEN);
     }
 
-    /// As another implementation of the hash computes them.
+    /// The ids that another implementation of the hash computes.
     const GOLDEN: [&str; 7] = [
         "af7413980ecda19cefec61873bca339d",
         "1ffb0a44ae9e2da75044192060b0a6e7",
@@ -118,7 +120,7 @@ mod tests {
     #[test]
     fn whatever_differs_has_another_id() {
         let abouts = [
-            About::Making,
+            About::Init,
             About::Collective(0),
             About::Collective(7),
             About::Pair(Rank(1), Rank(2), 7),
@@ -137,7 +139,7 @@ mod tests {
             Role::Phase(Rank(0), Phase::CheckIn),
             Role::Phase(Rank(0), Phase::Ring),
             end(2, Direction::Send, Some(0)),
-            // The same message to all: a lane of its own.
+            // The same message to all: it has a separate lane.
             end(2, Direction::Send, None),
             end(0, Direction::Recv, None),
             end(1, Direction::Recv, None),

@@ -1,8 +1,9 @@
-//! What is to be sent, and the account of it. Bounded: what finds no room is dropped, and counted.
+//! The queue of spans to send, and their counts. It is bounded: facts that find no space are
+//! dropped, and counted.
 //!
-//! Every fact is in one place: queued, in flight, or settled as delivered, dropped or unknown. So
-//! `made = delivered + dropped + unknown` once nothing is queued or in flight. One batch is in flight at a time: what a broken
-//! connection leaves in doubt is at most that.
+//! Every fact is in one state: queued, in flight, or settled as delivered, dropped or unknown. So
+//! `made = delivered + dropped + unknown` once nothing is queued or in flight. One batch is in
+//! flight at a time, so a broken connection leaves at most one batch in doubt.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,32 +12,28 @@ use std::time::Duration;
 use ccl::clock::{self, Ns};
 
 use super::fact::Fact;
+use super::settings::Batch;
 
-/// Facts that are kept while the collector is slow or away: 8 seconds of 8,000 operations each, in 10 MB.
-const MOST_QUEUED: usize = 1 << 16;
-const _: () = assert!(MOST_QUEUED * size_of::<Fact>() <= 10 << 20);
-/// Facts of one request, as in OpenTelemetry's own SDKs.
-pub(super) const BATCH: usize = 512;
-/// How long a batch may wait for more.
-const GATHER: Duration = Duration::from_millis(200);
+const _: () = assert!((1 << 16) * size_of::<Fact>() <= 10 << 20, "what Batch says of its default");
 
-/// The account of an exporter, in spans; `lost` in events.
+/// The counts of an exporter, in spans; `lost` in events.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
-    /// Spans made of what was read.
+    /// Spans made from the events that were read.
     pub made: u64,
     /// Spans that the collector accepted, each counted once.
     pub delivered: u64,
-    /// Spans that the collector has not: no room in the queue, no connection, refused.
+    /// Spans that the collector does not have: the queue was full, it was unreachable, or it
+    /// refused them.
     pub dropped: u64,
-    /// Spans of requests that were sent whole and never answered: the collector may have them.
+    /// Spans of requests that were sent completely and never answered: the collector may have them.
     pub unknown: u64,
-    /// Events that were overwritten before they were read, or could not be told whose they were.
+    /// Events that were overwritten before they were read, or whose owner is unknown.
     pub lost: u64,
 }
 
 impl Counts {
-    /// Whether everything that happened arrived.
+    /// Whether everything that happened was delivered.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.dropped == 0 && self.unknown == 0 && self.lost == 0
@@ -53,10 +50,10 @@ impl std::fmt::Display for Counts {
     }
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// Accepted, all but so many.
+    /// Accepted, except for `rejected` spans.
     Delivered {
         rejected: u64,
     },
@@ -70,22 +67,39 @@ struct State {
     lanes: BTreeMap<u64, VecDeque<Fact>>,
     queued: usize,
     in_flight: u64,
-    /// The lane that was served last: the next one comes first.
+    /// The lane that was served last: the next lane comes first.
     served: u64,
-    /// Nothing comes any more, and nothing is sent after this.
+    /// No more facts are accepted, and nothing is sent after this time.
     closed: Option<Ns>,
     /// The sender has ended.
     ended: bool,
     counts: Counts,
+    /// The reason of the last failed attempt.
+    failure: Option<String>,
 }
 
 #[derive(Default, Debug)]
 pub(super) struct Queue {
+    batch: Batch,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Queue {
+    pub(super) fn new(batch: Batch) -> Self {
+        Self { batch, ..Self::default() }
+    }
+
+    /// Records why an attempt to send failed.
+    pub(super) fn failed(&self, why: String) {
+        self.lock().failure = Some(why);
+    }
+
+    /// The reason of the last failed attempt.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.lock().failure.clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,41 +108,43 @@ impl Queue {
         self.lock().counts
     }
 
-    /// Counts events that nobody will tell of.
+    /// Counts events that are not exported.
     pub(super) fn lost(&self, events: u64) {
         self.lock().counts.lost += events;
     }
 
-    /// Queues what there is room for.
+    /// Queues the facts that there is space for.
     pub(super) fn push(&self, facts: Vec<Fact>) {
         let mut state = self.lock();
         state.counts.made += facts.len() as u64;
         for fact in facts {
-            if state.queued < MOST_QUEUED && state.closed.is_none() {
+            if state.queued < self.batch.queue && state.closed.is_none() {
                 state.queued += 1;
                 state.lanes.entry(fact.owner.emitter.number).or_default().push_back(fact);
             } else {
                 state.counts.dropped += 1;
             }
         }
-        if state.queued >= BATCH {
+        if state.queued >= self.batch.most {
             self.changed.notify_all();
         }
     }
 
-    /// The next batch, all of one emitter; waits until it is worth a request. `None` once it is closed and there is no more.
+    /// Takes the next batch, all of one emitter; waits until it is worth a request. `None` once the
+    /// queue is closed and empty.
     pub(super) fn take(&self) -> Option<Vec<Fact>> {
+        let Batch { delay, most, .. } = self.batch;
         let mut state = self.lock();
-        if state.queued < BATCH {
-            let gather = |state: &mut State| state.queued < BATCH && state.closed.is_none();
-            state = self.wait(state, GATHER, gather);
+        if state.queued < most {
+            let gather = |state: &mut State| state.queued < most && state.closed.is_none();
+            state = self.wait(state, delay, gather);
         }
         while state.queued == 0 && state.closed.is_none() {
-            state = self.wait(state, GATHER, |state| state.queued < BATCH && state.closed.is_none());
+            state = self.wait(state, delay, |state| state.queued < most && state.closed.is_none());
         }
         let after = state.served;
         let next = state.lanes.range(after + 1..).chain(state.lanes.range(..=after)).next();
-        let (number, count) = next.map(|(number, lane)| (*number, lane.len().min(BATCH)))?;
+        let (number, count) = next.map(|(number, lane)| (*number, lane.len().min(most)))?;
         state.served = number;
         let lane = state.lanes.get_mut(&number)?;
         let batch: Vec<Fact> = lane.drain(..count).collect();
@@ -143,7 +159,7 @@ impl Queue {
     /// Settles the batch in flight.
     pub(super) fn settle(&self, fate: Fate) {
         let mut state = self.lock();
-        // Given up meanwhile: it was counted then.
+        // If it was given up meanwhile, it was already counted.
         let batch = std::mem::take(&mut state.in_flight);
         let counts = &mut state.counts;
         match fate {
@@ -156,24 +172,24 @@ impl Queue {
         }
     }
 
-    /// Waits as long as that, or until it is closed.
+    /// Waits for `time`, or until the queue is closed.
     pub(super) fn pause(&self, time: Duration) {
         let state = self.lock();
         drop(self.wait(state, time, |state| state.closed.is_none()));
     }
 
-    /// Nothing more comes; what is queued may be sent until `until`.
+    /// Closes the queue; the queued facts may be sent until `until`.
     pub(super) fn close(&self, until: Ns) {
         self.lock().closed = Some(until);
         self.changed.notify_all();
     }
 
-    /// When sending must be over, if it is closed.
+    /// When sending must be over, if the queue is closed.
     pub(super) fn closes(&self) -> Option<Ns> {
         self.lock().closed
     }
 
-    /// Drops what is queued.
+    /// Drops the queued facts.
     pub(super) fn drop_queued(&self) {
         let mut state = self.lock();
         state.counts.dropped += state.queued as u64;
@@ -181,13 +197,14 @@ impl Queue {
         state.lanes.clear();
     }
 
-    /// The sender has ended.
+    /// Records that the sender has ended.
     pub(super) fn end(&self) {
         self.lock().ended = true;
         self.changed.notify_all();
     }
 
-    /// Waits for the end of the sender, as long as that; then whatever it still does is in doubt. The account is final.
+    /// Waits at most `time` for the end of the sender; then its batch in flight is in doubt. The
+    /// counts are final.
     pub(super) fn await_end(&self, time: Duration) -> Counts {
         let state = self.lock();
         let mut state = self.wait(state, time, |state| !state.ended);

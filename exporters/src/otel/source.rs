@@ -1,4 +1,4 @@
-//! One recorder, read look by look.
+//! One recorder, read repeatedly.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,26 +6,24 @@ use std::sync::Arc;
 use ccl::recorder::reader::{Cursor, Reader, RingReading};
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
 use ccl::types::{CommId, JobId, Rank};
-use opentelemetry::{Key, KeyValue};
-use opentelemetry_sdk::Resource;
 
-use super::Exporter;
 use super::fact::{Emitter, Fact, Owner};
-use super::story::{Story, Time};
-use crate::told;
+use super::span_builder::{SpanBuilder, Time};
+use super::{Exporter, resource};
+use crate::exportable;
 
-/// Stories that are kept at the same time: as many as a recorder has communicators.
-const MOST_STORIES: usize = 64;
+/// The most span builders kept at the same time: as many as a recorder has communicators.
+const MOST_BUILDERS: usize = 64;
 
 /// A recorder whose events become spans.
 #[derive(Debug)]
 pub struct Source {
     reader: Reader,
     cursor: Cursor,
-    /// `None`: of another job.
-    stories: BTreeMap<(CommId, Rank), Option<Story>>,
+    /// `None` for ranks of another job.
+    builders: BTreeMap<(CommId, Rank), Option<SpanBuilder>>,
     emitters: BTreeMap<(JobId, Rank), Arc<Emitter>>,
-    /// The program, where it is another one.
+    /// The program's name, if it is another process.
     program: Option<String>,
     overwritten: Option<u64>,
 }
@@ -36,15 +34,17 @@ impl Source {
         Self::new(reader, None, Some(0))
     }
 
-    /// The recorder of another process, which runs `program`. What was overwritten before the first look is no loss of the export's.
+    /// The recorder of another process, which runs `program`.
+    ///
+    /// Events overwritten before the first look do not count as lost.
     #[must_use]
     pub fn attached(reader: Reader, program: &str) -> Self {
         Self::new(reader, Some(program.to_string()), None)
     }
 
     fn new(reader: Reader, program: Option<String>, overwritten: Option<u64>) -> Self {
-        let (cursor, stories, emitters) = (Cursor::default(), BTreeMap::new(), BTreeMap::new());
-        Self { reader, cursor, stories, emitters, program, overwritten }
+        let (cursor, builders, emitters) = (Cursor::default(), BTreeMap::new(), BTreeMap::new());
+        Self { reader, cursor, builders, emitters, program, overwritten }
     }
 
     /// Whether its process lives.
@@ -53,16 +53,16 @@ impl Source {
         self.reader.alive()
     }
 
-    /// Events that had been overwritten when the first look was made.
+    /// The number of events that had been overwritten at the first look.
     #[must_use]
     pub fn overwritten(&self) -> u64 {
         self.overwritten.unwrap_or(0)
     }
 
-    /// Hands over what was recorded since the last look, of one job or of all. Losses are counted.
+    /// Exports the events since the last look, of one job or of all. Losses are counted.
     ///
     /// # Errors
-    /// Why it cannot be read any more.
+    /// Why it can no longer be read.
     pub fn look(&mut self, exporter: &Exporter, job: Option<JobId>) -> ccl::Result<()> {
         let readings = self.reader.events(&mut self.cursor)?;
         let is_first = self.overwritten.is_none();
@@ -70,25 +70,26 @@ impl Source {
         if !readings.is_empty() {
             let (scale, anchor) = self.reader.clock()?;
             let time = Time { scale, anchor };
-            // One reading for all whose owners are new; it is no older than the events.
+            // One reading for all new owners; it is no older than the events.
             let mut process = None;
             for reading in readings {
                 let RingReading { owner, reading, .. } = reading;
-                // The service thread's own events are no spans; an earlier owner's are nobody's any more.
-                let Some(known) = owner.and_then(|owner| self.story(owner, exporter, job, &mut process))
+                // The service thread's own events are not spans; the events of an earlier owner
+                // have no known owner.
+                let Some(known) = owner.and_then(|owner| self.builder(owner, exporter, job, &mut process))
                 else {
                     overwritten += reading.lost;
-                    lost += told::count(&reading.events);
+                    lost += exportable::count(&reading.events);
                     continue;
                 };
-                // Another job's are not asked for.
-                let Some(story) = known else { continue };
+                // Events of another job were not asked for.
+                let Some(builder) = known else { continue };
                 overwritten += reading.lost;
                 if reading.lost > 0 {
-                    lost += story.gap();
+                    lost += builder.gap();
                 }
                 for recorded in &reading.events {
-                    lost += story.next(recorded, &time, &mut facts);
+                    lost += builder.next(recorded, &time, &mut facts);
                 }
             }
         }
@@ -102,12 +103,13 @@ impl Source {
         Ok(())
     }
 
-    /// Ends it if nobody else uses the recorder of this process any more, when all of it was read.
+    /// Ends the source if nothing else uses the recorder of this process any more, once all of it
+    /// was read.
     pub(super) fn unless_alone(mut self, exporter: &Exporter) -> Option<Self> {
         match self.reader.alone() {
             Ok(reader) => {
                 self.reader = reader;
-                // It is this process's own memory: there is nothing that could fail.
+                // The memory belongs to this process, so reading cannot fail.
                 let _ = self.look(exporter, None);
                 None
             }
@@ -118,36 +120,37 @@ impl Source {
         }
     }
 
-    /// The story of a rank; within it `None`: it is of another job. `None`: nothing is known of the rank.
-    fn story(
+    /// The span builder of a rank; the inner `None` if the rank is of another job, the outer `None`
+    /// if the rank is unknown.
+    fn builder(
         &mut self,
         (comm, rank): (CommId, Rank),
         exporter: &Exporter,
         job: Option<JobId>,
         process: &mut Option<ProcessSnapshot>,
-    ) -> Option<&mut Option<Story>> {
-        if !self.stories.contains_key(&(comm, rank)) {
+    ) -> Option<&mut Option<SpanBuilder>> {
+        if !self.builders.contains_key(&(comm, rank)) {
             if process.is_none() {
                 *process = self.reader.snapshot().ok();
             }
             let process = process.as_ref()?;
             let known = process.comms.iter().find(|known| (known.id, known.rank) == (comm, rank))?;
-            if self.stories.len() >= MOST_STORIES {
-                exporter.lost(self.stories.values_mut().flatten().map(Story::gap).sum());
-                self.stories.clear();
+            if self.builders.len() >= MOST_BUILDERS {
+                exporter.lost(self.builders.values_mut().flatten().map(SpanBuilder::gap).sum());
+                self.builders.clear();
                 self.emitters.clear();
             }
-            // A job that has got its name since goes by another one here.
+            // A job that has got its final id since has another id here.
             let is_asked =
                 job.is_none_or(|job| known.job == job || !process.comms.iter().any(|other| other.job == job));
-            let story = is_asked.then(|| {
+            let builder = is_asked.then(|| {
                 let emitter = self.emitter(process, known, exporter);
                 let (job, name, nranks) = (known.job, known.name.clone(), known.nranks);
-                Story::of(Arc::new(Owner { job, comm, name, rank, nranks, emitter }))
+                SpanBuilder::of(Arc::new(Owner { job, comm, name, rank, nranks, emitter }))
             });
-            self.stories.insert((comm, rank), story);
+            self.builders.insert((comm, rank), builder);
         }
-        self.stories.get_mut(&(comm, rank))
+        self.builders.get_mut(&(comm, rank))
     }
 
     fn emitter(
@@ -158,26 +161,13 @@ impl Source {
     ) -> Arc<Emitter> {
         let program = self.program.as_deref();
         let make = || {
-            Arc::new(Emitter { number: exporter.next_emitter(), resource: resource(process, comm, program) })
+            let resource = resource::of(process, comm, program, &exporter.settings);
+            // The program's span of this process does not apply to another process.
+            let link = exporter.settings.program.clone().filter(|_| program.is_none());
+            Arc::new(Emitter { number: exporter.next_emitter(), resource, program: link })
         };
         Arc::clone(self.emitters.entry((comm.job, comm.world)).or_insert_with(make))
     }
-}
-
-/// Who sends: what the environment says of it, and what the recorder knows better.
-fn resource(process: &ProcessSnapshot, comm: &CommSnapshot, program: Option<&str>) -> Resource {
-    let said = Resource::builder().build();
-    let name = said.get(&Key::new("service.name")).map(|name| name.to_string()).unwrap_or_default();
-    let mut builder = Resource::builder()
-        .with_attribute(KeyValue::new("host.name", process.host.clone()))
-        .with_attribute(KeyValue::new("process.pid", i64::from(process.pid)))
-        .with_attribute(KeyValue::new("ccl.job", comm.job.to_string()))
-        .with_attribute(KeyValue::new("ccl.rank", i64::from(comm.world.0)));
-    // Where nobody said, the name is the program's, which is not the one that exports.
-    if let Some(program) = program.filter(|_| name.starts_with("unknown_service")) {
-        builder = builder.with_service_name(format!("unknown_service:{program}"));
-    }
-    builder.build()
 }
 
 #[cfg(test)]

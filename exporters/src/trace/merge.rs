@@ -1,132 +1,174 @@
-//! The parts of a job become one trace: on one clock, with an arrow from each message sent to where it was taken. A folder may hold parts
-//! of several jobs, and a process ranks of several: one job is merged.
+//! Merging the parts of a job to one trace: on one clock, with an arrow from each sent message to
+//! where it was taken. A folder may hold parts of several jobs, and a process may hold ranks of
+//! several: one job is merged.
 //!
-//! The clock is that of the first part. How the others are corrected, and how far off they may be, [`align`](super::align) finds in
-//! the messages themselves; each rank's track list says it. Halves of arrows whose other half was not recorded are left
-//! out and counted.
+//! The clock is that of the first part. [`align`](super::align) finds the corrections of the others
+//! and their errors from the messages themselves; each rank's track list shows them. Halves of
+//! arrows whose other half was not recorded are left out and counted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use ccl::error::{Error, ErrorKind, Result};
-use ccl::sys::reference::Reference;
 use ccl::types::JobId;
 use serde_json::Value;
 
-use super::align::{Correction, Known, Message, align};
-use super::app::{APP_HEADER, AppHeader};
-use super::part::{FOOTER, Footer, HEADER, Header, SCHEMA, refused};
-use super::tracks::{RANK, micros};
+use super::align::{Correction, Known, TimedMessage, align};
+use super::app;
+use super::files::{believed, files, is_named, name_of, nanos, read, refuse_the_name_of_a_part};
+use super::open::Standing;
+use super::part::{FOOTER, Footer, HEADER, Header, refused};
+use super::tracks::RANK;
 use super::who::Who;
+use super::write::write;
 
-/// What a merged trace holds.
+/// The content of a merged trace.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Merged {
-    /// Parts, one per process.
+    /// The number of parts, one per process.
     pub parts: usize,
-    /// Those whose end is missing: their processes were killed, or run still.
+    /// The number of parts without an end: their processes were killed, or still run.
     pub unfinished: usize,
-    /// Slices.
+    /// The number of slices that have ended.
     pub slices: u64,
-    /// Arrows: messages seen by both ranks.
+    /// The number of slices under way at the end of their parts: operations, waits, phases of init.
+    pub open: u64,
+    /// The number of arrows: messages recorded by both ranks.
     pub arrows: u64,
-    /// Messages that were sent and not seen taken.
+    /// Messages that were recorded as sent but not as taken.
     pub only_sent: u64,
-    /// Messages that were taken and not seen sent.
+    /// Messages that were recorded as taken but not as sent.
     pub only_taken: u64,
     /// Messages that the ranks counted as taken while their parts were written; of finished parts.
     pub taken: u64,
-    /// Events overwritten before they were read.
+    /// Events overwritten before they were read, or dropped.
     pub lost: u64,
-    /// How far off two ranks' times may be; `None`: for some rank no message tells.
+    /// The part of `lost` that was dropped from parts that had reached their size limit.
+    pub dropped: u64,
+    /// The ranks of the job without a part, as ranges: first and last.
+    pub missing: Vec<(u32, u32)>,
+    /// How far the times of two ranks may be off; `None` if no message bounds some rank's time.
     pub error_ns: Option<u64>,
     /// How far the worst arrow runs backwards.
     pub backwards_ns: u64,
-    /// What could not be read of the folder, and why: a sentence each.
+    /// The files that could not be read, and why: one sentence each.
     pub notes: Vec<String>,
 }
 
-/// A part, as its first and last lines and those of its ranks tell of it.
+impl Merged {
+    /// Counts events that were dropped from files that had reached their size limit.
+    const fn drops(&mut self, events: u64) {
+        self.dropped = self.dropped.saturating_add(events);
+        self.lost = self.lost.saturating_add(events);
+    }
+}
+
+/// A part, as described by its first, last and rank lines.
 struct Part {
-    path: PathBuf,
+    /// Its files, the oldest first.
+    paths: Vec<PathBuf>,
     header: Header,
     footer: Option<Footer>,
     /// The ranks and their jobs, by their numbers in the part.
     ranks: BTreeMap<u64, (JobId, u64)>,
+    /// The number of ranks of its jobs.
+    counts: BTreeMap<JobId, u32>,
 }
 
-/// One file that goes into the trace.
-struct Source {
-    path: PathBuf,
-    /// Whose clock it goes by: an index of the clocks.
-    clock: usize,
-    /// To be added to its times first, in nanoseconds.
-    shift_ns: i64,
-    ranks: Ranks,
+/// One part or one set of span files that goes into the trace.
+pub(super) struct Source {
+    /// Its files, the oldest first.
+    pub(super) paths: Vec<PathBuf>,
+    /// The index of its clock.
+    pub(super) clock: usize,
+    /// Added to its times first, in nanoseconds.
+    pub(super) shift_ns: i64,
+    pub(super) ranks: Ranks,
+    /// The slices under way at its end.
+    pub(super) standing: Standing,
 }
 
-/// Whose the lines of a file are.
-enum Ranks {
-    /// By their numbers; of others they are left out.
+impl Source {
+    /// Passes on the events of its files. Read errors were noted when the files were surveyed.
+    pub(super) fn each(&self, mut each: impl FnMut(Value)) {
+        for path in &self.paths {
+            let _ = read(path, &mut each);
+        }
+    }
+}
+
+/// The ranks that the lines of a file belong to.
+pub(super) enum Ranks {
+    /// The ranks by number; lines of other numbers are left out.
     Of(BTreeMap<u64, u64>),
-    /// Of the application's own spans: all of this one.
+    /// One rank for all lines, as for the application's spans.
     All(u64),
 }
 
 impl Ranks {
-    /// The rank that an event is of.
-    fn of(&self, event: &Value) -> Option<u64> {
+    /// The rank of an event.
+    pub(super) fn of(&self, event: &Value) -> Option<u64> {
         match self {
             Self::Of(ranks) => ranks.get(&event["pid"].as_u64()?).copied(),
             Self::All(rank) => Some(*rank),
         }
     }
+
+    /// All ranks.
+    pub(super) fn all(&self) -> impl Iterator<Item = u64> {
+        let (some, one) = match self {
+            Self::Of(ranks) => (Some(ranks.values()), None),
+            Self::All(rank) => (None, Some(*rank)),
+        };
+        some.into_iter().flatten().copied().chain(one)
+    }
 }
 
 /// One half of an arrow.
 #[derive(Clone, Copy)]
-struct Half {
+pub(super) struct Half {
     clock: usize,
     ns: i64,
 }
 
-/// What becomes a trace, read once.
+/// The input of a trace, read once.
 #[derive(Default)]
-struct Gathered {
-    clocks: Vec<Known>,
-    sources: Vec<Source>,
-    /// The halves of arrows, by their names.
-    sent: BTreeMap<u64, Half>,
-    taken: BTreeMap<u64, Half>,
+pub(super) struct Gathered {
+    pub(super) clocks: Vec<Known>,
+    pub(super) sources: Vec<Source>,
+    /// The halves of arrows, by id.
+    pub(super) sent: BTreeMap<u64, Half>,
+    pub(super) taken: BTreeMap<u64, Half>,
 }
 
-/// Merges the parts of a job, or of the only one there is, in a folder into `to`.
+/// Merges the parts of a job, or of the only job in the folder, into `to`.
 ///
 /// # Errors
-/// `System` if the folder cannot be read or the trace not be written; `Usage` if there is no part of that job in the folder, or of several
-/// jobs and none is named, or `to` would be taken for a part.
+/// `System` if the folder cannot be read or the trace cannot be written. `Usage` if the folder has
+/// no part of that job, or has parts of several jobs and none is named, or if `to` has the name of
+/// a part.
 pub fn merge(folder: &Path, to: &Path, job: Option<JobId>) -> Result<Merged> {
     refuse_the_name_of_a_part(folder, to)?;
     let mut merged = Merged::default();
     let gathered = gather(folder, job, &mut merged)?;
     let pairs = gathered.sent.iter().filter_map(|(id, from)| Some((from, gathered.taken.get(id)?)));
-    let messages: Vec<Message> = pairs
-        .map(|(from, to)| Message { from: from.clock, sent_ns: from.ns, to: to.clock, taken_ns: to.ns })
+    let messages: Vec<TimedMessage> = pairs
+        .map(|(from, to)| TimedMessage { from: from.clock, sent_ns: from.ns, to: to.clock, taken_ns: to.ns })
         .collect();
     let corrections = align(&gathered.clocks, &messages);
     merged.arrows = messages.len() as u64;
     merged.only_sent = gathered.sent.len() as u64 - merged.arrows;
     merged.only_taken = gathered.taken.len() as u64 - merged.arrows;
     merged.error_ns = error_between(&corrections);
-    let backwards = |m: &Message| corrections[m.from].apply(m.sent_ns) - corrections[m.to].apply(m.taken_ns);
+    let backwards =
+        |m: &TimedMessage| corrections[m.from].apply(m.sent_ns) - corrections[m.to].apply(m.taken_ns);
     merged.backwards_ns = messages.iter().map(backwards).max().unwrap_or(0).max(0) as u64;
     let unfinished = to.with_extension("unfinished");
-    let written = write(&gathered, &corrections, &unfinished, &mut merged)
+    let is_zipped = to.extension().is_some_and(|extension| extension == "gz");
+    let written = write(&gathered, &corrections, &unfinished, is_zipped, &mut merged)
         .and_then(|()| std::fs::rename(&unfinished, to).map_err(|e| refused(to, "writing", e)));
     if written.is_err() {
-        // It may not have come to be.
+        // It may not have been created.
         let _ = std::fs::remove_file(&unfinished);
     }
     written.map(|()| merged)
@@ -135,10 +177,12 @@ pub fn merge(folder: &Path, to: &Path, job: Option<JobId>) -> Result<Merged> {
 /// Reads the parts of a job and the spans of its processes.
 fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gathered> {
     let (paths, apps): (Vec<_>, Vec<_>) = files(folder)?.into_iter().partition(|path| is_named(path, "ccl-"));
-    let parts: Vec<Part> = paths.into_iter().filter_map(|path| survey(path, &mut merged.notes)).collect();
+    let parts = joined(paths.into_iter().filter_map(|path| survey(path, &mut merged.notes)).collect());
     let job = chosen(folder, &parts, job)?;
     let mut gathered = Gathered::default();
-    // Of parts that tell of no rank nobody knows whose they are: they count where there is nothing else.
+    let counts = parts.iter().filter_map(|part| part.counts.get(&job?).copied());
+    let count = counts.max().unwrap_or(0);
+    // Parts without a rank belong to an unknown job: they count only if there are no others.
     let is_of_job = |part: &Part| part.ranks.values().any(|(of, _)| Some(*of) == job);
     let is_known = parts.iter().any(is_of_job);
     // The clock and the first rank of each process.
@@ -147,21 +191,29 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
         if !(is_of_job(&part) || !is_known && part.ranks.is_empty()) {
             continue;
         }
-        let Part { path, header, footer, ranks } = part;
+        let Part { paths, header, footer, ranks, .. } = part;
         let of_job = ranks.into_iter().filter(|(_, (of, _))| Some(*of) == job);
         let ranks: BTreeMap<u64, u64> = of_job.map(|(number, (_, rank))| (number, rank)).collect();
         let clock = gathered.clocks.len();
-        // What cannot be read was noted by the survey.
-        let _ = read(&path, |event| {
+        let ranks = Ranks::Of(ranks);
+        let mut source = Source { paths, clock, shift_ns: 0, ranks, standing: Standing::default() };
+        let (mut standing, mut span) = (Standing::default(), None);
+        source.each(|event| {
+            if event["ts"].is_null() || source.ranks.of(&event).is_none() {
+                return;
+            }
+            let ns = nanos(&event["ts"]);
+            let (from, to) = span.unwrap_or((ns, ns));
+            span = Some((ns.min(from), ns.max(to)));
             let halves = match event["ph"].as_str() {
                 Some("s") => &mut gathered.sent,
                 Some("f") => &mut gathered.taken,
-                _ => return,
+                _ => return standing.take(&event),
             };
-            if event["pid"].as_u64().is_some_and(|number| ranks.contains_key(&number)) {
-                halves.insert(name_of(&event), Half { clock, ns: nanos(&event["ts"]) });
-            }
+            halves.insert(name_of(&event), Half { clock, ns });
         });
+        merged.open += standing.finish();
+        source.standing = standing;
         merged.unfinished += usize::from(footer.is_none());
         if let (Some(footer), Some(job)) = (footer, job) {
             let of_job = |counts: &BTreeMap<JobId, u64>| counts.get(&job).copied().unwrap_or(0);
@@ -169,29 +221,43 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
             merged.lost = merged.lost.saturating_add(lost).saturating_add(footer.lost_of_unknown);
             merged.taken = merged.taken.saturating_add(taken.saturating_sub(of_job(&header.taken)));
         }
-        if let Some(rank) = ranks.values().min() {
-            processes.push((header.who, clock, *rank));
+        if let Some(dropped) = job.and_then(|job| header.dropped.get(&job)) {
+            merged.drops(*dropped);
         }
-        let real_less_mono_ns = believed(header.real_less_mono_ns);
-        gathered.clocks.push(Known { kernel: header.boot_id, real_less_mono_ns });
-        gathered.sources.push(Source { path, clock, shift_ns: 0, ranks: Ranks::Of(ranks) });
+        if let Some(rank) = source.ranks.all().min() {
+            processes.push((header.who, clock, rank));
+        }
+        let real_less_mono_ns = header.real_less_mono_ns;
+        gathered.clocks.push(Known { kernel: header.boot_id, real_less_mono_ns, span });
+        gathered.sources.push(source);
     }
+    let there: BTreeSet<u64> = gathered.sources.iter().flat_map(|source| source.ranks.all()).collect();
+    merged.missing = missing(&there, count);
     merged.parts = gathered.sources.len();
-    for path in apps {
-        let Some(header) = app_header(&path, &mut merged.notes) else { continue };
-        // Spans of a process without ranks have no place among them.
+    for (header, paths) in app::survey(apps, &mut merged.notes) {
+        // Spans of a process without ranks are left out.
         if let Some((_, clock, rank)) = processes.iter().find(|(who, ..)| *who == header.who) {
             let (clock, ranks) = (*clock, Ranks::All(*rank));
-            gathered.sources.push(Source { path, clock, shift_ns: believed(header.base_mono_ns), ranks });
+            let shift_ns = believed(header.base_mono_ns);
+            let standing = Standing::default();
+            let mut source = Source { paths, clock, shift_ns, ranks, standing };
+            if header.dropped > 0 {
+                merged.drops(header.dropped);
+                // If the beginning of a span was dropped, its end is left out.
+                let mut standing = Standing::default();
+                source.each(|event| standing.take(&event));
+                source.standing = standing;
+            }
+            gathered.sources.push(source);
         }
     }
     Ok(gathered)
 }
 
-/// Reads what a part tells of itself; notes why it is none, or is not whole.
+/// Reads the description of a part; notes if the file is not a part, or is not complete.
 fn survey(path: PathBuf, notes: &mut Vec<String>) -> Option<Part> {
     let (mut header, mut footer): (Option<Header>, Option<Footer>) = (None, None);
-    let mut ranks = BTreeMap::new();
+    let (mut ranks, mut counts) = (BTreeMap::new(), BTreeMap::new());
     let outcome = read(&path, |mut event| {
         if event["ph"] != "M" {
             return;
@@ -206,33 +272,67 @@ fn survey(path: PathBuf, notes: &mut Vec<String>) -> Option<Part> {
                     (event["pid"].as_u64(), job, args["rank"].as_u64())
                 {
                     ranks.insert(number, (job, rank));
+                    let count: &mut u32 = counts.entry(job).or_default();
+                    let said = args["ranks"].as_u64().and_then(|count| u32::try_from(count).ok());
+                    *count = said.unwrap_or(0).max(*count);
                 }
             }
             _ => {}
         }
     });
-    // What was read before is as good as any.
+    // What was read before the error is valid.
     let is_read = outcome.map_err(|why| notes.push(format!("not read to its end: {why}"))).is_ok();
     if header.is_none() && is_read {
         notes.push(format!("left out: {} does not begin as a part of a trace", path.display()));
     }
-    Some(Part { path, header: header?, footer, ranks })
+    Some(Part { paths: vec![path], header: header?, footer, ranks, counts })
 }
 
-fn app_header(path: &Path, notes: &mut Vec<String>) -> Option<AppHeader> {
-    let mut header: Option<AppHeader> = None;
-    let outcome = read(path, |mut event| {
-        if header.is_none() && event["name"] == APP_HEADER {
-            header = serde_json::from_value(event["args"].take()).ok();
-        }
+/// Joins the files of each part: a part that had to drop its older half has two.
+fn joined(mut parts: Vec<Part>) -> Vec<Part> {
+    // Otherwise in the order of their names.
+    let first: Vec<Who> = parts.iter().map(|part| part.header.who.clone()).collect();
+    parts.sort_by_cached_key(|part| {
+        (first.iter().position(|who| *who == part.header.who), part.header.segment)
     });
-    if let Err(why) = outcome {
-        notes.push(format!("not read to its end: {why}"));
+    let mut joined: Vec<Part> = Vec::new();
+    for part in parts {
+        match joined.last_mut().filter(|last| last.header.who == part.header.who) {
+            // Two files with the same number are from two processes that cannot be told apart.
+            Some(last) if last.header.segment < part.header.segment => {
+                last.paths.extend(part.paths);
+                (last.header, last.footer) = (part.header, part.footer);
+                last.ranks.extend(part.ranks);
+                for (job, count) in part.counts {
+                    let known = last.counts.entry(job).or_default();
+                    *known = count.max(*known);
+                }
+            }
+            _ => joined.push(part),
+        }
     }
-    header
+    joined
 }
 
-/// The job that is meant; `None`: no part tells of any.
+/// The ranks below `count` without a part. The count comes from a file, so a large one must cost
+/// nothing.
+fn missing(there: &BTreeSet<u64>, count: u32) -> Vec<(u32, u32)> {
+    let (mut next, mut runs) = (0, Vec::new());
+    let count = u64::from(count);
+    for end in there.iter().map(|rank| (*rank).min(count)).chain([count]) {
+        if next < end {
+            runs.push((next as u32, (end - 1) as u32));
+        }
+        next = next.max(end.saturating_add(1));
+    }
+    runs
+}
+
+/// The hint on how parts are made.
+pub(super) const NO_PART: &str = "run the job with CCL_TRACE=FOLDER, which a program heeds that calls ccl_exporters::init_from_env(), \
+                                  or trace any with: ccl-inspect trace PID -o FILE";
+
+/// The job to merge; `None` if no part has a rank.
 fn chosen(folder: &Path, parts: &[Part], job: Option<JobId>) -> Result<Option<JobId>> {
     let mut there: BTreeMap<JobId, usize> = BTreeMap::new();
     for part in parts {
@@ -244,8 +344,7 @@ fn chosen(folder: &Path, parts: &[Part], job: Option<JobId>) -> Result<Option<Jo
     let folder = folder.display();
     match job {
         _ if parts.is_empty() => {
-            Err(Error::new(ErrorKind::Usage, format!("{folder} holds no part of a trace"))
-                .hint("run the job with CCL_TRACE=FOLDER, or trace it with: ccl-inspect trace PID -o FILE"))
+            Err(Error::new(ErrorKind::Usage, format!("{folder} holds no part of a trace")).hint(NO_PART))
         }
         None if there.len() > 1 => {
             refuse(format!("{folder} holds parts of several jobs; say which one is meant:{}", list()))
@@ -258,194 +357,10 @@ fn chosen(folder: &Path, parts: &[Part], job: Option<JobId>) -> Result<Option<Jo
     }
 }
 
-/// What the times of two ranks may be off from each other: both may be, in different directions.
+/// How far the times of two ranks may be off from each other: both may be off, in opposite
+/// directions.
 fn error_between(corrections: &[Correction]) -> Option<u64> {
     let mut errors: Vec<u64> = corrections.iter().map(|c| c.error_ns).collect::<Option<_>>()?;
     errors.sort_unstable();
     Some(errors.iter().rev().take(2).sum())
-}
-
-fn write(gathered: &Gathered, corrections: &[Correction], path: &Path, merged: &mut Merged) -> Result<()> {
-    let base = first_time(&gathered.sources, corrections);
-    // What is left of an earlier one, or whatever else has that name: it is not written through.
-    let _ = std::fs::remove_file(path);
-    let file = File::create_new(path).map_err(|e| refused(path, "writing", e))?;
-    let mut out = Out { file: BufWriter::new(file), path, first: true, ends: BTreeMap::new(), base };
-    out.text("{\"traceEvents\":[")?;
-    for source in &gathered.sources {
-        let mut outcome = Ok(());
-        // What cannot be read was noted when it was gathered.
-        let _ = read(&source.path, |event| {
-            let name = || name_of(&event);
-            let keeps = match event["ph"].as_str() {
-                Some("s") => gathered.taken.contains_key(&name()),
-                Some("f") => gathered.sent.contains_key(&name()),
-                Some("M") => event["name"].as_str().is_none_or(|name| !name.starts_with("ccl_")),
-                _ => true,
-            };
-            if let Some(rank) = source.ranks.of(&event).filter(|_| keeps && outcome.is_ok()) {
-                merged.slices += u64::from(event["ph"] == "X");
-                outcome = out.event(event, source, rank, corrections[source.clock]);
-            }
-        });
-        outcome?;
-        let Ranks::Of(ranks) = &source.ranks else { continue };
-        let error = corrections[source.clock].error_ns.map(|ns| format!("clock +- {} us", micros(ns as i64)));
-        let label = error.unwrap_or_else(|| "clock not compared".to_string());
-        for rank in ranks.values() {
-            out.line(&format!(
-                r#"{{"ph":"M","pid":{rank},"tid":0,"name":"process_labels","args":{{"labels":"{label}"}}}}"#
-            ))?;
-        }
-    }
-    let (real, error) =
-        (base + gathered.clocks[0].real_less_mono_ns, merged.error_ns.map(|ns| ns.to_string()));
-    out.text(&format!(
-        "\n],\"displayTimeUnit\":\"ns\",\"otherData\":{{\"schema\":\"{SCHEMA}\",\"base_mono_ns\":\"{base}\",\
-         \"base_real_ns\":\"{real}\",\"clock_error_ns\":\"{}\"}}}}\n",
-        error.as_deref().unwrap_or("unknown"),
-    ))?;
-    out.file.flush().map_err(|e| refused(path, "writing", e))
-}
-
-/// Writes corrected events.
-struct Out<'a> {
-    file: BufWriter<File>,
-    path: &'a Path,
-    first: bool,
-    /// When the last slice of a track ended: rounding must not let the next begin before.
-    ends: BTreeMap<(u64, u64), i64>,
-    base: i64,
-}
-
-impl Out<'_> {
-    fn text(&mut self, text: &str) -> Result<()> {
-        self.file.write_all(text.as_bytes()).map_err(|e| refused(self.path, "writing", e))
-    }
-
-    fn line(&mut self, line: &str) -> Result<()> {
-        let separator = if std::mem::replace(&mut self.first, false) { "\n" } else { ",\n" };
-        self.text(separator)?;
-        self.text(line)
-    }
-
-    fn event(&mut self, mut event: Value, source: &Source, rank: u64, correction: Correction) -> Result<()> {
-        let Some(fields) = event.as_object_mut() else { return Ok(()) };
-        fields.insert("pid".into(), rank.into());
-        if let Ranks::All(_) = source.ranks {
-            // Behind the tracks of its rank.
-            let tid = fields.get("tid").and_then(Value::as_u64).unwrap_or(0);
-            fields.insert("tid".into(), APP_TRACKS.saturating_add(tid).into());
-        }
-        let corrected = |ns: i64| correction.apply(ns + source.shift_ns) - self.base;
-        if let Some(ts) = fields.get("ts").map(nanos) {
-            let mut begin = corrected(ts);
-            if let Some(dur) = fields.get("dur").map(nanos) {
-                let track = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
-                let end_of_last = self.ends.entry((track("pid"), track("tid"))).or_insert(i64::MIN);
-                begin = begin.max(*end_of_last);
-                // The last nanosecond, where arrows bind, is moved as they are.
-                let end = (corrected(ts + dur - 1) + 1).max(begin + 1);
-                *end_of_last = end;
-                fields.insert("dur".into(), number(end - begin));
-            }
-            fields.insert("ts".into(), number(begin));
-        }
-        let line = event.to_string();
-        self.line(&line)
-    }
-}
-
-/// Number of the first track of the application's own spans, behind ours.
-const APP_TRACKS: u64 = 100_000;
-
-/// The first time of all, corrected: from there the merged trace counts.
-fn first_time(sources: &[Source], corrections: &[Correction]) -> i64 {
-    let mut first = i64::MAX;
-    for source in sources {
-        let _ = read(&source.path, |event| {
-            if !event["ts"].is_null() && source.ranks.of(&event).is_some() {
-                let ns = nanos(&event["ts"]) + source.shift_ns;
-                first = first.min(corrections[source.clock].apply(ns));
-            }
-        });
-    }
-    if first == i64::MAX { 0 } else { first }
-}
-
-/// The name of an arrow.
-fn name_of(event: &Value) -> u64 {
-    event["id"].as_str().and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or_default()
-}
-
-/// Microseconds of a trace, in nanoseconds. A double holds them to the nanosecond for a hundred days of uptime.
-fn nanos(micros: &Value) -> i64 {
-    believed((micros.as_f64().unwrap_or(0.0) * 1000.0).round() as i64)
-}
-
-/// A time out of a file, whatever it says: thirty years at most, so that a few of them can be added.
-fn believed(ns: i64) -> i64 {
-    ns.clamp(-MOST_NS, MOST_NS)
-}
-
-const MOST_NS: i64 = 1 << 60;
-
-/// Nanoseconds as a number of microseconds.
-fn number(ns: i64) -> Value {
-    serde_json::from_str(&micros(ns)).unwrap_or(Value::Null)
-}
-
-fn is_named(path: &Path, prefix: &str) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
-}
-
-/// A trace in the folder of its parts must not be one of them the next time.
-fn refuse_the_name_of_a_part(folder: &Path, to: &Path) -> Result<()> {
-    let beside =
-        to.parent().filter(|beside| !beside.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    let is_there =
-        beside.canonicalize().is_ok_and(|beside| folder.canonicalize().is_ok_and(|it| it == beside));
-    if is_there && is_file_name(to) {
-        let what = format!("{} is the name of a part in the folder of the parts", to.display());
-        return Err(Error::new(ErrorKind::Usage, what).hint("call the trace otherwise, or put it elsewhere"));
-    }
-    Ok(())
-}
-
-/// Whether a file has the name of a part, ours or the application's.
-fn is_file_name(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "json") && (is_named(path, "ccl-") || is_named(path, "app-"))
-}
-
-/// The files of a folder that are parts, ours and the application's, in order.
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).map_err(|e| refused(folder, "reading", e))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut files: Vec<_> = paths.filter(|path| is_file_name(path)).collect();
-    files.sort();
-    Ok(files)
-}
-
-/// The longest line of a part that is read; one of ours has less than a thousandth of it.
-const MAX_LINE: u64 = 1 << 20;
-
-/// Hands over the events of a part, one a line. A line that was cut is left out: the last one of who was killed, anywhere in a character.
-fn read(path: &Path, mut each: impl FnMut(Value)) -> Result<()> {
-    // A folder of parts is written by others: no link, FIFO or device in it is opened, and no line has no end.
-    let part = Reference::to_itself(path).and_then(|part| part.open());
-    let mut file = BufReader::new(part.map_err(|e| refused(path, "reading", e))?);
-    let mut line = Vec::new();
-    let mut more = |line: &mut Vec<u8>| {
-        let read = (&mut file).take(MAX_LINE).read_until(b'\n', line);
-        read.map_err(|e| refused(path, "reading", e))
-    };
-    while more(&mut line)? > 0 {
-        let text = line.trim_ascii();
-        if let Ok(event @ Value::Object(_)) = serde_json::from_slice(text.strip_suffix(b",").unwrap_or(text))
-        {
-            each(event);
-        }
-        line.clear();
-    }
-    Ok(())
 }

@@ -1,10 +1,11 @@
-//! Traces in the Chrome format, which Perfetto reads: one process per rank, one track per channel and direction, an arrow from each
-//! message sent to where it was taken, counters, and how the communicator was made; all on one clock.
+//! Traces in the Chrome format, which Perfetto reads: one process per rank, one track per channel
+//! and direction, an arrow from each sent message to where it was taken, counters, and the phases
+//! of init; all on one clock.
 //!
 //! ```text
 //!   recorder of a process --Part--> ccl-HOST-PID-BEGUN.json  \
-//!   the application's spans ------> app-HOST-PID-BEGUN.json   >  merge --> one trace of one job, its clock error stated
-//!   ... of the other processes                               /
+//!   the application's spans ------> app-HOST-PID-BEGUN.json   >  merge --> one trace of one job,
+//!   ... of the other processes                               /             its clock error stated
 //! ```
 //!
 //! Parts are written while the job runs, by each process (`CCL_TRACE=folder`) or from outside
@@ -12,17 +13,26 @@
 
 mod align;
 mod app;
-mod inside;
+mod args;
+mod chain;
+mod files;
+mod in_process;
+mod lines;
 mod merge;
+mod open;
 mod part;
+mod standing;
 mod tracks;
 mod who;
+mod write;
 
 pub use merge::{Merged, merge};
 pub use part::{Pace, Part};
 
-pub(crate) use app::layer;
-pub(crate) use inside::begin;
+pub use app::SpanLayer;
+pub use in_process::layer;
+
+pub(crate) use in_process::{without_spans, writes_spans};
 
 #[cfg(test)]
 mod tests;

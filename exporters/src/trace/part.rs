@@ -1,8 +1,10 @@
-//! The part of one process: what its recorder tells, written to a file while it runs.
+//! The part of one process: the content of its recorder, written to a file while it runs.
 //!
-//! A part is a trace by itself, in the array form of the format, whose end may be missing: so it is readable whenever its writer
-//! is killed. Its times are CLOCK_MONOTONIC of its process in microseconds; its first line says what is needed to bring several
-//! parts to one clock: see [`merge`](super::merge).
+//! A part is a trace by itself, in the array form of the format, whose end may be missing: so it is
+//! readable whenever its writer is killed. Its times are CLOCK_MONOTONIC of its process in
+//! microseconds. Its first line has what is needed to bring several parts to one clock: see
+//! [`merge`](super::merge). A part that has reached its size limit continues in another file, and
+//! the newest two files are kept.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -11,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ccl::clock::{Anchor, Scale};
+use ccl::config::{Key, Settings};
 use ccl::error::{Error, Result};
 use ccl::recorder::Reader;
 use ccl::recorder::reader::Cursor;
@@ -18,9 +21,10 @@ use ccl::snapshot::{Direction, ProcessSnapshot};
 use ccl::types::JobId;
 use serde::{Deserialize, Serialize};
 
+use super::standing::Now;
 use super::tracks::Tracks;
 use super::who::Who;
-use crate::told;
+use crate::exportable;
 
 /// Anchors are a second apart; the slope of the last few follows a clock that is being adjusted.
 const ANCHORS: usize = 4;
@@ -40,32 +44,39 @@ pub(super) struct Header {
     pub(super) boot_id: String,
     /// CLOCK_REALTIME less CLOCK_MONOTONIC.
     pub(super) real_less_mono_ns: i64,
-    /// Messages its ranks had taken when the part began, by job.
+    /// Messages that its ranks had taken when the part began, by job.
     pub(super) taken: BTreeMap<JobId, u64>,
+    /// The number of the file in the part, from 0; there are two files once the part has reached
+    /// its size limit.
+    pub(super) segment: u64,
+    /// Events that were dropped with the files before these two, by job.
+    pub(super) dropped: BTreeMap<JobId, u64>,
 }
 
 impl Header {
-    /// Whether it begins a part that can be read here.
+    /// Whether it begins a part that this version can read.
     pub(super) fn is_known(&self) -> bool {
         self.schema == SCHEMA
     }
 }
 
-/// The last line of a part that ended well.
+/// The last line of a part that ended normally.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Footer {
     /// Events that were overwritten before they were read, by job.
     pub(super) lost: BTreeMap<JobId, u64>,
-    /// The same, where nothing tells whose they were: they may have been any job's.
+    /// The same, for events of an unknown owner: they may belong to any job.
     pub(super) lost_of_unknown: u64,
-    /// Messages its ranks had taken when it ended, by job.
+    /// Messages that its ranks had taken when it ended, by job.
     pub(super) taken: BTreeMap<JobId, u64>,
 }
 
 /// The names of the first and of the last line.
 pub(super) const HEADER: &str = "ccl_trace";
 pub(super) const FOOTER: &str = "ccl_trace_end";
+/// The kind of its files, the first word of their names.
+const KIND: &str = "ccl";
 /// The schema of a part.
 pub(super) const SCHEMA: &str = "ccl.trace/1";
 
@@ -75,31 +86,44 @@ pub struct Part {
     reader: Reader,
     cursor: Cursor,
     tracks: Tracks,
+    header: Header,
     file: File,
+    folder: PathBuf,
     path: PathBuf,
+    /// The most bytes of its two files together, and the bytes of the present one.
+    bound: u64,
+    bytes: u64,
+    /// Events in the present file, by job.
+    written: BTreeMap<JobId, u64>,
+    /// The file before, with the events in it.
+    older: Option<(PathBuf, BTreeMap<JobId, u64>)>,
     anchors: VecDeque<Anchor>,
     sampled_ns: u64,
-    /// By job; `None`: nobody knows whose.
+    /// Lost events by job; `None` for those of an unknown job.
     lost: BTreeMap<Option<JobId>, u64>,
 }
 
 impl Part {
-    /// Begins the part of another process, which `reader` reads, in a folder: with what is recorded from now on.
+    /// Begins the part of another process, which `reader` reads, with what is recorded from now on.
     ///
     /// # Errors
-    /// `System` if the file cannot be written, or there is one already, or the recorder cannot be read.
+    /// `System` if the file cannot be written or already exists, or the recorder cannot be read.
     pub fn attached(reader: Reader, folder: &Path) -> Result<Self> {
         let mut cursor = Cursor::default();
         let before = reader.events(&mut cursor)?;
         let process = reader.snapshot()?;
+        let read = ccl::clock::raw();
         let mut part = Self::create(reader, folder, Who::of(&process), cursor, taken(&process))?;
-        for owner in before.iter().filter_map(|ring| ring.owner) {
+        for ring in &before {
+            let Some(owner) = ring.owner else { continue };
             part.tracks.learn(&process, owner);
+            ring.reading.events.iter().for_each(|event| part.tracks.remember(owner, event));
         }
+        part.tracks.tagged(&process, read);
         Ok(part)
     }
 
-    /// Begins the part of this process: with the oldest events its recorder holds.
+    /// Begins the part of this process, with the oldest events that its recorder holds.
     pub(super) fn own(reader: Reader, folder: &Path, who: Who) -> Result<Self> {
         Self::create(reader, folder, who, Cursor::default(), BTreeMap::new())
     }
@@ -111,7 +135,10 @@ impl Part {
         cursor: Cursor,
         taken: BTreeMap<JobId, u64>,
     ) -> Result<Self> {
-        let path = folder.join(who.file_name("ccl"));
+        let path = folder.join(who.segment_name(KIND, 0));
+        // An invalid setting is reported by the communicator, which refuses it.
+        let bound =
+            Settings::of_process().unwrap_or_default().number(Key::TraceMaxMb).saturating_mul(1 << 20);
         let refused = |e| Error::system(format!("writing {}", path.display()), e);
         let file = File::create_new(&path).map_err(refused)?;
         let (_, anchor) = reader.clock()?;
@@ -121,18 +148,25 @@ impl Part {
             boot_id: reader.snapshot()?.boot_id,
             real_less_mono_ns: anchor.real_ns as i64 - anchor.mono.0 as i64,
             taken,
+            ..Header::default()
         };
         let mut part = Self {
             reader,
             cursor,
             tracks: Tracks::default(),
+            header,
             file,
+            folder: folder.to_path_buf(),
             path: path.clone(),
+            bound,
+            bytes: 0,
+            written: BTreeMap::new(),
+            older: None,
             anchors: VecDeque::new(),
             sampled_ns: 0,
             lost: BTreeMap::new(),
         };
-        part.file.write_all(format!("[\n{}", meta(HEADER, &header)).as_bytes()).map_err(refused)?;
+        part.put(&format!("[\n{}", meta(HEADER, &part.header)))?;
         Ok(part)
     }
 
@@ -142,16 +176,16 @@ impl Part {
         self.reader.alive()
     }
 
-    /// Writes what is new; how many events that were.
+    /// Writes the new events; returns their number.
     ///
     /// # Errors
-    /// `System` if the file cannot be written or the recorder cannot be read any more.
+    /// `System` if the file cannot be written or the recorder can no longer be read.
     pub fn drain(&mut self) -> Result<usize> {
         let (scale, anchor) = self.reader.clock()?;
         let scale = self.follow(anchor, scale);
         let rings = self.reader.events(&mut self.cursor)?;
         let mut count = 0;
-        // One reading for all whose owners are new; it is no older than the events.
+        // One reading for all new owners; it is no older than the events.
         let mut process = None;
         for ring in rings {
             let (events, overwritten) = (&ring.reading.events, ring.reading.lost);
@@ -164,13 +198,20 @@ impl Part {
             let job = ring.owner.and_then(|owner| self.tracks.job_of(owner));
             let unplaced = match (ring.owner, job) {
                 (Some(owner), Some(_)) => {
+                    if overwritten > 0 {
+                        let until = events.first().map_or(anchor.raw, |event| event.raw);
+                        self.tracks.lost(owner, scale.mono(until).0 as i64);
+                    }
                     events.iter().for_each(|event| self.tracks.take(owner, event, &scale));
+                    if let Some(job) = job {
+                        *self.written.entry(job).or_default() += events.len() as u64;
+                    }
                     0
                 }
-                // Nothing tells any more whose they are. What the service thread records is nobody's.
-                _ => told::count(events),
+                // The owner of these events is unknown. Events of the service thread have no owner.
+                _ => exportable::count(events),
             };
-            // A file may say anything of itself, here and below.
+            // The values come from a file and are not trusted, here and below.
             let lost = overwritten.saturating_add(unplaced);
             count += events.len();
             if lost > 0 {
@@ -180,9 +221,12 @@ impl Part {
         }
         let now = ccl::clock::anchor();
         let is_due = now.mono.0.saturating_sub(self.sampled_ns) >= COUNTERS.as_nanos() as u64;
-        if is_due && self.tracks.knows_any() {
+        if is_due {
             self.sampled_ns = now.mono.0;
-            self.tracks.counters(&self.reader.snapshot()?, scale.mono(now.raw).0 as i64);
+            let process = self.reader.snapshot()?;
+            let mono_ns = moment(&process, &scale);
+            self.tracks.stand(&process, Now { mono_ns, scale: &scale, is_end: false });
+            self.tracks.counters(&process, mono_ns);
         }
         self.write()?;
         Ok(count)
@@ -209,22 +253,57 @@ impl Part {
             text.push_str(",\n");
             text.push_str(&line);
         }
-        // Whole lines in one go: a reader of a file whose writer was killed finds at most its end missing.
+        // Whole lines in one write: if the writer is killed, at most the end of the file is
+        // missing.
+        self.put(&text)?;
+        if self.bytes > self.bound / 2 { self.go_on() } else { Ok(()) }
+    }
+
+    /// Continues in another file, and drops the file before the present one. Each of the two files
+    /// may have half of the allowed size, so at least the newer half is always kept.
+    fn go_on(&mut self) -> Result<()> {
+        self.put("\n]\n")?;
+        let written = std::mem::take(&mut self.written);
+        if let Some((path, events)) = self.older.replace((self.path.clone(), written)) {
+            std::fs::remove_file(&path).map_err(|e| refused(&path, "dropping", e))?;
+            for (job, events) in events {
+                let dropped = self.header.dropped.entry(job).or_default();
+                *dropped = dropped.saturating_add(events);
+            }
+        }
+        self.header.segment += 1;
+        self.path = self.folder.join(self.header.who.segment_name(KIND, self.header.segment));
+        self.file = File::create_new(&self.path).map_err(|e| refused(&self.path, "writing", e))?;
+        self.bytes = 0;
+        let mut text = format!("[\n{}", meta(HEADER, &self.header));
+        for line in self.tracks.lines.again() {
+            text.push_str(",\n");
+            text.push_str(line);
+        }
         self.put(&text)
     }
 
     fn put(&mut self, text: &str) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(text.len() as u64);
         self.file
             .write_all(text.as_bytes())
             .map_err(|e| Error::system(format!("writing {}", self.path.display()), e))
     }
 
-    /// Writes what is left and ends the file.
+    /// Writes the rest and ends the file.
     ///
     /// # Errors
     /// As [`drain`](Self::drain).
     pub fn finish(mut self) -> Result<()> {
+        // The operations under way now, unless the events show that they have ended since.
+        let last = self.reader.snapshot();
         let drained = self.drain();
+        if let (Ok(process), Ok((scale, anchor))) = (last, self.reader.clock()) {
+            let scale = self.follow(anchor, scale);
+            let now = Now { mono_ns: moment(&process, &scale), scale: &scale, is_end: true };
+            self.tracks.stand(&process, now);
+            self.write()?;
+        }
         let taken = self.reader.snapshot().map(|process| taken(&process)).unwrap_or_default();
         let lost_of_unknown = self.lost.remove(&None).unwrap_or_default();
         let lost = self.lost.iter().filter_map(|(job, lost)| Some(((*job)?, *lost))).collect();
@@ -232,6 +311,16 @@ impl Part {
         self.put(&format!(",\n{}\n]\n", meta(FOOTER, &footer)))?;
         drained.map(drop)
     }
+}
+
+/// The time from which the ages of a snapshot count, by the clock of its process.
+fn moment(process: &ProcessSnapshot, scale: &Scale) -> i64 {
+    if !process.alive {
+        return process.to_mono_ns as i64;
+    }
+    // The process may have another clock: the time passed since is the same on both.
+    let now = ccl::clock::anchor();
+    (scale.mono(now.raw).0 as i64).saturating_sub(now.mono.0.saturating_sub(process.to_mono_ns) as i64)
 }
 
 /// The messages that the ranks of a process have taken, by job.
@@ -251,7 +340,8 @@ fn meta(name: &str, args: &impl Serialize) -> String {
     format!(r#"{{"ph":"M","pid":0,"tid":0,"name":"{name}","args":{args}}}"#)
 }
 
-/// How long to sleep between two drains: less than a ring takes to come around, more where little happens.
+/// The time to sleep between two drains: less than a ring takes to wrap around, and longer if
+/// little happens.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace(Duration);
 
@@ -262,7 +352,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// The time to sleep after a drain that found so many events.
+    /// The time to sleep after a drain that found this many events.
     #[must_use]
     pub fn after(&mut self, events: usize) -> Duration {
         let next = match events {
@@ -280,3 +370,6 @@ impl Pace {
 pub(super) fn refused(path: &Path, doing: &str, e: io::Error) -> Error {
     Error::system(format!("{doing} {}", path.display()), e)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,222 +1,314 @@
-//! Events become tracks: one process per rank; in it a track for the making of each communicator, its collectives, its sends and
-//! receives, its waits, and one per channel and direction for the messages.
+//! Tracks made from events: one process per rank. It has a track for the init of each communicator,
+//! its collectives, its sends and receives and its waits, and one per channel and direction for the
+//! messages.
 //!
-//! A process may hold ranks of several jobs; each gets a number of its own, and a line says whose it is: see [`RANK`].
+//! A process may hold ranks of several jobs. Each gets a number, and a line says which rank of
+//! which job it is: see [`RANK`].
 //!
-//! Every slice of a track begins where the one before it ended, or later: an importer drops slices that overlap. The slice of a
-//! message ends when it was sent or taken; it began when its operation did, or with the message before it. Arrows bind to the
-//! slice around their time, so each of their ends lies in the last nanosecond of its slice.
+//! The slice of a message ends when the message was sent or taken. It began when its operation did,
+//! or with the message before it. Arrows bind to the slice around their time, so each of their ends
+//! lies in the last nanosecond of its slice. Slices that no event has ended are drawn by
+//! [`stand`](Tracks::stand).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Write;
 
-use ccl::clock::Scale;
+use ccl::clock::{Raw, Scale};
+use ccl::error::ErrorKind;
 use ccl::event::Event;
+use ccl::event::tags::Tags;
 use ccl::recorder::Recorded;
-use ccl::snapshot::ProcessSnapshot;
+use ccl::snapshot::{CommSnapshot, ProcessSnapshot, Waits};
 use ccl::types::{ChannelId, CollKind, CommId, Direction, JobId, Rank};
 
-/// The name of the line that says which rank of which job the lines of a number (`pid` in the format) are of.
+use super::args::Args;
+use super::lines::{CommLine, Key, Lines, Slice, quoted};
+use super::standing::OpenWait;
+
+/// The name of the line that says which rank of which job a number (`pid` in the format) stands
+/// for, and how many ranks that job has.
 pub(super) const RANK: &str = "ccl_rank";
-
-/// Which track of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Key {
-    Bootstrap(CommId),
-    Collectives(CommId),
-    Pairs(CommId, CollKindOrd),
-    Waits(CommId, ChannelId),
-    Messages { comm: CommId, channel: ChannelId, wide: bool, direction: DirectionOrd },
-}
-
-/// Send before receive.
-type DirectionOrd = u8;
-/// The number of a kind.
-type CollKindOrd = u8;
-
-/// A track, and when its last slice ended.
-#[derive(Clone, Copy, Debug)]
-struct Track {
-    tid: u32,
-    end_ns: i64,
-}
 
 /// A communicator on a rank.
 #[derive(Clone, Debug)]
-struct Member {
-    job: JobId,
-    nranks: u32,
-    /// What it is called among those of its rank.
-    name: String,
+pub(super) struct Member {
+    pub(super) job: JobId,
+    pub(super) nranks: u32,
+    /// Its name among the communicators of its rank.
+    pub(super) name: String,
     /// The number of its rank in this part.
     pid: u32,
+    /// It had recorded nothing when it was first seen, so its job may not have its final id yet.
+    pub(super) is_early: bool,
+    /// The row it was read from.
+    row: Row,
 }
 
-/// What is under way on one rank of one communicator.
+/// The row of a recorder, and its generation. Init gives a communicator and its job other ids in
+/// the same row.
+type Row = Option<(u32, u32)>;
+
+impl Member {
+    pub(super) fn place(&self, comm: CommId) -> CommLine<'_> {
+        CommLine { comm, pid: self.pid, name: &self.name }
+    }
+}
+
+/// The operations and waits under way on one rank of one communicator.
 #[derive(Default, Debug)]
-struct Engine {
+pub(super) struct Engine {
     /// Collectives that were called and have not ended: number and time.
     called: VecDeque<(u64, i64)>,
-    /// When the last one ended.
-    ended_ns: i64,
+    /// The last collective that ended, and when.
+    ended: u64,
+    pub(super) ended_ns: i64,
+    /// The last send or receive that ended, by its kind and the other rank.
+    pairs_ended: BTreeMap<(CollKind, Option<Rank>), u64>,
+    /// Waits that have begun, and when.
+    pub(super) waits: BTreeMap<OpenWait, i64>,
+    /// The user's tags by time.
+    pub(super) tags: Tags,
 }
 
-/// Makes lines of events. The lines are those of the Chrome trace format, one event each, without what lies between them.
+/// Makes lines from events. The lines are those of the Chrome trace format, one event each, without
+/// separators.
 #[derive(Default, Debug)]
 pub(super) struct Tracks {
     members: BTreeMap<(CommId, Rank), Member>,
-    tracks: BTreeMap<(u32, Key), Track>,
     engines: BTreeMap<(CommId, Rank), Engine>,
-    /// The ranks by job, with their numbers.
+    /// Communicators that were seen early, by row: the id they had, and the number of their rank.
+    early: BTreeMap<(u32, u32), (CommId, u32)>,
+    /// The numbers of the ranks, by job.
     ranks: BTreeMap<(JobId, Rank), u32>,
-    /// How many tracks each number has.
-    counts: BTreeMap<u32, u32>,
-    lines: Vec<String>,
-    /// Arrows to all of a host that were begun since the lines were taken.
-    wide_arrows: usize,
+    pub(super) lines: Lines,
+    /// The arrows to all ranks of a host that were begun since the lines were last taken.
+    shared_arrows: usize,
 }
 
-/// The most arrows to all of a host in one look. A full recorder's messages to sixteen ranks have fewer; how many ranks there are is
-/// the word of a file.
-const WIDE_ARROWS: usize = 1 << 18;
+/// The most arrows to all ranks of a host in one drain. The messages of a full recorder to sixteen
+/// ranks need fewer. The number of ranks comes from a file, so it is not trusted.
+const SHARED_ARROWS: usize = 1 << 18;
 
 impl Tracks {
-    /// Takes note of the owner of a ring, a communicator and the rank in it, as soon as it has recorded something: from then on its job has its name.
+    /// Registers the owner of a ring, a communicator and the rank in it, once it has recorded
+    /// something: from then on its job has its final id.
     pub(super) fn learn(&mut self, process: &ProcessSnapshot, owner: (CommId, Rank)) {
+        self.meet(process, owner, false);
+    }
+
+    /// Registers a communicator on a rank that has recorded nothing yet.
+    pub(super) fn learn_early(&mut self, process: &ProcessSnapshot, owner: (CommId, Rank)) {
+        self.meet(process, owner, true);
+    }
+
+    fn meet(&mut self, process: &ProcessSnapshot, owner: (CommId, Rank), is_early: bool) {
         let Some(comm) = process.comms.iter().find(|comm| (comm.id, comm.rank) == owner) else { return };
-        let pid = self.pid(process, comm.job, comm.world);
+        let pid = self.pid(process, comm);
+        self.rename(comm, pid, is_early);
         let mut name = if comm.name.is_empty() { comm.id.to_string() } else { comm.name.clone() };
-        if self.members.values().any(|other| other.pid == pid && other.name == name) {
+        let is_taken =
+            |(of, other): (&(CommId, Rank), &Member)| *of != owner && other.pid == pid && other.name == name;
+        if self.members.iter().any(is_taken) {
             name = format!("{name} ({})", comm.id);
         }
-        let member = Member { job: comm.job, nranks: comm.nranks, name, pid };
+        let member = Member { job: comm.job, nranks: comm.nranks, name, pid, is_early, row: comm.row };
         self.members.insert(owner, member);
     }
 
-    /// The job of the owner of a ring; `None`: it is time to [`learn`](Self::learn) it.
+    /// The job of the owner of a ring; `None` if the owner must be passed to [`learn`](Self::learn)
+    /// first.
     #[must_use]
     pub(super) fn job_of(&self, owner: (CommId, Rank)) -> Option<JobId> {
-        self.members.get(&owner).map(|member| member.job)
+        self.members.get(&owner).filter(|member| !member.is_early).map(|member| member.job)
     }
 
-    /// Whether there is anything to count.
-    #[must_use]
-    pub(super) fn knows_any(&self) -> bool {
-        !self.members.is_empty()
+    pub(super) fn member(&self, comm: &CommSnapshot) -> Option<Member> {
+        self.members.get(&(comm.id, comm.rank)).filter(|member| member.row == comm.row).cloned()
     }
 
-    /// The number of a rank: its own, unless that of another job has it. Named at its first use.
-    fn pid(&mut self, process: &ProcessSnapshot, job: JobId, world: Rank) -> u32 {
-        if let Some(pid) = self.ranks.get(&(job, world)) {
-            return *pid;
+    /// Whether a communicator that was seen early has other ids since.
+    pub(super) fn is_renamed(&self, comm: &CommSnapshot) -> bool {
+        let early = comm.row.and_then(|row| self.early.get(&row));
+        early.is_some_and(|(id, _)| *id != comm.id)
+    }
+
+    /// Moves the tracks of a communicator from the id that it had when it was seen early to its
+    /// present id.
+    fn rename(&mut self, comm: &CommSnapshot, pid: u32, is_early: bool) {
+        let Some(row) = comm.row else { return };
+        let before = if is_early { self.early.insert(row, (comm.id, pid)) } else { self.early.remove(&row) };
+        let Some((id, before)) = before.filter(|before| *before != (comm.id, pid)) else { return };
+        let old = (id, comm.rank);
+        if self.members.get(&old).is_some_and(|member| member.row == comm.row) {
+            self.members.remove(&old);
+            if let Some(engine) = self.engines.remove(&old) {
+                self.engines.entry((comm.id, comm.rank)).or_insert(engine);
+            }
         }
-        let pid = (world.0..=u32::MAX).find(|pid| !self.counts.contains_key(pid)).unwrap_or(world.0);
-        self.counts.insert(pid, 0);
+        self.lines.rename((before, id), (pid, comm.id));
+    }
+
+    /// The number of a rank: its own number, unless a rank of another job has it. Named at its
+    /// first use.
+    fn pid(&mut self, process: &ProcessSnapshot, comm: &CommSnapshot) -> u32 {
+        let CommSnapshot { job, world, nranks, .. } = *comm;
+        let early = comm.row.and_then(|row| self.early.get(&row)).copied();
+        let (pid, is_new) = match (self.ranks.get(&(job, world)), early) {
+            (Some(pid), _) => (*pid, false),
+            // Its job has got another id.
+            (None, Some((_, pid))) => (pid, false),
+            (None, None) => (self.lines.new_rank(world.0), true),
+        };
         self.ranks.insert((job, world), pid);
-        let host = if process.host_id.is_empty() { &process.host } else { &process.host_id };
-        let name = quoted(&format!("rank {world} (host {host}, pid {})", process.pid));
-        self.lines.push(meta(pid, 0, RANK, &format!(r#""job":"{job}","rank":{world}"#)));
-        self.lines.push(meta(pid, 0, "process_name", &format!(r#""name":{name}"#)));
-        self.lines.push(meta(pid, 0, "process_sort_index", &format!(r#""sort_index":{world}"#)));
+        // The last of these lines is right: the job gets its final id, and the number of its ranks
+        // is that of its largest communicator.
+        let rank = format!(r#""job":"{job}","rank":{world},"ranks":{nranks}"#);
+        self.lines.meta(pid, 0, RANK, &rank);
+        if let Some((_, before)) = early.filter(|(_, before)| *before != pid) {
+            // Its rank already had a number; both stand for the same rank.
+            self.lines.meta(before, 0, RANK, &rank);
+        }
+        if is_new {
+            let host = if process.host_id.is_empty() { &process.host } else { &process.host_id };
+            let name = quoted(&format!("rank {world} (host {host}, pid {})", process.pid));
+            self.lines.meta(pid, 0, "process_name", &format!(r#""name":{name}"#));
+            self.lines.meta(pid, 0, "process_sort_index", &format!(r#""sort_index":{world}"#));
+        }
         pid
     }
 
-    /// The lines so far.
+    /// Takes the lines so far.
     pub(super) fn take_lines(&mut self) -> Vec<String> {
-        self.wide_arrows = 0;
-        std::mem::take(&mut self.lines)
+        self.shared_arrows = 0;
+        self.lines.take()
     }
 
-    /// Takes one event of a rank; nothing becomes of one whose communicator is not known.
+    /// Registers an event from before the trace, which is not drawn.
+    pub(super) fn remember(&mut self, owner: (CommId, Rank), recorded: &Recorded) {
+        let engine = self.engine(owner);
+        engine.tags.take(recorded.raw, &recorded.event);
+        match recorded.event {
+            Event::OpCompleted { kind, seq, other, .. } | Event::OpFailed { kind, seq, other, .. } => {
+                engine.ends(kind, other, seq);
+            }
+            _ => {}
+        }
+    }
+
+    /// Registers the tags that were set before `at`, if no event shows them.
+    pub(super) fn tagged(&mut self, process: &ProcessSnapshot, at: Raw) {
+        for comm in &process.comms {
+            self.engine((comm.id, comm.rank)).tags.stood(at, &comm.op.tag);
+        }
+    }
+
+    /// Events of a rank were overwritten before they were read: what was under way may have ended,
+    /// by `at`.
+    pub(super) fn lost(&mut self, owner: (CommId, Rank), at: i64) {
+        let engine = self.engine(owner);
+        engine.tags.lost();
+        engine.called.clear();
+        engine.waits.clear();
+        if let Some(member) = self.members.get(&owner) {
+            self.lines.close_all(member.place(owner.0), at);
+        }
+    }
+
+    /// Takes one event of a rank; an event of an unknown communicator is ignored.
     pub(super) fn take(&mut self, owner: (CommId, Rank), recorded: &Recorded, scale: &Scale) {
         let Some(member) = self.members.get(&owner).cloned() else { return };
         let at = scale.mono(recorded.raw).0 as i64;
         let (comm, me) = owner;
-        let place = Place { comm, me, member: &member, at };
+        let place = member.place(comm);
+        self.engine(owner).tags.take(recorded.raw, &recorded.event);
         match recorded.event {
             Event::PhaseEnded { phase, duration_ns } => {
-                let args = format!("\"comm\":{}", quoted(&member.name));
-                self.slice(
-                    &place,
-                    Key::Bootstrap(comm),
-                    &phase.to_string(),
-                    at - duration_ns as i64,
-                    at,
-                    &args,
-                );
+                let args = Args::default().text("comm", &member.name);
+                let (name, from) = (phase.to_string(), at - duration_ns as i64);
+                let slice =
+                    Slice { id: (phase as u64, None), name: &name, from, to: at, args: args.as_str() };
+                self.lines.slice(place, Key::Bootstrap(comm), slice);
             }
             Event::OpPlanned { kind, seq, .. } if !kind.is_p2p() => {
                 self.engine(owner).called.push_back((seq, at));
             }
-            Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks, .. } => {
-                let called = at - scale.ns(duration_ticks) as i64;
-                let args = format!(
-                    "\"seq\":{seq},\"bytes\":{bytes},\"dtype\":\"{dtype}\",\"op\":\"{op}\",\"algorithm\":\"{algorithm}\",\
-                     \"called_ns_before\":{}",
-                    at - called
-                );
-                self.operation(&place, kind, seq, called, &args);
+            Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks, other } => {
+                let took = scale.ns(duration_ticks);
+                let tag = self.tag(owner, recorded.raw, duration_ticks);
+                let args = Args::operation(kind, seq, member.nranks, other, tag)
+                    .number("bytes", bytes)
+                    .text("dtype", &dtype.to_string())
+                    .maybe(kind.reduces().then_some(op), |args, op| args.text("op", &op.to_string()))
+                    .text("algorithm", &algorithm.to_string())
+                    .number("called_ns_before", took)
+                    .bandwidths(kind, member.nranks, bytes, took);
+                self.operation(owner, place, (kind, seq, other), (at - took as i64, at), &args);
             }
-            Event::OpFailed { kind, seq, peer, .. } => {
-                let peer = peer.map_or(-1, |peer| i64::from(peer.0));
-                let called =
-                    self.engine(owner).called.iter().find(|(n, _)| *n == seq).map_or(at, |(_, t)| *t);
-                self.operation(
-                    &place,
-                    kind,
-                    seq,
-                    called,
-                    &format!("\"seq\":{seq},\"failed\":true,\"peer\":{peer}"),
-                );
+            Event::OpFailed { kind, seq, error, peer, bytes, duration_ticks, other } => {
+                let took = scale.ns(duration_ticks);
+                let tag = self.tag(owner, recorded.raw, duration_ticks);
+                let args = Args::operation(kind, seq, member.nranks, other, tag)
+                    .number("bytes", bytes)
+                    .flag("failed")
+                    .maybe(ErrorKind::from_u8(error), |args, why| args.text("error", &format!("{why:?}")))
+                    .maybe(peer, |args, peer| args.number("failed_by", peer.0.into()));
+                self.operation(owner, place, (kind, seq, other), (at - took as i64, at), &args);
             }
-            Event::MessageSent { channel, peer, step, bytes } => {
+            Event::MessageSent { channel, peer, seq, step, bytes } => {
                 let to = peer.map_or_else(|| "all".into(), |peer| peer.to_string());
-                let args = self.message_args(owner, channel, step, bytes);
                 let key =
-                    Key::Messages { comm, channel, wide: peer.is_none(), direction: Direction::Send as u8 };
-                let from = self.engine_since(owner, channel, at);
-                let (tid, end) = self.slice(&place, key, &format!("to {to}"), from, at, &args);
+                    Key::Messages { comm, channel, shared: peer.is_none(), direction: Direction::Send as u8 };
+                let (tid, end) = self.message(owner, place, key, &format!("to {to}"), (seq, step, bytes), at);
                 let readers: Vec<Rank> = match peer {
                     Some(peer) => vec![peer],
                     None => {
-                        let room = WIDE_ARROWS.saturating_sub(self.wide_arrows);
+                        let room = SHARED_ARROWS.saturating_sub(self.shared_arrows);
                         (0..member.nranks).map(Rank).filter(|rank| *rank != me).take(room).collect()
                     }
                 };
-                self.wide_arrows += if peer.is_none() { readers.len() } else { 0 };
+                self.shared_arrows += if peer.is_none() { readers.len() } else { 0 };
                 for to in readers {
                     let id = arrow(comm, me, to, channel, peer.is_none(), step);
-                    self.arrow(&place, "s", tid, end, id);
+                    self.lines.arrow(place.pid, "s", tid, end, id);
                 }
             }
-            Event::MessageTaken { channel, peer, wide, step, bytes } => {
-                let args = self.message_args(owner, channel, step, bytes);
-                let key = Key::Messages { comm, channel, wide, direction: Direction::Recv as u8 };
-                let from = self.engine_since(owner, channel, at);
-                let (tid, end) = self.slice(&place, key, &format!("from {peer}"), from, at, &args);
-                self.arrow(&place, "f", tid, end, arrow(comm, peer, me, channel, wide, step));
+            Event::MessageTaken { channel, peer, shared, seq, step, bytes } => {
+                let key = Key::Messages { comm, channel, shared, direction: Direction::Recv as u8 };
+                let (tid, end) =
+                    self.message(owner, place, key, &format!("from {peer}"), (seq, step, bytes), at);
+                let id = arrow(comm, peer, me, channel, shared, step);
+                self.lines.arrow(place.pid, "f", tid, end, id);
             }
-            Event::WaitBegan { .. } => {}
-            Event::WaitEnded { channel, duration_ticks } => {
-                let began = at - scale.ns(duration_ticks) as i64;
-                self.slice(&place, Key::Waits(comm, channel), "waits", began, at, "");
+            Event::WaitBegan { channel, peer, reason } => {
+                let wait = OpenWait { channel, peer: Some(peer), reason: Waits::from(reason) };
+                self.engine(owner).waits.insert(wait, at);
+            }
+            Event::WaitEnded { channel, peer, reason, duration_ticks } => {
+                let wait = OpenWait { channel, peer, reason: Waits::from(reason) };
+                self.engine(owner).waits.remove(&wait);
+                let from = at - scale.ns(duration_ticks) as i64;
+                let (name, args) = (wait.name(), wait.args());
+                let slice = Slice { id: OpenWait::ID, name: &name, from, to: at, args: args.as_str() };
+                self.lines.slice(place, Key::Waits(comm, wait), slice);
             }
             Event::LinkUp { channel, peer, direction, transport, why } => {
                 let peer = peer.map_or_else(|| "all".into(), |peer| peer.to_string());
                 let why = why.map(|why| format!(", {why}")).unwrap_or_default();
                 let what = format!("link {direction} {peer} channel {channel} by {transport}{why}");
-                self.instant(&place, &what);
+                self.lines.instant(place, &what, at);
             }
-            Event::PeerLost { peer } => self.instant(&place, &format!("rank {peer} lost")),
+            Event::PeerLost { peer } => self.lines.instant(place, &format!("rank {peer} lost"), at),
             Event::MismatchFound { peer, seq } => {
-                self.instant(&place, &format!("rank {peer} called something else at #{seq}"));
+                self.lines.instant(place, &format!("rank {peer} called something else at #{seq}"), at);
             }
-            Event::Aborted => self.instant(&place, "aborted"),
-            Event::OpPlanned { .. } | Event::ClockAnchored { .. } | Event::Unknown { .. } => {}
+            Event::Aborted => self.lines.instant(place, "aborted", at),
+            Event::OpPlanned { .. }
+            | Event::ClockAnchored { .. }
+            | Event::Tagged { .. }
+            | Event::Unknown { .. } => {}
         }
     }
 
-    /// A sample of what a rank has sent and received and how many collectives it has completed.
+    /// Samples the bytes that a rank has sent and received and the collectives it has completed.
     pub(super) fn counters(&mut self, process: &ProcessSnapshot, mono_ns: i64) {
         for comm in process.comms.iter().filter(|comm| !comm.ended) {
             let Some(Member { pid, name, .. }) = self.members.get(&(comm.id, comm.rank)) else { continue };
@@ -228,170 +320,101 @@ impl Tracks {
             };
             let (sent, received) =
                 (bytes(ccl::snapshot::Direction::Send), bytes(ccl::snapshot::Direction::Recv));
-            let (ts, completed) = (micros(mono_ns), comm.op.completed);
-            // A counter is known by its name: there is one of each name in a rank.
-            let (bytes, collectives) =
-                (quoted(&format!("bytes of {name}")), quoted(&format!("collectives of {name}")));
-            self.lines.push(format!(
-                r#"{{"ph":"C","pid":{pid},"tid":0,"ts":{ts},"name":{bytes},"args":{{"sent":{sent},"received":{received}}}}}"#
-            ));
-            self.lines.push(format!(
-                r#"{{"ph":"C","pid":{pid},"tid":0,"ts":{ts},"name":{collectives},"args":{{"completed":{completed}}}}}"#
-            ));
+            // A counter is identified by its name, which must be unique in a rank.
+            let args = Args::default().number("sent", sent).number("received", received);
+            self.lines.counter(*pid, &format!("bytes of {name}"), mono_ns, args.as_str());
+            let args = Args::default().number("completed", comm.op.completed);
+            self.lines.counter(*pid, &format!("collectives of {name}"), mono_ns, args.as_str());
         }
     }
 
-    fn engine(&mut self, owner: (CommId, Rank)) -> &mut Engine {
+    pub(super) fn engine(&mut self, owner: (CommId, Rank)) -> &mut Engine {
         self.engines.entry(owner).or_default()
     }
 
-    /// Since when the collective under way is, or else the last one has ended. Pairs run beside it, and what was called before the
-    /// recording began is not known: then a message has no beginning but its end.
-    fn engine_since(&mut self, owner: (CommId, Rank), channel: ChannelId, at: i64) -> i64 {
-        let engine = self.engine(owner);
-        let called = engine.called.front().map_or(0, |(_, at)| *at);
-        let since = called.max(engine.ended_ns);
-        if channel == ChannelId::P2P || since == 0 { at } else { since }
+    /// Whether an operation is known to have ended.
+    pub(super) fn has_ended(
+        &self,
+        owner: (CommId, Rank),
+        kind: CollKind,
+        peer: Option<Rank>,
+        seq: u64,
+    ) -> bool {
+        let last = self.engines.get(&owner).and_then(|engine| {
+            if kind.is_p2p() { engine.pairs_ended.get(&(kind, peer)).copied() } else { Some(engine.ended) }
+        });
+        last.is_some_and(|last| seq <= last)
     }
 
-    fn message_args(&mut self, owner: (CommId, Rank), channel: ChannelId, step: u64, bytes: u32) -> String {
-        let mut args = format!("\"step\":{step},\"bytes\":{bytes}");
-        let seq =
-            self.engine(owner).called.front().filter(|_| channel != ChannelId::P2P).map(|(seq, _)| *seq);
-        if let Some(seq) = seq {
-            // Writing to a string does not fail.
-            let _ = write!(args, ",\"seq\":{seq}");
-        }
-        args
+    /// The tag of an operation that took `ticks` until `at`.
+    fn tag(&self, owner: (CommId, Rank), at: Raw, ticks: u64) -> Option<&str> {
+        self.engines.get(&owner)?.tags.of(Raw(at.0.saturating_sub(ticks)))
     }
 
-    fn operation(&mut self, place: &Place<'_>, kind: CollKind, seq: u64, called: i64, args: &str) {
-        let (comm, at) = (place.comm, place.at);
-        if kind.is_p2p() {
-            self.slice(place, Key::Pairs(comm, kind as u8), &format!("{kind} #{seq}"), called, at, args);
-            return;
-        }
-        let engine = self.engine((comm, place.me));
-        let from = called.max(engine.ended_ns);
-        engine.called.retain(|(called, _)| *called > seq);
-        engine.ended_ns = at;
-        self.slice(place, Key::Collectives(comm), &format!("{kind} #{seq}"), from, at, args);
-    }
-
-    /// Writes one slice, behind those its track has; its track and its last nanosecond.
-    fn slice(
+    fn message(
         &mut self,
-        place: &Place<'_>,
+        owner: (CommId, Rank),
+        place: CommLine<'_>,
         key: Key,
         name: &str,
-        from: i64,
-        to: i64,
-        args: &str,
+        (seq, step, bytes): (u64, u64, u32),
+        at: i64,
     ) -> (u32, i64) {
-        let tid = self.tid(place, key);
-        let track = self.tracks.get_mut(&(place.member.pid, key)).expect("made by tid");
-        // At least a nanosecond, which ends with the event.
-        let end = (to + 1).max(track.end_ns + 1);
-        let begin = from.min(end - 1).max(track.end_ns);
-        track.end_ns = end;
-        let (pid, ts, dur, name) = (place.member.pid, micros(begin), micros(end - begin), quoted(name));
-        self.lines.push(format!(
-            r#"{{"ph":"X","pid":{pid},"tid":{tid},"ts":{ts},"dur":{dur},"name":{name},"cat":"ccl","args":{{{args}}}}}"#
-        ));
-        (tid, end - 1)
+        let is_pair = matches!(key, Key::Messages { channel: ChannelId::P2P, .. });
+        let engine = self.engine(owner);
+        let called = engine.called.front().filter(|_| !is_pair).copied();
+        // Pairs run beside the collective under way, and calls from before the recording are
+        // unknown: then the slice of a message has no earlier beginning than its end.
+        let since = called.map_or(0, |(_, at)| at).max(engine.ended_ns);
+        let from = if is_pair || since == 0 { at } else { since };
+        // Older recordings do not tell the operation of a message.
+        let seq = if seq > 0 { Some(seq) } else { called.map(|(seq, _)| seq) };
+        let args = Args::default()
+            .number("step", step)
+            .number("bytes", bytes.into())
+            .maybe(seq, |args, seq| args.number("seq", seq));
+        self.lines.slice(place, key, Slice { id: (step, None), name, from, to: at, args: args.as_str() })
     }
 
-    fn arrow(&mut self, place: &Place<'_>, phase: &str, tid: u32, at: i64, id: u64) {
-        let (pid, ts) = (place.member.pid, micros(at));
-        let binds = if phase == "f" { r#","bp":"e""# } else { "" };
-        self.lines.push(format!(
-            r#"{{"ph":"{phase}","pid":{pid},"tid":{tid},"ts":{ts},"name":"message","cat":"ccl","id":"{id:016x}"{binds}}}"#
-        ));
-    }
-
-    fn instant(&mut self, place: &Place<'_>, name: &str) {
-        let tid = self.tid(place, Key::Bootstrap(place.comm));
-        let (pid, ts, name) = (place.member.pid, micros(place.at), quoted(name));
-        self.lines.push(format!(
-            r#"{{"ph":"i","s":"t","pid":{pid},"tid":{tid},"ts":{ts},"name":{name},"cat":"ccl"}}"#
-        ));
-    }
-
-    /// The number of a track, named at its first use.
-    fn tid(&mut self, place: &Place<'_>, key: Key) -> u32 {
-        let pid = place.member.pid;
-        if let Some(track) = self.tracks.get(&(pid, key)) {
-            return track.tid;
-        }
-        let count = self.counts.entry(pid).or_default();
-        *count += 1;
-        let tid = *count;
-        self.tracks.insert((pid, key), Track { tid, end_ns: 0 });
-        let comm = &place.member.name;
-        let name = match key {
-            Key::Bootstrap(_) => format!("{comm}: making"),
-            Key::Collectives(_) => format!("{comm}: collectives"),
-            Key::Pairs(_, kind) => {
-                let what = CollKind::from_u8(kind).map_or_else(String::new, |kind| kind.to_string());
-                format!("{comm}: {what}")
-            }
-            Key::Waits(_, channel) => format!("{comm}: waits on channel {channel}"),
-            Key::Messages { channel, wide, direction, .. } => {
-                let way = if direction == Direction::Send as u8 { "send" } else { "receive" };
-                let wide = if wide { " (wide)" } else { "" };
-                format!("{comm}: {way}, channel {channel}{wide}")
-            }
+    fn operation(
+        &mut self,
+        owner: (CommId, Rank),
+        place: CommLine<'_>,
+        (kind, seq, other): (CollKind, u64, Option<Rank>),
+        (called, at): (i64, i64),
+        args: &Args,
+    ) {
+        let engine = self.engine(owner);
+        engine.ends(kind, other, seq);
+        let (key, from, id) = if kind.is_p2p() {
+            (Key::Pairs(place.comm, kind as u8), called, (seq, other))
+        } else {
+            let from = called.max(engine.ended_ns);
+            engine.called.retain(|(called, _)| *called > seq);
+            engine.ended_ns = at;
+            (Key::Collectives(place.comm), from, (seq, None))
         };
-        self.lines.push(meta(pid, tid, "thread_name", &format!(r#""name":{}"#, quoted(&name))));
-        let order = match key {
-            Key::Bootstrap(_) => 1,
-            Key::Collectives(_) => 2,
-            Key::Pairs(..) => 3,
-            Key::Messages { .. } => 4,
-            Key::Waits(..) => 5,
-        };
-        self.lines.push(meta(
-            pid,
-            tid,
-            "thread_sort_index",
-            &format!(r#""sort_index":{}"#, order * 1000 + tid),
-        ));
-        tid
+        let name = format!("{kind} #{seq}");
+        self.lines.slice(place, key, Slice { id, name: &name, from, to: at, args: args.as_str() });
     }
 }
 
-/// Where and when an event happened.
-struct Place<'a> {
-    comm: CommId,
-    me: Rank,
-    member: &'a Member,
-    at: i64,
+impl Engine {
+    fn ends(&mut self, kind: CollKind, other: Option<Rank>, seq: u64) {
+        let last =
+            if kind.is_p2p() { self.pairs_ended.entry((kind, other)).or_default() } else { &mut self.ended };
+        *last = seq.max(*last);
+    }
 }
 
-/// The name of the arrow of one message, equal on both ranks.
-fn arrow(comm: CommId, from: Rank, to: Rank, channel: ChannelId, wide: bool, step: u64) -> u64 {
+/// The id of the arrow of one message, equal on both ranks.
+fn arrow(comm: CommId, from: Rank, to: Rank, channel: ChannelId, shared: bool, step: u64) -> u64 {
     let mut bytes = [0; 27];
     bytes[..8].copy_from_slice(&comm.0.to_le_bytes());
     bytes[8..12].copy_from_slice(&from.0.to_le_bytes());
     bytes[12..16].copy_from_slice(&to.0.to_le_bytes());
     bytes[16..18].copy_from_slice(&channel.0.to_le_bytes());
-    bytes[18] = u8::from(wide);
+    bytes[18] = u8::from(shared);
     bytes[19..27].copy_from_slice(&step.to_le_bytes());
     xxhash_rust::xxh3::xxh3_64(&bytes)
-}
-
-fn meta(pid: u32, tid: u32, name: &str, args: &str) -> String {
-    format!(r#"{{"ph":"M","pid":{pid},"tid":{tid},"name":"{name}","args":{{{args}}}}}"#)
-}
-
-/// A string of JSON.
-pub(super) fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
-
-/// Nanoseconds as microseconds with three decimals, as the format wants them: exact, where a float would round.
-pub(super) fn micros(ns: i64) -> String {
-    let sign = if ns < 0 { "-" } else { "" };
-    let ns = ns.unsigned_abs();
-    format!("{sign}{}.{:03}", ns / 1000, ns % 1000)
 }

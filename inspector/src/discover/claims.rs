@@ -1,8 +1,10 @@
-//! What is believed where recorders of several users tell of the same. Any user may write a
-//! recorder that names the job, the rank and the process of another, and as many recorders as it
-//! likes.
+//! Which recorders are believed if recorders of several users describe the same rank, process or
+//! job.
+//!
+//! Any user may write a recorder that names the job, the rank and the process of another user, and
+//! as many recorders as the user likes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ccl::snapshot::ProcessSnapshot;
 use ccl::types::{JobId, Rank};
@@ -11,25 +13,26 @@ use super::door::Opened;
 use super::{Findings, Found};
 use crate::words;
 
-/// How much the recorders of one user may tell in all, in bytes of memory.
+/// How much the recorders of one user may report in all, in bytes of memory.
 const MOST_OF_A_USER: usize = 64 << 20;
-/// How many bytes of files of another user are read.
+/// How many bytes of another user's files are read.
 const MOST_READ: u64 = 1 << 30;
 
-/// What the recorders of a user cost.
+/// The cost of a user's recorders.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Cost {
-    /// Memory for what they tell, in bytes.
+    /// The memory for what they report, in bytes.
     told: usize,
     /// The bytes of their files.
     read: u64,
 }
 
-/// By how much one recorder of another user may come to tell more than twice what it told at first.
+/// How many bytes more than twice its first report a recorder of another user may come to report.
 const GROWTH: usize = 256 << 10;
 
-/// What a recorder of another user told when it was found, and was judged by: what it tells later
-/// cannot be of other ranks, nor much more.
+/// What a recorder of another user claimed when it was found and judged.
+///
+/// Later it can neither claim other ranks nor report much more.
 #[derive(Clone, Debug)]
 pub(crate) struct Claimed {
     ranks: BTreeSet<Rank>,
@@ -45,10 +48,10 @@ impl Claimed {
         Some(Self { ranks, most: 2 * process.weight() + GROWTH })
     }
 
-    /// Takes away what it may not tell.
+    /// Removes the ranks that it may not report.
     ///
     /// # Errors
-    /// It tells too much.
+    /// It reports too much.
     pub(super) fn bound(&self, process: &mut ProcessSnapshot) -> Result<(), String> {
         process.comms.retain(|comm| self.ranks.contains(&comm.world));
         if process.weight() <= self.most {
@@ -65,11 +68,11 @@ enum Claim {
     Process(u64, u32),
 }
 
-/// How well a claim is founded: by the user who asks, and by the process of which it tells.
+/// How well a claim is founded: is it of the user who asks, and does the claimed process exist?
 type Standing = (bool, bool);
 
 impl Findings {
-    /// Reads what was opened; and whose it is.
+    /// Reads an opened recorder; gives its content and its user.
     ///
     /// # Errors
     /// Why it was not opened, cannot be read, or is not read any more.
@@ -77,7 +80,7 @@ impl Findings {
         let (reader, owner) = opened.map_err(|e| words::line(&e.to_string()))?;
         let cost = self.costs.entry(Some(owner)).or_default();
         cost.read = cost.read.saturating_add(reader.size());
-        // Files with nothing in them may be as large, and as many, as their user likes.
+        // Empty files may be as large, and as many, as their user likes.
         if owner != rustix::process::geteuid().as_raw() && cost.read > MOST_READ {
             return Err(format!(
                 "the recorders of user {owner} are larger than {} MiB in all",
@@ -87,7 +90,7 @@ impl Findings {
         Ok((reader.snapshot().map_err(|e| words::line(&e.to_string()))?, owner))
     }
 
-    /// Keeps a recorder that was read, if its user's do not tell too much with it.
+    /// Keeps a recorder that was read, unless the recorders of its user report too much with it.
     pub(super) fn add(&mut self, mut found: Found) {
         let told = &mut self.costs.entry(found.owner).or_default().told;
         let weight = found.given.process.weight();
@@ -99,9 +102,10 @@ impl Findings {
         self.found.push(found);
     }
 
-    /// Puts recorders aside that claim what one of another user claims with better reason. A job of
-    /// the user who asks is of no other user: nobody else can tell who waits in it, nor how many ranks it has.
-    /// The own ones come first.
+    /// Puts aside the recorders whose claims contradict better founded claims of another user.
+    ///
+    /// A job of the user who asks belongs to no other user: a recorder of another user cannot say
+    /// who waits in it or how many ranks it has. The recorders of the user who asks come first.
     pub(super) fn settle(&mut self, me: u32) {
         self.found.sort_by_key(|one| one.owner != Some(me));
         let own = self.found.iter().filter(|one| one.owner == Some(me));
@@ -117,23 +121,66 @@ impl Findings {
                 }
             }
         }
+        let owners = owners(&self.found);
         let is_doubtful = |one: &Found| {
             let is_of_mine = one.given.process.comms.iter().any(|comm| own.contains(&comm.job));
             if one.owner != Some(me) && is_of_mine {
                 return true;
             }
             let of_another = |claim| best[&claim].1 != one.owner && best[&claim].0 > standing(one, me);
-            claims(one).any(of_another)
+            claims(one).any(of_another) || conflicts(one, &owners, &self.found)
         };
-        let (doubtful, kept) = std::mem::take(&mut self.found).into_iter().partition(is_doubtful);
+        let mut doubtful: VecDeque<bool> = self.found.iter().map(is_doubtful).collect();
+        let (doubtful, kept): (Vec<Found>, Vec<Found>) =
+            std::mem::take(&mut self.found).into_iter().partition(|_| doubtful.pop_front() == Some(true));
         self.found = kept;
-        let why = |one: Found| {
+        for one in doubtful {
             let owner = one.owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"));
-            (one.file, format!("it is of {owner}, and tells of a job, a rank or a process of somebody else"))
-        };
-        let doubtful: Vec<Found> = doubtful;
-        self.refused.extend(doubtful.into_iter().map(why));
+            let why = format!("it is of {owner}, and tells of a job, a rank or a process of somebody else");
+            let note = format!("{} is set aside: {why}", words::path(&one.file));
+            self.aside.push((ccl::diagnose::jobs(std::slice::from_ref(&one.given)), note));
+            self.refused.push((one.file, why));
+        }
     }
+}
+
+/// The user that owns each job that recorders of several users describe.
+///
+/// The owner is the user with the most living processes in the job, then with the most recorders.
+fn owners(found: &[Found]) -> BTreeMap<JobId, Option<u32>> {
+    let mut tellers: BTreeMap<JobId, BTreeMap<Option<u32>, (usize, usize)>> = BTreeMap::new();
+    for one in found {
+        for job in ccl::diagnose::jobs(std::slice::from_ref(&one.given)) {
+            let (living, all) = tellers.entry(job).or_default().entry(one.owner).or_default();
+            *living += usize::from(one.process.is_some());
+            *all += 1;
+        }
+    }
+    let several = tellers.into_iter().filter(|(_, owners)| owners.len() > 1);
+    let most = |owners: BTreeMap<Option<u32>, (usize, usize)>| {
+        owners.into_iter().max_by_key(|(owner, count)| (*count, std::cmp::Reverse(*owner)))
+    };
+    several.filter_map(|(job, owners)| Some((job, most(owners)?.0))).collect()
+}
+
+/// Whether a recorder contradicts the recorders of the user who owns the job.
+///
+/// It does if it reports a communicator of another size, or a rank that they know as another
+/// process or not at all.
+fn conflicts(one: &Found, owners: &BTreeMap<JobId, Option<u32>>, found: &[Found]) -> bool {
+    let process = &one.given.process;
+    process.comms.iter().any(|comm| {
+        let Some(owner) = owners.get(&comm.job).filter(|owner| **owner != one.owner) else { return false };
+        let theirs = found.iter().filter(|other| other.owner == *owner);
+        let mut theirs = theirs
+            .flat_map(|other| &other.given.process.comms)
+            .filter(|other| (other.job, other.id) == (comm.job, comm.id));
+        theirs.any(|other| {
+            let named = other.peers.iter().find(|peer| peer.world == comm.world);
+            let is_named = named.is_some_and(|peer| (peer.pid, &peer.host) == (process.pid, &process.host));
+            other.nranks != comm.nranks || !(other.peers.is_empty() || is_named)
+        })
+    })
 }
 
 fn standing(one: &Found, me: u32) -> Standing {
@@ -150,7 +197,9 @@ fn claims(one: &Found) -> impl Iterator<Item = Claim> + '_ {
 mod tests {
     use std::path::PathBuf;
 
-    use ccl::snapshot::{CommSnapshot, Given, PeerSnapshot, ProcessSnapshot, Source};
+    use ccl::diagnose::Given;
+    use ccl::snapshot::{CommSnapshot, PeerSnapshot, ProcessSnapshot, Source};
+    use ccl::types::CommId;
 
     use super::*;
 
@@ -158,7 +207,7 @@ mod tests {
         let comm = CommSnapshot { job: JobId(job), world: Rank(rank), ..CommSnapshot::default() };
         let process = ProcessSnapshot { pid, comms: vec![comm], ..ProcessSnapshot::default() };
         Found {
-            given: Given { process, source: Source::File, letter: None },
+            given: Given { process, source: Source::File, letter: None, ended: false },
             process: is_held.then_some(pid),
             file: PathBuf::from(format!("/{owner}-{pid}")),
             owner: Some(owner),
@@ -200,12 +249,75 @@ mod tests {
         // A rank of the job of the user who asks, dead or alive; and its process.
         check(vec![found(7, true, 9, 1, 2), found(0, false, 8, 1, 2)], &["/0-8"]);
         check(vec![found(0, true, 8, 1, 2), found(7, false, 8, 3, 0)], &["/0-8"]);
-        // Of two others, whose process lives and is the one it tells of.
+        // Of two other users, the one whose process is alive and is the one that its recorder
+        // describes.
         check(vec![found(7, false, 8, 1, 2), found(9, true, 8, 1, 2)], &["/9-8"]);
-        // A job of the user who asks; one of two others; and what a rank left behind.
+        // A job of the user who asks; a job of two other users; and a rank that left its recorder.
         check(vec![found(7, true, 9, 1, 1), found(0, true, 8, 1, 2)], &["/0-8"]);
         check(vec![found(7, true, 9, 1, 1), found(9, true, 8, 1, 2)], &["/7-9", "/9-8"]);
         check(vec![found(0, true, 9, 1, 2), found(0, false, 8, 1, 2)], &["/0-9", "/0-8"]);
+    }
+
+    #[test]
+    fn a_job_of_one_user_has_no_ranks_of_another_that_its_ranks_do_not_know() {
+        let check = |theirs: &[(u32, u32)], nranks: u32, expect: &[&str]| {
+            let peers = theirs.iter().map(|(world, pid)| PeerSnapshot {
+                world: Rank(*world),
+                pid: *pid,
+                ..PeerSnapshot::default()
+            });
+            let peers: Vec<_> = peers.collect();
+            let mut all: Vec<_> = [0, 1].map(|rank| found(7, true, 70 + rank, 1, rank)).into();
+            all.iter_mut().for_each(|one| one.given.process.comms[0].peers.clone_from(&peers));
+            let mut other = found(9, true, 90, 1, 2);
+            other.given.process.comms[0].nranks = nranks;
+            all.insert(0, other);
+            let mut findings = Findings { found: all, ..Findings::default() };
+            findings.settle(0);
+            let kept: Vec<_> =
+                findings.found.iter().map(|one| one.file.to_string_lossy().into_owned()).collect();
+            assert_eq!(kept, expect);
+            let notes: Vec<_> =
+                findings.aside.iter().map(|(jobs, note)| (jobs.clone(), note.as_str())).collect();
+            let set_aside = "/9-90 is set aside: it is of user 9, and tells of a job, a rank or a process of somebody else";
+            let expect: &[_] = if kept.len() == 3 { &[] } else { &[(vec![JobId(1)], set_aside)] };
+            assert_eq!(notes, expect);
+        };
+        // The other recorders know the rank as another process, as this one, or not at all; and the
+        // case before they know any rank.
+        check(&[(0, 70), (1, 71), (2, 72)], 0, &["/7-70", "/7-71"]);
+        check(&[(0, 70), (1, 71), (2, 90)], 0, &["/9-90", "/7-70", "/7-71"]);
+        check(&[(0, 70), (1, 71)], 0, &["/7-70", "/7-71"]);
+        check(&[], 0, &["/9-90", "/7-70", "/7-71"]);
+        check(&[], 5, &["/7-70", "/7-71"]);
+    }
+
+    #[test]
+    fn a_disputed_job_is_of_the_user_with_the_most_living_ranks_in_it() {
+        let check = |found: &[Found], expect: Option<u32>| {
+            let expect = expect.map(|owner| (JobId(1), Some(owner))).into_iter().collect();
+            assert_eq!(owners(found), expect);
+        };
+        let (lives, file) = (true, false);
+        check(&[found(7, lives, 70, 1, 0), found(7, lives, 71, 1, 1), found(9, lives, 90, 2, 0)], None);
+        let files = [1, 2, 3].map(|rank| found(9, file, 90 + rank, 1, rank));
+        check(&[&files[..], &[found(7, lives, 70, 1, 0)]].concat(), Some(7));
+        check(&[&files[..2], &[found(7, file, 70, 1, 0)]].concat(), Some(9));
+        // Among equals the choice is always the same.
+        check(&[found(9, lives, 90, 1, 1), found(7, lives, 70, 1, 0)], Some(7));
+    }
+
+    #[test]
+    fn what_is_told_of_another_communicator_contradicts_nobody() {
+        let check = |id: u64, expect: bool| {
+            let (own, mut other) = (found(7, true, 70, 1, 0), found(9, true, 90, 1, 1));
+            (other.given.process.comms[0].id, other.given.process.comms[0].nranks) = (CommId(id), 5);
+            let owners = BTreeMap::from([(JobId(1), Some(7))]);
+            assert_eq!(conflicts(&other, &owners, &[own]), expect);
+        };
+        let of_the_job = CommSnapshot::default().id.0;
+        check(of_the_job, true);
+        check(of_the_job + 1, false);
     }
 
     #[test]

@@ -1,20 +1,24 @@
-//! Recorders found as open descriptors of processes: `/proc/PID/fd/N` reaches files of other mount namespaces, files that are
-//! unlinked, and memfds, which have no path at all.
+//! Recorders found as open descriptors of processes.
+//!
+//! `/proc/PID/fd/N` reaches files of other mount namespaces, unlinked files, and memfds, which have
+//! no path at all.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The most descriptors of a process that are looked at more closely: one is its own, and an inspector holds those of a job.
+/// The most descriptors of a process that are inspected.
+///
+/// One is its own; an inspector holds those of a whole job.
 const MOST: usize = 1 << 10;
 
 /// A descriptor that may be a recorder's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Descriptor {
-    /// Whose it is.
+    /// The process that holds it.
     pub(crate) pid: u32,
-    /// What to open.
+    /// The path to open.
     pub(crate) path: PathBuf,
-    /// What the kernel calls it: a path in the process's own mount namespace, or a memfd's name.
+    /// The kernel's name for it: a path in the process's own mount namespace, or a memfd's name.
     pub(crate) link: PathBuf,
     /// Device and inode.
     pub(crate) identity: (u64, u64),
@@ -23,11 +27,11 @@ pub(crate) struct Descriptor {
 /// The candidates among the descriptors of a process.
 ///
 /// # Errors
-/// The system's, if they cannot be listed: another user's process, or none.
+/// The system's, if they cannot be listed: the process belongs to another user or does not exist.
 pub(crate) fn of(pid: u32) -> std::io::Result<Vec<Descriptor>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
-        // What is closed while we look was never there.
+        // A descriptor that is closed during the search is ignored.
         let Ok(entry) = entry else { continue };
         let path = entry.path();
         let Ok(link) = std::fs::read_link(&path) else { continue };

@@ -1,9 +1,11 @@
-//! The one door through which whatever others name is opened: recorders, and the control sockets beside them.
+//! The only way in which files that others name are opened: recorders, and the control sockets
+//! beside them.
 //!
-//! Root looks into the jobs of every user, and an attacker writes what a recorder says, makes what lies in a folder, and holds
-//! what descriptors it likes. So only this is opened, and as the user whose it is ([`Reference`]):
-//! a regular file or a socket in a runtime folder (mode 0700, not a link) that belongs to the folder's owner; and a regular
-//! file that a process holds, if it belongs to the process's user. Who is not root opens what is its own.
+//! Root inspects the jobs of every user, and an attacker controls what a recorder says, what lies
+//! in a folder, and which descriptors its processes hold. So only the following is opened, and as
+//! the user who owns it ([`Reference`]): a regular file or a socket in a runtime folder (mode 0700,
+//! not a link) that belongs to the folder's owner; and a regular file that a process holds, if it
+//! belongs to the process's user. A user who is not root opens only files of their own.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -12,14 +14,18 @@ use ccl::control::wire::Client;
 use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::Reader;
 use ccl::sys::reference::{Kind, Reference};
+use rustix::io::Errno;
 
 use super::Found;
 use crate::process;
 
-/// A recorder that was opened, and whose it is.
+/// An opened recorder, and its user.
 pub(crate) type Opened = Result<(Reader, u32)>;
 
-/// A recorder, by its place in a runtime folder or by a descriptor (`/proc/PID/fd/N`) of a process that holds it; and whose it is.
+/// Opens a recorder; gives its user, too.
+///
+/// `path` lies in a runtime folder or is a descriptor (`/proc/PID/fd/N`) of a process that holds
+/// it.
 ///
 /// # Errors
 /// Why it is not opened.
@@ -28,7 +34,7 @@ pub(crate) fn recorder(path: &Path) -> Opened {
     Ok((Reader::through(&reference, path)?, reference.owner()))
 }
 
-/// The same, if it is of the user whose recorder leads to it.
+/// The same, if it belongs to the user whose recorder names it.
 ///
 /// # Errors
 /// Why it is not opened.
@@ -50,11 +56,12 @@ fn looked_at(path: &Path) -> Result<Reference> {
     }
 }
 
-/// The recorders of a runtime folder by name, each with the reader or the reason why it is not
-/// opened. One after the other: there may be more of them than this process may open.
+/// The recorders of a runtime folder by name, each opened or with the reason why it is not.
+///
+/// They are opened one after the other: there may be more of them than this process may open.
 ///
 /// # Errors
-/// Why the folder is not looked into.
+/// Why the folder is not searched.
 pub(crate) fn recorders(path: &Path) -> Result<impl Iterator<Item = (PathBuf, Opened)>> {
     let folder = runtime_folder(path)?;
     let names = names(&folder, path)?;
@@ -67,7 +74,9 @@ pub(crate) fn recorders(path: &Path) -> Result<impl Iterator<Item = (PathBuf, Op
     Ok(names.into_iter().map(open))
 }
 
-/// A file that the user of this program has named: wherever it lies, but no FIFO, no device, and no link that somebody else has made.
+/// A file that the user of this program has named, wherever it lies.
+///
+/// A FIFO, a device, and a link that another user has made are refused.
 ///
 /// # Errors
 /// Why it is not opened.
@@ -83,11 +92,12 @@ pub(crate) fn named(path: &Path) -> Result<Reference> {
     Reference::to(path).map_err(refuse)
 }
 
-/// The recorders of a folder that the user of this program has named, with what is opened of each,
-/// one after the other.
+/// The recorders of a folder that the user of this program has named, one after the other.
+///
+/// Each comes opened or with the reason why it is not.
 ///
 /// # Errors
-/// Why the folder is not looked into.
+/// Why the folder is not searched.
 pub(crate) fn named_folder(
     path: &Path,
     folder: &Reference,
@@ -109,7 +119,7 @@ pub(crate) fn control(one: &Found) -> Result<Client> {
     let says = Path::new(&one.given.process.control);
     let (folder, name) = parts(says)?;
     let (folder, name) = match (holder(&one.file), one.process) {
-        // It was found in its folder, whatever it says of itself.
+        // The recorder was found in its folder, so its own claim about the path does not matter.
         (None, _) => {
             let (folder, file) = parts(&one.file)?;
             (runtime_folder(folder)?, Path::new(file).with_extension("sock").into_os_string())
@@ -124,19 +134,19 @@ pub(crate) fn control(one: &Found) -> Result<Client> {
     Client::through(&socket, says)
 }
 
-/// Removes a recorder of a dead process, and its socket.
+/// Removes the recorder of a dead process, and its socket.
 ///
 /// # Errors
-/// Why the recorder is still there.
+/// Why the recorder still exists.
 pub(crate) fn remove(file: &Path) -> Result<()> {
     let (folder, name) = parts(file)?;
     let folder = runtime_folder(folder)?;
-    // Most have none.
+    // Most have no socket.
     let _ = folder.remove(Path::new(name).with_extension("sock").as_os_str());
     folder.remove(name).map_err(|e| Error::system(format!("removing {}", file.display()), e))
 }
 
-/// What lies at a name in a checked folder, if it belongs to the folder's owner.
+/// The entry of this name in a checked folder, if it belongs to the folder's owner.
 fn of_folder(folder: &Reference, name: &OsStr, path: &Path) -> Result<Reference> {
     let entry = folder.entry(name).map_err(|e| Error::system(format!("opening {}", path.display()), e))?;
     if entry.owner() == folder.owner() {
@@ -146,19 +156,19 @@ fn of_folder(folder: &Reference, name: &OsStr, path: &Path) -> Result<Reference>
     }
 }
 
-/// A folder that is one user's alone: this user's, or anybody's where this is root.
+/// A folder that only one user may enter: this user's, or any user's if this is root.
 fn runtime_folder(path: &Path) -> Result<Reference> {
     let folder =
         Reference::to_itself(path).map_err(|e| Error::system(format!("opening {}", path.display()), e))?;
     checked(folder, path)
 }
 
-/// The same as a process sees it, which may be in another mount namespace.
+/// The same path as a process sees it, which may be in another mount namespace.
 fn within(pid: u32, path: &Path) -> Result<Reference> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let folder = Reference::to(&root).and_then(|root| match root.beneath(path) {
-        // An old kernel, or a container that forbids what is new.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+        // An old kernel, or a container that forbids new system calls.
+        Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOSYS | Errno::PERM)) => {
             let is_ours = Reference::to(Path::new("/")).is_ok_and(|own| own.identity() == root.identity());
             if is_ours { Reference::to_itself(path) } else { Err(e) }
         }
@@ -179,11 +189,12 @@ fn checked(folder: Reference, path: &Path) -> Result<Reference> {
     Ok(folder)
 }
 
-/// What a process holds, if it is a regular file of the user that the process runs as.
+/// A file that a process holds, if it is a regular file of the user that the process runs as.
 fn held(pid: u32, path: &Path) -> Result<Reference> {
     let reference =
         Reference::to(path).map_err(|e| Error::system(format!("opening {}", path.display()), e))?;
-    // One that changed its user, as a program of root's does that others start, may hold what is not its own.
+    // A process that changed its user, like a program of root that starts programs of others, may
+    // hold files that are not its own.
     if process::user(pid) == Some(reference.owner()) {
         Ok(reference)
     } else {

@@ -12,7 +12,7 @@ pub(crate) fn places(settings: &Settings) -> Vec<PathBuf> {
     settings.given(Key::RuntimeDir).map(PathBuf::from).into_iter().chain(users).chain(fixed).collect()
 }
 
-/// The runtime folders in `places` that belong to `uid`; to anybody, if that is root.
+/// The runtime folders in `places` that belong to `uid`, or to any user if `uid` is root.
 pub(crate) fn folders(places: &[PathBuf], uid: u32) -> Vec<PathBuf> {
     let mut folders: Vec<_> = places
         .iter()
@@ -31,7 +31,7 @@ fn owner_by_name(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.strip_prefix("ccl-")?.parse().ok()
 }
 
-/// A folder with somebody else's name on it is a trap, and so is a link.
+/// Refused are links and folders that carry the name of another user: either may be a trap.
 fn is_folder_of(path: &Path, owner: u32) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == owner && m.mode() & 0o077 == 0)
 }

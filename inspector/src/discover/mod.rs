@@ -1,5 +1,7 @@
-//! Finding the recorders of this kernel, whatever namespace their processes are in: as descriptors of living processes,
-//! and as files in the runtime folders; and the rest of a job from what its members say of each other.
+//! Finds the recorders of this kernel, whatever namespace their processes are in.
+//!
+//! It looks at the open descriptors of living processes and at the files in the runtime folders,
+//! and finds the rest of a job from what its members say of each other.
 
 mod claims;
 mod descriptors;
@@ -9,55 +11,62 @@ mod folders;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ccl::clock;
+use ccl::clock::{self, Ns};
 use ccl::config::Settings;
+use ccl::diagnose::{Given, Unreachable};
 use ccl::recorder::reader::Reader;
-use ccl::snapshot::{Given, PeerSnapshot, ProcessSnapshot, Source, Unreachable};
+use ccl::snapshot::{PeerSnapshot, ProcessSnapshot, Source};
 use ccl::sys::process::raise_file_limit;
 use ccl::sys::reference::Kind;
 use ccl::types::JobId;
 
-use crate::process;
+use crate::process::{self, Fate};
 use door::Opened;
 
 /// A recorder that was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// What it says.
+    /// Its content.
     pub(crate) given: Given,
     /// The living process it belongs to, as seen from here.
     pub(crate) process: Option<u32>,
     /// Where it was read.
     pub(crate) file: PathBuf,
-    /// The user whose file that is; `None`: it was read from a dump.
+    /// The user who owns the file; `None` if it was read from a dump.
     pub(crate) owner: Option<u32>,
-    /// Of another user: what it may tell from now on.
+    /// If it belongs to another user: what it may report from now on.
     claimed: Option<claims::Claimed>,
 }
 
 impl Found {
-    /// The pids under which a user may know it: as seen from here, and as it saw itself.
+    /// Whether this is one of its pids.
+    ///
+    /// The pid as seen from here, if it is known, else the pids that the process itself reports.
     pub(crate) fn is_process(&self, pid: u32) -> bool {
         match self.process {
             Some(process) => process == pid,
             None => self.given.process.pid == pid || self.given.process.outer_pid == pid,
         }
     }
-    /// Whether it is of another user than the one who asks.
+    /// Whether it belongs to another user than the one who asks.
     pub(crate) const fn is_anothers(&self) -> bool {
         self.claimed.is_some()
     }
-    /// Whether it tells of a job.
+    /// Whether it reports on this job.
     pub(crate) fn is_of(&self, job: JobId) -> bool {
         self.given.process.comms.iter().any(|comm| comm.job == job)
     }
-    /// Pid, its namespace and when the recorder was made: one process may be named twice, and one pid be used twice.
+    /// Pid, pid namespace and the time when the recorder was made.
+    ///
+    /// One process may be named twice, and one pid be used twice.
     pub(crate) const fn who(&self) -> (u32, u64, u64) {
         let process = &self.given.process;
         (process.pid, process.pid_namespace, process.made_real_ns)
     }
-    /// Its recorder, to be held open: so it can be read after it was unlinked. The descriptor by which it was found may be that of somebody
-    /// who reads it, and who reads another one by now.
+    /// Its recorder, to be held open, so that it can be read after it was unlinked.
+    ///
+    /// The descriptor through which it was found may belong to a reader that has opened another
+    /// file since; then the recorder is opened by its path.
     ///
     /// # Errors
     /// Why it cannot be opened any more.
@@ -74,11 +83,43 @@ impl Found {
             opened.err().unwrap_or_else(|| ccl::Error::new(ccl::ErrorKind::Unavailable, what))
         })
     }
-    /// One of a dump: of the user who asks, as far as anybody can tell.
+    /// Finds the process of a recorder that was found in its folder.
+    ///
+    /// That process may have started after all processes were searched.
+    fn meet(&mut self) {
+        let ProcessSnapshot { pid, pid_namespace, alive, .. } = self.given.process;
+        if self.process.is_some() || !alive {
+            return;
+        }
+        let identity = descriptors::identity(&self.file).ok();
+        let is_it = |pid: u32| {
+            process::pid_namespace(pid) == Some(pid_namespace)
+                && descriptors::of(pid).is_ok_and(|all| all.iter().any(|one| Some(one.identity) == identity))
+        };
+        if identity.is_some() && is_it(pid) {
+            self.process = Some(pid);
+            self.look();
+        } else if process::fate(&self.given.process) == Fate::Ended
+            && let Ok((reader, _)) = door::recorder(&self.file)
+        {
+            // It may have ended since it was read.
+            self.reread(&reader);
+        }
+    }
+    /// Reads the state of its process from /proc: if it lives, or if it gave its recorder back.
+    pub(crate) fn look(&mut self) {
+        let process = &self.given.process;
+        (self.given.letter, self.given.ended) = match (process.alive, process.left) {
+            (true, _) => (self.process.and_then(process::stat).map(|stat| stat.state), false),
+            (false, true) => process::fate(process).told(),
+            (false, false) => (None, false),
+        };
+    }
+    /// A recorder of a dump; it counts as the asking user's own.
     pub(crate) const fn of_dump(given: Given, process: Option<u32>, file: PathBuf) -> Self {
         Self { given, process, file, owner: None, claimed: None }
     }
-    /// Takes what it tells now, unless that is more than one of another user may tell.
+    /// Takes its new content, unless that is more than a recorder of another user may report.
     ///
     /// # Errors
     /// The note to be shown.
@@ -90,85 +131,84 @@ impl Found {
         (self.given.process, self.given.source) = (ProcessSnapshot { path, ..process }, source);
         Ok(())
     }
-    /// Takes what it answered to a question asked at `asked_real_ns`: when that was, the answer does not decide.
+    /// Takes the answer to a question asked at `asked`.
+    ///
+    /// The answer's own times are limited to the time between the question and now.
     ///
     /// # Errors
     /// As [`tells`](Self::tells).
-    pub(crate) fn answers(&mut self, process: ProcessSnapshot, asked_real_ns: u64) -> Result<(), String> {
-        let (from_real_ns, to_real_ns) = within(&process, asked_real_ns, clock::real_ns());
-        self.tells(ProcessSnapshot { from_real_ns, to_real_ns, ..process }, Source::Socket)
+    pub(crate) fn answers(&mut self, process: ProcessSnapshot, asked: Ns) -> Result<(), String> {
+        let (now, real_ns) = (clock::now(), clock::real_ns());
+        let took = now.since(asked).as_nanos() as u64;
+        let real = (process.from_real_ns, process.to_real_ns);
+        let (from_real_ns, to_real_ns) = within(real, real_ns.saturating_sub(took), real_ns);
+        let (from_mono_ns, to_mono_ns) = within((process.from_mono_ns, process.to_mono_ns), asked.0, now.0);
+        let process = ProcessSnapshot { from_real_ns, to_real_ns, from_mono_ns, to_mono_ns, ..process };
+        self.tells(process, Source::Socket)
     }
-    /// Reads it anew by its recorder. What cannot be read any more stays as it was read last.
+    /// Reads it again through its recorder; if that fails, the last reading stays.
     pub(crate) fn reread(&mut self, reader: &Reader) {
         let Ok(process) = reader.snapshot() else { return };
-        let alive = process.alive;
-        let source = if alive { Source::Mapping } else { Source::File };
+        let source = if process.alive { Source::Mapping } else { Source::File };
         if self.tells(process, source).is_err() {
             return;
         }
-        let stat = self.process.filter(|_| alive).and_then(process::stat);
-        self.given.letter = stat.map(|stat| stat.state);
+        self.look();
     }
-    /// The name that `job`, of which it told before, has got since.
+    /// The new name of `job`, which it reported before under the old name.
     pub(crate) fn renamed(&self, job: JobId) -> Option<JobId> {
         let now = self.given.process.job;
         (!self.is_of(job) && self.is_of(now)).then_some(now)
     }
 }
 
-/// When a process was read, as it says, as far as that lies between these moments.
-fn within(process: &ProcessSnapshot, asked: u64, answered: u64) -> (u64, u64) {
+/// The times between which a process says it was read, limited to these two moments.
+fn within((from, to): (u64, u64), asked: u64, answered: u64) -> (u64, u64) {
     let last = answered.max(asked);
-    (process.from_real_ns.clamp(asked, last), process.to_real_ns.clamp(asked, last))
+    (from.clamp(asked, last), to.clamp(asked, last))
 }
 
-/// What could be found.
+/// What was found.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     /// The recorders, the living ones first.
     pub(crate) found: Vec<Found>,
-    /// Files that are recorders by their name and place, and could not be read, with the reason.
+    /// Files that are recorders by their name and place but cannot be read, each with the reason.
     pub(crate) refused: Vec<(PathBuf, String)>,
     /// The folders that were searched.
     pub(crate) folders: Vec<PathBuf>,
-    /// What the recorders of each user cost so far.
+    /// A sentence on each recorder that is not believed, and the jobs that it claims.
+    pub(crate) aside: Vec<(Vec<JobId>, String)>,
+    /// The cost of each user's recorders so far.
     pub(crate) costs: BTreeMap<Option<u32>, claims::Cost>,
 }
 
 /// Everything on this kernel that this user may read.
 pub(crate) fn everything(settings: &Settings) -> Findings {
     let mut findings = Findings::default();
-    // A job may have more recorders than a process may usually open.
+    // A job may have more recorders than the usual limit of open files allows.
     raise_file_limit();
     let held = held();
     let mut known = BTreeSet::new();
-    for (identity, holders) in &held {
-        // A memfd or a file of some other program is no news; nor is what was closed meanwhile.
-        // Through another's, as that of root who reads a user's, it may not be opened.
-        let read = |holder: &descriptors::Descriptor| {
-            let (process, owner) = findings.read(door::recorder(&holder.path)).ok()?;
-            Some((process, owner, holder.path.clone()))
-        };
-        if let Some((process, owner, path)) = holders.iter().find_map(read) {
-            known.insert(*identity);
-            findings.add(found(process, owner, holders, path));
-        }
-    }
+    take_held(&held, &mut known, &mut findings);
     let uid = rustix::process::geteuid().as_raw();
     for folder in folders::folders(&folders::places(settings), uid) {
-        // It may have gone since.
+        // The folder may have been removed meanwhile.
         let files = door::recorders(&folder).into_iter().flatten();
         take(files, &held, &mut known, &mut findings);
         findings.folders.push(folder);
     }
+    findings.found.iter_mut().for_each(Found::meet);
     findings.settle(uid);
     findings
 }
 
-/// The recorders of one file or of a folder of files; of the runtime folders in it, if it is the place where they lie.
+/// The recorders of one file or of a folder of files.
+///
+/// If the folder is a place for runtime folders, the recorders of the runtime folders in it.
 ///
 /// # Errors
-/// Why there is nothing to read.
+/// Why nothing can be read.
 pub(crate) fn at(path: &Path) -> Result<Findings, String> {
     let named = door::named(path).map_err(|e| e.to_string())?;
     let mut findings = Findings::default();
@@ -188,6 +228,27 @@ pub(crate) fn at(path: &Path) -> Result<Findings, String> {
         take(vec![(path.to_path_buf(), opened)], &held, &mut BTreeSet::new(), &mut findings);
     }
     Ok(findings)
+}
+
+/// Reads the files behind descriptors.
+fn take_held(held: &Held, known: &mut BTreeSet<(u64, u64)>, findings: &mut Findings) {
+    for (identity, holders) in held {
+        // Ignored without a note: a memfd or file of another program, a descriptor that was closed
+        // meanwhile, and one that may not be opened because another user holds it (as root that
+        // reads a user's recorder).
+        let read = |holder: &descriptors::Descriptor| {
+            let opened = door::recorder(&holder.path);
+            // Another reader of recorders, such as an inspector, may have opened another file under
+            // that number.
+            opened.as_ref().ok().filter(|(reader, _)| reader.identity() == Some(*identity))?;
+            let (process, owner) = findings.read(opened).ok()?;
+            Some((process, owner, holder.path.clone()))
+        };
+        if let Some((process, owner, path)) = holders.iter().find_map(read) {
+            known.insert(*identity);
+            findings.add(found(process, owner, holders, path));
+        }
+    }
 }
 
 /// Reads opened files that are not known yet.
@@ -212,7 +273,9 @@ fn take(
     }
 }
 
-/// Reads the members of a job that others name and nobody has found yet; gives those that cannot be read.
+/// Reads the members of a job that others name and that are still missing.
+///
+/// Gives those that cannot be read.
 pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachable> {
     let mut unreachable = Vec::new();
     let refused: BTreeMap<PathBuf, String> = findings.refused.iter().cloned().collect();
@@ -223,20 +286,23 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachab
         } else if let Some(why) = refused.get(&path) {
             why.clone()
         } else if path.starts_with("/proc") {
-            // A number that meant something inside the namespaces of that process only.
+            // A descriptor number is only valid inside the namespaces of that process.
             "its recorder has no name, and no process here has it open".to_string()
         } else {
-            // A recorder leads to those of its own user only.
+            // A recorder may only lead to recorders of its own user.
             match door::recorder_of(&path, owner) {
                 Err(e) if is_absent(&e) => format!(
-                    "{} is not on this machine: it ran on another one, or ended in good order",
+                    "{} is not on this machine: it ran on another one, ended in good order, or was removed to make room",
                     path.display()
                 ),
                 opened => match findings.read(opened) {
                     Ok((process, owner))
                         if process.comms.iter().any(|comm| comm.job == job && comm.world == peer.world) =>
                     {
-                        findings.add(found(process, owner, &[], path));
+                        // Its process was started after all processes were searched.
+                        let mut one = found(process, owner, &[], path);
+                        one.meet();
+                        findings.add(one);
                         continue;
                     }
                     Ok(_) => format!("{} tells of something else", path.display()),
@@ -293,7 +359,7 @@ fn held() -> Held {
     let may_look = |pid: &u32| *pid != own && (uid == 0 || process::owner(*pid) == Some(uid));
     let mut held = Held::new();
     for pid in process::all().into_iter().filter(may_look) {
-        // Those that forbid it, and those that ended meanwhile, may still be found by their files.
+        // Processes that forbid it or ended meanwhile may still be found by their files.
         for descriptor in descriptors::of(pid).unwrap_or_default() {
             held.entry(descriptor.identity).or_default().push(descriptor);
         }
@@ -301,34 +367,71 @@ fn held() -> Held {
     held
 }
 
-/// Whose recorder it is: of those who hold it open, the one it tells of; others read it, as we do.
+/// The recorder and its process: of the processes that hold it open, the one that it describes.
+///
+/// The others are readers, like this program.
 fn found(process: ProcessSnapshot, owner: u32, holders: &[descriptors::Descriptor], file: PathBuf) -> Found {
     let is_owner = |pid: &u32| {
         let inner = ccl::sys::process::namespace_pids(Some(*pid)).and_then(|pids| pids.last().copied());
         inner == Some(process.pid) && process::pid_namespace(*pid) == Some(process.pid_namespace)
     };
     let writer = holders.iter().map(|holder| holder.pid).find(is_owner);
-    let letter = writer.and_then(process::stat).map(|stat| stat.state);
     let source = if process.alive { Source::Mapping } else { Source::File };
     let mut process = process;
     let claimed = claims::Claimed::by(&mut process, owner);
-    Found { given: Given { process, source, letter }, process: writer, file, owner: Some(owner), claimed }
+    let given = Given { process, source, letter: None, ended: false };
+    let mut found = Found { given, process: writer, file, owner: Some(owner), claimed };
+    found.look();
+    found
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::DirBuilderExt;
+
     use super::*;
 
     #[test]
-    fn an_answer_was_made_after_its_question_whatever_it_says() {
-        let check = |(from_real_ns, to_real_ns), expect| {
-            let process = ProcessSnapshot { from_real_ns, to_real_ns, ..ProcessSnapshot::default() };
-            assert_eq!(within(&process, 100, 200), expect);
+    fn a_descriptor_that_has_become_another_recorders_is_not_read_for_the_first() {
+        let place = tempfile::tempdir().unwrap();
+        // Only files in a runtime folder are opened.
+        let folder = place.path().join(format!("ccl-{}", rustix::process::geteuid().as_raw()));
+        std::fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        // A header without tables.
+        let mut bytes = vec![0; 4096];
+        bytes[..8].copy_from_slice(b"CCLRECRD");
+        bytes[8..16].copy_from_slice(&(1_u64 | 1 << 32).to_le_bytes());
+        let [one, other] = ["1.rec", "2.rec"].map(|name| {
+            let path = folder.join(name);
+            std::fs::write(&path, &bytes).unwrap();
+            path
+        });
+        // Between the look and the open, its holder closed the first and opened the other.
+        let descriptor = |identity| descriptors::Descriptor {
+            pid: std::process::id(),
+            path: other.clone(),
+            link: other.clone(),
+            identity,
         };
+        let held: Held = [&one, &other]
+            .map(|path| descriptors::identity(path).unwrap())
+            .map(|identity| (identity, vec![descriptor(identity)]))
+            .into();
+        let (mut known, mut findings) = (BTreeSet::new(), Findings::default());
+        take_held(&held, &mut known, &mut findings);
+        let named = door::named(&folder).unwrap();
+        take(door::named_folder(&folder, &named).unwrap(), &held, &mut known, &mut findings);
+        let mut found: Vec<_> = findings.found.iter().map(|found| found.file.clone()).collect();
+        found.sort();
+        assert_eq!(found, [one, other], "{:?}", findings.refused);
+    }
+
+    #[test]
+    fn an_answer_was_made_after_its_question_whatever_it_says() {
+        let check = |said, expect| assert_eq!(within(said, 100, 200), expect);
         check((110, 120), (110, 120));
         check((0, u64::MAX), (100, 200));
         check((u64::MAX, 0), (200, 100));
-        let process = ProcessSnapshot { to_real_ns: 7, ..ProcessSnapshot::default() };
-        assert_eq!(within(&process, 300, 200), (300, 300));
+        assert_eq!(within((0, 7), 300, 200), (300, 300));
     }
 }

@@ -1,25 +1,26 @@
-//! What the facts of a machine mean for a job, and what to change. Pure: one function for each check.
+//! What the facts of a machine mean for a job, and what to change. Pure: one function per check.
 
 use std::fmt;
 
+use ccl::recorder::layout::Capacity;
 use serde::Serialize;
 
 use super::facts::Facts;
 use crate::words;
 
-/// How good a fact is.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub(super) enum Finding {
     /// Nothing to change.
     Ok,
-    /// A job runs, and something about it is worse than it could be.
+    /// A job runs, and a part of it is worse than it could be.
     Warn,
     /// A job fails.
     Bad,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Ok => "ok",
@@ -29,16 +30,16 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Check {
     /// Its name: a public promise.
     pub(super) name: &'static str,
-    /// How it is.
-    pub(super) verdict: Verdict,
+    /// The result.
+    pub(super) verdict: Finding,
     /// What was found.
     pub(super) found: String,
-    /// What to change, as a line to type where there is one; empty: nothing.
+    /// What to change, as a command to type if there is one; absent if nothing is to be changed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) change: String,
 }
@@ -63,25 +64,27 @@ const CHECKS: &[(&str, Judge)] = &[
     ("stale recorders", stale_recorders),
 ];
 
-/// What a check finds: how it is, what it is, what to change.
-type Found = (Verdict, String, String);
+/// The result of a check: the verdict, what was found, and what to change.
+type Found = (Finding, String, String);
 type Judge = fn(&Facts) -> Found;
 
 /// Judges the facts.
 pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     let one = |(name, check): &(&'static str, Judge)| {
         let (verdict, found, change) = check(facts);
-        let change = if verdict == Verdict::Ok { String::new() } else { change };
+        let change = if verdict == Finding::Ok { String::new() } else { change };
         Check { name, verdict, found, change }
     };
     CHECKS.iter().map(one).collect()
 }
 
-/// The version of ccl and of this program: one workspace, one version.
+/// The version of ccl and of this program, which share one workspace and one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Bytes of a recorder.
-const RECORDER: u64 = 3 << 19;
+/// The bytes of a recorder.
+fn recorder() -> u64 {
+    Capacity::FULL.total() as u64
+}
 /// Threads of a rank's process: the program's own, and up to three of ccl.
 const THREADS: u64 = 4;
 /// Bytes that a rank needs for itself, and for each other rank of its host.
@@ -89,14 +92,17 @@ const RANK_BYTES: u64 = 4 << 20;
 const PEER_BYTES: u64 = 256 << 10;
 
 fn ok(found: String) -> Found {
-    (Verdict::Ok, found, String::new())
+    (Finding::Ok, found, String::new())
 }
 
 impl Facts {
     fn elsewhere(&self) -> u64 {
         self.ranks * self.hosts.saturating_sub(1)
     }
-    /// Descriptors of one rank: its own, two per rank of its host, one and a link's streams per rank elsewhere.
+    /// Descriptors of one rank.
+    ///
+    /// A fixed number of its own, two per other rank of its host, and one and a link's streams per
+    /// rank on other hosts.
     fn descriptors(&self) -> u64 {
         32 + 2 * self.ranks.saturating_sub(1) + (1 + self.streams) * self.elsewhere()
     }
@@ -117,15 +123,22 @@ fn size(bytes: u64) -> String {
 
 fn settings(facts: &Facts) -> Found {
     match &facts.settings {
-        Ok(changed) if changed.is_empty() => ok("all at their defaults".to_string()),
-        Ok(changed) => ok(changed.clone()),
-        Err(why) => (Verdict::Bad, why.clone(), "correct it, or unset it".to_string()),
+        Ok(changed) => {
+            let changed = if changed.is_empty() { "all at their defaults" } else { changed };
+            if facts.remarks.is_empty() {
+                return ok(changed.to_string());
+            }
+            let found = format!("{changed}; {}", facts.remarks.join("; "));
+            (Finding::Warn, found, "correct the names and values, or unset them".to_string())
+        }
+        Err(why) => (Finding::Bad, why.clone(), "correct it, or unset it".to_string()),
     }
 }
 
 fn descriptors(facts: &Facts) -> Found {
     let need = facts.descriptors();
-    // Rank 0 has a connection to every rank while the job is made, and raises its limit itself as far as it may.
+    // Rank 0 has a connection to every rank during init, and raises its limit itself as far as it
+    // may.
     let first = need + facts.ranks * facts.hosts;
     let (now, most) = facts.files;
     let found = format!(
@@ -137,9 +150,9 @@ fn descriptors(facts: &Facts) -> Found {
     if most.is_some_and(|most| most < first) {
         let change =
             format!("as root: echo '* - nofile {first}' > /etc/security/limits.d/ccl.conf, and log in again");
-        (Verdict::Bad, found, change)
+        (Finding::Bad, found, change)
     } else if now.is_some_and(|now| now < need) {
-        (Verdict::Bad, found, format!("ulimit -n {need}"))
+        (Finding::Bad, found, format!("ulimit -n {need}"))
     } else {
         ok(found)
     }
@@ -156,9 +169,9 @@ fn runtime_folder(facts: &Facts) -> Found {
     let Some(room) = &facts.runtime else {
         let found =
             format!("no place for recorders: they would be memfds, gone with their processes. {said}");
-        return (Verdict::Warn, found.trim_end().to_string(), choose.to_string());
+        return (Finding::Warn, found.trim_end().to_string(), choose.to_string());
     };
-    let need = RECORDER * facts.ranks;
+    let need = recorder() * facts.ranks;
     let found = format!(
         "{}, {} free; recorders of {} need {}",
         room.path.display(),
@@ -169,25 +182,25 @@ fn runtime_folder(facts: &Facts) -> Found {
     match (room.memory, room.free >= need, said.is_empty()) {
         (true, true, true) => ok(found),
         (_, false, _) => (
-            Verdict::Warn,
+            Finding::Warn,
             format!("{found}: they would be smaller, or memfds"),
             "ccl-inspect ps --clean".to_string(),
         ),
-        (..) => (Verdict::Warn, format!("{found}. {said}"), choose.to_string()),
+        (..) => (Finding::Warn, format!("{found}. {said}"), choose.to_string()),
     }
 }
 
 fn shared_memory(facts: &Facts) -> Found {
     let grow = "as root: mount -o remount,size=1g /dev/shm; in a container: --shm-size=1g";
     match &facts.shared_memory {
-        None => (Verdict::Warn, "there is no /dev/shm".to_string(), grow.to_string()),
+        None => (Finding::Warn, "there is no /dev/shm".to_string(), grow.to_string()),
         Some(room) if !room.memory => {
             let change = "as root: mount -t tmpfs tmpfs /dev/shm".to_string();
-            (Verdict::Warn, "/dev/shm lies on a disk".to_string(), change)
+            (Finding::Warn, "/dev/shm lies on a disk".to_string(), change)
         }
-        Some(room) if room.free < RECORDER * facts.ranks => {
+        Some(room) if room.free < recorder() * facts.ranks => {
             let found = format!("{} of {} free in /dev/shm", size(room.free), size(room.size));
-            (Verdict::Warn, found, grow.to_string())
+            (Finding::Warn, found, grow.to_string())
         }
         Some(room) => ok(format!(
             "{} of {} free in /dev/shm; ranks talk through memory of their own, not through it",
@@ -200,21 +213,21 @@ fn shared_memory(facts: &Facts) -> Found {
 fn ports(facts: &Facts) -> Found {
     let Some((first, last)) = facts.ports else {
         let found = "the kernel does not say which ports it gives out".to_string();
-        return (Verdict::Warn, found, "as root: mount -t proc proc /proc".to_string());
+        return (Finding::Warn, found, "as root: mount -t proc proc /proc".to_string());
     };
     let count = (last + 1).saturating_sub(first);
     let need = facts.ranks * facts.elsewhere() * (1 + facts.streams) + 8 * facts.ranks;
     let found = format!("{first} to {last} for outgoing connections; {} may need {need}", facts.job());
     if count < need {
         let change = "as root: sysctl -w net.ipv4.ip_local_port_range='15000 65000'";
-        return (Verdict::Bad, found, change.to_string());
+        return (Finding::Bad, found, change.to_string());
     }
     match facts.meeting.iter().find(|(_, port)| (first..=last).contains(port)) {
         Some((name, port)) => {
             let change = format!(
                 "as root: sysctl -w net.ipv4.ip_local_reserved_ports={port}; or choose one below {first}"
             );
-            (Verdict::Warn, format!("{found}; {name} names {port}, which any program may be given"), change)
+            (Finding::Warn, format!("{found}; {name} names {port}, which any program may be given"), change)
         }
         None => ok(found),
     }
@@ -223,15 +236,15 @@ fn ports(facts: &Facts) -> Found {
 fn network(facts: &Facts) -> Found {
     let choose = "export CCL_SOCKET_IFNAME=NAME of the interface that the other hosts reach";
     match &facts.network {
-        Err(why) => (Verdict::Bad, why.clone(), choose.to_string()),
+        Err(why) => (Finding::Bad, why.clone(), choose.to_string()),
         Ok(one) => {
             let mtu = one.mtu.map_or_else(|| "an unknown MTU".to_string(), |mtu| format!("MTU {mtu}"));
             let found = format!("{} {}, {mtu}", one.name, one.ip);
             if facts.hosts > 1 && one.ip.is_loopback() {
-                (Verdict::Bad, format!("{found}: no other host reaches it"), choose.to_string())
+                (Finding::Bad, format!("{found}: no other host reaches it"), choose.to_string())
             } else if one.mtu.is_some_and(|mtu| mtu < 1500) {
                 (
-                    Verdict::Warn,
+                    Finding::Warn,
                     found,
                     format!("as root: ip link set {} mtu 1500, if the network allows it", one.name),
                 )
@@ -246,7 +259,7 @@ fn namespaces(facts: &Facts) -> Found {
     match &facts.namespaces {
         Ok(()) => ok("`run --hosts` can emulate hosts".to_string()),
         Err(why) => (
-            Verdict::Warn,
+            Finding::Warn,
             format!("`run --hosts` would share one network: {why}"),
             "as root: sysctl -w user.max_user_namespaces=1000 (Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0; \
              Debian: kernel.unprivileged_userns_clone=1)"
@@ -258,7 +271,7 @@ fn namespaces(facts: &Facts) -> Found {
 fn attach(facts: &Facts) -> Found {
     if !facts.proc {
         let found = "there is no /proc: no process is seen, only files are".to_string();
-        return (Verdict::Bad, found, "as root: mount -t proc proc /proc".to_string());
+        return (Finding::Bad, found, "as root: mount -t proc proc /proc".to_string());
     }
     let who = if facts.root { "root sees every process" } else { "processes of this user are seen" };
     let scope = match facts.ptrace_scope {
@@ -267,7 +280,7 @@ fn attach(facts: &Facts) -> Found {
     };
     match facts.hidepid.as_deref() {
         Some("2" | "invisible" | "4" | "ptraceable") if !facts.root => (
-            Verdict::Warn,
+            Finding::Warn,
             format!("{who}, others are hidden (/proc is mounted with hidepid){scope}"),
             "run ccl-inspect as the user of the job, or as root".to_string(),
         ),
@@ -285,16 +298,16 @@ fn kernel(facts: &Facts) -> Found {
     let found = format!("Linux {}", facts.kernel);
     match version(&facts.kernel) {
         Some(version) if version < (4, 1) => (
-            Verdict::Bad,
+            Finding::Bad,
             found,
             "use Linux 4.1 or newer: memfds and their seals, pids across namespaces".to_string(),
         ),
         Some(version) if version < (5, 14) => {
-            (Verdict::Warn, found, "Linux 5.14 or newer sets memory up before it is first used".to_string())
+            (Finding::Warn, found, "Linux 5.14 or newer sets memory up before it is first used".to_string())
         }
         Some(_) => ok(found),
         None => {
-            (Verdict::Warn, format!("{found}, which says no version"), "use Linux 5.14 or newer".to_string())
+            (Finding::Warn, format!("{found}, which says no version"), "use Linux 5.14 or newer".to_string())
         }
     }
 }
@@ -305,7 +318,7 @@ fn processes(facts: &Facts) -> Found {
     let found = format!("{} of {most} in this control group; {} need {need}", facts.pids.used, facts.job());
     if most.saturating_sub(facts.pids.used) < need {
         let change = format!("as root: echo {} > {}", facts.pids.used + 2 * need, facts.pids.file.display());
-        (Verdict::Bad, found, change)
+        (Finding::Bad, found, change)
     } else {
         ok(found)
     }
@@ -325,12 +338,13 @@ fn memory(facts: &Facts) -> Found {
         Some(most) => format!("{} of {} in this control group", size(facts.memory.used), size(most)),
     };
     let found = format!("{limit}; {} need {} beside their data{killed}", facts.job(), size(need));
-    // What is used includes the cache of files, which gives way: only the limit itself is judged.
+    // The memory in use includes the file cache, which the kernel gives back: only the limit is
+    // judged.
     if facts.memory.most.is_some_and(|most| most < need) {
         let change = format!("as root: echo {} > {}", 4 * need, facts.memory.file.display());
-        (Verdict::Bad, found, change)
+        (Finding::Bad, found, change)
     } else if facts.oom_kills.0 > 0 {
-        (Verdict::Warn, found, "give the job more memory, or fewer ranks per host".to_string())
+        (Finding::Warn, found, "give the job more memory, or fewer ranks per host".to_string())
     } else {
         ok(found)
     }
@@ -338,13 +352,13 @@ fn memory(facts: &Facts) -> Found {
 
 fn processors(facts: &Facts) -> Found {
     let (allowed, there) = facts.cpus;
-    // Without /sys nobody knows how many there are.
+    // Without /sys the number of processors is unknown.
     let there = there.max(allowed);
     let found = format!("{allowed} of {there} allowed (affinity and quota); {}", facts.job());
     if facts.ranks > allowed {
         let change =
             format!("at most {allowed} ranks per host, or raise the quota: ranks that share one take turns");
-        (Verdict::Warn, found, change)
+        (Finding::Warn, found, change)
     } else {
         ok(found)
     }
@@ -355,7 +369,7 @@ fn clock(facts: &Facts) -> Found {
     if !facts.counter_lacks.is_empty() {
         let found = format!("{name}; the processor's counter lacks {}", facts.counter_lacks.join(", "));
         return (
-            Verdict::Warn,
+            Finding::Warn,
             found,
             "times in snapshots may be wrong: use a machine with a steady counter".to_string(),
         );
@@ -363,7 +377,7 @@ fn clock(facts: &Facts) -> Found {
     match name {
         "tsc" | "arch_sys_counter" | "kvm-clock" | "hyperv_clocksource_tsc_page" => ok(name.to_string()),
         _ => (
-            Verdict::Warn,
+            Finding::Warn,
             format!("{name}: reading it is a system call, or slow"),
             "as root: echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource"
                 .to_string(),
@@ -377,7 +391,7 @@ fn versions(facts: &Facts) -> Found {
     let running = if running.is_empty() { "none is running".to_string() } else { running.join(", ") };
     let found = format!("ccl-inspect and its library {VERSION}; processes: {running}");
     if facts.libraries.iter().any(|(version, _)| version != VERSION) {
-        (Verdict::Warn, found, "use the ccl-inspect that came with the job's library".to_string())
+        (Finding::Warn, found, "use the ccl-inspect that came with the job's library".to_string())
     } else {
         ok(found)
     }
@@ -387,7 +401,7 @@ fn stale_recorders(facts: &Facts) -> Found {
     match facts.stale {
         (0, _) => ok("none".to_string()),
         (files, bytes) => (
-            Verdict::Warn,
+            Finding::Warn,
             format!("{files} of dead processes, {}", size(bytes)),
             "ccl-inspect ps --clean, when nobody needs them as evidence any more".to_string(),
         ),
@@ -399,7 +413,7 @@ mod tests {
     use super::super::facts::{Limit, Network, Room};
     use super::*;
 
-    /// A machine on which all is well.
+    /// A machine without problems.
     fn good() -> Facts {
         let room = |path: &str| Room { path: path.into(), size: 1 << 30, free: 1 << 29, memory: true };
         Facts {
@@ -407,6 +421,7 @@ mod tests {
             hosts: 2,
             streams: 2,
             settings: Ok(String::new()),
+            remarks: vec![],
             root: false,
             files: (Some(1024), Some(4096)),
             locked: Some(8 << 20),
@@ -435,16 +450,16 @@ mod tests {
     #[test]
     fn where_all_is_well_nothing_is_to_be_changed() {
         for check in judge(&good()) {
-            assert_eq!((check.verdict, check.change.as_str()), (Verdict::Ok, ""), "{check:?}");
+            assert_eq!((check.verdict, check.change.as_str()), (Finding::Ok, ""), "{check:?}");
             assert!(!check.found.is_empty(), "{check:?}");
         }
     }
 
-    /// The one check that a change of the facts makes worse, and what it then says.
-    fn check(change: impl Fn(&mut Facts), name: &str, verdict: Verdict, says: &str) {
+    /// Exactly one check gets worse by a change of the facts, with this verdict and text.
+    fn check(change: impl Fn(&mut Facts), name: &str, verdict: Finding, says: &str) {
         let mut facts = good();
         change(&mut facts);
-        let worse: Vec<_> = judge(&facts).into_iter().filter(|check| check.verdict != Verdict::Ok).collect();
+        let worse: Vec<_> = judge(&facts).into_iter().filter(|check| check.verdict != Finding::Ok).collect();
         let [one] = worse.as_slice() else { panic!("{name}: {worse:?}") };
         assert_eq!((one.name, one.verdict), (name, verdict), "{one:?}");
         assert!(one.found.contains(says) || one.change.contains(says), "{one:?}");
@@ -453,7 +468,7 @@ mod tests {
 
     #[test]
     fn each_trouble_is_found_by_its_check_alone() {
-        use Verdict::{Bad, Warn};
+        use Finding::{Bad, Warn};
         check(|f| f.settings = Err("CCL_LEVEL=9 is not valid".into()), "settings", Bad, "CCL_LEVEL=9");
         // 32 + 2 * 3 for the host, 3 * 4 for the other one.
         check(|f| f.files.0 = Some(49), "descriptors", Bad, "ulimit -n 50");
@@ -461,6 +476,8 @@ mod tests {
         check(|f| f.runtime = None, "runtime folder", Warn, "CCL_RUNTIME_DIR");
         check(|f| f.runtime.as_mut().unwrap().memory = false, "runtime folder", Warn, "tmpfs");
         check(|f| f.runtime.as_mut().unwrap().free = 1 << 20, "runtime folder", Warn, "ps --clean");
+        let short = 4 * Capacity::FULL.total() as u64 - 1;
+        check(|f| f.runtime.as_mut().unwrap().free = short, "runtime folder", Warn, "ps --clean");
         check(|f| f.runtime_notes = vec!["/run/x is refused".into()], "runtime folder", Warn, "is refused");
         check(|f| f.shared_memory = None, "shared memory", Warn, "--shm-size");
         check(|f| f.shared_memory.as_mut().unwrap().memory = false, "shared memory", Warn, "on a disk");
@@ -494,6 +511,6 @@ mod tests {
         (facts.pids, facts.memory) = (Limit::default(), Limit::default());
         (facts.root, facts.hidepid) = (true, Some("2".into()));
         facts.network.as_mut().unwrap().ip = [127, 0, 0, 1].into();
-        assert!(judge(&facts).iter().all(|check| check.verdict == Verdict::Ok));
+        assert!(judge(&facts).iter().all(|check| check.verdict == Finding::Ok));
     }
 }

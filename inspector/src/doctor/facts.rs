@@ -1,4 +1,4 @@
-//! What this machine and this user have, as far as it matters to a job. Looks, and judges nothing.
+//! What this machine and this user have that matters to a job. Reads facts and judges nothing.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use rustix::process::{Resource, getrlimit};
 use crate::cgroup;
 use crate::discover::Findings;
 
-/// A folder or mount, and its room.
+/// A folder or mount, and its space.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Room {
     pub(super) path: PathBuf,
     /// Bytes of the whole file system.
     pub(super) size: u64,
-    /// Bytes that may still be used.
+    /// Bytes that are free.
     pub(super) free: u64,
     /// Whether it lies in memory.
     pub(super) memory: bool,
@@ -29,21 +29,21 @@ pub(super) struct Room {
 pub(super) struct Network {
     pub(super) name: String,
     pub(super) ip: IpAddr,
-    /// Bytes of a packet; `None`: the kernel does not say.
+    /// The size of a packet in bytes; `None` if the kernel does not say.
     pub(super) mtu: Option<u64>,
 }
 
-/// A limit, and what is used of it.
+/// A limit, and how much of it is used.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Limit {
-    /// `None`: there is none.
+    /// `None` if there is no limit.
     pub(super) most: Option<u64>,
-    /// Where it is set.
+    /// The file that sets it.
     pub(super) file: PathBuf,
     pub(super) used: u64,
 }
 
-/// All that is judged.
+/// All facts that are judged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Facts {
     /// Ranks of the job on each host, and hosts.
@@ -51,26 +51,28 @@ pub(super) struct Facts {
     pub(super) hosts: u64,
     /// Streams per link between hosts.
     pub(super) streams: u64,
-    /// What is wrong with the settings.
+    /// The problem with the settings, or their text if there is none.
     pub(super) settings: Result<String, String>,
-    /// Whether this is root.
+    /// Settings that were probably meant otherwise.
+    pub(super) remarks: Vec<String>,
+    /// Whether this user is root.
     pub(super) root: bool,
     /// Open files, now and at most; `None`: no limit.
     pub(super) files: (Option<u64>, Option<u64>),
     /// Bytes that may be locked; `None`: no limit.
     pub(super) locked: Option<u64>,
-    /// Where a recorder would lie, and what ccl says of the choice.
+    /// Where a recorder would lie, and ccl's notes on the choice.
     pub(super) runtime: Option<Room>,
     pub(super) runtime_notes: Vec<String>,
     pub(super) shared_memory: Option<Room>,
     /// First and last port given to outgoing connections.
     pub(super) ports: Option<(u64, u64)>,
-    /// Ports that this environment names as meeting points, with their variables.
+    /// Rendezvous ports that this environment names, with their variables.
     pub(super) meeting: Vec<(&'static str, u64)>,
     pub(super) network: Result<Network, String>,
     /// Whether `run --hosts` can make its namespaces, or why not.
     pub(super) namespaces: Result<(), String>,
-    /// Whether /proc is there.
+    /// Whether /proc exists.
     pub(super) proc: bool,
     /// `kernel.yama.ptrace_scope`.
     pub(super) ptrace_scope: Option<u64>,
@@ -80,26 +82,26 @@ pub(super) struct Facts {
     pub(super) kernel: String,
     pub(super) pids: Limit,
     pub(super) memory: Limit,
-    /// Processes that were killed for want of memory: of this control group, and of the machine since boot.
+    /// Processes killed for lack of memory: in this control group, and on the machine since boot.
     pub(super) oom_kills: (u64, u64),
-    /// Processors allowed, and there.
+    /// Processors allowed, and processors present.
     pub(super) cpus: (u64, u64),
     pub(super) clock: String,
-    /// Flags of the processor about its counter that are absent and should be there.
+    /// Flags of the processor's counter that are missing.
     pub(super) counter_lacks: Vec<&'static str>,
-    /// Versions of ccl in the living processes, and how many of each.
+    /// Versions of ccl in the living processes, and the number of processes of each.
     pub(super) libraries: Vec<(String, usize)>,
     /// Recorders of dead processes, and their bytes.
     pub(super) stale: (u64, u64),
 }
 
-/// Looks at everything.
+/// Collects all facts.
 pub(super) fn gather(ranks: u64, hosts: u64, read: Result<Settings, String>, findings: &Findings) -> Facts {
     let settings = read.as_ref().cloned().unwrap_or_else(|_| {
-        // One wrong setting does not move the runtime folder.
+        // One invalid setting does not move the runtime folder.
         let mut settings = Settings::default();
         if let Some(folder) = environment("CCL_RUNTIME_DIR") {
-            // Any text will do.
+            // Every text is a valid value.
             let _ = settings.set(Key::RuntimeDir, &folder);
         }
         settings
@@ -114,6 +116,7 @@ pub(super) fn gather(ranks: u64, hosts: u64, read: Result<Settings, String>, fin
         ranks,
         hosts,
         streams: settings.number(Key::Streams),
+        remarks: [settings.remarks(), &ccl_exporters::otel::remarks()].concat(),
         settings: read.map(|settings| settings.changed()),
         root: rustix::process::geteuid().is_root(),
         files: (files.current, files.maximum),
@@ -144,7 +147,7 @@ pub(super) fn gather(ranks: u64, hosts: u64, read: Result<Settings, String>, fin
     }
 }
 
-/// What a file says; nothing, if it is not there.
+/// The content of a file; empty if it cannot be read.
 fn text(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
@@ -176,7 +179,7 @@ fn network(settings: &Settings) -> Result<Network, String> {
     Ok(Network { name: chosen.name, ip: chosen.ip, mtu })
 }
 
-/// Makes what `run --hosts` makes first, in a process of its own that ends at once.
+/// Creates the namespaces that `run --hosts` creates first, in a process that ends at once.
 fn namespaces() -> Result<(), String> {
     let program = std::env::current_exe().map_err(|e| format!("finding ccl-inspect: {e}"))?;
     let tried = |arguments: &[&str]| {
@@ -198,13 +201,13 @@ fn hidepid(mounts: &str) -> Option<String> {
 fn limit(controller: &str, most: [&str; 2], used: [&str; 2]) -> Limit {
     let files = cgroup::files("self", controller, most);
     let Some((most, file)) = cgroup::least(&files) else { return Limit::default() };
-    // What is used counts in the group that has the limit.
+    // The usage is counted in the group that has the limit.
     let used =
         used.iter().filter_map(|name| text(file.with_file_name(name).to_str()?).trim().parse().ok()).next();
     Limit { most: Some(most), file: file.to_path_buf(), used: used.unwrap_or(0) }
 }
 
-/// How many numbers a list like `0-3,8` has.
+/// The number of processors in a list like `0-3,8`.
 fn processors(online: &str) -> u64 {
     let runs = online.trim().split(',').filter_map(|run| {
         let (first, last) = run.split_once('-').unwrap_or((run, run));
@@ -215,7 +218,7 @@ fn processors(online: &str) -> u64 {
 
 fn counter_lacks(cpuinfo: &str) -> Vec<&'static str> {
     let Some(flags) = cpuinfo.lines().find(|line| line.starts_with("flags")) else {
-        // Only x86 lists such flags; elsewhere the counter is steady by definition.
+        // Only x86 lists such flags; on other architectures the counter is steady by definition.
         return Vec::new();
     };
     let has = |flag: &str| flags.split_whitespace().any(|one| one == flag);

@@ -1,4 +1,4 @@
-//! `ccl-inspect doctor`: what of this machine and this user keeps a job from running, or from running well.
+//! `ccl-inspect doctor`: what on this machine keeps a job from running, or from running well.
 
 mod checks;
 mod facts;
@@ -7,18 +7,18 @@ use ccl::config::Settings;
 use serde::Serialize;
 
 use crate::{discover, exit};
-use checks::{Check, Verdict};
+use checks::{Check, Finding};
 
 /// The schema of [`Report`]: a public promise, fields are added and never changed.
 const SCHEMA: &str = "ccl.doctor/1";
 
-/// Check this machine and user for what a job needs: each check says ok, warn or bad, and what to change
+/// Check this machine and user for what a job needs; each check says ok, warn or bad, and a remedy
 #[derive(clap::Args, Debug)]
 pub(crate) struct Doctor {
     /// Ranks that the job will have on each host; default: one for each processor allowed
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
-    /// Hosts that it will have
+    /// Hosts that the job will have
     #[arg(long, value_name = "H", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=65536))]
     hosts: u32,
     /// Print it as JSON, schema ccl.doctor/1
@@ -26,20 +26,25 @@ pub(crate) struct Doctor {
     json: bool,
 }
 
-/// What was found.
+/// The results.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 struct Report {
+    /// [`SCHEMA`].
     schema: &'static str,
+    /// The version of this program.
     inspector: &'static str,
+    /// Ranks of the job on each host.
     ranks: u64,
+    /// Hosts of the job.
     hosts: u64,
-    /// The worst of the checks'.
-    verdict: Verdict,
+    /// The worst verdict of the checks.
+    verdict: Finding,
+    /// The checks, in order.
     checks: Vec<Check>,
 }
 
 impl Doctor {
-    /// Looks, prints what was found; gives 1 if something is bad.
+    /// Runs the checks and prints the results; gives 1 if one is bad.
     ///
     /// # Errors
     /// The exit status and why it could not be printed.
@@ -49,7 +54,7 @@ impl Doctor {
         let ranks = self.ranks.map_or_else(|| ccl::sys::process::allowed_cpus() as u64, u64::from);
         let hosts = u64::from(self.hosts);
         let checks = checks::judge(&facts::gather(ranks, hosts, settings, &findings));
-        let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+        let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Finding::Ok);
         let inspector = env!("CARGO_PKG_VERSION");
         let report = Report { schema: SCHEMA, inspector, ranks, hosts, verdict, checks };
         let text = if self.json {
@@ -58,7 +63,7 @@ impl Doctor {
             said(&report.checks)
         };
         exit::say(&text)?;
-        Ok(if verdict == Verdict::Bad { exit::ERROR } else { exit::OK })
+        Ok(if verdict == Finding::Bad { exit::ERROR } else { exit::OK })
     }
 }
 
@@ -71,6 +76,6 @@ fn said(checks: &[Check]) -> String {
             text += &format!("{:5} {:width$}  change: {change}\n", "", "");
         }
     }
-    let count = |verdict: Verdict| checks.iter().filter(|check| check.verdict == verdict).count();
-    text + &format!("{} ok, {} warn, {} bad\n", count(Verdict::Ok), count(Verdict::Warn), count(Verdict::Bad))
+    let count = |verdict: Finding| checks.iter().filter(|check| check.verdict == verdict).count();
+    text + &format!("{} ok, {} warn, {} bad\n", count(Finding::Ok), count(Finding::Warn), count(Finding::Bad))
 }

@@ -1,7 +1,8 @@
 //! The file of a dump: a tar archive, compressed with zstd. `tar --zstd -xf` opens it too.
 //!
-//! What is read is hostile: nothing of it is ever written to a disk, names are only compared, every size is bounded
-//! before memory is taken for it, and the checksum of the whole must be right.
+//! A bundle is hostile input: nothing in it is ever written to a disk, names are only compared,
+//! every size is bounded before memory is allocated for it, and the checksum of the whole must be
+//! right.
 
 use std::io::Read;
 use std::path::{Component, Path};
@@ -16,19 +17,21 @@ use crate::discover::door;
 const MAX_BYTES: u64 = 1 << 30;
 /// The most files in it.
 const MAX_FILES: usize = 1 << 14;
-/// The most bytes of one file in it: the largest recorder that is read, and far more than any of the texts.
+/// The most bytes of one file in it.
+///
+/// The largest recorder that is read, which is far more than any of the texts.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// How far back a compressed byte may refer, which is memory that reading takes.
+/// How far back a compressed byte may refer, which is memory that decompression takes.
 const MAX_WINDOW: u64 = 8 << 20;
-/// The unit of a tar archive: a header takes one, and every file a whole number of them.
+/// The unit of a tar archive: a header takes one block, and every file a whole number of them.
 const BLOCK: usize = 512;
-/// How a file that zstd made begins.
+/// The first bytes of a file that zstd made.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Whether a file may be a bundle, by its first bytes.
 pub(crate) fn is_bundle(path: &Path) -> bool {
     let mut first = [0; 4];
-    // A pipe must not be waited for, and no file of a folder is a bundle's.
+    // A pipe must not block this, and a folder is not a bundle.
     let file = door::named(path).ok().and_then(|file| file.open().ok());
     file.is_some_and(|mut file| file.read_exact(&mut first).is_ok()) && first == ZSTD
 }
@@ -54,7 +57,8 @@ pub(super) fn pack(files: &[(String, Sparse)], seconds: u64) -> Result<Vec<u8>, 
         Box::new(header.as_bytes().chain(file.reader()).chain(padding))
     });
     let end: Box<dyn Read + '_> = Box::new(std::io::repeat(0).take(2 * BLOCK as u64));
-    // It is read while it is compressed, and is nowhere as a whole. In memory: this encoder knows no failing writer.
+    // The archive is read while it is compressed and never exists as a whole. The result is in
+    // memory, because this encoder does not handle a writer that fails.
     let archive = Parts { now: Box::new(std::io::empty()), next: parts.chain([end]) };
     Ok(compress_to_vec(archive, CompressionLevel::Fastest))
 }
@@ -92,7 +96,7 @@ impl<'a, I: Iterator<Item = Box<dyn Read + 'a>>> Read for Parts<'a, I> {
 /// Unpacks a bundle, one file after the other; `take` gets each name and content.
 ///
 /// # Errors
-/// What is wrong with it, or what `take` found wrong.
+/// What is wrong with it, or the error of `take`.
 pub(super) fn unpack(
     packed: impl Read,
     mut take: impl FnMut(&str, Vec<u8>) -> Result<(), String>,
@@ -101,7 +105,8 @@ pub(super) fn unpack(
         .map_err(|e| format!("it cannot be decompressed: {e}"))?;
     let mut bounded = Bounded { from: decoder, left: MAX_BYTES };
     let mut archive = tar::Archive::new(&mut bounded);
-    // Raw: a bundle has plain files with short names only, and other entries would be read whole into memory.
+    // Raw: a bundle has plain files with short names only, and other entries would be read whole
+    // into memory.
     let entries = archive.entries().map_err(|e| e.to_string())?.raw(true);
     for (count, entry) in entries.enumerate() {
         let entry = entry.map_err(|e| format!("it is damaged: {e}"))?;
@@ -128,7 +133,7 @@ pub(super) fn unpack(
         }
         take(&name, bytes)?;
     }
-    // What follows the last file, and with it the checksum.
+    // Reads what follows the last file, and with it the checksum.
     std::io::copy(&mut bounded, &mut std::io::sink()).map_err(|e| format!("it is damaged: {e}"))?;
     let decoder = bounded.from.into_frame_decoder();
     match (decoder.get_checksum_from_data(), decoder.get_calculated_checksum()) {
@@ -137,7 +142,7 @@ pub(super) fn unpack(
     }
 }
 
-/// A reader that ends with an error where more comes than should.
+/// A reader that fails if its source has more bytes than allowed.
 struct Bounded<R> {
     from: R,
     left: u64,
@@ -178,7 +183,7 @@ mod tests {
         files.iter().map(|(name, bytes)| (name.clone(), Sparse::of(bytes))).collect()
     }
 
-    /// One file with these words in its header.
+    /// One file with these values in its header.
     fn with_header(name: &[u8], kind: u8, size: u64) -> Vec<u8> {
         let mut header = tar::Header::new_ustar();
         header.as_mut_bytes()[..name.len()].copy_from_slice(name);
@@ -229,7 +234,7 @@ mod tests {
             bomb.extend(&block.to_le_bytes()[..3]);
             bomb.push(0);
         }
-        // Zeros are the end of an archive; what follows is still read, up to the bound.
+        // Zeros end an archive; what follows is still read, up to the bound.
         let why = unpacked(&bomb).unwrap_err();
         assert!(why.contains("unpacks to more than"), "{why}");
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::secrets;
 use crate::{cgroup, process};
 
-/// The most threads of a process of which is told.
+/// The most threads of a process that are described.
 const MAX_THREADS: usize = 4096;
 
 /// A machine.
@@ -18,13 +18,13 @@ pub(super) struct Machine {
     pub(super) host: String,
     /// Kernel and compiler.
     pub(super) kernel: String,
-    /// Tells one boot from another.
+    /// Distinguishes one boot from another.
     pub(super) boot_id: String,
     /// Processors that the inspector might use.
     pub(super) cpus: usize,
     /// `/proc/meminfo`.
     pub(super) memory: String,
-    /// Processes killed for want of memory since it was booted; absent: the kernel does not say.
+    /// Processes killed because memory ran out, since boot; absent if the kernel does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oom_kill: Option<u64>,
 }
@@ -39,11 +39,11 @@ pub(super) struct Process {
     pub(super) library: String,
     /// Its settings that differ from the defaults, as it read them.
     pub(super) settings: String,
-    /// Its variables that are settings; secrets are masked.
+    /// Its environment variables that are settings; secrets are masked.
     pub(super) environment: BTreeMap<String, String>,
     /// `/proc/PID/limits`.
     pub(super) limits: String,
-    /// What was counted against the memory limit of its control group: `oom_kill` and others.
+    /// The counters of the memory limit of its control group: `oom_kill` and others.
     pub(super) memory_events: BTreeMap<String, u64>,
     /// Its threads.
     pub(super) threads: Vec<Thread>,
@@ -53,14 +53,14 @@ pub(super) struct Process {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Thread {
-    /// Its number.
+    /// Its id.
     pub(super) tid: u32,
     /// Its line in `stat`: name, state and times.
     pub(super) stat: String,
-    /// Where in the kernel it sleeps; empty or `0`: nowhere, or it is not said.
+    /// The kernel function in which it sleeps; empty or `0` if it does not, or if not known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) wchan: String,
-    /// Its stack in the kernel; only root is told.
+    /// Its stack in the kernel, which only root may read.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) stack: String,
 }
@@ -79,7 +79,7 @@ pub(super) fn machine() -> Machine {
     }
 }
 
-/// A process of this machine; `refused` gets what could not be had and why.
+/// A process of this machine; `refused` gets the items that could not be read, and why.
 pub(super) fn process(pid: u32, refused: &mut Vec<(&'static str, String)>) -> Process {
     let mut refuse = |what: &'static str, error: std::io::Error| {
         let one = (what, error.to_string());
@@ -88,7 +88,8 @@ pub(super) fn process(pid: u32, refused: &mut Vec<(&'static str, String)>) -> Pr
         }
     };
     let threads = threads(pid, &mut refuse);
-    // Its variables lie in its memory, which one who sleeps in the kernel without end may keep locked.
+    // The variables lie in its memory, which a thread that sleeps uninterruptibly in the kernel may
+    // keep locked.
     let environment =
         if threads.iter().any(|thread| process::parse(&thread.stat).is_some_and(|stat| stat.state == 'D')) {
             Err(std::io::Error::other("a thread is in state D, and reading might never end"))
@@ -130,7 +131,7 @@ fn threads(pid: u32, refuse: &mut impl FnMut(&'static str, std::io::Error)) -> V
     let mut threads = Vec::new();
     for tid in tids.into_iter().take(MAX_THREADS) {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
-        // What ended meanwhile was never there.
+        // A thread that ended meanwhile is left out.
         let Ok(stat) = read("stat") else { continue };
         let mut optional = |what: &'static str, name: &str| {
             read(name).map(|text| text.trim().to_string()).unwrap_or_else(|e| {

@@ -1,7 +1,8 @@
-//! What a bundle holds, schema `ccl.dump/1`: a public promise, fields are added and never changed.
+//! The content of a bundle, schema `ccl.dump/1`: a public promise, fields are added and never
+//! changed.
 
 use ccl::clock::{Anchor, Ns, Raw};
-use ccl::snapshot::Unreachable;
+use ccl::diagnose::Unreachable;
 use ccl::types::JobId;
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +10,12 @@ use serde::{Deserialize, Serialize};
 pub(crate) const SCHEMA: &str = "ccl.dump/1";
 /// The name of the file that is a [`Manifest`]: the first one.
 pub(super) const NAME: &str = "manifest.json";
-/// The name of the snapshot at the moment of the dump, schema `ccl.snapshot/1`.
+/// The name of the snapshot at the moment of the dump, schema `ccl.snapshot/2`.
 pub(super) const SNAPSHOT: &str = "snapshot.json";
-/// The name of what the kernel says of the machine.
+/// The name of the file that describes the machine.
 pub(super) const MACHINE: &str = "machine.json";
 
-/// What a bundle holds, and what could not be had.
+/// The content of a bundle, and what could not be read.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Manifest {
@@ -30,34 +31,37 @@ pub(crate) struct Manifest {
     pub(crate) taken_real_ns: u64,
     /// The recorders, each a file.
     pub(crate) recorders: Vec<Recorder>,
-    /// Ranks of the job that are known of and are not here.
+    /// Ranks of the job that are known and are not in the bundle.
     pub(crate) unreachable: Vec<Absent>,
-    /// What else could not be had.
+    /// Other items that could not be read.
     pub(crate) refused: Vec<Refused>,
 }
 
-/// One recorder, and what only the moment of the dump could tell of it.
+/// One recorder, and the facts that are only known at the moment of the dump.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recorder {
     /// Its file in the bundle.
     pub(crate) file: String,
-    /// What the kernel said of its process, a file in the bundle; empty if there was no process to be seen.
+    /// The bundle's file with the kernel's view of its process; empty if none was visible.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) process: String,
     /// Its process, as seen from where the dump was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pid: Option<u32>,
-    /// Where it lay.
+    /// Where its file was.
     pub(crate) path: String,
-    /// Whether its process lived.
+    /// Whether its process was alive.
     pub(crate) alive: bool,
     /// The state letter of its process in /proc.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) letter: Option<char>,
+    /// Whether /proc showed that its process had ended.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) ended: bool,
     /// When copying began, in nanoseconds since 1970.
     pub(crate) from_real_ns: u64,
-    /// When it had ended, in nanoseconds since 1970; the moment that ages count from.
+    /// When copying ended, in nanoseconds since 1970; the moment that ages count from.
     pub(crate) real_ns: u64,
     /// The same on CLOCK_MONOTONIC.
     pub(crate) mono_ns: u64,
@@ -65,7 +69,12 @@ pub(crate) struct Recorder {
     pub(crate) raw: u64,
 }
 
-/// A rank's process that is known of and was not read.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// A rank's process that is known and was not read.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Absent {
@@ -75,17 +84,17 @@ pub(crate) struct Absent {
     pub(crate) pid: u32,
     /// The path of its recorder.
     pub(crate) recorder: String,
-    /// Why not.
+    /// The reason.
     pub(crate) why: String,
 }
 
-/// Something that could not be had.
+/// Something that could not be read.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refused {
-    /// What.
+    /// The item.
     pub(crate) what: String,
-    /// Why not.
+    /// The reason.
     pub(crate) why: String,
 }
 
@@ -112,7 +121,7 @@ impl From<Absent> for Unreachable {
 mod tests {
     use super::*;
 
-    /// The schema as it was published. It may gain fields, and lose or change none.
+    /// The schema as it was published. It may gain fields, but never lose or change one.
     const PUBLISHED: &str = r#"{"schema":"ccl.dump/1","inspector":"0.1.0","job":"000000000000010b","host":"a",
         "taken_real_ns":5,"recorders":[{"file":"recorders/0.rec","process":"processes/0.json","pid":71,"path":"/run/71.rec",
         "alive":true,"letter":"T","from_real_ns":1,"real_ns":2,"mono_ns":3,"raw":4}],

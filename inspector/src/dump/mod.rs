@@ -1,15 +1,17 @@
-//! `ccl-inspect dump`: all that is needed to diagnose a job elsewhere, in one file; and that file opened again.
+//! `ccl-inspect dump`: saves all that is needed to diagnose a job elsewhere in one file, and opens
+//! that file.
 //!
 //! ```text
-//!   manifest.json      what is here, what could not be had and why     ccl.dump/1
-//!   snapshot.json      the job at that moment                          ccl.snapshot/1
-//!   machine.json       kernel, memory, processes killed for want of it
+//!   manifest.json      the content, and what could not be read and why    ccl.dump/1
+//!   snapshot.json      the job at that moment                          ccl.snapshot/2
+//!   machine.json       kernel, memory, processes killed for lack of it
 //!   recorders/N.rec    the bytes of a recorder
 //!   processes/N.json   settings, limits and threads of its process
 //! ```
 //!
-//! A recorder's bytes do not tell whether its process lived, was stopped, or when they were read. The manifest does, and
-//! who opens the bundle takes them for it: so the same is said of them everywhere.
+//! The bytes of a recorder do not show whether its process was alive or stopped, or when they were
+//! read. The manifest does, and a reader of the bundle uses that, so that the same is reported
+//! everywhere.
 
 mod bundle;
 mod kernel;
@@ -25,12 +27,13 @@ use std::path::{Path, PathBuf};
 
 use ccl::clock;
 use ccl::config::Settings;
-use ccl::recorder::{Reader, Taken};
-use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, Source, Unreachable, merge, render_text};
+use ccl::diagnose::{Given, Unreachable, merge, render_text};
+use ccl::recorder::{Capture, Reader};
+use ccl::snapshot::{ProcessSnapshot, Snapshot, Source};
 use ccl::types::JobId;
 use serde::Serialize;
 
-use crate::choose::choose;
+use crate::choose::find;
 use crate::discover::{self, Found, door};
 use crate::target::Target;
 use crate::{exit, process, words};
@@ -42,13 +45,14 @@ pub(crate) use open::open;
 
 /// Save all that is needed to diagnose a job elsewhere, in one file; `open` reads it
 ///
-/// Recorders of all its processes on this machine, their states, settings, limits and kernel threads. Secrets are left out.
+/// Holds the recorders of all its processes on this machine, their states, settings, limits and
+/// kernel threads. Secrets are left out.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Dump {
-    /// A process, one rank of a process, or a job; not needed where there is one job
-    #[arg(value_name = "PID | JOB")]
+    /// A process, one rank of a process, or a job; not needed if there is only one job
+    #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
-    /// The file to make, as NAME.tar.zst; it must not be there yet
+    /// The file to make, as NAME.tar.zst; it must not exist yet
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Print the manifest as JSON, schema ccl.dump/1
@@ -57,15 +61,14 @@ pub(crate) struct Dump {
 }
 
 impl Dump {
-    /// Makes the file, prints what is in it.
+    /// Makes the file and prints its content.
     ///
     /// # Errors
-    /// The exit status and why there is none.
+    /// The exit status and why there is no file.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let failed = |why: String| (exit::ERROR, why);
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let mut findings = discover::everything(&settings);
-        let job = choose(&findings, self.target)?;
+        let (mut findings, job) = find(&settings, self.target)?;
         let unreachable = discover::follow_peers(&mut findings, job);
         let (manifest, snapshot, files) = gather(&findings.found, job, unreachable).map_err(failed)?;
         let packed = bundle::pack(&files, manifest.taken_real_ns / 1_000_000_000).map_err(failed)?;
@@ -80,7 +83,7 @@ impl Dump {
     }
 }
 
-/// A process of the job, and its recorder's bytes.
+/// A process of the job, and the bytes of its recorder.
 struct Copied {
     recorder: Recorder,
     bytes: Sparse,
@@ -89,10 +92,12 @@ struct Copied {
 
 type Files = Vec<(String, Sparse)>;
 
-/// The most bytes of all recorders of a dump: of those of who asks, and of those of other users, which may hold anything.
+/// The most bytes of all recorders of a dump: those of the user who asks, and those of other users.
+///
+/// The recorders of other users may hold anything.
 const MOST_BYTES: [usize; 2] = [512 << 20, 128 << 20];
 
-/// The files of a bundle, the manifest first; and what the first two of them say.
+/// The files of a bundle, the manifest first; and the content of the first two of them.
 fn gather(
     found: &[Found],
     job: JobId,
@@ -102,7 +107,7 @@ fn gather(
     let mut refuse = |one: &Found, why: String| {
         refused.entry(("a recorder".into(), why)).or_default().push(one.given.process.pid);
     };
-    // All of them before anything is read: the closer together, the more they tell.
+    // All are copied before any is decoded: the closer the copies are in time, the more they show.
     let mut taken = Vec::new();
     let mut room = MOST_BYTES;
     for one in found.iter().filter(|one| one.is_of(job)) {
@@ -174,15 +179,15 @@ fn list(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A recorder as it was at one moment, its bytes aside.
+/// A copy of a recorder at one moment, its bytes separate.
 struct Copy {
     bytes: Sparse,
-    taken: Taken,
+    taken: Capture,
     letter: Option<char>,
 }
 
 impl Copy {
-    /// What is left of `room` with this in it.
+    /// The space left in `room` after this copy.
     fn fits(&self, room: usize, is_anothers: bool) -> Result<usize, String> {
         let [own, others] = MOST_BYTES.map(|most| most >> 20);
         room.checked_sub(self.bytes.len()).ok_or_else(|| match is_anothers {
@@ -196,7 +201,8 @@ impl Copy {
 
 fn take(one: &Found) -> Result<Copy, String> {
     let opened = door::recorder(&one.file);
-    let mut taken = opened.and_then(|(reader, _)| reader.take()).map_err(|e| words::line(&e.to_string()))?;
+    let mut taken =
+        opened.and_then(|(reader, _)| reader.capture()).map_err(|e| words::line(&e.to_string()))?;
     let bytes = Sparse::of(&std::mem::take(&mut taken.bytes));
     Ok(Copy { bytes, taken, letter: one.process.and_then(process::stat).map(|stat| stat.state) })
 }
@@ -204,28 +210,32 @@ fn take(one: &Found) -> Result<Copy, String> {
 fn copied(one: &Found, copy: Copy, at: usize) -> Result<Copied, String> {
     let Copy { bytes, taken, letter } = copy;
     let file = format!("recorders/{at}.rec");
-    let recorder = Recorder {
+    let mut recorder = Recorder {
         file,
         process: String::new(),
         pid: one.process,
         path: one.given.process.path.clone(),
         alive: taken.alive,
         letter,
+        ended: false,
         from_real_ns: taken.from_real_ns,
         real_ns: taken.at.real_ns,
         mono_ns: taken.at.mono.0,
         raw: taken.at.raw.0,
     };
-    let snapshot = read(Taken { bytes: bytes.bytes(), ..taken }, &recorder.file)?;
-    // The descriptor through which it was found may have become another file's.
+    let snapshot = read(Capture { bytes: bytes.bytes(), ..taken }, &recorder.file)?;
+    // The descriptor through which it was found may now be another file's.
     if snapshot.made_real_ns != one.given.process.made_real_ns {
         return Err(format!("{} has become another process's", words::path(&one.file)));
+    }
+    if snapshot.left && !recorder.alive {
+        (recorder.letter, recorder.ended) = process::fate(&snapshot).told();
     }
     Ok(Copied { recorder, bytes, snapshot })
 }
 
-fn read(taken: Taken, name: &str) -> Result<ProcessSnapshot, String> {
-    Reader::of_taken(taken, name).and_then(|reader| reader.snapshot()).map_err(|e| e.to_string())
+fn read(taken: Capture, name: &str) -> Result<ProcessSnapshot, String> {
+    Reader::of_capture(taken, name).and_then(|reader| reader.snapshot()).map_err(|e| e.to_string())
 }
 
 fn source(one: &Copied) -> Source {
@@ -235,7 +245,12 @@ fn source(one: &Copied) -> Source {
 /// A reading as it was at the moment of the dump.
 fn given(recorder: &Recorder, process: ProcessSnapshot, source: Source) -> Given {
     let path = recorder.path.clone();
-    Given { process: ProcessSnapshot { path, ..process }, source, letter: recorder.letter }
+    Given {
+        process: ProcessSnapshot { path, ..process },
+        source,
+        letter: recorder.letter,
+        ended: recorder.ended,
+    }
 }
 
 fn to_json(value: &impl Serialize) -> Result<Vec<u8>, String> {
@@ -244,7 +259,7 @@ fn to_json(value: &impl Serialize) -> Result<Vec<u8>, String> {
     Ok(json)
 }
 
-/// Writes a file that was not there, for its owner only: what it tells is nobody else's business.
+/// Writes a new file that only its owner may read: its content concerns no other user.
 fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let refuse = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::AlreadyExists => {
@@ -255,7 +270,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let mut file =
         std::fs::File::options().write(true).create_new(true).mode(0o600).open(path).map_err(refuse)?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| {
-        // Half a dump is none.
+        // A partial dump is useless.
         let _ = std::fs::remove_file(path);
         refuse(e)
     })

@@ -1,11 +1,12 @@
-//! A bundle, opened anywhere: its recorders, taken for what they were at the moment of the dump.
+//! Opens a bundle on any machine; its recorders are shown as they were at the moment of the dump.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use ccl::recorder::Taken;
-use ccl::snapshot::{Source, Unreachable};
+use ccl::diagnose::Unreachable;
+use ccl::recorder::Capture;
+use ccl::snapshot::Source;
 use ccl::types::JobId;
 
 use super::kernel::{Machine, Process};
@@ -17,7 +18,7 @@ use crate::words;
 /// The most recorders of a bundle; one host has no more processes of a job.
 const MAX_RECORDERS: usize = 1 << 12;
 
-/// What a bundle tells.
+/// The content of a bundle.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Its recorders.
@@ -26,7 +27,7 @@ pub(crate) struct Opened {
     pub(crate) job: JobId,
     /// The ranks that could not be read when it was made.
     pub(crate) unreachable: Vec<Unreachable>,
-    /// What else should be said.
+    /// Further notes.
     pub(crate) notes: Vec<String>,
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, String> {
     read_bundle(BufReader::new(file), path).map_err(refuse)
 }
 
-/// Reads a bundle, one file of it after the other: only what is told of each is kept.
+/// Reads a bundle, one file after the other; only the decoded content of each is kept.
 fn read_bundle(packed: impl Read, path: &Path) -> Result<Opened, String> {
     let mut reading =
         Reading { path, manifest: None, machine: Machine::default(), read: BTreeMap::new(), killed: 0 };
@@ -52,9 +53,9 @@ struct Reading<'a> {
     path: &'a Path,
     manifest: Option<Manifest>,
     machine: Machine,
-    /// By the index in the manifest, what was read.
+    /// The recorders read so far, by their index in the manifest.
     read: BTreeMap<usize, Result<Found, String>>,
-    /// The most processes killed that a control group of the job's tells of.
+    /// The largest number of killed processes that a control group of the job reports.
     killed: u64,
 }
 
@@ -81,7 +82,7 @@ impl Reading<'_> {
             self.machine = json(name, &bytes)?;
         } else if let Some(at) = manifest.recorders.iter().position(|one| one.file == name) {
             let one = &manifest.recorders[at];
-            let taken = Taken { bytes, alive: one.alive, from_real_ns: one.from_real_ns, at: one.at() };
+            let taken = Capture { bytes, alive: one.alive, from_real_ns: one.from_real_ns, at: one.at() };
             let found = read(taken, name).map(|process| {
                 Found::of_dump(given(one, process, Source::File), one.pid, self.path.join(name))
             });
@@ -90,7 +91,7 @@ impl Reading<'_> {
             let process: Process = json(name, &bytes)?;
             self.killed = process.memory_events.get("oom_kill").copied().unwrap_or(0).max(self.killed);
         }
-        // What a later version adds is no news for this one.
+        // Files that a later version adds are ignored.
         Ok(())
     }
 
@@ -139,8 +140,9 @@ fn json<T: serde::de::DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, S
 mod tests {
     use ccl::clock;
     use ccl::config::Settings;
+    use ccl::diagnose::{merge, render_text};
     use ccl::recorder::{CommInfo, Reader, Recorder};
-    use ccl::snapshot::{State, merge, render_text};
+    use ccl::snapshot::State;
     use ccl::types::{CommId, Rank};
     use proptest::prelude::*;
 
@@ -150,7 +152,7 @@ mod tests {
 
     type Files = Vec<(String, Vec<u8>)>;
 
-    /// A bundle of this process's own recorder, as if it had been stopped.
+    /// A bundle of this process's own recorder, as if the process had been stopped.
     fn files() -> Files {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = Settings::default();
@@ -164,7 +166,7 @@ mod tests {
             nranks: 2,
             world: Rank(0),
         });
-        let taken = Reader::of_process().unwrap().take().unwrap();
+        let taken = Reader::of_process().unwrap().capture().unwrap();
         drop(row);
         let listed = Listed {
             file: "recorders/0.rec".into(),

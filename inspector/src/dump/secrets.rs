@@ -1,4 +1,4 @@
-//! Which of a process's variables may leave the machine, and how they are written.
+//! Which environment variables of a process may leave the machine, and how they are written.
 
 use ccl::config::ROWS;
 
@@ -20,14 +20,18 @@ const OTEL: &[&str] = &[
     "OTEL_BSP_MAX_QUEUE_SIZE",
     "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
 ];
-/// The same of one exporter; they begin with `OTEL_EXPORTER_OTLP_` and may name a signal.
+/// The settings of one exporter; they begin with `OTEL_EXPORTER_OTLP_` and may name a signal.
 const OTLP: &[&str] = &["ENDPOINT", "PROTOCOL", "TIMEOUT", "COMPRESSION", "INSECURE", "HEADERS"];
-/// What stands for a value that is not shown.
+/// The replacement for a value that is not shown.
 const MASKED: &str = "...";
-/// Hexadecimal digits in a row that may be a key: 32 bytes, as job secrets and the key in a unique id have.
+/// Hexadecimal digits in a row that may be a key.
+///
+/// 32 bytes, as in job secrets and the key of a unique id.
 const KEY_DIGITS: usize = 64;
 
-/// The settings in an environment as the kernel shows it, by name; values that may be secret are masked.
+/// The settings in an environment as the kernel shows it, by name.
+///
+/// Values that may be secret are masked.
 pub(super) fn settings(environment: &[u8]) -> Vec<(String, String)> {
     let variables = environment.split(|byte| *byte == 0).filter_map(|one| {
         let text = String::from_utf8_lossy(one);
@@ -54,7 +58,7 @@ fn masked(name: &str, value: &str) -> String {
     if name.contains("SECRET") || name.ends_with("HEADERS") || holds_a_key(value) {
         return MASKED.to_string();
     }
-    // An address may carry a name and a password before the host, and a token behind the path.
+    // An address may carry a name and a password before the host, and a token after the path.
     let Some((scheme, rest)) = value.split_once("://") else { return value.to_string() };
     let (place, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     let place =

@@ -1,16 +1,17 @@
-//! The bytes of a file that is to be packed, without its empty pages: most of a recorder was never written, and a dump holds
-//! the recorders of a whole job at once.
+//! The bytes of a file that is to be packed, without its empty pages.
+//!
+//! Most of a recorder was never written, and a dump holds the recorders of a whole job at once.
 
 use std::io::Read;
 
-/// Bytes of one page: that of the machine, and of no other meaning.
+/// Bytes of one page; the same as a memory page.
 const PAGE: usize = 4096;
 
 /// Bytes, of which only the pages that are not all zeros take memory.
 #[derive(Debug)]
 pub(super) struct Sparse {
     len: usize,
-    /// By their number, in ascending order.
+    /// By page number, in ascending order.
     pages: Vec<(usize, Box<[u8]>)>,
 }
 
@@ -22,7 +23,7 @@ impl Sparse {
         Self { len: bytes.len(), pages: written.map(|(at, page)| (at, page.into())).collect() }
     }
 
-    /// How many bytes it stands for.
+    /// The number of bytes, empty pages included.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -44,7 +45,7 @@ impl Sparse {
 
 struct Reader<'a> {
     from: &'a Sparse,
-    /// The first page that is not behind `at`.
+    /// The index of the first page that does not end before `at`.
     next: usize,
     at: usize,
 }

@@ -1,8 +1,8 @@
-//! What the environment tells each rank: torchrun's variables, and which emulated host it is on. Pure.
+//! The environment of each rank: torchrun's variables, and its emulated host. Pure.
 
-/// Where one rank stands in its job.
+/// The place of one rank in its job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct RankSlot {
     pub(super) rank: u32,
     pub(super) nranks: u32,
     pub(super) host: u32,
@@ -17,22 +17,22 @@ pub(super) struct Job {
     pub(super) run_id: String,
     pub(super) master_address: String,
     pub(super) master_port: u16,
-    /// Drawn for this run; `None` where the user's environment has a secret already.
+    /// Drawn for this run; `None` if the user's environment already has a secret.
     pub(super) secret: Option<String>,
-    /// Whether hosts are emulated, so that each rank is told its host.
+    /// Whether hosts are emulated, so that each rank gets the name of its host.
     pub(super) names_hosts: bool,
-    /// The interface to use, where it must be said.
+    /// The network interface to use, if it must be given.
     pub(super) interface: Option<String>,
 }
 
-/// Divides ranks among hosts in contiguous blocks, as equal as they can be.
-pub(super) fn places(nranks: u32, nhosts: u32) -> Vec<Place> {
+/// Divides ranks among hosts in contiguous blocks of sizes as equal as possible.
+pub(super) fn places(nranks: u32, nhosts: u32) -> Vec<RankSlot> {
     let begin =
         |host: u32| u32::try_from(u64::from(host) * u64::from(nranks) / u64::from(nhosts)).unwrap_or(nranks);
     (0..nhosts)
         .flat_map(|host| {
             let (first, end) = (begin(host), begin(host + 1));
-            (first..end).map(move |rank| Place {
+            (first..end).map(move |rank| RankSlot {
                 rank,
                 nranks,
                 host,
@@ -44,8 +44,8 @@ pub(super) fn places(nranks: u32, nhosts: u32) -> Vec<Place> {
         .collect()
 }
 
-/// The variables of one rank. Nobody listens at the master's port: rank 0 binds it.
-pub(super) fn variables(job: &Job, place: &Place) -> Vec<(&'static str, String)> {
+/// The variables of one rank. No process listens at the master's port: rank 0 binds it.
+pub(super) fn variables(job: &Job, place: &RankSlot) -> Vec<(&'static str, String)> {
     let mut variables = vec![
         ("RANK", place.rank.to_string()),
         ("WORLD_SIZE", place.nranks.to_string()),

@@ -1,8 +1,9 @@
-//! What the launcher has done by copies of itself, because it must happen in the child and before its program begins:
-//! holding a namespace open, and entering one to execute a program there. Not meant to be typed.
+//! Helper processes of the launcher, for work that must happen in the child before its program
+//! begins: holding a namespace open, and entering one to execute a program there. These verbs are
+//! not meant to be typed.
 //!
-//! A namespace has no name and no file: it exists while its holder or a rank lives. So nothing can be left behind, however
-//! the launcher ends.
+//! A namespace has no name and no file: it exists while its holder or a rank lives. So nothing is
+//! left behind, however the launcher ends.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,16 +16,16 @@ use ccl::sys::namespace;
 use rustix::process::{Pid, Signal};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType};
 
-/// How a helper ends that could not do its part, as a shell says "cannot execute".
+/// The exit status of a helper that failed, as a shell's for "cannot execute".
 const CANNOT: u8 = 126;
 
-/// Makes a network namespace, says so in one line, and holds it until standard input ends.
+/// Makes a network namespace, reports it in one line, and holds it until standard input ends.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Hold {
-    /// Makes a user namespace too.
+    /// Make a user namespace too.
     #[arg(long, conflicts_with = "in_user_of")]
     new_user: bool,
-    /// Joins the user namespace of this process first.
+    /// Join the user namespace of this process first.
     #[arg(long)]
     in_user_of: Option<u32>,
 }
@@ -32,16 +33,16 @@ pub(crate) struct Hold {
 /// Enters the namespaces of a holder and becomes a program.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Enter {
-    /// The launcher, whose death is to end this process too.
+    /// The launcher; if it dies, this process ends too.
     #[arg(long)]
     parent: u32,
     /// The holder of the network namespace.
     #[arg(long)]
     of: Option<u32>,
-    /// Joins the holder's user namespace too.
+    /// Join the holder's user namespace too.
     #[arg(long)]
     user: bool,
-    /// Keeps, over the execution, the right to configure the network.
+    /// Keep the right to configure the network in the program.
     #[arg(long)]
     administer: bool,
     /// The program and its arguments.
@@ -54,7 +55,7 @@ impl Hold {
     pub(crate) fn run(&self) -> u8 {
         let made = self.make();
         let answer = made.as_ref().map_or_else(|e| format!("{e}\n"), |()| "ready\n".to_string());
-        // A launcher that is gone reads nothing, and its end of standard input is closed.
+        // If the launcher is gone, there is no reader, and its end of standard input is closed.
         let _ = std::io::stdout().write_all(answer.as_bytes());
         if made.is_err() {
             return CANNOT;
@@ -75,7 +76,7 @@ impl Hold {
         let write = |file: &str, text: String| {
             std::fs::write(format!("/proc/self/{file}"), text).map_err(|e| format!("writing {file}: {e}"))
         };
-        // One stays who one is: recorder files and control sockets are found by uid.
+        // The user stays the same: recorder files and control sockets are found by uid.
         write("setgroups", "deny".to_string())?;
         write("uid_map", format!("{uid} {uid} 1"))?;
         write("gid_map", format!("{gid} {gid} 1"))
@@ -89,7 +90,7 @@ impl Enter {
             let error = Command::new(&self.command[0]).args(&self.command[1..]).exec();
             format!("running {}: {error}", self.command[0].display())
         });
-        // Nothing else can be done where standard error is gone.
+        // If standard error is closed, nothing else can be done.
         let _ = writeln!(std::io::stderr(), "ccl-inspect: {why}");
         CANNOT
     }
@@ -108,7 +109,7 @@ impl Enter {
         // After the namespaces: a change of credentials would clear it.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|e| format!("binding this process to the launcher: {e}"))?;
-        // It may have died before it was asked for.
+        // The launcher may have died before this request.
         if rustix::process::getppid().map(Pid::as_raw_pid) == i32::try_from(self.parent).ok() {
             Ok(())
         } else {
@@ -124,7 +125,10 @@ fn join(pid: u32, kind: &str, expect: LinkNameSpaceType) -> Result<(), String> {
         .map_err(|e| format!("joining {path}: {e}"))
 }
 
-/// In a user namespace where one is not root, execution drops capabilities that are not ambient.
+/// Keeps the capability to configure the network over an execution.
+///
+/// In a user namespace in which the process is not root, execution drops capabilities that are not
+/// ambient.
 fn keep_network_administration() -> rustix::io::Result<()> {
     let mut sets = rustix::thread::capabilities(None)?;
     sets.inheritable |= CapabilitySet::NET_ADMIN;

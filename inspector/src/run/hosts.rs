@@ -1,5 +1,7 @@
-//! Emulated hosts: one network namespace each, joined by veth pairs to a bridge that lives in a namespace of its own. So
-//! no address, interface or name of the machine is touched, and none can collide.
+//! Emulated hosts: one network namespace each, joined by veth pairs to a bridge in a namespace of
+//! its own.
+//!
+//! No address, interface or name of the machine is touched, and none can collide.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,12 +13,14 @@ use tokio::time::timeout;
 /// How long one step of the setup may take; each is a few milliseconds of kernel work.
 const STEP: Duration = Duration::from_secs(10);
 
-/// The network that joins the emulated hosts; taken down when dropped.
+/// The network that joins the emulated hosts; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Hosts {
     hosts: Vec<Holder>,
     switch: Holder,
-    /// Whether the namespaces belong to a user namespace of ours, because only there we may make them.
+    /// Whether the namespaces belong to a user namespace of the launcher.
+    ///
+    /// An ordinary user may create them only there.
     user: bool,
 }
 
@@ -28,7 +32,7 @@ struct Holder {
 }
 
 impl Hosts {
-    /// Sets the network up: as root of the machine, else in a user namespace of our own.
+    /// Sets the network up: as root of the machine, else in a user namespace of its own.
     ///
     /// # Errors
     /// Why neither is possible here.
@@ -102,12 +106,12 @@ impl Hosts {
         Err(said.lines().next().unwrap_or("ip failed").trim_start_matches("ccl-inspect: ").to_string())
     }
 
-    /// Takes the network down and waits for its holders.
+    /// Removes the network and waits for its holders.
     pub(super) async fn close(self) {
         for Holder { mut child, .. } in self.hosts.into_iter().chain([self.switch]) {
             drop(child.stdin.take());
             if timeout(STEP, child.wait()).await.is_err() {
-                // Killed at the latest when the child is dropped.
+                // It is killed at the latest when the child is dropped.
                 let _ = child.start_kill();
             }
         }
@@ -123,7 +127,7 @@ impl Holder {
         let mut answer = String::new();
         if let Some(stdout) = child.stdout.take() {
             let mut reader = BufReader::new(stdout.take(4096));
-            // An answer that cannot be read is no answer.
+            // An answer that cannot be read counts as no answer.
             let _ = timeout(STEP, reader.read_line(&mut answer)).await;
         }
         match answer.trim() {
@@ -134,7 +138,7 @@ impl Holder {
     }
 }
 
-/// The address of an emulated host: 10.231.0.0/16 holds more of them than a machine can run.
+/// The address of an emulated host; 10.231.0.0/16 has more than a machine can run.
 pub(super) fn address(host: u32) -> String {
     let number = host + 1;
     format!("10.231.{}.{}", number / 250, number % 250 + 1)
@@ -150,14 +154,18 @@ fn commands_in_host(host: u32, switch: u32) -> String {
     )
 }
 
-/// A copy of this program, in a process group of its own so that the terminal's signals reach the launcher only.
+/// A copy of this program, in its own process group.
+///
+/// So the terminal's signals reach only the launcher.
 fn helper(verb: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(verb).process_group(0);
     command
 }
 
-/// A command that enters namespaces, or none where `entry` is empty, to execute what is added to it.
+/// A command that enters namespaces and executes the arguments added to it.
+///
+/// It enters none if `entry` is empty.
 pub(super) fn enter(entry: &[String]) -> Command {
     let mut command = helper("enter");
     command.arg("--parent").arg(std::process::id().to_string()).args(entry).arg("--");

@@ -1,4 +1,5 @@
-//! `ccl-inspect run`: starts the ranks of a job on this machine, as torchrun would, and leaves nothing behind.
+//! `ccl-inspect run`: starts the ranks of a job on this machine, as torchrun does, and leaves no
+//! process behind.
 
 mod environment;
 pub(crate) mod helper;
@@ -16,7 +17,7 @@ use ccl::config::Settings;
 use environment::Job;
 use hosts::Hosts;
 use output::{Sink, Writer};
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{Signal as Arrival, SignalKind, signal};
 
 use self::ranks::Ranks;
@@ -24,20 +25,21 @@ use crate::exit;
 use crate::tui::window::Window;
 use crate::tui::{Appearance, Leave, Origin, need_terminal};
 
-/// How long output may still arrive once every process that could write it is gone.
+/// How long output may still arrive after every process that could write it has ended.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Start the ranks of a job here, with torchrun's environment
 ///
-/// Every line of output is labelled with its rank. When one rank fails, the others are ended. The exit status is
-/// the highest among the ranks that ended by themselves; a signal counts as 128 + its number.
+/// Every line of output is labelled with its rank. When one rank fails, the others are ended. The
+/// exit status is the highest among the ranks that ended by themselves; a signal counts as 128 +
+/// its number.
 #[derive(clap::Args, Debug)]
 #[command(mut_args(only_with_inspect))]
 pub(crate) struct Run {
-    /// How many ranks
+    /// Number of ranks
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: u32,
-    /// Emulate this many hosts, by network namespaces where they are allowed, and divide the ranks among them
+    /// Emulate this many hosts, by network namespaces if allowed, and divide the ranks among them
     #[arg(long, value_name = "H", value_parser = clap::value_parser!(u32).range(1..=4096))]
     hosts: Option<u32>,
     /// Seconds between asking a rank to end (SIGTERM) and ending it (SIGKILL)
@@ -46,8 +48,10 @@ pub(crate) struct Run {
     /// Digits of a label; default: those of the highest rank
     #[arg(long, value_name = "DIGITS", value_parser = clap::value_parser!(u8).range(0..=20))]
     label_width: Option<u8>,
-    /// Show the job on the terminal, as `attach` does, with what the ranks print on its Log screen; leaving it either ends the
-    /// job as Ctrl-C would, or keeps it running here, and prints what was kept of its output
+    /// Show the job on the terminal, as `attach` does; its Log screen has the output of the ranks
+    ///
+    /// Leaving it either ends the job as Ctrl-C would, or keeps it running here and prints the
+    /// output kept so far.
     #[arg(long)]
     inspect: bool,
     #[command(flatten)]
@@ -57,7 +61,7 @@ pub(crate) struct Run {
     command: Vec<OsString>,
 }
 
-/// How the screen looks means nothing without one.
+/// The options for the screen's appearance need a screen.
 fn only_with_inspect(arg: clap::Arg) -> clap::Arg {
     if matches!(arg.get_id().as_str(), "no_mouse" | "palette") { arg.requires("inspect") } else { arg }
 }
@@ -74,7 +78,7 @@ impl Run {
     /// Runs the job to its end; gives the exit status.
     ///
     /// # Errors
-    /// The exit status and what kept the job from starting.
+    /// The exit status and why the job did not start.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let nhosts = self.hosts.unwrap_or(1);
         if nhosts > self.ranks {
@@ -87,10 +91,11 @@ impl Run {
         let path = ccl::config::environment("PATH").unwrap_or_default();
         let Some(program) = program::find(&self.command[0], &path, beside.as_deref()) else {
             let name = self.command[0].display();
-            return Err((
-                exit::USAGE,
-                format!("there is no program {name} on the PATH or beside ccl-inspect"),
-            ));
+            let mut why = format!("there is no program {name} on the PATH or beside ccl-inspect");
+            if program::executable(&PathBuf::from(&self.command[0])) {
+                why += &format!("; to run the one in this folder, say ./{name}");
+            }
+            return Err((exit::USAGE, why));
         };
         if self.inspect {
             need_terminal("run --inspect", "leave --inspect out, and look with `ccl-inspect snapshot`")?;
@@ -126,8 +131,12 @@ impl Run {
         mut outputs: Outputs,
         mut window: Option<&mut Window>,
     ) -> Result<u8, String> {
-        // Before anything is started, so that no signal can end the launcher alone.
-        let mut signals = Signals::new().map_err(|e| format!("listening for signals: {e}"))?;
+        // Listens before anything is started, so that no signal can end the launcher alone.
+        let listening = |e| format!("listening for signals: {e}");
+        let mut signals = Signals::new().map_err(listening)?;
+        // Without a screen, the default action of this signal is right.
+        let stops = window.as_ref().map(|_| signal(SignalKind::from_raw(Signal::TSTP.as_raw())));
+        let mut stops = stops.transpose().map_err(listening)?;
         sweep::adopt_descendants();
         let hosts = self.emulate(nhosts, &outputs.err).await;
         let job = job(self.hosts.is_some(), hosts.is_some())?;
@@ -145,7 +154,7 @@ impl Run {
             }
         }
         let status = loop {
-            let grace_is_over = ranks.grace_is_over();
+            let time_is_over = ranks.time_is_over();
             tokio::select! {
                 ended = ranks.next() => match ended {
                     None => break ranks.worst(),
@@ -157,11 +166,14 @@ impl Run {
                     window.iter_mut().for_each(|window| window.close());
                     ranks.interrupt(number);
                 }
+                () = asked_to_stop(&mut stops) => if window.as_ref().is_none_or(|window| window.is_left()) {
+                    let _ = kill_process(getpid(), Signal::STOP);
+                },
                 how = left(&mut window) => if how == Leave::EndJob {
                     ranks.interrupt(Signal::INT);
                 },
                 () = outputs.closed() => ranks.interrupt(Signal::PIPE),
-                () = grace_is_over => ranks.kill(),
+                signal = time_is_over => if signal == Signal::KILL { ranks.kill() } else { ranks.end(signal) },
             }
         };
         if let Some(hosts) = hosts {
@@ -173,13 +185,7 @@ impl Run {
         }
         ranks.drain(DRAIN).await;
         if let Some(window) = window {
-            window.over(format!("with status {status}; q leaves")).await;
-            if !window.is_left() {
-                tokio::select! {
-                    _ = window.left() => {}
-                    _ = signals.next() => window.close(),
-                }
-            }
+            until_left(window, status, &mut signals).await;
         }
         Ok(status)
     }
@@ -200,6 +206,17 @@ impl Run {
     }
 }
 
+/// Shows the last state until the user leaves the window, or a signal ends it.
+async fn until_left(window: &mut Window, status: u8, signals: &mut Signals) {
+    window.over(format!("with status {status}; q leaves")).await;
+    if !window.is_left() {
+        tokio::select! {
+            _ = window.left() => {}
+            _ = signals.next() => window.close(),
+        }
+    }
+}
+
 /// Standard output and standard error, behind the window if there is one.
 fn sinks(window: Option<&Window>) -> ((Sink, Writer), (Sink, Writer)) {
     let tap = |origin| window.and_then(|window| window.tap(origin));
@@ -208,7 +225,17 @@ fn sinks(window: Option<&Window>) -> ((Sink, Writer), (Sink, Writer)) {
     (out, err)
 }
 
-/// Returns when the window is left, once; never without one.
+/// Returns when this process is asked to stop; never if it does not listen for that.
+///
+/// A visible screen stops the process itself after it has given the terminal back.
+async fn asked_to_stop(stops: &mut Option<Arrival>) {
+    match stops {
+        Some(stops) => _ = stops.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns once, when the user leaves the window; never without a window.
 async fn left(window: &mut Option<&mut Window>) -> Leave {
     match window {
         Some(window) => window.left().await,
@@ -216,7 +243,7 @@ async fn left(window: &mut Option<&mut Window>) -> Leave {
     }
 }
 
-/// Draws what distinguishes this run from all others.
+/// Draws the random values of this run.
 fn job(names_hosts: bool, namespaces: bool) -> Result<Job, String> {
     let mut random = [0u8; 40];
     getrandom::fill(&mut random).map_err(|e| format!("drawing a secret: {e}"))?;
@@ -230,15 +257,16 @@ fn job(names_hosts: bool, namespaces: bool) -> Result<Job, String> {
         run_id: hex(&random[32..]),
         secret: (!has_secret).then(|| hex(&random[..32])),
         master_address: if namespaces { hosts::address(0) } else { "127.0.0.1".to_string() },
-        // In a namespace of our own every port is free.
+        // In a network namespace of its own, every port is free.
         master_port: if namespaces { 29500 } else { free_port(random[38], random[39])? },
         names_hosts,
         interface: on_loopback.then(|| "lo".to_string()),
     })
 }
 
-/// A port that nobody listens at, below those that the kernel gives to outgoing connections: what is free now stays so
-/// until rank 0 binds it, unless another launcher draws the same.
+/// A port without a listener, below those that the kernel gives to outgoing connections.
+///
+/// It stays free until rank 0 binds it, unless another launcher draws the same port.
 fn free_port(high: u8, low: u8) -> Result<u16, String> {
     let (first, count) = (20_000, 12_000);
     let start = u16::from_be_bytes([high, low]) % count;
@@ -257,7 +285,7 @@ struct Outputs {
 }
 
 impl Outputs {
-    /// Returns when nobody reads standard output any more, once.
+    /// Returns once, when standard output has no reader any more.
     async fn closed(&mut self) {
         if self.closed.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -283,7 +311,7 @@ impl Signals {
         ]))
     }
 
-    /// The next one that arrives.
+    /// The next signal that arrives.
     pub(crate) async fn next(&mut self) -> Signal {
         let [int, term, hup, quit] = &mut self.0;
         tokio::select! {

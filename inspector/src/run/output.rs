@@ -1,12 +1,14 @@
-//! The ranks' output: whole lines, each behind its rank's label. One thread per stream writes, so a reader of ours that
-//! has stopped reading holds up the ranks, as a pipe does, but never the launcher's ear for signals.
+//! The ranks' output: whole lines, each behind its rank's label.
+//!
+//! One thread per stream writes. If the reader stops reading, it holds up the ranks, as a pipe
+//! does, but the launcher still handles signals.
 
 use std::io::Write;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, watch};
 
-/// A line longer than this is broken, so that a rank that never ends its line costs bounded memory.
+/// A longer line is broken, so that a rank that never ends its line costs bounded memory.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Cuts a stream of bytes into labelled lines.
@@ -22,7 +24,7 @@ impl Lines {
         Self { label: format!("[{rank:>width$}] ").into_bytes(), partial: Vec::new() }
     }
 
-    /// Takes what was read; gives the lines that are whole by now.
+    /// Takes bytes that were read; gives the lines that are now complete.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4 + self.label.len());
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
@@ -34,7 +36,7 @@ impl Lines {
         out
     }
 
-    /// What is left when the stream ends: a last line without its end gets one.
+    /// The rest when the stream ends: a last line without a line end gets one.
     pub(super) fn finish(&mut self) -> Vec<u8> {
         if self.partial.is_empty() {
             return Vec::new();
@@ -56,17 +58,18 @@ pub(super) struct Sink(mpsc::Sender<Vec<u8>>);
 #[derive(Debug)]
 pub(super) struct Writer {
     thread: std::thread::JoinHandle<()>,
-    /// Turns true when nobody reads what is written.
+    /// Becomes true when the output has no reader any more.
     pub(super) closed: watch::Receiver<bool>,
 }
 
-/// A sink, and the thread that writes what it takes to `to`.
+/// A sink, and the thread that writes its lines to `to`.
 pub(super) fn sink(mut to: impl Write + Send + 'static) -> (Sink, Writer) {
     let (sender, mut receiver) = mpsc::channel::<Vec<u8>>(256);
     let (tell_closed, closed) = watch::channel(false);
     let thread = std::thread::spawn(move || {
         while let Some(lines) = receiver.blocking_recv() {
-            // After a failure the rest is taken and dropped, so that no rank is held up while it is ended.
+            // After a failure the rest is taken and dropped, so that no rank is held up while it is
+            // ended.
             if !*tell_closed.borrow() && to.write_all(&lines).and_then(|()| to.flush()).is_err() {
                 tell_closed.send_replace(true);
             }
@@ -76,13 +79,13 @@ pub(super) fn sink(mut to: impl Write + Send + 'static) -> (Sink, Writer) {
 }
 
 impl Sink {
-    /// Hands over whole lines.
+    /// Sends whole lines to the thread.
     pub(super) async fn write(&self, lines: Vec<u8>) {
-        // The thread takes until the last sink is gone.
+        // The thread receives until the last sink is dropped.
         let _ = self.0.send(lines).await;
     }
 
-    /// Says one line of the launcher's own.
+    /// Writes one line of the launcher's own.
     pub(super) async fn say(&self, line: &str) {
         self.write(format!("ccl-inspect: {line}\n").into_bytes()).await;
     }
@@ -104,9 +107,9 @@ impl Sink {
 }
 
 impl Writer {
-    /// Waits until everything is written. All sinks must be gone.
+    /// Waits until everything is written. All sinks must have been dropped.
     pub(super) fn finish(self) {
-        // A panic of that thread has been reported already.
+        // A panic of that thread was already reported.
         let _ = self.thread.join();
     }
 }

@@ -1,4 +1,4 @@
-//! Finding the program that `run` is to start: as a path, on the PATH, or beside `ccl-inspect` itself.
+//! Finds the program that `run` is to start: as a path, on the PATH, or beside `ccl-inspect`.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The file to execute for `name`; `None` if there is none.
 pub(super) fn find(name: &OsStr, path: &str, beside: Option<&Path>) -> Option<PathBuf> {
     if name.as_encoded_bytes().contains(&b'/') {
-        // Executing says more precisely what is wrong with a file that is named outright.
+        // For a file named by its path, executing it gives the more precise error.
         return Some(PathBuf::from(name));
     }
     let folders = std::env::split_paths(path).chain(beside.map(Path::to_path_buf));
@@ -17,7 +17,8 @@ pub(super) fn find(name: &OsStr, path: &str, beside: Option<&Path>) -> Option<Pa
         .find(|p| executable(p))
 }
 
-fn executable(path: &Path) -> bool {
+/// Whether this file can be executed.
+pub(super) fn executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 

@@ -1,4 +1,5 @@
-//! The ranks of a job, from start to end: who runs, who ended and how, and the ending of the others.
+//! The ranks of a job, from start to end: which run, which ended and how, and how the others are
+//! ended.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
@@ -12,6 +13,11 @@ use tokio::time::Instant;
 use super::Outputs;
 use super::output::Lines;
 
+/// How long the other ranks may run after the first failure before they are asked to end.
+///
+/// Ranks that fail with it may be writing why.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// The processes of a job. Each leads a process group.
 #[derive(Debug)]
 pub(super) struct Ranks {
@@ -19,16 +25,16 @@ pub(super) struct Ranks {
     endings: JoinSet<Ended>,
     streams: JoinSet<()>,
     grace: Duration,
-    /// When those that were asked to end are killed.
-    kill_at: Option<Instant>,
-    /// What was sent to all that run.
+    /// The signal that all running ranks get next, and when.
+    due: Option<(Instant, Signal)>,
+    /// The signals that were sent to all running ranks.
     sent: Vec<Signal>,
-    /// What the user sent to the launcher.
+    /// The signal that the user sent to the launcher.
     interrupted: Option<Signal>,
     worst: u8,
 }
 
-/// A rank that is no more.
+/// A rank that has ended.
 #[derive(Debug)]
 pub(super) struct Ended {
     rank: u32,
@@ -37,24 +43,26 @@ pub(super) struct Ended {
 }
 
 impl Ranks {
-    /// None yet; those asked to end will have `grace` to do so.
+    /// No ranks yet; ranks that are asked to end will have `grace` to do so.
     pub(super) fn new(grace: Duration) -> Self {
         Self {
             running: Vec::new(),
             endings: JoinSet::new(),
             streams: JoinSet::new(),
             grace,
-            kill_at: None,
+            due: None,
             sent: Vec::new(),
             interrupted: None,
             worst: 0,
         }
     }
 
-    /// Starts one. It reads nothing: a terminal has one keyboard and the job has many ranks.
+    /// Starts a rank.
+    ///
+    /// Its standard input is empty: a terminal has one keyboard and the job many ranks.
     ///
     /// # Errors
-    /// The system's, if it has no process to give. That counts as a rank that failed.
+    /// The system's, if it cannot create a process. That counts as a rank that failed.
     pub(super) fn start(
         &mut self,
         rank: u32,
@@ -64,7 +72,7 @@ impl Ranks {
     ) -> std::io::Result<()> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().inspect_err(|_| self.worst = self.worst.max(1))?;
-        // Known until the child is waited for, which happens below only.
+        // The pid is known until the child is waited for, which happens only below.
         let pid = child.id().unwrap_or_default();
         if let Some(stdout) = child.stdout.take() {
             self.streams.spawn(outputs.out.clone().copy(stdout, Lines::new(rank, width)));
@@ -82,7 +90,9 @@ impl Ranks {
         self.endings.join_next().await?.ok()
     }
 
-    /// Takes note of an end. A first failure ends the others; gives the line to say about it.
+    /// Records the end of a rank; gives the line to print about it.
+    ///
+    /// A first failure ends the other ranks a moment later.
     pub(super) fn note(&mut self, ended: &Ended) -> Option<String> {
         self.running.retain(|(rank, _)| *rank != ended.rank);
         let (status, how) = match &ended.status {
@@ -95,14 +105,14 @@ impl Ranks {
         }
         self.worst = self.worst.max(status);
         let (rank, pid, others) = (ended.rank, ended.pid, self.running.len());
-        if !self.sent.is_empty() || others == 0 {
+        if !self.sent.is_empty() || self.due.is_some() || others == 0 {
             return Some(format!("rank {rank} (pid {pid}) {how}"));
         }
-        self.end(Signal::TERM);
+        self.due = Some((Instant::now() + LAST_WORDS, Signal::TERM));
         Some(format!("rank {rank} (pid {pid}) {how}; ending the {others} that still run"))
     }
 
-    /// Passes on a signal that the launcher got. The second one is meant.
+    /// Passes on a signal that the launcher got. A second signal kills the ranks.
     pub(super) fn interrupt(&mut self, signal: Signal) {
         if self.interrupted.replace(signal).is_some() {
             self.kill();
@@ -111,40 +121,45 @@ impl Ranks {
         }
     }
 
-    /// Asks all to end, by `signal`; when the grace period is over they are killed.
+    /// Asks all ranks to end with `signal`; they are killed when the grace period is over.
     pub(super) fn end(&mut self, signal: Signal) {
         self.send(signal);
-        // A stopped process hears nothing before it goes on.
+        // A stopped process handles no signal before it continues.
         self.send(Signal::CONT);
-        self.kill_at.get_or_insert_with(|| Instant::now() + self.grace);
+        if self.due.is_none_or(|(_, signal)| signal != Signal::KILL) {
+            self.due = Some((Instant::now() + self.grace, Signal::KILL));
+        }
     }
 
-    /// Becomes ready when those that were asked to end have had their time.
-    pub(super) fn grace_is_over(&self) -> impl Future<Output = ()> + use<> {
-        let kill_at = self.kill_at;
+    /// Becomes ready when the running ranks must be asked to end, or killed.
+    pub(super) fn time_is_over(&self) -> impl Future<Output = Signal> + use<> {
+        let due = self.due;
         async move {
-            match kill_at {
-                Some(at) => tokio::time::sleep_until(at).await,
+            match due {
+                Some((at, signal)) => {
+                    tokio::time::sleep_until(at).await;
+                    signal
+                }
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// Ends all that are left.
+    /// Kills all ranks that are left.
     pub(super) fn kill(&mut self) {
         self.send(Signal::KILL);
-        self.kill_at = None;
+        self.due = None;
     }
 
     fn send(&mut self, signal: Signal) {
         self.sent.push(signal);
         for (_, group) in &self.running {
-            // A group that ended this instant has nobody to hear it.
+            // A process group that ended at this moment has no process to receive it.
             let _ = kill_process_group(*group, signal);
         }
     }
 
-    /// The highest status among the ranks that ended by themselves, and the interrupting signal's.
+    /// The highest status of the ranks that ended by themselves and of the interrupting signal.
     pub(super) fn worst(&self) -> u8 {
         self.worst.max(self.interrupted.map_or(0, status_of))
     }
@@ -152,7 +167,7 @@ impl Ranks {
     /// Waits for the rest of the output.
     pub(super) async fn drain(mut self, at_most: Duration) {
         let all = async { while self.streams.join_next().await.is_some() {} };
-        // What is still open then is held by a process that is not of this job.
+        // Output that is still open then is held by a process outside this job.
         let _ = tokio::time::timeout(at_most, all).await;
     }
 }

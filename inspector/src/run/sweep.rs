@@ -1,5 +1,7 @@
-//! What ranks leave running when they end. The launcher is the reaper of its descendants, so whatever lost its parent has
-//! become its child: nothing can slip away, whatever session or process group it moved to.
+//! Ends the processes that ranks leave running.
+//!
+//! The launcher is the reaper of its descendants, so a process that lost its parent becomes its
+//! child: no process can escape, whatever session or process group it moved to.
 
 use std::time::Duration;
 
@@ -7,19 +9,21 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::process;
 
-/// Between two looks at who is left.
+/// The time between two looks at the processes that are left.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long the kernel may take to end what was killed.
+/// How long the kernel may take to end a killed process.
 const KILLED: Duration = Duration::from_secs(5);
 
 /// Makes this process the reaper of all its descendants.
 pub(super) fn adopt_descendants() {
-    // Refused by no kernel since 3.4; without it, what detached itself from its rank stays.
+    // No kernel since 3.4 refuses this; without it, a process that detached itself from its rank
+    // stays.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
 }
 
-/// Ends every child there is, politely for `grace`, and reaps it. Called when all known children are reaped.
-/// Gives the pids that would not end.
+/// Asks every child to end, kills it after `grace`, and reaps it; gives the pids that did not end.
+///
+/// Called when all known children are reaped.
 pub(super) async fn sweep(grace: Duration) -> Vec<u32> {
     let mut asked = Vec::new();
     let mut waited = Duration::ZERO;
@@ -42,7 +46,7 @@ pub(super) async fn sweep(grace: Duration) -> Vec<u32> {
     }
 }
 
-/// The children that have not ended; those that have are reaped.
+/// The children that have not ended; the ended ones are reaped.
 fn children() -> Vec<Pid> {
     let own = std::process::id();
     let of_mine =
@@ -54,6 +58,7 @@ fn children() -> Vec<Pid> {
 }
 
 fn signal(pid: Pid, signal: Signal) {
-    // It may have ended meanwhile; it stays ours to reap, so its pid is nobody else's.
+    // It may have ended meanwhile; it has not been reaped, so its pid cannot belong to another
+    // process.
     let _ = kill_process(pid, signal);
 }

@@ -1,27 +1,34 @@
-//! A tick as lines for terminals without escape codes and for logs. Pure.
+//! A tick as lines, for terminals without escape codes and for logs. Pure.
 
 use std::fmt::Write as _;
 
-use ccl::snapshot::{Awaited, OpState, State, comm_name, duration, ranks_text};
+use ccl::diagnose::{call_name, comm_name, duration, ranks_text};
+use ccl::snapshot::{BlockedOn, Failure, NotJoined, OpState, State};
 use ccl::types::{Phase, Rank};
 
 use super::tick::{Line, Tick};
 use crate::words;
 
-/// The heads of the columns.
+/// The column headings.
 pub(super) const HEAD: &str = "RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR\n";
 
-/// The lines of a tick: who is awaited, then the ranks.
+/// The lines of a tick: the ranks that block others, then all ranks.
 pub(super) fn lines(tick: &Tick) -> String {
     let mut out = String::new();
     let when = words::utc(tick.real_ns);
     let time = when.split(' ').nth(1).unwrap_or_default();
-    if tick.awaited.is_empty() {
-        let who = if tick.complete { "nobody waits" } else { "nobody that was read waits" };
-        let _ = writeln!(out, "{time} {who}");
+    for one in &tick.failures {
+        let _ = writeln!(out, "{time} {}", failed(one));
     }
-    for awaited in &tick.awaited {
-        let _ = writeln!(out, "{time} {}", verdict(tick, awaited));
+    for one in &tick.not_joined {
+        let _ = writeln!(out, "{time} {}", not_joined(one));
+    }
+    if tick.blocked_on.is_empty() && tick.failures.is_empty() && tick.not_joined.is_empty() {
+        let who = if tick.complete { "nobody" } else { "nobody that was read" };
+        let _ = writeln!(out, "{time} {who} has waited for 100 ms");
+    }
+    for blocked_on in &tick.blocked_on {
+        let _ = writeln!(out, "{time} {}", verdict(tick, blocked_on));
     }
     let several = tick.ranks.iter().any(|one| one.comm.is_some() && one.comm != tick.ranks[0].comm);
     for line in &tick.ranks {
@@ -33,31 +40,66 @@ pub(super) fn lines(tick: &Tick) -> String {
     out
 }
 
-/// `AWAITED rank 2 (stopped): not in AllReduce #5 of world; ranks 0-1,3 wait 1.5 s`.
-fn verdict(tick: &Tick, awaited: &Awaited) -> String {
-    let name = comm_name(&awaited.name, awaited.comm);
-    let op = format!("{} #{} of {name}", awaited.op, awaited.seq);
+/// `FAILED AllReduce #5 of world (Peer), by rank 2: the process of rank 2 ended without ...`.
+fn failed(failure: &Failure) -> String {
+    let name = comm_name(&failure.name, failure.comm);
+    let what = match failure.op.as_str() {
+        "" => name,
+        op => format!("{op} #{} of {name}", failure.seq),
+    };
+    let by = match failure.blamed.as_slice() {
+        [] => String::new(),
+        blamed => format!(", by {}", ranks_text(blamed)),
+    };
+    let text =
+        if failure.text.is_empty() { String::new() } else { format!(": {}", words::line(&failure.text)) };
+    format!("FAILED {what} ({}){by}{text}", failure.error)
+}
+
+/// `NOT JOINED rank 3 of world (3 of 4 have); ranks 0-2 wait 12.0 s in init, which ...`.
+fn not_joined(one: &NotJoined) -> String {
+    let name = comm_name(&one.name, one.comm);
+    let who = match one.count {
+        Some(count) => {
+            let have = one.nranks.saturating_sub(count);
+            format!("{} of {name} ({have} of {} have)", ranks_text(&one.ranks), one.nranks)
+        }
+        None => format!("{name} (the bootstrap root, which rank 0 opens, has not answered)"),
+    };
+    let wait = if one.by.len() == 1 { "waits" } else { "wait" };
+    let (since, until) = (duration(one.since_ns), duration(one.gives_up_ns));
+    format!("NOT JOINED {who}; {} {wait} {since} in init, which gives up in {until}", ranks_text(&one.by))
+}
+
+/// `BLOCKED ON rank 2 (stopped): not in AllReduce #5 of world; ranks 0-1,3 wait 1.5 s`.
+fn verdict(tick: &Tick, blocked_on: &BlockedOn) -> String {
+    let name = comm_name(&blocked_on.name, blocked_on.comm);
+    let op = format!("{} of {name}", call_name(&blocked_on.op, blocked_on.seq));
     let mut parts = Vec::new();
-    let groups =
-        [(&awaited.missing, "not in"), (&awaited.inside, "inside"), (&awaited.unseen, "not read, for")];
+    let groups = [
+        (&blocked_on.missing, "not in"),
+        (&blocked_on.inside, "inside"),
+        (&blocked_on.unseen, "not read, for"),
+    ];
     for (ranks, how) in groups.into_iter().filter(|(ranks, _)| !ranks.is_empty()) {
         let how =
             if parts.is_empty() { format!("{how} {op}") } else { how.trim_end_matches(", for").to_string() };
-        parts.push(format!("{}{}: {how}", ranks_text(ranks), state_of(tick, awaited, ranks)));
+        parts.push(format!("{}{}: {how}", ranks_text(ranks), state_of(tick, blocked_on, ranks)));
     }
     if parts.is_empty() {
-        parts.push(format!("nobody in particular: all wait for each other in {op}"));
+        parts.push(format!("nobody in particular in {op}"));
     }
-    let wait = if awaited.by.len() == 1 { "waits" } else { "wait" };
-    let since = duration(awaited.since_ns);
-    format!("AWAITED {}; {} {wait} {since}", parts.join(", "), ranks_text(&awaited.by))
+    let wait = if blocked_on.by.len() == 1 { "waits" } else { "wait" };
+    let since = duration(blocked_on.since_ns);
+    format!("BLOCKED ON {}; {} {wait} {since}", parts.join(", "), ranks_text(&blocked_on.by))
 }
 
-/// How the single one is, if that is no matter of course.
-fn state_of(tick: &Tick, awaited: &Awaited, ranks: &[Rank]) -> String {
+/// The state of a single rank, if it is worth a word.
+fn state_of(tick: &Tick, blocked_on: &BlockedOn, ranks: &[Rank]) -> String {
     let [one] = ranks else { return String::new() };
-    // Ranks of the communicator that the job began with are those of the lines.
-    let world = tick.ranks.iter().all(|line| line.comm == Some(awaited.comm));
+    // The lines name ranks of the communicator that the job began with; other ranks are not
+    // matched.
+    let world = tick.ranks.iter().all(|line| line.comm == Some(blocked_on.comm));
     let line = tick.ranks.iter().find(|line| world && line.rank == *one);
     match line.map(|line| line.state) {
         None | Some(State::Running | State::Unknown) => String::new(),
@@ -74,9 +116,9 @@ fn rank(line: &Line, several: bool) -> String {
     let of = if several && !line.name.is_empty() { format!("{}:", line.name) } else { String::new() };
     let op = match (&line.phase, line.op.kind.as_str(), line.op.state) {
         (Some(phase), ..) if phase == Phase::Finish.name() => format!("{of}in finish()"),
-        (Some(phase), ..) => format!("{of}making: {phase}"),
+        (Some(phase), ..) => format!("{of}init: {phase}"),
         (None, "", _) => "-".to_string(),
-        // What is over is told from what is under way.
+        // The form shows whether an operation has ended or is under way.
         (None, kind, OpState::Idle) => format!("({of}{kind} #{})", line.op.seq),
         (None, kind, OpState::Failed) => format!("{of}{kind} #{} FAILED", line.op.seq),
         (None, kind, _) => format!("{of}{kind} #{}", line.op.seq),
@@ -85,7 +127,7 @@ fn rank(line: &Line, several: bool) -> String {
     let ops = line.ops_per_s.map_or_else(|| "-".to_string(), words::digits);
     let bytes = line.bytes_per_s.map_or_else(|| "-".to_string(), words::bytes);
     let waits = line.waits.as_ref().map_or_else(String::new, |wait| {
-        let who = wait.on.map_or_else(|| "?".to_string(), |rank| rank.to_string());
+        let who = wait.waits_for.map_or_else(|| "?".to_string(), |rank| rank.to_string());
         format!("{who} {} {}", wait.why, duration(wait.since_ns))
     });
     format!("{:>4} {state:<7} {op:<19} {age:>8} {ops:>7} {bytes:>8}  {waits}", line.rank.0)
@@ -96,13 +138,13 @@ mod tests {
     use ccl::snapshot::{Missing, Waits};
     use ccl::types::CommId;
 
-    use super::super::tick::{Op, Wait};
+    use super::super::tick::{LongestWait, Op};
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
 
     fn tick() -> Tick {
-        let line = |rank: u32, state: State, op: OpState, waits: Option<Wait>| Line {
+        let line = |rank: u32, state: State, op: OpState, waits: Option<LongestWait>| Line {
             rank: Rank(rank),
             state,
             comm: Some(CommId(1)),
@@ -113,7 +155,7 @@ mod tests {
             waits,
             ..Line::default()
         };
-        let wait = Wait { on: Some(Rank(2)), why: Waits::Peer, since_ns: 3 * SECOND / 2 };
+        let wait = LongestWait { waits_for: Some(Rank(2)), why: Waits::Peer, since_ns: 3 * SECOND / 2 };
         Tick {
             real_ns: 1_795_287_166 * SECOND,
             complete: true,
@@ -122,7 +164,7 @@ mod tests {
                 line(1, State::Running, OpState::Failed, None),
                 line(2, State::Stopped, OpState::Idle, None),
             ],
-            awaited: vec![Awaited {
+            blocked_on: vec![BlockedOn {
                 comm: CommId(1),
                 op: "AllReduce".into(),
                 seq: 812,
@@ -130,7 +172,7 @@ mod tests {
                 missing: vec![Rank(2)],
                 by: vec![Rank(0), Rank(1)],
                 since_ns: 3 * SECOND / 2,
-                ..Awaited::default()
+                ..BlockedOn::default()
             }],
             ..Tick::default()
         }
@@ -143,7 +185,7 @@ mod tests {
             said,
             "\
 RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
-18:52:46 AWAITED rank 2 (stopped): not in AllReduce #812 of world; ranks 0-1 wait 1.5 s
+18:52:46 BLOCKED ON rank 2 (stopped): not in AllReduce #812 of world; ranks 0-1 wait 1.5 s
    0 running AllReduce #812         1.5 s    1234  334 MiB  2 peer 1.5 s
    1 running AllReduce #812 FAILED    1.5 s    1234  334 MiB
    2 STOPPED (AllReduce #812)       1.5 s    1234  334 MiB
@@ -158,7 +200,8 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         line.rank = Rank(1023);
         (line.op.kind, line.op.seq, line.op.age_ns) = ("Broadcast".into(), 12_345_678, 5000 * SECOND);
         (line.ops_per_s, line.bytes_per_s) = (Some(123_456.0), Some(9.9e11));
-        line.waits = Some(Wait { on: Some(Rank(1022)), why: Waits::Credit, since_ns: 5000 * SECOND });
+        line.waits =
+            Some(LongestWait { waits_for: Some(Rank(1022)), why: Waits::Credit, since_ns: 5000 * SECOND });
         let said = lines(&tick);
         let longest = said.lines().skip(1).map(|line| line.chars().count()).max();
         assert!(longest <= Some(82), "{said}");
@@ -171,32 +214,52 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
             change(&mut tick);
             assert_eq!(lines(&tick).lines().next().unwrap(), format!("18:52:46 {expect}"));
         };
-        check(&|tick| tick.awaited.clear(), "nobody waits");
+        check(&|tick| tick.blocked_on.clear(), "nobody has waited for 100 ms");
         check(
             &|tick| {
-                tick.awaited.clear();
+                tick.blocked_on.clear();
                 tick.complete = false;
             },
-            "nobody that was read waits",
+            "nobody that was read has waited for 100 ms",
         );
         check(
             &|tick| {
-                let one = &mut tick.awaited[0];
+                let one = &mut tick.blocked_on[0];
                 (one.missing, one.inside, one.by) = (vec![], vec![Rank(1)], vec![Rank(0)]);
             },
-            "AWAITED rank 1: inside AllReduce #812 of world; rank 0 waits 1.5 s",
+            "BLOCKED ON rank 1: inside AllReduce #812 of world; rank 0 waits 1.5 s",
         );
         check(
             &|tick| {
-                let one = &mut tick.awaited[0];
+                let one = &mut tick.blocked_on[0];
                 (one.missing, one.unseen, one.by) = (vec![Rank(3), Rank(4)], vec![Rank(5)], vec![Rank(0)]);
                 one.name.clear();
             },
-            "AWAITED ranks 3-4: not in AllReduce #812 of 0000000000000001, rank 5: not read; rank 0 waits 1.5 s",
+            "BLOCKED ON ranks 3-4: not in AllReduce #812 of 0000000000000001, rank 5: not read; rank 0 waits 1.5 s",
         );
         check(
-            &|tick| tick.awaited[0].missing.clear(),
-            "AWAITED nobody in particular: all wait for each other in AllReduce #812 of world; ranks 0-1 wait 1.5 s",
+            &|tick| tick.blocked_on[0].missing.clear(),
+            "BLOCKED ON nobody in particular in AllReduce #812 of world; ranks 0-1 wait 1.5 s",
+        );
+    }
+
+    #[test]
+    fn what_failed_and_who_has_not_joined_comes_first() {
+        let mut tick = tick();
+        let (comm, name) = (CommId(1), "world".to_string());
+        let (error, text) = ("Peer".into(), "it ended\nAWAITED".into());
+        let blamed = vec![Rank(2)];
+        tick.failures = vec![Failure { comm, name: name.clone(), error, text, blamed, ..Failure::default() }];
+        let (ranks, by, since_ns) = (vec![Rank(3)], vec![Rank(0), Rank(1)], 12 * SECOND);
+        let (nranks, count, gives_up_ns) = (4, Some(1), 108 * SECOND);
+        tick.not_joined = vec![NotJoined { comm, name, nranks, count, ranks, by, since_ns, gives_up_ns }];
+        let said = lines(&tick);
+        assert!(
+            said.starts_with(
+                "18:52:46 FAILED world (Peer), by rank 2: it ended\\nAWAITED\n18:52:46 NOT JOINED rank 3 of world (3 of 4 have); \
+                 ranks 0-1 wait 12.0 s in init, which gives up in 108.0 s\n"
+            ),
+            "{said}"
         );
     }
 
@@ -212,7 +275,7 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         for expect in [
             "world:AllReduce #812 ",
             "tp:AllReduce #812 FAILED",
-            "world:making: Ring ",
+            "world:init: Ring ",
             "   7 ?       not read: gone\\nAWAITED\n",
         ] {
             assert!(said.contains(expect), "{expect} in\n{said}");

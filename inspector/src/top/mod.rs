@@ -7,28 +7,29 @@ use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::Settings;
+use ccl::diagnose::{Given, merge};
 use ccl::recorder::Reader;
-use ccl::snapshot::{Given, Snapshot, merge};
+use ccl::snapshot::Snapshot;
 
-use crate::choose::choose;
+use crate::choose::find;
 use crate::discover::{self, Found};
 use crate::exit;
+use crate::members::JobMembers;
 use crate::rates::Counted;
-use crate::roll::Roll;
 use crate::target::Target;
 use crate::words;
 use tick::Tick;
 
-/// After how many ticks the heads of the columns are said again.
+/// The column headings are repeated after this many ticks.
 const HEAD_EVERY: u64 = 20;
 
-/// Print one line per rank at every tick: where it is, how fast, and whom it waits for
+/// Print one line per rank at every tick: where it stands, its rate, and which rank it waits for
 ///
 /// For logs and terminals without escape codes. Ends with the job.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Top {
-    /// A process, one rank of a process, or a job; not needed where there is one job
-    #[arg(value_name = "PID | JOB")]
+    /// A process, one rank of a process, or a job; not needed if there is only one job
+    #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
     /// Time between two ticks, as 1s, 500ms or 2m
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = every)]
@@ -36,12 +37,12 @@ pub(crate) struct Top {
     /// End after this many ticks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print one JSON object per tick, schema ccl.top/1
+    /// Print one JSON object per tick, schema ccl.top/2
     #[arg(long)]
     json: bool,
 }
 
-/// The shortest time between two ticks: looking costs time, too.
+/// The shortest time between two ticks: reading costs time, too.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 fn every(text: &str) -> Result<Duration, String> {
@@ -60,10 +61,11 @@ impl Top {
         loop {
             let job = watch.look();
             if watch.watched.is_empty() {
-                return Err((exit::ERROR, format!("job {} ended just now", watch.roll.job())));
+                return Err((exit::ERROR, format!("job {} ended just now", watch.members.job())));
             }
             let (counted, now) = (Counted::of(&job), clock::now());
             let since = before.as_ref().map(|(counted, then)| (counted, now.since(*then)));
+            let status = exit::status(&job, &watch.settings);
             let tick = Tick::new(job, &counted, since);
             let text = if self.json {
                 serde_json::to_string(&tick).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
@@ -76,7 +78,7 @@ impl Top {
             }
             ticks += 1;
             if watch.has_ended() || self.count == Some(ticks) {
-                return Ok(if tick.complete { exit::OK } else { exit::INCOMPLETE });
+                return Ok(status);
             }
             before = Some((counted, now));
             clock::sleep(self.every);
@@ -84,36 +86,35 @@ impl Top {
     }
 }
 
-/// The processes of a job, open.
+/// The open recorders of a job.
 struct Watch {
     settings: Settings,
-    roll: Roll,
+    members: JobMembers,
     watched: Vec<(Found, Reader)>,
-    /// Whether all ranks were there at the last look.
+    /// Whether all ranks had been found at the last look.
     complete: bool,
 }
 
 impl Watch {
     fn begin(target: Option<Target>) -> Result<Self, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let findings = discover::everything(&settings);
-        let job = choose(&findings, target)?;
-        Ok(Self { settings, roll: Roll::of(job), watched: Vec::new(), complete: false })
+        let (_, job) = find(&settings, target)?;
+        Ok(Self { settings, members: JobMembers::of(job), watched: Vec::new(), complete: false })
     }
 
     /// Reads all of them.
     fn look(&mut self) -> Snapshot {
         if !self.complete {
-            self.watched.extend(self.roll.newcomers(discover::everything(&self.settings)));
+            self.watched.extend(self.members.newcomers(discover::everything(&self.settings)));
         }
         self.watched.iter_mut().for_each(|(found, reader)| found.reread(reader));
         let given: Vec<Given> = self.watched.iter().map(|(found, _)| found.given.clone()).collect();
-        let job = merge(&given, Some(self.roll.job()), self.roll.unreachable());
+        let job = merge(&given, Some(self.members.job()), self.members.unreachable());
         self.complete = job.complete;
         job
     }
 
-    /// Whether none of its processes lives.
+    /// Whether all of its processes are dead.
     fn has_ended(&self) -> bool {
         self.watched.iter().all(|(found, _)| !found.given.process.alive)
     }

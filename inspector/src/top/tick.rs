@@ -1,15 +1,17 @@
-//! One look at a job, and what has changed since the one before. Pure.
+//! One reading of a job, and what has changed since the one before. Pure.
 
 use std::time::Duration;
 
-use ccl::snapshot::{Awaited, CommSnapshot, Missing, OpState, RankSnapshot, Snapshot, State, Waits};
+use ccl::snapshot::{
+    BlockedOn, CommSnapshot, Failure, Missing, NotJoined, OpState, RankSnapshot, Snapshot, State, Waits,
+};
 use ccl::types::{CommId, JobId, Rank};
 use serde::Serialize;
 
 use crate::rates::Counted;
 
 /// The schema of [`Tick`]: a public promise, fields are added and never changed.
-pub(super) const SCHEMA: &str = "ccl.top/1";
+pub(super) const SCHEMA: &str = "ccl.top/2";
 
 /// A job at one moment.
 #[derive(Clone, PartialEq, Default, Debug, Serialize)]
@@ -22,15 +24,21 @@ pub(super) struct Tick {
     pub(super) real_ns: u64,
     /// Whether all ranks are in `ranks`.
     pub(super) complete: bool,
-    /// Who is awaited, as in `ccl.snapshot/1`.
-    pub(super) awaited: Vec<Awaited>,
+    /// The ranks that block others for long enough to be reported, as in `ccl.snapshot/2`.
+    pub(super) blocked_on: Vec<BlockedOn>,
+    /// Failures, as in `ccl.snapshot/2`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) failures: Vec<Failure>,
+    /// Communicators whose init waits for ranks, as in `ccl.snapshot/2`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) not_joined: Vec<NotJoined>,
     /// The ranks.
     pub(super) ranks: Vec<Line>,
-    /// Those that could not be read, as in `ccl.snapshot/1`.
+    /// The ranks that could not be read, as in `ccl.snapshot/2`.
     pub(super) missing: Vec<Missing>,
 }
 
-/// A rank at one moment: of its communicators, the one in which something is under way longest.
+/// A rank at one moment: of its communicators, the one in which an operation is under way longest.
 #[derive(Clone, PartialEq, Default, Debug, Serialize)]
 pub(super) struct Line {
     /// The rank, in the communicator that the job began with.
@@ -39,14 +47,14 @@ pub(super) struct Line {
     pub(super) pid: u32,
     /// Its host.
     pub(super) host: String,
-    /// How its process is.
+    /// The state of its process.
     pub(super) state: State,
-    /// The communicator; absent: it has none.
+    /// The communicator; absent if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) comm: Option<CommId>,
     /// The communicator's name.
     pub(super) name: String,
-    /// The phase of making the communicator that is under way.
+    /// The phase of init that is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) phase: Option<String>,
     /// The operation under way, or else the last one.
@@ -55,9 +63,9 @@ pub(super) struct Line {
     pub(super) ops_per_s: Option<f64>,
     /// Bytes that its links moved, both ways, per second since the tick before; null in the first.
     pub(super) bytes_per_s: Option<f64>,
-    /// What it waits for; absent: it does not.
+    /// The longest wait of its links; absent if none waits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) waits: Option<Wait>,
+    pub(super) waits: Option<LongestWait>,
 }
 
 /// An operation.
@@ -65,30 +73,29 @@ pub(super) struct Line {
 pub(super) struct Op {
     /// `AllReduce`, ...; empty if there was none.
     pub(super) kind: String,
-    /// Which call it is.
+    /// The number of the call.
     pub(super) seq: u64,
-    /// Where it stands.
+    /// Its state.
     pub(super) state: OpState,
     /// Running: how long since it began. Idle and failed: how long since it ended.
     pub(super) age_ns: u64,
-    /// The user's word on where the program is.
+    /// The user's label for where the program is.
     pub(super) tag: String,
 }
 
 /// The link of a rank that has waited longest.
 #[derive(Clone, PartialEq, Default, Debug, Serialize)]
-pub(super) struct Wait {
+pub(super) struct LongestWait {
     /// The rank it waits for, in its communicator.
-    #[serde(rename = "for")]
-    pub(super) on: Option<Rank>,
-    /// For what.
+    pub(super) waits_for: Option<Rank>,
+    /// The reason.
     pub(super) why: Waits,
-    /// How long already.
+    /// How long it has waited.
     pub(super) since_ns: u64,
 }
 
 impl Tick {
-    /// A snapshot as a tick; `before` is what the tick before it had counted, and how long ago.
+    /// A snapshot as a tick; `before` has the counters of the tick before, and the time since then.
     pub(super) fn new(job: Snapshot, counted: &Counted, before: Option<(&Counted, Duration)>) -> Self {
         let line = |rank: &RankSnapshot| {
             let rate = before.and_then(|(before, passed)| counted.of_rank(before, passed, rank.rank));
@@ -108,13 +115,17 @@ impl Tick {
             real_ns: job.to_real_ns,
             complete: job.complete,
             ranks: job.ranks.iter().map(line).collect(),
-            awaited: job.awaited,
+            blocked_on: job.said().cloned().collect(),
+            failures: job.failures,
+            not_joined: job.not_joined,
             missing: job.missing,
         }
     }
 }
 
-/// The communicator that matters most: one that failed, else the one inside which the rank has been longest, else the one it last used.
+/// The communicator that matters most.
+///
+/// One that failed, else the one inside which the rank has been longest, else the one it used last.
 fn shown(rank: &RankSnapshot) -> Option<&CommSnapshot> {
     let weight = |comm: &&CommSnapshot| {
         let op = comm.operation();
@@ -140,8 +151,8 @@ fn about(comm: &CommSnapshot) -> Line {
             age_ns: comm.phase.as_ref().map_or(op.age_ns, |phase| phase.duration_ns),
             tag: comm.op.tag.clone(),
         },
-        waits: comm.longest_wait().map(|link| Wait {
-            on: link.waits_for.or(link.peer),
+        waits: comm.longest_wait().map(|link| LongestWait {
+            waits_for: link.waits_for.or(link.peer),
             why: link.waits,
             since_ns: link.since_ns,
         }),
@@ -179,7 +190,7 @@ mod tests {
         let rates = |line: &Line| (line.ops_per_s, line.bytes_per_s);
         assert_eq!(rates(&line(&now, None)), (None, None));
         assert_eq!(rates(&line(&now, Some(&before))), (Some(14.0), Some(5000.0)));
-        // Rows of what has ended go away; nothing runs backwards.
+        // Rows of ended communicators go away; no rate is negative.
         assert_eq!(rates(&line(&before, Some(&now))), (Some(0.0), Some(0.0)));
         assert_eq!(rates(&line(&now, Some(&Snapshot::default()))), (None, None), "a rank that was not there");
     }
@@ -209,7 +220,7 @@ mod tests {
             };
             one.links.push(link);
         }
-        let expect = Wait { on: Some(Rank(3)), why: Waits::Peer, since_ns: 40 };
+        let expect = LongestWait { waits_for: Some(Rank(3)), why: Waits::Peer, since_ns: 40 };
         assert_eq!(line(&job(vec![one]), None).waits, Some(expect));
     }
 }

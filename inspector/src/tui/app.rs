@@ -1,5 +1,5 @@
-//! What the screen shows and how keys change that: state, and `update`. No terminal, no clock, no I/O: what is to be done
-//! outside is returned.
+//! The state of the screen, and `update`, which changes it on input. No terminal, no clock, no I/O:
+//! `update` returns what the caller is to do.
 
 use std::sync::Arc;
 
@@ -24,26 +24,26 @@ const TABS_LINE: u16 = 2;
 /// Rows that one turn of the wheel moves.
 const WHEEL: usize = 3;
 
-/// What happens to the app.
+/// An input to the app.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// A key.
     Key(KeyEvent),
     /// The mouse.
     Mouse(MouseEvent),
-    /// The terminal has another size.
+    /// The terminal has a new size.
     Resize(u16, u16),
-    /// The job was looked at.
+    /// The job was read.
     Seen(Box<Seen>),
-    /// Ranks, or their launcher, said something: labelled lines.
+    /// Labelled lines that ranks or their launcher printed.
     Said(Vec<u8>, Origin),
-    /// The job that was launched here has ended so.
+    /// The job that was launched here has ended in this way.
     Over(String),
     /// Time has passed.
     Tick,
 }
 
-/// What a look at the job brought.
+/// The result of a look at the job.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// The job.
@@ -54,19 +54,21 @@ pub(crate) struct Seen {
     pub(crate) events: Vec<Entry>,
 }
 
-/// What is to be done outside.
+/// What the caller is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
-    /// This text to the clipboard.
+    /// Copy this text to the clipboard.
     Copy(String),
-    /// Away.
+    /// Stop this process, as Ctrl-Z asks for.
+    Suspend,
+    /// Leave the screen.
     Leave(Leave),
 }
 
-/// What becomes of the job when the screen is left.
+/// What happens to the job when the screen is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Leave {
-    /// It goes on, or has ended: nothing.
+    /// Nothing: it goes on, or has ended.
     Alone,
     /// The job that was launched here is asked to end.
     EndJob,
@@ -75,12 +77,12 @@ pub(crate) enum Leave {
 /// Whether the job has ended.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Ended {
-    /// It has not.
+    /// It has not ended.
     #[default]
     No,
     /// None of its processes is left.
     Gone,
-    /// Its launcher tells how.
+    /// It has ended in the way that its launcher reported.
     With(String),
 }
 
@@ -90,18 +92,20 @@ pub(crate) struct App {
     pub(crate) screen: Screen,
     pub(crate) look: Look,
     pub(crate) size: (u16, u16),
+    /// The length from which a wait is called a stall.
+    pub(crate) stall_ns: u64,
     /// Nanoseconds since 1970.
     pub(crate) now_ns: u64,
     /// The last look at the job.
     live: Arc<Shot>,
-    /// What is shown instead.
+    /// The earlier look that is shown instead.
     pub(crate) pinned: Option<Arc<Shot>>,
     history: History,
     log: Log,
     pub(crate) ended: Ended,
-    /// Whether the job was launched from here, so that leaving is a question.
+    /// Whether the job was launched from here; then leaving opens a question.
     launched: bool,
-    /// The communicator that was asked for.
+    /// The communicator that the user chose.
     pub(crate) comm: Option<CommId>,
     pub(crate) filter: Filter,
     /// A filter that is being typed.
@@ -109,14 +113,14 @@ pub(crate) struct App {
     orders: [Order; Screen::ALL.len()],
     chosen: [Chosen; Screen::ALL.len()],
     pub(crate) popup: Option<Popup>,
-    /// Lines that what is open is scrolled down by.
+    /// The number of lines by which the popup is scrolled down.
     pub(crate) scrolled: usize,
-    /// What was said last, until the next key.
+    /// The last message; it stays until the next key.
     pub(crate) notice: String,
 }
 
 impl App {
-    /// Before anything was seen.
+    /// The state before the first look.
     pub(crate) fn new(look: Look, size: (u16, u16), launched: bool) -> Self {
         let mut chosen: [Chosen; Screen::ALL.len()] = std::array::from_fn(|_| Chosen::default());
         chosen[Screen::Log as usize].follows = true;
@@ -124,6 +128,7 @@ impl App {
             screen: Screen::default(),
             look,
             size,
+            stall_ns: u64::MAX,
             now_ns: 0,
             live: Arc::default(),
             pinned: None,
@@ -142,16 +147,17 @@ impl App {
         }
     }
 
-    /// What is shown.
+    /// The look that is shown.
     pub(crate) fn shot(&self) -> &Shot {
         self.pinned.as_ref().unwrap_or(&self.live)
     }
 
-    /// What views are functions of.
+    /// The input of the views.
     pub(crate) fn scene(&self) -> Scene<'_> {
         Scene {
             job: &self.shot().snapshot,
             comm: self.comm,
+            stall_ns: self.stall_ns,
             histograms: self.shot().histograms.as_deref(),
             rates: &self.shot().rates,
             log: &self.log,
@@ -160,17 +166,17 @@ impl App {
         }
     }
 
-    /// The order of the rows that are shown.
+    /// The order of the rows of this screen.
     pub(crate) const fn order(&self) -> Order {
         self.orders[self.screen as usize]
     }
 
-    /// The row that is chosen.
+    /// The row that is chosen on this screen.
     pub(crate) const fn chosen(&self) -> &Chosen {
         &self.chosen[self.screen as usize]
     }
 
-    /// Takes what happens at `now_ns`; gives what is to be done outside.
+    /// Takes an input at `now_ns`; gives what the caller is to do.
     pub(crate) fn update(&mut self, input: Input, now_ns: u64) -> Option<Effect> {
         self.now_ns = now_ns;
         match input {
@@ -197,10 +203,11 @@ impl App {
     fn press(&mut self, key: KeyEvent) -> Option<Effect> {
         self.notice.clear();
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            // A raw terminal sends no signal for it; it means the same wherever one is.
+            // A raw terminal sends no signal for these keys; they mean the same on every screen.
             return match (key.code, &self.popup) {
                 (KeyCode::Char('c'), Some(Popup::Leave)) => Some(Effect::Leave(Leave::EndJob)),
                 (KeyCode::Char('c'), _) => self.quit(),
+                (KeyCode::Char('z'), _) => Some(Effect::Suspend),
                 _ => None,
             };
         }
@@ -223,7 +230,7 @@ impl App {
         self.act(action)
     }
 
-    /// One more key of a filter; `None`: it is typed, or was given up.
+    /// Adds a key to the filter being typed; `None` if the filter is complete or was given up.
     fn typed(&mut self, mut typed: String, code: KeyCode) -> Option<String> {
         match code {
             KeyCode::Char(c) => typed.push(c),
@@ -246,10 +253,10 @@ impl App {
         Some(typed)
     }
 
-    /// What a key does to what is open; whether that is all it does.
+    /// Applies a key to the open popup; gives whether the key does nothing else.
     fn in_popup(&mut self, action: Action) -> bool {
         let page = usize::from(self.size.1 / 2).max(1);
-        // Not further than there is something to see; in another size, less far.
+        // Scrolls no further than the text reaches; a popup of another size scrolls less far.
         let lines = self.popup.as_ref().map_or(0, |popup| popup.lines(&self.look).len());
         let last = lines.saturating_sub(Picture::of(self).map_or(0, |picture| picture.popup_lines()));
         self.scrolled = self.scrolled.min(last);
@@ -261,7 +268,7 @@ impl App {
             Action::Top => self.scrolled = 0,
             Action::Bottom => self.scrolled = usize::MAX,
             Action::Copy => return false,
-            // Whatever else is pressed closes it; another one opens in its place.
+            // Any other key closes it; the key may open another popup in its place.
             Action::Back | Action::Enter | Action::Help => self.popup = None,
             _ => {
                 self.popup = None;
@@ -317,7 +324,7 @@ impl App {
     }
 
     fn quit(&mut self) -> Option<Effect> {
-        // Of what still runs and was launched here, somebody must say what becomes of it.
+        // The job was launched here and still runs, so the user must say what is to become of it.
         if self.launched && !matches!(self.ended, Ended::With(_)) {
             self.open(Popup::Leave);
             return None;
@@ -325,7 +332,7 @@ impl App {
         Some(Effect::Leave(Leave::Alone))
     }
 
-    /// Chooses the row that `to` makes of the place of the chosen one and the number of those shown.
+    /// Chooses the row that `to` computes from the place of the chosen row and the rows per page.
     fn step(&mut self, to: impl FnOnce(usize, usize) -> usize) {
         if let Some(picture) = Picture::of(self) {
             self.choose(&picture, to(picture.chosen, picture.page()));
@@ -383,30 +390,31 @@ impl App {
     }
 
     fn culprit(&mut self) {
-        if self.scene().verdict().is_none() {
-            self.notice = "nobody is awaited".into();
+        if self.scene().verdict().is_none() && self.shot().snapshot.not_joined.is_empty() {
+            self.notice = "nobody blocks the others".into();
             return;
         }
-        // In the communicator where that is, whatever was looked at; elsewhere if this screen has no row of it.
+        // Looks in the culprit's communicator, whatever was shown before, and then on the Overview
+        // if this screen has no row of the culprit.
         self.comm = None;
         for screen in [self.screen, Screen::Overview] {
             self.screen = screen;
-            if self.choose_awaited() {
+            if self.choose_blocking() {
                 return;
             }
             let filter = std::mem::take(&mut self.filter);
-            if self.choose_awaited() {
+            if self.choose_blocking() {
                 self.notice = "the filter hid the culprit and was taken away".into();
                 return;
             }
             self.filter = filter;
         }
-        self.notice = "who is awaited was not read: see why below".into();
+        self.notice = "the rank that blocks the others was not read: see why below".into();
     }
 
-    fn choose_awaited(&mut self) -> bool {
+    fn choose_blocking(&mut self) -> bool {
         let Some(picture) = Picture::of(self) else { return false };
-        let found = picture.listing.rows.iter().position(|row| row.awaited);
+        let found = picture.listing.rows.iter().position(|row| row.blocked_on);
         if let Some(at) = found {
             self.choose(&picture, at);
         }

@@ -1,14 +1,15 @@
-//! Events as text for people.
+//! Events as text.
 
 use ccl::clock::Scale;
+use ccl::diagnose::duration;
 use ccl::error::ErrorKind;
 use ccl::event::Event;
-use ccl::snapshot::{Why, duration};
+use ccl::snapshot::Why;
 use ccl::types::Rank;
 
 use super::scene::{bytes, channel};
 
-/// What happened; `None` for what is no news to people.
+/// An event in words; `None` if it does not interest a reader.
 pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
     let all = |peer: &Option<Rank>| peer.map_or_else(|| "all".to_string(), |peer| format!("rank {peer}"));
     Some(match event {
@@ -19,7 +20,7 @@ pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
                 why.map(|why| format!(" ({})", Why::from(why).word().replace('_', " "))).unwrap_or_default();
             format!("link up: {} {direction} {} over {transport}{why}", channel(*id), all(peer))
         }
-        Event::OpPlanned { kind, seq, algorithm, bytes: size } => {
+        Event::OpPlanned { kind, seq, algorithm, bytes: size, .. } => {
             format!("{kind} #{seq} planned: {}, {}", algorithm.name(), bytes(*size))
         }
         Event::OpCompleted { kind, seq, bytes: size, duration_ticks, algorithm, dtype, op, .. } => {
@@ -33,7 +34,7 @@ pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
             let peer = peer.map(|peer| format!(", rank {peer}")).unwrap_or_default();
             format!("{kind} #{seq} FAILED: {why}{peer}")
         }
-        Event::MessageSent { channel: id, peer, step, bytes: size } => {
+        Event::MessageSent { channel: id, peer, step, bytes: size, .. } => {
             format!("message {step} sent on {} to {}: {}", channel(*id), all(peer), bytes((*size).into()))
         }
         Event::MessageTaken { channel: id, peer, step, bytes: size, .. } => {
@@ -42,14 +43,16 @@ pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
         Event::WaitBegan { channel: id, peer, reason } => {
             format!("wait began on {} for rank {peer}: {reason}", channel(*id))
         }
-        Event::WaitEnded { channel: id, duration_ticks } => {
-            format!("wait ended on {} after {}", channel(*id), duration(scale.ns(*duration_ticks)))
+        Event::WaitEnded { channel: id, peer, duration_ticks, .. } => {
+            let whom = peer.map(|peer| format!(" for rank {peer}")).unwrap_or_default();
+            let lasted = duration(scale.ns(*duration_ticks));
+            format!("wait ended on {}{whom} after {lasted}", channel(*id))
         }
         Event::PeerLost { peer } => format!("rank {peer} LOST"),
         Event::MismatchFound { peer, seq } => format!("MISMATCH at #{seq} with rank {peer}"),
         Event::Aborted => "ABORTED".to_string(),
-        // Once a second, for machines.
-        Event::ClockAnchored { .. } => return None,
+        // The anchor is recorded once a second for programs; the tag stands beside the operation.
+        Event::ClockAnchored { .. } | Event::Tagged { .. } => return None,
         Event::Unknown { code } => format!("event {code}, of a later version"),
     })
 }

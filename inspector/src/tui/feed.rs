@@ -1,5 +1,8 @@
-//! Where snapshots come from: a thread that looks at the job several times a second. The processes tell of themselves, all at the
-//! same moments; who does not is read from its mapping. Recorders stay open: what is left in them can be read when they are gone.
+//! The source of snapshots: a thread that reads the job several times a second.
+//!
+//! The processes report their state themselves, all at the same moments; processes that do not
+//! answer are read from their mapping. Recorders stay open, so that their last content can be read
+//! after the processes have ended.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,9 +11,10 @@ use std::time::Duration;
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
 use ccl::control::wire::Subscription;
+use ccl::diagnose::{Given, merge};
 use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::{Cursor, Histogram, Reader};
-use ccl::snapshot::{Given, ProcessSnapshot, Snapshot, State, jobs, merge};
+use ccl::snapshot::{CommSnapshot, LinkSnapshot, OpSnapshot, ProcessSnapshot, RankSnapshot, Snapshot, State};
 use ccl::types::{CommId, JobId, Rank};
 use tokio::sync::{mpsc, watch};
 
@@ -18,23 +22,32 @@ use super::app::Seen;
 use super::events;
 use super::history::{Rates, Shot};
 use super::log::{Entry, Origin};
-use crate::discover::{self, Findings, Found, door};
+use crate::choose::job_of_descendants;
+use crate::discover::{self, Found, door};
+use crate::members::JobMembers;
 use crate::rates::Counted;
-use crate::roll::Roll;
-use crate::{attach, process, words};
+use crate::{attach, words};
 
-/// Between two looks at the processes that are known.
+/// The time between two looks at the known processes while they move.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long after the moment of a look its tellings may come.
+/// After this many looks that showed only greater ages, only one in so many is taken.
+const STILL: u32 = 4;
+/// How long after the moment of a look the reports may arrive.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Between two searches for more of them, which go through all processes of the machine.
+/// The time between two searches for more processes.
+///
+/// A search goes through all processes of the machine and reads all recorders.
 const SEARCH: Duration = Duration::from_secs(2);
-/// How long ago that look was, at least, since which rates count; less in the first second.
+/// The longest time between two searches: it doubles while they find no process.
+const SEARCH_MAX: Duration = Duration::from_secs(16);
+/// The same for a job of which not all ranks were met.
+const SEARCH_OPEN_MAX: Duration = Duration::from_secs(4);
+/// The least age of the look against which rates are computed; less in the first second.
 const RATED: Duration = Duration::from_millis(950);
-/// Between two readings of the histograms.
+/// The time between two readings of the histograms.
 const COUNT: Duration = Duration::from_secs(1);
 
-/// Whose job is looked at.
+/// Which job is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whom {
     /// This job.
@@ -43,7 +56,7 @@ pub(crate) enum Whom {
     DescendantsOf(u32),
 }
 
-/// What is wanted beside snapshots.
+/// What the screen needs besides snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Wants {
     /// The durations of operations.
@@ -52,7 +65,7 @@ pub(crate) struct Wants {
     pub(crate) events: bool,
 }
 
-/// The reading end. Dropping it ends the thread at its next look.
+/// The receiving end. Dropping it ends the thread at its next look.
 #[derive(Debug)]
 pub(crate) struct Feed {
     seen: mpsc::Receiver<Seen>,
@@ -60,12 +73,12 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Begins to look.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// The system's, if it has no thread to give.
+    /// The system's, if it cannot create a thread.
     pub(crate) fn start(whom: Whom, settings: Settings) -> std::io::Result<Self> {
-        // Where the screen is slower than this, looks wait for it.
+        // If the screen is slower than this, looks wait for it.
         let (sender, seen) = mpsc::channel(1);
         let (wants, wanted) = watch::channel(Wants::default());
         let mut follower = Follower::new(whom, settings);
@@ -75,22 +88,55 @@ impl Feed {
                 if sender.blocking_send(follower.look(wants)).is_err() {
                     return;
                 }
-                let now = clock::now();
-                clock::sleep(moment(now).after(LOOK).since(now));
+                let looks = if follower.still >= STILL { STILL } else { 1 };
+                for _ in 0..looks {
+                    let now = clock::now();
+                    clock::sleep(moment(now).after(LOOK).since(now));
+                    // A change of what the screen needs takes effect soon.
+                    if sender.is_closed() || *wanted.borrow() != wants {
+                        break;
+                    }
+                }
             }
         })?;
         Ok(Self { seen, wants })
     }
 
-    /// The next look; `None`: there will be none.
+    /// The next look; `None` if there will be none.
     pub(crate) async fn next(&mut self) -> Option<Seen> {
         self.seen.recv().await
     }
 
-    /// Says what is wanted from the next look on.
+    /// Sets what the screen needs from the next look on.
     pub(crate) fn want(&self, wants: Wants) {
         self.wants.send_if_modified(|now| std::mem::replace(now, wants) != wants);
     }
+}
+
+/// Whether the job is unchanged except for ages.
+fn is_as_before(before: &Snapshot, now: &Snapshot) -> bool {
+    let op = |op: &OpSnapshot| {
+        let wait = op.wait.as_ref().map(|wait| (wait.waits, wait.peer, wait.channel));
+        (op.state, op.seq, op.called, op.started, op.completed, wait)
+    };
+    let link = |link: &LinkSnapshot| {
+        let LinkSnapshot { direction, channel, peer, posted, moved, done, waits, waits_for, .. } = *link;
+        (direction, channel, peer, posted, moved, done, waits, waits_for)
+    };
+    let phase = |comm: &CommSnapshot| comm.phase.as_ref().map(|phase| phase.phase.clone());
+    let comm = |before: &CommSnapshot, now: &CommSnapshot| {
+        (before.id, before.rank, before.ended, op(&before.op), before.p2p.as_ref().map(op), phase(before))
+            == (now.id, now.rank, now.ended, op(&now.op), now.p2p.as_ref().map(op), phase(now))
+            && before.links.iter().map(link).eq(now.links.iter().map(link))
+    };
+    let rank = |(before, now): (&RankSnapshot, &RankSnapshot)| {
+        (before.rank, before.pid, before.state, before.source, before.failed, before.comms.len())
+            == (now.rank, now.pid, now.state, now.source, now.failed, now.comms.len())
+            && before.comms.iter().zip(&now.comms).all(|(before, now)| comm(before, now))
+    };
+    before.job == now.job
+        && (before.ranks.len(), before.missing.len()) == (now.ranks.len(), now.missing.len())
+        && before.ranks.iter().zip(&now.ranks).all(rank)
 }
 
 /// A moment of the past, in nanoseconds since 1970.
@@ -98,7 +144,7 @@ fn real_ns_at(moment: Ns) -> u64 {
     clock::real_ns().saturating_sub(clock::now().since(moment).as_nanos() as u64)
 }
 
-/// The last moment at which processes told of themselves: a multiple of [`LOOK`].
+/// The last moment at which processes reported their state: a multiple of [`LOOK`].
 const fn moment(now: Ns) -> Ns {
     let look = LOOK.as_nanos() as u64;
     Ns(now.0 / look * look)
@@ -109,47 +155,53 @@ struct Followed {
     found: Found,
     reader: Reader,
     cursor: Cursor,
-    telling: Telling,
-    /// It is no more, and was read after its end: nothing will change.
+    telling: SubscriptionState,
+    /// It has ended and was read after its end: nothing will change.
     is_over: bool,
 }
 
-/// Whether a process tells of itself.
-enum Telling {
+/// Whether a process reports its state itself.
+enum SubscriptionState {
     /// It was not asked to: it is stopped, or has no control socket.
     Unasked,
     /// It does.
     Does(Box<Subscription>),
-    /// It was asked then, in vain.
+    /// It was asked at this time and did not answer.
     Refused(Ns, Error),
 }
 
-/// Looks at one job.
+/// Reads one job.
 struct Follower {
     whom: Whom,
     settings: Settings,
-    /// Whose job it is, once that is known.
-    roll: Option<Roll>,
+    /// The members of the job, once the job is known.
+    members: Option<JobMembers>,
     followed: Vec<Followed>,
-    searched: Option<Ns>,
-    /// The histograms and when they were read; `None`: nobody looks at them.
+    /// The time of the last search, and the pause until the next.
+    searched: Option<(Ns, Duration)>,
+    /// The number of looks in a row that showed the job unchanged.
+    still: u32,
+    last: Arc<Shot>,
+    /// The histograms and the time when they were read; `None` if the screen does not need them.
     counted: Option<(Ns, Arc<[Histogram]>)>,
-    /// What the looks of about the last second have counted, oldest first.
+    /// The counters of the looks of about the last second, oldest first.
     looks: VecDeque<(Ns, Counted)>,
 }
 
 impl Follower {
     fn new(whom: Whom, settings: Settings) -> Self {
-        let roll = match whom {
-            Whom::Job(job) => Some(Roll::of(job)),
+        let members = match whom {
+            Whom::Job(job) => Some(JobMembers::of(job)),
             Whom::DescendantsOf(_) => None,
         };
         Self {
             whom,
             settings,
-            roll,
+            members,
             followed: Vec::new(),
             searched: None,
+            still: 0,
+            last: Arc::default(),
             counted: None,
             looks: VecDeque::new(),
         }
@@ -157,67 +209,85 @@ impl Follower {
 
     fn look(&mut self, wants: Wants) -> Seen {
         let now = clock::now();
-        // A job that is just being launched is new every moment.
+        // A job that is just being launched changes all the time.
         let searches = match self.searched {
-            Some(at) if !self.followed.is_empty() => now.since(at) >= SEARCH,
+            Some((at, pause)) if !self.followed.is_empty() => now.since(at) >= pause,
             _ => true,
         };
         if searches {
+            let known = self.followed.len();
             self.search();
-            self.searched = Some(now);
+            let most = if self.members.as_ref().is_none_or(JobMembers::is_open) {
+                SEARCH_OPEN_MAX
+            } else {
+                SEARCH_MAX
+            };
+            let pause = match self.searched {
+                Some((_, pause)) if self.followed.len() == known => (2 * pause).min(most),
+                _ => SEARCH,
+            };
+            self.searched = Some((now, pause));
         }
         let nothing = || Seen {
             shot: Arc::new(Shot { taken_ns: clock::real_ns(), ..Shot::default() }),
             ..Seen::default()
         };
-        let Some(job) = self.roll.as_ref().map(Roll::job) else { return nothing() };
+        let Some(job) = self.members.as_ref().map(JobMembers::job) else { return nothing() };
         let (notes, renamed) = self.refresh(job);
         if renamed {
             // Its other ranks are found under the new name.
             self.search();
+            self.searched = Some((now, SEARCH));
         }
-        let Some(roll) = &self.roll else { return nothing() };
-        let job = roll.job();
+        let Some(members) = &self.members else { return nothing() };
+        let job = members.job();
         let given: Vec<Given> = self.followed.iter().map(|one| one.found.given.clone()).collect();
-        let mut snapshot = merge(&given, Some(job), roll.unreachable());
+        let mut snapshot = merge(&given, Some(job), members.unreachable());
         snapshot.notes.extend(notes);
-        snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::unseen(&one.found)));
+        snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::beyond_its_state(&one.found)));
         snapshot.notes.iter_mut().for_each(|note| *note = words::line(note));
-        let gone = |state| matches!(state, State::Dead | State::Exited);
-        let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| gone(rank.state));
+        let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(RankSnapshot::is_gone);
         self.counted = match self.counted.take().filter(|_| wants.histograms) {
             Some((at, read)) if now.since(at) < COUNT => Some((at, read)),
             _ => wants.histograms.then(|| (now, self.histograms())),
         };
         let histograms = self.counted.as_ref().map(|(_, read)| read.clone());
+        self.still =
+            if is_as_before(&self.last.snapshot, &snapshot) { self.still.saturating_add(1) } else { 0 };
         let events = if wants.events { self.events(job) } else { Vec::new() };
         let rates = self.rates(&snapshot, now);
-        let shot = Shot { taken_ns: clock::real_ns(), snapshot, histograms, rates };
-        Seen { shot: Arc::new(shot), ended, events }
+        self.last = Arc::new(Shot { taken_ns: clock::real_ns(), snapshot, histograms, rates });
+        Seen { shot: self.last.clone(), ended, events }
     }
 
     /// Finds the processes of the job that are not followed yet.
     fn search(&mut self) {
         let findings = discover::everything(&self.settings);
-        if let (None, Whom::DescendantsOf(ancestor)) = (&self.roll, self.whom) {
-            self.roll = job_of_descendants(&findings, ancestor).map(Roll::of);
+        if let (None, Whom::DescendantsOf(ancestor)) = (&self.members, self.whom) {
+            self.members = job_of_descendants(&findings, ancestor).map(JobMembers::of);
         }
-        let Some(roll) = &mut self.roll else { return };
-        let new = roll.newcomers(findings).into_iter().map(|(found, reader)| Followed {
+        let Some(members) = &mut self.members else { return };
+        let new = members.newcomers(findings).into_iter().map(|(found, reader)| Followed {
             found,
             reader,
             cursor: Cursor::default(),
-            telling: Telling::Unasked,
+            telling: SubscriptionState::Unasked,
             is_over: false,
         });
         self.followed.extend(new);
     }
 
-    /// Reads the followed ones anew; gives notes on those that should have told of themselves, and whether the job has a new name.
+    /// Reads the followed processes; gives notes, and whether the job has a new name.
+    ///
+    /// A note concerns a process that should have reported its state and did not.
     fn refresh(&mut self, job: JobId) -> (Vec<String>, bool) {
+        // A process whose ranks left in good order may end at any time.
+        let left =
+            self.followed.iter_mut().filter(|one| one.is_over && one.found.given.state() == State::Left);
+        left.for_each(|one| one.found.look());
         let mut living: Vec<&mut Followed> = self.followed.iter_mut().filter(|one| !one.is_over).collect();
         for one in &mut living {
-            one.found.given.letter = one.found.process.and_then(process::stat).map(|stat| stat.state);
+            one.found.look();
         }
         let now = clock::now();
         let mut askable: Vec<_> = living.iter_mut().filter(|one| one.is_askable(now)).collect();
@@ -231,7 +301,8 @@ impl Follower {
             if one.found.renamed(job).is_some() {
                 renamed = true;
             } else if !one.found.is_of(job) {
-                // Who leaves a communicator in good order gives its row away; the last state is kept.
+                // A rank that leaves a communicator in good order frees its row; the last state is
+                // kept.
                 one.found.given.process.comms = before;
             }
         }
@@ -242,7 +313,7 @@ impl Follower {
         self.followed.iter().flat_map(|one| one.reader.histograms().unwrap_or_default()).collect()
     }
 
-    /// How fast everybody is, over about a second: over less, figures jump.
+    /// The rates of all ranks over about a second: over a shorter time, the figures jump.
     fn rates(&mut self, job: &Snapshot, now: Ns) -> Rates {
         let counted = Counted::of(job);
         while self.looks.get(1).is_some_and(|(next, _)| now.since(*next) >= RATED) {
@@ -259,7 +330,7 @@ impl Follower {
         rates
     }
 
-    /// What happened since the last time, in order.
+    /// The events since the last call, in order of time.
     fn events(&mut self, job: JobId) -> Vec<Entry> {
         let mut entries: Vec<Entry> = self.followed.iter_mut().flat_map(|one| one.events(job)).collect();
         entries.sort_by_key(|entry| entry.real_ns);
@@ -268,7 +339,9 @@ impl Follower {
 }
 
 impl Followed {
-    /// Whether it could tell of itself: a stopped process tells nothing, and waiting for it would make the tellings of others old.
+    /// Whether it can report its state.
+    ///
+    /// A stopped process reports nothing, and waiting for it would make the reports of others old.
     fn is_able(&self) -> bool {
         let given = &self.found.given;
         given.state() == State::Running && !given.process.control.is_empty()
@@ -277,9 +350,9 @@ impl Followed {
     fn is_askable(&self, now: Ns) -> bool {
         self.is_able()
             && match &self.telling {
-                Telling::Unasked => true,
-                Telling::Does(_) => false,
-                Telling::Refused(at, _) => now.since(*at) >= SEARCH,
+                SubscriptionState::Unasked => true,
+                SubscriptionState::Does(_) => false,
+                SubscriptionState::Refused(at, _) => now.since(*at) >= SEARCH,
             }
     }
 
@@ -290,30 +363,28 @@ impl Followed {
             Ok(telling)
                 if (telling.process().pid, telling.process().made_real_ns) == (was.pid, was.made_real_ns) =>
             {
-                Telling::Does(Box::new(telling))
+                SubscriptionState::Does(Box::new(telling))
             }
             Ok(_) => {
                 let what = format!("{} is answered by another process", was.control);
-                Telling::Refused(clock::now(), Error::new(ErrorKind::Unavailable, what))
+                SubscriptionState::Refused(clock::now(), Error::new(ErrorKind::Unavailable, what))
             }
-            Err(why) => Telling::Refused(clock::now(), why),
+            Err(why) => SubscriptionState::Refused(clock::now(), why),
         };
     }
 
-    /// Reads it anew; a note if it should have told of itself and did not.
+    /// Reads it; gives a note if it should have reported its state and did not.
     fn read(&mut self, moment: Ns) -> Option<String> {
         let told = if self.is_able() { self.hear(moment) } else { None };
         if let Some(Ok(process)) = told {
-            // It told of about this moment.
-            return self
-                .found
-                .answers(process, real_ns_at(moment).saturating_sub(LOOK.as_nanos() as u64))
-                .err();
+            // Its report is at most one interval older than this moment.
+            let about = Ns(moment.0.saturating_sub(LOOK.as_nanos() as u64));
+            return self.found.answers(process, about).err();
         }
         self.found.reread(&self.reader);
         let given = &self.found.given;
         if !given.process.alive {
-            // Whoever died while it was listened to is told of by its state.
+            // The state shows that the process died while it was subscribed to; no note is needed.
             self.is_over = true;
             return None;
         }
@@ -321,17 +392,21 @@ impl Followed {
         Some(format!("pid {} on {} was read from its mapping: {why}", given.process.pid, given.process.host))
     }
 
-    /// What it tells of this moment.
+    /// Its own report of this moment.
     fn hear(&mut self, moment: Ns) -> Option<Result<ProcessSnapshot>> {
         let telling = match &mut self.telling {
-            Telling::Unasked => return None,
-            Telling::Does(telling) => telling,
-            Telling::Refused(_, why) => return Some(Err(why.clone())),
+            SubscriptionState::Unasked => return None,
+            SubscriptionState::Does(telling) => telling,
+            SubscriptionState::Refused(_, why) => return Some(Err(why.clone())),
         };
-        let real_ns = real_ns_at(moment);
+        // An earlier version reports only the time of day.
+        let is_past = |process: &ProcessSnapshot| match process.to_mono_ns {
+            0 => process.to_real_ns < real_ns_at(moment),
+            to => to < moment.0,
+        };
         let end = moment.after(PATIENCE);
-        while telling.process().to_real_ns < real_ns {
-            // One that tells of the past without end tells nothing either.
+        while is_past(telling.process()) {
+            // A process that keeps sending old reports counts as one that does not answer.
             let heard = match telling.next(end.since(clock::now())) {
                 Ok(_) if clock::now() > end => Err(Error::new(ErrorKind::Timeout, "")),
                 heard => heard.map(|_| ()),
@@ -341,7 +416,7 @@ impl Followed {
                     let what = format!("the process told nothing within {} ms", PATIENCE.as_millis());
                     return Some(Err(Error::new(ErrorKind::Timeout, what)));
                 }
-                self.telling = Telling::Refused(clock::now(), why.clone());
+                self.telling = SubscriptionState::Refused(clock::now(), why.clone());
                 return Some(Err(why));
             }
         }
@@ -360,7 +435,7 @@ impl Followed {
                 process.comms.iter().find(move |comm| (comm.id, comm.rank, comm.job) == (id, rank, job))
             };
             let comm = ring.owner.and_then(owner);
-            // What the service thread writes is about the process.
+            // Events of the service thread concern the whole process.
             let of_process = || process.comms.iter().find(|comm| comm.job == job);
             let rank = comm.or_else(of_process).map(|comm| comm.world.0);
             let name = comm.map(|comm| super::scene::name(&comm.name, comm.id)).unwrap_or_default();
@@ -381,24 +456,4 @@ impl Followed {
         }
         entries
     }
-}
-
-/// The job of those processes whose ancestor this is.
-fn job_of_descendants(findings: &Findings, ancestor: u32) -> Option<JobId> {
-    let descends = |one: &&Found| {
-        let mut pid = one.process;
-        // A chain of processes is short; a loop would be a race of the kernel's.
-        for _ in 0..64 {
-            match pid {
-                Some(found) if found == ancestor => return true,
-                Some(found) => {
-                    pid = process::stat(found).map(|stat| stat.parent).filter(|parent| *parent > 1)
-                }
-                None => return false,
-            }
-        }
-        false
-    };
-    let given: Vec<Given> = findings.found.iter().filter(descends).map(|one| one.given.clone()).collect();
-    jobs(&given).first().copied()
 }

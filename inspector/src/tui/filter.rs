@@ -1,11 +1,12 @@
-//! The language of `/`: words and `key=value`, all of which must match. `state=stopped`, `rank=0-3,7 AllReduce`.
+//! The filter language of `/`: words and `key=value`, all of which must match. Example:
+//! `state=stopped`, `rank=0-3,7 AllReduce`.
 
-use super::listing::Row;
+use super::listing::{Column, Row};
 
-/// The keys, and what their values are compared with.
+/// The keys, and the values they are compared with.
 pub(crate) const KEYS: &[&str] = &["state", "rank", "host", "comm", "op"];
 
-/// What a row must be like to be shown.
+/// The condition under which a row is shown.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Filter {
     text: String,
@@ -14,37 +15,44 @@ pub(crate) struct Filter {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Term {
-    /// Stands somewhere in the row.
+    /// The row contains this word.
     Word(String),
-    /// Stands in this field.
+    /// This field of the row contains the text.
     Field(&'static str, String),
     /// The row is about one of these ranks.
     Ranks(Vec<(u32, u32)>),
 }
 
 impl Filter {
-    /// Reads what was typed.
+    /// Reads a typed filter.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// What is wrong with it, and the correct form.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let terms = text.split_whitespace().map(term).collect::<Result<_, _>>()?;
         Ok(Self { text: text.trim().to_string(), terms })
     }
 
-    /// As it was typed.
+    /// The filter as it was typed.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the row is shown.
-    pub(crate) fn takes(&self, row: &Row) -> bool {
+    /// Whether a table with these columns shows the row.
+    ///
+    /// A key is compared with the text of its column and with the row's further fields of that
+    /// name.
+    pub(crate) fn takes(&self, row: &Row, columns: &[Column]) -> bool {
         self.terms.iter().all(|term| match term {
             Term::Word(word) => {
                 row.cells.iter().any(|cell| has(&cell.text, word))
                     || row.fields.iter().any(|(_, value)| has(value, word))
             }
-            Term::Field(key, value) => row.fields.iter().any(|(name, text)| name == key && has(text, value)),
+            Term::Field(key, value) => {
+                let shown = columns.iter().zip(&row.cells).filter(|(column, _)| column.key == *key);
+                row.fields.iter().any(|(name, text)| name == key && has(text, value))
+                    || shown.into_iter().any(|(_, cell)| has(&cell.text, value))
+            }
             Term::Ranks(ranges) => {
                 row.ranks.iter().any(|rank| ranges.iter().any(|(low, high)| (low..=high).contains(&rank)))
             }
@@ -83,12 +91,13 @@ mod tests {
 
     fn check(filter: &str, expect: bool) {
         let row = Row {
-            cells: vec![Cell::text("AllReduce #5")],
+            cells: vec![Cell::text("* BLOCKING, AllReduce #5")],
             fields: vec![("state", "stopped".into()), ("host", "Node7".into()), ("comm", "world".into())],
             ranks: vec![2],
             ..Row::default()
         };
-        assert_eq!(Filter::parse(filter).unwrap().takes(&row), expect, "{filter}");
+        let columns = [Column::new("state").key("state")];
+        assert_eq!(Filter::parse(filter).unwrap().takes(&row, &columns), expect, "{filter}");
     }
 
     #[test]
@@ -99,6 +108,8 @@ mod tests {
         check("broadcast", false);
         check("state=stop host=node", true);
         check("state=stop host=other", false);
+        check("state=BLOCKING", true);
+        check("state=waits", false);
         check("NODE7", true);
         check("comm=node", false);
         check("op=world", false);

@@ -1,4 +1,4 @@
-//! The last minutes of a job: what was shown, to step back to. Bounded in bytes and in time.
+//! The last minutes of a job, so that the user can step back. Bounded in bytes and in time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::size_of;
@@ -14,24 +14,26 @@ use crate::rates::Rate;
 
 /// The most bytes kept.
 const BYTES_MAX: usize = 64 << 20;
-/// How far back.
+/// How far back it reaches.
 const KEPT_NS: u64 = 600_000_000_000;
-/// The least time between two that are kept, unless who is awaited has changed.
+/// The least time between two kept shots, unless the ranks that block others have changed.
 const APART_NS: u64 = 1_000_000_000;
 
-/// Rates by rank of the job and communicator; of what was not there before there is none.
+/// Rates by rank of the job and communicator.
+///
+/// There is no rate for a rank or communicator that did not exist before.
 pub(crate) type Rates = BTreeMap<(Rank, CommId), Rate>;
 
-/// A snapshot, when it was taken, and what else was read then.
+/// A snapshot, the time when it was taken, and other data read then.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub(crate) struct Shot {
     /// In nanoseconds since 1970, by this process's clock.
     pub(crate) taken_ns: u64,
-    /// What was seen.
+    /// The job.
     pub(crate) snapshot: Snapshot,
-    /// The durations of operations so far; `None`: nobody looked at them.
+    /// The durations of operations so far; `None` if the screen did not need them.
     pub(crate) histograms: Option<Arc<[Histogram]>>,
-    /// How fast each rank was in each communicator, in about the last second.
+    /// The rates of each rank in each communicator, in about the last second.
     pub(crate) rates: Rates,
 }
 
@@ -43,7 +45,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Takes a shot, if it is worth keeping beside the last one.
+    /// Keeps a shot, if it differs enough from the last one.
     pub(crate) fn push(&mut self, shot: &Arc<Shot>) {
         self.push_within(shot, BYTES_MAX);
     }
@@ -80,18 +82,18 @@ impl History {
     }
 }
 
-/// Who is awaited, in what.
+/// The ranks that block others, and in which operation, for waits long enough to be reported.
 fn culprits(job: &Snapshot) -> impl Iterator<Item = impl PartialEq> {
-    job.awaited.iter().map(|one| (one.comm, one.op.as_str(), one.seq, &one.missing, &one.inside))
+    super::scene::blocked_on(job).map(|one| (one.comm, one.op.as_str(), one.seq, &one.missing, &one.inside))
 }
 
-/// What histograms take in memory, nearly; those that several shots share count each time.
+/// The approximate memory of histograms; those that several shots share count each time.
 fn weight_of_durations(histograms: &[Histogram]) -> usize {
     let one = |one: &Histogram| size_of::<Histogram>() + size_of_val(one.buckets.as_slice()) + one.name.len();
     histograms.iter().map(one).sum()
 }
 
-/// What a snapshot takes in memory, nearly.
+/// The approximate memory of a snapshot.
 fn weight(job: &Snapshot) -> usize {
     let op = |op: &OpSnapshot| {
         [&op.kind, &op.tag, &op.dtype, &op.op, &op.plan, &op.error]
@@ -116,11 +118,11 @@ fn weight(job: &Snapshot) -> usize {
             + [&rank.recorder, &rank.host, &rank.host_id].into_iter().map(String::len).sum::<usize>()
             + rank.comms.iter().map(comm).sum::<usize>()
     });
-    let awaited = job.awaited.iter().map(|one| {
+    let blocked_on = job.blocked_on.iter().map(|one| {
         512 + one.name.len() + one.tag.len() + 4 * (one.by.len() + one.missing.len() + one.unseen.len())
     });
     ranks.sum::<usize>()
-        + awaited.sum::<usize>()
+        + blocked_on.sum::<usize>()
         // The rates.
         + job.ranks.iter().map(|rank| 64 + 48 * rank.comms.len()).sum::<usize>()
         + job.missing.iter().map(|one| 128 + one.host.len() + one.why.len()).sum::<usize>()
@@ -130,7 +132,7 @@ fn weight(job: &Snapshot) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ccl::snapshot::Awaited;
+    use ccl::snapshot::BlockedOn;
 
     use super::*;
 
@@ -151,7 +153,8 @@ mod tests {
         }
         assert_eq!(times(&history), [0, 10, 20]);
         let mut changed = Shot::clone(&shot(2.5, 1));
-        changed.snapshot.awaited = vec![Awaited { missing: vec![Rank(2)], ..Awaited::default() }];
+        changed.snapshot.blocked_on =
+            vec![BlockedOn { missing: vec![Rank(2)], since_ns: 1 << 30, ..BlockedOn::default() }];
         history.push(&Arc::new(changed));
         assert_eq!(times(&history), [0, 10, 20, 25]);
     }

@@ -1,13 +1,14 @@
-//! THE table of keys: what each does, and where. The help screen is made from it, and so is a test that presses them all.
+//! The only table of keys: what each does, and on which screens. The help screen is made from it,
+//! and so is a test that presses every key.
 
 use crossterm::event::KeyCode;
 
 use super::views::Screen;
 
-/// What a key asks for.
+/// What a key does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
-    /// That screen.
+    /// Show this screen.
     Show(Screen),
     /// The screen to the right.
     NextScreen,
@@ -21,54 +22,54 @@ pub(crate) enum Action {
     Top,
     /// The last row.
     Bottom,
-    /// Further down by what is shown.
+    /// Down by one page.
     PageDown,
-    /// Further up by what is shown.
+    /// Up by one page.
     PageUp,
-    /// Into the row.
+    /// Open the row.
     Enter,
-    /// Out again.
+    /// Go back.
     Back,
     /// Type a filter.
     Filter,
-    /// By the next column.
+    /// Sort by the next column.
     Sort,
-    /// The other way round.
+    /// Reverse the order.
     Invert,
-    /// Hold the picture, or let it go on.
+    /// Freeze the picture, or let it go on.
     Freeze,
-    /// To the picture before.
+    /// Show the picture before.
     Older,
-    /// To the picture after.
+    /// Show the picture after.
     Newer,
-    /// To who is awaited.
+    /// Go to the rank that blocks others.
     Culprit,
-    /// The next communicator.
+    /// Show the next communicator.
     NextComm,
-    /// The row to the clipboard.
+    /// Copy the row to the clipboard.
     Copy,
-    /// The row as JSON.
+    /// Show the row as JSON.
     Json,
-    /// Other colours.
+    /// Change the colours.
     Palette,
-    /// This table.
+    /// Show this table.
     Help,
-    /// Away.
+    /// Leave.
     Quit,
 }
 
 /// A line of the table.
 #[derive(Debug)]
 pub(crate) struct Key {
-    /// What is pressed.
+    /// The keys.
     pub(crate) codes: &'static [KeyCode],
-    /// As it is written on keyboards.
+    /// Their names as printed on keyboards.
     pub(crate) shown: &'static str,
-    /// What it does.
+    /// What they do, in words.
     pub(crate) what: &'static str,
-    /// Where it does that.
+    /// The screens on which they do it.
     pub(crate) on: &'static [Screen],
-    /// What it asks for.
+    /// The action.
     pub(crate) action: Action,
 }
 
@@ -106,13 +107,7 @@ pub(crate) const KEYS: &[Key] = &[
         ALL,
         Action::Show(Screen::Connections),
     ),
-    key(
-        &[Char('5')],
-        "5",
-        "Boot: how long each phase of the start took",
-        ALL,
-        Action::Show(Screen::Bootstrap),
-    ),
+    key(&[Char('5')], "5", "Init: how long each phase of init took", ALL, Action::Show(Screen::Bootstrap)),
     key(&[Char('6')], "6", "Latency: percentiles by kind and size", ALL, Action::Show(Screen::Latency)),
     key(&[Char('7')], "7", "Log: events, and what the ranks print", ALL, Action::Show(Screen::Log)),
     key(&[KeyCode::Tab], "Tab", "next screen", ALL, Action::NextScreen),
@@ -137,7 +132,7 @@ pub(crate) const KEYS: &[Key] = &[
         ALL,
         Action::Back,
     ),
-    key(&[Char('c')], "c", "jump to the culprit: who is awaited", ALL, Action::Culprit),
+    key(&[Char('c')], "c", "jump to the culprit: who blocks the others", ALL, Action::Culprit),
     key(&[Char('n')], "n", "next communicator", OF_A_COMM, Action::NextComm),
     key(&[Char('/')], "/", "filter: words, state= rank= host= comm= op=", ALL, Action::Filter),
     key(&[Char('s')], "s", "sort by the next column", ALL, Action::Sort),
@@ -152,7 +147,7 @@ pub(crate) const KEYS: &[Key] = &[
     key(&[Char('q')], "q", "quit; the job goes on", ALL, Action::Quit),
 ];
 
-/// What the key that was pressed asks for on this screen.
+/// The action of a key on this screen.
 pub(crate) fn action(pressed: KeyCode, screen: Screen) -> Option<Action> {
     let mut keys = KEYS.iter().filter(|key| key.on.contains(&screen));
     keys.find(|key| key.codes.contains(&pressed)).map(|key| key.action)

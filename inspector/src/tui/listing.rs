@@ -1,4 +1,5 @@
-//! A table as data: every screen lists something. Filter, order, choice and widths are the same for all, and are decided here.
+//! A table as data: every screen is a list. Filter, order, chosen row and widths work the same on
+//! all screens, and are defined here.
 
 use ratatui::layout::{Constraint, Rect};
 use ratatui::text::{Line, Span};
@@ -13,22 +14,28 @@ use super::palette::{Glyphs, Palette, Role};
 pub(crate) struct Column {
     /// Its heading.
     pub(crate) title: String,
-    /// The least width it may shrink to.
+    /// The least width to which it may shrink.
     pub(crate) least: usize,
-    /// Where not all fit: that with the highest number goes first; 0 never goes.
+    /// If not all columns fit, the one with the highest number is hidden first; 0 is never hidden.
     pub(crate) goes: u8,
+    /// The filter key that is compared with its text; empty if there is none.
+    pub(crate) key: &'static str,
 }
 
 impl Column {
-    /// A column that never goes and never shrinks.
+    /// A column that is never hidden and never shrinks.
     pub(crate) fn new(title: impl Into<String>) -> Self {
-        Self { title: title.into(), least: usize::MAX, goes: 0 }
+        Self { title: title.into(), least: usize::MAX, goes: 0, key: "" }
     }
-    /// It may shrink to this width.
+    /// Lets it shrink to this width.
     pub(crate) fn shrinks(self, least: usize) -> Self {
         Self { least, ..self }
     }
-    /// It may go, before those with lower numbers.
+    /// Compares filters of this key with its text.
+    pub(crate) fn key(self, key: &'static str) -> Self {
+        Self { key, ..self }
+    }
+    /// Lets it be hidden, before columns with lower numbers.
     pub(crate) fn goes(self, goes: u8) -> Self {
         Self { goes, ..self }
     }
@@ -37,11 +44,11 @@ impl Column {
 /// One cell.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Cell {
-    /// What it says.
+    /// The text.
     pub(crate) text: String,
-    /// What that means.
+    /// The meaning of the text.
     pub(crate) role: Role,
-    /// What it is sorted by, where that is not its text.
+    /// The value to sort by, if it is not the text.
     pub(crate) by: Option<u64>,
 }
 
@@ -59,33 +66,33 @@ impl Cell {
     pub(crate) fn sorted(text: impl Into<String>, by: u64) -> Self {
         Self { text: text.into(), by: Some(by), ..Self::default() }
     }
-    /// With a meaning.
+    /// Sets the meaning.
     pub(crate) fn role(self, role: Role) -> Self {
         Self { role, ..self }
     }
 }
 
-/// One row: what it says, and what it is about.
+/// One row: its text, and the item it describes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Row {
-    /// What it is called from one snapshot to the next.
+    /// Its identity from one snapshot to the next.
     pub(crate) key: String,
-    /// As many as there are columns.
+    /// One cell per column.
     pub(crate) cells: Vec<Cell>,
-    /// What it can be filtered by, beside its text.
+    /// Further fields for filters, besides its text.
     pub(crate) fields: Vec<(&'static str, String)>,
     /// The ranks it is about.
     pub(crate) ranks: Vec<u32>,
-    /// Whether it is about somebody who is awaited.
-    pub(crate) awaited: bool,
-    /// What it is about.
+    /// Whether it describes a rank that blocks others.
+    pub(crate) blocked_on: bool,
+    /// The item it describes.
     pub(crate) about: About,
 }
 
-/// What a row is about, by place in its snapshot.
+/// The item that a row describes, by its place in the snapshot.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) enum About {
-    /// What has no JSON beyond what it says.
+    /// An item that has no JSON beyond the row's text.
     #[default]
     Itself,
     /// A rank that was not read.
@@ -98,7 +105,7 @@ pub(crate) enum About {
     Link(usize, usize, usize),
     /// A line of the log, by its number.
     Line(u64),
-    /// A communicator's durations of one kind and size: the row of that number among all of them.
+    /// A communicator's durations of one kind and size: the row with this number among all of them.
     Durations(usize),
 }
 
@@ -107,7 +114,7 @@ pub(crate) enum About {
 pub(crate) struct Order {
     /// The column.
     pub(crate) by: Option<usize>,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub(crate) inverted: bool,
 }
 
@@ -118,15 +125,15 @@ pub(crate) struct Listing {
     pub(crate) columns: Vec<Column>,
     /// Its rows.
     pub(crate) rows: Vec<Row>,
-    /// What is said where it has none.
+    /// The text shown if it has no rows.
     pub(crate) empty: String,
 }
 
 impl Listing {
-    /// What the filter takes, in order.
+    /// The rows that pass the filter, in order.
     pub(crate) fn arranged(mut self, filter: &Filter, order: Order) -> Self {
         let before = self.rows.len();
-        self.rows.retain(|row| filter.takes(row));
+        self.rows.retain(|row| filter.takes(row, &self.columns));
         if self.rows.is_empty() && before > 0 {
             self.empty = format!("the filter takes none of {before}; / and Enter without a word shows all");
         }
@@ -140,7 +147,7 @@ impl Listing {
         self
     }
 
-    /// Where the chosen row stands; that which took its place where it is gone.
+    /// The place of the chosen row; if that row is gone, its last place.
     pub(crate) fn place_of(&self, chosen: &Chosen) -> usize {
         if chosen.follows {
             return self.rows.len().saturating_sub(1);
@@ -149,7 +156,7 @@ impl Listing {
         found.unwrap_or(chosen.at).min(self.rows.len().saturating_sub(1))
     }
 
-    /// The first row that is shown, so that the chosen one is.
+    /// The first visible row, so that the chosen one is visible.
     pub(crate) fn first_shown(&self, chosen: usize, height: usize) -> usize {
         let last = self.rows.len().saturating_sub(height);
         chosen.saturating_sub(height / 2).min(last)
@@ -188,12 +195,12 @@ impl Listing {
             .column_spacing(1)
     }
 
-    /// How many columns are not shown in this much room.
+    /// The number of columns that are hidden in this width.
     pub(crate) fn hidden(&self, room: usize) -> usize {
         self.widths(room).iter().filter(|width| width.is_none()).count()
     }
 
-    /// The width of each column in this much room; `None`: it is not shown.
+    /// The width of each column if `room` columns are available; `None` if it is hidden.
     fn widths(&self, room: usize) -> Vec<Option<usize>> {
         let natural = |at: usize| {
             let cells = self.rows.iter().filter_map(|row| row.cells.get(at)).map(|cell| cell.text.width());
@@ -206,7 +213,7 @@ impl Listing {
             let mut widths: Vec<Option<usize>> =
                 natural.iter().zip(&shown).map(|(width, shown)| shown.then_some(*width)).collect();
             while over(&widths, room) > 0 {
-                // The widest of those that may shrink gives one column.
+                // The widest of the columns that may shrink loses one cell of width.
                 let may = |at: &usize| widths[*at].is_some_and(|width| width > self.columns[*at].least);
                 let Some(widest) = (0..widths.len()).filter(may).max_by_key(|at| widths[*at]) else { break };
                 widths[widest] = widths[widest].map(|width| width - 1);
@@ -223,24 +230,24 @@ impl Listing {
     }
 }
 
-/// By how much columns of these widths, one apart, are too wide.
+/// How many cells too wide these columns are, with one space between them.
 fn over(widths: &[Option<usize>], room: usize) -> usize {
     let shown = widths.iter().flatten();
     (shown.clone().sum::<usize>() + shown.count().saturating_sub(1)).saturating_sub(room)
 }
 
-/// Which row is chosen: by its key, and where it was last.
+/// Which row is chosen: its key, and its last place.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Chosen {
     /// Its key.
     pub(crate) key: String,
     /// Its place.
     pub(crate) at: usize,
-    /// It is the last one, whichever that is.
+    /// Whether the last row is chosen, whichever that is.
     pub(crate) follows: bool,
 }
 
-/// How everything looks.
+/// Colours and glyphs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Look {
     /// The colours.
@@ -249,7 +256,7 @@ pub(crate) struct Look {
     pub(crate) glyphs: Glyphs,
 }
 
-/// Text in this many columns, cut where it is longer; what is no visible character becomes `?`.
+/// Text fitted to this width: longer text is cut, and each invisible character becomes `?`.
 pub(crate) fn fit(text: &str, width: usize, more: char) -> String {
     let mut out = String::new();
     let mut used = 0;
@@ -270,13 +277,13 @@ pub(crate) fn fit(text: &str, width: usize, more: char) -> String {
     out
 }
 
-/// Text as it may be written to a terminal: without control characters, which would be obeyed.
+/// Text without control characters, which the terminal would obey.
 pub(crate) fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
         match c {
-            // A program's own colours: ESC [ parameters letter.
+            // Colours that a program has set: ESC [ parameters letter.
             '\u{1b}' if rest.peek() == Some(&'[') => {
                 rest.next();
                 while rest.next_if(|c| !('@'..='~').contains(c)).is_some() {}

@@ -1,4 +1,4 @@
-//! What happened, line by line: events of the ranks, and what they print where we launched them. Bounded in bytes.
+//! The log: events of the ranks, and their output if they were launched here. Bounded in bytes.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ const BYTES_MAX: usize = 4 << 20;
 /// The most lines.
 const LINES_MAX: usize = 5_000;
 
-/// Where a line comes from.
+/// The source of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Origin {
@@ -24,7 +24,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// For people.
+    /// The word shown to users.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Event => "event",
@@ -37,17 +37,17 @@ impl Origin {
 /// One line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Entry {
-    /// Its number, from 0: a name that is not used twice.
+    /// Its number, from 0; never used twice.
     pub(crate) number: u64,
     /// When, in nanoseconds since 1970.
     pub(crate) real_ns: u64,
     /// The rank of the job, if one is known.
     pub(crate) rank: Option<u32>,
-    /// Where it comes from.
+    /// The source.
     pub(crate) origin: Origin,
-    /// The communicator's name; empty: none.
+    /// The communicator's name; empty if there is none.
     pub(crate) comm: String,
-    /// What it says.
+    /// The text.
     pub(crate) text: String,
 }
 
@@ -60,11 +60,15 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Takes a line.
+    /// Inserts a line in order of time.
+    ///
+    /// Events are read some time after they happened, output at once.
     pub(crate) fn push(&mut self, entry: Entry) {
         let (comm, text) = (words::line(&entry.comm), words::line(&entry.text));
         self.bytes += text.len();
-        self.entries.push_back(Entry { number: self.written, comm, text, ..entry });
+        let later = self.entries.iter().rev().take_while(|other| other.real_ns > entry.real_ns).count();
+        let at = self.entries.len() - later;
+        self.entries.insert(at, Entry { number: self.written, comm, text, ..entry });
         self.written += 1;
         while self.bytes > BYTES_MAX || self.entries.len() > LINES_MAX {
             let Some(oldest) = self.entries.pop_front() else { break };
@@ -72,7 +76,7 @@ impl Log {
         }
     }
 
-    /// Takes labelled lines as a launcher writes them: `[rank] text`.
+    /// Adds labelled lines as a launcher writes them: `[rank] text`.
     pub(crate) fn push_output(&mut self, lines: &[u8], origin: Origin, real_ns: u64) {
         for line in String::from_utf8_lossy(lines).lines() {
             let labelled = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
@@ -88,7 +92,7 @@ impl Log {
         self.entries.iter()
     }
 
-    /// How many are kept no more.
+    /// The number of lines that were dropped.
     pub(crate) fn lost(&self) -> u64 {
         self.written - self.entries.len() as u64
     }
@@ -104,6 +108,16 @@ mod tests {
         log.push_output(b"[ 3] a ] b\nccl-inspect: rank 3\n[x] c\n", Origin::Output, 7);
         let said: Vec<_> = log.entries().map(|entry| (entry.rank, entry.text.as_str())).collect();
         assert_eq!(said, [(Some(3), "a ] b"), (None, "ccl-inspect: rank 3"), (None, "[x] c")]);
+    }
+
+    #[test]
+    fn lines_stand_in_the_order_of_their_times() {
+        let mut log = Log::default();
+        for (text, real_ns) in [("out", 632), ("event", 604), ("last", 640), ("at once", 632), ("old", 3)] {
+            log.push_output(text.as_bytes(), Origin::Output, real_ns);
+        }
+        let said: Vec<_> = log.entries().map(|entry| entry.text.as_str()).collect();
+        assert_eq!(said, ["old", "event", "out", "at once", "last"]);
     }
 
     #[test]

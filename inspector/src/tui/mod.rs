@@ -1,8 +1,9 @@
-//! `ccl-inspect attach`: a job on the terminal, live. Who is stuck, on whom, why, since when.
+//! `ccl-inspect attach`: a job on the terminal, live. It shows which rank is stuck, on which rank,
+//! why and since when.
 //!
 //! ```text
-//! feed (a thread: looks at the job) --Seen--> app (state, update) --> views (functions of it) --> terminal
-//! keyboard (a thread) ---------------Input--^
+//! feed (a thread: reads the job) --Seen--> app (state, update) --> views (pure) --> terminal
+//! keyboard (a thread) ------------Input--^
 //! ```
 //!
 //! | file | what it holds |
@@ -11,12 +12,12 @@
 //! | `keys` | the table of keys |
 //! | `views` | the screens |
 //! | `listing`, `filter` | what all screens share: a table, its order, its filter |
-//! | `scene`, `plan` | what views see, and the plan of an operation with everybody's place in it |
-//! | `feed`, `events` | where snapshots, histograms and events come from |
-//! | `history`, `log` | what was seen and said before, bounded |
+//! | `scene`, `plan` | the input of views, and the plan of an operation with each rank's place |
+//! | `feed`, `events` | the source of snapshots, histograms and events |
+//! | `history`, `log` | earlier looks and log lines, bounded |
 //! | `palette` | colours and glyphs |
-//! | `terminal`, `session` | the terminal, and the loop that ties all this together |
-//! | `window` | the same over a job that `run` has launched |
+//! | `terminal`, `session` | the terminal, and the main loop |
+//! | `window` | the same screen for a job that `run` has launched |
 
 mod app;
 mod events;
@@ -37,11 +38,11 @@ pub(crate) mod window;
 #[cfg(test)]
 mod tests;
 
-use ccl::config::Settings;
+use ccl::config::{Key, Settings};
 
-use crate::choose::choose;
+use crate::choose::find;
+use crate::exit;
 use crate::target::Target;
-use crate::{discover, exit};
 
 pub(crate) use app::Leave;
 pub(crate) use log::Origin;
@@ -51,25 +52,25 @@ use listing::Look;
 use palette::{Glyphs, Palette};
 use session::{Ending, session};
 
-/// Show a job on the terminal, live: who is stuck, on whom, why, since when
+/// Show a job on the terminal, live: which rank is stuck, on which rank, why and since when
 ///
 /// Attaching, leaving and attaching again do not disturb the job. Press ? for the keys.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Attach {
-    /// A process, one rank of a process, or a job; not needed where there is one job
+    /// A process, one rank of a process, or a job; not needed if there is only one job
     #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
     #[command(flatten)]
     appearance: Appearance,
 }
 
-/// How the screen looks and listens.
+/// How the screen looks, and whether it uses the mouse.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct Appearance {
     /// Leave the mouse to the terminal
     #[arg(long)]
     no_mouse: bool,
-    /// Colours to begin with; else NO_COLOR decides between default and mono
+    /// Colours to begin with; without it, NO_COLOR decides between default and mono
     #[arg(long, value_enum)]
     palette: Option<Palette>,
 }
@@ -83,38 +84,42 @@ impl Appearance {
     }
 }
 
-/// Refuses to begin where there is no terminal.
+/// Refuses to begin without a terminal.
 ///
 /// # Errors
-/// The exit status, and what to do instead.
+/// The exit status, and a command to use instead.
 pub(crate) fn need_terminal(what: &str, instead: &str) -> Result<(), (u8, String)> {
-    if terminal::is_there() {
-        return Ok(());
+    if !terminal::is_there() {
+        let why = format!("{what} needs a terminal for its input and output, and here is none; {instead}");
+        return Err((exit::USAGE, why));
     }
-    Err((
-        exit::USAGE,
-        format!("{what} needs a terminal for its input and output, and here is none; {instead}"),
-    ))
+    match terminal::is_dumb(ccl::config::environment("TERM")) {
+        None => Ok(()),
+        Some(why) => {
+            Err((exit::USAGE, format!("{what}: this terminal cannot show screens ({why}); {instead}")))
+        }
+    }
 }
 
 impl Attach {
-    /// Shows the job until somebody leaves.
+    /// Shows the job until the user leaves.
     ///
     /// # Errors
     /// The exit status and why there is nothing to show.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let instead = "`ccl-inspect snapshot [PID | JOB]` prints the same once, `ccl-inspect top` again and again, both with --json for programs";
+        let instead = "`ccl-inspect snapshot [PID | PID:RANK | JOB]` prints the same once, `ccl-inspect top` again and again, both with --json for programs";
         need_terminal("attach", instead)?;
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let job = choose(&discover::everything(&settings), self.target)?;
+        let (_, job) = find(&settings, self.target)?;
         let failed = |e: std::io::Error| (exit::ERROR, format!("showing the job: {e}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let ending = runtime.block_on(async {
             // Before the terminal is taken, so that no signal can end this without giving it back.
             let mut signals = crate::run::Signals::new()?;
+            let stall_after = settings.duration(Key::StallAfter);
             let feed = Feed::start(Whom::Job(job), settings.clone())?;
             let (_said, inputs) = tokio::sync::mpsc::channel(1);
-            session(self.appearance, false, feed, inputs, signals.next()).await
+            session(self.appearance, false, stall_after, feed, inputs, signals.next()).await
         });
         match ending.map_err(failed)? {
             Ending::Left(_) => Ok(exit::OK),

@@ -1,20 +1,20 @@
-//! Colours and glyphs. What a colour says, a glyph and a word say too.
+//! Colours and glyphs. Every meaning of a colour is also shown by a glyph and a word.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// What something on the screen means.
+/// The meaning of something on the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Role {
-    /// Nothing in particular.
+    /// No particular meaning.
     #[default]
     Plain,
     /// Less important.
     Dim,
-    /// As it should be.
+    /// In order.
     Good,
-    /// It waits for somebody else.
+    /// It waits for another rank.
     Waits,
-    /// The culprit, or what has gone wrong.
+    /// A culprit or a failure.
     Bad,
     /// A heading.
     Head,
@@ -32,13 +32,13 @@ pub(crate) enum Palette {
 }
 
 impl Palette {
-    /// The one to begin with: NO_COLOR asks for none.
+    /// The palette to begin with: NO_COLOR asks for none.
     pub(crate) fn of_environment() -> Self {
         let none = ccl::config::environment("NO_COLOR").is_some_and(|value| !value.is_empty());
         if none { Self::Mono } else { Self::Default }
     }
 
-    /// The one after this.
+    /// The next palette.
     pub(crate) const fn next(self) -> Self {
         match self {
             Self::Default => Self::ColourBlind,
@@ -47,7 +47,7 @@ impl Palette {
         }
     }
 
-    /// For people.
+    /// The name shown to users.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -56,7 +56,7 @@ impl Palette {
         }
     }
 
-    /// How something of this meaning looks.
+    /// The style of something with this meaning.
     pub(crate) const fn style(self, role: Role) -> Style {
         let style = Style::new();
         let bold = style.add_modifier(Modifier::BOLD);
@@ -77,30 +77,30 @@ impl Palette {
         }
     }
 
-    /// How what is chosen looks: a row, a tab.
+    /// The style of the chosen row or tab.
     pub(crate) const fn chosen(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 }
 
-/// What is drawn where a word would be too long. Each is one column wide.
+/// The symbols drawn where a word would be too long. Each is one column wide.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Glyphs {
     /// A process that runs.
     pub(crate) running: char,
-    /// One that is stopped.
+    /// A stopped process.
     pub(crate) stopped: char,
-    /// One that died.
+    /// A dead process.
     pub(crate) dead: char,
-    /// One that left in good order.
+    /// A process that left in good order.
     pub(crate) exited: char,
-    /// Who is awaited.
-    pub(crate) awaited: char,
-    /// Who waits.
+    /// A rank that blocks others.
+    pub(crate) blocked_on: char,
+    /// A rank that waits.
     pub(crate) waits: char,
-    /// Who does nothing here.
+    /// A rank without work here.
     pub(crate) idle: char,
-    /// Text goes on beyond the edge.
+    /// Text is cut at the edge.
     pub(crate) more: char,
     /// A line.
     pub(crate) line: char,
@@ -108,9 +108,9 @@ pub(crate) struct Glyphs {
     pub(crate) right: char,
     /// The head of an arrow to the left.
     pub(crate) left: char,
-    /// Between hosts.
+    /// The border between hosts.
     pub(crate) border: char,
-    /// From an empty bar to a full one.
+    /// The bar, from empty to full.
     pub(crate) bars: [char; 9],
 }
 
@@ -121,7 +121,7 @@ impl Glyphs {
         stopped: '‖',
         dead: '✗',
         exited: '✓',
-        awaited: '✱',
+        blocked_on: '✱',
         waits: '◦',
         idle: '·',
         more: '…',
@@ -131,13 +131,13 @@ impl Glyphs {
         border: '│',
         bars: [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
     };
-    /// For all others.
+    /// For all other terminals.
     pub(crate) const ASCII: Self = Self {
         running: '>',
         stopped: '=',
         dead: 'x',
         exited: '+',
-        awaited: '*',
+        blocked_on: '*',
         waits: '~',
         idle: '.',
         more: '$',
@@ -148,7 +148,9 @@ impl Glyphs {
         bars: [' ', '.', '.', ':', ':', '+', '+', '#', '#'],
     };
 
-    /// Those that the locale of this process can show: the first of LC_ALL, LC_CTYPE and LANG that is set decides.
+    /// The glyphs that the locale of this process can show.
+    ///
+    /// The first of LC_ALL, LC_CTYPE and LANG that is set decides.
     pub(crate) fn of_environment() -> Self {
         Self::of_locale(&|name| ccl::config::environment(name))
     }
@@ -165,7 +167,7 @@ impl Glyphs {
     /// The bar for `part` of `whole`.
     pub(crate) fn bar(&self, part: u64, whole: u64) -> char {
         let at = if whole == 0 { 0 } else { u128::from(part) * 8 / u128::from(whole) };
-        // What is there at all is seen.
+        // Any part above zero is visible.
         let at = usize::try_from(at).unwrap_or(8).clamp(usize::from(part > 0), 8);
         self.bars[at]
     }
@@ -181,8 +183,18 @@ mod tests {
     fn every_glyph_is_one_column_wide() {
         for g in [Glyphs::UNICODE, Glyphs::ASCII] {
             let all = [
-                g.running, g.stopped, g.dead, g.exited, g.awaited, g.waits, g.idle, g.more, g.line, g.right,
-                g.left, g.border,
+                g.running,
+                g.stopped,
+                g.dead,
+                g.exited,
+                g.blocked_on,
+                g.waits,
+                g.idle,
+                g.more,
+                g.line,
+                g.right,
+                g.left,
+                g.border,
             ];
             for glyph in all.into_iter().chain(g.bars) {
                 assert_eq!(glyph.width(), Some(1), "{glyph}");

@@ -1,27 +1,33 @@
-//! The plan of an operation, as its ranks made it, and how far each has come in it. Pure.
+//! The plan of an operation, as its ranks computed it, and the step that each rank has reached.
+//! Pure.
 //!
-//! A recorder holds no plan, but the hash of all that a plan is made from. What can differ (who shares a host, how many channels, whether
-//! an algorithm was forced) is tried until the hash is met: then the plan is the very one, and step 7 is step 7.
+//! A recorder does not hold a plan, but what it is made from: the request, the algorithm, the group
+//! of each rank, and the hashes of the topology and of all together. The number of channels follows
+//! from the hash. Then the plan is exactly the ranks' plan, and step 7 is step 7.
 //!
-//! Counters of lanes run since the communicator was made. Where they stood when the operation began is told by those who are not
-//! in it yet: a lane that one end has not touched for this operation stands there as it did before. From these ends the plan leads on:
-//! a rank that is known to wait in step 7 has sent what its first 7 steps send. Where nobody is left outside, nothing is known of it.
+//! The counters of lanes count since the communicator was created. Where they stood when the
+//! operation began follows from the ranks that are not in it yet: a lane that one end has not
+//! touched for this operation stands there as it did before. From these ends the plan leads on: a
+//! rank that is known to wait in step 7 has sent the messages of its first 7 steps. If every rank
+//! is inside, no starting point is known.
 
 use std::collections::BTreeMap;
 
 use ccl::collective::Request;
 use ccl::plan::select::select;
-use ccl::plan::{Operand, Plan, Readers, Shape, Topology};
+use ccl::plan::{LaneSet, Operand, Plan, Shape, Topology};
 use ccl::snapshot::{CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState};
 use ccl::types::{Algorithm, ChannelId, CollKind, Datatype, Rank, ReduceOp};
 
-use super::scene::{Member, host};
+use super::scene::Member;
 
 /// The most channels that a setting allows.
 const CHANNELS_MAX: u16 = 16;
-/// The most ranks whose plan is sought.
+/// The most ranks whose plan is searched for.
 const RANKS_MAX: u32 = 4096;
-/// The most steps that are walked to find where a rank stands: those who can be placed have not come far, as somebody has not begun.
+/// The most steps walked to find a rank's place.
+///
+/// A rank whose place can be known has not come far, because another rank has not begun.
 const WALK_MAX: u64 = 4096;
 
 /// A plan that the ranks agreed on.
@@ -33,13 +39,13 @@ pub(crate) struct Planned {
 }
 
 /// A rank's place in its program of a channel: steps done, and all steps.
-pub(crate) type Place = (u64, u64);
+pub(crate) type StepsDone = (u64, u64);
 
-/// Where lanes stood when the operation began, by channel and writer.
+/// The counters of the lanes when the operation began, by channel and writer.
 type Begun = BTreeMap<(ChannelId, Rank), u64>;
 
 impl Planned {
-    /// The plan of a collective; `None` if nothing that could be seen leads to its hash.
+    /// The plan of a collective; `None` if no visible input leads to its hash.
     pub(crate) fn of(members: &[Member<'_>], op: &OpSnapshot) -> Option<Self> {
         let nranks = members.first()?.comm.nranks;
         let request = Request {
@@ -49,24 +55,19 @@ impl Planned {
             root: op.root,
             count: op.count,
         };
-        // Snapshots come from anywhere.
+        // Snapshots may hold anything.
         if nranks > RANKS_MAX || request.check(nranks).is_err() {
             return None;
         }
-        let wanted = u64::from_str_radix(&op.plan, 16).ok()?;
-        for hosts in divisions(members, nranks) {
-            let mut topology = Topology::new(&hosts, 1);
-            for channels in 1..=CHANNELS_MAX {
-                topology.channels = channels;
-                let shapes =
-                    [None, Some(Algorithm::Ring), Some(Algorithm::Direct), Some(Algorithm::Exchange)]
-                        .map(|forced| select(&topology, &request, forced));
-                if let Some(shape) = shapes.into_iter().find(|shape| shape.hash(&topology) == wanted) {
-                    return Some(Self { topology, request, shape });
-                }
-            }
-        }
-        None
+        let hash = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (plan, wanted) = (hash(&op.plan)?, hash(&op.topology)?);
+        // Of a tree no places are known: its ranks write several lanes on one channel.
+        let algorithm = named(Algorithm::ALL, &op.algorithm, Algorithm::name)?;
+        let groups = groups(members, nranks).filter(|_| algorithm != Algorithm::Tree)?;
+        let mut topologies = (1..=CHANNELS_MAX).map(|channels| Topology::new(&groups, channels));
+        let topology = topologies.find(|topology| topology.hash() == wanted)?;
+        let shape = select(&topology, &request, Some(algorithm));
+        (shape.hash(&topology) == plan).then_some(Self { topology, request, shape })
     }
 
     fn of_rank(&self, me: Rank) -> Plan {
@@ -91,39 +92,49 @@ impl Planned {
         }
     }
 
-    /// From whom to whom its messages go, in the order of the ring.
+    /// The writer and reader of each of its messages, in ring order.
     pub(crate) fn ways(&self) -> Vec<(ChannelId, Rank, Rank)> {
-        let (ring, root) = (&self.topology.ring, self.request.root);
+        let (ring, root) = (&self.topology.graph(0).ring, self.request.root);
         let mut ways = Vec::new();
         for channel in self.channels() {
             for from in ring.iter().copied().filter(|rank| self.steps(*rank, channel) > 0) {
-                if self.is_ring() {
-                    let to = self.topology.after(from, 1);
+                for lane in self.lanes(from).written_by(&self.topology, from) {
+                    let Some(to) = lane.reader() else {
+                        let readers = ring
+                            .iter()
+                            .filter(|to| lane.is_read_by(&self.topology, **to) && self.writes(from));
+                        ways.extend(readers.map(|to| (channel, from, *to)));
+                        continue;
+                    };
                     // A chain ends where its root is: before it, or at it.
                     let is_open = match self.request.kind {
                         CollKind::Broadcast => to == root,
                         CollKind::Reduce => from == root,
                         _ => false,
                     };
-                    ways.extend((!is_open && to != from).then_some((channel, from, to)));
-                } else if self.request.kind != CollKind::Broadcast || from == root {
-                    ways.extend(ring.iter().filter(|to| **to != from).map(|to| (channel, from, *to)));
+                    ways.extend((!is_open && lane.id.channel == channel).then_some((channel, from, to)));
                 }
             }
         }
         ways
     }
 
-    /// How far each rank has come on each channel, where that is known. `op` is the call that this is the plan of.
+    /// The lanes of a rank.
+    const fn lanes(&self, rank: Rank) -> LaneSet {
+        LaneSet::of(&self.request, &self.shape, rank)
+    }
+
+    /// How far each rank has come on each channel, where that is known. `op` is the call that this
+    /// is the plan of.
     pub(crate) fn places(
         &self,
         members: &[Member<'_>],
         op: &OpSnapshot,
-    ) -> BTreeMap<(Rank, ChannelId), Place> {
+    ) -> BTreeMap<(Rank, ChannelId), StepsDone> {
         let mut members: Vec<&CommSnapshot> = members.iter().map(|member| member.comm).collect();
         members.retain(|comm| comm.rank.0 < self.topology.nranks());
-        // Round the ring, so that what one tells is there for the next.
-        members.sort_by_key(|comm| self.topology.place[comm.rank.index()]);
+        // In ring order, so that the result for one rank is ready for the next.
+        members.sort_by_key(|comm| self.topology.graph(0).place[comm.rank.index()]);
         let mut begun = Begun::new();
         let mut places = BTreeMap::new();
         for comm in &members {
@@ -142,7 +153,7 @@ impl Planned {
                 }
             }
         }
-        // Whoever is inside of the same.
+        // Only the ranks inside the same call.
         members.retain(|comm| (comm.op.seq, &comm.op.plan) == (op.seq, &op.plan));
         loop {
             let before = places.len();
@@ -161,9 +172,10 @@ impl Planned {
         }
     }
 
-    /// How far one who is inside has come: to the first step whose messages have not all been sent and taken. What it has sent tells where
-    /// its own lane stood before.
-    fn place(&self, comm: &CommSnapshot, channel: ChannelId, begun: &mut Begun) -> Option<Place> {
+    /// The place of a rank that is inside: the first step with messages not yet sent and taken.
+    ///
+    /// The messages it has sent show where its own lane stood before.
+    fn place(&self, comm: &CommSnapshot, channel: ChannelId, begun: &mut Begun) -> Option<StepsDone> {
         let own = (channel, comm.rank);
         let sender = self.sender(comm, channel);
         let published = sender.and_then(|link| link.posted.checked_sub(*begun.get(&own)?));
@@ -179,7 +191,7 @@ impl Planned {
             taken.insert(from, (done, arrived));
             stuck |= link.is_waiting();
         }
-        // Where it waits for a lane that is known, that lane alone says where it is.
+        // If the rank waits on a lane with a known start, that lane alone gives its place.
         if taken.is_empty() && published.is_none() || !(is_sure || stuck) {
             return None;
         }
@@ -188,7 +200,7 @@ impl Planned {
         for at in 0..all.min(WALK_MAX) {
             let step = plan.step(&self.topology, channel.0, at);
             let sends = step.destinations.iter().any(|to| matches!(to, Operand::Send { last: true, .. }));
-            // What is only looked at need not be taken, but must be there.
+            // A message that is only read need not have been taken, but must have arrived.
             let is_ahead = |source: &Operand| match source {
                 Operand::Recv { from, last, .. } => {
                     taken.get(from).is_some_and(|(done, arrived)| *arrived == 0 || *last && *done == 0)
@@ -213,56 +225,44 @@ impl Planned {
         (all <= WALK_MAX).then_some((all, all))
     }
 
-    /// Whether a rank sends anything.
+    /// Whether a rank sends messages.
     fn writes(&self, rank: Rank) -> bool {
         let root = self.request.root;
         match self.request.kind {
-            CollKind::Broadcast if self.is_ring() => self.topology.after(rank, 1) != root,
+            CollKind::Broadcast if self.is_ring() => self.topology.graph(0).after(rank, 1) != root,
             CollKind::Broadcast => rank == root,
             CollKind::Reduce if self.is_ring() => rank != root,
             _ => true,
         }
     }
 
-    /// Whom a rank's messages are for.
-    fn readers(&self, rank: Rank) -> Readers {
-        if self.is_ring() { Readers::One(self.topology.after(rank, 1)) } else { Readers::All }
-    }
-
-    /// The lane that a rank writes on a channel, if it is up.
+    /// The link of the lane that a rank writes on a channel, if it is up.
     fn sender<'a>(&self, comm: &'a CommSnapshot, channel: ChannelId) -> Option<&'a LinkSnapshot> {
-        let peer = match self.readers(comm.rank) {
-            Readers::One(to) => Some(to),
-            Readers::All => None,
-        };
+        let lanes = self.lanes(comm.rank).written_by(&self.topology, comm.rank);
+        let lane = lanes.iter().find(|lane| lane.id.channel == channel)?;
         let is_it = |link: &&LinkSnapshot| {
-            (link.channel, link.direction, link.peer) == (channel, Direction::Send, peer)
+            (link.channel, link.direction, link.peer) == (channel, Direction::Send, lane.reader())
         };
         comm.links.iter().find(is_it)
     }
 
-    /// The lanes that a rank reads on a channel, and who writes them. Of two lanes of one writer, one of them to all, nobody can tell which
-    /// is which: they are left out.
+    /// The links of the lanes that a rank reads on a channel, and who writes them. Where a rank has
+    /// two lanes of one writer, nobody can tell which link is which: both are left out.
     fn receivers<'a>(
         &self,
         comm: &'a CommSnapshot,
         channel: ChannelId,
     ) -> impl Iterator<Item = (Rank, &'a LinkSnapshot)> + use<'a> {
-        let before = self.is_ring().then(|| self.topology.before(comm.rank));
-        let of = move |from: Rank| {
-            let is_it = move |link: &&LinkSnapshot| {
-                (link.channel, link.direction, link.peer) == (channel, Direction::Recv, Some(from))
-            };
-            comm.links.iter().filter(is_it)
-        };
-        let all = comm
-            .links
-            .iter()
-            .filter_map(|link| link.peer)
-            .filter(move |from| before.is_none_or(|before| before == *from));
-        let all: std::collections::BTreeSet<Rank> = all.collect();
-        all.into_iter()
-            .filter_map(move |from| Some((from, of(from).next()?)).filter(|_| of(from).count() == 1))
+        let mut links: BTreeMap<Rank, Vec<&LinkSnapshot>> = BTreeMap::new();
+        for link in comm.links.iter().filter(|l| (l.channel, l.direction) == (channel, Direction::Recv)) {
+            links.entry(link.peer.unwrap_or_default()).or_default().push(link);
+        }
+        let mut lanes = self.lanes(comm.rank).read_by(&self.topology, comm.rank);
+        lanes.retain(|lane| lane.id.channel == channel);
+        lanes.into_iter().filter_map(move |lane| match links.get(&lane.from).map(Vec::as_slice) {
+            Some([link]) => Some((lane.from, *link)),
+            _ => None,
+        })
     }
 }
 
@@ -271,11 +271,8 @@ fn named<T: Copy>(all: &[T], name: &str, name_of: impl Fn(T) -> &'static str) ->
     all.iter().copied().find(|one| name_of(*one) == name)
 }
 
-/// Who may share a host: as the processes say, if all were read; all of them; nobody, as where memory is not to be used.
-fn divisions(members: &[Member<'_>], nranks: u32) -> Vec<Vec<u64>> {
-    let named: Vec<String> = members.iter().map(|member| host(member.rank)).collect();
-    let number = |name: &String| named.iter().position(|one| one == name).unwrap_or(0) as u64;
-    let is_whole = members.iter().map(|member| member.comm.rank.0).eq(0..nranks);
-    let told = is_whole.then(|| named.iter().map(number).collect());
-    told.into_iter().chain([vec![0; nranks as usize], (0..u64::from(nranks)).collect()]).collect()
+/// The group of each rank, as a member of the communicator tells.
+fn groups(members: &[Member<'_>], nranks: u32) -> Option<Vec<u64>> {
+    let of_all = members.iter().map(|member| &member.comm.groups).find(|all| all.len() == nranks as usize)?;
+    Some(of_all.iter().copied().map(u64::from).collect())
 }

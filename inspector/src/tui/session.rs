@@ -1,4 +1,4 @@
-//! The loop: waits for keys, looks at the job, time and the end, tells the app, draws.
+//! The main loop: waits for keys, looks, time and the end, updates the app, and draws.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,46 +7,54 @@ use std::time::Duration;
 
 use crossterm::clipboard::CopyToClipboard;
 use crossterm::{event, execute};
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Appearance;
 use super::app::{App, Effect, Input, Leave};
 use super::feed::{Feed, Wants};
-use super::terminal::Taken;
+use super::terminal::{Capture, has_job_control};
 use super::views::Screen;
 use super::views::draw::draw;
 
-/// How often the age of the picture is drawn anew.
-const TICK: Duration = Duration::from_millis(250);
-/// How long the keyboard's thread takes to notice that it is not needed any more.
+/// How often the age of the picture is redrawn.
+const TICK: Duration = Duration::from_secs(1);
+/// How long the keyboard thread takes to notice that it is no longer needed.
 const NOTICE: Duration = Duration::from_millis(50);
-/// Inputs that are taken before the screen is drawn again: few, as each may be many lines of a rank that prints without end.
+/// Inputs that are handled before the screen is drawn again.
+///
+/// Few, because each may be many lines of a rank that prints without end.
 const AT_ONCE: usize = 16;
 
 /// How a session ended.
 #[derive(Debug)]
 pub(super) enum Ending<T> {
-    /// Somebody left.
+    /// The user left.
     Left(Leave),
     /// `close` became ready.
     Closed(T),
 }
 
-/// Shows a job until somebody leaves or `close` is ready. The terminal is given back in any case.
+/// Shows a job until the user leaves or `close` is ready; always gives the terminal back.
 ///
 /// # Errors
-/// The terminal's; or that the feed has ended, which it never should.
+/// The terminal's; or that the feed has ended, which should not happen.
 pub(super) async fn session<T>(
     appearance: Appearance,
     launched: bool,
+    stall_after: Duration,
     mut feed: Feed,
     mut said: Receiver<Input>,
     close: impl Future<Output = T>,
 ) -> io::Result<Ending<T>> {
     let look = appearance.look();
-    let mut taken = Taken::take(!appearance.no_mouse)?;
+    let mut stops = signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
+    let mut continues = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
+    let mut taken = Capture::take(!appearance.no_mouse)?;
     let mut keyboard = Keyboard::start()?;
     let mut app = App::new(look, crossterm::terminal::size()?, launched);
+    app.stall_ns = u64::try_from(stall_after.as_nanos()).unwrap_or(u64::MAX);
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     tokio::pin!(close);
@@ -61,6 +69,24 @@ pub(super) async fn session<T>(
             },
             Some(input) = said.recv() => input,
             _ = tick.tick() => Input::Tick,
+            Some(()) = stops.recv() => {
+                if has_job_control() {
+                    taken.lend();
+                    let _ = kill_process(getpid(), Signal::STOP);
+                    // The signal may arrive a moment after it was sent; the continue signal marks
+                    // its end.
+                    continues.recv().await;
+                    taken.retake()?;
+                } else {
+                    app.notice = "no shell would have this go on, so it does not stop".into();
+                }
+                Input::Tick
+            }
+            // After a stop by a signal that cannot be caught.
+            Some(()) = continues.recv() => {
+                taken.retake()?;
+                Input::Tick
+            }
         };
         let more = std::iter::from_fn(|| keyboard.inputs.try_recv().or_else(|_| said.try_recv()).ok());
         let inputs: Vec<Input> = std::iter::once(first).chain(more.take(AT_ONCE)).collect();
@@ -68,10 +94,14 @@ pub(super) async fn session<T>(
             match app.update(input, ccl::clock::real_ns()) {
                 None => {}
                 Some(Effect::Copy(text)) => execute!(io::stdout(), CopyToClipboard::to_clipboard_from(text))?,
+                // Does what the terminal does if it is not raw: stops all processes of its
+                // foreground group.
+                Some(Effect::Suspend) => kill_current_process_group(Signal::TSTP)?,
                 Some(Effect::Leave(leave)) => return Ok(Ending::Left(leave)),
             }
         }
-        // The system is asked, not the news of it: what is drawn has the size that the screen has now.
+        // Asks the system instead of relying on the resize event: the drawing has the screen's
+        // present size.
         let (width, height) = crossterm::terminal::size()?;
         if app.size != (width, height) {
             app.update(Input::Resize(width, height), app.now_ns);
@@ -80,11 +110,11 @@ pub(super) async fn session<T>(
     }
 }
 
-/// The thread that reads the keyboard; it ends with this.
+/// The thread that reads the keyboard; it ends with this value.
 struct Keyboard {
     inputs: UnboundedReceiver<Input>,
     stop: Arc<AtomicBool>,
-    /// Ends with the thread.
+    /// Disconnected when the thread ends.
     ended: mpsc::Receiver<()>,
 }
 
@@ -101,7 +131,9 @@ impl Keyboard {
                     .and_then(|there| if there { event::read().map(Some) } else { Ok(None) })
                 {
                     Ok(event) => event.into_iter().for_each(|event| pass_on(event, &sender)),
-                    // A terminal that is gone sends SIGHUP, too.
+                    // The process went on after a stop.
+                    Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+                    // A terminal that is gone also sends SIGHUP.
                     Err(_) => return,
                 }
             }
@@ -118,14 +150,15 @@ fn pass_on(event: event::Event, to: &UnboundedSender<Input>) {
         event::Event::Resize(width, height) => Input::Resize(width, height),
         event::Event::FocusGained | event::Event::FocusLost | event::Event::Paste(_) => return,
     };
-    // Nobody listens any more: the thread is about to be stopped.
+    // The receiver is gone: the thread is about to be stopped.
     let _ = to.send(input);
 }
 
 impl Drop for Keyboard {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // What is typed next is for the shell. Of a terminal that is gone reading never ends: the thread goes with the process.
+        // Later key presses belong to the shell. If the terminal is gone, the read never returns,
+        // and the thread ends with the process.
         let _ = self.ended.recv_timeout(10 * NOTICE);
     }
 }

@@ -1,12 +1,14 @@
-//! The screen over a job that `run` has launched: in a thread of its own, beside the launcher. What the ranks print goes to the log
-//! screen; when the screen is left, all of it that was kept is printed, and then what comes.
+//! The screen for a job that `run` has launched, in a separate thread of the launcher.
+//!
+//! The output of the ranks goes to the log screen. When the screen is left, the kept part of it is
+//! printed, and then new output as it arrives.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use ccl::config::Settings;
+use ccl::config::{Key, Settings};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::oneshot;
 
@@ -19,7 +21,7 @@ use crate::words;
 
 /// The most bytes of each stream that are printed after the screen was left.
 const KEPT_BYTES_MAX: usize = 4 << 20;
-/// Pieces of output that wait for the screen; with more, who writes them is held up as by a pipe.
+/// Pieces of output that wait for the screen; if more come, their writer is held up as by a pipe.
 const WAITING_MAX: usize = 64;
 
 /// The screen, from the launcher's side.
@@ -34,10 +36,10 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Opens it over the descendants of this process.
+    /// Opens it for the descendants of this process.
     ///
     /// # Errors
-    /// The system's, if it has no thread to give.
+    /// The system's, if it cannot create a thread.
     pub(crate) fn open(appearance: Appearance, settings: Settings) -> io::Result<Self> {
         let (to, said) = channel(WAITING_MAX);
         let (leave, from) = oneshot::channel();
@@ -51,8 +53,9 @@ impl Window {
         let show = move || {
             let opened = opened;
             let ending = runtime.block_on(async {
+                let stall_after = settings.duration(Key::StallAfter);
                 let feed = Feed::start(Whom::DescendantsOf(std::process::id()), settings)?;
-                session(appearance, true, feed, said, closed).await
+                session(appearance, true, stall_after, feed, said, closed).await
             });
             drop(opened);
             let (how, result) = match ending {
@@ -60,7 +63,7 @@ impl Window {
                 Ok(Ending::Closed(_)) => (Leave::Alone, Ok(())),
                 Err(why) => (Leave::Alone, Err(why)),
             };
-            // A launcher that does not listen knows already.
+            // A launcher that no longer listens already knows.
             let _ = leave.send(how);
             result
         };
@@ -68,36 +71,36 @@ impl Window {
         Ok(Self { to, from, close: Some(close), taps, is_left: false, thread })
     }
 
-    /// Where a stream's lines go: to the screen while there is one.
+    /// Where a stream's lines go: to the screen while it is open.
     pub(crate) fn tap(&self, origin: Origin) -> Option<Tap> {
         self.taps.iter().find(|tap| tap.gate().origin == origin).cloned()
     }
 
-    /// Waits until it is left; for ever, if that was said before.
+    /// Waits until the user leaves it; if that was reported before, it never returns.
     pub(crate) async fn left(&mut self) -> Leave {
         if self.is_left {
             return std::future::pending().await;
         }
-        // A thread that ended without a word has panicked, and that has been reported.
+        // A thread that ended without sending has panicked, and the panic was reported.
         let how = (&mut self.from).await.unwrap_or(Leave::Alone);
         self.is_left = true;
         how
     }
 
-    /// Says that the job has ended, and how.
+    /// Reports that the job has ended, and how.
     pub(crate) async fn over(&self, how: String) {
-        // Where it fails nobody looks any more.
+        // If this fails, the screen is gone.
         let _ = self.to.send(Input::Over(how)).await;
     }
 
-    /// Closes it from outside.
+    /// Closes it.
     pub(crate) fn close(&mut self) {
         if let Some(close) = self.close.take() {
             let _ = close.send(());
         }
     }
 
-    /// Whether [`left`](Self::left) has said so.
+    /// Whether [`left`](Self::left) has reported that the user left.
     pub(crate) const fn is_left(&self) -> bool {
         self.is_left
     }
@@ -107,12 +110,12 @@ impl Window {
     /// # Errors
     /// Why it could not be shown.
     pub(crate) fn finish(self) -> io::Result<()> {
-        // A panic of that thread has been reported already.
+        // A panic of that thread was already reported.
         self.thread.join().unwrap_or(Ok(()))
     }
 }
 
-/// Taps of a screen that is shown; dropping this, as a panic of the screen does, too, lets them through.
+/// The taps of a visible screen; dropping this lets output through, also if the screen panics.
 struct Opened(Vec<Tap>);
 
 impl Drop for Opened {
@@ -121,17 +124,17 @@ impl Drop for Opened {
     }
 }
 
-/// The end of a stream of labelled lines: shown and kept while there is a screen, printed afterwards.
+/// The end of a stream of labelled lines: shown and kept while the screen is open, then printed.
 #[derive(Clone, Debug)]
 pub(crate) struct Tap(Arc<Mutex<Gate>>);
 
 struct Gate {
     origin: Origin,
-    /// The screen, while there is one.
+    /// The screen, while it is open.
     to: Option<Sender<Input>>,
     kept: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Lines that are kept no more.
+    /// Lines that were dropped.
     lost: usize,
     real: Box<dyn Write + Send>,
 }
@@ -155,16 +158,17 @@ impl Tap {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is no screen any more: prints what was kept.
+    /// The screen is gone: prints the kept output.
     fn pass(&self) {
         let mut gate = self.gate();
         gate.to = None;
         for lines in std::mem::take(&mut gate.kept) {
-            // Whoever closed standard output wants nothing; the next line tells the launcher.
+            // If standard output is closed, nothing is to be printed; the next line tells the
+            // launcher.
             let _ = gate.real.write_all(&lines);
         }
         if gate.lost > 0 {
-            // Behind what was kept: before it, it would have scrolled away.
+            // Printed after the kept lines: before them, it would have scrolled away.
             let (lost, size) = (gate.lost, words::bytes(KEPT_BYTES_MAX as f64));
             let stream = if gate.origin == Origin::Error { "standard error" } else { "standard output" };
             let line =
@@ -177,10 +181,11 @@ impl Tap {
 
 impl Write for Tap {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
-        // Held while the screen is waited for: what is printed after it keeps its order. Its end lets go of the channel first.
+        // Held while it waits for the screen, so that later output keeps its order. The screen's
+        // end closes the channel first.
         let mut gate = self.gate();
         let Some(to) = &gate.to else { return gate.real.write_all(lines).map(|()| lines.len()) };
-        // Between leaving and `pass` nobody looks; it is kept all the same.
+        // Between leaving and `pass` there is no screen; the lines are kept all the same.
         let _ = to.blocking_send(Input::Said(lines.to_vec(), gate.origin));
         gate.bytes += lines.len();
         gate.kept.push_back(lines.to_vec());
@@ -201,7 +206,7 @@ impl Write for Tap {
 mod tests {
     use super::*;
 
-    /// What was printed, to be looked at.
+    /// The printed output, to be examined.
     #[derive(Clone, Default)]
     struct Printed(Arc<Mutex<Vec<u8>>>);
 
@@ -269,7 +274,7 @@ mod tests {
         let tap = Tap::new(Origin::Output, to, Box::new(printed.clone()));
         let mut writer = tap.clone();
         let writing = std::thread::spawn(move || (0..5).for_each(|_| writer.write_all(b"[0] y\n").unwrap()));
-        // Two were taken and two wait: the fifth finds no place.
+        // Two were taken and two wait: the fifth does not fit.
         (0..2).for_each(|_| assert!(shown.blocking_recv().is_some()));
         assert!(!writing.is_finished() && shown.len() <= 2);
         drop(shown);

@@ -1,8 +1,11 @@
-//! What NVTX loads in place of a profiler, by `NVTX_INJECTION64_PATH`: it writes down every domain, registered string and range of a
-//! thread, each with the thread's number and the time, into the file that [`FILE`] names, behind which it puts the process's number.
+//! A library that NVTX loads in place of a profiler, by `NVTX_INJECTION64_PATH`.
 //!
-//! The file is a table of records in memory shared with whoever reads it: nothing is lost if the process is killed, and nothing is allocated,
-//! locked or written by a system call while ranges are timed. What comes when the table is full is counted, and not kept.
+//! It records every domain, registered string and range of a thread, each with the thread id and
+//! the time, in the file that [`FILE`] names, with the process id appended to the name.
+//!
+//! The file is a table of records in memory shared with the reader: nothing is lost if the process
+//! is killed, and nothing is allocated, locked or written by a system call while ranges are timed.
+//! Records that come when the table is full are counted, and not kept.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -13,36 +16,38 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 pub const FILE: &str = "NVTX_RECORDER_FILE";
 const FILE_C: &CStr = c"NVTX_RECORDER_FILE";
 
-/// Records in a file, behind a first one whose time is how many there are.
+/// Records in a file, after a first one whose time field is their number.
 pub const CAPACITY: usize = 16_384;
 
-/// What was done.
+/// The kind of a call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum What {
-    /// A domain was made; the text is its name.
+    /// A domain was created; the text is its name.
     Domain,
-    /// A string was registered; the text is it.
+    /// A string was registered; the text is the string.
     String,
     /// A range began.
     Push,
     /// The last range of this thread and domain ended.
     Pop,
+    /// A thread was named; `string` is its id, the text its name.
+    Thread,
 }
 
 /// One call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// What was done.
+    /// The kind.
     pub what: What,
-    /// By which thread, as the kernel numbers it.
+    /// The thread, by the kernel's id.
     pub thread: u32,
-    /// When, on the monotonic clock.
+    /// The time, on the monotonic clock.
     pub at_ns: u64,
     /// The domain.
     pub domain: u64,
     /// The registered string.
     pub string: u64,
-    /// The kind of payload, as NVTX numbers it.
+    /// The kind of payload, by NVTX's number.
     pub payload_type: u32,
     /// The payload.
     pub payload: u64,
@@ -50,7 +55,7 @@ pub struct Record {
     pub text: String,
 }
 
-const TEXT: usize = 48;
+const TEXT: usize = 80;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -68,10 +73,10 @@ struct Raw {
 
 const BYTES: usize = size_of::<Raw>();
 
-/// What stands in a file; the error: how many records found no place.
+/// Reads the records of a file.
 ///
 /// # Errors
-/// If some did not.
+/// The number of records that did not fit, if there are any.
 pub fn read(file: &[u8]) -> Result<Vec<Record>, u64> {
     let number = |at: usize| u64::from_ne_bytes(file[at..at + 8].try_into().expect("8 bytes"));
     let small = |at: usize| u32::from_ne_bytes(file[at..at + 4].try_into().expect("4 bytes"));
@@ -84,7 +89,8 @@ pub fn read(file: &[u8]) -> Result<Vec<Record>, u64> {
             1 => What::Domain,
             2 => What::String,
             3 => What::Push,
-            _ => What::Pop,
+            4 => What::Pop,
+            _ => What::Thread,
         },
         thread: small(at + 4),
         at_ns: number(at + 8),
@@ -107,9 +113,10 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Makes the file and maps it, touched, so that no range waits for a page.
+/// Creates the file and maps it, with all pages touched, so that no range waits for a page.
 fn open() -> Option<*mut Raw> {
-    // SAFETY: the path is written into a buffer that is long enough, or refused; the file is as long as what is mapped of it, and the mapping stays.
+    // SAFETY: the path is written into a buffer that is long enough, or refused; the file is as
+    // long as the mapped part of it, and the mapping stays.
     unsafe {
         let prefix = libc::getenv(FILE_C.as_ptr());
         if prefix.is_null() {
@@ -133,7 +140,9 @@ fn open() -> Option<*mut Raw> {
     }
 }
 
-/// The kernel's number of this thread, asked for once: a system call would take longer than what is timed.
+/// The kernel's id of this thread, asked for once.
+///
+/// A system call would take longer than the timed range.
 fn thread() -> u32 {
     thread_local!(static THREAD: Cell<u32> = const { Cell::new(0) });
     // SAFETY: it takes nothing and cannot fail.
@@ -148,8 +157,8 @@ fn thread() -> u32 {
 
 fn keep(mut record: Raw) {
     let table = TABLE.load(Ordering::Acquire);
-    // SAFETY: the table is mapped for good before any slot is filled; its first record is touched as an atomic only, and each of the others
-    // by whoever drew its number.
+    // SAFETY: the table is mapped permanently before any slot is filled; its first record is
+    // touched as an atomic only, and each of the others only by the call that drew its number.
     unsafe {
         let count = AtomicU64::from_ptr(&raw mut (*table).at_ns);
         let number = count.fetch_add(1, Ordering::AcqRel) as usize + 1;
@@ -196,7 +205,7 @@ extern "C" fn register(domain: u64, text: *const c_char) -> u64 {
     string
 }
 
-/// The attributes of an event as NVTX's header lays them out.
+/// The attributes of an event, as NVTX's header lays them out.
 #[repr(C)]
 struct Event {
     version: u16,
@@ -211,14 +220,24 @@ struct Event {
     message: u64,
 }
 
+/// The message is a C string.
+const ASCII: i32 = 1;
 /// The message is a registered string.
 const REGISTERED: i32 = 3;
+
+extern "C" fn name_thread(thread: u32, name: *const c_char) {
+    keep(with_text(Raw { what: 5, at_ns: now_ns(), string: thread.into(), ..NOTHING }, name));
+}
 
 extern "C" fn push(domain: u64, event: &Event) -> c_int {
     let at_ns = now_ns();
     let string = if event.message_type == REGISTERED { event.message } else { 0 };
     let payload_type = event.payload_type as u32;
-    keep(Raw { what: 3, at_ns, domain, string, payload: event.payload, payload_type, ..NOTHING });
+    let mut record = Raw { what: 3, at_ns, domain, string, payload: event.payload, payload_type, ..NOTHING };
+    if event.message_type == ASCII {
+        record = with_text(record, event.message as *const c_char);
+    }
+    keep(record);
     0
 }
 
@@ -233,25 +252,28 @@ struct Callbacks {
     module_table: extern "C" fn(c_uint, *mut *const *mut *const c_void, *mut c_uint) -> c_int,
 }
 
-/// What NVTX calls when it has loaded this library; 0: it is not wanted.
+/// NVTX calls this when it has loaded this library; the result 0 means that it is not wanted.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjectionNvtx2(export_table: extern "C" fn(u32) -> *const c_void) -> c_int {
     let Some(table) = open() else { return 0 };
     TABLE.store(table, Ordering::Release);
     let slots = [
-        (4, push as *const c_void),
-        (5, pop as *const c_void),
-        (10, register as *const c_void),
-        (12, create as *const c_void),
+        (1, 14, name_thread as *const c_void),
+        (5, 4, push as *const c_void),
+        (5, 5, pop as *const c_void),
+        (5, 10, register as *const c_void),
+        (5, 12, create as *const c_void),
     ];
-    // SAFETY: table 1 of NVTX is this; module 5 is that of domains, whose slots stand at their callback ids.
+    // SAFETY: table 1 of NVTX is this; module 1 has the functions without a domain, module 5 those
+    // of domains, and their slots stand at their callback ids.
     unsafe {
         let callbacks = export_table(1).cast::<Callbacks>();
-        let (mut table, mut count) = (ptr::null(), 0);
-        if callbacks.is_null() || ((*callbacks).module_table)(5, &raw mut table, &raw mut count) == 0 {
-            return 0;
-        }
-        for (id, function) in slots {
+        for (module, id, function) in slots {
+            let (mut table, mut count) = (ptr::null(), 0);
+            if callbacks.is_null() || ((*callbacks).module_table)(module, &raw mut table, &raw mut count) == 0
+            {
+                return 0;
+            }
             if id >= count as usize {
                 return 0;
             }

@@ -1,4 +1,5 @@
-//! One rank that calls everything there is, many times, as any program does; then prints a line, and leaves.
+//! One rank that makes every kind of call many times, as any program does; then prints a line, and
+//! leaves.
 #![expect(clippy::print_stdout, reason = "where it is held")]
 
 use ccl::{Communicator, Rank, ReduceOp, Result};
@@ -18,7 +19,7 @@ fn blocking(comm: &Communicator) -> Result<()> {
     if me.0 % 2 == 0 { comm.send(&one, Rank(me.0 + 1)) } else { comm.recv(&mut one, Rank(me.0 - 1)) }
 }
 
-/// Calls that end together, and one that goes on without its caller.
+/// Calls that end together, and an asynchronous call.
 fn loose(comm: &Communicator) -> Result<()> {
     let (me, n) = (comm.rank().0, comm.nranks());
     let (mine, mut theirs) = (vec![0.0_f32; LOOSE_BYTES / 4], vec![0.0_f32; LOOSE_BYTES / 4]);

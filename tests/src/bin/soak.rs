@@ -1,5 +1,7 @@
-//! The fault scenarios and the rounds of `kill -9` at their long size: `soak [FIRST SEED] [SEEDS] [WORDS OF A SCENARIO'S NAME]`. Seeds are
-//! printed; `soak SEED 1` replays one.
+//! The fault scenarios and the rounds of `kill -9` at their long size.
+//!
+//! `soak [FIRST SEED] [SEEDS] [WORDS OF A SCENARIO'S NAME]`. Seeds are printed; `soak SEED 1`
+//! replays one.
 #![expect(clippy::print_stdout, reason = "a program that prints what it finds")]
 
 use std::process::ExitCode;
@@ -9,16 +11,16 @@ use ccl_tests::deaths::{Death, Shown, rounds};
 use ccl_tests::drawn::Drawn;
 use ccl_tests::hosts::Hosts;
 use ccl_tests::matrix::Matrix;
-use ccl_tests::scenario::{Place, of};
+use ccl_tests::scenario::{RunsIn, of};
 use ccl_tests::scripts::{Instance, Network, Script};
 use ccl_tests::{processes, scripts, simulated};
 
 /// Seeds of each scenario.
 const SEEDS: u64 = 20;
-/// Rounds per transport for as many seeds.
+/// Rounds per transport for the same number of seeds.
 const ROUNDS: u64 = 50;
 
-/// How a death is carried out.
+/// A way to run a death.
 type Carry = fn(&Death) -> Result<Shown, String>;
 
 fn main() -> ExitCode {
@@ -34,15 +36,15 @@ fn main() -> ExitCode {
         println!("WRONG {what}");
         bad += 1;
     };
-    for (name, place) in [("sim", Place::Sim), ("processes", Place::Processes)] {
+    for (name, place) in [("sim", RunsIn::Sim), ("processes", RunsIn::Processes)] {
         let mut matrix = Matrix::default();
         for scenario in of(place).iter().filter(|scenario| scenario.name.contains(&words)) {
             for seed in first..first + seeds {
                 let drawn = Drawn::new(scenario, seed);
                 println!("{name}: {drawn}");
                 let outcome = match place {
-                    Place::Sim => simulated::carry_out(&drawn),
-                    Place::Processes => processes::carry_out(&drawn),
+                    RunsIn::Sim => simulated::carry_out(&drawn),
+                    RunsIn::Processes => processes::carry_out(&drawn),
                 };
                 match outcome {
                     Ok((class, wrong)) => {
@@ -75,21 +77,27 @@ fn main() -> ExitCode {
     let deaths = rounds(first, if seeds == SEEDS { ROUNDS } else { seeds });
     for (name, carry_out) in [("deaths", Death::carry_out as Carry), ("early deaths", Death::carry_out_early)]
     {
-        let mut latencies = Vec::new();
-        for death in deaths.iter().filter(|_| name.contains(&words)) {
-            println!("{name}: {death}");
-            match carry_out(death) {
-                Ok(shown) => {
-                    latencies.extend(shown.latencies);
-                    shown.wrong.iter().for_each(|what| complain(format!("{name}: {death}: {what}")));
-                }
-                Err(why) => complain(format!("{name}: {death}: {why}")),
-            }
-        }
-        latencies.sort_unstable();
-        let half = latencies.get(latencies.len() / 2);
-        println!("{name}: {} errors: median {half:?}, worst {:?}", latencies.len(), latencies.last());
+        let drawn: Vec<&Death> = deaths.iter().filter(|_| name.contains(&words)).collect();
+        die(name, &drawn, carry_out, &mut complain);
     }
     println!("{bad} wrong");
     if bad == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Carries out these deaths, and says how late the survivors' errors came.
+fn die(name: &str, deaths: &[&Death], carry_out: Carry, complain: &mut impl FnMut(String)) {
+    let mut latencies = Vec::new();
+    for death in deaths {
+        println!("{name}: {death}");
+        match carry_out(death) {
+            Ok(shown) => {
+                latencies.extend(shown.latencies);
+                shown.wrong.iter().for_each(|what| complain(format!("{name}: {death}: {what}")));
+            }
+            Err(why) => complain(format!("{name}: {death}: {why}")),
+        }
+    }
+    latencies.sort_unstable();
+    let half = latencies.get(latencies.len() / 2);
+    println!("{name}: {} errors: median {half:?}, worst {:?}", latencies.len(), latencies.last());
 }

@@ -1,6 +1,7 @@
-//! One rank that takes the steps it is given as its only argument (`ccl_tests::steps`) and says
-//! each as a line of JSON before it takes it ([`Line`]), its error, and what it has left at the
-//! end. What it receives it checks.
+//! One rank that takes the steps of its only argument (`ccl_tests::steps`).
+//!
+//! It reports each step as a line of JSON before it takes it ([`Line`]), its error, and at the end
+//! what it has not freed. It checks the data that it receives.
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -8,8 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ccl::comm::Pending;
-use ccl::control::service::Service;
+use ccl::reactor::Service;
 use ccl::{CollKind, Communicator, Rank, ReduceOp, Result, clock};
+use ccl_tests::blocked::block_when_told;
 use ccl_tests::job::{Line, Possessions};
 use ccl_tests::steps::{Step, Steps};
 
@@ -19,7 +21,7 @@ const CHILD: Duration = Duration::from_secs(15);
 fn say(line: &Line) {
     let text = serde_json::to_string(line).expect("a line is plain data");
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: the test is over.
+    // If there is no reader, the test is over.
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
@@ -27,8 +29,7 @@ fn say(line: &Line) {
 #[derive(Clone, Copy)]
 struct Comm(*mut Communicator);
 
-// SAFETY: a `Communicator` is `Sync`, and is given back only after the thread that shares it was
-// joined.
+// SAFETY: a `Communicator` is `Sync`, and is freed only after the thread that shares it was joined.
 unsafe impl Send for Comm {}
 
 impl Comm {
@@ -38,9 +39,9 @@ impl Comm {
     }
 }
 
-/// What a rank has while it takes its steps.
+/// The state of a rank while it takes its steps.
 struct Taker {
-    /// `None`: it was given back.
+    /// `None` if it was freed.
     comm: Option<Comm>,
     background: Option<JoinHandle<Result<()>>>,
     begun: Option<(Pending<f32>, u32)>,
@@ -57,11 +58,11 @@ impl Taker {
         self.comm.as_ref().expect("no step follows the one that gives it back").get()
     }
 
-    /// The communicator, to be given back.
+    /// The communicator, to be freed.
     fn take_comm(&mut self) -> Option<Communicator> {
         let Comm(comm) = self.comm.take()?;
-        // SAFETY: it came from `Box::into_raw` and was just taken out of the only place it is had
-        // from; the thread that shared it has been joined, or is not in this process.
+        // SAFETY: it came from `Box::into_raw` and was just taken out of the only place that holds
+        // it; the thread that shared it has been joined, or is not in this process.
         Some(*unsafe { Box::from_raw(comm) })
     }
 
@@ -159,6 +160,9 @@ impl Taker {
             }
             Step::Hold => drop(std::io::stdin().read_line(&mut String::new())),
             Step::Sleep(time) => clock::sleep(*time),
+            Step::Block => block_when_told(),
+            // For a rank that fails.
+            Step::Stay => {}
         }
         Ok(())
     }
@@ -168,10 +172,10 @@ impl Taker {
         joined.unwrap_or(Ok(Ok(()))).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Has a forked child take `step`; what it said of it, and how it ended if not well.
+    /// Lets a forked child take `step`; gives its report, and how it ended if it did not end well.
     fn fork(&mut self, step: &Step) -> String {
         let Ok((mut reader, mut writer)) = std::io::pipe() else { return "no pipe".into() };
-        // SAFETY: the child uses what its one thread owns, and never returns from here.
+        // SAFETY: the child uses what its only thread owns, and never returns from here.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             drop(reader);
@@ -217,15 +221,18 @@ impl Taker {
     }
 }
 
-/// Takes all steps; whether all went well.
+/// Takes all steps; gives whether all succeeded.
 fn take_all(taker: &mut Taker, steps: &Steps) -> bool {
     let me = taker.comm().rank().0;
     for (at, step) in steps.all.iter().enumerate() {
         say(&Line::Step { at, at_ns: clock::now().0 });
         if let Err(error) = taker.take(step) {
             say(&Line::error(me, &error));
-            // Of a communicator that has failed, all that is under way ends.
+            // On a communicator that has failed, everything under way ends.
             let _ = taker.join();
+            if steps.all.contains(&Step::Stay) {
+                let _ = taker.take(&Step::Hold);
+            }
             return false;
         }
     }
@@ -240,8 +247,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // The one doorbell of the service thread is the process's and stays: it is had before anything
-    // is counted.
+    // The service thread's file descriptor for notifications belongs to the process and stays: it
+    // is created before anything is counted.
     let _ = Service::get();
     let before = Possessions::now();
     let comm = match Communicator::from_env() {
@@ -256,6 +263,8 @@ fn main() -> ExitCode {
     let is_good = take_all(&mut taker, &steps);
     drop(taker.take_comm());
     drop(taker);
-    say(&Line::Left { left_over: before.left_over() });
+    // The thread that waits for the request to block stays.
+    let left_over = if steps.all.contains(&Step::Block) { Vec::new() } else { before.left_over() };
+    say(&Line::Left { left_over });
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

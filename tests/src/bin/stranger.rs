@@ -1,13 +1,14 @@
-//! Whoever does to a job what no friend does, for tests.
+//! A hostile process, for tests.
 //!
-//! What it does stands in its first argument, or in the variable `STRANGER` where the arguments are a worker's:
+//! Its first argument selects what it does; if the arguments are a worker's, the variable
+//! `STRANGER` does:
 //!
 //! | | |
 //! |---|---|
-//! | `intrude` | joins as a rank, and says that its memory's door is `STRANGER_PATH` |
-//! | `crowd` | connects, again and again, to every abstract name of a rank that it sees, and listens at those it can guess |
+//! | `intrude` | joins as a rank, and claims that `STRANGER_PATH` is the socket of its memory |
+//! | `crowd` | fills every abstract name of a rank that it sees, and listens at those it guesses |
 //!
-//! Each says a line when it stands, and ends with its standard input.
+//! It prints a line when it is ready, and ends with its standard input.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -25,7 +26,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: the test is over.
+    // If there is no reader, the test is over.
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
@@ -39,7 +40,7 @@ fn intrude(path: &str) -> Result<()> {
     let deadline = clock::now().after(Duration::from_secs(60));
     let met = from_environment(&settings, deadline)?;
     let mut bootstrap = Bootstrap::join(&met.id, met.rank, met.nranks, &[], &settings, deadline)?;
-    // What a rank tells of itself, written by hand.
+    // A rank's own data, written by hand.
     let process: Vec<String> =
         Identity::own(&settings)?.encode().iter().map(std::string::ToString::to_string).collect();
     let path = path.escape_default();
@@ -55,21 +56,21 @@ fn intrude(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// The abstract names of ranks, as anybody can read them.
+/// The abstract names of ranks, as any user can read them.
 fn names() -> Vec<String> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let names = table.lines().filter_map(|line| line.split_whitespace().next_back()?.strip_prefix('@'));
     names.filter(|name| name.starts_with("ccl-")).map(String::from).collect()
 }
 
-/// Names of other ranks, where a rank's name tells them: it ends with a number.
+/// Names of other ranks, if a rank's name shows them: it ends with a number.
 fn guesses(name: &str) -> Vec<String> {
     let Some((stem, rank)) = name.rsplit_once('-') else { return Vec::new() };
     let is_rank = rank.len() < 4 && rank.parse::<u32>().is_ok();
     (0..8).filter(|_| is_rank).map(|rank| format!("{stem}-{rank}")).collect()
 }
 
-/// As many connections to a name as its queue takes, up to a bound.
+/// Opens as many connections to a name as its queue takes, up to a bound.
 fn fill(name: &str) -> Vec<Stream> {
     (0..500).map_while(|_| unix::connect(Name::Abstract(name)).ok()).collect()
 }

@@ -1,27 +1,30 @@
-//! One rank that calls what it is told, and goes wrong where it is told to. Only this program knows: to ccl it is a program like
-//! any other. It says what it does as lines of JSON ([`Line`]), so that whoever started it can time its signals.
+//! One rank that calls what its orders say, and goes wrong where they say so.
 //!
-//! `worker calls=20 kind=AllReduce count=1000 at=7 victim=2 how=sleep`. Iteration i, from 1, is the call and a barrier: sequence numbers
-//! 2i-1 and 2i.
+//! Only this program knows the fault: to ccl it is a program like any other. It reports what it
+//! does as lines of JSON ([`Line`]), so that the test that started it can time its signals.
+//!
+//! `worker calls=20 kind=AllReduce count=1000 at=7 victim=2 how=sleep`. Iteration i, from 1, is the
+//! call and a barrier: sequence numbers 2i-1 and 2i.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ccl::config::{Settings, environment};
-use ccl::control::service::{Handle, Interest, Service, Task, Turn};
+use ccl::reactor::Service;
 use ccl::{Communicator, Config, Rank, ReduceOp, Result, clock};
+use ccl_tests::blocked::block_service;
 use ccl_tests::job::{Line, Possessions};
 use ccl_tests::orders::{How, Orders};
 
 fn say(line: &Line) {
     let text = serde_json::to_string(line).expect("a line is plain data");
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: the test is over.
+    // If there is no reader, the test is over.
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-/// Waits until a line comes on standard input, or its end.
+/// Waits for a line on standard input, or its end.
 fn hold() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
@@ -32,22 +35,13 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-/// A service thread that answers nobody.
-struct Blocked;
-
-impl Task for Blocked {
-    fn interests(&self, _: &mut Vec<Interest>) {}
-    fn turn(&mut self, _: clock::Ns) -> Turn {
-        sleep_for_ever()
-    }
-}
-
-/// Blocks the service thread, if told to: only when all links are up, which need it.
+/// Blocks the service thread, if the orders say so.
+///
+/// Only when all links are connected, because connecting needs that thread.
 fn block(orders: &Orders) {
-    let service: Option<Handle> =
-        orders.block.then(|| Service::get().and_then(|service| service.add(Blocked))).and_then(Result::ok);
-    // Waiting for the blocked thread would take as long as it is blocked.
-    std::mem::forget(service);
+    if orders.block {
+        block_service();
+    }
 }
 
 fn call(comm: &Communicator, orders: &Orders, count: usize, kind: ccl::CollKind) -> Result<()> {
@@ -67,7 +61,7 @@ fn call(comm: &Communicator, orders: &Orders, count: usize, kind: ccl::CollKind)
     }
 }
 
-/// Everyone sends to the next and receives from the previous rank.
+/// Each rank sends to the next and receives from the previous one.
 fn pairs(comm: &Communicator, count: usize) -> Result<()> {
     let (me, n) = (comm.rank().0, comm.nranks());
     let (mine, mut theirs) = (vec![0.0_f32; count], vec![0.0_f32; count]);
@@ -76,7 +70,7 @@ fn pairs(comm: &Communicator, count: usize) -> Result<()> {
     group.run()
 }
 
-/// What the victim does instead of its call; whether it has left.
+/// What the victim does instead of its call; gives whether it has left.
 fn go_wrong(comm: &Communicator, orders: &Orders) -> Result<bool> {
     let count = orders.count;
     match orders.how {
@@ -95,7 +89,7 @@ fn go_wrong(comm: &Communicator, orders: &Orders) -> Result<bool> {
     Ok(false)
 }
 
-/// The iterations of one rank; whether it is to leave before the others.
+/// The iterations of one rank; gives whether it is to leave before the others.
 fn work(comm: &Communicator, orders: &Orders) -> Result<bool> {
     let is_victim = comm.rank().0 == orders.victim;
     for at in 1..=orders.calls {
@@ -123,7 +117,7 @@ fn work(comm: &Communicator, orders: &Orders) -> Result<bool> {
     Ok(false)
 }
 
-/// One rank from beginning to end; whether all went well.
+/// One rank from beginning to end; gives whether all went well.
 fn rank(comm: Communicator, orders: &Orders, child: Option<i32>) -> bool {
     say(&Line::Ready { rank: comm.rank().0, pid: std::process::id(), child });
     let worked = work(&comm, orders);
@@ -151,7 +145,9 @@ fn rank(comm: Communicator, orders: &Orders, child: Option<i32>) -> bool {
     }
 }
 
-/// A child without exec that lives as long as it is let: what it inherited stays open if nobody closes it.
+/// Forks a child without exec that lives until it is killed.
+///
+/// What it inherited stays open unless it is closed.
 fn fork_child() -> i32 {
     // SAFETY: the child has one thread and only sleeps until it is killed.
     unsafe {
@@ -166,7 +162,8 @@ fn fork_child() -> i32 {
 }
 
 fn alone(orders: &Orders) -> bool {
-    // The one doorbell of the service thread is the process's and stays: it is had before anything is counted.
+    // The service thread's file descriptor for notifications belongs to the process and stays: it
+    // is created before anything is counted.
     let _ = Service::get();
     let before = Possessions::now();
     let comm = match Communicator::from_env() {

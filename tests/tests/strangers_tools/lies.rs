@@ -1,4 +1,4 @@
-//! Processes that are asked, and lie: every verb bears it.
+//! Processes that answer requests with lies: every verb must withstand them.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,14 +22,14 @@ enum Lie {
     EndlessLine,
     EndlessLines,
     HugeCounts,
-    /// Ever new communicators, none of which ends.
+    /// New communicators without end, none of which ends.
     EverMore,
 }
 
 const LIES: [Lie; 6] =
     [Lie::Nothing, Lie::Garbage, Lie::EndlessLine, Lie::EndlessLines, Lie::HugeCounts, Lie::EverMore];
 
-/// Serves one client, until it leaves.
+/// Serves one client until it leaves.
 fn lie(mut stream: UnixStream, lie: Lie, base: &ProcessSnapshot) -> std::io::Result<()> {
     let hello = json!({"ccl": "control/1", "capabilities": ["snapshot", "subscribe", "level"]});
     if lie == Lie::Garbage {
@@ -81,8 +81,9 @@ fn lie(mut stream: UnixStream, lie: Lie, base: &ProcessSnapshot) -> std::io::Res
     }
 }
 
-/// A process that lives, whose recorder is in order and which lies where it is asked: the test
-/// starts this very program to be one.
+/// A living process whose recorder is in order and which lies when it is asked.
+///
+/// The test starts this test program to be one.
 #[test]
 fn liar() {
     let Some(role) = environment("CCL_TEST_ROLE").filter(|role| role != "stranger") else { return };

@@ -1,5 +1,5 @@
-//! The inspector against strangers: what another user leads root's to, what lying files make it take, and what processes that
-//! lie to it can do.
+//! The inspector against hostile users: what another user makes root's inspector open, what lying
+//! files make it read, and what lying processes can do.
 
 mod lies;
 
@@ -23,41 +23,47 @@ use ccl_tests::other_user::{OtherUser, UID};
 use ccl_tests::programs::program;
 use rustix::fs::{CWD, FileType, Mode, inotify};
 
-/// What nothing that is read or heard may exceed.
+/// The most memory that reading any input may take.
 const MOST_BYTES: u64 = 200 << 20;
 const MOST_TIME: Duration = Duration::from_secs(5);
-/// The process that the recorders of the tests tell of: none.
-const NOBODY: u32 = 4_194_000;
-
-/// A test's job, which its other processes are told: tests run beside each other, and where
-/// recorders of two users tell of one job, root believes its own.
+/// The job id of a test, which its other processes inherit.
+///
+/// Tests run in parallel, and if recorders of two users describe one job, root believes its own.
 fn job() -> u64 {
     let of_test = || std::thread::current().name().unwrap_or_default().bytes().map(u64::from).sum::<u64>();
     environment("CCL_TEST_JOB").and_then(|job| job.parse().ok()).unwrap_or_else(of_test)
 }
 
-/// The word of a recorder's header in which a process says its pid, as seen by itself and from
-/// outside.
+/// The pid in the recorders of this test: no process and no other test has it.
+///
+/// The inspector of another test may hold such a recorder open while this test looks.
+fn nobody() -> u32 {
+    5_000_000 + 2 * job() as u32
+}
+
+/// The word of a recorder's header with the pid of its process, as seen by itself and from outside.
 fn written_by(pid: u32) -> u64 {
     u64::from(pid) | u64::from(pid) << 32
 }
 
-/// Has a recorder tell of another process.
+/// Makes a recorder describe another process.
 fn retell(bytes: &mut [u8], from: u32, to: u32) {
     let place = (0..512).find(|at| word(bytes, *at) == written_by(from)).expect("in the header");
     set(bytes, place, written_by(to));
 }
 
-/// A folder in memory, as recorders are meant to lie.
+/// A folder in memory, as recorders should be.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
     folder
 }
 
-/// The bytes of a recorder of a job of three, whose rank 0 names `peers` and a control socket.
+/// The bytes of a recorder of a job of three ranks.
+///
+/// Its rank 0 names `peers` and a control socket.
 fn recorder(runtime: &Path, name: &str, control: &Path, peers: [&Path; 2]) -> Vec<u8> {
-    // A process has one recorder, and tests run beside each other.
+    // A process has one recorder, and tests run in parallel.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut settings = Settings::default();
@@ -77,18 +83,18 @@ fn recorder(runtime: &Path, name: &str, control: &Path, peers: [&Path; 2]) -> Ve
     };
     row.peers(&(1..).zip(paths.iter().map(String::as_str)).map(peer).collect::<Vec<_>>());
     row.tag("step\n7");
-    let mut bytes = Reader::of_process().expect("there is one").take().expect("it is ours").bytes;
-    retell(&mut bytes, std::process::id(), NOBODY);
+    let mut bytes = Reader::of_process().expect("there is one").capture().expect("it is ours").bytes;
+    retell(&mut bytes, std::process::id(), nobody());
     bytes
 }
 
-/// `ccl-inspect WORDS` in this runtime folder.
+/// Runs `ccl-inspect WORDS` in this runtime folder.
 fn inspect(runtime: &Path, words: &[&str]) -> Measured {
     let mut command = Command::new(program("ccl-inspect"));
     measured::run(command.args(words).env("CCL_RUNTIME_DIR", runtime).current_dir(runtime))
 }
 
-/// What looks at a job, in every way that ends by itself.
+/// The verbs that inspect a job and end by themselves.
 fn all_verbs(job: &str, output: &str) -> Vec<Vec<String>> {
     let trace = format!("{output}.json");
     let dump = format!("{output}.tar.zst");
@@ -107,7 +113,9 @@ fn all_verbs(job: &str, output: &str) -> Vec<Vec<String>> {
     verbs.iter().map(|verb| verb.split(' ').map(String::from).collect()).collect()
 }
 
-/// `ccl-inspect attach` on a terminal for some seconds, then `q`: what it drew, and the most memory that it had.
+/// Runs `ccl-inspect attach` on a terminal for this time, then presses `q`.
+///
+/// Gives its output and its peak memory.
 fn attach(runtime: &Path, job: &str, time: Duration) -> (String, u64) {
     let command = format!("stty cols 120 rows 40; exec {} attach {job}", program("ccl-inspect").display());
     let mut terminal = Command::new("script")
@@ -152,21 +160,25 @@ fn is_cheap(what: &str, took: &Measured) {
     assert!(took.peak_bytes < MOST_BYTES, "{what} took {} MiB", took.peak_bytes >> 20);
 }
 
-/// The other user's process: an honest recorder and its socket, one that lies, and references to what is not its own. The tests start
-/// this very program to be one, as that user.
+/// The other user's process.
+///
+/// It has an honest recorder and its socket, a recorder that lies, and references to files that are
+/// not its own.
+///
+/// The tests start this test program to be one, as that user.
 #[test]
 fn stand_in() {
     if environment("CCL_TEST_ROLE").as_deref() != Some("stranger") {
         return;
     }
     let at = |name: &str| PathBuf::from(environment(name).expect("it is set"));
-    // The copy that lies says that it is this process's.
+    // The copy that lies claims this process as its own.
     let mut bytes = std::fs::read(at("HELD")).expect("its own");
-    retell(&mut bytes, NOBODY, std::process::id());
+    retell(&mut bytes, nobody(), std::process::id());
     let mut held = std::fs::File::options().read(true).write(true).open(at("HELD")).expect("its own");
     held.write_all(&bytes).expect("its own");
     shared::lock_alive(&held).expect("nobody has it");
-    // References open nothing, and need no right to.
+    // Such references open nothing, and need no permission to read.
     let refers = |path: PathBuf| std::fs::File::options().read(true).custom_flags(libc::O_PATH).open(path);
     let baits = [refers(at("HELD_FIFO")), refers(at("HELD_SECRET"))].map(|bait| bait.expect("it is there"));
     let recorder = Recorder::for_process(&Settings::of_process().expect("right ones")).expect("a recorder");
@@ -183,7 +195,7 @@ fn stand_in() {
     drop((baits, row));
 }
 
-/// A FIFO whose reader is noticed, however short it reads.
+/// A FIFO that notices its reader, however short it reads.
 struct Fifo {
     path: PathBuf,
     opened: Arc<AtomicBool>,
@@ -207,7 +219,7 @@ impl Fifo {
         Self { path, opened, waits: Some(waits) }
     }
 
-    /// Whether anybody has opened it to read.
+    /// Whether a process has opened it for reading.
     fn was_opened(mut self) -> bool {
         let was = self.opened.load(Ordering::SeqCst);
         let flags = libc::O_NONBLOCK;
@@ -237,7 +249,8 @@ fn root_opens_nothing_outside_a_strangers_folder() {
     };
     let theirs = runtime.path().join(format!("ccl-{UID}"));
     std::fs::create_dir(&theirs).expect("a folder");
-    // What must not be opened: FIFOs, files beside the folder, and root's own; sockets of root and of the other user.
+    // Files that must not be opened: FIFOs, files beside the folder, and files of root; sockets of
+    // root and of the other user.
     let secret = |name: &str, owner: Option<u32>, bytes: &[u8]| {
         let path = bait.path().join(name);
         std::fs::write(&path, bytes).expect("a file");
@@ -245,7 +258,7 @@ fn root_opens_nothing_outside_a_strangers_folder() {
         chown(&path, owner, owner).expect("root may");
         path
     };
-    // In a folder that is as root's own would be.
+    // In a folder like root's own runtime folder.
     let root_folder = bait.path().join("ccl-0");
     std::fs::create_dir(&root_folder).expect("a folder");
     std::fs::set_permissions(&root_folder, PermissionsExt::from_mode(0o700)).expect("it is ours");
@@ -261,7 +274,8 @@ fn root_opens_nothing_outside_a_strangers_folder() {
     for path in roots.iter().chain([&beside]) {
         inotify::add_watch(&watch, path, inotify::WatchFlags::ACCESS).expect("it is there");
     }
-    // The folder: two recorders that lie, one of them alive, a link to root's file and one to root's socket, and a FIFO.
+    // The folder: two recorders that lie, one of them alive, a link to root's file and one to
+    // root's socket, and a FIFO.
     for name in ["100-1-1.rec", "200-1-1.rec"] {
         std::fs::write(theirs.join(name), &bytes).expect("a file");
         give(&theirs.join(name), 0o600);
@@ -272,7 +286,8 @@ fn root_opens_nothing_outside_a_strangers_folder() {
         lchown(theirs.join(name), Some(UID), Some(UID)).expect("root may");
     }
     give(&theirs, 0o700);
-    // And a living process that holds a recorder, with an honest socket beside it, and references to what is not its own.
+    // And a living process that holds a recorder, with an honest socket beside it, and references
+    // to files that are not its own.
     let copy = other.folder().join("stranger");
     std::fs::copy(std::env::current_exe().expect("a test"), &copy).expect("a copy");
     give(&copy, 0o755);
@@ -291,7 +306,7 @@ fn root_opens_nothing_outside_a_strangers_folder() {
         assert!(count > 0, "{}", String::from_utf8_lossy(&heard));
         heard.extend(&more[..count]);
     }
-    // Only now: who makes a recorder looks into its own folder, too.
+    // Created last: a process that makes a recorder also searches its own folder.
     let inside = Fifo::at(theirs.join("fifo.rec"));
 
     let job = format!("{:016x}", job());
@@ -327,7 +342,7 @@ fn root_opens_nothing_outside_a_strangers_folder() {
     let mut events = [0; 256];
     let read = rustix::io::read(&watch, &mut events);
     assert_eq!(read.err(), Some(rustix::io::Errno::AGAIN), "a file outside the folder was read");
-    // A process of another test, which runs beside this one, may be seen as well.
+    // A process of another test, which runs in parallel, may be seen as well.
     let folder = runtime.path().to_string_lossy();
     let rows = text.lines().filter(|line| line.contains(&job) && line.contains(&*folder)).count();
     assert_eq!(rows, 3, "what lies in the folder is read: {text}\n{texts}");
@@ -354,7 +369,7 @@ fn more_recorders_than_descriptors_are_read_one_after_the_other() {
     assert_eq!(rows.count(), 100, "{}", took.text);
 }
 
-/// Who may not remove what is in its own folder, root removes nothing for.
+/// Root removes nothing for a user who may not remove the files in the folder.
 #[test]
 fn what_is_cleaned_is_removed_as_its_owner() {
     let Some(_other) = OtherUser::for_test("what_is_cleaned_is_removed_as_its_owner") else { return };
@@ -387,11 +402,11 @@ fn names_of_files_forge_no_lines_and_steer_no_terminal() {
     for words in [&["ps"][..], &["snapshot", "0000000000000099"], &["open", &folder]] {
         let text = inspect(runtime.path(), words).text;
         assert!(text.contains("1-1-1\\nAWAITED rank 9\\u{1b}[2J\\u{202e}.rec"), "{words:?}: {text}");
-        assert!(!text.lines().any(|line| line.starts_with("AWAITED")), "{words:?}: {text}");
+        assert!(!text.lines().any(|line| line.starts_with("BLOCKED ON")), "{words:?}: {text}");
     }
 }
 
-/// A recorder of another user that names a file in a folder of root's.
+/// A recorder of another user that names a file in a folder of root.
 #[test]
 fn a_recorder_leads_to_none_of_another_user() {
     let Some(_other) = OtherUser::for_test("a_recorder_leads_to_none_of_another_user") else { return };
@@ -403,7 +418,7 @@ fn a_recorder_leads_to_none_of_another_user() {
     }
     let named = roots.join("70-1-1.rec");
     let bytes = recorder(made.path(), "dp", Path::new(""), [&named, Path::new("/none.rec")]);
-    // What is named tells of rank 1 of the same job.
+    // The named file describes rank 1 of the same job.
     let mut other = bytes.clone();
     let at = (512..other.len() / 8).find(|at| word(&other, *at) == 3 << 32).expect("rank 0 of three");
     set(&mut other, at, 3 << 32 | 1);
@@ -418,7 +433,9 @@ fn a_recorder_leads_to_none_of_another_user() {
     assert!(text.contains("is of another user than who names it"), "{text}");
 }
 
-/// A recorder of another user that tells of one more rank of root's job, and so of who is awaited.
+/// A recorder of another user that claims one more rank of root's job.
+///
+/// That rank would then block others.
 #[test]
 fn a_job_of_root_is_told_of_by_no_other_user() {
     let Some(_other) = OtherUser::for_test("a_job_of_root_is_told_of_by_no_other_user") else { return };
@@ -426,7 +443,7 @@ fn a_job_of_root_is_told_of_by_no_other_user() {
     let [own, theirs] = [0, UID].map(|uid| runtime.path().join(format!("ccl-{uid}")));
     let bytes = recorder(made.path(), "dp", Path::new(""), [Path::new("/a.rec"), Path::new("/b.rec")]);
     let mut other = bytes.clone();
-    retell(&mut other, NOBODY, NOBODY - 1);
+    retell(&mut other, nobody(), nobody() - 1);
     let at = (512..other.len() / 8).find(|at| word(&other, *at) == 3 << 32).expect("rank 0 of three");
     set(&mut other, at, 9 << 32 | 5);
     set(&mut other, at + 1, 5);
@@ -446,7 +463,7 @@ fn a_job_of_root_is_told_of_by_no_other_user() {
     assert!(text.contains(&put_aside), "{text}");
 }
 
-/// Files that are as large as any that is read, and have next to nothing in them.
+/// Files of the largest size that is read, almost empty.
 #[test]
 fn very_many_large_files_of_another_user_are_not_read() {
     let Some(_other) = OtherUser::for_test("very_many_large_files_of_another_user_are_not_read") else {
@@ -472,12 +489,12 @@ fn very_many_large_files_of_another_user_are_not_read() {
     assert_eq!(text.matches("are larger than 1024 MiB in all").count(), 1000 - 64, "{text}");
 }
 
-/// How many of everything: few in CI.
+/// The number of repetitions: few in CI.
 fn size() -> usize {
     if environment("TEST_SIZE").as_deref() == Some("long") { 400 } else { 24 }
 }
 
-/// The word at `at` of a recorder.
+/// Sets the word at `at` of a recorder.
 fn set(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at * 8..][..8].copy_from_slice(&value.to_le_bytes());
 }
@@ -494,7 +511,7 @@ fn lying_recorders_and_dumps_cost_little_in_every_verb() {
     std::fs::create_dir(&own).expect("a folder");
     std::fs::set_permissions(&own, PermissionsExt::from_mode(0o700)).expect("it is ours");
     let write = |name: &str, bytes: &[u8]| std::fs::write(own.join(name), bytes).expect("a file");
-    // As many ranks as a number can say: the half word behind rank 0, wherever it says three.
+    // The largest number of ranks: the half word after rank 0, wherever it is three.
     let mut crowd = whole.clone();
     for at in 512..whole.len() / 8 {
         if word(&whole, at) == 3 << 32 {
@@ -507,7 +524,7 @@ fn lying_recorders_and_dumps_cost_little_in_every_verb() {
     for n in 0..size() {
         let mut bytes = whole.clone();
         for _ in 0..=seed.below(40) {
-            // The header and the directory lead to everything; half of the changes are there.
+            // The header and the directory lead to everything; half of the changes are made there.
             let most = if seed.below(2) == 0 { 1024 } else { bytes.len() / 8 };
             let value = [0, u64::MAX, 1 << 32, seed.bits(), u64::from(u32::MAX)][seed.below(5) as usize];
             set(&mut bytes, 1 + seed.place(most - 1), value);
@@ -529,7 +546,7 @@ fn lying_recorders_and_dumps_cost_little_in_every_verb() {
     all_verbs(&job, &output).iter().for_each(|words| check(words));
     let (_, peak) = attach(runtime.path(), &job, Duration::from_secs(3));
     assert!(peak < MOST_BYTES, "attach took {} MiB", peak >> 20);
-    // Each for itself, and as a dump that was changed.
+    // Each file by itself, and as a changed dump.
     let dump = std::fs::read(format!("{output}.tar.zst")).expect("it was dumped");
     for n in 0..size() {
         check(&["open".into(), own.join(format!("{}-1-1.rec", n + 1)).to_string_lossy().into_owned()]);

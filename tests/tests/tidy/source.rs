@@ -1,4 +1,5 @@
-//! The files of the repository as the rules see them: with comments and strings blanked, and with tests blanked.
+//! The files of the repository as the rules see them: with comments and strings blanked, and with
+//! tests blanked.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +8,9 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Source {
     /// Its path from the root of the repository, with `/`.
     pub(crate) path: String,
-    /// As it is.
+    /// The original text.
     pub(crate) text: String,
-    /// Without comments and without what strings hold. Only of Rust files.
+    /// The text without comments and without the content of strings. Only for Rust files.
     pub(crate) code: String,
     /// The code without its tests.
     pub(crate) product: String,
@@ -24,7 +25,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the repository").to_path_buf()
 }
 
-/// Every file that people wrote, in order of path.
+/// Every file written by people, in order of path.
 pub(crate) fn all() -> Vec<Source> {
     let mut sources = Vec::new();
     walk(&root(), "", &mut sources);
@@ -68,7 +69,7 @@ fn blank(text: &str) -> String {
     text.chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect()
 }
 
-/// Blanks comments and the insides of strings and character literals.
+/// Blanks comments and the content of strings and character literals.
 pub(crate) fn without_prose(text: &str) -> String {
     let c: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -92,7 +93,7 @@ pub(crate) fn without_prose(text: &str) -> String {
     out
 }
 
-/// Where the comment or literal that begins at `at` ends; `None` if none begins there.
+/// The end of the comment or literal that begins at `at`; `None` if none begins there.
 fn prose(c: &[char], at: usize) -> Option<usize> {
     let get = |i: usize| c.get(i).copied().unwrap_or('\0');
     let word_before = at > 0 && (c[at - 1].is_alphanumeric() || c[at - 1] == '_');
@@ -149,7 +150,8 @@ fn without_tests(code: &str) -> String {
         let body = rest.find(['{', ';']).map_or(out.len(), |n| from + n);
         let end = if out[body..].starts_with('{') { balanced(&out, body).1 } else { out.len().min(body + 1) };
         let blanked = blank(&out[start..end]);
-        // Blanking keeps characters, not bytes: what is blanked here is code, which is ASCII but for oddities.
+        // Blanking keeps the number of characters, not bytes: the blanked text is code, which is
+        // almost always ASCII.
         let same = blanked.len() == end - start;
         out.replace_range(start..end, &if same { blanked } else { blank_bytes(&out[start..end]) });
         from = end;
@@ -161,7 +163,7 @@ fn blank_bytes(text: &str) -> String {
     text.bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }).collect()
 }
 
-/// The inside of the bracket that opens at `open`: from behind it to behind its end.
+/// The inside of the bracket that opens at `open`: from after it to after its end.
 pub(crate) fn balanced(code: &str, open: usize) -> (usize, usize) {
     let mut depth = 0;
     for (n, byte) in code[open..].bytes().enumerate() {
@@ -177,12 +179,12 @@ pub(crate) fn balanced(code: &str, open: usize) -> (usize, usize) {
     (open + 1, code.len())
 }
 
-/// Where `word` stands by itself, first.
+/// The first place of `word` as a whole word.
 pub(crate) fn word_at(code: &str, word: &str) -> Option<usize> {
     words_at(code, word).next()
 }
 
-/// Every place where `word` stands by itself: no letter, digit or underscore beside it.
+/// Every place of `word` as a whole word: no letter, digit or underscore beside it.
 pub(crate) fn words_at<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).map(|(at, _)| at).filter(move |&at| {

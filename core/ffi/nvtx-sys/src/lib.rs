@@ -1,13 +1,18 @@
-//! What the crate `nvtx` needs of NVTX, in Rust. It has the name, the version and the safe functions of the crates.io crate `nvtx-sys`, whose place
-//! it takes by `[patch.crates-io]`: that one compiles C and generates its bindings, for which a machine needs libclang. This one needs a linker.
+//! The part of NVTX that the crate `nvtx` needs, in Rust.
 //!
-//! A tool is found as NVTX finds it: `NVTX_INJECTION64_PATH` names a library, which is loaded at the first call of anything and fills the slots it
-//! wants. Without a tool a call is two loads and a branch. Not here: what nvtx needs for CUDA, and a tool that is linked into the program.
+//! This crate has the name, the version and the safe functions of the crates.io crate `nvtx-sys`,
+//! and replaces it by `[patch.crates-io]`. The original compiles C and generates its bindings, for
+//! which a machine needs libclang. This crate needs only a linker.
 //!
-//! | part | what it holds |
+//! A tool is found as NVTX finds it: `NVTX_INJECTION64_PATH` names a library, which is loaded at
+//! the first call of any function and fills the slots that it wants. Without a tool a call costs
+//! two loads and a branch. This crate does not have the CUDA part of nvtx, and does not support a
+//! tool that is linked into the program.
+//!
+//! | part | contents |
 //! |---|---|
 //! | `lib` | the functions |
-//! | [`ffi`] | what a tool is handed, by its names in C |
+//! | [`ffi`] | the types that are passed to a tool, under their C names |
 //! | `tool` | the slots, and the tool that fills them |
 
 mod tool;
@@ -20,34 +25,34 @@ use widestring::WideCStr;
 
 use tool::slots;
 
-/// What a tool is handed, by its names in C.
+/// The types that are passed to a tool, under their C names.
 pub mod ffi {
     pub use crate::types::*;
 }
 
-/// The version of NVTX that this speaks.
+/// The version of NVTX that this crate implements.
 pub const NVTX_VERSION: i16 = 3;
 
-/// What a range of a thread answers where nobody traces it.
+/// The result of a push or pop when no tool tracks the ranges of threads.
 const NO_PUSH_POP_TRACKING: i32 = -2;
 
-/// Names a range of a process.
+/// Identifies a range of a process.
 pub type RangeId = ffi::nvtxRangeId_t;
-/// What a mark or a range is.
+/// The attributes of a mark or a range.
 pub type EventAttributes = ffi::nvtxEventAttributes_t;
-/// A resource and its name.
+/// The attributes of a resource: its identifier and its name.
 pub type ResourceAttributes = ffi::nvtxResourceAttributes_t;
-/// A user-defined synchronization object's name.
+/// The attributes of a user-defined synchronization object: its name.
 pub type SyncUserAttributes = ffi::nvtxSyncUserAttributes_t;
-/// Which resource.
+/// The identifier of a resource.
 pub type ResourceAttributesIdentifier = ffi::nvtxResourceAttributes_v0_identifier_t;
-/// How a colour is told.
+/// The format of a colour.
 pub type ColorType = ffi::nvtxColorType_t;
-/// How a message is told.
+/// The format of a message.
 pub type MessageType = ffi::nvtxMessageType_t;
 /// A message.
 pub type MessageValue = ffi::nvtxMessageValue_t;
-/// What number a payload is.
+/// The number type of a payload.
 pub type PayloadType = ffi::nvtxPayloadType_t;
 /// A payload.
 pub type PayloadValue = ffi::nvtxEventAttributes_v2_payload_t;
@@ -59,18 +64,18 @@ pub const NVTX_RESOURCE_ATTRIBUTES_SIZE: usize = size_of::<ResourceAttributes>()
 /// Bytes of [`SyncUserAttributes`].
 pub const NVTX_SYNC_USER_ATTRIBUTES_SIZE: usize = size_of::<SyncUserAttributes>();
 
-/// What a resource may be.
+/// The types of resources.
 pub mod resource_type {
     const fn of(class: u32, index: u32) -> u32 {
         class << 16 | index
     }
-    /// Nothing known.
+    /// The type is not known.
     pub const UNKNOWN: u32 = 0;
-    /// Something at an address.
+    /// A resource that is identified by an address.
     pub const GENERIC_POINTER: u32 = of(1, 1);
-    /// Something with a number.
+    /// A resource that is identified by a number.
     pub const GENERIC_HANDLE: u32 = of(1, 2);
-    /// A thread, by the number the kernel gives it.
+    /// A thread, by the thread id of the kernel.
     pub const GENERIC_THREAD_NATIVE: u32 = of(1, 3);
     /// A thread, by its `pthread_t`.
     pub const GENERIC_THREAD_POSIX: u32 = of(1, 4);
@@ -94,7 +99,8 @@ macro_rules! handle {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub struct $name { handle: $inner }
 
-        // SAFETY: a tool's name for something, which is never followed here; a tool may be called from any thread.
+        // SAFETY: the handle belongs to the tool and is never dereferenced here; a tool may be
+        // called from any thread.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -102,7 +108,7 @@ macro_rules! handle {
 }
 
 handle! {
-    /// A domain, as its tool knows it.
+    /// A domain, as its tool identifies it.
     DomainHandle(ffi::nvtxDomainHandle_t)
 }
 handle! {
@@ -126,21 +132,21 @@ impl From<StringHandle> for ffi::nvtxStringHandle_t {
 
 // --- without domains ---
 
-/// Marks a moment.
+/// Marks a point in time.
 pub fn mark_ex(event: &EventAttributes) {
     if let Some(tool) = slots().core.mark_ex.get() {
         tool(event);
     }
 }
 
-/// Marks a moment, with a message.
+/// Marks a point in time, with a message.
 pub fn mark_ascii(message: &CStr) {
     if let Some(tool) = slots().core.mark_a.get() {
         tool(message.as_ptr());
     }
 }
 
-/// Marks a moment, with a wide message.
+/// Marks a point in time, with a wide message.
 pub fn mark_unicode(message: &WideCStr) {
     if let Some(tool) = slots().core.mark_w.get() {
         tool(message.as_ptr());
@@ -172,22 +178,22 @@ pub fn range_end(id: RangeId) {
     }
 }
 
-/// Begins a range of this thread; answers how many it lies in.
+/// Begins a range of this thread; returns how many ranges enclose it.
 pub fn range_push_ex(event: &EventAttributes) -> i32 {
     slots().core.range_push_ex.get().map_or(NO_PUSH_POP_TRACKING, |tool| tool(event))
 }
 
-/// Begins a range of this thread, with a message; answers how many it lies in.
+/// Begins a range of this thread, with a message; returns how many ranges enclose it.
 pub fn range_push_ascii(message: &CStr) -> i32 {
     slots().core.range_push_a.get().map_or(NO_PUSH_POP_TRACKING, |tool| tool(message.as_ptr()))
 }
 
-/// Begins a range of this thread, with a wide message; answers how many it lies in.
+/// Begins a range of this thread, with a wide message; returns how many ranges enclose it.
 pub fn range_push_unicode(message: &WideCStr) -> i32 {
     slots().core.range_push_w.get().map_or(NO_PUSH_POP_TRACKING, |tool| tool(message.as_ptr()))
 }
 
-/// Ends the range of this thread that began last; answers how many it lay in.
+/// Ends the range of this thread that began last; returns how many ranges enclosed it.
 pub fn range_pop() -> i32 {
     slots().core.range_pop.get().map_or(NO_PUSH_POP_TRACKING, |tool| tool())
 }
@@ -222,32 +228,32 @@ pub fn name_os_thread_unicode(thread: u32, name: &WideCStr) {
 
 // --- with domains ---
 
-/// Marks a moment of a domain.
+/// Marks a point in time in a domain.
 pub fn domain_mark_ex(domain: DomainHandle, event: &EventAttributes) {
     if let Some(tool) = slots().core2.mark_ex.get() {
         tool(domain.handle, event);
     }
 }
 
-/// Begins a range of the process.
+/// Begins a range of the process in a domain.
 #[must_use]
 pub fn domain_range_start_ex(domain: DomainHandle, event: &EventAttributes) -> RangeId {
     slots().core2.range_start_ex.get().map_or(0, |tool| tool(domain.handle, event))
 }
 
-/// Ends a range of the process.
+/// Ends a range of the process in a domain.
 pub fn domain_range_end(domain: DomainHandle, id: RangeId) {
     if let Some(tool) = slots().core2.range_end.get() {
         tool(domain.handle, id);
     }
 }
 
-/// Begins a range of this thread; answers how many of the domain it lies in.
+/// Begins a range of this thread; returns how many ranges of the domain enclose it.
 pub fn domain_range_push_ex(domain: DomainHandle, event: &EventAttributes) -> i32 {
     slots().core2.range_push_ex.get().map_or(NO_PUSH_POP_TRACKING, |tool| tool(domain.handle, event))
 }
 
-/// Ends the range of this thread and domain that began last; answers how many it lay in.
+/// Ends the range of this thread and domain that began last; returns how many enclosed it.
 pub fn domain_range_pop(domain: DomainHandle) -> i32 {
     slots().core2.range_pop.get().map_or(NO_PUSH_POP_TRACKING, |tool| tool(domain.handle))
 }
@@ -264,7 +270,7 @@ pub fn domain_resource_create(domain: DomainHandle, resource: ResourceAttributes
     }
 }
 
-/// Lets go of a resource's name.
+/// Releases the handle of a named resource.
 pub fn domain_resource_destroy(resource: ResourceHandle) {
     if let Some(tool) = slots().core2.resource_destroy.get() {
         tool(resource.handle);
@@ -285,7 +291,7 @@ pub fn domain_name_category_unicode(domain: DomainHandle, category: u32, name: &
     }
 }
 
-/// Registers a string: it is named by its handle from then on.
+/// Registers a string, so that later calls can refer to it by its handle.
 #[must_use]
 pub fn domain_register_string_ascii(domain: DomainHandle, string: &CStr) -> StringHandle {
     StringHandle {
@@ -297,7 +303,7 @@ pub fn domain_register_string_ascii(domain: DomainHandle, string: &CStr) -> Stri
     }
 }
 
-/// Registers a wide string.
+/// Registers a wide string, so that later calls can refer to it by its handle.
 #[must_use]
 pub fn domain_register_string_unicode(domain: DomainHandle, string: &WideCStr) -> StringHandle {
     StringHandle {
@@ -309,19 +315,19 @@ pub fn domain_register_string_unicode(domain: DomainHandle, string: &WideCStr) -
     }
 }
 
-/// Makes a domain.
+/// Creates a domain.
 #[must_use]
 pub fn domain_create_ascii(name: &CStr) -> DomainHandle {
     DomainHandle { handle: slots().core2.create_a.get().map_or(ptr::null_mut(), |tool| tool(name.as_ptr())) }
 }
 
-/// Makes a domain, whose name is wide.
+/// Creates a domain with a wide name.
 #[must_use]
 pub fn domain_create_unicode(name: &WideCStr) -> DomainHandle {
     DomainHandle { handle: slots().core2.create_w.get().map_or(ptr::null_mut(), |tool| tool(name.as_ptr())) }
 }
 
-/// Ends a domain.
+/// Destroys a domain.
 pub fn domain_destroy(domain: DomainHandle) {
     if let Some(tool) = slots().core2.destroy.get() {
         tool(domain.handle);
@@ -330,7 +336,7 @@ pub fn domain_destroy(domain: DomainHandle) {
 
 // --- user-defined synchronization ---
 
-/// Makes a synchronization object.
+/// Creates a synchronization object.
 #[must_use]
 pub fn domain_syncuser_create(domain: DomainHandle, attributes: SyncUserAttributes) -> SyncUserHandle {
     SyncUserHandle {
@@ -338,35 +344,35 @@ pub fn domain_syncuser_create(domain: DomainHandle, attributes: SyncUserAttribut
     }
 }
 
-/// Ends a synchronization object.
+/// Destroys a synchronization object.
 pub fn domain_syncuser_destroy(object: SyncUserHandle) {
     if let Some(tool) = slots().sync.destroy.get() {
         tool(object.handle);
     }
 }
 
-/// This thread begins to acquire it.
+/// Reports that this thread begins to acquire the object.
 pub fn domain_syncuser_acquire_start(object: SyncUserHandle) {
     if let Some(tool) = slots().sync.acquire_start.get() {
         tool(object.handle);
     }
 }
 
-/// This thread could not acquire it.
+/// Reports that this thread could not acquire the object.
 pub fn domain_syncuser_acquire_failed(object: SyncUserHandle) {
     if let Some(tool) = slots().sync.acquire_failed.get() {
         tool(object.handle);
     }
 }
 
-/// This thread has acquired it.
+/// Reports that this thread has acquired the object.
 pub fn domain_syncuser_acquire_success(object: SyncUserHandle) {
     if let Some(tool) = slots().sync.acquire_success.get() {
         tool(object.handle);
     }
 }
 
-/// This thread lets it go.
+/// Reports that this thread releases the object.
 pub fn domain_syncuser_acquire_releasing(object: SyncUserHandle) {
     if let Some(tool) = slots().sync.releasing.get() {
         tool(object.handle);

@@ -1,4 +1,5 @@
-//! The tool: found by the environment, loaded at the first call of anything, and given one slot per function to fill.
+//! The tool: the environment names its library, the first call of any function loads it, and it
+//! gets one slot for each function to fill.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
@@ -12,14 +13,16 @@ use crate::types::{
     nvtxStringHandle_t as Registered, nvtxSyncUser_t as SyncUser, nvtxSyncUserAttributes_t as SyncAttributes,
 };
 
-/// Where a tool puts a function of type `F`, a pointer to an `extern "C"` function; null: it has none.
+/// A slot where a tool stores a function of type `F`, a pointer to an `extern "C"` function. Null
+/// if the tool does not provide the function.
 #[repr(transparent)]
 pub(crate) struct Slot<F>(AtomicPtr<c_void>, PhantomData<F>);
 
 type Text = *const c_char;
 type WideText = *const Wide;
 
-/// Declares a module of NVTX: one slot per function, in the order of its callback ids, which count from 1.
+/// Declares a module of NVTX: one slot per function, in the order of the callback ids, which count
+/// from 1.
 macro_rules! module {
     ($(#[$doc:meta])* $module:ident { $($slot:ident: fn($($argument:ty),*) $(-> $answer:ty)?,)+ }) => {
         $(#[$doc])*
@@ -86,7 +89,7 @@ module! {
     }
 }
 
-/// Every slot there is. The modules that are not for us are there for tools that fill whatever they know.
+/// All slots. Modules that this crate does not call exist for tools that fill all modules.
 #[repr(C)]
 pub(crate) struct Slots {
     pub(crate) core: Core,
@@ -108,7 +111,7 @@ static SLOTS: Slots = Slots {
     sync: Syncs::empty(),
 };
 
-/// Where the slots of a module are, by callback id: null, one after the other, null.
+/// The addresses of a module's slots, indexed by callback id, with null at both ends.
 type Table<const N: usize> = [Option<&'static AtomicPtr<c_void>>; N];
 
 static TABLES: (Table<17>, Table<10>, Table<16>, Table<8>, Table<17>, Table<8>) = {
@@ -122,7 +125,7 @@ static TABLES: (Table<17>, Table<10>, Table<16>, Table<8>, Table<17>, Table<8>) 
 };
 
 const fn all() -> &'static [AtomicPtr<c_void>; ALL] {
-    // SAFETY: `Slots` is `repr(C)` and made of nothing but slots, which are transparent.
+    // SAFETY: `Slots` is `repr(C)` and consists only of slots, which are `repr(transparent)`.
     unsafe { &*(&raw const SLOTS).cast() }
 }
 
@@ -154,29 +157,30 @@ impl<F: Copy> Slot<F> {
         Self(AtomicPtr::new(ptr::null_mut()), PhantomData)
     }
 
-    /// What the tool put there.
+    /// The function that the tool stored, if it did.
     #[inline]
     pub(crate) fn get(&self) -> Option<F> {
         let function = self.0.load(Ordering::Acquire);
         if function.is_null() {
             return None;
         }
-        // SAFETY: F is a pointer to a function, by the assertion and who declares slots; the tool fills a slot with a function of the type that
-        // NVTX's headers give it, which is F. It reads what it is pointed to during the call only.
+        // SAFETY: F is a pointer to a function, as the assertion in `empty` and the declarations of
+        // the slots ensure. The tool fills a slot with a function of the type that NVTX's headers
+        // give it, which is F. The tool reads the memory behind its arguments only during the call.
         Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&function) })
     }
 }
 
-/// The variable that a tool sets before it starts the program.
+/// The variable that names the tool's library; the tool sets it before it starts the program.
 const VARIABLE: &CStr =
     if cfg!(target_pointer_width = "64") { c"NVTX_INJECTION64_PATH" } else { c"NVTX_INJECTION32_PATH" };
 
 type GetTable = extern "C" fn(u32) -> *const c_void;
 
-/// Loads the tool and has it fill the slots. Whatever goes wrong leaves all of them empty.
+/// Loads the tool and lets it fill the slots. If any step fails, all slots stay empty.
 fn attach() {
-    // SAFETY: the variable's text is only looked at while the library is being loaded; a program that changes its environment meanwhile breaks
-    // its own promise to `set_var`.
+    // SAFETY: the variable's text is read only while the library is being loaded; a program that
+    // changes its environment meanwhile violates the contract of `set_var`.
     unsafe {
         let path = libc::getenv(VARIABLE.as_ptr());
         if path.is_null() {
@@ -187,7 +191,7 @@ fn attach() {
             return;
         }
         let entry = libc::dlsym(library, c"InitializeInjectionNvtx2".as_ptr());
-        // SAFETY: that is the type of the function of this name; null is `None`.
+        // SAFETY: NVTX gives the function of this name this type; a null pointer becomes `None`.
         let entry: Option<extern "C" fn(GetTable) -> c_int> = std::mem::transmute(entry);
         if entry.is_none_or(|entry| entry(export_table) == 0) {
             for slot in all() {
@@ -220,7 +224,7 @@ static VERSION_INFO: VersionInfo = VersionInfo {
     set_tool_version,
 };
 
-/// What a tool asks for first; null: no such table.
+/// Returns the table that a tool asks for first, or null if there is no table with this id.
 extern "C" fn export_table(id: u32) -> *const c_void {
     match id {
         1 => (&raw const CALLBACKS).cast(),
@@ -229,10 +233,11 @@ extern "C" fn export_table(id: u32) -> *const c_void {
     }
 }
 
-/// A tool may say which version it is; nothing follows from it.
+/// Takes the version of a tool. It has no effect.
 extern "C" fn set_tool_version(_: u32) {}
 
-/// Where the slots of a module are, and how many with the null before them; 0: there is no such module.
+/// Stores the address of a module's table, and the number of its slots plus one for the leading
+/// null. Returns 0 if the module does not exist.
 extern "C" fn module_table(module: c_uint, table: *mut *const c_void, count: *mut c_uint) -> c_int {
     fn about<const N: usize>(table: &'static Table<N>) -> (*const c_void, c_uint) {
         (ptr::from_ref(table).cast(), N as c_uint - 1)
@@ -247,7 +252,7 @@ extern "C" fn module_table(module: c_uint, table: *mut *const c_void, count: *mu
         6 => about(sync),
         _ => return 0,
     };
-    // SAFETY: each is null or a place for the answer.
+    // SAFETY: each pointer is null or points to a place for the result.
     unsafe {
         if let Some(table) = table.as_mut() {
             *table = found;
@@ -275,7 +280,7 @@ mod tests {
         for (number, expect) in (1..).zip(counts) {
             let (table, count) = module(number);
             assert_eq!(count, expect, "module {number}");
-            // SAFETY: a table has one entry more than it counts.
+            // SAFETY: a table has one entry more than the count says.
             let entries = unsafe { std::slice::from_raw_parts(table, count as usize + 1) };
             assert!(entries[0].is_null() && entries[count as usize].is_null());
             assert!(entries[1..count as usize].iter().all(|slot| !slot.is_null()));
@@ -288,7 +293,7 @@ mod tests {
     #[test]
     fn callback_ids_lead_to_the_slots_of_their_names() {
         let at = |number: c_uint, id: usize| {
-            // SAFETY: the id is one of that module.
+            // SAFETY: the id is valid for that module.
             unsafe { *module(number).0.add(id) }.cast_const().cast::<c_void>()
         };
         let address = |slot: *const c_void| slot;
@@ -303,10 +308,10 @@ mod tests {
 
     #[test]
     fn tables_are_had_by_their_numbers() {
-        // SAFETY: that is what lies there.
+        // SAFETY: table 1 is a `Callbacks`.
         let callbacks = unsafe { &*export_table(1).cast::<Callbacks>() };
         assert_eq!(callbacks.size, 2 * size_of::<usize>());
-        // SAFETY: as above.
+        // SAFETY: table 3 is a `VersionInfo`.
         let version = unsafe { &*export_table(3).cast::<VersionInfo>() };
         assert_eq!((version.size, version.version, version.reserved), (size_of::<VersionInfo>(), 3, 0));
         (version.set_tool_version)(7);

@@ -1,10 +1,10 @@
-//! What a tool is handed, laid out as NVTX's headers say.
+//! The types that are passed to a tool, with the layout of NVTX's headers.
 
 #![expect(missing_debug_implementations, reason = "which field of a union is meant stands outside it")]
 
 use std::ffi::{c_char, c_void};
 
-/// A domain, as its tool knows it; null where there is no tool.
+/// A domain, as its tool identifies it; null if there is no tool.
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub type nvtxDomainHandle_t = *mut c_void;
 /// A registered string.
@@ -16,7 +16,7 @@ pub type nvtxResourceHandle_t = *mut c_void;
 /// A user-defined synchronization object.
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub type nvtxSyncUser_t = *mut c_void;
-/// Names a range of a process.
+/// Identifies a range of a process.
 #[expect(non_camel_case_types, reason = "the name in C")]
 pub type nvtxRangeId_t = u64;
 
@@ -40,48 +40,48 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// How a colour is told.
+    /// The format of a colour.
     nvtxColorType_t {
-        /// Not at all.
+        /// No colour.
         NVTX_COLOR_UNKNOWN = 0,
-        /// As alpha, red, green, blue.
+        /// Alpha, red, green, blue.
         NVTX_COLOR_ARGB = 1,
     }
 }
 kinds! {
-    /// How a message is told.
+    /// The format of a message.
     nvtxMessageType_t {
-        /// Not at all.
+        /// No message.
         NVTX_MESSAGE_UNKNOWN = 0,
-        /// As a C string.
+        /// A C string.
         NVTX_MESSAGE_TYPE_ASCII = 1,
-        /// As a wide string.
+        /// A wide string.
         NVTX_MESSAGE_TYPE_UNICODE = 2,
-        /// As a string that was registered.
+        /// A registered string.
         NVTX_MESSAGE_TYPE_REGISTERED = 3,
     }
 }
 kinds! {
-    /// What number a payload is.
+    /// The number type of a payload.
     nvtxPayloadType_t {
-        /// None.
+        /// No payload.
         NVTX_PAYLOAD_UNKNOWN = 0,
-        /// 64 bits without a sign.
+        /// 64 bits, unsigned.
         NVTX_PAYLOAD_TYPE_UNSIGNED_INT64 = 1,
-        /// 64 bits with a sign.
+        /// 64 bits, signed.
         NVTX_PAYLOAD_TYPE_INT64 = 2,
         /// A double.
         NVTX_PAYLOAD_TYPE_DOUBLE = 3,
-        /// 32 bits without a sign.
+        /// 32 bits, unsigned.
         NVTX_PAYLOAD_TYPE_UNSIGNED_INT32 = 4,
-        /// 32 bits with a sign.
+        /// 32 bits, signed.
         NVTX_PAYLOAD_TYPE_INT32 = 5,
         /// A float.
         NVTX_PAYLOAD_TYPE_FLOAT = 6,
     }
 }
 
-/// A message; which field is meant stands beside it.
+/// A message. The field beside the union says which member is valid.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union nvtxMessageValue_t {
@@ -93,35 +93,35 @@ pub union nvtxMessageValue_t {
     pub registered: nvtxStringHandle_t,
 }
 
-/// A payload; which field is meant stands beside it.
+/// A payload. The field beside the union says which member is valid.
 #[expect(non_snake_case, reason = "the names in C")]
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union nvtxEventAttributes_v2_payload_t {
-    /// 64 bits without a sign.
+    /// 64 bits, unsigned.
     pub ullValue: u64,
-    /// 64 bits with a sign.
+    /// 64 bits, signed.
     pub llValue: i64,
     /// A double.
     pub dValue: f64,
-    /// 32 bits without a sign.
+    /// 32 bits, unsigned.
     pub uiValue: u32,
-    /// 32 bits with a sign.
+    /// 32 bits, signed.
     pub iValue: i32,
     /// A float.
     pub fValue: f32,
 }
 
-/// What a mark or a range is.
+/// The attributes of a mark or a range.
 #[expect(non_snake_case, reason = "the names in C")]
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct nvtxEventAttributes_t {
     /// [`NVTX_VERSION`](crate::NVTX_VERSION).
     pub version: u16,
-    /// Bytes of this structure.
+    /// The size of this structure in bytes.
     pub size: u16,
-    /// The category; 0: none.
+    /// The category; 0 for none.
     pub category: u32,
     /// An [`nvtxColorType_t`].
     pub colorType: i32,
@@ -129,7 +129,7 @@ pub struct nvtxEventAttributes_t {
     pub color: u32,
     /// An [`nvtxPayloadType_t`].
     pub payloadType: i32,
-    /// 0.
+    /// Always 0.
     pub reserved0: i32,
     /// The payload.
     pub payload: nvtxEventAttributes_v2_payload_t,
@@ -139,7 +139,7 @@ pub struct nvtxEventAttributes_t {
     pub message: nvtxMessageValue_t,
 }
 
-/// What a resource is; which field is meant stands beside it.
+/// The identifier of a resource. The field beside the union says which member is valid.
 #[expect(non_snake_case, reason = "the names in C")]
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -150,14 +150,14 @@ pub union nvtxResourceAttributes_v0_identifier_t {
     pub ullValue: u64,
 }
 
-/// A resource and its name.
+/// The attributes of a resource: its identifier and its name.
 #[expect(non_snake_case, reason = "the names in C")]
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct nvtxResourceAttributes_t {
     /// [`NVTX_VERSION`](crate::NVTX_VERSION).
     pub version: u16,
-    /// Bytes of this structure.
+    /// The size of this structure in bytes.
     pub size: u16,
     /// One of [`resource_type`](crate::resource_type).
     pub identifierType: i32,
@@ -169,14 +169,14 @@ pub struct nvtxResourceAttributes_t {
     pub message: nvtxMessageValue_t,
 }
 
-/// A user-defined synchronization object's name.
+/// The attributes of a user-defined synchronization object: its name.
 #[expect(non_snake_case, reason = "the names in C")]
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct nvtxSyncUserAttributes_t {
     /// [`NVTX_VERSION`](crate::NVTX_VERSION).
     pub version: u16,
-    /// Bytes of this structure.
+    /// The size of this structure in bytes.
     pub size: u16,
     /// An [`nvtxMessageType_t`].
     pub messageType: i32,
@@ -184,7 +184,7 @@ pub struct nvtxSyncUserAttributes_t {
     pub message: nvtxMessageValue_t,
 }
 
-// As the headers lay them out where a pointer has 64 bits.
+// The layout of the headers on targets with 64-bit pointers.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     assert!(size_of::<nvtxEventAttributes_t>() == 48);

@@ -1,4 +1,4 @@
-//! What happens to a rank: events of its streams, handed to the part they concern.
+//! Events of a rank's streams, and the part of the member that handles each of them.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::error::ErrorKind;
 
 impl Machine for Member {
     fn accepted(&mut self, stream: StreamId, from: SocketAddr, io: &mut Io<'_>) {
-        // A neighbour that is not through may still want to send to this rank.
+        // A neighbour that has not finished may still want to send to this rank.
         if self.fault.is_some() || self.pending == Pending::Over {
             return io.close(stream);
         }
@@ -125,7 +125,8 @@ impl Machine for Member {
             let handing_over = self.pending == Pending::Handover;
             if let Some(neighbour) = self.side(side).filter(|one| one.stream == stream) {
                 if handing_over {
-                    // The bootstrap has no way left to tell the others. Who keeps the streams has.
+                    // The bootstrap can no longer notify the other ranks. The new owner of the
+                    // streams can.
                     neighbour.handed_over = true;
                     return;
                 }
@@ -153,7 +154,8 @@ impl Machine for Member {
             && self.p2p.is_gone(from)
             && !self.p2p.holds(from, tag)
         {
-            // It may have ended because it heard of a failure: that is on its way round the ring.
+            // It may have left because it learned of a failure: that failure is on its way around
+            // the ring.
             let text = format!("rank {from} left the bootstrap before it sent a message with tag {tag:#x}");
             let fault = Fault::new(ErrorKind::Peer, &[from], text);
             let at = io.now.after(OTHERS_KNOW_WITHIN);

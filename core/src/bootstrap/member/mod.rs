@@ -1,12 +1,15 @@
-//! One rank of the bootstrap: checks in, joins the ring, and exchanges what the makers of a communicator need.
+//! One rank of the bootstrap: it checks in, joins the ring, and exchanges the data that is needed
+//! to create a communicator.
 //!
 //! ```text
-//!  dial the root -> check in -> learn the generation and the successor -> ring (dial next, let previous in)
-//!    -> round 0: introductions; settings must agree -> ready: the root is left -> rounds, messages -> handover
+//!  dial the root -> check in -> learn the generation and the successor
+//!    -> ring (dial next, admit previous) -> round 0: introductions; settings must agree
+//!    -> ready: leave the root -> rounds, messages -> handover
 //! ```
 //!
-//! Whoever fails tells both neighbours, and the root while it is there; they pass it on. So every rank ends with the text of the first failure,
-//! not with "my neighbour closed".
+//! A rank that fails notifies both neighbours, and the root while it is connected to it; they pass
+//! the fault on. So every rank ends with the text of the first failure, not with "my neighbour
+//! closed".
 
 mod events;
 mod overdue;
@@ -24,19 +27,19 @@ use super::id::UniqueId;
 use super::launch::Origin;
 use super::lobby::{Entered, Lobby};
 use super::machine::{Io, StreamId};
-use super::messages::{FromRoot, Introduction, MAX_RING_FRAME, OnRing, ToRoot};
+use super::messages::{Absent, FromRoot, Introduction, MAX_RING_FRAME, OnRing, ToRoot};
 use super::p2p::{P2p, Wrong};
 use super::ring::{Rounds, Side};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
 use crate::types::{CommId, JobId, Phase, Rank};
 
-/// How long the others have to say why a rank closed.
+/// How long the other ranks have to report why a rank closed its connection.
 const OTHERS_KNOW_WITHIN: Duration = Duration::from_millis(200);
-/// How long a rank waits before it looks for another root: a root that ends each time is not
-/// dialled without a pause.
+/// How long a rank waits before it dials another root, so that it does not dial without a pause if
+/// each root ends at once.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// What a guest may say before this rank knows which job it belongs to: a hello is shorter.
+/// How many bytes of a guest are kept before this rank knows its job: a hello is shorter.
 const MAX_EARLY: usize = 256;
 
 #[derive(Debug)]
@@ -50,11 +53,11 @@ enum ToTheRoot {
 struct Neighbour {
     stream: StreamId,
     frames: Frames,
-    /// It has said that what follows is not the bootstrap's.
+    /// It has sent `Handover`: the bytes that follow are not the bootstrap's.
     handed_over: bool,
 }
 
-/// What the caller waits for.
+/// The operation that the caller waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pending {
     Nothing,
@@ -67,12 +70,12 @@ pub(crate) enum Pending {
     Over,
 }
 
-/// A rank as a machine.
+/// A rank as a state machine.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// The id, with the key that the root and this rank found to share.
+    /// The id, with the key that this rank shares with the root.
     id: UniqueId,
-    /// The secret it came with.
+    /// The secret from the original id.
     secret: Key,
     rank: Rank,
     nranks: u32,
@@ -84,28 +87,30 @@ pub(crate) struct Member {
     next: Option<Neighbour>,
     prev: Option<Neighbour>,
     lobby: Lobby,
-    /// What guests said before this rank knew its job.
+    /// Bytes that guests sent before this rank knew its job.
     early: BTreeMap<StreamId, Vec<u8>>,
     rounds: Rounds,
     p2p: P2p,
     peers: Vec<Introduction>,
     pending: Pending,
     deadline: Ns,
-    /// How far the joining has come.
+    /// The phase of joining that began last.
     phase: Phase,
-    /// Whom the root waits for, as it said last.
+    /// The ranks that the root waits for, as it reported last.
     waiting: String,
+    /// The same as data; `None` if the root has not reported yet.
+    absent: Option<Absent>,
     unheard: Vec<String>,
-    /// Blocks that came from one neighbour before the other was there.
+    /// Blocks that arrived from one neighbour before the other one was connected.
     held_back: Vec<(Side, Vec<u8>)>,
-    /// A rank is gone; what others know about that goes first, if it comes before this moment.
+    /// The fault of a rank that left; used at this time, unless another rank reports the cause.
     suspicion: Option<(Ns, Fault)>,
     overdue: overdue::Overdue,
     fault: Option<Fault>,
 }
 
 impl Member {
-    /// A rank that will be reached at `introduction.contact` and must have joined by `deadline`.
+    /// A rank that other ranks reach at `introduction.contact`. It must have joined by `deadline`.
     pub(crate) fn new(
         id: UniqueId,
         rank: Rank,
@@ -135,6 +140,7 @@ impl Member {
             deadline,
             phase: Phase::CheckIn,
             waiting: String::new(),
+            absent: None,
             unheard: Vec::new(),
             held_back: Vec::new(),
             suspicion: None,
@@ -150,8 +156,8 @@ impl Member {
         Dial::to_root(id, hello, now)
     }
 
-    /// The root at a public address ended before it took this rank in: it may be that of another
-    /// job, which is over.
+    /// Dials again after the root at a public address ended before it admitted this rank: it may
+    /// have been the root of another job that has ended.
     fn look_for_another_root(&mut self, why: &str, now: Ns) {
         let text = format!("the root that was there went away before it took this rank in: {why}");
         if self.waiting != text {
@@ -163,13 +169,13 @@ impl Member {
         self.root = ToTheRoot::Dialling(Self::dial_root(&self.id, self.rank, self.nranks, then));
     }
 
-    /// What the root of a public address tells ranks of two jobs by.
+    /// Sets the origin, with which the root of a public address tells two jobs' ranks apart.
     pub(crate) const fn of(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self
     }
 
-    // --- what the caller asks for; each is followed by driving until its answer is there ---
+    // --- the caller's operations; the caller drives the machine until each has a result ---
 
     pub(crate) const fn fault(&self) -> Option<&Fault> {
         self.fault.as_ref()
@@ -192,7 +198,11 @@ impl Member {
     pub(crate) const fn phase(&self) -> Phase {
         self.phase
     }
-    /// News for people: whom the root waits for.
+    /// The ranks that the root waits for, as it reported last; `None` if it has not reported yet.
+    pub(crate) const fn absent(&self) -> Option<&Absent> {
+        self.absent.as_ref()
+    }
+    /// Takes the new texts for the log, which say which ranks the root waits for.
     pub(crate) fn hear(&mut self) -> Vec<String> {
         std::mem::take(&mut self.unheard)
     }
@@ -210,7 +220,7 @@ impl Member {
         }
     }
 
-    /// The blocks of the round under way, once all are there.
+    /// The blocks of the current round, once all of them have arrived.
     pub(crate) fn end_round(&mut self) -> Option<Vec<Vec<u8>>> {
         let Pending::Round(number) = self.pending else { return None };
         let blocks = self.rounds.take(number)?;
@@ -226,13 +236,13 @@ impl Member {
         let (from, contact) = (self.rank, self.peers[to.index()].contact);
         let dial = || Dial::new(contact, Hello::new(Purpose::P2p, job, comm, from, to), key, false, io.now);
         self.wait_for(Pending::Delivery(to), deadline);
-        // The dial is made from what `io` says now, and used with it.
+        // The dial is created with the time of `io` and used with the same `io`.
         let dial = dial();
         let result = self.p2p.send(to, tag, bytes, || dial, io);
         self.blame(result, io);
     }
 
-    /// Whether what was sent is on its way: the connection is up and has been given all.
+    /// Whether the connection is up and has been given all bytes that were to be sent.
     pub(crate) fn end_send(&mut self) -> bool {
         let Pending::Delivery(to) = self.pending else { return true };
         let up = self.fault.is_none() && self.p2p.trouble(to).is_none();
@@ -261,7 +271,8 @@ impl Member {
         }
     }
 
-    /// The streams to the next and from the previous rank, and what came on them behind the bootstrap, once both neighbours are through.
+    /// The streams to the next and from the previous rank, with the bytes that arrived after the
+    /// bootstrap's, once both neighbours have finished.
     pub(crate) fn end_handover(&mut self, io: &mut Io<'_>) -> Option<Vec<(StreamId, Vec<u8>)>> {
         let through = |side: &Option<Neighbour>| side.as_ref().is_none_or(|one| one.handed_over);
         if self.fault.is_some()
@@ -278,13 +289,13 @@ impl Member {
         Some(sides.into_iter().flatten().map(|mut one| (one.stream, one.frames.rest())).collect())
     }
 
-    /// Fails, tells whoever can be told, and closes everything.
+    /// Fails, notifies the ranks and the root that can still be notified, and closes everything.
     pub(crate) fn fail(&mut self, fault: Fault, io: &mut Io<'_>) {
         if self.fault.is_some() {
             return;
         }
         for neighbour in [&self.next, &self.prev].into_iter().flatten() {
-            // Behind our handover nothing of the bootstrap's can be said.
+            // After this rank's handover, the bootstrap must send nothing more.
             if !matches!(self.pending, Pending::Handover | Pending::Over) {
                 io.send(neighbour.stream, OnRing::Failed(fault.clone()).encode());
             }
@@ -338,8 +349,9 @@ impl Member {
                     }
                 }
                 Some(FromRoot::Successor(contact)) => self.meet(contact, io),
-                Some(FromRoot::Waiting(text)) => {
+                Some(FromRoot::Waiting(absent, text)) => {
                     self.unheard.push(text.clone());
+                    self.absent = Some(absent);
                     self.waiting = text;
                 }
                 Some(FromRoot::Ping) => io.send(*stream, ToRoot::Pong.encode()),
@@ -389,7 +401,7 @@ impl Member {
         }
     }
 
-    /// Begins round 0 once both neighbours are there.
+    /// Begins round 0 once both neighbours are connected.
     fn ring_up(&mut self, io: &mut Io<'_>) {
         let (Some(next), Some(prev)) = (&self.next, &self.prev) else { return };
         for (side, block) in std::mem::take(&mut self.held_back) {
@@ -447,14 +459,14 @@ impl Member {
         let OnRing::Block { bytes, .. } = copy else { unreachable!("made above") };
         match (self.rounds.arrived(side, round, origin, bytes), on) {
             (Ok(true), Some(stream)) => io.send(stream, encoded),
-            // The other neighbour is not there yet: what came early is sent when it is.
+            // The other neighbour is not connected yet: the block is sent when it is.
             (Ok(true), None) => self.held_back.push((side, encoded)),
             (Ok(false), _) => {}
             (Err(what), _) => self.blame(Err((rank, format!("rank {rank} sent {what}"))), io),
         }
     }
 
-    /// After round 0: takes everybody's introduction, compares settings, and leaves the root.
+    /// After round 0: takes the introductions of all ranks, compares settings, and leaves the root.
     fn introduced(&mut self, io: &mut Io<'_>) {
         if self.pending != Pending::Join || self.fault.is_some() {
             return;
@@ -481,7 +493,8 @@ impl Member {
         self.root = ToTheRoot::Left;
     }
 
-    /// A neighbour closed: by itself, or because it heard of a failure. While the root is there it says which.
+    /// A neighbour closed its connection, either for its own reasons or because it learned of a
+    /// failure. While the root is connected, it reports which of the two it was.
     fn suspect(&mut self, rank: Rank, text: String, io: &mut Io<'_>) {
         let fault = Fault::new(ErrorKind::Peer, &[rank], text);
         if matches!(self.root, ToTheRoot::Up { .. }) {

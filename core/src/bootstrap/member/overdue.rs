@@ -1,35 +1,37 @@
-//! Whose fault it is that a deadline has passed.
+//! Which rank is at fault when a deadline has passed.
 //!
-//! While the root is there, it knows who is missing. Later the ranks ask each other: whoever is overdue tells the ring whom it
-//! waits for, whoever hears that does the same, and after a moment the end of the chain is named: a rank that is waited for, or stands on
-//! the way of what is waited for, and has not said that it waits itself.
+//! While a rank is connected to the root, the root knows which ranks are missing. Later the ranks
+//! ask each other. A rank whose deadline has passed tells the ring which ranks it is blocked on,
+//! and each rank that hears this does the same. After a moment the rank at the end of the chain is
+//! named: other ranks are blocked on it, or on a message that it must forward, and it has not
+//! reported that it is blocked itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::fault::{Fault, name_ranks};
 use super::super::machine::Io;
-use super::super::messages::{OnRing, ToRoot, Via, Wait};
+use super::super::messages::{OnRing, OverdueWait, ToRoot, Via};
 use super::super::ring::Side;
 use super::{Member, Neighbour, Pending, ToTheRoot};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
 use crate::types::Rank;
 
-/// How long the root has to say who is to blame once the deadline has passed.
+/// How long the root may take to name the culprit after the deadline has passed.
 const ROOT_ANSWERS_WITHIN: Duration = Duration::from_millis(600);
-/// How long the other ranks have.
+/// How long the other ranks may take.
 const RANKS_ANSWER_WITHIN: Duration = Duration::from_millis(400);
 
-/// What is known since somebody's deadline has passed.
+/// The waits that are known since the deadline of some rank has passed.
 #[derive(Debug, Default)]
 pub(crate) struct Overdue {
-    awaited: BTreeMap<Rank, Vec<Wait>>,
+    awaited: BTreeMap<Rank, Vec<OverdueWait>>,
     verdict_at: Option<Ns>,
 }
 
 impl Overdue {
-    /// Those at the ends of the chains that begin at `me`.
+    /// The ranks at the ends of the chains that begin at `me`.
     fn ends(&self, me: Rank, nranks: u32) -> Vec<Rank> {
         let (mut seen, mut ends) = (BTreeSet::new(), BTreeSet::new());
         let mut next = vec![me];
@@ -50,8 +52,8 @@ impl Overdue {
     }
 }
 
-/// The ranks through which what is awaited comes, the nearest first, its origin last.
-fn way(waiter: Rank, wait: Wait, nranks: u32) -> impl Iterator<Item = Rank> {
+/// The ranks that the awaited message passes through, the nearest first, its origin last.
+fn way(waiter: Rank, wait: OverdueWait, nranks: u32) -> impl Iterator<Item = Rank> {
     let (me, to) = (waiter.0, wait.rank.0);
     let (step, count) = match wait.via {
         Via::Direct => (0, 1),
@@ -64,7 +66,7 @@ fn way(waiter: Rank, wait: Wait, nranks: u32) -> impl Iterator<Item = Rank> {
 }
 
 impl Member {
-    /// When the deadline, or what follows it, is due.
+    /// When the deadline, or the step after it, is due.
     pub(super) fn overdue_at(&self) -> Option<Ns> {
         let gave_up = match &self.root {
             ToTheRoot::Up { gave_up, .. } => *gave_up,
@@ -74,7 +76,7 @@ impl Member {
             .then(|| gave_up.or(self.overdue.verdict_at).unwrap_or(self.deadline))
     }
 
-    /// The deadline, or what follows it, is due.
+    /// Handles the deadline, or the step after it, once it is due.
     pub(super) fn overdue(&mut self, io: &mut Io<'_>) {
         if self.pending == Pending::Join {
             return self.overdue_join(io);
@@ -119,9 +121,9 @@ impl Member {
         self.fail(Fault::new(ErrorKind::Timeout, &[], text), io);
     }
 
-    /// Whom this rank waits for now.
-    fn awaits(&mut self) -> Vec<Wait> {
-        let wait = |via, rank| Wait { via, rank };
+    /// The ranks that this rank is blocked on now.
+    fn awaits(&mut self) -> Vec<OverdueWait> {
+        let wait = |via, rank| OverdueWait { via, rank };
         let round = match self.pending {
             Pending::Nothing | Pending::Over => return Vec::new(),
             Pending::Join => 0,
@@ -154,10 +156,11 @@ impl Member {
         }
     }
 
-    /// Tells the ring, once per wait, whom this rank waits for.
+    /// Tells the ring, once per wait, which ranks this rank is blocked on.
     fn say_awaits(&mut self, io: &mut Io<'_>) {
         let awaited = self.awaits();
-        // Behind our handover nothing of the bootstrap's can be said; and who waits for nobody has nothing to say.
+        // After this rank's handover, the bootstrap must send nothing more. A rank that is blocked
+        // on no rank has nothing to report.
         if self.pending == Pending::Handover
             || awaited.is_empty()
             || self.overdue.awaited.contains_key(&self.rank)
@@ -171,7 +174,13 @@ impl Member {
         }
     }
 
-    pub(super) fn heard_awaits(&mut self, side: Side, rank: Rank, awaited: Vec<Wait>, io: &mut Io<'_>) {
+    pub(super) fn heard_awaits(
+        &mut self,
+        side: Side,
+        rank: Rank,
+        awaited: Vec<OverdueWait>,
+        io: &mut Io<'_>,
+    ) {
         let sound = rank.0 < self.nranks && awaited.iter().all(|wait| wait.rank.0 < self.nranks);
         let known = !sound || self.overdue.awaited.contains_key(&rank);
         if known || matches!(self.pending, Pending::Handover | Pending::Over) {
@@ -193,8 +202,9 @@ mod tests {
     const N: u32 = 8;
 
     fn check(said: &[(u32, &[(Via, u32)])], expect: &[u32]) {
-        let waits =
-            |list: &[(Via, u32)]| list.iter().map(|(via, r)| Wait { via: *via, rank: Rank(*r) }).collect();
+        let waits = |list: &[(Via, u32)]| {
+            list.iter().map(|(via, r)| OverdueWait { via: *via, rank: Rank(*r) }).collect()
+        };
         let awaited = said.iter().map(|(rank, list)| (Rank(*rank), waits(list))).collect();
         let overdue = Overdue { awaited, verdict_at: None };
         let expect: Vec<Rank> = expect.iter().copied().map(Rank).collect();
@@ -207,12 +217,12 @@ mod tests {
         check(&[(7, &[(Direct, 3)])], &[3]);
         check(&[(7, &[(Direct, 2)]), (2, &[(Direct, 1)]), (1, &[(Direct, 0)])], &[0]);
         check(&[(7, &[(Direct, 1), (Direct, 2)]), (1, &[(Direct, 4)]), (2, &[(Direct, 5)])], &[4, 5]);
-        // Rank 0 on the way to 1 says nothing: it did not pass on what 1 sent.
+        // Rank 0 is on the way to rank 1 and reports nothing: it did not forward what rank 1 sent.
         check(&[(7, &[(Next, 1)]), (1, &[(Prev, 7)])], &[0]);
         check(&[(7, &[(Prev, 4)]), (6, &[(Prev, 4)])], &[5]);
-        // All on the way wait for the same rank.
+        // All ranks on the way are blocked on the same rank.
         check(&[(7, &[(Prev, 4)]), (6, &[(Prev, 4)]), (5, &[(Prev, 4)])], &[4]);
-        // A circle has no end.
+        // A cycle has no end.
         check(&[(7, &[(Direct, 2)]), (2, &[(Direct, 7)])], &[]);
     }
 }

@@ -1,10 +1,10 @@
-//! A public address: rank 0 listens there, and every rank makes the same id for itself.
+//! A public address: rank 0 listens there, and every rank computes the same id.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::{Place, means_this_host};
+use super::{Assignment, means_this_host};
 use crate::bootstrap::auth::{Handshake, Hello, Nonce, Purpose};
 use crate::bootstrap::greet::run_connector;
 use crate::bootstrap::id::{Address, UniqueId, job_secret};
@@ -18,12 +18,12 @@ use crate::config::Settings;
 use crate::error::Result;
 use crate::types::Rank;
 
-/// How long the rank 0 of another job may take to hear of this one.
+/// How long the rank 0 of another job may take to learn of this one.
 const CLAIM_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) fn meet(
     address: &Address,
-    place: Place,
+    place: Assignment,
     instance: u32,
     origin: Origin,
     settings: &Settings,
@@ -31,7 +31,8 @@ pub(super) fn meet(
     let mut root = address.resolve(settings)?;
     let bind = match address {
         Address::Literal(literal) => *literal,
-        // What a name means differs from host to host, its own host's view of it most of all.
+        // A name may resolve differently on each host, most of all on the host that it names, so
+        // rank 0 listens at all addresses.
         Address::Name(..) if root.is_ipv4() => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), root.port()),
         Address::Name(..) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), root.port()),
     };
@@ -50,8 +51,8 @@ pub(super) fn meet(
     Ok((id, held))
 }
 
-/// Lets the rank 0 that holds the address know that there is another one, so that it takes no rank of
-/// this job for one of its own. If that cannot be said, somebody else holds the address.
+/// Tells the rank 0 that holds the address that another rank 0 exists, so that it does not admit
+/// ranks of this job as its own. If this fails, something other than a rank 0 holds the address.
 pub(super) fn claim(id: &UniqueId, origin: Origin) {
     let deadline = clock::now().after(CLAIM_WITHIN);
     let Ok(mut stream) = TcpStream::connect_timeout(&id.root, CLAIM_WITHIN) else { return };
@@ -73,7 +74,8 @@ pub(super) fn claim(id: &UniqueId, origin: Origin) {
     let mut say = || {
         stream.set_read_timeout(Some(left))?;
         stream.write_all(&ToRoot::CheckIn(id.root, origin).encode())?;
-        // That it is let in, and the answer, whatever it is: that means that it was heard.
+        // Two bytes show that the message was read: the one that lets this process in, and the
+        // first one of the answer, whatever the answer is.
         stream.read_exact(&mut [0; 2])
     };
     let _ = say();

@@ -1,12 +1,14 @@
-//! A file that all ranks see: rank 0 writes the id there, the others read it.
+//! A file that all ranks can see: rank 0 writes the id there, and the other ranks read it.
 //!
-//! The file holds the secret of the job: it is written with mode 0600, whole or not at all. One of an earlier run is not believed: only an id
-//! whose root answers, with proof of the secret, is taken. Nor is a file that another user may have put there: it must belong to this
-//! user, be writable by nobody else, and have one name. Where there is a job secret, whoever joins knows both. Rank 0 removes the file with the root.
+//! The file holds the secret of the job: it is written with mode 0600, completely or not at all. A
+//! file of an earlier run is not trusted: a rank takes an id only if its root answers with a proof
+//! of the secret. A file that another user may have written is not trusted either: it must belong
+//! to this user, be writable by no other user, and have only one name. If there is a job secret, a
+//! process must know both secrets to join. Rank 0 removes the file together with the root.
 //!
-//! Two jobs may be given one file. A rank 0 does not replace an id whose root lives: it tells that root that
-//! a second job has come, and is refused. Ranks of the second job that read the first one's id are told
-//! from its own as at a public address (`launch.rs`).
+//! Two jobs may be given the same file. A rank 0 does not replace an id whose root is alive: it
+//! tells that root that a second job has come, and fails. Ranks of the second job that read the id
+//! of the first one are distinguished from its ranks as at a public address (`launch.rs`).
 
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,7 +19,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::comm_id::claim;
-use super::{Known, LOOK_EVERY, Looks, Place, make};
+use super::{Assignment, Known, LOOK_EVERY, Looks, make};
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::launch::{Launch, Origin};
 use crate::bootstrap::root_task::RootHandle;
@@ -25,14 +27,14 @@ use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::process::is_own_limit;
 
-/// How long what lies at the path and is no id may take to become one.
+/// How long a file that is not an id may take to become one.
 const SETTLES_WITHIN: Duration = Duration::from_millis(500);
-/// An id is shorter.
+/// The limit for the length of the file; an id is shorter.
 const MAX_LENGTH: u64 = 4 << 10;
 
 pub(super) fn meet(
     path: &str,
-    place: Place,
+    place: Assignment,
     instance: u32,
     origin: Origin,
     (settings, secret): Known<'_>,
@@ -81,13 +83,14 @@ pub(super) fn meet(
         format!("rank 0 did not offer an id in the rendezvous file {} in time: {seen}", path.display());
     Err(Error::new(ErrorKind::Timeout, what)
         .with_peer(crate::types::Rank(0))
-        .hint("all ranks must see the same file"))
+        .hint("rank 0 has not started, or has given up already and taken its id away: see what it says, and that all ranks see the same file"))
 }
 
-/// Reads the file if nobody but this user can have written it: whoever writes it says where the ranks go and what proves it.
+/// Reads the file if only this user can have written it: its content decides which root the ranks
+/// connect to and which secret they use.
 fn read(path: &Path) -> std::io::Result<String> {
     let refused = |why: &str| Err(std::io::Error::other(format!("it is not believed: {why}")));
-    // Without waiting for a writer, should it be a pipe.
+    // `NONBLOCK`: if the file is a pipe, opening it must not wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => file,
@@ -113,7 +116,7 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// A rendezvous file that is this process's, until this is dropped.
+/// A rendezvous file that belongs to this process until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Published {
     path: PathBuf,
@@ -121,12 +124,12 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// Writes the file so that nobody ever reads half of it, and never over that of a job that meets
-    /// there now: `is_taken` says whether the root of an id that was found there lives.
+    /// Writes the file so that no rank reads only a part of it. It does not replace the file of a
+    /// job that is using it now: `is_taken` says whether the root of an id in the file is alive.
     fn write(path: PathBuf, content: String, mut is_taken: impl FnMut(&UniqueId) -> bool) -> Result<Self> {
         let beside = |what: &str| {
             let mut name = path.as_os_str().to_owned();
-            // Nobody guesses it, and no two processes have it: pids repeat in containers.
+            // The name cannot be guessed and is unique to this process; pids repeat in containers.
             name.push(format!(".{:016x}{what}", xxhash_rust::xxh3::xxh3_64(content.as_bytes())));
             PathBuf::from(name)
         };
@@ -140,12 +143,12 @@ impl Published {
             file.write_all(content.as_bytes())?;
             file.sync_all()?;
             let until = clock::now().after(SETTLES_WITHIN);
-            // A second name, and not a new name for it: that would replace what another wrote meanwhile.
+            // A hard link, not a rename: that would replace what another process wrote meanwhile.
             while let Err(e) = std::fs::hard_link(&new, &path) {
                 let is_there = e.kind() == std::io::ErrorKind::AlreadyExists;
                 let found = match read(&path) {
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound && is_there => continue,
-                    // A file system without second names.
+                    // A file system without hard links.
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                         return std::fs::rename(&new, &path).map(|()| true);
                     }
@@ -156,8 +159,8 @@ impl Published {
                 match (id, found) {
                     (Some(id), _) if is_taken(&id) => return Ok(false),
                     (Some(_), Ok(stale)) => {
-                        // Another rank 0 may be doing the same: only what was seen is removed. A file that
-                        // has two names is being written.
+                        // Another rank 0 may be doing the same, so only the file that was read is
+                        // removed. A file that has two names is still being written.
                         match std::fs::rename(&path, &old) {
                             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                             moved => moved?,
@@ -171,7 +174,7 @@ impl Published {
                             continue;
                         }
                     }
-                    // It has two names while another rank 0 writes it.
+                    // The file has two names while another rank 0 writes it.
                     _ if clock::now() < until => clock::sleep(LOOK_EVERY),
                     (_, Err(lies)) => {
                         let refused = |e| std::io::Error::other(format!("{e}; what lies there: {lies}"));
@@ -194,10 +197,10 @@ impl Published {
 }
 
 impl Drop for Published {
-    /// Removes the file, unless somebody else has written it anew.
+    /// Removes the file, unless another process has written it again.
     fn drop(&mut self) {
         if !crate::sys::fds::forked() && read(&self.path).is_ok_and(|text| text == self.content) {
-            // If it cannot be removed, whoever reads it finds nobody at its address.
+            // If the file cannot be removed, its readers find no root at its address.
             let _ = std::fs::remove_file(&self.path);
         }
     }

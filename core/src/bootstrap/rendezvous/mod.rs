@@ -1,15 +1,16 @@
-//! How the ranks of a job learn the unique id when nobody hands it to them: from the environment that a launcher made.
+//! How the ranks of a job learn the unique id if the caller does not pass it: from the environment
+//! that a launcher set.
 //!
-//! | found, in this order | then |
+//! | found, in this order | result |
 //! |---|---|
 //! | none of the below, no `RANK`, no `WORLD_SIZE`, no other launcher | a job of one rank |
 //! | `CCL_RENDEZVOUS_FILE` | rank 0 writes the id there |
 //! | `CCL_COMM_ID` | rank 0 listens there; no id is passed around |
-//! | `MASTER_ADDR`, `MASTER_PORT`, and torchrun's agent listens there | the id goes through its store |
+//! | `MASTER_ADDR`, `MASTER_PORT`, torchrun's agent listens there | the id goes through its store |
 //! | `MASTER_ADDR`, `MASTER_PORT` otherwise | rank 0 listens there, as with `CCL_COMM_ID` |
 //!
-//! Ranks are numbered by `RANK` and `WORLD_SIZE`. A process may make several communicators from one environment, all ranks in the
-//! same order: they are told apart by a count.
+//! Ranks are numbered by `RANK` and `WORLD_SIZE`. A process may create several communicators from
+//! one environment, all ranks in the same order: a counter distinguishes them.
 
 mod comm_id;
 mod file;
@@ -24,49 +25,45 @@ use std::time::Duration;
 use super::auth::{HandshakeError, Hello, Purpose, Refusal, connect_blocking};
 use super::id::{Address, JobSecret, UniqueId, job_secret};
 use super::launch::Origin;
-use super::notice::{Level, say};
 use super::root::{MAX_RANKS, Root};
 use super::root_task::{RootHandle, create_knowing};
 use crate::clock::{self, Ns};
 use crate::config::{Key, Settings, Source, environment};
 use crate::error::{Error, ErrorKind, Result};
+use crate::notice::{Level, say};
 use crate::types::Rank;
 
-/// The longest one look for a root may take.
+/// The longest time that one probe of a root may take.
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a root that has another secret is taken for one of an earlier run, which will go away.
+/// How long a root with another secret is assumed to be one of an earlier run, which will end.
 const DOUBT_FOR: Duration = Duration::from_secs(2);
-/// Between two looks.
+/// The pause between two probes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A variable of the environment.
+/// Looks up a variable of the environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What a rank learns from its environment.
+/// The information that a rank gets from its environment.
 #[derive(Debug)]
 pub struct Rendezvous {
     /// The id.
     pub id: UniqueId,
     /// This rank.
     pub rank: Rank,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub nranks: u32,
-    /// The root, where this process holds it. Keep it until all ranks have joined.
+    /// The root, if this process holds it. Keep it until all ranks have joined.
     pub root: Option<RootHandle>,
-    /// How it was found, for people.
-    pub how: String,
-    /// How long it took.
-    pub took: Duration,
 }
 
-/// Which rank of how many.
+/// A rank and the number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Place {
+struct Assignment {
     rank: Rank,
     nranks: u32,
 }
 
-/// The ways to meet.
+/// The ways for ranks to meet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Way {
     Alone,
@@ -75,25 +72,26 @@ enum Way {
     Store { address: Address, key: String },
 }
 
-/// Meets the other ranks as the environment of this process says, within `CCL_INIT_TIMEOUT`. The n-th call meets the n-th calls of the other ranks.
+/// Meets the other ranks as the environment of this process says, before `deadline`. The n-th call
+/// meets the n-th calls of the other ranks.
 ///
 /// # Errors
-/// `Usage` if variables contradict each other or are missing, `Unavailable` for launchers that are not known, `Timeout` if rank 0 does
-/// not come.
+/// `Usage` if variables contradict each other or are missing, `Unavailable` for unknown launchers,
+/// `Timeout` if rank 0 does not come.
 pub fn from_environment(settings: &Settings, deadline: Ns) -> Result<Rendezvous> {
-    // The one count that must be the process's: the environment is, too.
+    // This counter is one per process, as the environment is.
     static MADE: AtomicU32 = AtomicU32::new(0);
     let instance = MADE.fetch_add(1, Ordering::Relaxed);
     let met = meet(&environment, settings, instance, deadline);
     if met.is_err() {
-        // It met nobody: a call that tries again is the n-th still, unless another was made
-        // meanwhile.
+        // It met no other rank: a call that tries again is still the n-th, unless another thread
+        // called meanwhile.
         let _ = MADE.compare_exchange(instance + 1, instance, Ordering::Relaxed, Ordering::Relaxed);
     }
     met
 }
 
-/// Meets the other ranks as `environment` says; the `instance`-th time it says so.
+/// Meets the other ranks as `environment` says, for the `instance`-th communicator.
 ///
 /// # Errors
 /// As [`from_environment`].
@@ -103,23 +101,18 @@ pub fn meet(
     instance: u32,
     deadline: Ns,
 ) -> Result<Rendezvous> {
-    let began = clock::now();
     let (place, way) = detect(environment, settings)?;
-    let Place { rank, nranks } = place;
-    let (id, root, how) = match &way {
+    let Assignment { rank, nranks } = place;
+    let (id, root) = match &way {
         Way::Alone => {
             let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-            (UniqueId::fresh(nowhere)?, None, "alone".to_string())
+            (UniqueId::fresh(nowhere)?, None)
         }
         Way::File(path) => {
             let (secret, origin) = (job_secret(settings)?, Origin::own(environment));
-            let (id, root) = file::meet(path, place, instance, origin, (settings, &secret), deadline)?;
-            (id, root, format!("through the file {path}"))
+            file::meet(path, place, instance, origin, (settings, &secret), deadline)?
         }
-        Way::Public(address) => {
-            let (id, root) = comm_id::meet(address, place, instance, Origin::own(environment), settings)?;
-            (id, root, format!("at {address}"))
-        }
+        Way::Public(address) => comm_id::meet(address, place, instance, Origin::own(environment), settings)?,
         Way::Store { address, key } => {
             let key = format!("{key}/{instance}");
             let secret = job_secret(settings)?;
@@ -128,14 +121,13 @@ pub fn meet(
                     "this job is unauthenticated: whoever can read the store may join; set CCL_JOB_SECRET";
                 say(settings, Level::Warn, text);
             }
-            let (id, root) = tcpstore::meet(address, &key, place, (settings, &secret), deadline)?;
-            (id, root, format!("through the store at {address}"))
+            tcpstore::meet(address, &key, place, (settings, &secret), deadline)?
         }
     };
-    Ok(Rendezvous { id, rank, nranks, root, how, took: clock::now().since(began) })
+    Ok(Rendezvous { id, rank, nranks, root })
 }
 
-fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Place, Way)> {
+fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Assignment, Way)> {
     let given = |name: &str| environment(name).filter(|value| !value.is_empty());
     let missing = |what: &str, why: &str| {
         Err(Error::new(ErrorKind::Usage, format!("{what} is not set, but {why}"))
@@ -143,13 +135,13 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Place, W
     };
     let Some(nranks) = number(environment, "WORLD_SIZE")? else {
         refuse_other_launchers(environment)?;
-        // A rank that lost its WORLD_SIZE is not alone: each of its job would compute by itself.
+        // A rank without its WORLD_SIZE is not alone: each rank of its job would compute by itself.
         let set = |key| settings.given(key).is_some() && settings.source(key) != Source::Alias;
         let left = ["RANK", "MASTER_ADDR"].into_iter().find(|name| given(name).is_some());
         let left = left.or_else(|| set(Key::CommId).then_some("CCL_COMM_ID"));
         return match left.or_else(|| set(Key::RendezvousFile).then_some("CCL_RENDEZVOUS_FILE")) {
             Some(name) => missing("WORLD_SIZE", &format!("{name} is")),
-            None => Ok((Place { rank: Rank(0), nranks: 1 }, Way::Alone)),
+            None => Ok((Assignment { rank: Rank(0), nranks: 1 }, Way::Alone)),
         };
     };
     let Some(rank) = number(environment, "RANK")? else { return missing("RANK", "WORLD_SIZE is") };
@@ -160,7 +152,7 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Place, W
         let what = format!("WORLD_SIZE={nranks} is more than {MAX_RANKS} ranks");
         return Err(Error::new(ErrorKind::Usage, what));
     }
-    let place = Place { rank: Rank(rank), nranks };
+    let place = Assignment { rank: Rank(rank), nranks };
     if nranks == 1 {
         return Ok((place, Way::Alone));
     }
@@ -178,8 +170,8 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Place, W
     if given("TORCHELASTIC_USE_AGENT_STORE").is_none_or(|says| says != "True") {
         return Ok((place, Way::Public(address)));
     }
-    // The agent's keys survive a restart: what an earlier round wrote must not be read. A round in which agents joined keeps its restart count,
-    // but not its world size.
+    // The agent's keys survive a restart, but ids of an earlier round must not be read. A round in
+    // which agents joined keeps its restart count, but not its world size.
     let run = given("TORCHELASTIC_RUN_ID").unwrap_or_default();
     let restart = given("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
     Ok((place, Way::Store { address, key: format!("/ccl/{run}/{restart}/{nranks}") }))
@@ -191,7 +183,7 @@ fn number(environment: Environment<'_>, name: &str) -> Result<Option<u32>> {
     text.trim().parse().map(Some).map_err(wrong)
 }
 
-/// Launchers whose ranks would each believe that they are alone.
+/// Rejects launchers whose ranks would each assume that they are alone.
 fn refuse_other_launchers(environment: Environment<'_>) -> Result<()> {
     let has = |name: &str| environment(name).is_some();
     // Launchers nest, and mpirun inside a Slurm job leaks Slurm's variables: the order matters.
@@ -210,10 +202,10 @@ fn refuse_other_launchers(environment: Environment<'_>) -> Result<()> {
         .hint(format!("set RANK=${rank} WORLD_SIZE=${size} and CCL_COMM_ID=host:port of rank 0")))
 }
 
-/// Settings, and the secret that they name.
+/// The settings, and the secret that they name.
 type Known<'a> = (&'a Settings, &'a JobSecret);
 
-/// Makes an id for this job, and the root behind it: the id to hand out, the one to join with.
+/// Creates an id for this job, and its root. Returns the id to publish and the id to join with.
 fn make(
     nranks: u32,
     near: Option<IpAddr>,
@@ -226,20 +218,20 @@ fn make(
     Ok((out, own, root))
 }
 
-/// A host's own name often leads to its loopback (Debian writes it so): a rank that took that as the root's address would
-/// offer its own loopback to ranks of other hosts.
+/// Whether a host name leads to the loopback, as a host's own name often does (by Debian's
+/// default). As the root's address, it would make ranks of other hosts dial their own loopback.
 fn means_this_host(address: &Address, found: IpAddr) -> bool {
     matches!(address, Address::Name(name, _) if name != "localhost") && found.is_loopback()
 }
 
-/// What a look for the root of an id brought, and since when it brought nothing but doubt about the secret.
+/// The state of repeated probes for a root: since when they fail because the secret differs.
 #[derive(Debug, Default)]
 struct Looks {
     doubts_since: Option<Ns>,
 }
 
 impl Looks {
-    /// Whether a root is there for this id, be its secret this rank's or another.
+    /// Whether a root listens for this id, with this rank's secret or another one.
     fn is_somebody_there(&mut self, id: &UniqueId, rank: Rank, deadline: Ns) -> bool {
         loop {
             match self.look(id, rank, deadline) {
@@ -250,10 +242,11 @@ impl Looks {
         }
     }
 
-    /// Whether the root of this id is there and knows its secret: an id that was found somewhere may be of an earlier run. If not, why not.
+    /// Probes whether the root of this id is alive and knows its secret: an id that was found may
+    /// be of an earlier run. Returns the reason if the probe failed.
     ///
     /// # Errors
-    /// `Unavailable` that names the secret, if a root is there and says again and again that it differs.
+    /// `Unavailable`, which names the secret, if a root repeatedly answers that the secret differs.
     fn look(&mut self, id: &UniqueId, rank: Rank, deadline: Ns) -> Result<std::result::Result<(), String>> {
         let now = clock::now();
         let left = deadline.since(now).min(PROBE_WITHIN);
@@ -328,7 +321,7 @@ mod tests {
         check(&with(("CCL_COMM_ID", "10.0.0.1:99")), "Public(Literal(10.0.0.1:99))");
         check(&with(("NCCL_COMM_ID", "10.0.0.1:99")), "Public(Literal(10.0.0.1:99))");
         check(&with(("CCL_RENDEZVOUS_FILE", "/x/y")), "File(\"/x/y\")");
-        // Slurm's variables leak into whatever runs inside it.
+        // Slurm's variables are inherited by every process that runs in the allocation.
         check(&with(("SLURM_PROCID", "0")), "Store");
         let v6 = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "fd00::1"), ("MASTER_PORT", "5")];
         check(&v6, "Public(Literal([fd00::1]:5))");
@@ -356,7 +349,7 @@ mod tests {
             let expect = format!("Usage: WORLD_SIZE is not set, but {name} is");
             check(&[(name, value)], &expect);
         }
-        // NCCL's own variable may be meant for NCCL.
+        // NCCL's own variable may be set for NCCL.
         check(&[("NCCL_COMM_ID", "10.0.0.1:99")], "0 of 1: Alone");
         check(&[("WORLD_SIZE", "two")], "Usage: WORLD_SIZE=two is no number");
         check(&[("WORLD_SIZE", "2"), ("RANK", "2")], "Usage: RANK=2 is not below WORLD_SIZE=2");
@@ -367,11 +360,11 @@ mod tests {
         check(&[("PMI_FD", "5"), ("PMI_RANK", "1")], "Unavailable: this process was started by MPICH");
         check(&[("OMPI_COMM_WORLD_RANK", "1"), ("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "0")], "by Open MPI");
         check(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0")], "RANK=$SLURM_PROCID");
-        // A bare sbatch script is no task of a step.
+        // A bare sbatch script is not a task of a step.
         check(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")], "0 of 1: Alone");
     }
 
-    /// The n-th look at one environment, as each of three ranks on threads, and then a whole bootstrap.
+    /// Lets three ranks on threads meet in one environment, twice, and then run a whole bootstrap.
     fn everybody_meets(variables: &[(&str, &str)]) {
         for instance in 0..2 {
             let deadline = clock::now().after(Duration::from_secs(20));
@@ -434,7 +427,7 @@ mod tests {
         let mut ended = 0;
         std::thread::scope(|scope| {
             let rank_1 = scope.spawn(|| join(1));
-            // For half a second the root there is one that ends each time.
+            // For half a second, every connection finds a root that ends at once.
             let until = soon(500);
             while clock::now() < until {
                 let Ok((mut stream, _)) = listener.accept() else {
@@ -455,7 +448,7 @@ mod tests {
     fn ranks_meet_through_a_file_though_an_earlier_one_lies_there() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("meet");
-        // An id whose root is gone, and whose port may be anybody's.
+        // An id whose root has ended, and whose port may belong to any process.
         let (stale, root) = create_near("127.0.0.1".parse().ok(), &Settings::default()).unwrap();
         drop(root);
         std::fs::write(&path, stale.to_hex()).unwrap();
@@ -469,7 +462,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("meet");
         let text = path.to_str().unwrap();
-        let place = Place { rank: Rank(1), nranks: 2 };
+        let place = Assignment { rank: Rank(1), nranks: 2 };
         let look = |expect: &str| {
             let deadline = clock::now().after(Duration::from_millis(300));
             let error =

@@ -1,14 +1,17 @@
-//! Torch's TCPStore as torchrun's agent runs it: just enough of its client to hand an id from rank 0 to the others.
+//! Torch's TCPStore as torchrun's agent runs it: the part of its client that is needed to pass an
+//! id from rank 0 to the other ranks.
 //!
-//! Numbers are little-endian, texts go after a 64-bit length, messages have no length. A connection begins with VALIDATE, in one write: some
-//! servers close when it comes in two. SET has no answer, so CHECK follows it. GET of a missing key answers nothing good, so WAIT precedes it; WAIT
-//! ends on the wire only by CANCEL_WAIT. Keys are written under `/ccl/` and nothing else is touched. Portable over torch 2.2 to 2.15.
+//! Numbers are little-endian, texts follow a 64-bit length, and messages have no length. A
+//! connection begins with VALIDATE, in one write: some servers close the connection if it arrives
+//! in two pieces. SET has no answer, so CHECK follows it. GET of a missing key gives no usable
+//! answer, so WAIT precedes it; on the wire, only CANCEL_WAIT ends a WAIT. All keys are written
+//! under `/ccl/`; no other keys are touched. This works with torch 2.2 to 2.15.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::{Known, LOOK_EVERY, Looks, Place, make, means_this_host};
+use super::{Assignment, Known, LOOK_EVERY, Looks, make, means_this_host};
 use crate::bootstrap::frame::put;
 use crate::bootstrap::id::{self, Address, UniqueId};
 use crate::bootstrap::root_task::RootHandle;
@@ -23,20 +26,20 @@ const CHECK: u8 = 5;
 const WAIT: u8 = 6;
 const CANCEL_WAIT: u8 = 12;
 
-/// How long after CANCEL_WAIT the server may take.
+/// How long the server may take after CANCEL_WAIT.
 const CANCEL_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) fn meet(
     address: &Address,
     key: &str,
-    place: Place,
+    place: Assignment,
     (settings, secret): Known<'_>,
     deadline: Ns,
 ) -> Result<(UniqueId, Option<RootHandle>)> {
     let found = address.resolve(settings)?;
     let mut store = Store::connect(found, deadline)?;
     if place.rank.0 == 0 {
-        // Where the agent is reached, rank 0 is too: the same subnet is tried first.
+        // The network that reaches the agent also reaches rank 0: its subnet is tried first.
         let near = Some(found.ip()).filter(|ip| !means_this_host(address, *ip));
         let (out, own, root) = make(place.nranks, near, (settings, secret), |root| root)?;
         store.set(key, &out.to_hex())?;
@@ -87,7 +90,8 @@ impl Store {
                     Err(e) => e,
                 }
             };
-            // The agent listens before it starts its workers, but a worker may be faster than the network.
+            // The agent listens before it starts its workers, but a worker may start before the
+            // network is up.
             if deadline.since(clock::now()) <= LOOK_EVERY {
                 return Err(Error::system(format!("connecting to the TCPStore at {address}"), error)
                     .hint("torchrun's agent listens at MASTER_ADDR:MASTER_PORT"));
@@ -96,7 +100,7 @@ impl Store {
         }
     }
 
-    /// Sets a key, and makes sure that it arrived.
+    /// Sets a key, and checks that the server has it.
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let mut message = vec![SET];
         put_text(&mut message, key);
@@ -111,7 +115,7 @@ impl Store {
         }
     }
 
-    /// Waits for a key; whether it came before the deadline.
+    /// Waits for a key. Returns whether it was set before the deadline.
     fn wait(&mut self, key: &str) -> Result<bool> {
         let mut message = vec![WAIT];
         put(&mut message, 1u64);
@@ -122,7 +126,8 @@ impl Store {
             Some([_]) => return Err(self.broken("an unexpected answer to WAIT")),
             None => {}
         }
-        // The deadline has passed: end the wait on the server too. The key may win the race: then 0 comes first.
+        // The deadline has passed: end the wait on the server too. If the key is set before the
+        // server cancels the wait, the server answers 0 first.
         self.say(&[CANCEL_WAIT])?;
         match self.hear_until(clock::now().after(CANCEL_WITHIN))? {
             Some([0]) => Ok(true),
@@ -135,7 +140,7 @@ impl Store {
         put_text(&mut message, key);
         self.say(&message)?;
         let length = u64::from_le_bytes(self.hear()?);
-        // An id's text and no more: what is longer is not ours.
+        // A value longer than the text of an id is not an id.
         if length > 4 * id::LEN as u64 {
             return Err(self.broken(&format!("a value of {length} bytes where an id should be")));
         }
@@ -157,7 +162,7 @@ impl Store {
         self.hear_until(self.deadline)?.ok_or_else(|| self.silent())
     }
 
-    /// `None` if nothing came in time.
+    /// Reads `N` bytes. `None` if they did not arrive in time.
     fn hear_until<const N: usize>(&mut self, deadline: Ns) -> Result<Option<[u8; N]>> {
         let mut bytes = [0; N];
         Ok(self.fill(&mut bytes, deadline)?.then_some(bytes))

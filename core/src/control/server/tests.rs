@@ -1,4 +1,5 @@
-//! Clients of all kinds at the control socket: ours, `nc`, older ones, newer ones, slow ones and strangers.
+//! Clients of all kinds at the control socket: ours, `nc`, older ones, newer ones, slow ones and
+//! other users'.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -48,7 +49,7 @@ impl Process {
     }
 }
 
-/// What `nc -U` is: lines in and out.
+/// A client like `nc -U`: lines in and out.
 struct Nc(BufReader<UnixStream>);
 
 impl Nc {
@@ -154,7 +155,7 @@ fn a_line_without_end_is_cut_off() {
     nc.hear();
     let longest = format!("{{\"request\":\"hello\",\"id\":1,\"pad\":\"{}\"}}", "x".repeat(MAX_REQUEST - 60));
     assert_eq!(nc.ask(&longest)["id"], 1);
-    // More than is read: the server may close before it is all taken.
+    // More than is read: the server may close before all of it is taken.
     let _ = nc.0.get_mut().write_all(&vec![b'x'; MAX_REQUEST + 5000]);
     let mut rest = String::new();
     let _ = nc.0.read_to_string(&mut rest);
@@ -168,7 +169,7 @@ fn older_and_newer_sides_understand_each_other() {
     nc.hear();
     let newer = r#"{"request":"snapshot","id":1,"depth":{"levels":[1,2]},"since":"yesterday"}"#;
     assert_eq!(nc.ask(newer)["id"], 1);
-    // What an older client knows of an answer.
+    // The fields of an answer that an older client knows.
     #[derive(serde::Deserialize)]
     struct Older {
         id: u64,
@@ -183,7 +184,8 @@ fn older_and_newer_sides_understand_each_other() {
     nc.0.read_line(&mut line).unwrap();
     let older: Older = serde_json::from_str(&line).unwrap();
     assert_eq!((older.id, older.snapshot.pid), (2, std::process::id()));
-    // What this client makes of other servers: one that knows less, and one that knows more and says so unasked.
+    // This client with other servers: one that knows less, and one that knows more and sends it
+    // unasked.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -256,7 +258,7 @@ fn updates_that_add_up_to_more_than_a_recorder_holds_end_the_telling() {
         stream.write_all(b"{\"ccl\":\"control/1\"}\n").unwrap();
         let mut asked = String::new();
         BufReader::new(stream.try_clone().unwrap()).read_line(&mut asked).unwrap();
-        // Each is small enough, and none says that what was before has ended.
+        // Each is small enough, and no row of an earlier update is removed.
         for first in [0, 900] {
             let row = |id: u32| json!({"id": format!("{id:016x}")});
             let rows: Vec<Value> = (first..first + 900).map(row).collect();
@@ -286,7 +288,7 @@ fn a_level_is_a_lease_that_ends_with_the_client() {
     assert_eq!(levels(), [2, 2, 2]);
     assert_eq!(b.level(Some(CommId(0xc1)), 3).unwrap(), 3);
     assert_eq!(levels(), [2, 2, 3]);
-    // A lease lowers nothing; one made meanwhile begins as all.
+    // A lease lowers nothing; a communicator made meanwhile begins with the level for all.
     assert_eq!(b.level(Some(CommId(0xc0)), 0).unwrap(), 2);
     let later = row(&process.recorder, 0xc2);
     assert_eq!(later.level(), 2);
@@ -343,11 +345,11 @@ fn other_users_are_turned_away() {
         return println!("skipped: other_users_are_turned_away: needs root, to act as another user");
     }
     let process = process(&Settings::default());
-    // The gate is opened, so that the second check is seen.
+    // The folder is opened to all, so that the second check is reached.
     let open = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     open(process.server.path().parent().unwrap(), 0o711);
     open(process.server.path(), 0o777);
-    // Whoever owns the socket's file is who connects.
+    // `through` connects as the owner of the socket's file.
     let connect = |uid: u32| {
         std::os::unix::fs::chown(process.server.path(), Some(uid), None).unwrap();
         Client::through(&Reference::to_itself(process.server.path()).unwrap(), process.server.path())
@@ -384,15 +386,18 @@ fn sockets_that_lost_their_process_are_swept_away() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let make = |name: &str| std::fs::write(at(name), b"").unwrap();
-    // One whose listener is gone, one whose recorder nobody locks, and what is no socket of ours.
+    // A socket whose listener is gone, one whose recorder is not locked, and a file that is not a
+    // socket.
     drop(UnixListener::bind(at("1-0-1.sock")).unwrap());
     let unlocked = UnixListener::bind(at("1-0-2.sock")).unwrap();
     make("1-0-2.rec");
     make("notes.txt");
-    // A door at which its ranks met, and a socket that was killed before it got its name.
+    // A memory listener of ranks in init, and a socket whose process was killed before it got its
+    // name.
     let met = UnixListener::bind(at("1-0-2.7-0.link")).unwrap();
     drop(UnixListener::bind(at("1-0-2.new")).unwrap());
-    // Of live ones: a listener without a recorder file, one of this process, and one whose recorder another process locks.
+    // Live sockets: a listener without a recorder file, one of this process, and one whose recorder
+    // another process locks.
     let alone = UnixListener::bind(at("1-0-3.sock")).unwrap();
     let ours = format!("{}-0-4", std::process::id());
     let own = UnixListener::bind(at(&format!("{ours}.sock"))).unwrap();
@@ -401,7 +406,7 @@ fn sockets_that_lost_their_process_are_swept_away() {
     shared::lock_alive(&mine).unwrap();
     make("1-0-5.rec");
     let locked = UnixListener::bind(at("1-0-5.sock")).unwrap();
-    // These refuse, as all do while they are made.
+    // These refuse to connect, as all do while they are being made.
     drop(UnixListener::bind(at("1-0-5.7-0.link")).unwrap());
     drop(UnixListener::bind(at("1-0-5.new")).unwrap());
     let (mut ready, mut signal) = UnixStream::pair().unwrap();
@@ -415,7 +420,8 @@ fn sockets_that_lost_their_process_are_swept_away() {
     let mut held = [0];
     ready.read_exact(&mut held).unwrap();
     assert_eq!(held, [1]);
-    // Let a child that another test forked just now close its copy of the first listener.
+    // A child that another test forked just now may still have to close its copy of the first
+    // listener.
     let mut swept = 0;
     until(|| {
         swept += sweep(folder.path());
@@ -435,7 +441,7 @@ fn sockets_that_lost_their_process_are_swept_away() {
     crate::sys::process::kill(owner);
     crate::sys::process::wait(owner);
     assert_eq!(sweep(folder.path()), 3);
-    // Looking must not have cost this process its own lock, which only another one can see.
+    // The sweep must not have released this process's own lock, which only another process can see.
     let sees = crate::sys::process::fork(|| {
         let recorder = std::fs::File::open(at(&format!("{ours}.rec"))).map(|file| shared::owner(&file));
         i32::from(!recorder.is_ok_and(|owner| owner.is_ok_and(|owner| owner != shared::Owner::None)))
@@ -453,7 +459,7 @@ fn a_subscriber_hears_what_changed_and_only_that() {
     let rows = |update: &Value| update["update"]["process"]["comms"].as_array().unwrap().len();
     assert_eq!((&first["id"], rows(&first)), (&json!(8), 1));
     assert_eq!(rows(&nc.hear().unwrap()), 0);
-    // With a client of ours beside it, and a change.
+    // With a second client, and a change.
     let mut ours = process.client().subscribe(Duration::from_millis(50)).unwrap();
     assert_eq!(ours.process().comms[0].op.called, 0);
     let called = crate::collective::Descriptor {
@@ -465,11 +471,11 @@ fn a_subscriber_hears_what_changed_and_only_that() {
         seq: 7,
         plan: 0,
     };
-    process.row.called(&called, clock::raw());
+    process.row.called(&called, None, clock::raw());
     until(|| ours.next(PATIENT).unwrap().comms[0].op.called == 7);
     until(|| rows(&nc.hear().unwrap()) == 1);
     assert_eq!(ours.skipped(), 0);
-    // Its other requests are answered in between, and an interval of 0 ends it.
+    // Other requests are answered in between, and an interval of 0 ends the subscription.
     nc.say("{\"request\":\"subscribe\",\"id\":9,\"every_ms\":0}\n{\"request\":\"hello\",\"id\":10}\n");
     until(|| nc.hear().unwrap()["id"] == 10);
     nc.say("{\"request\":\"hello\",\"id\":11}\n");
@@ -491,7 +497,7 @@ fn a_subscriber_who_does_not_take_its_updates_gets_fewer() {
     assert!(session.takes_update(ms(49), true).is_none());
     // Its greeting is not taken yet.
     assert!(session.takes_update(ms(60), true).is_none());
-    // All subscribers of a host hear of the same moments.
+    // All subscribers of a host get updates of the same times.
     assert_eq!(session.due(), Some(ms(100)));
     assert_eq!(session.turn(ms(70), &mut |_, _| Vec::new()), Fate::Stays);
     assert_eq!(session.takes_update(ms(100), true).unwrap().skipped, 1);

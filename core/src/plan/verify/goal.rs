@@ -1,4 +1,4 @@
-//! What a request promises, element by element, in symbols.
+//! The required result of a request, element by element, in symbols.
 
 use std::fmt;
 
@@ -7,7 +7,9 @@ use crate::collective::Request;
 use crate::plan::{Step, Topology};
 use crate::types::{CollKind, Rank};
 
-/// The symbol of an element: which one it is, and the ranks that have contributed to it, as bits. Without ranks, what is wrong.
+/// The symbol of an element: its index, and the ranks that have contributed to it, as bits.
+///
+/// Without ranks, the index states what is wrong with the element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Value {
     element: u64,
@@ -15,7 +17,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// What nobody has stored.
+    /// An element that no step has stored.
     pub const UNWRITTEN: Self = Self { element: 0, ranks: 0 };
     const MIXED: Self = Self { element: 1, ranks: 0 };
     const TWICE: Self = Self { element: 2, ranks: 0 };
@@ -24,7 +26,7 @@ impl Value {
         Self { element, ranks }
     }
 
-    /// The two reduced.
+    /// The reduction of two symbols.
     pub(super) const fn plus(self, other: Self) -> Self {
         if self.ranks == 0 {
             self
@@ -54,26 +56,29 @@ impl fmt::Display for Value {
     }
 }
 
-/// What one call of all ranks is meant to do.
+/// The call of all ranks that the programs must carry out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Goal<'a> {
     pub(super) topology: &'a Topology,
-    /// The request; of send and receive, that of the sender.
+    /// The request. For send and receive it is the request of the sender.
     pub(super) request: &'a Request,
-    /// The sender, of send and receive; the receiver is the root.
+    /// The sender of a send and receive, else `None`. The root of the request is the receiver.
     pub(super) sender: Option<Rank>,
 }
 
-/// A rank's memory, in elements: where its input and output begin.
+/// A rank's memory, in elements: where its input, its output and, behind both, its scratch memory
+/// begin.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Buffers {
+    /// Elements of input and output.
     pub(super) len: u64,
     pub(super) input: u64,
     pub(super) output: u64,
+    pub(super) scratch: u64,
 }
 
 impl Goal<'_> {
-    /// Whether programs of this form can be verified for this request, or why not.
+    /// Checks that programs of this form can be verified for this request. The error is the reason.
     pub(super) fn suits(&self, programs: &[Vec<Vec<Step>>]) -> Result<(), String> {
         let n = self.topology.nranks();
         if self.request.kind.is_p2p() != self.sender.is_some() {
@@ -92,19 +97,21 @@ impl Goal<'_> {
         if programs.iter().flatten().any(|p| p.len() > u32::MAX as usize) || programs[0].len() > 1024 {
             return Err("the programs are too long to be verified".to_owned());
         }
-        let elements: u128 = (0..n).map(Rank).map(|r| u128::from(self.place(r, false).len)).sum();
+        let memory =
+            |r: Rank| u128::from(self.place(r, false).len) + u128::from(self.scratch(&programs[r.index()]));
+        let elements: u128 = (0..n).map(Rank).map(memory).sum();
         if elements > u128::from(ELEMENTS_MOST) {
             return Err(format!("{elements} elements are more than can be verified, {ELEMENTS_MOST}"));
         }
         Ok(())
     }
 
-    /// Bytes of an element.
+    /// The size of an element, in bytes.
     pub(super) const fn size(&self) -> u64 {
         self.request.dtype.size() as u64
     }
 
-    /// Elements of the input and of the output of a rank.
+    /// The numbers of elements of the input and of the output of a rank.
     pub(super) fn sizes(&self, rank: Rank) -> (u64, u64) {
         if let Some(sender) = self.sender {
             let if_it_is = |r: Rank| if r == rank { self.request.count } else { 0 };
@@ -114,29 +121,35 @@ impl Goal<'_> {
         (sizes.input / self.size(), sizes.output / self.size())
     }
 
-    /// The memory of a rank.
-    pub(super) fn place(&self, rank: Rank, in_place: bool) -> Place {
+    /// The memory layout of a rank.
+    pub(super) fn place(&self, rank: Rank, in_place: bool) -> Buffers {
         let (input, output) = self.sizes(rank);
         let block = u64::from(rank.0) * self.request.count;
-        match self.request.kind {
-            _ if !in_place => Place { len: input + output, input: 0, output: input },
-            CollKind::AllGather => Place { len: output, input: block, output: 0 },
-            CollKind::ReduceScatter => Place { len: input, input: 0, output: block },
+        let (len, input, output) = match self.request.kind {
+            _ if !in_place => (input + output, 0, input),
+            CollKind::AllGather => (output, block, 0),
+            CollKind::ReduceScatter => (input, 0, block),
             // A pair is two calls with one buffer each.
-            CollKind::Send | CollKind::Recv => Place { len: input + output, input: 0, output: input },
+            CollKind::Send | CollKind::Recv => (input + output, 0, input),
             CollKind::AllReduce | CollKind::Broadcast | CollKind::Reduce | CollKind::Barrier => {
-                Place { len: input.max(output), input: 0, output: 0 }
+                (input.max(output), 0, 0)
             }
-        }
+        };
+        Buffers { len, input, output, scratch: len }
     }
 
-    /// Element `at` of the input of a rank.
+    /// Elements of scratch memory that programs of one rank use.
+    pub(super) fn scratch(&self, programs: &[Vec<Step>]) -> u64 {
+        super::scratch(programs).div_ceil(self.size())
+    }
+
+    /// The symbol of element `at` of the input of a rank.
     pub(super) fn given(&self, rank: Rank, at: u64) -> Value {
         let block = if self.request.kind == CollKind::AllGather { self.request.count } else { 0 };
         Value::of(u64::from(rank.0) * block + at, 1 << rank.0)
     }
 
-    /// Element `at` of the output of a rank, as it must become.
+    /// The symbol that element `at` of the output of a rank must have in the end.
     pub(super) fn wanted(&self, rank: Rank, at: u64) -> Value {
         let count = self.request.count;
         match self.request.kind {
@@ -148,7 +161,7 @@ impl Goal<'_> {
         }
     }
 
-    /// The ranks a rank must have heard of when it ends, as bits.
+    /// The ranks that a rank must have heard of, directly or through others, at its end, as bits.
     pub(super) fn heard(&self, rank: Rank) -> u64 {
         let root = self.request.root;
         match self.request.kind {

@@ -1,13 +1,13 @@
-//! The machine that runs programs on symbols, over bounded lanes.
+//! Runs programs on symbols, over bounded lanes.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::goal::{Goal, Place, Value};
-use super::{Fault, LaneName, Rejection, Slots, Turn, Wait};
-use crate::plan::{Operand, Readers, Step};
-use crate::types::Rank;
+use super::goal::{Buffers, Goal, Value};
+use super::{Fault, Rejection, Slots, StuckOn, Turn};
+use crate::plan::{Lane, LaneId, Operand, Readers, Step, Topology};
+use crate::types::{ChannelId, Rank};
 
-/// Runs the programs until all have ended, and looks at what they have left.
+/// Runs the programs until all have ended, and checks the final state.
 pub(super) fn run(
     goal: &Goal<'_>,
     programs: &[Vec<Vec<Step>>],
@@ -24,7 +24,7 @@ struct Machine<'a> {
     slots: Slots,
     programs: Vec<Program<'a>>,
     memories: Vec<Memory>,
-    lanes: BTreeMap<LaneName, Lane>,
+    lanes: BTreeMap<Lane, Queue>,
     schedule: Vec<Turn>,
 }
 
@@ -33,37 +33,43 @@ struct Program<'a> {
     channel: u16,
     steps: &'a [Step],
     at: usize,
-    /// The ranks this program has heard of. Of this program, not of its rank: what a message tells must not depend on turns.
+    /// The ranks that this program has received from, directly or through others.
+    ///
+    /// They are kept per program, not per rank, because the content of a message must not depend on
+    /// the order of turns.
     heard: u64,
 }
 
-/// Nothing was stored here, nobody has read here: as an index of a turn, and as a channel.
+/// No step has stored here (as the index of a turn), no channel has read here (as a channel).
 const NONE: u32 = u32::MAX;
 const NO_CHANNEL: u16 = u16::MAX;
 /// Several channels have read here.
 const SEVERAL: u16 = u16::MAX - 1;
 
 struct Memory {
-    place: Place,
+    place: Buffers,
     values: Vec<Value>,
-    /// The turn that stored an element, and the channel that read it: equal channels may touch the same memory.
+    /// The turn that stored an element, and the channel that read it.
+    ///
+    /// Steps of the same channel may access the same memory.
     stored: Vec<u32>,
     read: Vec<u16>,
 }
 
-struct Message {
+struct QueuedMessage {
     values: Vec<Value>,
     heard: u64,
 }
 
-struct Lane {
+struct Queue {
     /// The message being filled.
     draft: Option<Vec<Value>>,
     /// Messages that not all readers have freed.
-    queue: VecDeque<Message>,
+    queue: VecDeque<QueuedMessage>,
     /// Messages that all readers have freed.
     gone: u64,
-    /// Messages each reader has freed, by rank; those who do not read it have freed all that will ever be.
+    /// Messages that each reader has freed, by rank; `u64::MAX` for ranks that do not read the
+    /// lane.
     freed: Vec<u64>,
 }
 
@@ -72,28 +78,24 @@ impl Program<'_> {
         Turn { rank: self.rank, channel: self.channel, step: self.at as u32 }
     }
     /// The lane of an operand, if it is a message.
-    fn lane(&self, operand: &Operand) -> Option<LaneName> {
-        let (from, to) = match *operand {
-            Operand::Recv { from, wide, .. } => {
-                (from, if wide { Readers::All } else { Readers::One(self.rank) })
-            }
+    fn lane(&self, operand: &Operand, topology: &Topology) -> Option<Lane> {
+        let (from, readers) = match *operand {
+            Operand::Recv { from, shared: true, .. } => (from, Readers::Group(topology.group(from))),
+            Operand::Recv { from, shared: false, .. } => (from, Readers::One(self.rank)),
             Operand::Send { to, .. } => (self.rank, to),
-            Operand::Input { .. } | Operand::Output { .. } => return None,
+            Operand::Input { .. } | Operand::Output { .. } | Operand::Scratch { .. } => return None,
         };
-        Some(LaneName { channel: self.channel, from, to })
+        Some(Lane { from, id: LaneId { channel: ChannelId(self.channel), readers } })
     }
 }
 
-impl Lane {
-    fn new(name: &LaneName, nranks: u32) -> Self {
-        let reads = |r| match name.to {
-            Readers::One(to) => r == to,
-            Readers::All => r != name.from,
-        };
-        let freed = (0..nranks).map(|r| if reads(Rank(r)) { 0 } else { u64::MAX }).collect();
+impl Queue {
+    fn new(lane: Lane, topology: &Topology) -> Self {
+        let freed = |rank| if lane.is_read_by(topology, rank) { 0 } else { u64::MAX };
+        let freed = (0..topology.nranks()).map(Rank).map(freed).collect();
         Self { draft: None, queue: VecDeque::new(), gone: 0, freed }
     }
-    fn head(&self, reader: Rank) -> Option<&Message> {
+    fn head(&self, reader: Rank) -> Option<&QueuedMessage> {
         self.queue.get((self.freed[reader.index()] - self.gone) as usize)
     }
     fn free(&mut self, reader: Rank) {
@@ -102,7 +104,7 @@ impl Lane {
         self.queue.drain(..(least - self.gone) as usize);
         self.gone = least;
     }
-    /// The reader that has freed least, and how many it has.
+    /// The reader that has freed the fewest messages, and their number.
     fn slowest(&self) -> (Rank, u64) {
         let least = (0..).map(Rank).zip(self.freed.iter().copied()).min_by_key(|&(_, freed)| freed);
         least.unwrap_or_default()
@@ -112,7 +114,8 @@ impl Lane {
 impl<'a> Machine<'a> {
     fn new(goal: &'a Goal<'a>, programs: &'a [Vec<Vec<Step>>], slots: Slots, in_place: bool) -> Self {
         let ranks = || (0..goal.topology.nranks()).map(Rank);
-        let memories = ranks().map(|rank| Memory::new(goal, rank, in_place)).collect();
+        let memories =
+            ranks().map(|rank| Memory::new(goal, rank, in_place, &programs[rank.index()])).collect();
         let programs = ranks()
             .zip(programs)
             .flat_map(|(rank, channels)| {
@@ -149,13 +152,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn lane(&mut self, name: LaneName) -> &mut Lane {
-        let n = self.goal.topology.nranks();
-        self.lanes.entry(name).or_insert_with(|| Lane::new(&name, n))
+    fn lane(&mut self, name: Lane) -> &mut Queue {
+        let topology = self.goal.topology;
+        self.lanes.entry(name).or_insert_with(|| Queue::new(name, topology))
     }
 
-    /// Executes the next step of a program; or does nothing and says what it waits for.
-    fn execute(&mut self, p: usize) -> Result<Option<Wait>, Fault> {
+    /// Executes the next step of a program, or changes nothing and returns why it must wait.
+    fn execute(&mut self, p: usize) -> Result<Option<StuckOn>, Fault> {
         let program = &self.programs[p];
         let (turn, step) = (program.turn(), &program.steps[program.at]);
         if let Some(wait) = self.ready(p, step)? {
@@ -166,9 +169,11 @@ impl<'a> Machine<'a> {
             let sum = self.read(turn, p, step, count)?;
             self.store(turn, p, step, &sum)?;
         }
-        // Readers hear what the writer knew: sources count before destinations are published.
+        // Readers learn what the writer knew: sources count before destinations are published.
         for source in &step.sources {
-            if let (Some(name), &Operand::Recv { last, .. }) = (self.programs[p].lane(source), source) {
+            if let (Some(name), &Operand::Recv { last, .. }) =
+                (self.programs[p].lane(source, self.goal.topology), source)
+            {
                 let heard = self.lane(name).head(turn.rank).map_or(0, |message| message.heard);
                 self.programs[p].heard |= heard;
                 if last {
@@ -179,11 +184,11 @@ impl<'a> Machine<'a> {
         let heard = self.programs[p].heard;
         for destination in &step.destinations {
             if let (Some(name), Operand::Send { last: true, .. }) =
-                (self.programs[p].lane(destination), destination)
+                (self.programs[p].lane(destination, self.goal.topology), destination)
             {
                 let lane = self.lane(name);
                 let values = lane.draft.take().unwrap_or_default();
-                lane.queue.push_back(Message { values, heard });
+                lane.queue.push_back(QueuedMessage { values, heard });
             }
         }
         self.programs[p].at += 1;
@@ -191,15 +196,17 @@ impl<'a> Machine<'a> {
         Ok(None)
     }
 
-    /// What a step waits for, if anything. Where it waits for nothing its messages have been begun.
-    fn ready(&mut self, p: usize, step: &Step) -> Result<Option<Wait>, Fault> {
+    /// Returns why a step must wait, if it must. Otherwise the messages that it fills now exist.
+    fn ready(&mut self, p: usize, step: &Step) -> Result<Option<StuckOn>, Fault> {
         let (turn, size, slots) = (self.programs[p].turn(), self.goal.size(), self.slots);
         for source in &step.sources {
-            let (Some(name), &Operand::Recv { at, .. }) = (self.programs[p].lane(source), source) else {
+            let (Some(name), &Operand::Recv { at, .. }) =
+                (self.programs[p].lane(source, self.goal.topology), source)
+            else {
                 continue;
             };
             let Some(message) = self.lane(name).head(turn.rank) else {
-                return Ok(Some(Wait::Message(name)));
+                return Ok(Some(StuckOn::Message(name)));
             };
             let bytes = message.values.len() as u64 * size;
             if !step.destinations.is_empty() && u64::from(at) + u64::from(step.len) > bytes {
@@ -207,11 +214,11 @@ impl<'a> Machine<'a> {
                 return Err(Fault::Disagrees(turn, name, why));
             }
         }
-        let name = |d: &Operand| self.programs[p].lane(d);
+        let name = |d: &Operand| self.programs[p].lane(d, self.goal.topology);
         let messages: Vec<_> = (step.destinations.iter())
             .filter_map(|d| match *d {
                 Operand::Send { total, to, .. } => Some((name(d)?, total, to)),
-                Operand::Input { .. } | Operand::Output { .. } | Operand::Recv { .. } => None,
+                _ => None,
             })
             .collect();
         for &(name, total, to) in &messages {
@@ -223,9 +230,9 @@ impl<'a> Machine<'a> {
                     return Err(Fault::Disagrees(turn, name, why));
                 }
             } else {
-                let most = if to == Readers::All { slots.wide } else { slots.pair };
+                let most = slots.terms(to).slots;
                 if lane.queue.len() >= most as usize {
-                    return Ok(Some(Wait::Slot(name, lane.slowest().0)));
+                    return Ok(Some(StuckOn::Slot(name, lane.slowest().0)));
                 }
             }
         }
@@ -241,7 +248,7 @@ impl<'a> Machine<'a> {
         let size = self.goal.size();
         let mut sum: Option<Vec<Value>> = None;
         for source in &step.sources {
-            let lane = self.programs[p].lane(source);
+            let lane = self.programs[p].lane(source, self.goal.topology);
             let memory = &mut self.memories[turn.rank.index()];
             let values = match (*source, lane) {
                 (Operand::Input { at }, _) => {
@@ -250,6 +257,10 @@ impl<'a> Machine<'a> {
                 }
                 (Operand::Output { at }, _) => {
                     let from = memory.place.output + at / size;
+                    memory.read(turn, from as usize, count, &self.schedule)?
+                }
+                (Operand::Scratch { at }, _) => {
+                    let from = memory.place.scratch + at / size;
                     memory.read(turn, from as usize, count, &self.schedule)?
                 }
                 (Operand::Recv { at, .. }, Some(name)) => {
@@ -270,11 +281,16 @@ impl<'a> Machine<'a> {
     fn store(&mut self, turn: Turn, p: usize, step: &Step, values: &[Value]) -> Result<(), Fault> {
         let size = self.goal.size();
         for destination in &step.destinations {
-            let lane = self.programs[p].lane(destination);
+            let lane = self.programs[p].lane(destination, self.goal.topology);
             match (*destination, lane) {
                 (Operand::Output { at }, _) => {
                     let memory = &mut self.memories[turn.rank.index()];
                     let from = memory.place.output + at / size;
+                    memory.store(turn, from as usize, values, &self.schedule)?;
+                }
+                (Operand::Scratch { at }, _) => {
+                    let memory = &mut self.memories[turn.rank.index()];
+                    let from = memory.place.scratch + at / size;
                     memory.store(turn, from as usize, values, &self.schedule)?;
                 }
                 (Operand::Send { at, .. }, Some(name)) => {
@@ -289,7 +305,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Whether the ends are as promised: lanes empty, outputs right, everyone heard of.
+    /// Checks the final state: lanes are empty, outputs are correct, and every rank has received
+    /// from all ranks that it must wait for.
     fn check_end(&self) -> Result<(), Fault> {
         for (&name, lane) in &self.lanes {
             if lane.draft.is_some() {
@@ -321,9 +338,9 @@ impl<'a> Machine<'a> {
 }
 
 impl Memory {
-    fn new(goal: &Goal<'_>, rank: Rank, in_place: bool) -> Self {
+    fn new(goal: &Goal<'_>, rank: Rank, in_place: bool, programs: &[Vec<Step>]) -> Self {
         let place = goal.place(rank, in_place);
-        let len = place.len as usize;
+        let len = (place.len + goal.scratch(programs)) as usize;
         let mut values = vec![Value::UNWRITTEN; len];
         let (input, _) = goal.sizes(rank);
         for (at, value) in (0..input).zip(&mut values[place.input as usize..]) {
@@ -354,7 +371,7 @@ impl Memory {
             }
             let read = self.read[at];
             if read != NO_CHANNEL && read != turn.channel {
-                // Of several readers any will do as the other side; its step is not kept.
+                // If several channels have read, any other one is reported; its step is not known.
                 let channel = if read == SEVERAL { u16::from(turn.channel == 0) } else { read };
                 return Err(Fault::Shared(turn, Turn { rank: turn.rank, channel, step: 0 }));
             }

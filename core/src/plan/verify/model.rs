@@ -1,28 +1,29 @@
-//! A second opinion for tests: programs executed on numbers instead of symbols, in any order of turns.
+//! An independent check of `verify` for tests: executes programs on numbers instead of symbols, in
+//! any order of turns.
 
 use std::collections::BTreeMap;
 
 use super::goal::Goal;
-use super::{LaneName, Slots, Turn};
-use crate::plan::{Operand, Readers, Step};
+use super::{Slots, Turn};
+use crate::plan::{Lane, LaneId, Operand, Readers, Step, Topology};
 use crate::seed::Seed;
-use crate::types::{CollKind, Rank};
+use crate::types::{ChannelId, CollKind, Rank};
 
-/// In which order programs take turns.
+/// The order in which programs take turns.
 pub(super) enum Order<'a> {
-    /// Any, by a seed.
+    /// A random order, drawn from a seed.
     Seeded(u64),
-    /// This rank only when no other can go on.
+    /// This rank takes a turn only when no other can continue.
     Last(Rank),
-    /// These turns, then any.
+    /// These turns first, then a random order.
     Given(&'a [Turn]),
 }
 
-/// What is in memory that nobody has written.
+/// The content of memory that no step has written.
 const GARBAGE: i64 = 0x5a5a_1234_5a5a_4321;
 
 #[derive(Default)]
-struct Lane {
+struct Queue {
     draft: Option<Vec<i64>>,
     published: Vec<Vec<i64>>,
     freed: BTreeMap<Rank, usize>,
@@ -34,14 +35,14 @@ struct Model<'a> {
     slots: Slots,
     in_place: bool,
     memories: Vec<Vec<i64>>,
-    lanes: BTreeMap<LaneName, Lane>,
+    lanes: BTreeMap<Lane, Queue>,
     /// (rank, channel, next step).
     at: Vec<(Rank, u16, usize)>,
-    /// When each rank began and ended, in turns.
+    /// Whether each rank has executed a step.
     began: Vec<Option<usize>>,
 }
 
-/// Executes; says what went wrong. The request is a sum of `i64`.
+/// Executes the programs and returns the fault, if there is one. The request is a sum of `i64`.
 pub(super) fn execute(
     goal: &Goal<'_>,
     programs: &[Vec<Vec<Step>>],
@@ -50,7 +51,7 @@ pub(super) fn execute(
     order: Order<'_>,
 ) -> Result<(), String> {
     let n = goal.topology.nranks();
-    let memories = (0..n).map(|r| memory(goal, Rank(r), in_place)).collect();
+    let memories = (0..n).map(|r| memory(goal, Rank(r), in_place, &programs[r as usize])).collect();
     let at =
         (0..n).flat_map(|r| (0..programs[r as usize].len() as u16).map(move |c| (Rank(r), c, 0))).collect();
     let lanes = BTreeMap::new();
@@ -64,9 +65,9 @@ fn number(rank: Rank, at: u64) -> i64 {
     Seed(u64::from(rank.0) << 40 | at).bits() as i64
 }
 
-fn memory(goal: &Goal<'_>, rank: Rank, in_place: bool) -> Vec<i64> {
+fn memory(goal: &Goal<'_>, rank: Rank, in_place: bool, programs: &[Vec<Step>]) -> Vec<i64> {
     let place = goal.place(rank, in_place);
-    let mut memory = vec![GARBAGE; place.len as usize];
+    let mut memory = vec![GARBAGE; (place.len + goal.scratch(programs)) as usize];
     for at in 0..goal.sizes(rank).0 {
         memory[(place.input + at) as usize] = number(rank, at);
     }
@@ -92,7 +93,7 @@ impl Model<'_> {
             if open.is_empty() {
                 return Ok(());
             }
-            // In any order, but the one rank that must wait for all others.
+            // A random order, except that the `last` rank comes after all others.
             let mut order = Vec::new();
             while !open.is_empty() {
                 order.push(open.swap_remove(numbers.place(open.len())));
@@ -116,16 +117,19 @@ impl Model<'_> {
         at >= self.programs[rank.index()][usize::from(channel)].len()
     }
 
-    /// Takes a turn if it can.
+    /// Executes the next step of a program, if it need not wait. Returns whether it did.
     fn turn(&mut self, p: usize) -> Result<bool, String> {
         let (rank, channel, at) = self.at[p];
         let step = &self.programs[rank.index()][usize::from(channel)][at];
-        let name = |from, to| LaneName { channel, from, to };
+        let name = |from, readers| Lane { from, id: LaneId { channel: ChannelId(channel), readers } };
         let words = |bytes: u64| (bytes / 8) as usize;
         let len = words(u64::from(step.len));
         for source in &step.sources {
-            if let Operand::Recv { from, wide, at, .. } = *source {
-                let lane = self.lanes.entry(name(from, readers(rank, wide))).or_default();
+            if let Operand::Recv { from, shared, at, .. } = *source {
+                let lane = self
+                    .lanes
+                    .entry(name(from, readers(self.goal.topology, from, (rank, shared))))
+                    .or_default();
                 let freed = *lane.freed.entry(rank).or_default();
                 let Some(message) = lane.published.get(freed) else { return Ok(false) };
                 if !step.destinations.is_empty() && words(u64::from(at)) + len > message.len() {
@@ -136,14 +140,10 @@ impl Model<'_> {
         for destination in &step.destinations {
             if let Operand::Send { to, total, .. } = *destination {
                 let lane = self.lanes.entry(name(rank, to)).or_default();
-                let (least, most) = match to {
-                    Readers::One(to) => (lane.freed.get(&to).copied().unwrap_or(0), self.slots.pair),
-                    Readers::All => {
-                        let others = (0..self.goal.topology.nranks()).map(Rank).filter(|&r| r != rank);
-                        let freed = others.map(|r| lane.freed.get(&r).copied().unwrap_or(0));
-                        (freed.min().unwrap_or(0), self.slots.wide)
-                    }
-                };
+                let reads = |r: &Rank| name(rank, to).is_read_by(self.goal.topology, *r);
+                let readers = (0..self.goal.topology.nranks()).map(Rank).filter(reads);
+                let freed = readers.map(|r| lane.freed.get(&r).copied().unwrap_or(0));
+                let (least, most) = (freed.min().unwrap_or(0), self.slots.terms(to).slots);
                 match &lane.draft {
                     Some(draft) if draft.len() != words(u64::from(total)) => {
                         return Err(format!("rank {rank} step {at}: another message is being filled"));
@@ -167,7 +167,7 @@ impl Model<'_> {
     }
 
     fn move_words(&mut self, rank: Rank, channel: u16, step: &Step, len: usize) {
-        let name = |from, to| LaneName { channel, from, to };
+        let name = |from, readers| Lane { from, id: LaneId { channel: ChannelId(channel), readers } };
         let place = self.goal.place(rank, self.in_place);
         let word = |bytes: u64| (bytes / 8) as usize;
         let mut sum = vec![0i64; len];
@@ -175,8 +175,9 @@ impl Model<'_> {
             let (words, at): (&[i64], usize) = match *source {
                 Operand::Input { at } => (&self.memories[rank.index()], place.input as usize + word(at)),
                 Operand::Output { at } => (&self.memories[rank.index()], place.output as usize + word(at)),
-                Operand::Recv { from, wide, at, .. } => {
-                    let lane = &self.lanes[&name(from, readers(rank, wide))];
+                Operand::Scratch { at } => (&self.memories[rank.index()], place.scratch as usize + word(at)),
+                Operand::Recv { from, shared, at, .. } => {
+                    let lane = &self.lanes[&name(from, readers(self.goal.topology, from, (rank, shared)))];
                     (&lane.published[lane.freed[&rank]], word(u64::from(at)))
                 }
                 Operand::Send { .. } => unreachable!("a source"),
@@ -189,6 +190,10 @@ impl Model<'_> {
             match *destination {
                 Operand::Output { at } => {
                     let at = place.output as usize + word(at);
+                    self.memories[rank.index()][at..at + len].copy_from_slice(&sum);
+                }
+                Operand::Scratch { at } => {
+                    let at = place.scratch as usize + word(at);
                     self.memories[rank.index()][at..at + len].copy_from_slice(&sum);
                 }
                 Operand::Send { to, at, total, last } => {
@@ -204,8 +209,11 @@ impl Model<'_> {
             }
         }
         for source in &step.sources {
-            if let Operand::Recv { from, wide, last: true, .. } = *source {
-                let lane = self.lanes.entry(name(from, readers(rank, wide))).or_default();
+            if let Operand::Recv { from, shared, last: true, .. } = *source {
+                let lane = self
+                    .lanes
+                    .entry(name(from, readers(self.goal.topology, from, (rank, shared))))
+                    .or_default();
                 *lane.freed.entry(rank).or_default() += 1;
             }
         }
@@ -214,10 +222,7 @@ impl Model<'_> {
     fn check(&self) -> Result<(), String> {
         let n = self.goal.topology.nranks();
         for (name, lane) in &self.lanes {
-            let reads = |r: &Rank| match name.to {
-                Readers::One(to) => *r == to,
-                Readers::All => *r != name.from,
-            };
+            let reads = |r: &Rank| name.is_read_by(self.goal.topology, *r);
             let freed = |r| lane.freed.get(&r).copied().unwrap_or(0);
             let all_freed = (0..n).map(Rank).filter(reads).all(|r| freed(r) == lane.published.len());
             if lane.draft.is_some() || !all_freed {
@@ -236,7 +241,7 @@ impl Model<'_> {
         Ok(())
     }
 
-    /// What the request promises, by its definition.
+    /// The result that the request requires, computed from its definition.
     fn wanted(&self, rank: Rank, at: u64) -> i64 {
         let request = self.goal.request;
         let sum =
@@ -252,6 +257,6 @@ impl Model<'_> {
     }
 }
 
-const fn readers(rank: Rank, wide: bool) -> Readers {
-    if wide { Readers::All } else { Readers::One(rank) }
+fn readers(topology: &Topology, from: Rank, (rank, shared): (Rank, bool)) -> Readers {
+    if shared { Readers::Group(topology.group(from)) } else { Readers::One(rank) }
 }

@@ -1,11 +1,12 @@
-//! Sets of programs with one thing wrong, for tests: a step dropped, doubled, or swapped with another of its program.
+//! Sets of programs with one mistake, for tests: a step is dropped, doubled, or swapped with
+//! another step of its program.
 
 use super::Turn;
 use crate::plan::Step;
 use crate::seed::Seed;
 use crate::types::Rank;
 
-/// What was done to a set of programs.
+/// The change that was made to a set of programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mutation {
     Dropped(Turn),
@@ -13,7 +14,7 @@ pub(crate) enum Mutation {
     Swapped(Turn, u32),
 }
 
-/// Changes one step of one program, by the seed. At least one program must have a step.
+/// Changes one step of one program, as drawn from the seed. At least one program must have a step.
 pub(crate) fn mutate(programs: &mut [Vec<Vec<Step>>], seed: u64) -> Mutation {
     let mut numbers = Seed(seed);
     loop {

@@ -1,8 +1,8 @@
-//! The rules that every step obeys by itself, whatever the others do.
+//! The rules for each single step, independent of all other steps.
 
-use super::goal::{Goal, Place};
-use super::{Fault, Slots, Turn};
-use crate::plan::{Action, Operand, Readers, Step};
+use super::goal::{Buffers, Goal};
+use super::{Fault, SCRATCH_MOST, Slots, Turn};
+use crate::plan::{Action, GroupId, Operand, Readers, Step};
 use crate::types::Rank;
 
 /// Checks all steps of all programs.
@@ -28,7 +28,7 @@ struct Rules<'a> {
     goal: &'a Goal<'a>,
     slots: Slots,
     rank: Rank,
-    place: Place,
+    place: Buffers,
 }
 
 impl Rules<'_> {
@@ -86,28 +86,32 @@ impl Rules<'_> {
         let peer = |rank: Rank| {
             if rank.0 < n && rank != self.rank { Ok(()) } else { Err(format!("rank {rank} is no peer")) }
         };
-        let wide = || {
-            if channel != 0 || !self.goal.topology.one_host {
-                return Err("a wide lane, which exist on channel 0 and one host only".to_owned());
+        let topology = self.goal.topology;
+        let own_group = topology.group(self.rank);
+        let shared = |group: GroupId| {
+            if channel != 0 || group != own_group {
+                return Err("a shared lane, which exist on channel 0 and inside a group only".to_owned());
             }
             Ok(())
         };
         match *operand {
             Operand::Input { at } => inside(at, input * self.goal.size(), "an input"),
             Operand::Output { at } => inside(at, output * self.goal.size(), "an output"),
-            Operand::Recv { from, wide: is_wide, at, .. } => {
+            Operand::Scratch { at } => inside(at, SCRATCH_MOST, "scratch memory"),
+            Operand::Recv { from, shared: is_shared, at, .. } => {
                 peer(from)?;
-                if is_wide {
-                    wide()?;
+                let readers = if is_shared { Readers::Group(own_group) } else { Readers::One(self.rank) };
+                if is_shared {
+                    shared(topology.group(from))?;
                 }
-                let slot = if is_wide { self.slots.wide_bytes } else { self.slots.pair_bytes };
-                inside(u64::from(at), u64::from(slot), "a slot")
+                inside(u64::from(at), u64::from(self.slots.terms(readers).slot_bytes), "a slot")
             }
             Operand::Send { to, at, total, .. } => {
-                let slot = match to {
-                    Readers::One(to) => peer(to).map(|()| self.slots.pair_bytes)?,
-                    Readers::All => wide().map(|()| self.slots.wide_bytes)?,
-                };
+                match to {
+                    Readers::One(to) => peer(to)?,
+                    Readers::Group(group) => shared(group)?,
+                }
+                let slot = self.slots.terms(to).slot_bytes;
                 if total > slot {
                     return Err(format!("a message of {total} bytes in a slot of {slot}"));
                 }
@@ -116,12 +120,14 @@ impl Rules<'_> {
         }
     }
 
-    /// In the caller's memory, what a step stores to and what it touches otherwise are the very same or disjoint.
+    /// In the caller's memory, the ranges that a step stores to and the other ranges that it
+    /// accesses must be identical or disjoint.
     fn overlaps(&self, step: &Step) -> Result<(), String> {
         let (size, len) = (self.goal.size(), u64::from(step.len));
         let place = |operand: &Operand| match *operand {
             Operand::Input { at } => Some(self.place.input * size + at),
             Operand::Output { at } => Some(self.place.output * size + at),
+            Operand::Scratch { at } => Some(self.place.scratch * size + at),
             Operand::Recv { .. } | Operand::Send { .. } => None,
         };
         for (i, stored) in step.destinations.iter().enumerate() {
@@ -137,7 +143,9 @@ impl Rules<'_> {
 
 fn same_lane(a: &Operand, b: &Operand) -> bool {
     match (a, b) {
-        (Operand::Recv { from: a, wide: v, .. }, Operand::Recv { from: b, wide: w, .. }) => (a, v) == (b, w),
+        (Operand::Recv { from: a, shared: v, .. }, Operand::Recv { from: b, shared: w, .. }) => {
+            (a, v) == (b, w)
+        }
         (Operand::Send { to: a, .. }, Operand::Send { to: b, .. }) => a == b,
         _ => false,
     }

@@ -3,7 +3,7 @@ use super::model::{Order, execute};
 use super::mutate::mutate;
 use super::*;
 use crate::plan::select::select;
-use crate::plan::{Operand, Plan, Shape};
+use crate::plan::{LaneSet, Operand, Plan, Shape};
 use crate::seed::Seed;
 use crate::types::{Algorithm, CollKind, Datatype, ReduceOp};
 
@@ -22,7 +22,7 @@ fn request(kind: CollKind, dtype: Datatype, root: u32, count: u64) -> Request {
     Request { kind, dtype, op: ReduceOp::Sum, root, count }
 }
 
-/// The programs the generators make, as explicit steps.
+/// The programs that the generators create, as explicit steps.
 fn generate(topology: &Topology, request: &Request, shape: Shape) -> Vec<Vec<Vec<Step>>> {
     let ranks = (0..topology.nranks()).map(Rank);
     ranks.map(|me| steps_of(&Plan::Generated { request: *request, shape, me }, topology)).collect()
@@ -33,7 +33,7 @@ fn steps_of(plan: &Plan, topology: &Topology) -> Vec<Vec<Step>> {
     (0..plan.channels()).map(steps).collect()
 }
 
-/// The algorithm, if it can carry this request, with a chunk and a number of channels of the test's choice.
+/// The shape of this algorithm with the given chunk and channels, if it can carry the request.
 fn shaped(
     topology: &Topology,
     request: &Request,
@@ -66,9 +66,10 @@ fn must_pass(topology: &Topology, request: &Request, shape: Shape, slots: Slots)
     steps
 }
 
-const ALGORITHMS: [Algorithm; 3] = [Algorithm::Exchange, Algorithm::Direct, Algorithm::Ring];
+const ALGORITHMS: [Algorithm; 4] = [Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree];
 
-/// Everything the generators make for `ranks` in one topology: kinds, sizes, roots, chunks, channels.
+/// Checks the generated programs of one topology: all kinds, several sizes, roots, chunks,
+/// channels.
 fn sweep(topology: &Topology, counts: &[u64], dtypes: &[Datatype]) {
     let n = topology.nranks();
     for kind in COLLECTIVES {
@@ -91,17 +92,17 @@ fn sweep(topology: &Topology, counts: &[u64], dtypes: &[Datatype]) {
 #[test]
 fn generated_plans_of_one_to_nine_ranks_are_right() {
     for n in 1..=9 {
-        sweep(&Topology::new(&vec![1; n], 2), &[0, 1, 7, 61, 331], &[Datatype::F64, Datatype::U8]);
+        sweep(&Topology::new(&vec![1; n], 3), &[0, 1, 7, 61, 331], &[Datatype::F64, Datatype::U8]);
     }
 }
 
 #[test]
 fn generated_plans_of_many_ranks_are_right() {
     for n in [16, 31, 64] {
-        sweep(&Topology::new(&vec![1; n], 2), &[0, 1, 37], &[Datatype::F64]);
+        sweep(&Topology::new(&vec![1; n], 3), &[0, 1, 37], &[Datatype::F64]);
         let bigger = request(CollKind::AllReduce, Datatype::F64, 0, 1021);
         for algorithm in [Algorithm::Direct, Algorithm::Ring] {
-            let topology = Topology::new(&vec![1; n], 2);
+            let topology = Topology::new(&vec![1; n], 3);
             let shape = shaped(&topology, &bigger, algorithm, 2, 64).expect("it can");
             must_pass(&topology, &bigger, shape, Slots::default());
         }
@@ -113,7 +114,25 @@ fn generated_plans_over_several_hosts_are_right() {
     let layouts: [&[u64]; 5] =
         [&[1, 2], &[1, 2, 1], &[1, 1, 2, 2], &[3, 1, 2, 1, 3, 2, 2], &[1, 2, 3, 4, 5, 6, 7, 8, 9]];
     for hosts in layouts {
-        sweep(&Topology::new(hosts, 2), &[0, 1, 61], &[Datatype::F32]);
+        sweep(&Topology::new(hosts, 3), &[0, 1, 61], &[Datatype::F32]);
+    }
+}
+
+/// The tree uses scratch memory, and shared lanes that only the members of a group read.
+#[test]
+fn the_tree_is_right_on_one_to_sixty_four_ranks_of_any_hosts() {
+    for n in 1..=64_u64 {
+        for hosts in [1, 2, 3, 5, n] {
+            for split in [|rank: u64, hosts: u64, _| rank % hosts, |rank, hosts, n: u64| rank * hosts / n] {
+                let hosts: Vec<u64> = (0..n).map(|rank| split(rank, hosts, n)).collect();
+                let topology = Topology::new(&hosts, 2);
+                for count in [0, 1, 61] {
+                    let request = request(CollKind::AllReduce, Datatype::F64, 0, count);
+                    let shape = shaped(&topology, &request, Algorithm::Tree, 1, 128).expect("it can");
+                    must_pass(&topology, &request, shape, Slots::default());
+                }
+            }
+        }
     }
 }
 
@@ -193,6 +212,7 @@ fn no_output_changes_before_the_first_messages_are_there() {
                     let wanted = match (kind, algorithm) {
                         (CollKind::Broadcast, _) if me == request.root => 0,
                         (CollKind::Broadcast, _) | (_, Algorithm::Ring) => 1,
+                        (_, Algorithm::Tree) => LaneSet::Tree.read_by(&topology, me).len(),
                         (CollKind::Reduce, _) if me != request.root => 0,
                         _ => n - 1,
                     };
@@ -206,14 +226,14 @@ fn no_output_changes_before_the_first_messages_are_there() {
 
 #[test]
 fn what_is_verified_can_be_executed_as_given() {
-    let (topology, request, programs) = exchange();
+    let (topology, request, programs) = one_shot();
     let verified = verify(&topology, &request, &programs, Slots::default()).expect("right");
     assert_eq!(verified[1], Verified::unverified(programs[1].clone()));
     let plan = Plan::Given(std::sync::Arc::new(verified[1].clone()));
     assert_eq!(steps_of(&plan, &topology), programs[1]);
 }
 
-/// The fewest wide and pair slots with which a plan of many chunks does not get stuck.
+/// The lowest numbers of shared and pair slots with which a plan of many chunks does not get stuck.
 #[test]
 fn lanes_have_more_slots_than_plans_need() {
     let needs = |kind, algorithm, n: usize| {
@@ -222,14 +242,16 @@ fn lanes_have_more_slots_than_plans_need() {
         let shape = shaped(&topology, &request, algorithm, 1, 64).expect("it can");
         let programs = generate(&topology, &request, shape);
         let passes = |slots| {
-            verify(&topology, &request, &programs, Slots { wide: slots, pair: slots, ..Slots::default() })
-                .is_ok()
+            let Slots { pair, shared } = Slots::default();
+            let fewer = |terms| LaneTerms { slots, ..terms };
+            let slots = Slots { pair: fewer(pair), shared: fewer(shared) };
+            verify(&topology, &request, &programs, slots).is_ok()
         };
         (1..10).find(|&slots| passes(slots)).expect("some number is enough")
     };
     for n in [2, 3, 8] {
         let table = [
-            (CollKind::AllReduce, Algorithm::Exchange, 1),
+            (CollKind::AllReduce, Algorithm::OneShot, 1),
             (CollKind::AllReduce, Algorithm::Direct, 4),
             (CollKind::Reduce, Algorithm::Direct, if n == 2 { 2 } else { 4 }),
             (CollKind::ReduceScatter, Algorithm::Direct, 2),
@@ -247,8 +269,8 @@ fn lanes_have_more_slots_than_plans_need() {
     }
 }
 
-/// Two ranks that exchange 4 numbers, as explicit steps to spoil.
-fn exchange() -> (Topology, Request, Vec<Vec<Vec<Step>>>) {
+/// Programs of a one-shot all-reduce of 4 numbers on two ranks, as explicit steps to mutate.
+fn one_shot() -> (Topology, Request, Vec<Vec<Vec<Step>>>) {
     let topology = Topology::new(&[1, 1], 1);
     let request = request(CollKind::AllReduce, Datatype::F64, 0, 4);
     let programs = generate(&topology, &request, select(&topology, &request, None));
@@ -256,7 +278,7 @@ fn exchange() -> (Topology, Request, Vec<Vec<Vec<Step>>>) {
 }
 
 fn fault_of(spoil: impl FnOnce(&mut Vec<Vec<Vec<Step>>>)) -> Rejection {
-    let (topology, request, mut programs) = exchange();
+    let (topology, request, mut programs) = one_shot();
     spoil(&mut programs);
     verify(&topology, &request, &programs, Slots::default()).expect_err("spoilt")
 }
@@ -264,14 +286,14 @@ fn fault_of(spoil: impl FnOnce(&mut Vec<Vec<Vec<Step>>>)) -> Rejection {
 #[test]
 fn each_fault_is_named() {
     let turn = |rank, step| Turn { rank: Rank(rank), channel: 0, step };
-    let lane = |from| LaneName { channel: 0, from: Rank(from), to: Readers::All };
+    let lane = |from| Lane { from: Rank(from), id: LaneId::shared(GroupId(0)) };
 
     let stuck = fault_of(|p| drop(p[0][0].remove(0)));
-    assert_eq!(stuck.fault, Fault::Stuck(vec![(turn(1, 1), Wait::Message(lane(0)))]));
+    assert_eq!(stuck.fault, Fault::Stuck(vec![(turn(1, 1), StuckOn::Message(lane(0)))]));
     assert_eq!(stuck.schedule, [turn(1, 0), turn(0, 0)]);
     assert_eq!(
         stuck.to_string(),
-        "out of place: nobody can go on\n  rank 1 channel 0 step 1 waits for a message on lane 0->all of channel 0\n\
+        "out of place: nobody can go on\n  rank 1 channel 0 step 1 waits for a message on lane 0->group 0 of channel 0\n\
          schedule (2 turns, as rank.channel:steps): 1.0:0 0.0:0"
     );
 
@@ -289,7 +311,8 @@ fn each_fault_is_named() {
 
     let short = fault_of(|p| {
         p[1][0][0].len = 24;
-        p[1][0][0].destinations[0] = Operand::Send { to: Readers::All, at: 0, total: 24, last: true };
+        p[1][0][0].destinations[0] =
+            Operand::Send { to: Readers::Group(GroupId(0)), at: 0, total: 24, last: true };
     });
     assert!(matches!(short.fault, Fault::Disagrees(t, l, _) if t == turn(0, 1) && l == lane(1)));
 
@@ -306,9 +329,12 @@ fn each_fault_is_named() {
     for (what, spoil) in [
         ("is outside", Operand::Input { at: 8 }),
         ("no whole number", Operand::Input { at: 4 }),
-        ("no peer", Operand::Recv { from: Rank(0), wide: true, at: 0, last: true }),
-        ("as a source", Operand::Send { to: Readers::All, at: 0, total: 0, last: true }),
-        ("of channel 0", Operand::Recv { from: Rank(1), wide: false, at: 0, last: true }),
+        ("no peer", Operand::Recv { from: Rank(0), shared: true, at: 0, last: true }),
+        ("as a source", Operand::Send { to: Readers::Group(GroupId(0)), at: 0, total: 0, last: true }),
+        ("of channel 0", Operand::Recv { from: Rank(1), shared: false, at: 0, last: true }),
+        ("outside scratch memory", Operand::Scratch { at: SCRATCH_MOST }),
+        ("outside scratch memory", Operand::Scratch { at: u64::MAX - 7 }),
+        ("unwritten", Operand::Scratch { at: 0 }),
     ] {
         let rejection = fault_of(|p| p[0][0][0].sources[0] = spoil);
         assert!(rejection.to_string().contains(what), "{what}: {rejection}");
@@ -324,12 +350,12 @@ fn each_fault_is_named() {
 fn a_step_that_finds_its_input_overwritten_is_refused_in_place_only() {
     let topology = Topology::new(&[1, 1], 1);
     let request = request(CollKind::AllReduce, Datatype::F64, 0, 4);
-    // Publishes after it has stored the sum.
+    // Publishes its input after it has stored the sum.
     let programs: Vec<_> = (0..2)
         .map(|r| {
             let input = Operand::Input { at: 0 };
-            let to = |last| Operand::Send { to: Readers::All, at: 0, total: 32, last };
-            let theirs = |last| Operand::Recv { from: Rank(1 - r), wide: true, at: 0, last };
+            let to = |last| Operand::Send { to: Readers::Group(GroupId(0)), at: 0, total: 32, last };
+            let theirs = |last| Operand::Recv { from: Rank(1 - r), shared: true, at: 0, last };
             let output = [Operand::Output { at: 0 }];
             vec![vec![
                 Step::copy(32, input, &[to(true)]),
@@ -365,10 +391,10 @@ fn a_barrier_that_does_not_wait_is_refused() {
     let request = Request::barrier();
     let rejection = verify(&topology, &request, &vec![vec![vec![]]; 3], Slots::default()).unwrap_err();
     assert_eq!(rejection.fault, Fault::Unaware(Rank(0), Rank(1)));
-    // One hop round the ring tells of one neighbour only.
+    // One hop round the ring delivers a message from one neighbour only.
     let ring = |r: u32| {
         let to = Operand::Send { to: Readers::One(Rank((r + 1) % 3)), at: 0, total: 0, last: true };
-        let from = Operand::Recv { from: Rank((r + 2) % 3), wide: false, at: 0, last: true };
+        let from = Operand::Recv { from: Rank((r + 2) % 3), shared: false, at: 0, last: true };
         vec![vec![Step::copy(0, Operand::Input { at: 0 }, &[to]), Step::pass([from])]]
     };
     let rejection = verify(&topology, &request, &(0..3).map(ring).collect::<Vec<_>>(), Slots::default());
@@ -427,7 +453,7 @@ fn verify_agrees_with_execution_on_mutated_plans() {
             Err(rejection) => {
                 rejected += 1;
                 let failed = match rejection.fault {
-                    // Only an order in which that rank is late shows it.
+                    // Only an order in which that rank is late shows the fault.
                     Fault::Unaware(_, late) => run(rejection.in_place, Order::Last(late)),
                     _ => run(rejection.in_place, Order::Given(&rejection.schedule)),
                 };
@@ -436,14 +462,14 @@ fn verify_agrees_with_execution_on_mutated_plans() {
             }
         }
     }
-    // Both ways are walked: most mutations matter, some do not (a doubled fill, two swapped reads).
+    // Both outcomes occur: most mutations matter, some do not (a doubled fill, two swapped reads).
     println!("{accepted} accepted, {rejected} rejected");
     assert!(accepted > 500, "{accepted} accepted, {rejected} rejected");
 }
 
 #[test]
 fn a_wide_lane_is_of_one_host_and_of_channel_0() {
-    let (topology, request, programs) = exchange();
+    let (topology, request, programs) = one_shot();
     let refused = |topology: &Topology, programs: &[Vec<Vec<Step>>]| {
         let rejection = verify(topology, &request, programs, Slots::default()).expect_err("no such lane");
         assert!(matches!(rejection.fault, Fault::Malformed(..)), "{rejection}");

@@ -1,4 +1,4 @@
-//! Places: chosen, refused, full, pruned.
+//! The places of recorder files: chosen, refused, full, pruned.
 
 #![cfg(not(miri))]
 
@@ -69,13 +69,13 @@ fn a_full_file_system_means_smaller_rings_and_then_a_memfd() {
     assert_eq!((capacity, place.home()), (Capacity::FULL, Home::Memfd));
     assert!(place.path().starts_with(format!("/proc/{}/fd", std::process::id())), "{:?}", place.path());
     assert!(place.beside("sock").is_some());
-    // Nothing of the failed attempts is left.
+    // Nothing is left of the failed attempts.
     assert_eq!(files(&folder.path().join(own())).len(), 1);
     let full: Allocate = |_, _, _| Err(Errno::NOSPC.into());
     assert_eq!(create(&settings(folder.path()), full, &mut notes).unwrap_err().kind, ErrorKind::System);
 }
 
-/// What `choose` takes of two folders in the same parent file system, and what it says.
+/// Whether `choose` takes the first of two folders in one file system, and its notes.
 fn chosen(prepare: impl FnOnce(&Path)) -> (bool, Vec<String>) {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     prepare(first.path());
@@ -86,7 +86,7 @@ fn chosen(prepare: impl FnOnce(&Path)) -> (bool, Vec<String>) {
     (taken.path.starts_with(first.path()), notes)
 }
 
-/// Where the first place is as `prepare` leaves it, the next is taken and the one reason is said.
+/// Checks that if the first folder is as `prepare` leaves it, the next is taken, with one note.
 fn check_refused(prepare: &dyn Fn(&Path), expect: &str) {
     let (first, notes) = chosen(prepare);
     assert!(!first && notes.len() == 1 && notes[0].contains(expect), "{notes:?}, wanted {expect}");
@@ -168,7 +168,7 @@ fn the_oldest_dead_files_are_pruned_with_their_sockets_and_the_living_stay() {
     for n in 1..=5 {
         file(n, 100);
     }
-    // Number 6 is held by another process; number 7 is of this one.
+    // Another process holds number 6; number 7 belongs to this process.
     let held = file(6, 100);
     file(7, 100);
     let (to_parent, from_child) = rustix::pipe::pipe().unwrap();

@@ -1,13 +1,14 @@
-//! Files that are cut, that lie, that come from another version, or are none.
+//! Files that are truncated, have wrong values, come from another version, or are not recorders.
 
 use std::path::Path;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::diagnose;
 use layout::{ENTRY_WORDS, VERSION, comm, op};
 
-/// The words of a recorder that has seen something.
+/// The words of a recorder with some content.
 fn words() -> Vec<u64> {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
@@ -20,9 +21,9 @@ fn words() -> Vec<u64> {
     (0..20).for_each(|n| ring.take(Event::PeerLost { peer: Rank(n) }));
     let peer = Peer { rank: Rank(0), world: Rank(0), host: "h", pid: 1, recorder: "/a.rec", control: "" };
     row.peers(&[peer]);
-    row.called(&descriptor(CollKind::AllReduce, 7), ago(5));
+    row.called(&descriptor(CollKind::AllReduce, 7), None, ago(5));
     row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
-    row.called(&descriptor(CollKind::AllReduce, 8), ago(5));
+    row.called(&descriptor(CollKind::AllReduce, 8), None, ago(5));
     let words = recorder.memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();
     drop(over_socket);
     words
@@ -33,15 +34,20 @@ fn write(path: &Path, words: &[u64], len: usize) {
     std::fs::write(path, &bytes[..len.min(bytes.len())]).unwrap();
 }
 
-/// Reads all there is to read.
+/// Reads everything in the file.
 fn read_all(path: &Path) -> Option<ProcessSnapshot> {
     let reader = Reader::open(path).ok()?;
     let _ = reader.events(&mut reader::Cursor::default()).unwrap();
     let _ = reader.histograms().unwrap();
     let process = reader.snapshot().unwrap();
-    let given = snapshot::Given { process: process.clone(), source: snapshot::Source::File, letter: None };
-    let job = snapshot::merge(&[given], None, &[]);
-    assert!(!snapshot::render_text(&job).is_empty());
+    let given = diagnose::Given {
+        process: process.clone(),
+        source: snapshot::Source::File,
+        letter: None,
+        ended: false,
+    };
+    let job = diagnose::merge(&[given], None, &[]);
+    assert!(!diagnose::render_text(&job).is_empty());
     Some(process)
 }
 
@@ -104,7 +110,7 @@ fn relaid(words: &[u64], stride: impl Fn(usize) -> usize, version: u64) -> Vec<u
             out.extend((0..new).map(|at| row.get(at).copied().unwrap_or(u64::MAX)));
         }
     }
-    // And a table that nobody knows.
+    // And an unknown table.
     out[header::DIRECTORY_COUNT] = entries as u64 + 1;
     out[entry(entries, 0)] = 4711;
     out[header::TOTAL] = out.len() as u64 * 8;
@@ -118,19 +124,19 @@ fn older_and_newer_layouts_are_read() {
     let words = words();
     write(&path, &words, usize::MAX);
     let here = read_all(&path).unwrap();
-    // Newer: rows have grown by words this reader does not know. Strings have no rows.
+    // Newer: rows have additional words that this reader does not know. Strings have no rows.
     let newer =
         relaid(&words, |old| if old == 1 { 1 } else { old + 8 }, (u64::from(VERSION) + 5) | (1 << 32));
     write(&path, &newer, usize::MAX);
     let there = read_all(&path).unwrap();
     assert!(!there.truncated);
     assert_eq!((&there.comms, &there.rings), (&here.comms, &here.rings));
-    // Older: rows end before words this reader knows, which are zero then.
+    // Older: rows end before words that this reader knows, which then read as zero.
     let older = relaid(&words, |old| if old == comm::WORDS { comm::TAG_LATCH } else { old }, 1 | (1 << 32));
     write(&path, &older, usize::MAX);
     let there = read_all(&path).unwrap();
     assert_eq!((there.comms[0].op.seq, there.comms[0].op.tag.as_str()), (8, ""));
-    // Meaning has changed: not readable here.
+    // The meaning has changed: not readable here.
     let mut later = words;
     later[header::VERSION] = 9 | (9 << 32);
     write(&path, &later, usize::MAX);
@@ -143,7 +149,7 @@ fn a_writer_that_died_half_way_left_the_fact_before() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.rec");
     let mut words = words();
-    // The copy that the latch does not point to is the one a writer would have been in.
+    // The copy that the latch does not point to is the one that a writer would have been filling.
     let cell = Capacity::FULL.offset(Table::Comms) / 8 + comm::COLL;
     let copy = if words[cell + op::LATCH] & 1 == 0 { op::FACT + op::FACT_WORDS } else { op::FACT };
     words[cell + copy..][..3].fill(u64::MAX);
@@ -180,7 +186,7 @@ fn rings_that_claim_the_same_slots_bring_them_once() {
     let first = Capacity::FULL.offset(Table::Rings) / 8;
     let used = words[first..].chunks(stride / 8).position(|row| row[layout::ring::HEAD] == 20).unwrap();
     let row = words[first + used * stride / 8..][..stride / 8].to_vec();
-    // A table of its own at the end: the one ring, over and over.
+    // Another descriptor table at the end, which repeats the same ring.
     let claims = 8000;
     let entries = (0..layout::TABLES.len()).map(|n| header::DIRECTORY_AT + n * ENTRY_WORDS);
     let entry = entries.into_iter().find(|at| words[*at] == Table::Rings as u64).unwrap();

@@ -1,4 +1,4 @@
-//! Life and death of a recorder's file, with real processes.
+//! The life cycle of a recorder's file, with real processes.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     place::files(&folder.join(format!("ccl-{}", rustix::process::geteuid())))
 }
 
-/// A child that holds a recorder with an operation under way, and then does as it is told.
+/// A child process that holds a recorder with an operation under way, and obeys commands.
 struct Child {
     pid: i32,
     tell: OwnedFd,
@@ -37,7 +37,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // A test that failed leaves no child behind.
+        // A failed test leaves no child behind.
         if !self.waited {
             kill(self.pid);
             wait(self.pid);
@@ -55,7 +55,7 @@ fn child(folder: &Path, then: fn(Arc<Recorder>, CommRow) -> i32) -> Child {
         let mut ring = row.ring();
         ring.take(Event::PeerLost { peer: Rank(3) });
         row.tag("step 12");
-        row.called(&descriptor(CollKind::AllReduce, 7), ago(200));
+        row.called(&descriptor(CollKind::AllReduce, 7), None, ago(200));
         cell.set(4, 2, 2);
         cell.waits(WaitReason::Peer, Rank(0), ago(200));
         rustix::io::write(&from_child, b"x").unwrap();
@@ -93,7 +93,7 @@ fn one_that_is_killed_tells_what_it_was_doing() {
     assert_eq!(child.wait(), None);
     let dead = reader.snapshot().unwrap();
     check(&dead, false);
-    // Of the dead, ages count from the last sign of life, whenever the file is read.
+    // The ages of a dead process count from its last sign of life, whenever the file is read.
     clock::sleep(Duration::from_millis(30));
     let later = Reader::open(path).unwrap().snapshot().unwrap();
     assert_eq!((later.comms, later.to_real_ns), (dead.comms, dead.to_real_ns));
@@ -104,17 +104,17 @@ fn one_that_is_killed_tells_what_it_was_doing() {
     assert!(path.exists(), "it stays as evidence");
 }
 
-/// Somebody truncates the file of a live process, which goes on recording as if nothing was, and ends well.
+/// The file of a live process is truncated: the process goes on recording and ends normally.
 #[test]
 fn one_whose_file_is_truncated_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = child(folder.path(), |recorder, row| {
         for seq in 8..2000 {
             row.completed(&descriptor(CollKind::AllReduce, seq - 1), ago(5), clock::raw());
-            row.called(&descriptor(CollKind::AllReduce, seq), clock::raw());
+            row.called(&descriptor(CollKind::AllReduce, seq), None, clock::raw());
         }
         recorder.anchor();
-        // Whatever is left to read of it.
+        // Reads the part that is left.
         let _ = recorder.reader().snapshot();
         let mut ring = row.ring();
         ring.take(Event::Aborted);
@@ -163,7 +163,7 @@ fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
     check(
         |recorder, row| {
             row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
-            row.called(&descriptor(CollKind::AllReduce, 8), clock::raw());
+            row.called(&descriptor(CollKind::AllReduce, 8), None, clock::raw());
             row.failed(&descriptor(CollKind::AllReduce, 8), 2, clock::raw());
             recorder.leave();
             0
@@ -171,7 +171,7 @@ fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
         true,
         true,
     );
-    // Without taking leave: _exit.
+    // The process ends by _exit, without leaving.
     check(
         |recorder, row| {
             row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
@@ -193,7 +193,7 @@ fn a_forked_child_neither_writes_nor_removes_its_parents_file() {
     let (of_child, row_of_child) = (Arc::clone(&recorder), &row);
     let status = in_fork(move || {
         row_of_child.tag("child");
-        row_of_child.called(&descriptor(CollKind::Barrier, 1), clock::raw());
+        row_of_child.called(&descriptor(CollKind::Barrier, 1), None, clock::raw());
         drop(row_of_child.ring());
         of_child.leave();
         i32::from(Recorder::for_process(&Settings::default()).is_ok())
@@ -217,7 +217,7 @@ fn without_a_file_system_it_lies_in_a_memfd_and_with_observe_0_on_the_heap() {
     let recorder = made(folder.path(), full);
     assert!(recorder.path().unwrap().starts_with("/proc"));
     assert!(recorder.notes().iter().any(|note| note.contains("/proc/")), "{:?}", recorder.notes());
-    // Another process reads it as a live one.
+    // Another process reads it as a live recorder.
     let path = recorder.path().unwrap().to_path_buf();
     let row = recorder.comm(INFO);
     row.tag("memfd");
@@ -238,7 +238,7 @@ fn without_a_file_system_it_lies_in_a_memfd_and_with_observe_0_on_the_heap() {
     assert!(recorder.notes()[0].contains("disk") || recorder.notes()[0].contains("nothing is recorded"));
 }
 
-/// A limit on the size of files is looked at before a file is lengthened, which would end the process.
+/// A file size limit is checked before a file is lengthened, which would otherwise end the process.
 #[test]
 fn a_limit_on_file_sizes_makes_the_recorder_smaller_or_none() {
     let within = |bytes: u64, home: Option<Home>| {
@@ -257,8 +257,13 @@ fn a_limit_on_file_sizes_makes_the_recorder_smaller_or_none() {
     within(total(Capacity::LADDER.len() - 1) - 1, None);
 }
 
-/// Runs a test in a process of its own, where it has the process's recorder to itself.
+/// Runs a test in a separate process, where it has the process's recorder to itself.
 fn alone(name: &str, test: impl FnOnce(&Path)) {
+    leaves(name, 0, test);
+}
+
+/// The same, for a test that leaves `stay` files.
+fn leaves(name: &str, stay: usize, test: impl FnOnce(&Path)) {
     const FOLDER: &str = "CCL_TEST_ALONE_IN";
     if let Some(folder) = crate::config::environment(FOLDER) {
         return test(folder.as_ref());
@@ -271,14 +276,27 @@ fn alone(name: &str, test: impl FnOnce(&Path)) {
         .unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success() && said.contains("1 passed"), "{done:?}");
-    assert_eq!(files(folder.path()), [""; 0].map(PathBuf::from));
+    let stayed = files(folder.path());
+    assert_eq!(stayed.len(), stay, "{stayed:?}");
+    for file in stayed {
+        let process = Reader::open(&file).unwrap().snapshot().unwrap();
+        assert_eq!((process.alive, process.left), (false, false));
+    }
+}
+
+#[test]
+fn a_process_that_exits_out_of_a_job_has_not_left_it() {
+    leaves("a_process_that_exits_out_of_a_job_has_not_left_it", 1, |folder| {
+        let recorder = Recorder::for_process(&settings(folder)).unwrap();
+        std::mem::forget((recorder.comm(INFO), recorder));
+    });
 }
 
 #[test]
 fn a_process_that_exits_takes_leave() {
     alone("a_process_that_exits_takes_leave", |folder| {
         let recorder = Recorder::for_process(&settings(folder)).unwrap();
-        let row = recorder.comm(INFO);
+        let row = recorder.comm(CommInfo { rank: Rank(0), nranks: 1, ..INFO });
         row.tag("never dropped");
         assert!(!recorder.is_evidence() && files(folder).len() == 1);
         std::mem::forget((recorder, row));
@@ -299,7 +317,7 @@ fn the_recorder_of_the_process_is_one_and_borrowed() {
             assert!(process.alive);
             assert_eq!(process.comms[0].op.tag, "own");
         }
-        // Had one of them opened the file, the lock would be gone.
+        // If one of them had opened the file, the lock would be gone.
         let alive = in_fork(|| i32::from(!Reader::open(&path).is_ok_and(|reader| reader.alive())));
         assert_eq!(alive, Some(0));
         assert_eq!(Reader::of_pid(std::process::id()).unwrap().len(), 1);
@@ -322,7 +340,7 @@ fn followers_get_every_recorder_of_the_process_and_read_it_to_its_end() {
         let given: Arc<Mutex<Vec<Reader>>> = Arc::default();
         let follow_into = |given: &Arc<Mutex<Vec<Reader>>>| {
             let given = Arc::clone(given);
-            follow(move |reader| given.lock().unwrap().push(reader));
+            tail(move |reader| given.lock().unwrap().push(reader));
         };
         let take = |given: &Mutex<Vec<Reader>>| std::mem::take(&mut *given.lock().unwrap());
         follow_into(&given);
@@ -331,11 +349,11 @@ fn followers_get_every_recorder_of_the_process_and_read_it_to_its_end() {
         let mut readers = take(&given);
         let reader = readers.pop().unwrap();
         assert!(readers.is_empty());
-        // One that comes later gets the one that is there.
+        // A callback that comes later gets the current recorder.
         let later: Arc<Mutex<Vec<Reader>>> = Arc::default();
         follow_into(&later);
         assert_eq!(take(&later).len(), 1);
-        // While it is used, it is nobody's alone; nor is it made anew.
+        // While it is used, no reader can have it alone, and no new one is made.
         let reader = reader.alone().unwrap_err();
         let row = first.comm(INFO);
         let mut ring = row.ring();
@@ -344,7 +362,7 @@ fn followers_get_every_recorder_of_the_process_and_read_it_to_its_end() {
         let again = Recorder::for_process(&settings(folder)).unwrap();
         assert!(take(&given).is_empty());
         drop(again);
-        // What was recorded last is there, with its name; then the file is gone.
+        // The last events are there, with their owner; then the file is gone.
         let reader = reader.alone().unwrap();
         let path = reader.path().unwrap().to_path_buf();
         assert!(path.exists() && Reader::of_process().is_none());

@@ -1,28 +1,35 @@
-//! What is written is what is read, here and after death, and no more than a file can prove.
+//! Recorder tests: readers get exactly what was written, from a live process and after its death.
 
-// Whole readings take miri minutes; what is unsafe is tested where it stands.
+// Reading whole recorders takes minutes in miri; the unsafe code has its own tests.
 #![cfg(not(miri))]
 
+mod capture;
 mod hostile;
 mod life;
 mod sockets;
-mod taken;
 
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::layout::{Capacity, Home, Table, header};
+use super::place::Place;
 use super::*;
-use crate::clock::{Ns, Raw};
+use crate::clock::{self, Ns, Raw};
 use crate::collective::Descriptor;
+use crate::config::{Key, Settings};
 use crate::error::ErrorKind;
 use crate::event::{Event, Subscriber};
 use crate::snapshot::{self, OpState, ProcessSnapshot, Waits, Why};
 use crate::types::{
-    Algorithm, ChannelId, CollKind, Datatype, Direction, Phase, Rank, ReduceOp, TransportKind,
+    Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, JobId, Phase, Rank, ReduceOp, TransportKind,
     TransportReason, WaitReason,
 };
 
 const INFO: CommInfo<'static> =
     CommInfo { id: CommId(0xc0), job: JobId(0x10b), name: "dp", rank: Rank(1), nranks: 4, world: Rank(5) };
 
-/// What carries a link, and why.
+/// The transport of a link, and its reason.
 const SHM: (TransportKind, TransportReason) = (TransportKind::Shm, TransportReason::SameHost);
 
 fn descriptor(kind: CollKind, seq: u64) -> Descriptor {
@@ -45,7 +52,7 @@ fn an_operation_is_seen_called_completed_and_failed() {
     let op = || read(&recorder).comms[0].op.clone();
     assert_eq!((op().kind.as_str(), op().seq, op().state), ("", 0, OpState::Idle));
     row.tag("step 12");
-    row.called(&descriptor(CollKind::AllReduce, 7), ago(500));
+    row.called(&descriptor(CollKind::AllReduce, 7), None, ago(500));
     let seen = op();
     assert_eq!(
         (seen.kind.as_str(), seen.seq, seen.state, seen.called),
@@ -54,24 +61,101 @@ fn an_operation_is_seen_called_completed_and_failed() {
     assert_eq!((seen.dtype.as_str(), seen.op.as_str(), seen.count, seen.bytes), ("F32", "Sum", 256, 1024));
     assert_eq!((seen.plan.as_str(), seen.tag.as_str()), ("0000000000000abc", "step 12"));
     assert!((400_000_000..5_000_000_000).contains(&seen.age_ns), "{}", seen.age_ns);
-    // Called behind it: the one under way stays shown until it is started.
-    row.called(&descriptor(CollKind::Barrier, 8), clock::raw());
+    // A later call: the operation under way stays shown until the next one is started.
+    row.called(&descriptor(CollKind::Barrier, 8), None, clock::raw());
     assert_eq!((op().kind.as_str(), op().seq, op().called), ("AllReduce", 7, 8));
     row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
-    row.started(&descriptor(CollKind::Barrier, 8), clock::raw());
+    row.started(&descriptor(CollKind::Barrier, 8), None, clock::raw());
     assert_eq!((op().kind.as_str(), op().seq, op().started, op().completed), ("Barrier", 8, 8, 7));
     assert!(recorder.is_evidence(), "one is under way");
     row.completed(&descriptor(CollKind::Barrier, 8), ago(5), clock::raw());
     assert_eq!((op().seq, op().state), (8, OpState::Idle));
     assert!(!recorder.is_evidence());
-    row.called(&descriptor(CollKind::Reduce, 9), clock::raw());
+    row.called(&descriptor(CollKind::Reduce, 9), None, clock::raw());
     row.failed(&descriptor(CollKind::Reduce, 9), ErrorKind::Peer as u8, ago(100));
     assert_eq!((op().seq, op().state, op().error.as_str()), (9, OpState::Failed, "Peer"));
     assert!(op().age_ns >= 80_000_000);
     assert_eq!((read(&recorder).failed, recorder.is_evidence()), (1, true));
+    // It ended because of another rank's error, on which all ranks agree.
+    row.ended_by(ErrorKind::Mismatch as u8, None, "rank 1 called Barrier #9", clock::raw());
+    assert_eq!((op().state, op().error.as_str()), (OpState::Failed, "Mismatch"));
     drop(row);
     assert!(read(&recorder).comms[0].ended);
     assert!(recorder.is_evidence());
+}
+
+#[test]
+fn what_ended_a_communicator_and_whom_its_init_lacks_is_seen() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let seen = || read(&recorder).comms[0].clone();
+    assert_eq!((seen().init, seen().failure), (None, None));
+    row.init_until(Some(clock::now().after(std::time::Duration::from_secs(100))));
+    let init = seen().init.unwrap();
+    assert!((90_000_000_000..=100_000_000_000).contains(&init.gives_up_ns), "{init:?}");
+    assert_eq!((init.absent, init.absent_runs.as_slice()), (None, &[][..]));
+    let lacks = |count, runs: &[(u32, u32)]| {
+        row.absent(count, runs);
+        let init = seen().init.unwrap();
+        let runs: Vec<_> = init.absent_runs.iter().map(|(first, last)| (first.0, last.0)).collect();
+        (init.absent, runs)
+    };
+    assert_eq!(lacks(1, &[(3, 3)]), (Some(1), vec![(3, 3)]));
+    assert_eq!(lacks(1, &[(0, 0)]), (Some(1), vec![(0, 0)]));
+    let most = [(0, 4), (7, 7), (1000, 65_535)];
+    assert_eq!(lacks(64_542, &most), (Some(64_542), most.to_vec()));
+    assert_eq!(lacks(70_000, &most), (Some(70_000), most[..2].iter().chain(&most[2..]).copied().collect()));
+    assert_eq!(lacks(0, &[]), (Some(0), vec![]));
+    row.init_until(None);
+    assert_eq!(seen().init, None);
+    row.ended_by(ErrorKind::Peer as u8, Some(Rank(0)), "rank 0 is gone", ago(100));
+    let failure = seen().failure.unwrap();
+    assert_eq!((failure.error.as_str(), failure.blamed), ("Peer", Some(Rank(0))));
+    assert!(failure.text == "rank 0 is gone" && failure.age_ns >= 80_000_000, "{failure:?}");
+    // Long messages are cut at a character boundary, and many of them leave space for the paths of
+    // peers.
+    row.ended_by(ErrorKind::Aborted as u8, None, &"\u{20ac}".repeat(1000), ago(1));
+    assert_eq!(seen().failure.unwrap().text, "\u{20ac}".repeat(341));
+    for at in 0..1000 {
+        row.ended_by(ErrorKind::Aborted as u8, None, &format!("{at} {}", "x".repeat(1000)), ago(1));
+    }
+    assert_eq!(seen().failure.unwrap().text, "");
+    let recorder_path = "y".repeat(1000);
+    let peer =
+        Peer { rank: Rank(3), world: Rank(3), host: "b", pid: 7, recorder: &recorder_path, control: "" };
+    row.peers(&[peer]);
+    assert_eq!(seen().peers[0].recorder, recorder_path);
+}
+
+#[test]
+fn ages_count_from_the_moment_that_a_reading_tells() {
+    let recorder = Recorder::heap();
+    let rows: Vec<_> = (0..8).map(|id| recorder.comm(CommInfo { id: CommId(id), ..INFO })).collect();
+    let began = clock::anchor();
+    rows.iter().for_each(|row| row.called(&descriptor(CollKind::AllReduce, 7), None, began.raw));
+    let off_ns = |_| {
+        let process = read(&recorder);
+        (process.to_mono_ns - process.comms[0].op.age_ns).abs_diff(began.mono.0)
+    };
+    // A thread may be interrupted in any of the readings, but not in all: decoding the rows takes
+    // longer than this.
+    let least = (0..50).map(off_ns).min().unwrap();
+    assert!(least < 5_000, "a beginning is {least} ns off");
+}
+
+#[test]
+fn a_step_of_the_wall_clock_changes_no_age() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    row.called(&descriptor(CollKind::AllReduce, 7), None, ago(3000));
+    let mut known = ProcessSnapshot::default();
+    for step_hours in [0, 1, -1] {
+        clock::settable::step_real(step_hours * 3_600_000_000_000);
+        known.apply(read(&recorder).since(&known));
+        let age_ns = known.comms[0].op.age_ns;
+        assert!((2_500_000_000..60_000_000_000).contains(&age_ns), "{age_ns} after {step_hours} h");
+    }
+    clock::settable::step_real(0);
 }
 
 #[test]
@@ -81,14 +165,14 @@ fn sends_and_receives_have_a_cell_of_their_own() {
     assert_eq!(read(&recorder).comms[0].p2p, None);
     let sent = Descriptor { root: Rank(1), ..descriptor(CollKind::Send, 3) };
     let received = Descriptor { root: Rank(2), ..descriptor(CollKind::Send, 9) };
-    row.p2p_called(&sent, Rank(3), ago(50));
+    row.p2p_called(&sent, None, Rank(3), ago(50));
     row.p2p_completed(&sent, ago(5), clock::raw());
     let op = || read(&recorder).comms[0].p2p.clone().unwrap();
     assert_eq!(
         (op().kind.as_str(), op().seq, op().state, op().peer),
         ("Send", 3, OpState::Idle, Some(Rank(3)))
     );
-    row.p2p_called(&received, Rank(2), ago(50));
+    row.p2p_called(&received, None, Rank(2), ago(50));
     assert_eq!(
         (op().kind.as_str(), op().seq, op().state, op().peer),
         ("Recv", 9, OpState::Running, Some(Rank(2)))
@@ -106,14 +190,18 @@ fn links_phases_peers_and_identity_are_seen() {
     let recorder = Recorder::heap();
     let mut row = recorder.comm(INFO);
     let cell = row.link(ChannelId(1), Some(Rank(3)), Direction::Recv, SHM);
-    let wide =
-        row.link(ChannelId(0), None, Direction::Send, (TransportKind::Direct, TransportReason::SameProcess));
+    let shared = row.link(
+        ChannelId(0),
+        None,
+        Direction::Send,
+        (TransportKind::InProcess, TransportReason::SameProcess),
+    );
     cell.set(4, 2, 1);
     cell.bytes(128);
     cell.op(7);
     cell.waits(WaitReason::Peer, Rank(3), ago(300));
-    wide.waits(WaitReason::Credit, Rank(2), ago(10));
-    wide.moves();
+    shared.waits(WaitReason::Credit, Rank(2), ago(10));
+    shared.moves();
     row.phase_began(Phase::Rendezvous, ago(20));
     row.phase(Phase::Rendezvous, Ns(20));
     row.phase_began(Phase::Ring, ago(30));
@@ -148,7 +236,7 @@ fn links_phases_peers_and_identity_are_seen() {
     assert_eq!((link.bytes, link.op, link.waited), (128, 7, 1));
     assert_eq!((link.waits, link.waits_for), (Waits::Peer, Some(Rank(3))));
     assert!((250_000_000..5_000_000_000).contains(&link.since_ns));
-    assert_eq!((all.peer, all.transport, all.waits), (None, snapshot::Transport::Direct, Waits::Nothing));
+    assert_eq!((all.peer, all.transport, all.waits), (None, snapshot::Transport::InProcess, Waits::Nothing));
     assert_eq!((all.waits_for, all.since_ns, all.waited), (None, 0, 1));
     assert_eq!((link.transport, link.why), (snapshot::Transport::Shm, Why::SameHost));
     assert_eq!((all.why, link.sockets.len()), (Why::SameProcess, 0));
@@ -160,7 +248,7 @@ fn links_phases_peers_and_identity_are_seen() {
     assert_eq!(comm.peers[1].recorder, "/dev/shm/ccl-0/71.rec");
     assert_eq!(comm.peers[1].control, "/dev/shm/ccl-0/71.sock");
 
-    // A link that is gone is not shown, unless the communicator is gone too.
+    // An ended link is not shown, unless the communicator has ended too.
     drop(cell);
     assert_eq!(read(&recorder).comms[0].links.len(), 1);
     drop(row);
@@ -175,8 +263,8 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let rows: Vec<_> = (1..=count).map(|n| recorder.comm(CommInfo { id: CommId(n), ..INFO })).collect();
     let private = recorder.comm(CommInfo { id: CommId(99), ..INFO });
     let cell = private.link(ChannelId(0), Some(Rank(0)), Direction::Send, SHM);
-    // Recorded where nobody sees it, with no other difference.
-    private.called(&descriptor(CollKind::AllReduce, 1), clock::raw());
+    // Recorded in private memory, with no other difference.
+    private.called(&descriptor(CollKind::AllReduce, 1), None, clock::raw());
     private.completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
     private.tag("x");
     private.peers(&[]);
@@ -186,9 +274,9 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let overflow: Vec<_> = process.overflow.iter().map(|o| (o.table.as_str(), o.rows)).collect();
     let histograms = count + 1 - Capacity::FULL.histograms as u64;
     assert_eq!(overflow, [("Comms", 1), ("Histograms", histograms), ("Links", 1)]);
-    // A row's links go with it, whoever has it next.
+    // A row's links end with it, whichever communicator takes the row next.
     let link = rows[3].link(ChannelId(0), Some(Rank(0)), Direction::Send, SHM);
-    rows[3].called(&descriptor(CollKind::AllReduce, 1), clock::raw());
+    rows[3].called(&descriptor(CollKind::AllReduce, 1), None, clock::raw());
     rows[3].completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
     drop(private);
     let mut rows = rows;
@@ -220,7 +308,7 @@ fn histograms_count_what_completed_at_level_1_and_above() {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
     let run = |seq: u64, ms: u64| {
-        row.called(&descriptor(CollKind::AllReduce, seq), ago(ms));
+        row.called(&descriptor(CollKind::AllReduce, seq), None, ago(ms));
         row.completed(&descriptor(CollKind::AllReduce, seq), ago(ms), clock::raw());
     };
     run(1, 3);
@@ -247,7 +335,13 @@ fn events_are_read_once_with_their_owner_and_losses_are_counted() {
     let row = recorder.comm(INFO);
     let mut engine = row.ring();
     let mut service = recorder.ring();
-    let event = |seq| Event::OpPlanned { kind: CollKind::Send, seq, algorithm: Algorithm::Pair, bytes: 1 };
+    let event = |seq| Event::OpPlanned {
+        kind: CollKind::Send,
+        seq,
+        algorithm: Algorithm::Pair,
+        bytes: 1,
+        outline: None,
+    };
     engine.take(event(0));
     assert_eq!(engine.written(), 0, "steps are not kept at level 1");
     row.set_level(2);
@@ -271,7 +365,8 @@ fn events_are_read_once_with_their_owner_and_losses_are_counted() {
     let found = look();
     assert_eq!((found.len(), found[0].1.len() as u64, found[0].2), (1, slots, 5));
     assert_eq!(found[0].1.last(), Some(&event(slots + 4)));
-    // What is left in a ring whose owner has gone is read; once somebody else owns it, without a name.
+    // The events left in a ring whose owner has gone are read; once it has a new owner, they have
+    // no owner.
     engine.take(event(49));
     drop(engine);
     assert_eq!(look(), [(owner, vec![event(49)], 0)]);
@@ -294,15 +389,18 @@ fn events_are_read_once_with_their_owner_and_losses_are_counted() {
 fn the_process_snapshot_survives_json() {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
-    row.called(&descriptor(CollKind::AllReduce, 7), clock::raw());
+    row.called(&descriptor(CollKind::AllReduce, 7), None, clock::raw());
     let _cell = row.link(
         ChannelId::P2P,
         Some(Rank(3)),
         Direction::Recv,
         (TransportKind::Socket, TransportReason::OtherHost),
     );
-    let process = read(&recorder);
+    let mut process = read(&recorder);
     let json = serde_json::to_string(&process).unwrap();
+    // Only valid on this kernel, so it is not in the JSON.
+    assert!(process.comms[0].op.since_raw.take().is_some());
+    assert!(process.comms[0].row.take().is_some());
     assert_eq!(serde_json::from_str::<ProcessSnapshot>(&json).unwrap(), process);
 }
 
@@ -314,7 +412,7 @@ fn cells_are_read_while_they_are_written() {
     let writer = std::thread::spawn(move || {
         for seq in 1..=rounds {
             let both = Descriptor { count: seq, plan: seq, ..descriptor(CollKind::AllReduce, seq) };
-            row.called(&both, Raw(seq));
+            row.called(&both, None, Raw(seq));
             row.tag(&format!("step {seq} {seq}"));
             row.completed(&both, Raw(seq), Raw(seq));
         }

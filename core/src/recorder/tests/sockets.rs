@@ -1,4 +1,4 @@
-//! What the kernel says of links' sockets, from the question to the snapshot; and rows that lie about it.
+//! Samples of links' sockets, from the kernel to the snapshot, and rows with wrong values.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use layout::{RowState, socket};
 
 const SOCKET: (TransportKind, TransportReason) = (TransportKind::Socket, TransportReason::OtherHost);
 
-/// Both ends of a connection that has carried a byte each way.
+/// Both ends of a connection that has carried one byte each way.
 pub(super) fn connection(address: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(address).unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -49,13 +49,14 @@ fn each_stream_is_seen_with_its_ends_until_the_link_ends() {
     let cell = link_to(&row, 3, &streams);
     let [none, link] = &read(&recorder).comms[0].links[..] else { panic!("two links") };
     assert_eq!((none.sockets.len(), link.why), (0, Why::OtherHost));
-    // What is no TCP connection has no account; the other one is seen before the service thread came by.
+    // A stream that is not a TCP connection has no row. The other has a sample before the service
+    // thread takes its first.
     let [first] = &link.sockets[..] else { panic!("{link:?}") };
     assert_eq!((first.stream, first.state, first.retransmits), (1, TcpState::Established, 0));
     assert_eq!((&first.local, &first.remote), (&local.to_string(), &remote.to_string()));
     assert!(first.rtt_us > 0 && first.window > 0, "{first:?}");
     assert!(first.heard_ns >= first.age_ns && first.received_ns >= first.heard_ns, "{first:?}");
-    // A later sample is of that moment.
+    // A later sample has later values.
     drop(far);
     clock::sleep(std::time::Duration::from_millis(20));
     assert!(sockets(&recorder, 1)[0].age_ns > 15_000_000);
@@ -63,12 +64,12 @@ fn each_stream_is_seen_with_its_ends_until_the_link_ends() {
     let later = sockets(&recorder, 1).remove(0);
     assert_eq!(later.state, TcpState::CloseWait);
     assert!(later.age_ns < first.age_ns + 20_000_000 && later.received_ns > 15_000_000, "{later:?}");
-    // Nobody but the link keeps it open.
+    // Only the link keeps the stream open.
     assert!(streams.iter().all(|stream| Arc::strong_count(stream) == 1));
     drop(cell);
     recorder.sample_sockets();
     assert_eq!(read(&recorder).comms[0].links.len(), 1);
-    // Of a communicator that has ended, all that was seen last stays.
+    // The last samples of an ended communicator stay.
     drop((shm, row));
     assert_eq!(sockets(&recorder, 1).len(), 1);
 }
@@ -81,7 +82,8 @@ fn rows_come_back_and_what_finds_none_is_counted() {
     let local = near.local_addr().unwrap();
     let streams = [shared(near), shared(far)];
     let count = Capacity::FULL.sockets;
-    // Twice as many links as there are rows for, one after the other, need no more than two rows at a time.
+    // Twice as many links as there are rows, one after the other, need no more than two rows at a
+    // time.
     for _ in 0..count {
         drop(link_to(&row, 3, &streams));
     }
@@ -106,7 +108,7 @@ fn a_forked_child_touches_nothing() {
     let (near, _far) = connection("127.0.0.1:0");
     let streams = [shared(near)];
     let mut cell = Some(link_to(&row, 3, &streams));
-    // Another thread of the parent is at it when it forks: in the child nobody will ever free this lock.
+    // Another thread of the parent holds the lock during the fork: in the child it is never freed.
     let lock = recorder.lock();
     let status = crate::sys::process::in_fork(|| {
         recorder.sample_sockets();
@@ -157,7 +159,7 @@ fn a_row_that_lies_is_not_believed() {
             row[socket::WORDS + at].store(row[at].load(Ordering::Relaxed), Ordering::Relaxed);
         }
     });
-    // Whatever stands in it is some account.
+    // Any values decode to some sample.
     let links = changed(|row: &[AtomicU64]| {
         set(row, socket::WHAT, 0xff << 24, 5 << 24);
         for word in &row[socket::PORTS..socket::WORDS] {

@@ -1,20 +1,25 @@
-//! How ranks of different processes of one host come to map each other's memory.
+//! How ranks in different processes of one host connect and map each other's memory.
 //!
-//! Each rank listens at a path in its runtime folder, which other users cannot enter and which crosses network namespaces; and
-//! at an abstract name, for peers that see another file system. Other users could listen at an abstract name first, or fill its
-//! queue: so it is drawn at random and told to the peers alone, and tried only where the path leads nowhere.
+//! Each rank listens at a path in its runtime folder, which other users cannot enter and which
+//! works across network namespaces. It also listens at an abstract name, for peers that see another
+//! file system. Other users could listen at an abstract name first, or fill its queue. So the name
+//! is drawn at random, only the peers are told it, and it is tried only if the path does not lead
+//! to the peer.
 //!
-//! Of two ranks the lower connects to the higher. Both look at the other's user, which must be their own, prove to each other
-//! that they know the job's key, and swap one message each, with the descriptors of memory and doorbell attached. The connection
-//! stays: its end tells that the peer's process is gone. Two ranks of one host between which no such connection can be made (two
-//! containers without a common folder or network, two users) learn why, and use sockets.
+//! Of two ranks the lower connects to the higher. Each checks that the other's user is its own, and
+//! both prove to each other that they know the job's key. Then each sends one message with the
+//! descriptors of its memory and its doorbell attached. The connection stays open: its end shows
+//! that the peer's process is gone. If no such connection can be made between two ranks of one host
+//! (two containers without a common folder or network, or two users), the ranks learn why and use
+//! sockets.
 //!
-//! What a peer tells of its door is hostile: it is connected to only where it is a socket in a folder of this user alone, or has
-//! the form of a drawn name; and it is never removed. A socket that lost its process is swept away by those whose folder it is in.
+//! The address that a peer announces is not trusted. A rank connects to it only if it is a socket
+//! in a folder that only this user can enter, or if it has the form of a drawn name. The rank never
+//! removes it. A socket file whose process has died is removed by the owner of its folder.
 //!
-//! Accepting (`door`) runs in the service thread, so that ranks may connect to each other in any
-//! order, each in its caller's thread. A listener is dropped, and its file removed, as soon as all
-//! peers are connected.
+//! The service thread accepts connections (`door`), so ranks may connect to each other in any
+//! order, each in its caller's thread. A listener is dropped, and its file is removed, as soon as
+//! all peers are connected.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,34 +35,36 @@ use super::door::{Door, Inbox};
 use super::memory::{Identity, RankMemory};
 use crate::bootstrap::auth::{HandshakeError, Hello, Key, Purpose, connect_blocking, fill_random};
 use crate::clock::{self, Ns};
-use crate::control::service::{Handle, Service};
 use crate::error::{Error, ErrorKind, OPEN_FILES, Result};
+use crate::reactor::{Handle, Service};
 use crate::sys;
 use crate::sys::process::NEEDS_MEMORY;
 use crate::sys::unix::{self, Name, Stream};
 use crate::types::{JobId, Rank};
 
-/// What each side says with its descriptors attached.
+/// The message that each side sends with its descriptors attached.
 const SWAP: &[u8; 8] = b"cclSWAP\x01";
-/// What an acceptor says instead when it has no room for the descriptors it was sent.
+/// Sent by an acceptor instead of `SWAP` if it has no room for the descriptors it received.
 const FULL: &[u8; 8] = b"cclFULL\x01";
-/// What an acceptor says instead when its kernel has no memory for them, or no room to map them.
+/// Sent by an acceptor instead of `SWAP` if its kernel has no memory for the peer's memory or the
+/// process has no room to map it.
 const NO_MEMORY: &[u8; 8] = b"cclNMEM\x01";
-/// How long the reason why a peer left may take to arrive.
+/// How long to wait for the reason why a peer left.
 const CAUSE_WITHIN: Duration = Duration::from_millis(200);
-/// How long a door's queue may be full before the next way is tried. Ranks alone never fill it.
+/// How long a listener's queue may be full before the next name is tried. The ranks of a job alone
+/// never fill it.
 const QUEUE_FULL: Duration = Duration::from_secs(2);
-/// How the abstract names begin; 32 hexadecimal digits follow.
+/// The prefix of the abstract names; 32 hexadecimal digits follow.
 const PREFIX: &str = "ccl-";
 
-/// What a rank brings to its local peers.
+/// What a rank needs to connect to its local peers.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The job.
     pub job: JobId,
     /// The job's secret.
     pub key: Key,
-    /// The rank's own memory, made with [`RankMemory::shared`].
+    /// The rank's own memory, created by [`RankMemory::shared`].
     pub memory: Arc<RankMemory>,
 }
 
@@ -66,18 +73,18 @@ pub struct Terms {
 pub struct LocalPeer {
     /// Its rank.
     pub rank: Rank,
-    /// Where it listens in the file system ([`Listener::path`] there), if it does.
+    /// The path at which it listens ([`Listener::path`] of the peer), if any.
     pub path: Option<PathBuf>,
-    /// The abstract name at which it listens ([`Listener::name`] there), if it does.
+    /// The abstract name at which it listens ([`Listener::name`] of the peer), if any.
     pub name: Option<String>,
 }
 
-/// What came of the way to a peer's memory.
+/// The result of trying to reach a peer's memory.
 #[derive(Debug)]
 pub enum Reached {
     /// The peer.
     Met(PeerMemory),
-    /// No connection of this user leads to it, and why.
+    /// No connection to a process of this user could be made; the text gives the reasons.
     Unreachable(String),
 }
 
@@ -86,19 +93,20 @@ pub enum Reached {
 pub struct PeerMemory {
     /// The peer's memory, with its doorbell.
     pub memory: Arc<RankMemory>,
-    /// The kept connection. It carries nothing but what its owner sends on it.
+    /// The kept connection. It carries only what its owner sends on it.
     pub control: Stream,
 }
 
 impl PeerMemory {
-    /// Whether the peer's process is gone: the connection is at its end, or nobody holds the memory's alive lock.
+    /// Whether the peer's process is gone: the connection has ended, or no process holds the
+    /// memory's alive lock.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         unix::at_end(&self.control) || self.memory.is_dead()
     }
 }
 
-/// The file of a path socket, removed when dropped; but not by a forked child.
+/// The file of a socket. Dropping it removes the file, but not in a forked child.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -113,7 +121,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// The open door of one rank while its peers connect.
+/// The listener of one rank while its peers connect.
 #[derive(Debug)]
 pub struct Listener {
     terms: Terms,
@@ -124,12 +132,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens for the local peers of a rank. `path` is for this rank alone, in a folder private to this user; without one, or
-    /// where it takes no sockets, peers of other network namespaces do not reach this rank through memory. `name` is a name of
-    /// [`draw_name`].
+    /// Listens for the local peers of a rank.
+    ///
+    /// `path` is for this rank alone, in a folder private to this user. Without a path, or if no
+    /// socket can be created there, peers in other network namespaces cannot reach this rank
+    /// through memory. `name` comes from [`draw_name`].
     ///
     /// # Errors
-    /// `Unavailable` if neither can be listened at; `System` if the service thread cannot run.
+    /// `Unavailable` if this rank can listen at neither; `System` if the service thread cannot run.
     pub fn open(terms: Terms, path: Option<PathBuf>, name: String) -> Result<Self> {
         let mut listeners = Vec::new();
         let mut refused = Vec::new();
@@ -165,23 +175,27 @@ impl Listener {
         Ok(Self { terms, inbox, file, name, _task: Service::get()?.add(door)? })
     }
 
-    /// Where peers of other network namespaces find this rank.
+    /// The path at which peers in other network namespaces reach this rank.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.path.as_path())
     }
 
-    /// Where peers that see another file system find this rank, in the same network namespace.
+    /// The abstract name at which peers reach this rank that see another file system but are in the
+    /// same network namespace.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Connects to a higher rank, which must be listening already. Where none of its names leads to a process of this user that
-    /// lets this rank in, says why; `still` is asked while waiting, and its error ends the wait.
+    /// Connects to a higher rank, which must be listening already.
+    ///
+    /// If none of its names leads to a process of this user that accepts this rank, the result says
+    /// why. `still` is called while waiting, and its error ends the wait.
     ///
     /// # Errors
-    /// `Timeout` at the deadline; what is wrong with the peer's memory; what the kernel refuses this process.
+    /// `Timeout` at the deadline; an error that describes what is wrong with the peer's memory; a
+    /// refusal of the kernel that concerns this process.
     pub fn reach(
         &self,
         peer: &LocalPeer,
@@ -205,11 +219,11 @@ impl Listener {
         Ok(Reached::Unreachable(refused.join("; ")))
     }
 
-    /// Waits for a lower rank that has reached this one. One that dies before it comes is nobody's to see here: `still` is
-    /// asked while waiting, and its error ends the wait.
+    /// Waits for a lower rank that has reached this one. This call does not notice if that rank
+    /// dies before it connects, so `still` is called while waiting, and its error ends the wait.
     ///
     /// # Errors
-    /// `Timeout` at the deadline, with those who were turned away.
+    /// `Timeout` at the deadline, with the reasons for which connections were refused.
     pub fn wait_for(
         &self,
         rank: Rank,
@@ -252,7 +266,7 @@ impl Listener {
         let hello = Hello::new(Purpose::Memory, self.terms.job, me.comm, me.rank, rank);
         match connect_blocking(&mut stream, &self.terms.key, hello, deadline) {
             Ok(()) => {}
-            // Whoever it is: not the peer, or one that lets no rank of this user in.
+            // The process at the other end is not the peer, or it accepts no rank of this user.
             Err(
                 e @ (HandshakeError::Closed
                 | HandshakeError::WrongMagic(_)
@@ -271,14 +285,14 @@ impl Listener {
                 return Err(Error::new(ErrorKind::Timeout, "it did not send its memory in time"));
             }
             let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            // Interrupted, or the time is over: both are seen above.
+            // An interruption and the end of the time are both handled above.
             let _ = poll(&mut [PollFd::new(&swap.stream, PollFlags::IN)], Some(&limit));
         }
         swap.finish(&self.terms.memory).map(Reached::Met)
     }
 }
 
-/// An abstract name that nobody can know before it is told.
+/// Draws an abstract name that no other process can guess.
 ///
 /// # Errors
 /// `System` if the kernel has no random bytes.
@@ -288,7 +302,8 @@ pub fn draw_name() -> Result<String> {
     Ok(format!("{PREFIX}{:032x}", u128::from_ne_bytes(random)))
 }
 
-/// Why what a peer calls its door cannot be one, if it cannot: such a name is not connected to, whatever a peer says.
+/// The reason why a name cannot be a rank's listener, if there is one. This process never connects
+/// to such a name, even if a peer announced it.
 fn unfit(name: Name<'_>) -> Result<Option<String>> {
     let why = |why: &str| Ok(Some(why.to_string()));
     let refused = |e: Errno| {
@@ -332,12 +347,13 @@ fn unfit(name: Name<'_>) -> Result<Option<String>> {
     }
 }
 
-/// Whether it is this process that lacks something, whomever it connects to.
+/// Whether the error is a limit of this process, which would affect a connection to any peer.
 fn is_own_limit(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(sys::process::is_own_limit)
 }
 
-/// Tells the other side why it is left, if that is what this process lacks; whether it hears it changes nothing here.
+/// Tells the other side why the connection is closed, if the cause is a limit of this process. It
+/// makes no difference here whether the message arrives.
 fn tell_lack(stream: &Stream, error: &io::Error) {
     let word = match Errno::from_io_error(error) {
         Some(Errno::MFILE | Errno::NFILE) => FULL,
@@ -347,7 +363,7 @@ fn tell_lack(stream: &Stream, error: &io::Error) {
     let _ = unix::send_with(stream, word, &[]);
 }
 
-/// Why a peer could not be met: it may have left for a reason that `still` is about to tell.
+/// The reason why a peer could not be met. If the peer left, `still` may report the cause soon.
 fn cause_of(error: Error, still: &mut dyn FnMut() -> Result<()>) -> Error {
     let end = clock::now().after(CAUSE_WITHIN);
     while clock::now() < end {
@@ -359,7 +375,8 @@ fn cause_of(error: Error, still: &mut dyn FnMut() -> Result<()>) -> Error {
     error
 }
 
-/// Whether the other end is of this very user: root's memory is not for others, nor theirs for root.
+/// Whether the other end belongs to exactly this user. Root does not share memory with other users,
+/// nor they with root.
 pub(super) fn check_user(stream: &Stream) -> Result<()> {
     let uid = unix::peer_uid(stream).map_err(|e| Error::system("asking for a peer's user", e))?;
     if unix::may_talk(uid) && uid == rustix::process::geteuid().as_raw() {
@@ -368,7 +385,8 @@ pub(super) fn check_user(stream: &Stream) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, format!("a process of user {uid} is at the other end")))
 }
 
-/// Sends memory and doorbell: few bytes, which the empty buffer of a fresh connection takes at once.
+/// Sends the descriptors of memory and doorbell with a few bytes, which fit at once into the empty
+/// buffer of a new connection.
 pub(super) fn send_own(stream: &Stream, memory: &RankMemory) -> Result<()> {
     let memfd = memory.memfd().expect("a rank with peers in other processes has a shared memory");
     let fds: Vec<_> = [Some(memfd), memory.doorbell().map(AsFd::as_fd)].into_iter().flatten().collect();
@@ -379,7 +397,7 @@ pub(super) fn send_own(stream: &Stream, memory: &RankMemory) -> Result<()> {
     }
 }
 
-/// A proven connection on which the peer's descriptors are awaited.
+/// An authenticated connection on which this rank waits for the peer's descriptors.
 #[derive(Debug)]
 pub(super) struct Swap {
     pub(super) stream: Stream,
@@ -394,7 +412,7 @@ impl Swap {
         Self { stream, peer, deadline, got: 0, fds: Vec::new() }
     }
 
-    /// Receives what is there; whether all of it is.
+    /// Receives what has arrived, and returns whether the message is complete.
     pub(super) fn receive(&mut self) -> Result<bool> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Unavailable, what));
         while self.got < SWAP.len() {
@@ -427,7 +445,7 @@ impl Swap {
         Ok(true)
     }
 
-    /// Maps what was received.
+    /// Maps the received memory.
     pub(super) fn finish(self, own: &RankMemory) -> Result<PeerMemory> {
         let mut fds = self.fds.into_iter();
         let Some(memfd) = fds.next() else {

@@ -1,7 +1,9 @@
-//! The open door of one rank, in the service thread: lets its lower local peers in, one turn after the other.
+//! The door of one rank: the task of the service thread that accepts connections of the rank's
+//! lower local peers.
 //!
-//! Other users are closed at once, and nothing they do costs more than a turn of [`PER_TURN`] of them; who is of this user must
-//! prove within [`PATIENCE`] that it knows the job's key, and swap.
+//! Connections of other users are closed at once, and they cost at most [`PER_TURN`] connections a
+//! turn. A connection of this user must prove within [`PATIENCE`] that it knows the job's key, and
+//! then swap descriptors.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,24 +13,24 @@ use super::connect::{PeerMemory, Swap, Terms, check_user, send_own};
 use super::memory::Identity;
 use crate::bootstrap::auth::{Accepted, Accepting, Hello, Purpose};
 use crate::clock::{self, Ns};
-use crate::control::service::{Interest, Task, Turn};
 use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::{Interest, Task, Turn};
 use crate::sys;
 use crate::sys::unix::{self, Stream};
 use crate::types::{CommId, JobId, Rank};
 
-/// How long a connection may take to prove itself and swap.
+/// How long a connection may take to authenticate, and then to swap descriptors.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a wait looks whether it is in vain.
+/// How often a wait checks whether it is unsatisfiable.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Connections that have not proven themselves yet. More of them wait in the kernel's queue.
+/// The most connections that have not finished. Further connections wait in the kernel's queue.
 const MAX_PENDING: usize = 256;
-/// Connections taken from one listener in one turn: the service thread has others to serve.
+/// The most connections accepted from one listener in one turn: the service thread has other tasks.
 const PER_TURN: usize = 32;
-/// How long a listener rests when the process has no descriptors left.
+/// How long a listener pauses when the process has no descriptors left.
 const REST: Duration = Duration::from_millis(100);
 
-/// Where the service thread puts the peers that came.
+/// The peers that have connected, put here by the service thread.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     arrived: Mutex<Arrived>,
@@ -38,13 +40,13 @@ pub(super) struct Inbox {
 #[derive(Debug, Default)]
 struct Arrived {
     peers: Vec<PeerMemory>,
-    /// Why connections were turned away, for whoever waits in vain. Bounded.
+    /// Why connections were refused, for the error of a wait for a peer that never comes. Bounded.
     refused: Vec<String>,
 }
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Arrived> {
-        // Nothing panics between two writes to it.
+        // No code panics between two writes to it.
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,20 +87,20 @@ impl Inbox {
                 }
                 return Err(Error::new(ErrorKind::Timeout, what).with_peer(rank));
             }
-            // Whether it came or not is seen above.
+            // The next round checks whether the peer has arrived.
             drop(self.bell.wait_timeout(arrived, left.min(LOOK_EVERY)));
         }
     }
 }
 
-/// The listener's work in the service thread.
+/// The task of the service thread that serves the listeners.
 pub(super) struct Door {
     terms: Terms,
     inbox: Arc<Inbox>,
     listeners: Vec<sys::fds::Fd>,
     proving: Vec<Accepting<Stream>>,
     swapping: Vec<Swap>,
-    /// When to accept again, after the process ran out of descriptors.
+    /// The time at which to accept again, after the process ran out of descriptors.
     resting: Option<Ns>,
 }
 
@@ -155,7 +157,7 @@ impl Door {
         }
     }
 
-    /// Whether this is a lower rank that comes for the first time.
+    /// Whether this is a lower rank that connects for the first time.
     fn admit(&self, hello: &Hello) -> Result<(), String> {
         let me = self.terms.memory.identity().rank;
         if hello.purpose != Purpose::Memory || hello.to != me || hello.from >= me {
@@ -175,7 +177,8 @@ impl Door {
                     Err(Error::new(ErrorKind::Timeout, "it did not send its memory in time"))
                 }
                 false => Ok(Err(swap)),
-                // Mapped before this rank's own is sent: who has received that counts on being met.
+                // The peer's memory is mapped before this rank's own is sent: a peer that has
+                // received it may rely on being met.
                 true => swap
                     .finish(&self.terms.memory)
                     .and_then(|peer| send_own(&peer.control, &self.terms.memory).map(|()| Ok(peer))),
@@ -235,7 +238,7 @@ mod tests {
             let soon = clock::now().after(PATIENCE);
             let mut swap = Swap::new(far, id(0), soon);
             assert!(swap.receive().unwrap());
-            // No room for another megabyte of addresses.
+            // Leave no room for another megabyte of addresses.
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
             let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
             let maximum = getrlimit(Resource::As).maximum;

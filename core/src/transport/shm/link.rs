@@ -1,38 +1,42 @@
-//! Links through memory: a lane's slots, and how writer and readers hand them over.
+//! Links through memory: the slots of a lane, and how the writer and its readers hand them over.
 //!
 //! A slot has a *header line* of 64 bytes, and data for messages that do not fit into it:
 //!
 //! ```text
-//!   0 seq u64 | 8 check u64 | 16 len u32 | 20 (4 bytes unused) | 24 up to 40 bytes of a short message
+//!   0 seq u64 | 8 check u64 | 16 len u32 | 20 unused u32 | 24 up to 40 bytes of a short message
 //! ```
 //!
-//! `seq` is the number of the message, stored last with release: whoever loads it with acquire sees the rest. Message m lies in slot
-//! `(m - 1) % slots`, so a reader that awaits m finds m there, or m - slots (0 at first) while it is not there, or a liar.
-//! A short message moves one line from core to core and nothing else; it is put together in private staging, because a line
-//! that a reader polls would travel at each store into it.
+//! `seq` is the number of the message. The writer stores it last, with release, so a reader that
+//! loads it with acquire sees the rest. Message m lies in slot `(m - 1) % slots`. A reader that
+//! waits for m finds m there, or m - slots (0 at first) while m has not arrived; any other number
+//! is a fault. For a short message only one line moves from core to core. The message is assembled
+//! in private staging memory, because a line that a reader polls would travel to it at each store.
 //!
-//! A reader frees messages by storing their count in its own ack line. The writer looks there only when it has run out of
-//! slots it knows to be free.
+//! A reader frees messages by storing their count in its own ack line. The writer reads that line
+//! only when it has no more slots that it knows to be free.
 //!
-//! The addresses in a link lie in mappings whose `Arc` the link holds. A slot's bytes belong to the writer until `seq` says
-//! otherwise, then to the readers until all have acknowledged.
+//! The addresses in a link point into mappings whose `Arc` the link holds. A slot's bytes belong to
+//! the writer until it stores `seq`, and then to the readers until all have acknowledged.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::memory::{LaneId, RankMemory};
-use super::wait::AWAKE;
+use super::memory::RankMemory;
+use super::sleep::AWAKE;
 use crate::memory::{View, ViewMut};
-use crate::plan::Readers;
+use crate::plan::{GroupId, LaneId};
 use crate::transport::{LinkFault, Message};
 use crate::types::{ChannelId, Rank, TransportKind};
+
+/// The shared lane of a rank: its place does not depend on the group that reads it.
+const SHARED: LaneId = LaneId::shared(GroupId(0));
 
 /// The longest message that travels inside its header line.
 pub const INLINE_BYTES: usize = 40;
 const WORDS: usize = INLINE_BYTES / 8;
 
-/// A header line as it lies in memory. All of it is written by one rank; peers read it.
+/// A header line as it lies in memory. One rank writes all of it; its peers only read it.
 #[repr(C, align(64))]
 struct Header {
     seq: AtomicU64,
@@ -57,28 +61,29 @@ struct Slots {
 impl Slots {
     fn of(memory: &Arc<RankMemory>, lane: LaneId) -> Self {
         let at = memory.layout().lane(lane);
-        assert!(at.slots.is_power_of_two());
+        assert!(at.terms.slots.is_power_of_two());
         let base = memory.base().as_ptr();
-        // SAFETY: a layout puts the lane inside the mapping; `RankMemory` mapped `Layout::size` bytes.
+        // SAFETY: a layout puts the lane inside the mapping, which is `Layout::size` bytes long.
         let (headers, data) = unsafe { (base.add(at.headers).cast(), base.add(at.data)) };
         Self {
             headers,
             data,
-            mask: u64::from(at.slots - 1),
-            bytes: at.slot_bytes,
+            mask: u64::from(at.terms.slots - 1),
+            bytes: at.terms.slot_bytes,
             memory: Arc::clone(memory),
         }
     }
     const fn count(&self) -> u64 {
         self.mask + 1
     }
-    /// The header of the message after `before` others.
+    /// The header of the message that follows `before` other messages.
     #[inline]
     fn header(&self, before: u64) -> &Header {
-        // SAFETY: the masked index is below the number of slots; headers are 64 bytes, 64-aligned, and consist of atomics only.
+        // SAFETY: the masked index is below the number of slots. Headers are 64 bytes, 64-aligned,
+        // and consist of atomics only.
         unsafe { &*self.headers.add((before & self.mask) as usize) }
     }
-    /// The data of the message after `before` others.
+    /// The data of the message that follows `before` other messages.
     #[inline]
     fn data(&self, before: u64) -> *mut u8 {
         // SAFETY: the masked index is below the number of slots, each of `bytes` bytes.
@@ -86,13 +91,14 @@ impl Slots {
     }
 }
 
-/// A reader, as its writer sees it.
+/// A reader as the writer sees it.
 #[derive(Debug)]
 struct Reader {
-    /// Its ack word of the lane, and the word that says whether it sleeps; both in its memory.
+    /// The reader's ack word of the lane, and the word that says whether the reader sleeps. Both
+    /// lie in the reader's memory.
     ack: *const AtomicU64,
     sleeping: *const AtomicU32,
-    /// Its count when last looked at.
+    /// The reader's count of freed messages at the last look.
     done: u64,
     memory: Arc<RankMemory>,
 }
@@ -106,8 +112,8 @@ pub struct Sender {
     done: u64,
     /// Bytes of the reserved message.
     reserved: Option<u32>,
-    /// Published since readers were last woken.
-    unrung: bool,
+    /// Whether a message was published since the readers were last woken.
+    needs_notify: bool,
     staging: Box<UnsafeCell<[u64; WORDS]>>,
     readers: Vec<Reader>,
     slowest: Rank,
@@ -115,20 +121,21 @@ pub struct Sender {
     transport: TransportKind,
 }
 
-// SAFETY: the addresses in it are usable from any thread, as those of the mappings it holds; an engine's lock lets one thread
-// at a time use a link.
+// SAFETY: any thread may use the addresses, as they point into mappings that the link holds. An
+// engine's lock lets only one thread at a time use a link.
 unsafe impl Send for Sender {}
 
 impl Sender {
-    /// The writing end of the pair lane from the rank of `own` to the rank of `to`. A lane has one writing end at a time.
+    /// The writing end of the pair lane from the rank of `own` to the rank of `to`. A lane has only
+    /// one writing end at a time.
     #[must_use]
     pub fn pair(own: &Arc<RankMemory>, channel: ChannelId, to: &Arc<RankMemory>) -> Self {
-        Self::of(own, LaneId { readers: Readers::One(to.identity().rank), channel }, std::slice::from_ref(to))
+        Self::of(own, LaneId::pair(channel, to.identity().rank), std::slice::from_ref(to))
     }
-    /// The writing end of the wide lane of the rank of `own`. Panics without peers.
+    /// The writing end of the shared lane of the rank of `own`. Panics without peers.
     #[must_use]
-    pub fn wide(own: &Arc<RankMemory>, peers: &[Arc<RankMemory>]) -> Self {
-        Self::of(own, LaneId { readers: Readers::All, channel: ChannelId(0) }, peers)
+    pub fn shared(own: &Arc<RankMemory>, peers: &[Arc<RankMemory>]) -> Self {
+        Self::of(own, SHARED, peers)
     }
 
     fn of(own: &Arc<RankMemory>, lane: LaneId, peers: &[Arc<RankMemory>]) -> Self {
@@ -149,7 +156,7 @@ impl Sender {
             posted: 0,
             done: 0,
             reserved: None,
-            unrung: false,
+            needs_notify: false,
             staging: Box::new(UnsafeCell::new([0; WORDS])),
             readers,
             slowest,
@@ -174,8 +181,8 @@ impl Sender {
         } else {
             self.slots.data(self.posted)
         };
-        // SAFETY: the staging is ours, boxed, and 40 bytes long. A slot is `bytes` long, and all readers are done with its last
-        // message: nobody else touches it until `publish`.
+        // SAFETY: the staging memory is ours, boxed, and 40 bytes long. A slot is `bytes` long, and
+        // all readers have freed its last message, so no reader touches it until `publish`.
         Ok(Some(unsafe { ViewMut::new(at, total as usize) }))
     }
 
@@ -184,7 +191,7 @@ impl Sender {
         let total = self.reserved.take().expect("a message is reserved before it is published");
         let header = self.slots.header(self.posted);
         if total as usize <= INLINE_BYTES {
-            // SAFETY: the views that `reserve` gave out are no longer used once the message is published.
+            // SAFETY: the views that `reserve` returned are no longer used once it is published.
             let staged = unsafe { &*self.staging.get() };
             for (word, staged) in header.inline.iter().zip(staged).take((total as usize).div_ceil(8)) {
                 word.store(*staged, Ordering::Relaxed);
@@ -196,25 +203,26 @@ impl Sender {
         header.check.store(check, Ordering::Relaxed);
         header.len.store(total, Ordering::Relaxed);
         header.seq.store(self.posted, Ordering::Release);
-        self.unrung = true;
+        self.needs_notify = true;
     }
 
-    /// Wakes readers that sleep, if anything was published since the last time. The caller has put a `fence(SeqCst)` after the
-    /// last `publish`: one fence serves all links that moved since, and by then the stores have mostly left anyway.
+    /// Wakes readers that sleep, if anything was published since the last call. The caller has
+    /// issued a `fence(SeqCst)` after the last `publish`. One fence serves all links that moved
+    /// since then, and by then most of the stores have already left the core.
     #[inline]
-    pub(crate) fn ring(&mut self) {
-        if !std::mem::take(&mut self.unrung) {
+    pub(crate) fn notify(&mut self) {
+        if !std::mem::take(&mut self.needs_notify) {
             return;
         }
         for reader in &self.readers {
-            // SAFETY: the word lies in the reader's mapping, which the `Arc` beside it holds.
+            // SAFETY: the word lies in the reader's mapping, which the `Arc` next to it holds.
             if unsafe { &*reader.sleeping }.load(Ordering::Relaxed) != AWAKE {
                 reader.memory.wake_if_asleep();
             }
         }
     }
 
-    /// Looks how far the readers are.
+    /// Reads how many messages the readers have freed.
     #[cold]
     fn look(&mut self) -> Result<(), LinkFault> {
         if let Some(fault) = &self.fault {
@@ -222,7 +230,7 @@ impl Sender {
         }
         let mut least = u64::MAX;
         for reader in &mut self.readers {
-            // SAFETY: the word lies in the reader's mapping, which the `Arc` beside it holds.
+            // SAFETY: the word lies in the reader's mapping, which the `Arc` next to it holds.
             let ack = unsafe { &*reader.ack }.load(Ordering::Acquire);
             if ack < reader.done || ack > self.posted {
                 let rank = reader.memory.identity().rank;
@@ -268,16 +276,16 @@ impl Sender {
 pub struct Receiver {
     slots: Slots,
     done: u64,
-    /// Messages seen whole: `done`, or one more once the head was peeked.
+    /// Messages seen whole: `done`, or one more once the next message was peeked.
     moved: u64,
     head: Message,
     ack: *const AtomicU64,
-    /// Released since the writer was last woken.
-    unrung: bool,
+    /// Whether a message was released since the writer was last woken.
+    needs_notify: bool,
     /// The word that says whether the writer sleeps.
     sleeping: *const AtomicU32,
     fault: Option<LinkFault>,
-    /// Holds the memory the ack lies in.
+    /// Holds the memory in which the ack lies.
     _own: Arc<RankMemory>,
 }
 
@@ -285,15 +293,16 @@ pub struct Receiver {
 unsafe impl Send for Receiver {}
 
 impl Receiver {
-    /// The reading end of the pair lane from the rank of `from` to the rank of `own`. A lane has one reading end per reader.
+    /// The reading end of the pair lane from the rank of `from` to the rank of `own`. Each reader
+    /// has only one reading end.
     #[must_use]
     pub fn pair(own: &Arc<RankMemory>, channel: ChannelId, from: &Arc<RankMemory>) -> Self {
-        Self::of(own, LaneId { readers: Readers::One(own.identity().rank), channel }, from)
+        Self::of(own, LaneId::pair(channel, own.identity().rank), from)
     }
-    /// The reading end of the wide lane of the rank of `from`.
+    /// The reading end of the shared lane of the rank of `from`.
     #[must_use]
-    pub fn wide(own: &Arc<RankMemory>, from: &Arc<RankMemory>) -> Self {
-        Self::of(own, LaneId { readers: Readers::All, channel: ChannelId(0) }, from)
+    pub fn shared(own: &Arc<RankMemory>, from: &Arc<RankMemory>) -> Self {
+        Self::of(own, SHARED, from)
     }
 
     fn of(own: &Arc<RankMemory>, lane: LaneId, from: &Arc<RankMemory>) -> Self {
@@ -303,7 +312,7 @@ impl Receiver {
             moved: 0,
             head: Message { check: 0, data: View::EMPTY },
             ack: ack_of(own, from.identity().rank, lane),
-            unrung: false,
+            needs_notify: false,
             sleeping: std::ptr::from_ref(from.sleeping()),
             fault: None,
             _own: Arc::clone(own),
@@ -320,7 +329,8 @@ impl Receiver {
         if seq != self.done + 1 || self.fault.is_some() {
             return self.absent(seq);
         }
-        // Read once: what is checked here is what everyone gets, whatever the writer does to the header now.
+        // The length is read only once: the caller gets the value that is checked here, even if the
+        // writer changes the header now.
         let len = header.len.load(Ordering::Relaxed);
         let at = if len as usize <= INLINE_BYTES {
             std::ptr::from_ref(&header.inline).cast()
@@ -330,15 +340,17 @@ impl Receiver {
         if len > self.slots.bytes {
             return self.broken(format!("{len} bytes in a slot of {}", self.slots.bytes));
         }
-        // SAFETY: `len` bytes lie there, inside the header or the slot, in a mapping this link holds; the writer leaves them
-        // alone until `release`. A peer that does not can change the bytes, as it could before sending them.
+        // SAFETY: the `len` bytes lie inside the header or the slot, in a mapping that this link
+        // holds. The writer does not touch them until `release`. A peer that breaks this rule can
+        // change the bytes, as it could before it sent them.
         let data = unsafe { View::new(at, len as usize) };
         self.head = Message { check: header.check.load(Ordering::Relaxed), data };
         self.moved += 1;
         Ok(Some(self.head))
     }
 
-    /// The awaited message is not there: either its slot still has the one before, or the writer lies.
+    /// The expected message is not in its slot: either the slot still holds the previous message,
+    /// or the writer broke the protocol.
     fn absent(&mut self, seq: u64) -> Result<Option<Message>, LinkFault> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
@@ -346,7 +358,7 @@ impl Receiver {
         if seq == (self.done + 1).saturating_sub(self.slots.count()) {
             return Ok(None);
         }
-        self.broken(format!("message {seq} where {} is awaited", self.done + 1))
+        self.broken(format!("message {seq} where {} was expected", self.done + 1))
     }
 
     #[cold]
@@ -360,15 +372,17 @@ impl Receiver {
     pub(crate) fn release(&mut self) {
         assert!(self.moved > self.done, "a message is peeked before it is released");
         self.done = self.moved;
-        // SAFETY: the word lies in our own mapping, which `_own` holds. The release keeps our loads of the message before it.
+        // SAFETY: the word lies in our own mapping, which `_own` holds. The release order keeps our
+        // loads of the message before this store.
         unsafe { &*self.ack }.store(self.done, Ordering::Release);
-        self.unrung = true;
+        self.needs_notify = true;
     }
 
-    /// Wakes a writer that sleeps, if anything was released since the last time. As with [`Sender::ring`], the caller has fenced.
+    /// Wakes a writer that sleeps, if anything was released since the last call. As with
+    /// [`Sender::notify`], the caller has issued the fence.
     #[inline]
-    pub(crate) fn ring(&mut self) {
-        if !std::mem::take(&mut self.unrung) {
+    pub(crate) fn notify(&mut self) {
+        if !std::mem::take(&mut self.needs_notify) {
             return;
         }
         // SAFETY: the word lies in the writer's mapping, which `slots` holds.
@@ -401,7 +415,8 @@ fn ack_of(reader: &Arc<RankMemory>, from: Rank, lane: LaneId) -> *const AtomicU6
     unsafe { reader.base().as_ptr().add(at).cast_const().cast() }
 }
 
-/// Keeps streaming stores into a slot, which a release store does not order, before the stores that follow.
+/// Orders streaming stores into a slot before the stores that follow. A release store does not
+/// order streaming stores.
 #[inline]
 fn streamed_stores_done() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,7 +1,6 @@
-//! The ranks of this process, for each other: several ranks in one process reach each other by pointer.
+//! A list of the ranks of this process: several ranks in one process reach each other by pointer.
 //!
-//! A process must find its own ranks somewhere. This list is that, and nothing more: it owns no memory, decides nothing, and a
-//! rank that ends is gone from it.
+//! The list owns no memory and makes no decisions. A rank that ends disappears from it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -16,17 +15,18 @@ fn ranks() -> MutexGuard<'static, Vec<Entry>> {
     RANKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Enters a rank. It leaves when its memory is dropped.
+/// Adds a rank to the list. It disappears when its memory is dropped.
 pub fn enter(job: JobId, memory: &Arc<RankMemory>) {
     let mut ranks = ranks();
     ranks.retain(|(_, memory)| memory.strong_count() > 0);
     ranks.push((job, Arc::downgrade(memory)));
 }
 
-/// The memory of a rank, if it lives in this process.
+/// The memory of a rank, if the rank lives in this process.
 #[must_use]
 pub fn find(job: JobId, identity: Identity) -> Option<Arc<RankMemory>> {
-    // Upgraded outside the lock: dropping what does not match must not happen under it.
+    // The upgraded references leave the lock before they are dropped: no memory may be dropped
+    // while the list is locked.
     let found: Vec<_> =
         ranks().iter().filter(|(of, _)| *of == job).filter_map(|(_, memory)| memory.upgrade()).collect();
     found.into_iter().find(|memory| memory.identity() == identity)

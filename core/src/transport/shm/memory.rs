@@ -1,17 +1,19 @@
-//! The memory of one rank: what it tells its local peers, and the lanes it writes.
+//! The memory of one rank: what it shows to its local peers, and the lanes that it writes.
 //!
 //! ```text
-//!   | identity | a spare line | sleeping | its latest calls |  acks: one line per lane this rank READS
-//!   | headers of the wide lane | headers of the pair lanes | data of the wide lane | data of the pair lanes |
+//!   | identity | a spare line | sleeping | its latest calls | acks: one line per lane it READS |
+//!   | headers: shared lane, pair lanes | data: shared lane, pair lanes |
 //! ```
 //!
-//! A message lies in the memory of its writer; readers look at the slot's header there. How far a reader is, it writes into its
-//! own memory (its *ack line* of the lane), where the writer looks when it has run out of slots. So every line has one
-//! writer, except `sleeping`, which whoever wakes the rank clears.
+//! A message lies in the memory of its writer, and readers look at the slot's header there. A
+//! reader writes its progress into its own memory (its *ack line* of the lane). The writer reads
+//! that line when it has run out of slots. So every line has one writer, except `sleeping`, which
+//! is cleared by any thread that wakes the rank.
 //!
-//! Where things lie is a pure function of the number of ranks and channels. The file is sparse: a lane nobody uses costs
-//! nothing. Zero bytes are an empty lane. Everything a peer wrote is hostile until checked: identity and length when it is
-//! mapped, headers and acks at each look.
+//! The position of everything is a pure function of the number of ranks and channels. The file is
+//! sparse: an unused lane costs nothing. Zeroed memory is an empty lane. Nothing that a peer wrote
+//! is trusted before it is checked: identity and length when the memory is mapped, headers and acks
+//! at each look.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,20 +21,20 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::wait;
+use super::sleep;
 use crate::error::{Error, ErrorKind, Result};
-use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS, Readers, WIDE_SLOT_BYTES, WIDE_SLOTS};
+use crate::plan::{LaneId, LaneTerms, PAIR_SLOT_BYTES, PAIR_SLOTS, Readers, SHARED_SLOT_BYTES, SHARED_SLOTS};
 use crate::sys::fds::{Doorbell, Fd};
 use crate::sys::shared::{self, Access, Mapping, Owner};
 use crate::types::{ChannelId, CommId, Rank, TransportKind};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cclRANK\x01");
-/// Raised when anything below changes its place or meaning.
+/// Must be raised when anything below changes its position or its meaning.
 const VERSION: u64 = 2;
 /// The sizes of slots, which peers must agree on.
-const SLOTS: u64 = (WIDE_SLOTS as u64) << 56
+const SLOTS: u64 = (SHARED_SLOTS as u64) << 56
     | (PAIR_SLOTS as u64) << 48
-    | (WIDE_SLOT_BYTES as u64 / 64) << 24
+    | (SHARED_SLOT_BYTES as u64 / 64) << 24
     | (PAIR_SLOT_BYTES as u64 / 64);
 
 const LINE: usize = 64;
@@ -45,50 +47,41 @@ const AT_LATCH: usize = 3 * LINE;
 const AT_DESCRIPTOR: usize = 3 * LINE + 8;
 const AT_ACKS: usize = 12 * LINE;
 
-/// How many descriptors have a place: more than a lane has slots, so that who runs ahead until its lanes are full still
-/// tells what it called where others wait. The oldest is being overwritten.
+/// The number of descriptors that are kept. There are more of them than a lane has slots, so a rank
+/// that runs ahead until its lanes are full still shows the calls in which other ranks wait. The
+/// oldest one may be in the process of being overwritten.
 pub const CALLS: u64 = 16;
-const _: () = assert!(AT_DESCRIPTOR + 32 * CALLS as usize <= AT_ACKS && CALLS > WIDE_SLOTS as u64 + 1);
+const _: () = assert!(AT_DESCRIPTOR + 32 * CALLS as usize <= AT_ACKS && CALLS > SHARED_SLOTS as u64 + 1);
 
-/// A lane of one writer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct LaneId {
-    /// Who reads it.
-    pub readers: Readers,
-    /// Its channel; a wide lane exists on channel 0 only.
-    pub channel: ChannelId,
-}
-
-/// Where a lane lies in its writer's memory, in bytes from the beginning.
+/// The position of a lane in its writer's memory, in bytes from the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaneAt {
     /// The header lines, one per slot.
     pub headers: usize,
     /// The data of slot 0; the others follow.
     pub data: usize,
-    /// Slots; a power of two.
-    pub slots: u32,
-    /// Bytes per slot.
-    pub slot_bytes: u32,
+    /// The number and the size of its slots.
+    pub terms: LaneTerms,
 }
 
-/// Where everything lies in the memory of any rank of a communicator.
+/// The position of everything in the memory of any rank of a communicator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     nranks: usize,
     channels: usize,
-    wide_headers: usize,
+    shared_headers: usize,
     pair_headers: usize,
-    wide_data: usize,
+    shared_data: usize,
     pair_data: usize,
     size: usize,
 }
 
 impl Layout {
-    /// The layout for that many ranks, with this many channels of collectives and one more for send and receive.
+    /// The layout for `nranks` ranks, with `channels` channels for collectives and one more for
+    /// send and receive.
     ///
     /// # Errors
-    /// `Usage` if that does not fit into half of the address space.
+    /// `Usage` if the layout does not fit into half of the address space.
     pub fn new(nranks: u32, channels: u16) -> Result<Self> {
         Self::checked(nranks as usize, usize::from(channels)).ok_or_else(|| {
             Error::new(
@@ -101,73 +94,69 @@ impl Layout {
     fn checked(nranks: usize, channels: usize) -> Option<Self> {
         let pairs = nranks.checked_mul(channels.checked_add(1)?)?;
         let acks = nranks.checked_mul(channels.checked_add(2)?)?.checked_mul(LINE)?;
-        let wide_headers = AT_ACKS.checked_add(acks)?;
-        let pair_headers = wide_headers.checked_add(WIDE_SLOTS as usize * LINE)?;
+        let shared_headers = AT_ACKS.checked_add(acks)?;
+        let pair_headers = shared_headers.checked_add(SHARED_SLOTS as usize * LINE)?;
         let headers_end = pair_headers.checked_add(pairs.checked_mul(PAIR_SLOTS as usize * LINE)?)?;
-        let wide_data = headers_end.checked_next_multiple_of(PAGE)?;
-        let pair_data = wide_data.checked_add(WIDE_SLOTS as usize * WIDE_SLOT_BYTES as usize)?;
+        let shared_data = headers_end.checked_next_multiple_of(PAGE)?;
+        let pair_data = shared_data.checked_add(SHARED_SLOTS as usize * SHARED_SLOT_BYTES as usize)?;
         let pair_bytes = PAIR_SLOTS as usize * PAIR_SLOT_BYTES as usize;
         let size = pair_data.checked_add(pairs.checked_mul(pair_bytes)?)?;
         (size <= isize::MAX as usize / 2).then_some(Self {
             nranks,
             channels,
-            wide_headers,
+            shared_headers,
             pair_headers,
-            wide_data,
+            shared_data,
             pair_data,
             size,
         })
     }
 
-    /// Bytes of the whole.
+    /// The size of the memory in bytes.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size
     }
 
-    /// The place of a pair lane among those to one peer. Panics if there is no such channel.
+    /// The index of a pair lane among the lanes to one peer. Panics if there is no such channel.
     fn channel(&self, channel: ChannelId) -> usize {
         let at = if channel == ChannelId::P2P { self.channels } else { usize::from(channel.0) };
         assert!(at < self.channels || channel == ChannelId::P2P, "channel {channel} of {}", self.channels);
         at
     }
 
-    /// Where a lane lies in its writer's memory. Panics if there is no such rank or channel.
+    /// The position of a lane in its writer's memory. Panics if there is no such rank or channel.
     #[must_use]
     pub fn lane(&self, lane: LaneId) -> LaneAt {
+        let terms = lane.terms();
         match lane.readers {
-            Readers::All => LaneAt {
-                headers: self.wide_headers,
-                data: self.wide_data,
-                slots: WIDE_SLOTS,
-                slot_bytes: WIDE_SLOT_BYTES,
-            },
+            Readers::Group(_) => LaneAt { headers: self.shared_headers, data: self.shared_data, terms },
             Readers::One(to) => {
                 assert!(to.index() < self.nranks, "rank {to} of {}", self.nranks);
                 let pair = to.index() * (self.channels + 1) + self.channel(lane.channel);
                 LaneAt {
-                    headers: self.pair_headers + pair * PAIR_SLOTS as usize * LINE,
-                    data: self.pair_data + pair * PAIR_SLOTS as usize * PAIR_SLOT_BYTES as usize,
-                    slots: PAIR_SLOTS,
-                    slot_bytes: PAIR_SLOT_BYTES,
+                    headers: self.pair_headers + pair * terms.slots as usize * LINE,
+                    data: self.pair_data + pair * terms.slots as usize * terms.slot_bytes as usize,
+                    terms,
                 }
             }
         }
     }
 
-    /// Where a reader acknowledges the messages of a lane of `from`. Panics if there is no such rank or channel.
+    /// The position at which a reader acknowledges the messages of a lane of `from`. Panics if
+    /// there is no such rank or channel.
     #[must_use]
     pub fn ack(&self, from: Rank, lane: LaneId) -> usize {
         assert!(from.index() < self.nranks, "rank {from} of {}", self.nranks);
         let at = match lane.readers {
-            Readers::All => 0,
+            Readers::Group(_) => 0,
             Readers::One(_) => 1 + self.channel(lane.channel),
         };
         AT_ACKS + (from.index() * (self.channels + 2) + at) * LINE
     }
 }
 
-/// Whose memory it is.
+/// The communicator and the rank to which a memory belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The communicator.
@@ -176,12 +165,13 @@ pub struct Identity {
     pub rank: Rank,
 }
 
-/// The memory of one rank: its own, or a peer's.
+/// The memory of one rank: this process's own, or a peer's.
 pub struct RankMemory {
     identity: Identity,
     layout: Layout,
     mapping: Mapping,
-    /// The one descriptor of the file. Of an own file no other may ever be opened here: it holds the alive lock.
+    /// The only descriptor of the file. No other descriptor of an own file may ever be opened in
+    /// this process, because closing it would release the alive lock.
     memfd: Option<Fd>,
     doorbell: Option<Doorbell>,
     transport: TransportKind,
@@ -194,8 +184,9 @@ impl fmt::Debug for RankMemory {
 }
 
 impl RankMemory {
-    /// Makes this rank's memory as a file that peers in other processes can map, and takes its alive lock. `bell`: whether
-    /// the rank will ever sleep on sockets too, and so needs a doorbell.
+    /// Creates this rank's memory as a file that peers in other processes can map, and takes its
+    /// alive lock. `bell`: whether the rank will ever sleep on sockets too, and so needs a
+    /// doorbell.
     ///
     /// # Errors
     /// `System` if the kernel refuses.
@@ -208,10 +199,8 @@ impl RankMemory {
         Self::own(identity, layout, mapping, Some(fd), bell)
     }
 
-    /// Makes this rank's memory for peers in this process only.
-    ///
-    /// # Errors
-    /// `System` if the kernel refuses.
+    /// Creates memory without a file, which no other process can map.
+    #[cfg(test)]
     pub fn private(identity: Identity, layout: Layout, bell: bool) -> Result<Arc<Self>> {
         Self::own(identity, layout, Mapping::private(layout.size)?, None, bell)
     }
@@ -224,7 +213,7 @@ impl RankMemory {
         bell: bool,
     ) -> Result<Arc<Self>> {
         let doorbell = if bell { Some(Doorbell::new()?) } else { None };
-        let made = Self { identity, layout, mapping, memfd, doorbell, transport: TransportKind::Direct };
+        let made = Self { identity, layout, mapping, memfd, doorbell, transport: TransportKind::InProcess };
         for (at, word) in made.identity_words().into_iter().enumerate() {
             made.mapping.u64_at(AT_IDENTITY + 8 * at).store(word, Ordering::Relaxed);
         }
@@ -232,10 +221,10 @@ impl RankMemory {
         Ok(Arc::new(made))
     }
 
-    /// Maps a peer's memory, as received from it, if it is what it should be.
+    /// Maps the memory that a peer sent, if it is what this rank expects.
     ///
     /// # Errors
-    /// `Usage` naming what is wrong with it, `System` if the kernel refuses.
+    /// `Usage` with a description of what is wrong with the memory; `System` if the kernel refuses.
     pub fn of_peer(
         identity: Identity,
         layout: Layout,
@@ -273,47 +262,49 @@ impl RankMemory {
         ]
     }
 
-    /// Whose memory it is.
+    /// The communicator and the rank to which the memory belongs.
     #[must_use]
     pub const fn identity(&self) -> Identity {
         self.identity
     }
-    /// Where things lie in it.
+    /// The positions of everything in it.
     #[must_use]
     pub const fn layout(&self) -> &Layout {
         &self.layout
     }
-    /// `Shm` if it was mapped from another process, else `Direct`.
+    /// `Shm` if it was mapped from another process, else `InProcess`.
     #[must_use]
     pub const fn transport(&self) -> TransportKind {
         self.transport
     }
-    /// The descriptor to hand to a peer in another process. It must be sent as it is: were it duplicated and the duplicate
-    /// closed, the alive lock would fall.
+    /// The descriptor to send to a peer in another process. It must be sent as it is: if a
+    /// duplicate were made and closed, the alive lock would be lost.
     #[must_use]
     pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
         self.memfd.as_ref().map(AsFd::as_fd)
     }
-    /// What wakes the rank while it sleeps on sockets too.
+    /// The doorbell that wakes the rank while it sleeps on sockets too.
     #[must_use]
     pub const fn doorbell(&self) -> Option<&Doorbell> {
         self.doorbell.as_ref()
     }
 
-    /// Says what this rank is called upon to do now; what it said before stays for a while. Written by its driver only.
+    /// Publishes the call that this rank works on now. The descriptors of earlier calls stay for a
+    /// while. Only the rank's driver writes here.
     pub fn set_descriptor(&self, words: [u64; 4]) {
         let latch = self.mapping.u64_at(AT_LATCH);
         let next = latch.load(Ordering::Relaxed).wrapping_add(1);
-        // The oldest one is overwritten while the latch points to the newest. The fence keeps these stores behind the latch's
-        // last one, so that a reader who sees any of them sees the latch moved too.
+        // The oldest descriptor is overwritten while the latch points to the newest. The fence
+        // keeps these stores after the latch's last store, so a reader that sees any of them also
+        // sees that the latch has moved.
         fence(Ordering::Release);
         for (at, word) in words.into_iter().enumerate() {
             self.copy(next, at).store(word, Ordering::Relaxed);
         }
         latch.store(next, Ordering::Release);
     }
-    /// What the rank said with `set_descriptor`, `back` times before it said the last; `None` if it never did, if that is forgotten, or if
-    /// it says new things faster than they can be read.
+    /// The descriptor published `back` calls before the latest one. `None` if there is none, if it
+    /// has been overwritten, or if new ones are published faster than they can be read.
     #[must_use]
     pub fn descriptor(&self, back: u64) -> Option<[u64; 4]> {
         let latch = self.mapping.u64_at(AT_LATCH);
@@ -322,7 +313,7 @@ impl RankMemory {
             let wanted = now.checked_sub(back).filter(|wanted| *wanted > 0)?;
             let words = std::array::from_fn(|at| self.copy(wanted, at).load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            // The one after the latch is being written now.
+            // The descriptor after the latch's may be being written now.
             let oldest = latch.load(Ordering::Relaxed).saturating_add(2).saturating_sub(CALLS);
             if wanted >= oldest {
                 return Some(words);
@@ -330,7 +321,7 @@ impl RankMemory {
         }
         None
     }
-    /// What the rank said with `set_descriptor`, the latest first, as far as it is still there.
+    /// The descriptors that the rank published and that are still kept, the latest first.
     pub fn calls(&self) -> impl Iterator<Item = [u64; 4]> + '_ {
         (0..CALLS - 1).map_while(|back| self.descriptor(back))
     }
@@ -339,16 +330,16 @@ impl RankMemory {
     }
 
     /// The word that says whether the rank's driver sleeps, and how.
-    pub(super) fn sleeping(&self) -> &AtomicU32 {
+    pub(crate) fn sleeping(&self) -> &AtomicU32 {
         self.mapping.u32_at(AT_SLEEPING)
     }
-    /// Wakes the rank's driver if it sleeps. What it shall find must have been stored before.
+    /// Wakes the rank's driver if it sleeps. What the driver shall find must be stored before.
     pub fn wake_if_asleep(&self) {
-        match wait::look(self.sleeping()) {
-            wait::ON_WORD => crate::sys::futex::wake_one(self.sleeping()),
-            wait::ON_SOCKETS => {
+        match sleep::look(self.sleeping()) {
+            sleep::ON_WORD => crate::sys::futex::wake_one(self.sleeping()),
+            sleep::ON_SOCKETS => {
                 if let Some(bell) = &self.doorbell {
-                    bell.ring();
+                    bell.notify();
                 }
             }
             _ => {}
@@ -368,7 +359,7 @@ impl RankMemory {
     pub(super) const fn mapping(&self) -> &Mapping {
         &self.mapping
     }
-    /// The first byte, for links. They keep the `Arc` as long as they use addresses in it.
+    /// The first byte, for links. They keep the `Arc` as long as they use addresses in the memory.
     pub(super) const fn base(&self) -> NonNull<u8> {
         self.mapping.base()
     }
@@ -377,6 +368,7 @@ impl RankMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::GroupId;
 
     fn id(rank: u32) -> Identity {
         Identity { comm: CommId(7), rank: Rank(rank) }
@@ -391,20 +383,20 @@ mod tests {
             let mut lane = |id: LaneId| {
                 let at = layout.lane(id);
                 assert!(
-                    at.slots.is_power_of_two()
+                    at.terms.slots.is_power_of_two()
                         && at.headers.is_multiple_of(64)
                         && at.data.is_multiple_of(4096)
                 );
-                ranges.push((at.headers, at.headers + at.slots as usize * 64));
-                ranges.push((at.data, at.data + (at.slots * at.slot_bytes) as usize));
+                ranges.push((at.headers, at.headers + at.terms.slots as usize * 64));
+                ranges.push((at.data, at.data + (at.terms.slots * at.terms.slot_bytes) as usize));
             };
-            let wide = LaneId { readers: Readers::All, channel: ChannelId(0) };
-            lane(wide);
+            let shared = LaneId::shared(GroupId(0));
+            lane(shared);
             for (rank, channel) in (0..nranks).flat_map(|r| channel_ids().map(move |c| (Rank(r), c))) {
                 lane(LaneId { readers: Readers::One(rank), channel });
             }
             for from in (0..nranks).map(Rank) {
-                let ack = layout.ack(from, wide);
+                let ack = layout.ack(from, shared);
                 ranges.push((ack, ack + 64));
                 for channel in channel_ids() {
                     let ack = layout.ack(from, LaneId { readers: Readers::One(Rank(0)), channel });
@@ -437,7 +429,7 @@ mod tests {
                     assert!(words.iter().all(|&w| w == words[0] && w >= last), "{words:?}");
                     last = words[0];
                 }
-                // Older ones too are whole, or not there.
+                // Older descriptors, too, are either read whole or not at all.
                 let older = memory.descriptor(CALLS / 2);
                 assert!(older.is_none_or(|words| words.iter().all(|&w| w == words[0])), "{older:?}");
                 std::thread::yield_now();
@@ -503,7 +495,7 @@ mod tests {
             let linger = || rustix::io::read(&hold, &mut [0; 1]).map_or(1, |_| 0);
             let pid = process::fork(|| {
                 let memory = RankMemory::shared(id(1), layout, false).unwrap();
-                // Sent twice, as to two peers: the lock must survive that.
+                // The descriptor is sent twice, as if to two peers. The lock must survive that.
                 for _ in 0..2 {
                     crate::sys::unix::send_with(&theirs, b"x", &[memory.memfd().unwrap()]).unwrap();
                 }

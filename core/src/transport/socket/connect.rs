@@ -1,12 +1,14 @@
-//! The writer's side of setting up a lane: a state machine that never blocks, and a loop around it for those who may.
+//! The writer's side of setting up a lane: a state machine that never blocks.
 //!
-//! Each stream goes its own way: connect, handshake, wait for the reader's byte. What fails on the way for a reason
-//! that may pass (nobody listens yet, the reader was too busy and closed) is tried again until the deadline; what
-//! cannot pass (another secret, another version) ends the lane.
+//! Each stream goes through its own steps: connect, handshake, wait for the reader's byte. A
+//! failure whose reason may pass (no process listens yet, or the reader was too busy and closed the
+//! connection) is retried until the deadline. A failure that cannot pass (another secret, another
+//! version) ends the lane.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,58 +16,57 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::link::Sender;
-use super::shortage::Shortage;
 use super::{CONFIRMED, MAX_STREAMS, Stream};
 use crate::bootstrap::auth::{Handshake, HandshakeError, Hello, Key, Nonce, Refusal};
-use crate::clock::{self, Ns, Stopwatch};
-use crate::control::service::Interest;
+use crate::clock::{Ns, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::Interest;
 use crate::sys::fds::Fd;
 use crate::sys::process::{is_own_limit, lacks};
 
 const RETRY_FIRST: Duration = Duration::from_millis(5);
 const RETRY_MOST: Duration = Duration::from_millis(200);
 
-/// Where a lane's reader is, and what it must be told.
+/// The address of a lane's reader, and the data to send to it.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The reader's data listener.
     pub address: SocketAddr,
-    /// The address of the interface to go out by, whose port is not looked at; `None`: as the routes say.
+    /// The local address to bind to, whose port is ignored. `None`: the routes decide.
     pub bind: Option<SocketAddr>,
     /// The job's key.
     pub key: Key,
-    /// Job, communicator, ranks and channel. Index and count are filled in here.
+    /// Job, communicator, ranks and channel. Index and count are filled in for each stream.
     pub hello: Hello,
-    /// How many streams.
+    /// The number of streams.
     pub streams: u32,
 }
 
 #[derive(Debug)]
 enum State {
-    /// To be tried at this moment.
+    /// Waits for its next try, at this time.
     Waiting(Ns),
-    /// The kernel is at it.
+    /// The kernel is connecting.
     Connecting(Stream),
-    /// Bytes to send, then the other side's to read.
+    /// The handshake: bytes to send, then bytes of the other side to read.
     Greeting(Stream, Box<Handshake>, Vec<u8>),
-    /// Both sides are who they should be; the reader has not said that it has all streams.
+    /// Both sides are authenticated. The reader has not yet confirmed that it has all streams.
     Proven(Stream),
-    /// The reader has it.
+    /// The reader has confirmed the lane.
     Up(Stream),
-    /// Between two states.
+    /// Placeholder during a transition between two states.
     Moving,
 }
 
 /// Why a try ended.
 enum Failure {
-    /// It may go better next time.
+    /// The next try may succeed.
     Passing(String),
-    /// Nobody listens there; that may go better too.
+    /// No process listens there. The next try may succeed.
     Refused(String),
-    /// This process, or its kernel, lacks something; it may come back.
+    /// This process or its kernel lacks a resource. It may become available again.
     Lacking(Errno),
-    /// It will not.
+    /// No later try can succeed.
     Final(HandshakeError),
 }
 
@@ -95,24 +96,30 @@ struct Dial {
     state: State,
     pause: Duration,
     last: String,
-    /// Since when the kernel there has said nothing but that nobody listens.
+    /// The time since which every try was refused because no process listens there.
     refused: Option<Ns>,
-    /// What the kernel refused this process at the last try.
+    /// The resource that the kernel refused this process at the last try.
     lacking: Option<Errno>,
 }
 
-/// A lane on its way up.
+/// A lane that is being set up.
 #[derive(Debug)]
 pub struct Connecting {
     target: Target,
     dials: Vec<Dial>,
+    /// How long to try. Time in which this rank was stopped does not count.
+    limit: Duration,
+    watch: Stopwatch,
+    /// When the limit is reached, as of the last turn.
     deadline: Ns,
+    /// Sockets opened so far.
+    opened: u32,
 }
 
 impl Connecting {
-    /// Begins. Nothing happens before the first [`turn`](Self::turn).
+    /// Creates the lane. Nothing happens before the first [`turn`](Self::turn).
     #[must_use]
-    pub fn new(target: Target, deadline: Ns) -> Self {
+    pub fn new(target: Target, now: Ns, limit: Duration) -> Self {
         assert!((1..=MAX_STREAMS).contains(&target.streams), "{} streams", target.streams);
         let dial = |_| Dial {
             state: State::Waiting(Ns(0)),
@@ -121,24 +128,27 @@ impl Connecting {
             refused: None,
             lacking: None,
         };
-        Self { dials: (0..target.streams).map(dial).collect(), target, deadline }
+        let dials = (0..target.streams).map(dial).collect();
+        let watch = Stopwatch::start(now);
+        Self { target, dials, limit, watch, deadline: now.after(limit), opened: 0 }
     }
 
-    /// Does what can be done without waiting. The lane, once it is up.
+    /// Does what can be done without waiting. Returns the lane once it is up.
     ///
     /// # Errors
-    /// `Timeout` at the deadline, with the last reason; or why the reader can never be reached this way. Each names reader,
-    /// channel, address and stream.
+    /// `Timeout` at the deadline, with the last reason; or an error that says why the reader can
+    /// never be reached this way. Each error names reader, channel, address and stream.
     pub fn turn(&mut self, now: Ns) -> Result<Option<Sender>> {
         let to = self.target.hello.to;
         Ok(self.streams(now)?.map(|streams| Sender::new(streams, to)))
     }
 
-    /// As [`turn`](Self::turn), for who wants the streams themselves.
+    /// Like [`turn`](Self::turn), but returns the streams themselves.
     ///
     /// # Errors
     /// The same.
-    pub(crate) fn streams(&mut self, now: Ns) -> Result<Option<Vec<Fd>>> {
+    pub(crate) fn streams(&mut self, now: Ns) -> Result<Option<Vec<Arc<Fd>>>> {
+        self.deadline = now.after(self.limit.saturating_sub(self.watch.look(now)));
         for index in 0..self.dials.len() {
             self.advance(index, now)?;
         }
@@ -159,14 +169,36 @@ impl Connecting {
         Ok(None)
     }
 
-    /// Since when nobody has listened there, at any try.
+    /// The time since which every try of some stream was refused.
     pub(crate) fn refused_since(&self) -> Option<Ns> {
         self.dials.iter().filter_map(|dial| dial.refused).min()
     }
 
     /// What the kernel refused this process, so that a stream is still to be tried again.
-    fn lacking(&self) -> Option<Errno> {
+    pub(crate) fn lacking(&self) -> Option<Errno> {
         self.dials.iter().find_map(|dial| dial.lacking)
+    }
+
+    /// The reader's data listener.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.target.address
+    }
+
+    /// Sockets opened so far: a changed number means that [`sockets`](Self::sockets) are others.
+    pub(crate) const fn opened(&self) -> u32 {
+        self.opened
+    }
+
+    /// The socket of each stream, in order; a dangling one of a stream between two tries.
+    pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
+        let socket = |dial: &Dial| match &dial.state {
+            State::Connecting(stream)
+            | State::Greeting(stream, ..)
+            | State::Proven(stream)
+            | State::Up(stream) => Arc::downgrade(&stream.0),
+            State::Waiting(_) | State::Moving => Weak::new(),
+        };
+        self.dials.iter().map(socket).collect()
     }
 
     /// What to poll for.
@@ -182,7 +214,7 @@ impl Connecting {
         })
     }
 
-    /// When to turn it again though nothing is ready.
+    /// The time of the next turn if no descriptor becomes ready before.
     #[must_use]
     pub fn wake(&self) -> Ns {
         let retry = self.dials.iter().filter_map(|dial| match dial.state {
@@ -192,7 +224,7 @@ impl Connecting {
         retry.min().unwrap_or(self.deadline).min(self.deadline)
     }
 
-    /// Moves one stream as far as it goes now.
+    /// Moves one stream forward as far as is possible now.
     fn advance(&mut self, index: usize, now: Ns) -> Result<()> {
         loop {
             let state = std::mem::replace(&mut self.dials[index].state, State::Moving);
@@ -227,7 +259,7 @@ impl Connecting {
         }
     }
 
-    /// Waits before the next try.
+    /// Lets a stream wait before its next try.
     fn rest(&mut self, index: usize, why: String, refused: Option<Ns>, now: Ns) -> State {
         let dial = &mut self.dials[index];
         let at = now.after(dial.pause);
@@ -237,7 +269,7 @@ impl Connecting {
     }
 
     /// One transition of one stream; whether there was any.
-    fn step(&self, index: usize, state: State, now: Ns) -> std::result::Result<(State, bool), Failure> {
+    fn step(&mut self, index: usize, state: State, now: Ns) -> std::result::Result<(State, bool), Failure> {
         match state {
             State::Waiting(at) if at > now => Ok((State::Waiting(at), false)),
             State::Waiting(_) => Ok((State::Connecting(self.connect()?), true)),
@@ -282,7 +314,7 @@ impl Connecting {
                 match stream.read(&mut byte) {
                     Ok(1) if byte == CONFIRMED => Ok((State::Up(stream), true)),
                     Ok(0) => Err(HandshakeError::Closed.into()),
-                    // Its farewell: it did not like the last message of the handshake.
+                    // A farewell: the reader rejected the last message of the handshake.
                     Ok(_) => Err(Failure::Final(HandshakeError::Refused(Refusal::Proof))),
                     Err(e) if is_transient(&e) => Ok((State::Proven(stream), false)),
                     Err(e) => Err(e.into()),
@@ -292,7 +324,7 @@ impl Connecting {
         }
     }
 
-    fn connect(&self) -> std::io::Result<Stream> {
+    fn connect(&mut self) -> std::io::Result<Stream> {
         let address = self.target.address;
         let socket =
             Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
@@ -303,7 +335,10 @@ impl Connecting {
         }
         match socket.connect(&address.into()) {
             Err(e) if e.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(e),
-            _ => Ok(Stream(Fd::new(socket.into()))),
+            _ => {
+                self.opened = self.opened.wrapping_add(1);
+                Ok(Stream(Arc::new(Fd::new(socket.into()))))
+            }
         }
     }
 
@@ -316,7 +351,7 @@ impl Connecting {
     }
 }
 
-/// Whether the kernel has connected it; its refusal is the error.
+/// Whether the kernel has connected the stream. A refusal is returned as an error.
 fn is_connected(stream: &Stream) -> std::io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     match poll(&mut [PollFd::new(stream, PollFlags::OUT)], Some(&now)) {
@@ -328,7 +363,8 @@ fn is_connected(stream: &Stream) -> std::io::Result<bool> {
     if let Some(refused) = socket.take_error()? {
         return Err(refused);
     }
-    // On its own host, a socket that dials a free port may be given just that port, and meets itself.
+    // A socket that dials a free port of its own host may get that same port as its local port, and
+    // so connect to itself.
     let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
     if local.as_socket() == peer.as_socket() {
         return Err(Errno::CONNREFUSED.into());
@@ -338,49 +374,4 @@ fn is_connected(stream: &Stream) -> std::io::Result<bool> {
 
 fn is_transient(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
-}
-
-/// Sets up a lane in the caller's thread, which time does not run out for while it is stopped.
-/// `stop` is asked at least every 50 ms; what it answers ends the try. What this process lacks
-/// meanwhile stands in `shortage`.
-///
-/// # Errors
-/// As [`Connecting::turn`], or what `stop` answers.
-pub fn connect_lane(
-    target: Target,
-    deadline: Ns,
-    stop: &dyn Fn() -> Option<Error>,
-    shortage: &Shortage,
-) -> Result<Sender> {
-    let mut connecting = Connecting::new(target, deadline);
-    let mut has_lacked = false;
-    let (limit, mut watch) = (deadline.since(clock::now()), Stopwatch::start(clock::now()));
-    loop {
-        if let Some(error) = stop() {
-            return Err(error);
-        }
-        let now = clock::now();
-        connecting.deadline = now.after(limit.saturating_sub(watch.look(now)));
-        if let Some(sender) = connecting.turn(now)? {
-            if has_lacked {
-                shortage.ends();
-            }
-            return Ok(sender);
-        }
-        let lacking = connecting.lacking();
-        match lacking {
-            Some(errno) => shortage.begins(errno),
-            None if has_lacked => shortage.ends(),
-            None => {}
-        }
-        has_lacked = lacking.is_some();
-        let interests: Vec<_> = connecting.fds().collect();
-        let mut polled: Vec<PollFd<'_>> = interests.iter().map(Interest::poll_fd).collect();
-        let left = connecting.wake().since(now).min(Duration::from_millis(50));
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
-        // Interrupted or refused: the next turn sees what is the matter, at the latest at the deadline.
-        if poll(&mut polled, Some(&timeout)).is_err_and(|e| e != Errno::INTR) {
-            clock::sleep(Duration::from_millis(1));
-        }
-    }
 }

@@ -1,15 +1,18 @@
 //! The two ends of a lane over non-blocking TCP streams.
 //!
 //! ```text
-//!   header, little-endian:  magic u64 | number u64 | check u64 | len u32 | 36 bytes zero      then `len` bytes
+//!   header, little-endian: magic u64 | number u64 | check u64 | len u32 | 36 zeros; `len` bytes
 //! ```
 //!
-//! *Sender.* Message m lies in slot `m % PAIR_SLOTS`, header and payload side by side, until its last byte is in the
-//! kernel. `moved` counts those wholly there, in order; a slot is free again once it is below `moved`.
+//! *Sender.* Message m lies in slot `m % PAIR_SLOTS`, with its header before its payload, until its
+//! last byte is in the kernel. `moved` counts the messages that are completely in the kernel, in
+//! order. A slot is free again once its message is below `moved`.
 //!
-//! *Receiver.* Each stream reads ahead into a small *stash*: headers, and small messages whole. A large payload is read
-//! into its slot, and what follows it into the stash, by one call. So a message costs one call to the kernel, large or small.
-//! A stream stops reading while the slot of its next message is not free: that fills the kernel, and then stops the writer.
+//! *Receiver.* Each stream reads ahead into a small *stash*: headers, and small messages as a
+//! whole. One call reads a large payload into its slot and the bytes after it into the stash. So a
+//! message costs one system call, whether it is large or small. A stream stops reading while the
+//! slot of its next message is not free. Then the kernel's buffers fill up, and the writer has to
+//! stop.
 
 use std::alloc::Layout;
 use std::io::{IoSlice, IoSliceMut};
@@ -22,9 +25,9 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use crate::control::service::Interest;
 use crate::memory::{View, ViewMut};
 use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS};
+use crate::reactor::Interest;
 use crate::sys::fds::Fd;
 use crate::sys::tcp;
 use crate::transport::{LinkFault, Message};
@@ -34,18 +37,18 @@ const HEADER: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"ccl.msg1");
 const SLOTS: usize = PAIR_SLOTS as usize;
 const STRIDE: usize = HEADER + PAIR_SLOT_BYTES as usize;
-/// Bytes a stream reads ahead: a header and a message of 4 KiB.
+/// The bytes that a stream reads ahead: a header and a message of 4 KiB.
 const STASH: usize = HEADER + 4096;
-/// The writer looks at the kernel's account of the connection once per so many refusals.
+/// The writer checks the kernel's state of the connection once per this many refusals.
 const REFUSALS_PER_LOOK: u32 = 16;
 
-/// `PAIR_SLOTS` slots of a header and `PAIR_SLOT_BYTES`, allocated once.
+/// The slots of a lane: `PAIR_SLOTS` times a header and `PAIR_SLOT_BYTES`, allocated once.
 #[derive(Debug)]
 struct Slots {
     base: NonNull<u8>,
 }
 
-// SAFETY: the allocation is owned by this value alone; views of it are bound to the promise of `View::new`.
+// SAFETY: only this value owns the allocation. Views of it must keep the contract of `View::new`.
 unsafe impl Send for Slots {}
 
 impl Slots {
@@ -62,38 +65,39 @@ impl Slots {
     }
     fn at(&self, message: u64, range: &Range<usize>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= STRIDE, "{range:?} of a slot of {STRIDE}");
-        // SAFETY: slot and range are inside the allocation, by the remainder and the assertion.
+        // SAFETY: the remainder and the assertion keep slot and range inside the allocation.
         unsafe { self.base.as_ptr().add((message % SLOTS as u64) as usize * STRIDE + range.start) }
     }
     fn bytes(&self, message: u64, range: Range<usize>) -> &[u8] {
-        // SAFETY: inside and initialised (zeroed at first). Slices reach only slots in the kernel's turn (published, or not
-        // yet complete), views only those in the engine's turn (reserved, or complete): never the same bytes.
+        // SAFETY: inside the allocation and initialised (zeroed at first). Slices reach only slots
+        // that the kernel reads or fills (published, or not yet complete). Views reach only slots
+        // that the engine uses (reserved, or complete). So they never share bytes.
         unsafe { std::slice::from_raw_parts(self.at(message, &range), range.len()) }
     }
     fn bytes_mut(&mut self, message: u64, range: Range<usize>) -> &mut [u8] {
-        // SAFETY: as in `bytes`; `&mut self` keeps other slices away.
+        // SAFETY: as in `bytes`; `&mut self` excludes other slices.
         unsafe { std::slice::from_raw_parts_mut(self.at(message, &range), range.len()) }
     }
-    /// The payload of a slot that is the engine's until `publish`.
+    /// The payload of a slot that belongs to the engine until `publish`.
     fn fill(&mut self, message: u64, len: usize) -> ViewMut {
-        // SAFETY: nothing here touches a reserved slot's payload before it is published.
+        // SAFETY: nothing here touches a reserved slot's payload before `publish`.
         unsafe { ViewMut::new(self.at(message, &(HEADER..HEADER + len)), len) }
     }
-    /// The payload of a slot that is the engine's until `release`.
+    /// The payload of a slot that belongs to the engine until `release`.
     fn read(&self, message: u64, len: usize) -> View {
-        // SAFETY: nothing here touches a complete message's slot before it is released.
+        // SAFETY: nothing here touches a complete message's slot before `release`.
         unsafe { View::new(self.at(message, &(HEADER..HEADER + len)), len) }
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, freed here only.
+        // SAFETY: allocated in `new` with this layout, and freed only here.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), Self::LAYOUT) }
     }
 }
 
-/// What a refusal of the kernel means for the link.
+/// The fault of the link that an error of the kernel means.
 fn fault_of(errno: Errno) -> LinkFault {
     match errno {
         Errno::CONNRESET
@@ -110,10 +114,10 @@ fn fault_of(errno: Errno) -> LinkFault {
 #[derive(Debug)]
 struct OutStream {
     fd: Arc<Fd>,
-    /// The message whose bytes go next, and how many of them have gone.
+    /// The message whose bytes are sent next, and how many of its bytes have been sent.
     next: u64,
     gone: usize,
-    /// Refusals of the kernel in a row, and how old the reader's last answer was at the first.
+    /// The kernel's refusals in a row, and the age of the reader's last answer at the first.
     refusals: u32,
     since_ack_ms: u32,
 }
@@ -134,9 +138,9 @@ pub struct Sender {
 impl Sender {
     /// The lane to `reader` over these connected, non-blocking streams, in order.
     #[must_use]
-    pub fn new(streams: Vec<Fd>, reader: Rank) -> Self {
+    pub fn new(streams: Vec<Arc<Fd>>, reader: Rank) -> Self {
         assert!(!streams.is_empty(), "a lane has a stream");
-        let stream = |(next, fd)| OutStream { fd: Arc::new(fd), next, gone: 0, refusals: 0, since_ack_ms: 0 };
+        let stream = |(next, fd)| OutStream { fd, next, gone: 0, refusals: 0, since_ack_ms: 0 };
         Self {
             streams: (0..).zip(streams).map(stream).collect(),
             slots: Slots::new(),
@@ -173,7 +177,8 @@ impl Sender {
         header[24..28].copy_from_slice(&len.to_le_bytes());
         self.lens[(number % SLOTS as u64) as usize] = len;
         self.posted += 1;
-        // Straight to the kernel, unless it refused bytes before these. A fault is told by the next call that can tell it.
+        // The message goes straight to the kernel, unless the kernel refused earlier bytes of the
+        // stream. A fault is reported by the next call that can report it.
         let stream = (number % self.streams.len() as u64) as usize;
         if self.fault.is_none() && self.streams[stream].next == number {
             let _ = self.flush(stream);
@@ -199,7 +204,8 @@ impl Sender {
     pub(crate) const fn moved(&self) -> u64 {
         self.moved
     }
-    /// The reader's `done` does not travel back: what the kernel has, it delivers or names a fault.
+    /// The same as `moved`: the reader's `done` does not travel back. The kernel delivers the bytes
+    /// that it has taken, or reports a fault.
     pub(crate) const fn done(&self) -> u64 {
         self.moved
     }
@@ -211,12 +217,7 @@ impl Sender {
         TransportKind::Socket
     }
 
-    /// Whether published bytes wait for the kernel to take them.
-    #[must_use]
-    pub const fn blocked_in_kernel(&self) -> bool {
-        self.moved < self.posted
-    }
-    /// What to poll for while blocked in the kernel: room to write, and the reader's end.
+    /// The descriptors to poll while the kernel is full: for room to write and the reader's end.
     pub fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
         let blocked = self.streams.iter().filter(|stream| stream.next < self.posted);
         blocked.map(|stream| Interest { fd: stream.fd.as_raw_fd(), read: true, write: true })
@@ -229,7 +230,7 @@ impl Sender {
         self.posted >= self.moved + SLOTS as u64
     }
 
-    /// Gives the kernel what it takes of one stream's queue. Whether it took anything.
+    /// Gives the kernel as much of one stream's queue as it takes; whether it took anything.
     fn flush(&mut self, index: usize) -> Result<bool, LinkFault> {
         let pace = self.streams.len() as u64;
         let stream = &mut self.streams[index];
@@ -277,7 +278,7 @@ impl Sender {
                 }
             }
         }
-        // A stream whose queue is empty stands beyond `posted`.
+        // The `next` of a stream whose queue is empty lies beyond `posted`.
         let oldest = self.streams.iter().map(|stream| stream.next).min().unwrap_or(0);
         self.moved = oldest.min(self.posted);
         Ok(any)
@@ -285,7 +286,8 @@ impl Sender {
 }
 
 impl OutStream {
-    /// The kernel is full: is there still somebody who will take the bytes?
+    /// Handles a full kernel buffer: returns a fault if the reader has left, has sent something, or
+    /// has been silent for too long.
     fn refused(&mut self) -> Option<LinkFault> {
         let mut byte = [0];
         match rustix::net::recv(&self.fd, &mut byte, RecvFlags::DONTWAIT) {
@@ -298,7 +300,8 @@ impl OutStream {
         if self.refusals % REFUSALS_PER_LOOK != 1 {
             return None;
         }
-        // The link has no clock, but the kernel has. A connection of Unix sockets (in tests) has no account.
+        // The link has no clock, but the kernel has one. A connection of Unix sockets (in tests)
+        // has no TCP_INFO.
         let info = tcp::info(&self.fd).ok()?;
         if self.refusals == 1 {
             self.since_ack_ms = info.since_ack_ms;
@@ -308,7 +311,7 @@ impl OutStream {
     }
 }
 
-/// A message on its way in.
+/// A message that is being received.
 #[derive(Clone, Copy, Debug)]
 struct Body {
     check: u64,
@@ -319,11 +322,11 @@ struct Body {
 #[derive(Debug)]
 struct InStream {
     fd: Arc<Fd>,
-    /// The message whose bytes come next; its header has been read if there is a body.
+    /// The message whose bytes come next. If there is a body, its header has been read.
     next: u64,
     body: Option<Body>,
     stash: Box<[u8]>,
-    /// Bytes in the stash. None while a body is incomplete.
+    /// Bytes in the stash; 0 while a body is incomplete.
     stashed: usize,
     end: Option<LinkFault>,
 }
@@ -333,7 +336,7 @@ struct InStream {
 pub struct Receiver {
     streams: Vec<InStream>,
     slots: Slots,
-    /// By slot: check and length of a complete message.
+    /// Check and length of the complete message in each slot.
     ready: [Option<(u64, usize)>; SLOTS],
     writer: Rank,
     moved: u64,
@@ -344,10 +347,10 @@ pub struct Receiver {
 impl Receiver {
     /// The lane from `writer` over these connected, non-blocking streams, in order.
     #[must_use]
-    pub fn new(streams: Vec<Fd>, writer: Rank) -> Self {
+    pub fn new(streams: Vec<Arc<Fd>>, writer: Rank) -> Self {
         assert!(!streams.is_empty(), "a lane has a stream");
         let stream = |(next, fd)| InStream {
-            fd: Arc::new(fd),
+            fd,
             next,
             body: None,
             stash: vec![0; STASH].into_boxed_slice(),
@@ -365,11 +368,11 @@ impl Receiver {
         }
     }
 
-    /// Everything that arrived whole is given before the fault that came after it.
+    /// The oldest complete message. All complete messages come before a fault that follows them.
     pub(crate) fn peek(&mut self) -> Result<Option<Message>, LinkFault> {
         if self.oldest().is_none() {
             self.check_fault()?;
-            // Only the stream that has it: the others' bytes are as well off in the kernel.
+            // Reads only this message's stream: the bytes of the others can stay in the kernel.
             self.read((self.done % self.streams.len() as u64) as usize, Some(self.done));
             self.count();
             self.check_fault()?;
@@ -413,7 +416,7 @@ impl Receiver {
         TransportKind::Socket
     }
 
-    /// What to poll for while nothing is ready: the streams that have room for their next message.
+    /// The descriptors to poll while no message is ready: streams with room for their next message.
     pub fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
         let open = self.streams.iter().filter(|s| s.end.is_none() && s.next < self.posted());
         open.map(|stream| Interest { fd: stream.fd.as_raw_fd(), read: true, write: false })
@@ -430,7 +433,8 @@ impl Receiver {
             self.moved += 1;
         }
     }
-    /// A fault once it is due: a breach of the protocol at once, an end when the next message would have had to come after it.
+    /// Returns a fault once it is due: a violation of the protocol at once, the end of a stream
+    /// only when the next message should come from that stream.
     fn check_fault(&mut self) -> Result<(), LinkFault> {
         if self.fault.is_none() && self.oldest().is_none() {
             let next = &self.streams[(self.done % self.streams.len() as u64) as usize];
@@ -440,8 +444,8 @@ impl Receiver {
         self.fault.clone().map_or(Ok(()), Err)
     }
 
-    /// Reads one stream until the kernel has no more, there is no free slot, or message `until` is complete.
-    /// Whether anything came.
+    /// Reads one stream until the kernel has no more bytes, there is no free slot, or message
+    /// `until` is complete. Returns whether any bytes came.
     fn read(&mut self, index: usize, until: Option<u64>) -> bool {
         let (bound, pace) = (self.posted(), self.streams.len() as u64);
         let stream = &mut self.streams[index];
@@ -472,8 +476,8 @@ impl Receiver {
 }
 
 impl InStream {
-    /// Reads into `rest` of the body, if one is given, and into the stash behind it.
-    /// `None`: the kernel has nothing now; else whether bytes came (at the end none did).
+    /// Reads into `rest` of the body, if given, and then into the stash. `None`: the kernel has
+    /// nothing now; otherwise whether bytes came (none come at the end).
     fn receive(&mut self, rest: Option<&mut [u8]>) -> Option<bool> {
         let wanted = rest.as_ref().map_or(0, |rest| rest.len());
         let mut parts: ArrayVec<IoSliceMut<'_>, 2> = rest.into_iter().map(IoSliceMut::new).collect();
@@ -499,11 +503,11 @@ impl InStream {
         }
     }
 
-    /// Takes the header at the front of the stash, and as much of the body as is there.
+    /// Takes the header at the front of the stash, and as much of the body as has arrived.
     fn begin(&mut self, slots: &mut Slots) {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.stash[at + i]));
         let (magic, number, check, len) = (word(0), word(8), word(16), word(24));
-        // The upper half of the last word is reserved and zero, so a longer number is caught here too.
+        // The upper half of this word is reserved and zero, so a longer number is caught here too.
         let what = if magic != MAGIC {
             Some(format!("a header begins with {magic:#018x}"))
         } else if number != self.next {

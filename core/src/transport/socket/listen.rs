@@ -1,12 +1,14 @@
 //! The reader's side of setting up lanes: a listener in the service thread.
 //!
-//! Whoever connects must prove within [`PROVE_WITHIN`] that it knows the job's key and that it is a rank of this
-//! communicator with a lane to this rank. Strangers (scanners, half-open connections, replays, other jobs) are
-//! dropped and counted, and disturb nobody: of too many unproven connections the oldest goes.
+//! A connection must prove within [`PROVE_WITHIN`] that its process knows the job's key and is a
+//! rank of this communicator with a lane to this rank. Strangers (scanners, half-open connections,
+//! replays, other jobs) are dropped and counted, and do not disturb the lanes. If there are too
+//! many unproven connections, the oldest is dropped.
 //!
-//! Proven streams are gathered per lane. A stream that ends before its lane is complete is taken out again, and
-//! may come anew; a set that stays incomplete is dropped after [`COMPLETE_WITHIN`], which is long because its writer may be
-//! stopped. A complete lane is confirmed by one byte on each stream and put in the inbox.
+//! Proven streams are gathered per lane. A stream that ends before its lane is complete is removed,
+//! and its writer may connect it again. A set that stays incomplete is dropped after
+//! [`COMPLETE_WITHIN`], which is long because the writer may be stopped. A complete lane is
+//! confirmed by one byte on each stream and put into the inbox.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -21,32 +23,32 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::arrivals::Arrivals;
 use super::link::Receiver;
 use super::shortage::Shortage;
 use super::{CONFIRMED, MAX_STREAMS, SILENCE, Stream};
 use crate::bootstrap::auth::{Accepted, Accepting, Hello, Key, PROTOCOL, Purpose};
 use crate::clock::Ns;
-use crate::control::edge::Arrivals;
-use crate::control::service::{Handle, Interest, Service, Task, Turn};
 use crate::error::{Error, Result};
+use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
-/// How long a connection may take to prove itself.
+/// How long a connection may take to authenticate.
 pub const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a lane may lack streams.
+/// How long a lane may stay incomplete.
 pub const COMPLETE_WITHIN: Duration = Duration::from_secs(120);
-/// Connections that may be unproven at once.
+/// The most connections that may be unproven at the same time.
 const MAX_UNPROVEN: usize = 64;
-/// Connections taken in one turn: the service thread has others to serve.
+/// The most connections accepted in one turn: the service thread has other tasks.
 const PER_TURN: usize = 32;
-/// After the system refused to accept (out of descriptors): how long until the next try.
+/// The pause after the system refused to accept (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Lanes that came up, for the engine to take.
+/// Lanes that are complete, for the engine to take.
 pub type Inbox = Arc<Mutex<Vec<(ChannelId, Rank, Receiver)>>>;
 
-/// Whose lanes are accepted.
+/// The job, communicator and rank for which lanes are accepted.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// The job.
@@ -57,14 +59,14 @@ pub struct Scope {
     pub comm: CommId,
     /// The reader.
     pub rank: Rank,
-    /// Ranks of the communicator.
+    /// The number of ranks of the communicator.
     pub nranks: u32,
-    /// Channels of a ring; the point-to-point channel is accepted too.
+    /// The number of channels for collectives; the point-to-point channel is accepted too.
     pub channels: u16,
 }
 
 impl Scope {
-    /// Whether a proven connection is for this rank.
+    /// Whether a proven connection is meant for this rank.
     fn is_for(&self, hello: &Hello, purpose: Purpose) -> bool {
         hello.purpose == purpose
             && hello.version == PROTOCOL
@@ -73,7 +75,7 @@ impl Scope {
             && hello.from != self.rank
     }
 
-    /// Whether it may be a stream of a lane to this rank.
+    /// Whether the connection may be a stream of a lane to this rank.
     fn admits(&self, hello: &Hello) -> bool {
         self.is_for(hello, Purpose::Data)
             && (hello.channel.0 < self.channels || hello.channel == ChannelId::P2P)
@@ -82,12 +84,12 @@ impl Scope {
     }
 }
 
-/// What a listener has seen.
+/// The counters of a listener.
 #[derive(Default, Debug)]
 pub struct Counts {
     /// Lanes put in the inbox.
     pub lanes: AtomicU64,
-    /// Connections that did not prove themselves, or asked for a lane that is not here.
+    /// Connections that failed to authenticate, or asked for a lane that does not exist here.
     pub strangers: AtomicU64,
     /// Proven streams whose lane never became complete.
     pub incomplete: AtomicU64,
@@ -104,10 +106,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `address`; port 0 lets the kernel choose. `wake` is called after a lane was put in the inbox.
+    /// Listens on `address`; port 0 lets the kernel choose. `wake` is called after a lane has been
+    /// put into the inbox.
     ///
     /// # Errors
-    /// `System` if the address cannot be listened on.
+    /// `System` if it cannot listen on the address.
     pub fn open(
         address: SocketAddr,
         scope: Scope,
@@ -127,29 +130,29 @@ impl Listener {
         Ok(Self { address, counts, shortage, edges, _task: Service::get()?.add(task)? })
     }
 
-    /// Where the streams lie that carry news and no data.
+    /// The streams that carry the failure gossip and no data.
     pub(crate) const fn edges(&self) -> &Arc<Arrivals> {
         &self.edges
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
-    /// What it lacks to accept those who wait for that.
+    /// The resource that it lacks to accept waiting connections, if any.
     #[must_use]
     pub const fn shortage(&self) -> &Arc<Shortage> {
         &self.shortage
     }
-    /// What it has seen.
+    /// Its counters.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 }
 
-/// The streams of a lane that is not complete.
+/// The streams of a lane that is not complete yet.
 struct Set {
     channel: ChannelId,
     from: Rank,
@@ -177,7 +180,8 @@ impl Task for Accept {
             out.push(Interest { fd: self.socket.as_raw_fd(), read: true, write: false });
         }
         out.extend(self.unproven.iter().map(Accepting::interest));
-        // Of a stream that waits for its lane only the end is of interest: its writer is silent until it is confirmed.
+        // For a stream that waits for its lane only the end matters: its writer sends nothing until
+        // the lane is confirmed.
         let gathered = self.sets.iter().flat_map(|set| set.streams.iter().flatten());
         out.extend(gathered.map(|s| Interest { fd: s.0.as_raw_fd(), read: true, write: false }));
     }
@@ -218,12 +222,12 @@ impl Accept {
     fn accept(&mut self, now: Ns) {
         for _ in 0..PER_TURN {
             let stream = match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(fd) => Stream(Fd::new(fd)),
+                Ok(fd) => Stream(Arc::new(Fd::new(fd))),
                 Err(Errno::AGAIN) => return self.shortage.ends(),
-                // Of a connection that is gone already.
+                // The connection was gone before it was accepted.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => continue,
                 Err(e) => {
-                    // The kernel also refuses a descriptor where nobody waits to be accepted.
+                    // The kernel also refuses a descriptor if no connection waits to be accepted.
                     if is_readable(&self.socket) {
                         self.shortage.begins(e);
                     }
@@ -251,9 +255,11 @@ impl Accept {
             match accepting.turn(now, &lookup) {
                 Accepted::Pending(still) => self.unproven.push(still),
                 Accepted::Done(hello, mut stream) if scope.is_for(&hello, Purpose::Gossip) => {
-                    // As with lanes: one that has ended already says so at the first read.
+                    // As with lanes: if the stream has already ended, the first read reports it.
                     let _ = stream.write(&CONFIRMED);
-                    self.edges.put(hello.from, stream.0);
+                    if let Some(fd) = Arc::into_inner(stream.0) {
+                        self.edges.put(hello.from, fd);
+                    }
                 }
                 Accepted::Done(hello, stream) if self.admit(&hello, now) => {
                     let set =
@@ -269,7 +275,7 @@ impl Accept {
         }
     }
 
-    /// Whether this stream has a place; makes the set if it is the first of its lane.
+    /// Whether this stream has a place. Creates the set if the stream is the first of its lane.
     fn admit(&mut self, hello: &Hello, now: Ns) -> bool {
         let lane = (hello.channel, hello.from);
         if !self.scope.admits(hello) || self.complete.contains(&lane) {
@@ -287,7 +293,7 @@ impl Accept {
         }
     }
 
-    /// Hands complete lanes over; drops what has ended.
+    /// Hands over complete lanes, and drops streams that have ended and sets that are overdue.
     fn gather(&mut self, now: Ns) {
         let mut any = false;
         for mut set in std::mem::take(&mut self.sets) {
@@ -313,7 +319,8 @@ impl Accept {
 
     fn complete(&mut self, set: Set) {
         let mut streams: Vec<Stream> = set.streams.into_iter().flatten().collect();
-        // A fresh connection takes a byte. One that does not has ended: its lane is told so by the first read.
+        // A new connection has room for a byte. If the write fails, the stream has ended, and the
+        // lane's first read reports that.
         for stream in &mut streams {
             let _ = stream.write(&CONFIRMED);
         }
@@ -324,13 +331,13 @@ impl Accept {
     }
 }
 
-/// Whether somebody waits to be accepted.
+/// Whether a connection waits to be accepted.
 fn is_readable(socket: &Fd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Whether the writer neither left nor talks before its turn.
+/// Whether the writer has neither left nor sent anything before the lane is confirmed.
 fn is_quiet(stream: &Stream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     matches!(rustix::net::recv(stream, &mut [0u8][..], flags), Err(Errno::AGAIN | Errno::INTR))
@@ -412,7 +419,7 @@ mod tests {
     #[test]
     fn a_refusal_to_accept_is_a_pause_and_no_hot_loop() {
         let (mut task, _) = task();
-        // A descriptor that cannot accept stands for a process that is out of them.
+        // A descriptor that cannot accept simulates a process that is out of descriptors.
         task.socket = Fd::new(std::fs::File::open("/dev/null").unwrap().into());
         let now = clock::now();
         assert_eq!(task.turn(now), Turn::Again(Some(now.after(ACCEPT_PAUSE))));

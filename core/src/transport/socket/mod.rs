@@ -1,14 +1,18 @@
 //! Lanes over TCP, between hosts.
 //!
-//! A lane is set up by its writer, who connects `streams` connections (`connect`) to the reader's data listener
-//! (`listen`). Once the reader has them all, it says so by one byte on each. From then on nothing travels that way: message
-//! m goes whole on stream `m % streams`, after a header of 64 bytes (`link`), and the kernel's window is the flow control.
+//! The writer of a lane sets it up: it opens `streams` connections (`connect`) to the reader's data
+//! listener (`listen`). Once the reader has them all, it sends one byte on each. After that the
+//! reader sends nothing more. Message m travels whole on stream `m % streams`, after a header of 64
+//! bytes (`link`). The kernel's window is the flow control.
 //!
-//! A host that answers no more is found after [`SILENCE`]. At the reader, who sends nothing, by keep-alive, and by
-//! TCP_USER_TIMEOUT should even its one byte stay unanswered. At the writer TCP_USER_TIMEOUT would be wrong: it also ends a
-//! connection whose peer answers but takes nothing (a closed window), which is a rank that is late or stopped, and that is no
-//! fault of the link. There keep-alive serves while all is acknowledged, else the kernel's account of unanswered sends.
+//! A host that no longer answers is noticed after [`SILENCE`]. The reader sends no data, so it
+//! relies on keep-alive, and on TCP_USER_TIMEOUT in case its one byte stays unacknowledged. At the
+//! writer TCP_USER_TIMEOUT would be wrong: it would also end a connection whose peer answers but
+//! takes no data (a closed window). Such a peer is a rank that is late or stopped, which is not a
+//! fault of the link. So the writer relies on keep-alive while all data is acknowledged, and
+//! otherwise on the kernel's counts of unanswered sends.
 
+pub(crate) mod arrivals;
 pub mod connect;
 pub mod link;
 pub mod listen;
@@ -16,6 +20,7 @@ pub mod shortage;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags};
@@ -24,20 +29,21 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::sys::fds::Fd;
 
-/// The most streams of a lane.
+/// The most streams that a lane can have.
 pub const MAX_STREAMS: u32 = 8;
-/// What a reader says on each stream of a lane it has completely.
+/// The byte that a reader sends on each stream once it has all streams of the lane.
 const CONFIRMED: [u8; 1] = [0x06];
 
-/// After this much silence the host on the other side counts as gone.
+/// After this much silence the other host counts as gone.
 pub const SILENCE: Duration = Duration::from_secs(10);
 
-/// Sets up a fresh connection: no delay of small messages, and the end of a silent host is noticed after [`SILENCE`].
-/// Buffer sizes are left to the kernel, which grows them with the connection's bandwidth and delay.
+/// Configures a new connection: small messages are not delayed, and a silent host is noticed after
+/// [`SILENCE`]. The kernel chooses the buffer sizes and grows them with the connection's bandwidth
+/// and delay.
 pub(crate) fn tune(socket: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
-    // 4 s of silence, then 3 questions, 2 s apart.
+    // 4 s of silence, then 3 probes, 2 s apart.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(4))
         .with_interval(Duration::from_secs(2))
@@ -45,9 +51,9 @@ pub(crate) fn tune(socket: &impl AsFd) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// A connection while it is being set up: what the handshake reads and writes. It does not block.
+/// A connection that is being set up, as the handshake reads and writes it. It does not block.
 #[derive(Debug)]
-pub(crate) struct Stream(pub(crate) Fd);
+pub(crate) struct Stream(pub(crate) Arc<Fd>);
 
 impl io::Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {

@@ -1,7 +1,8 @@
-//! What the kernel refuses a rank that needs a connection: descriptors, or memory.
+//! Resources that a rank needs for a connection but the kernel refuses: descriptors, or memory.
 //!
-//! It may come back, when others close what they have open; so nobody gives up for it. It is said
-//! once on standard error, and again with the error of an operation that ends meanwhile.
+//! The resource may become available when other connections or files are closed, so a rank keeps
+//! trying. The shortage is reported once on standard error, and again with the error of an
+//! operation that ends in the meantime.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -10,30 +11,30 @@ use rustix::io::Errno;
 use crate::sys::process::{is_own_limit, lacks};
 use crate::types::Rank;
 
-/// What a rank lacked at its last try to connect or accept.
+/// The resource that a rank lacked at its last try to connect or accept.
 #[derive(Default, Debug)]
 pub struct Shortage {
-    /// The kernel's number of the refusal; 0: it lacks nothing.
+    /// The error number of the refusal; 0 if nothing is lacking.
     errno: AtomicI32,
     was_said: AtomicBool,
 }
 
 impl Shortage {
     /// The kernel refused this.
-    pub(super) fn begins(&self, errno: Errno) {
+    pub(crate) fn begins(&self, errno: Errno) {
         if is_own_limit(errno) {
             self.errno.store(errno.raw_os_error(), Ordering::Relaxed);
         }
     }
 
     /// The kernel gave what was needed.
-    pub(super) fn ends(&self) {
+    pub(crate) fn ends(&self) {
         if self.errno.load(Ordering::Relaxed) != 0 {
             self.errno.store(0, Ordering::Relaxed);
         }
     }
 
-    /// What `me` lacks now, if anything: a sentence, and what to do.
+    /// The resource that `me` lacks now, if any: a sentence, and a hint.
     #[must_use]
     pub fn of(&self, me: Rank) -> Option<(String, &'static str)> {
         let errno = self.errno.load(Ordering::Relaxed);
@@ -41,7 +42,7 @@ impl Shortage {
         Some((format!("rank {me} has {what}"), hint))
     }
 
-    /// The same, once.
+    /// The same as [`of`](Self::of), but only once.
     #[must_use]
     pub fn to_say(&self, me: Rank) -> Option<(String, &'static str)> {
         self.of(me).filter(|_| !self.was_said.swap(true, Ordering::Relaxed))

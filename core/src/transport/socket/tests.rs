@@ -1,4 +1,4 @@
-//! Lanes set up over real TCP, with strangers at the port.
+//! Tests of lanes over real TCP connections, with strangers that connect to the port.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::connect::{Connecting, Target, connect_lane};
+use super::connect::{Connecting, Target};
 use super::link::test_bytes::{bytes_of, fill};
 use super::link::{Receiver, Sender};
 use super::listen::{Inbox, Listener, Scope};
-use super::shortage::Shortage;
 use crate::bootstrap::auth::{Hello, Key, Purpose, connect_blocking};
 use crate::clock::{self, Ns};
-use crate::error::{Error, ErrorKind};
+use crate::error::ErrorKind;
 use crate::sys::tcp::{self, own_network};
 use crate::transport::LinkFault;
 use crate::types::{ChannelId, CommId, JobId, Rank};
@@ -39,10 +38,6 @@ fn soon() -> Ns {
     clock::now().after(Duration::from_secs(10))
 }
 
-fn within(ms: u64) -> Ns {
-    clock::now().after(Duration::from_millis(ms))
-}
-
 struct Reader {
     listener: Listener,
     inbox: Inbox,
@@ -57,7 +52,7 @@ impl Reader {
             count.fetch_add(1, Ordering::SeqCst);
         });
         let address = address.parse().unwrap();
-        // A child that another test forks just now may hold a port that was given back.
+        // A child that another test is forking may still hold a port that was freed.
         let listener =
             until(|| Listener::open(address, scope(), Arc::clone(&inbox), Arc::clone(&wake) as _).ok());
         Self { listener, inbox, woken }
@@ -73,7 +68,7 @@ impl Reader {
     }
 }
 
-/// Polls until there is something, for at most 10 s.
+/// Polls until `look` returns something, for at most 10 s.
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = soon();
     loop {
@@ -86,10 +81,21 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 fn go(target: Target) -> crate::Result<Sender> {
-    connect_lane(target, soon(), &|| None, &Shortage::default())
+    go_for(target, Duration::from_secs(10))
 }
 
-/// Sends messages of many sizes through, both ends in this thread.
+/// Turns a lane until it is up, or cannot come up.
+fn go_for(target: Target, limit: Duration) -> crate::Result<Sender> {
+    let mut connecting = Connecting::new(target, clock::now(), limit);
+    loop {
+        if let Some(sender) = connecting.turn(clock::now())? {
+            return Ok(sender);
+        }
+        clock::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Sends messages of many sizes. Both ends are in this thread.
 fn exchange(sender: &mut Sender, receiver: &mut Receiver) {
     for len in [0u32, 8, 40, 1000, 4096, 32768, 1, 32768, 32768, 32768, 32768, 3] {
         let view = until(|| sender.reserve(len).unwrap());
@@ -114,13 +120,13 @@ fn a_lane_comes_up_carries_and_ends() {
         assert_eq!((channel, from, receiver.writer()), (ChannelId(0), Rank(0), Rank(0)));
         assert_eq!(reader.woken.load(Ordering::SeqCst), 1);
         exchange(&mut sender, &mut receiver);
-        // What may be asked about, of both ends, stream by stream, without being kept open.
+        // The sockets of both ends can be inspected stream by stream, without being kept open.
         let sockets: Vec<_> = sender.sockets().into_iter().zip(receiver.sockets()).collect();
         assert_eq!(sockets.len(), streams as usize);
         for (ours, theirs) in &sockets {
             let (ours, theirs) = (ours.upgrade().unwrap(), theirs.upgrade().unwrap());
-            let (local, remote) = tcp::ends(&*ours).unwrap();
-            assert_eq!(tcp::ends(&*theirs), Some((remote, local)));
+            let (local, remote) = tcp::ends(&*ours, None).unwrap();
+            assert_eq!(tcp::ends(&*theirs, None), Some((remote, local)));
             assert_eq!(tcp::info(&*ours).unwrap().retransmits_total, 0);
         }
         drop(sender);
@@ -160,11 +166,11 @@ fn the_writer_may_come_before_the_reader_listens() {
 
 #[test]
 fn nobody_there_is_named_at_the_deadline() {
-    // Bound, so that nobody else gets it, but not listening.
+    // The port is bound, so that no other process gets it, but it is not listening.
     let port = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     port.bind(&LOOPBACK.parse::<SocketAddr>().unwrap().into()).unwrap();
     let address = port.local_addr().unwrap().as_socket().unwrap();
-    let error = connect_lane(target(address, 2), within(60), &|| None, &Shortage::default()).unwrap_err();
+    let error = go_for(target(address, 2), Duration::from_millis(60)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Timeout);
     let said = error.to_string();
     let expect = format!(
@@ -175,29 +181,21 @@ fn nobody_there_is_named_at_the_deadline() {
 }
 
 #[test]
-fn who_listens_but_never_answers_is_named_at_the_deadline_and_news_end_the_wait() {
+fn a_listener_that_never_answers_is_named_at_the_deadline() {
     let mute = TcpListener::bind(LOOPBACK).unwrap();
     let address = mute.local_addr().unwrap();
-    let error = connect_lane(target(address, 1), within(60), &|| None, &Shortage::default()).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Timeout);
-    let began = clock::now();
-    let news =
-        || (clock::now() > began).then(|| Error::new(ErrorKind::Peer, "rank 2 died").with_peer(Rank(2)));
-    let error = connect_lane(target(address, 1), soon(), &news, &Shortage::default()).unwrap_err();
-    assert_eq!((error.kind, error.at.peer), (ErrorKind::Peer, Some(Rank(2))));
-    assert!(clock::now().since(began) < Duration::from_secs(1));
+    let error = go_for(target(address, 1), Duration::from_millis(60)).unwrap_err();
+    assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(Rank(1))));
 }
 
 #[test]
-fn the_deadline_waits_for_one_who_was_stopped() {
+fn the_deadline_waits_for_a_rank_that_was_stopped() {
     let reader = Reader::open(LOOPBACK);
-    // Before its first try, as if by a signal.
-    let stopped = std::sync::Once::new();
-    let stop = || {
-        stopped.call_once(|| clock::sleep(Duration::from_secs(2)));
-        None
-    };
-    connect_lane(target(reader.address(), 1), within(1_000), &stop, &Shortage::default()).unwrap();
+    // Before its first turn, as if by a signal.
+    let began = clock::now();
+    let mut connecting = Connecting::new(target(reader.address(), 1), began, Duration::from_secs(1));
+    let late = || clock::now().after(Duration::from_secs(2));
+    until(|| connecting.turn(late()).unwrap());
     reader.lane();
 }
 
@@ -238,7 +236,7 @@ fn who_says_something_else_is_no_reader() {
     server.join().unwrap();
 }
 
-/// What a writer says in a handshake, as somebody on the path could have recorded it.
+/// The bytes that a writer sends in a handshake, as an eavesdropper could have recorded them.
 fn recording() -> Vec<u8> {
     let reader = Reader::open(LOOPBACK);
     let relay = TcpListener::bind(LOOPBACK).unwrap();
@@ -276,12 +274,13 @@ fn strangers_are_counted_and_disturb_nobody() {
         stream.write_all(bytes).unwrap();
         stream
     };
-    // Half-open ones, more than the listener keeps: the oldest are let go.
+    // More half-open connections than the listener keeps: it drops the oldest.
     let _silent: Vec<TcpStream> = (0..100).map(|_| visit(b"")).collect();
     let _partial = visit(&said[..20]);
     until(|| (reader.strangers() >= 37).then_some(()));
     let before = reader.strangers();
-    // A scanner, garbage, a recorded handshake, and one that knows the key but is at the wrong door.
+    // A scanner, garbage, a recorded handshake, and a process that knows the key but connects to
+    // the wrong listener.
     drop(visit(b""));
     let mut garbage = visit(b"GET / HTTP/1.1\r\n\r\n");
     let mut replay = visit(&said);
@@ -289,7 +288,7 @@ fn strangers_are_counted_and_disturb_nobody() {
     let wrong = Hello { purpose: Purpose::Control, ..hello(0, 0) };
     connect_blocking(&mut lost, &Key([7; 32]), wrong, soon()).unwrap();
     until(|| (reader.strangers() >= before + 4).then_some(()));
-    // All it says to somebody who does not speak ccl is goodbye.
+    // The listener sends at most a farewell to a process that does not speak ccl.
     assert!(garbage.read(&mut [0; 8]).map_or(true, |count| count == 0));
     assert!(lost.read(&mut [0; 8]).map_or(true, |count| count == 0));
     let mut answer = Vec::new();
@@ -333,7 +332,7 @@ fn a_writer_that_dies_half_way_leaves_nothing_and_its_successor_gets_the_lane() 
     };
     let first = prove(Hello { index: 0, count: 2, ..hello(0, 0) });
     drop(first);
-    // One that talks before its turn is let go too.
+    // A stream that sends data too early is dropped too.
     let mut early = prove(Hello { index: 1, count: 2, ..hello(0, 0) });
     early.write_all(b"data").unwrap();
     assert!(early.read(&mut [0; 8]).map_or(true, |count| count == 0));
@@ -341,8 +340,7 @@ fn a_writer_that_dies_half_way_leaves_nothing_and_its_successor_gets_the_lane() 
     let (.., mut receiver) = reader.lane();
     exchange(&mut sender, &mut receiver);
     // The lane is there: nobody gets it a second time.
-    let error =
-        connect_lane(target(reader.address(), 2), within(100), &|| None, &Shortage::default()).unwrap_err();
+    let error = go_for(target(reader.address(), 2), Duration::from_millis(100)).unwrap_err();
     assert!(error.to_string().contains("it closed the connection"), "{error}");
     assert!(reader.inbox.lock().unwrap().is_empty());
 }
@@ -363,8 +361,7 @@ fn a_closed_listener_closes_its_port_and_what_it_gathered() {
 fn the_machine_says_what_it_waits_for() {
     let mute = TcpListener::bind(LOOPBACK).unwrap();
     let now = clock::now();
-    let mut connecting =
-        Connecting::new(target(mute.local_addr().unwrap(), 3), now.after(Duration::from_secs(9)));
+    let mut connecting = Connecting::new(target(mute.local_addr().unwrap(), 3), now, Duration::from_secs(9));
     assert_eq!(connecting.wake(), Ns(0));
     assert!(connecting.turn(now).unwrap().is_none());
     assert_eq!(connecting.fds().count(), 3);

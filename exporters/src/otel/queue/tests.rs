@@ -1,4 +1,4 @@
-//! The account, at every boundary of the queue.
+//! The counts, at every boundary of the queue.
 
 use std::sync::Arc;
 
@@ -8,15 +8,19 @@ use opentelemetry_sdk::Resource;
 use super::*;
 use crate::otel::fact::{Emitter, Owner, What};
 
-/// So many facts of an emitter.
+const BATCH: usize = 512;
+const MOST_QUEUED: usize = 1 << 16;
+
+/// `count` facts of an emitter.
 pub(in crate::otel) fn facts(emitter: u64, count: usize) -> Vec<Fact> {
-    let emitter = Arc::new(Emitter { number: emitter, resource: Resource::builder_empty().build() });
+    let emitter =
+        Arc::new(Emitter { number: emitter, resource: Resource::builder_empty().build(), program: None });
     let owner = Owner { job: JobId(1), comm: CommId(1), name: "c".into(), rank: Rank(0), nranks: 1, emitter };
-    let fact = Fact { owner: Arc::new(owner), what: What::Making, from_ns: 1, to_ns: 2 };
+    let fact = Fact { owner: Arc::new(owner), what: What::Init, from_ns: 1, to_ns: 2, tag: None };
     vec![fact; count]
 }
 
-/// Nothing is waited for.
+/// Closes the queue without any waiting.
 fn closed(queue: &Queue) {
     queue.close(clock::now());
 }
@@ -28,7 +32,7 @@ fn what_finds_no_room_is_dropped_and_counted() {
     assert_eq!(queue.counts().dropped, 0);
     queue.push(facts(1, 3));
     assert_eq!((queue.counts().made, queue.counts().dropped), (MOST_QUEUED as u64 + 2, 2));
-    // What was taken makes room.
+    // A batch that was taken frees space.
     assert_eq!(queue.take().map(|batch| batch.len()), Some(BATCH));
     queue.push(facts(1, BATCH));
     assert_eq!(queue.counts().dropped, 2);
@@ -64,7 +68,7 @@ fn whatever_becomes_of_batches_the_account_adds_up() {
         assert!(queue.take().is_some());
         queue.settle(fate);
     }
-    // A collector that rejects more than it was sent rejected all of it.
+    // A collector that rejects more spans than it was sent rejected all of them.
     queue.push(facts(1, BATCH));
     assert!(queue.take().is_some());
     queue.settle(Fate::Delivered { rejected: u64::MAX });
@@ -101,7 +105,23 @@ fn what_a_sender_leaves_behind_is_dropped_and_in_doubt() {
     assert!(queue.take().is_some());
     let counts = queue.await_end(Duration::ZERO);
     assert_eq!((counts.dropped, counts.unknown), (10, BATCH as u64));
-    // What it says later changes nothing.
+    // A later outcome changes nothing.
     queue.settle(Fate::Delivered { rejected: 0 });
     assert_eq!(queue.counts(), counts);
+}
+
+#[test]
+fn how_many_wait_and_how_many_go_at_once_is_what_was_said() {
+    let batch = Batch { delay: Duration::ZERO, queue: 5, most: 3 };
+    let queue = Queue::new(batch);
+    queue.push(facts(1, 7));
+    assert_eq!((queue.counts().made, queue.counts().dropped), (7, 2));
+    let sizes: Vec<_> = (0..2).map(|_| queue.take().map_or(0, |batch| batch.len())).collect();
+    assert_eq!(sizes, [3, 2]);
+    // A smaller batch waits for more, but only for the delay.
+    let queue = Queue::new(Batch { delay: Duration::from_millis(300), ..batch });
+    let began = clock::now();
+    queue.push(facts(1, 2));
+    assert_eq!(queue.take().map(|batch| batch.len()), Some(2));
+    assert!(clock::now().since(began) >= Duration::from_millis(300));
 }

@@ -1,4 +1,5 @@
-//! The sender against collectors that behave in every way there is: what it says became of a batch is what they have.
+//! The sender against collectors with every kind of behaviour: the counts agree with what the
+//! collectors have.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,26 +10,29 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 
 use super::*;
+use crate::otel::queue::Counts;
 use crate::otel::queue::tests::facts;
-use crate::otel::queue::{BATCH, Counts};
 
-/// What a collector does with a request.
+const BATCH: usize = 512;
+
+/// The reaction of a collector to a request.
 #[derive(Clone, Debug)]
 enum Act {
     Answer(&'static str),
-    /// Answers with these bytes behind the head.
+    /// Answers with these bytes after the head.
     Say(String, Vec<u8>),
-    /// Has all of it, and goes away.
+    /// Receives all of it, and closes the connection.
     Vanish,
-    /// Has all of it, and never says so.
+    /// Receives all of it, and never answers.
     Hold,
-    /// Answers well, in pieces, and closes.
+    /// Answers correctly, in pieces, and closes.
     Chunks,
 }
 
 const OK: Act = Act::Answer("200 OK");
 
-/// A collector that does one thing per request; each request that it has whole is reported by its spans.
+/// A collector with one reaction per request; it reports the number of spans of each complete
+/// request.
 fn collector(acts: Vec<Act>) -> (String, mpsc::Receiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1/traces", listener.local_addr().unwrap());
@@ -58,7 +62,7 @@ fn collector(acts: Vec<Act>) -> (String, mpsc::Receiver<usize>) {
     (url, reports)
 }
 
-/// Whether the connection stays.
+/// Whether the connection stays open.
 fn act_on(act: &Act, mut stream: &TcpStream) -> bool {
     match act {
         Act::Answer(status) => {
@@ -83,7 +87,7 @@ fn act_on(act: &Act, mut stream: &TcpStream) -> bool {
     }
 }
 
-/// The spans of the next request; `None` if the connection ended.
+/// The number of spans in the next request; `None` if the connection ended.
 fn request(stream: &TcpStream) -> Option<usize> {
     let mut input = BufReader::new(stream);
     let mut length = 0;
@@ -106,16 +110,18 @@ fn request(stream: &TcpStream) -> Option<usize> {
     Some(scopes.map(|scope| scope.spans.len()).sum())
 }
 
-/// Sends that many batches; gives the account, and the spans of each request that the collector had.
+/// Sends `batches` batches; returns the counts, and the spans of each request that the collector
+/// received.
 fn send(acts: Vec<Act>, batches: usize, timeout: Duration) -> (Counts, Vec<usize>) {
     let expected = acts.len();
     let (url, reports) = collector(acts);
     let queue = Arc::new(Queue::default());
     queue.push(facts(1, batches * BATCH));
-    let sender = Sender::new(Way { url, timeout }, Arc::clone(&queue));
+    let sender =
+        Sender::new(Way { url, timeout, ..Way::default() }, Limits::default(), Arc::clone(&queue)).unwrap();
     let thread = std::thread::spawn(move || sender.run());
     let had: Vec<usize> = (0..expected).map(|_| reports.recv_timeout(3 * LONG).unwrap()).collect();
-    // All that was asked for is done; of the rest nothing is left.
+    // All batches that the collector reacts to are done; waits until the rest is settled.
     while queue.counts().made > settled(queue.counts()) {
         clock::sleep(Duration::from_millis(1));
     }
@@ -131,7 +137,7 @@ const fn settled(counts: Counts) -> u64 {
 }
 
 const LONG: Duration = Duration::from_secs(20);
-/// Enough for a request to be sent whole on a machine that is busy.
+/// Enough for a request to be sent completely on a busy machine.
 const SHORT: Duration = Duration::from_secs(2);
 
 fn check(acts: Vec<Act>, batches: usize, timeout: Duration, [delivered, dropped, unknown]: [usize; 3]) {
@@ -163,7 +169,7 @@ fn what_a_collector_rejects_of_a_batch_is_dropped() {
     let partial = ExportTracePartialSuccess { rejected_spans: 12, error_message: "too old".into() };
     let body = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
     check(vec![Act::Say("200 OK".into(), body)], 1, LONG, [BATCH - 12, 12, 0]);
-    // An answer that is no OTLP is still one.
+    // An answer that is not OTLP still counts as an answer.
     check(vec![Act::Say("200 OK".into(), b"<html>".to_vec())], 1, LONG, [BATCH, 0, 0]);
 }
 
@@ -184,10 +190,11 @@ fn where_nobody_listens_it_is_dropped_and_at_the_end_at_once() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let queue = Arc::new(Queue::default());
     queue.push(facts(1, 3 * BATCH));
-    let way = Way { url: format!("http://127.0.0.1:{port}/v1/traces"), timeout: LONG };
+    let url = format!("http://127.0.0.1:{port}/v1/traces");
+    let way = Way { url, timeout: LONG, ..Way::default() };
     // It has an hour, and needs none of it.
     queue.close(clock::now().after(Duration::from_secs(3600)));
-    Sender::new(way, Arc::clone(&queue)).run();
+    Sender::new(way, Limits::default(), Arc::clone(&queue)).unwrap().run();
     let counts = queue.await_end(Duration::ZERO);
     assert_eq!((counts.made, counts.dropped), (3 * BATCH as u64, 3 * BATCH as u64));
 }

@@ -1,4 +1,4 @@
-//! Recorders as they are written: what is read of them, and what is counted as lost.
+//! Recorders while they are written: the spans made from them, and the events counted as lost.
 
 use ccl::clock;
 use ccl::event::{Event, Subscriber};
@@ -9,7 +9,7 @@ use ccl::types::{Algorithm, CollKind, Datatype, ReduceOp};
 use super::*;
 use crate::otel::Endpoint;
 
-/// Nobody listens there: what was made stands in the account.
+/// An exporter without a collector: only its counts matter.
 fn exporter() -> Exporter {
     Exporter::start(&Endpoint::at("http://127.0.0.1:1").unwrap()).unwrap()
 }
@@ -31,7 +31,7 @@ fn operations(ring: &mut EventRing, count: u64) {
             kind: CollKind::Barrier,
             dtype: Datatype::U8,
             op: ReduceOp::Sum,
-            algorithm: Algorithm::Exchange,
+            algorithm: Algorithm::OneShot,
             seq,
             bytes: 0,
             duration_ticks: 1,
@@ -40,7 +40,7 @@ fn operations(ring: &mut EventRing, count: u64) {
     }
 }
 
-/// Spans made and events lost by now.
+/// Spans made and events lost so far.
 fn account(exporter: &Exporter) -> (u64, u64) {
     (exporter.counts().made, exporter.counts().lost)
 }
@@ -55,12 +55,12 @@ fn every_event_becomes_a_span_once_or_is_lost_and_counted() {
     source.look(&exporter, None).unwrap();
     source.look(&exporter, None).unwrap();
     assert_eq!(account(&exporter), (3, 0));
-    // More than there is room for: the oldest are gone.
+    // More events than there are slots: the oldest are gone.
     let slots = RING_SLOTS[0] as u64;
     operations(&mut ring, slots + 2);
     source.look(&exporter, None).unwrap();
     assert_eq!(account(&exporter), (3 + slots, 2));
-    // Its owner has left: it is known still, until another has its ring.
+    // Its owner has left, but is still known until the ring has another owner.
     operations(&mut ring, 1);
     drop(ring);
     source.look(&exporter, None).unwrap();
@@ -70,12 +70,12 @@ fn every_event_becomes_a_span_once_or_is_lost_and_counted() {
     drop(ring);
     let (_other, mut ring) = comm(&recorder, 6);
     operations(&mut ring, 1);
-    // Of the service thread's own events none is missed.
+    // The service thread's own events do not count as missed.
     let mut service = recorder.ring();
     service.take(Event::ClockAnchored { raw: 1, mono_ns: 1, real_ns: 1 });
     source.look(&exporter, None).unwrap();
     assert_eq!(account(&exporter), (5 + slots, 4));
-    assert_eq!(exporter.finish(clock::now()).made, 5 + slots);
+    assert_eq!(exporter.finish(clock::now()).counts.made, 5 + slots);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn of_a_process_in_two_jobs_only_the_one_asked_for_is_told() {
     operations(&mut another, 5);
     source.look(&exporter, Some(JobId(7))).unwrap();
     assert_eq!(account(&exporter), (3, 0));
-    // What the other one loses is no loss of this one's.
+    // Losses of the other job are not losses of this one.
     operations(&mut another, RING_SLOTS[0] as u64 + 4);
     operations(&mut ring, 1);
     source.look(&exporter, Some(JobId(7))).unwrap();

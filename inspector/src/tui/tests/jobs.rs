@@ -1,12 +1,13 @@
 //! Jobs of four ranks on two hosts, in every state.
 
 use ccl::collective::Request;
+use ccl::diagnose::{Given, Unreachable, merge};
 use ccl::plan::Topology;
 use ccl::plan::select::select;
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
-    CommSnapshot, Direction, Given, LinkSnapshot, OpSnapshot, OpState, PhaseSnapshot, ProcessSnapshot,
-    RankSnapshot, Snapshot, SocketSnapshot, Source, TcpState, Transport, Unreachable, Waits, Why, merge,
+    CommSnapshot, Direction, InitSnapshot, LinkSnapshot, OpSnapshot, OpState, PeerSnapshot, PhaseSnapshot,
+    ProcessSnapshot, RankSnapshot, Snapshot, SocketSnapshot, Source, TcpState, Transport, Waits, Why,
 };
 use ccl::types::{ChannelId, CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
 
@@ -21,7 +22,7 @@ const RANKS: u32 = 4;
 enum Does {
     /// It is inside #7 and waits for the rank before it.
     Waits,
-    /// It is inside #7 and waits for nobody.
+    /// It is inside #7 and waits for no other rank.
     Works,
     /// It has completed #6.
     Nothing,
@@ -29,7 +30,7 @@ enum Does {
     Fails,
 }
 
-/// The streams of a link between hosts, of which the second lags.
+/// The streams of a link between hosts; the second one lags.
 fn sockets(at: u32, peer: u32) -> Vec<SocketSnapshot> {
     let socket = |stream: u32| SocketSnapshot {
         stream,
@@ -54,8 +55,8 @@ fn link(at: u32, channel: u16, direction: Direction, does: Does) -> LinkSnapshot
     let is_send = direction == Direction::Send;
     let peer = if is_send { (at + 1) % RANKS } else { (at + RANKS - 1) % RANKS };
     let waits = does == Does::Waits && !is_send;
-    // Of a ring of which rank 2 is outside: nothing has come to rank 3, and rank 1 can send no more than there are slots. Before it 36
-    // messages had gone over every lane.
+    // Rank 2 of the ring is outside: no message has come to rank 3, and rank 1 can send no more
+    // than there are slots. Earlier operations sent 36 messages over every lane.
     let (come, sent) = match (does, at % RANKS) {
         (Does::Nothing, _) => (36, 36),
         (_, 3) => (36, 39),
@@ -84,12 +85,12 @@ fn link(at: u32, channel: u16, direction: Direction, does: Does) -> LinkSnapshot
     }
 }
 
-/// The hash of the plan of #7 and #6: a ring through two hosts, two channels.
-fn plan() -> String {
+/// The hashes of the plan and the topology of #7 and #6: a ring through two hosts, two channels.
+fn plan() -> [String; 2] {
     let topology = Topology::new(&[0, 0, 1, 1], 2);
     let (kind, dtype, op) = (CollKind::AllReduce, Datatype::F32, ReduceOp::Sum);
     let request = Request { kind, dtype, op, root: Rank(0), count: 1 << 20 };
-    format!("{:016x}", select(&topology, &request, None).hash(&topology))
+    [select(&topology, &request, None).hash(&topology), topology.hash()].map(|hash| format!("{hash:016x}"))
 }
 
 fn given(at: u32, does: Does) -> Given {
@@ -98,6 +99,7 @@ fn given(at: u32, does: Does) -> Given {
         Does::Nothing => (OpState::Idle, 6),
         Does::Fails => (OpState::Failed, 7),
     };
+    let [plan, topology] = plan();
     let op = OpSnapshot {
         kind: "AllReduce".into(),
         seq,
@@ -111,7 +113,9 @@ fn given(at: u32, does: Does) -> Given {
         op: "Sum".into(),
         count: 1 << 20,
         bytes: 4 << 20,
-        plan: plan(),
+        plan,
+        algorithm: "Ring".into(),
+        topology,
         error: if state == OpState::Failed { "Peer".into() } else { String::new() },
         ..OpSnapshot::default()
     };
@@ -132,6 +136,7 @@ fn given(at: u32, does: Does) -> Given {
         job: JobId(0x10b),
         op,
         links: links.collect(),
+        groups: vec![0, 0, 1, 1],
         phases: phases.to_vec(),
         driven_ns: Some(2_000_000),
         consistent: true,
@@ -147,19 +152,19 @@ fn given(at: u32, does: Does) -> Given {
         comms: vec![comm],
         ..ProcessSnapshot::default()
     };
-    Given { process, source: Source::Socket, letter: Some('S') }
+    Given { process, source: Source::Socket, letter: Some('S'), ended: false }
 }
 
 fn job(given: &[Given]) -> Snapshot {
     merge(given, Some(JobId(0x10b)), &[])
 }
 
-/// Rank 2 has not called what the others wait in.
+/// Rank 2 has not called the operation in which the others wait.
 pub(super) fn hang() -> Snapshot {
     job(&[given(0, Does::Waits), given(1, Does::Waits), given(2, Does::Nothing), given(3, Does::Waits)])
 }
 
-/// Rank 1 is stopped inside.
+/// Rank 1 is stopped inside the operation.
 pub(super) fn stopped() -> Snapshot {
     let mut stopped = given(1, Does::Works);
     stopped.letter = Some('T');
@@ -167,19 +172,34 @@ pub(super) fn stopped() -> Snapshot {
     job(&[given(0, Does::Waits), stopped, given(2, Does::Waits), given(3, Does::Waits)])
 }
 
-/// Rank 3 died inside, the others failed for it.
+/// Rank 3 died inside the operation, and the others failed because of it.
 pub(super) fn dead() -> Snapshot {
     let mut dead = given(3, Does::Works);
     (dead.process.alive, dead.source, dead.letter) = (false, Source::File, None);
     job(&[given(0, Does::Fails), given(1, Does::Fails), given(2, Does::Fails), dead])
 }
 
-/// Nobody waits.
+/// No rank waits.
 pub(super) fn running() -> Snapshot {
     job(&[0, 1, 2, 3].map(|at| given(at, Does::Nothing)))
 }
 
-/// Nobody is left.
+/// Rank 3 has not joined: the others wait for it in init, and the root has told them so.
+pub(super) fn joining() -> Snapshot {
+    let waits = |at| {
+        let mut one = given(at, Does::Nothing);
+        let comm = &mut one.process.comms[0];
+        (comm.op, comm.links) = (OpSnapshot::default(), Vec::new());
+        comm.phases = vec![PhaseSnapshot { phase: "Rendezvous".into(), duration_ns: 3_000_000 }];
+        comm.phase = Some(PhaseSnapshot { phase: "CheckIn".into(), duration_ns: 12 * SECOND });
+        let absent_runs = vec![(Rank(3), Rank(3))];
+        comm.init = Some(InitSnapshot { gives_up_ns: 108 * SECOND, absent: Some(1), absent_runs });
+        one
+    };
+    job(&[waits(0), waits(1), waits(2)])
+}
+
+/// All processes have ended.
 pub(super) fn over() -> Snapshot {
     let end = |at| {
         let mut one = given(at, Does::Nothing);
@@ -192,13 +212,13 @@ pub(super) fn over() -> Snapshot {
 /// Ranks 2 and 3 could not be read.
 pub(super) fn unread() -> Snapshot {
     let mut first = given(0, Does::Waits);
-    first.process.comms[0].peers = vec![ccl::snapshot::PeerSnapshot {
+    first.process.comms[0].peers = vec![PeerSnapshot {
         rank: Rank(2),
         world: Rank(2),
         host: "node9".into(),
         pid: 77,
         recorder: "/run/ccl-0/2.rec".into(),
-        ..ccl::snapshot::PeerSnapshot::default()
+        ..PeerSnapshot::default()
     }];
     let lost = Unreachable {
         host: "node9".into(),
@@ -209,7 +229,7 @@ pub(super) fn unread() -> Snapshot {
     merge(&[first, given(1, Does::Waits)], Some(JobId(0x10b)), &[lost])
 }
 
-/// Many ranks, of which one has not come; with a second communicator.
+/// Many ranks, one of which has not called; with a second communicator.
 pub(super) fn many(ranks: u32) -> Snapshot {
     let one = |at: u32| {
         let mut one = given(at % RANKS, if at == 37 { Does::Nothing } else { Does::Waits });
@@ -236,7 +256,7 @@ pub(super) fn many(ranks: u32) -> Snapshot {
     job(&(0..ranks).map(one).collect::<Vec<_>>())
 }
 
-/// How fast those are who complete something: 800 operations a second, and a quarter of a GiB.
+/// The rates of ranks that complete operations: 800 operations and a quarter of a GiB per second.
 pub(super) fn rates(job: &Snapshot) -> Rates {
     let one = |rank: &RankSnapshot, comm: &CommSnapshot| {
         let (ops_per_s, bytes_per_s) =

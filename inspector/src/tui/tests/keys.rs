@@ -17,7 +17,9 @@ use super::{LOOK, NOON, SECOND, app, drawn, jobs, press, see, type_keys};
 
 const SIZE: (u16, u16) = (80, 24);
 
-/// On this screen, having seen three pictures of a hang a second apart, with lines in the log, in the middle of the list.
+/// An app on this screen, with the middle row of the list chosen.
+///
+/// It has seen three pictures of a hang, a second apart, and has lines in the log.
 fn in_the_middle(screen: Screen) -> App {
     let mut app = App::new(LOOK, SIZE, false);
     for second in 0..3 {
@@ -40,7 +42,7 @@ fn rows(app: &App) -> usize {
     Picture::of(app).unwrap().listing.rows.len()
 }
 
-/// What each key has done, stated for every one of the table.
+/// Checks the effect of each key of the table.
 fn check(action: Action, screen: Screen, before: &App, after: &App, effect: Option<&Effect>) {
     let (was, is, last) = (at(before), at(after), rows(before).saturating_sub(1));
     let said = format!("{action:?} on {screen:?}: {was} -> {is} of {last}");
@@ -66,7 +68,7 @@ fn check(action: Action, screen: Screen, before: &App, after: &App, effect: Opti
         Action::Newer => after.notice == "this is the newest picture",
         Action::Culprit => {
             let picture = Picture::of(after).unwrap();
-            picture.listing.rows[picture.chosen].awaited
+            picture.listing.rows[picture.chosen].blocked_on
                 && picture.listing.rows[picture.chosen].ranks.contains(&37)
         }
         Action::NextComm => after.scene().focus() != before.scene().focus(),
@@ -171,7 +173,7 @@ fn a_frozen_picture_stays_while_data_goes_on_and_steps_both_ways() {
         "{screen}"
     );
     press(&mut app, KeyCode::Char(']'));
-    assert!(drawn(&app).contains("AWAITED rank 2"), "one step on");
+    assert!(drawn(&app).contains("BLOCKED ON rank 2"), "one step on");
     press(&mut app, KeyCode::Char('['));
     press(&mut app, KeyCode::Char('['));
     assert_eq!(app.notice, "this is the oldest picture that is kept");
@@ -217,7 +219,7 @@ fn what_is_frozen_has_the_durations_and_the_lines_of_its_moment() {
     press(&mut app, KeyCode::Char(' '));
     let (durations, log) = (screen_of(&mut app, '6'), screen_of(&mut app, '7'));
     assert!(durations.contains(" 222 ") && log.contains("afterwards"), "{durations}{log}");
-    // Stepping back is to the same.
+    // Stepping back shows the same.
     press(&mut app, KeyCode::Char('['));
     assert!(!drawn(&app).contains("afterwards"));
     assert!(screen_of(&mut app, '6').contains(" 111 "));
@@ -314,14 +316,16 @@ fn leaving_a_job_that_was_launched_here_is_a_question_until_it_is_over() {
 #[test]
 fn a_job_that_is_over_is_said_and_its_last_state_stays() {
     let mut app = app(jobs::hang(), SIZE);
-    see(&mut app, jobs::over(), NOON + SECOND);
+    let mut over = jobs::over();
+    over.ranks[2].to_real_ns = NOON + SECOND;
+    see(&mut app, over, NOON + 4 * SECOND);
     assert_eq!(app.ended, Ended::Gone);
     let screen = drawn(&app);
     assert!(
         screen.contains("the job has ended; last state of 12:00:01Z") && screen.contains("DEAD"),
         "{screen}"
     );
-    see(&mut app, jobs::hang(), NOON + 2 * SECOND);
+    see(&mut app, jobs::hang(), NOON + 5 * SECOND);
     assert_eq!(app.ended, Ended::No, "a new rank has appeared");
 }
 
@@ -334,7 +338,7 @@ fn the_mouse_chooses_tabs_and_rows_and_scrolls() {
     let screen = drawn(&app);
     let tabs = screen.lines().nth(2).unwrap();
     for (which, name) in
-        Screen::ALL.iter().zip(["Overview", "Matrix", "Rings", "Links", "Boot", "Latency", "Log"])
+        Screen::ALL.iter().zip(["Overview", "Matrix", "Rings", "Links", "Init", "Latency", "Log"])
     {
         let column = u16::try_from(tabs.find(name).unwrap()).unwrap();
         app.update(click(column, 2), NOON);
@@ -362,7 +366,7 @@ fn a_link_in_full_shows_every_stream_of_it() {
         press(app, KeyCode::Esc);
         picture
     };
-    // The first link is within a host, the second comes from another.
+    // The first link is within a host, the second comes from another host.
     assert!(!full(&mut app).contains("stream"));
     press(&mut app, KeyCode::Down);
     let picture = full(&mut app);

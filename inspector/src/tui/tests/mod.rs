@@ -1,5 +1,6 @@
-//! The screens against jobs that were made up: every state on purpose, every key on every screen.
+//! The screens with made-up jobs: every state, and every key on every screen.
 
+mod calm;
 mod jobs;
 mod keys;
 mod plans;
@@ -17,7 +18,7 @@ use super::listing::Look;
 use super::palette::{Glyphs, Palette};
 use super::views::draw::draw;
 
-/// When the first picture of a test is taken: noon of some day.
+/// The time of the first picture of a test: noon of some day.
 const NOON: u64 = 1_700_049_600_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 
@@ -30,7 +31,7 @@ fn app(snapshot: Snapshot, size: (u16, u16)) -> App {
     app
 }
 
-/// A look at the job, with what belongs to it.
+/// A look at the job, with histograms and rates.
 fn see(app: &mut App, snapshot: Snapshot, taken_ns: u64) {
     let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| rank.state.word() == "dead");
     let histograms = Some(jobs::histograms().into());
@@ -52,7 +53,7 @@ fn type_keys(app: &mut App, text: &str) {
     }
 }
 
-/// What is on the terminal, line by line.
+/// The content of the terminal, line by line.
 fn drawn(app: &App) -> String {
     let mut terminal = ratatui::Terminal::new(TestBackend::new(app.size.0, app.size.1)).unwrap();
     terminal.draw(|frame| draw(frame, app)).unwrap();

@@ -1,12 +1,14 @@
-//! The place of each rank in its plan, against ranks that run their plans until nothing moves.
+//! The place of each rank in its plan, compared with ranks that run their plans until no rank can
+//! move.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccl::collective::Request;
 use ccl::plan::select::select;
-use ccl::plan::{Operand, PAIR_SLOTS, Plan, Readers, Topology, WIDE_SLOTS};
+use ccl::plan::{Operand, PAIR_SLOTS, Plan, Readers, SHARED_SLOTS, Topology};
 use ccl::snapshot::{
-    Awaited, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, Waits,
+    BlockedOn, CommSnapshot, Direction, Failure, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot,
+    Waits,
 };
 use ccl::types::{Algorithm, ChannelId, CollKind, CommId, Datatype, Rank, ReduceOp};
 use crossterm::event::KeyCode;
@@ -20,12 +22,12 @@ const SEQ: u64 = 9;
 /// A lane: its channel, its writer, and its reader if it has one.
 type Lane = (u16, Rank, Option<Rank>);
 
-/// Ranks that run a plan, some of which have not begun.
+/// Ranks that run a plan; some of them have not begun.
 struct Simulated {
     topology: Topology,
     request: Request,
     forced: Option<Algorithm>,
-    /// Messages published, and those that each reader has taken.
+    /// Messages published, and messages that each reader has taken.
     published: BTreeMap<Lane, u64>,
     taken: BTreeMap<(Lane, Rank), u64>,
     /// Steps done.
@@ -53,7 +55,7 @@ impl Simulated {
             && plan.step(&self.topology, channel, at).sources.iter().any(is_it)
     }
 
-    /// Does the next step of rank `me` on `channel`, if it can; whether it did.
+    /// Does the next step of rank `me` on `channel`, if it can; gives whether it did.
     fn advance(&mut self, me: Rank, channel: u16) -> bool {
         let plan = self.plan(me);
         let at = self.at.get(&(me, channel)).copied().unwrap_or(0);
@@ -61,10 +63,10 @@ impl Simulated {
             return false;
         }
         let step = plan.step(&self.topology, channel, at);
-        let lane = |from: Rank, wide: bool| (channel, from, (!wide).then_some(me));
+        let lane = |from: Rank, shared: bool| (channel, from, (!shared).then_some(me));
         for source in &step.sources {
-            if let Operand::Recv { from, wide, .. } = source {
-                let lane = lane(*from, *wide);
+            if let Operand::Recv { from, shared, .. } = source {
+                let lane = lane(*from, *shared);
                 let taken = self.taken.get(&(lane, me)).copied().unwrap_or(0);
                 if self.published.get(&lane).copied().unwrap_or(0) <= taken {
                     return false;
@@ -75,11 +77,11 @@ impl Simulated {
             if let Operand::Send { to, .. } = to {
                 let (lane, slots) = match to {
                     Readers::One(to) => ((channel, me, Some(*to)), PAIR_SLOTS),
-                    Readers::All => ((channel, me, None), WIDE_SLOTS),
+                    Readers::Group(_) => ((channel, me, None), SHARED_SLOTS),
                 };
                 let readers = match to {
                     Readers::One(to) => vec![*to],
-                    Readers::All => self.ranks().filter(|rank| *rank != me).collect(),
+                    Readers::Group(_) => self.ranks().filter(|rank| *rank != me).collect(),
                 };
                 let taken = |reader: Rank| self.taken.get(&(lane, reader)).copied().unwrap_or(0);
                 let freed = readers.into_iter().map(taken).min().unwrap_or(0);
@@ -89,15 +91,15 @@ impl Simulated {
             }
         }
         for source in &step.sources {
-            if let Operand::Recv { from, wide, last: true, .. } = source {
-                *self.taken.entry((lane(*from, *wide), me)).or_default() += 1;
+            if let Operand::Recv { from, shared, last: true, .. } = source {
+                *self.taken.entry((lane(*from, *shared), me)).or_default() += 1;
             }
         }
         for to in &step.destinations {
             if let Operand::Send { to, last: true, .. } = to {
                 let reader = match to {
                     Readers::One(to) => Some(*to),
-                    Readers::All => None,
+                    Readers::Group(_) => None,
                 };
                 *self.published.entry((channel, me, reader)).or_default() += 1;
             }
@@ -106,7 +108,7 @@ impl Simulated {
         true
     }
 
-    /// Runs all but those outside until nothing moves.
+    /// Runs all ranks but those outside, until none can move.
     fn run(&mut self, outside: &BTreeSet<Rank>) {
         let channels = self.plan(Rank(0)).channels();
         loop {
@@ -124,28 +126,28 @@ impl Simulated {
         }
     }
 
-    /// What their recorders say, where `before(lane)` messages had gone over each lane.
+    /// The content of their recorders, if `before(lane)` messages had gone over each lane earlier.
     fn seen(
         &self,
         outside: &BTreeSet<Rank>,
         before: impl Fn(Lane) -> u64,
     ) -> Vec<(RankSnapshot, CommSnapshot)> {
         let shape = select(&self.topology, &self.request, self.forced);
-        let is_wide = shape.algorithm != Algorithm::Ring;
+        let is_shared = shape.algorithm != Algorithm::Ring;
         let one = |me: Rank| {
             let is_outside = outside.contains(&me);
             let mut links = Vec::new();
             for channel in 0..shape.channels {
-                let reader = (!is_wide).then(|| self.topology.after(me, 1));
+                let reader = (!is_shared).then(|| self.topology.graph(0).after(me, 1));
                 let lane = (channel, me, reader);
                 let posted = before(lane) + self.published.get(&lane).copied().unwrap_or(0);
                 let base = LinkSnapshot { channel: ChannelId(channel), ..LinkSnapshot::default() };
                 links.push(LinkSnapshot { peer: reader, direction: Direction::Send, posted, ..base.clone() });
                 let others = self.ranks().filter(|rank| *rank != me);
                 let writers: Vec<Rank> =
-                    if is_wide { others.collect() } else { vec![self.topology.before(me)] };
+                    if is_shared { others.collect() } else { vec![self.topology.graph(0).before(me)] };
                 for from in writers {
-                    let lane = (channel, from, (!is_wide).then_some(me));
+                    let lane = (channel, from, (!is_shared).then_some(me));
                     let taken = self.taken.get(&(lane, me)).copied().unwrap_or(0);
                     let nothing = self.published.get(&lane).copied().unwrap_or(0) == taken;
                     let waits = !is_outside && nothing && self.needs(me, channel, from);
@@ -167,6 +169,8 @@ impl Simulated {
                 root: self.request.root,
                 count: self.request.count,
                 plan: format!("{:016x}", shape.hash(&self.topology)),
+                algorithm: shape.algorithm.to_string(),
+                topology: format!("{:016x}", self.topology.hash()),
                 state: if is_outside { OpState::Idle } else { OpState::Running },
                 seq,
                 called: seq,
@@ -174,8 +178,9 @@ impl Simulated {
                 ..OpSnapshot::default()
             };
             let nranks = self.topology.nranks();
-            let comm = CommSnapshot { rank: me, nranks, op, links, ..CommSnapshot::default() };
-            let host = if self.topology.one_host { 0 } else { me.0 % 2 };
+            let groups = self.ranks().map(|rank| self.topology.group(rank).0).collect();
+            let comm = CommSnapshot { rank: me, nranks, op, links, groups, ..CommSnapshot::default() };
+            let host = if self.topology.one_host() { 0 } else { me.0 % 2 };
             let rank = RankSnapshot { rank: me, host: format!("host{host}"), ..RankSnapshot::default() };
             (rank, comm)
         };
@@ -215,7 +220,7 @@ fn every_rank_is_placed_where_it_stands_in_every_plan() {
                     assert_eq!(at, expect, "rank {rank} on {channel:?}, {what}");
                     placed += usize::from(!outside.contains(&rank));
                 }
-                // Of somebody who waits, the place is known.
+                // The place of a rank that waits is known.
                 for member in members
                     .iter()
                     .filter(|member| member.comm.links.iter().any(|link| link.waits == Waits::Peer))
@@ -278,10 +283,23 @@ fn matrix(job: Snapshot) -> String {
 #[test]
 fn who_is_a_call_behind_and_not_awaited_is_no_culprit() {
     let mut job = jobs::hang();
-    job.awaited.clear();
+    job.blocked_on.clear();
     let screen = matrix(job);
     assert!(screen.contains("nobody waits") && screen.contains("· at #6"), "{screen}");
     assert!(!screen.contains("NOT CALLED") && !screen.contains('✱'), "{screen}");
+}
+
+#[test]
+fn who_is_in_a_later_operation_is_done_with_this_one() {
+    let mut job = jobs::hang();
+    let ahead = &mut job.ranks[0].comms[0];
+    (ahead.op.seq, ahead.op.called) = (job.blocked_on[0].seq + 1, job.blocked_on[0].seq + 1);
+    let rank = ahead.rank;
+    let screen = matrix(job);
+    let row = screen
+        .lines()
+        .find(|line| line.trim_start_matches('│').trim_start().starts_with(&format!("{rank} ")));
+    assert!(row.is_some_and(|row| row.contains(" done") && !row.contains("inside")), "{screen}");
 }
 
 #[test]
@@ -302,7 +320,7 @@ fn a_plan_is_drawn_before_its_links_are_up() {
         "{screen}"
     );
     assert!(screen.contains("ch1 0 ·▸· 1 ·▸· ✱2@0 ·▸· 3 ·▸· 0"), "{screen}");
-    assert!(screen.contains("ch0  3     0") && screen.contains("· not up yet"), "{screen}");
+    assert!(screen.contains("ch0        3     0") && screen.contains("· not up yet"), "{screen}");
     let little = Request {
         kind: CollKind::AllReduce,
         dtype: Datatype::F32,
@@ -316,17 +334,17 @@ fn a_plan_is_drawn_before_its_links_are_up() {
     comms(&mut small, &|comm| (comm.op.count, comm.op.plan) = (9, format!("{plan:016x}")));
     let screen = matrix(small);
     assert!(screen.contains("ch0") && !screen.contains("ch1  "), "a column for what is not used: {screen}");
-    // A broadcast from rank 1 is a chain: nobody writes to the root.
+    // A broadcast from rank 1 is a chain: no rank writes to the root.
     let (kind, dtype, op) = (CollKind::Broadcast, Datatype::F32, ReduceOp::Sum);
     let request = Request { kind, dtype, op, root: Rank(1), count: 1 << 20 };
     let plan = select(&topology, &request, None).hash(&topology);
     comms(&mut job, &|comm| {
         (comm.op.kind, comm.op.root, comm.op.plan) = ("Broadcast".into(), Rank(1), format!("{plan:016x}"));
     });
-    job.awaited[0].op = "Broadcast".into();
+    job.blocked_on[0].op = "Broadcast".into();
     let screen = rings(job.clone());
     assert!(screen.contains("ch0 1 ·▸· ✱2@0 ·▸· 3 ·▸· 0\n"), "{screen}");
-    // Of a plan that nothing leads to, what is there is drawn and nothing made up.
+    // If no input leads to the plan, only the existing links are drawn.
     comms(&mut job, &|comm| comm.op.plan = "1".into());
     assert!(rings(job).contains("the plan of its messages is not known; no link is up"));
 }
@@ -360,28 +378,38 @@ fn a_receive_is_compared_with_sends_and_concerns_two() {
     ];
     let rank =
         |comm: CommSnapshot| RankSnapshot { rank: comm.rank, comms: vec![comm], ..RankSnapshot::default() };
-    let awaited = Awaited {
+    let blocked_on = BlockedOn {
         comm: CommId(1),
         op: "Recv".into(),
         seq: 37,
         missing: vec![Rank(1)],
         by: vec![Rank(0)],
         since_ns: 5_000_000_000,
-        ..Awaited::default()
+        ..BlockedOn::default()
     };
     let job = Snapshot {
         complete: true,
-        awaited: vec![awaited],
+        blocked_on: vec![blocked_on],
         ranks: ranks.map(rank).to_vec(),
         ..Snapshot::default()
     };
-    let cells = |job: Snapshot| -> Vec<String> {
+    let cells = |job: Snapshot, title: &str| -> Vec<String> {
         let app = app(job, (140, 24));
         let listing = super::super::views::matrix::listing(&app.scene());
-        assert_eq!(listing.columns[2].title, "#37");
+        assert_eq!(listing.columns[2].title, title);
         listing.rows.iter().map(|row| row.cells[2].text.clone()).collect()
     };
-    assert_eq!(cells(job.clone()), ["▸ inside", "✱ NOT CALLED", "", ""]);
-    // Nobody is awaited: it is still the receive that is under way.
-    assert_eq!(cells(Snapshot { awaited: Vec::new(), ..job }), ["▸ inside", "", "", ""]);
+    assert_eq!(cells(job.clone(), "#37"), ["▸ inside", "✱ NOT CALLED", "", ""]);
+    // No rank blocks others: the operation in focus is still the receive that is under way.
+    let mut job = Snapshot { blocked_on: Vec::new(), ..job };
+    assert_eq!(cells(job.clone(), "#37"), ["▸ inside", "", "", ""]);
+    // If several failed, the one that is reported as failed is in focus.
+    for (at, kind, seq, peer) in [(0, "Recv", 37, 1), (1, "Send", 90, 3), (3, "Recv", 90, 1)] {
+        job.ranks[at].comms[0].p2p = pair(kind, seq, OpState::Failed, peer);
+    }
+    let (error, ranks) = ("Peer".into(), vec![Rank(0), Rank(1), Rank(3)]);
+    job.failures =
+        vec![Failure { comm: CommId(1), op: "Send".into(), seq: 90, error, ranks, ..Failure::default() }];
+    let shown = cells(job, "#90");
+    assert!(shown[0].is_empty() && shown[1].contains("failed") && shown[3].contains("failed"), "{shown:?}");
 }

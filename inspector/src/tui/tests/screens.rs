@@ -1,4 +1,5 @@
-//! Every screen as it looks, kept as files. `BLESS=1 cargo test -p ccl-inspect` writes them anew.
+//! Every screen compared with a stored file. `BLESS=1 cargo test -p ccl-inspect` rewrites the
+//! files.
 
 use std::path::Path;
 
@@ -71,6 +72,11 @@ fn a_job_that_was_read_in_part() {
 }
 
 #[test]
+fn a_rank_that_has_not_joined() {
+    check("joining", &jobs::joining(), &["rank 3 not joined", "ranks 0-2 wait", "gives up in 108.0 s"]);
+}
+
+#[test]
 fn many_ranks() {
     check("many", &jobs::many(64), &["rank 37", "AllReduce #7"]);
 }
@@ -78,6 +84,10 @@ fn many_ranks() {
 #[test]
 fn no_job_yet() {
     check("empty", &Snapshot::default(), &["no rank has shown itself yet"]);
+    let mut app = app(Snapshot::default(), (100, 24));
+    app.update(Input::Over("with status 0".into()), NOON);
+    let screen = drawn(&app);
+    assert!(screen.contains("it was over before a rank was seen") && !screen.contains("yet"), "{screen}");
 }
 
 #[test]
@@ -105,7 +115,7 @@ fn type_help(app: &mut super::App) {
 
 #[test]
 fn colours_say_nothing_that_words_do_not() {
-    // The same characters in every palette; and in the mono one no colour at all.
+    // The characters are the same in every palette; the mono palette has no colour at all.
     let mut app = app(jobs::stopped(), (100, 30));
     let plain = drawn(&app);
     for palette in [Palette::Default, Palette::ColourBlind, Palette::Mono] {

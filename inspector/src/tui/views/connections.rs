@@ -1,17 +1,19 @@
-//! Links: what carries them and why, how much went over them, what they wait for, and what the kernel says of their sockets.
+//! Links: what carries them and why, how much they carried, what they wait for, and what the kernel
+//! says of their sockets.
 
-use ccl::snapshot::{Direction, LinkSnapshot, SocketSnapshot, Why, duration};
+use ccl::diagnose::duration;
+use ccl::snapshot::{Direction, LinkSnapshot, SocketSnapshot, Why};
 use ccl::types::Rank;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Member, Scene, bytes, channel, fields, host, name};
+use crate::tui::scene::{Member, Scene, bytes, calm, channel, fields, host, name, waits_ns};
 
 /// One row per link of every rank.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let columns = vec![
         Column::new("rank"),
-        Column::new("way"),
+        Column::new("direction"),
         Column::new("peer"),
         Column::new("over"),
         Column::new("why").shrinks(9).goes(2),
@@ -20,9 +22,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("done").goes(5),
         Column::new("bytes").goes(1),
         Column::new("waited").goes(6),
-        Column::new("state"),
-        Column::new("for"),
-        Column::new("comm").shrinks(5).goes(3),
+        Column::new("state").key("state"),
+        Column::new("since"),
+        Column::new("comm").shrinks(5).goes(3).key("comm"),
         Column::new("peer's host").shrinks(8).goes(7),
         Column::new("rtt").goes(9),
         Column::new("retrans").goes(8),
@@ -33,13 +35,13 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let members = scene.of_comm(member.comm.id);
         for (nth, link) in member.comm.links.iter().enumerate() {
             let peer = link.peer.and_then(|peer| members.iter().find(|other| other.comm.rank == peer));
-            let (text, role) = state(scene, link.waits.word(), link.waits_for, link.is_waiting());
+            let (text, role) = state(scene, link);
             let way = match link.direction {
                 Direction::Send => "send",
                 Direction::Recv => "recv",
                 Direction::Unknown => "?",
             };
-            let since_ns = if link.is_waiting() { link.since_ns } else { 0 };
+            let since_ns = waits_ns(link).unwrap_or(0);
             let to = link.peer.map_or_else(|| Cell::text("all"), |peer| Cell::number(peer.0));
             let [rtt, retransmits, unsent] = worst(&link.sockets);
             let cells = vec![
@@ -69,7 +71,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
                     .into_iter()
                     .flatten()
                     .collect(),
-                awaited: concerns_awaited(scene, &member, link.waits_for),
+                blocked_on: concerns_awaited(scene, &member, link.waits_for),
                 about: About::Link(member.at.0, member.at.1, nth),
             });
         }
@@ -78,34 +80,37 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
 }
 
 fn concerns_awaited(scene: &Scene<'_>, member: &Member<'_>, waits_for: Option<Rank>) -> bool {
-    let awaited = |rank| {
-        scene.awaited_in(member.comm.id).any(|one| one.missing.contains(&rank) || one.inside.contains(&rank))
+    let blocked_on = |rank| {
+        scene.blocking_in(member.comm.id).any(|one| one.missing.contains(&rank) || one.inside.contains(&rank))
     };
-    waits_for.is_some_and(awaited)
+    waits_for.is_some_and(blocked_on)
 }
 
-fn state(scene: &Scene<'_>, word: &str, waits_for: Option<Rank>, waits: bool) -> (String, Role) {
+fn state(scene: &Scene<'_>, link: &LinkSnapshot) -> (String, Role) {
     let g = &scene.look.glyphs;
-    if !waits {
-        return (format!("{} no wait", g.idle), Role::Plain);
-    }
-    let on = waits_for.map(|rank| format!(" of {rank}")).unwrap_or_default();
-    (format!("{} {word}{on}", g.waits), Role::Waits)
+    let Some(since_ns) = waits_ns(link) else {
+        let word = if link.is_waiting() { "running" } else { "no wait" };
+        return (format!("{} {word}", g.idle), Role::Plain);
+    };
+    let on = link.waits_for.map(|rank| format!(" of {rank}")).unwrap_or_default();
+    (format!("{} {}{on}", g.waits, link.waits.word()), calm(scene.role_of_wait(since_ns)))
 }
 
-/// Why this transport.
+/// Why this transport was chosen.
 fn why(why: Why) -> String {
     if why == Why::Unknown { "?".into() } else { why.word().replace('_', " ") }
 }
 
-/// The worst of the streams' smoothed round trips, retransmits and bytes not sent; nothing for what has no streams.
+/// The worst smoothed round trip, retransmits and unsent bytes of the streams.
+///
+/// Empty for a link without streams.
 fn worst(sockets: &[SocketSnapshot]) -> [Cell; 3] {
     let most = |of: fn(&SocketSnapshot) -> u32| sockets.iter().map(of).max();
     let cell = |most: Option<u32>, text: fn(u64) -> String| {
         most.map_or_else(Cell::default, |most| Cell::sorted(text(most.into()), most.into()))
     };
     let silent = sockets.iter().any(|socket| socket.unanswered() > 0);
-    let role = if silent { Role::Bad } else { Role::Plain };
+    let role = if silent { Role::Waits } else { Role::Plain };
     [
         cell(most(|socket| socket.rtt_us), |us| duration(us.saturating_mul(1000))),
         cell(most(|socket| socket.retransmits), |count| count.to_string()).role(role),

@@ -1,21 +1,23 @@
-//! Puts a screen together: header, what stands above, the list, what stands below, the last line; and what is open over it.
+//! Composes a screen: header, the lines above the list, the list, the lines below it, the last
+//! line, and an open popup over them.
 
+use ccl::diagnose::{duration, ranks_text};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
 use super::popup::Popup;
-use super::{above, below, header, listing};
+use super::{above, below, header, joining, listing};
 use crate::tui::app::App;
 use crate::tui::listing::{Listing, fit};
 use crate::tui::palette::Role;
 
-/// Below this nothing sensible fits.
+/// Smaller terminals have no useful room.
 const WIDTH_MIN: u16 = 40;
 const HEIGHT_MIN: u16 = 9;
 
-/// A screen before it is drawn: what it says, and where.
+/// A screen before it is drawn: its text and its layout.
 #[derive(Debug)]
 pub(crate) struct Picture {
     pub(crate) listing: Listing,
@@ -24,7 +26,7 @@ pub(crate) struct Picture {
     header: Vec<Line<'static>>,
     above: Vec<Line<'static>>,
     below: Vec<Line<'static>>,
-    /// Where these three and the list stand.
+    /// The areas of these three and the list.
     places: [Rect; 4],
 }
 
@@ -46,23 +48,23 @@ impl Picture {
         Some(Self { listing, chosen, header, above, below, places })
     }
 
-    /// Rows that are shown at a time.
+    /// Rows that are visible at a time.
     pub(crate) fn page(&self) -> usize {
         usize::from(self.places[2].height.saturating_sub(1)).max(1)
     }
 
-    /// Lines that something open over it can show.
+    /// Lines that a popup can show.
     pub(crate) fn popup_lines(&self) -> usize {
         self.room().height.saturating_sub(2).into()
     }
 
-    /// Where something may open: between the header and the last line.
+    /// The area for a popup: between the header and the last line.
     fn room(&self) -> Rect {
         let [header, .., below] = self.places;
         Rect::new(0, header.height, header.width, below.y + below.height - header.height)
     }
 
-    /// The row that is shown on this line of the terminal.
+    /// The row on this line of the terminal.
     pub(crate) fn row_at(&self, line: u16) -> Option<usize> {
         let area = self.places[2];
         let nth = usize::from(line.checked_sub(area.y + 1).filter(|nth| nth + 1 < area.height)?);
@@ -71,8 +73,9 @@ impl Picture {
     }
 }
 
-/// Where header, what is above, list and what is below stand, of which each wants so many lines. The list keeps half of what
-/// there is if it wants that much; the last line is kept free.
+/// The areas of the header, the lines above, the list and the lines below, for these heights.
+///
+/// The list keeps half of the space if it wants that much; the last line is kept free.
 fn places((width, height): (u16, u16), [header, above, list, below]: [usize; 4]) -> [Rect; 4] {
     let room = usize::from(height) - 1;
     let header = header.min(room);
@@ -118,7 +121,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
     }
 }
 
-/// What is open, as large as it needs to be within `inside`.
+/// Draws the open popup, as large as it needs to be within `inside`.
 fn open(frame: &mut Frame<'_>, popup: &Popup, app: &App, inside: Rect) {
     let lines = popup.lines(&app.look);
     let wide = lines.iter().map(Line::width).max().unwrap_or(0).max(popup.title().len() + 12) + 4;
@@ -149,13 +152,17 @@ const ASCII_BORDER: ratatui::symbols::border::Set<'static> = ratatui::symbols::b
     horizontal_bottom: "-",
 };
 
-/// Where there is no room: that, and who is awaited.
+/// The message for too small a terminal, with the ranks that block others.
 fn too_small(frame: &mut Frame<'_>, app: &App) {
     let area = frame.area();
     let mut lines = vec![format!("too small: {}x{}", area.width, area.height)];
-    match app.scene().verdict() {
-        Some(verdict) => lines.extend([verdict.who, verdict.op, verdict.since]),
-        None => lines.push("nobody waits".into()),
+    let scene = app.scene();
+    match (scene.verdict(), scene.job.not_joined.first()) {
+        (Some(verdict), _) => lines.extend([verdict.who, verdict.op, verdict.since]),
+        (None, Some(one)) => {
+            lines.extend([ranks_text(&one.ranks), joining::word(one).into(), duration(one.since_ns)]);
+        }
+        (None, None) => lines.push("nobody waits".into()),
     }
     let more = app.look.glyphs.more;
     let lines = lines.into_iter().map(|line| Line::from(fit(&line, area.width.into(), more)));

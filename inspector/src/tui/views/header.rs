@@ -1,6 +1,8 @@
-//! What every screen begins with: the job, who is awaited, how old this is, the tabs. And what it ends with.
+//! The top of every screen: the job, the ranks that block others, the age of the picture, the tabs.
+//! And its last line.
 
-use ccl::snapshot::{State, duration};
+use ccl::diagnose::{comm_name, duration, ranks_text};
+use ccl::snapshot::{NotJoined, State};
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
@@ -9,14 +11,14 @@ use crate::tui::app::{App, Ended};
 use crate::tui::keys::{Action, KEYS};
 use crate::tui::listing::{fit, visible};
 use crate::tui::palette::Role;
-use crate::tui::scene::Verdict;
+use crate::tui::scene::{Headline, has_failed};
 
 /// The most columns for a list of ranks.
 const RANKS_WIDTH: usize = 22;
 /// The most columns for a communicator's name.
 const COMM_WIDTH: usize = 16;
 
-/// The header: job, verdict, tabs; and a line that says that this is not now, if it is not.
+/// The header: job, verdict, tabs; and a line that says that this is not the present, if it is not.
 pub(crate) fn lines(app: &App) -> Vec<Line<'static>> {
     let mut lines = vec![job(app), Line::from(verdict(app)), tabs(app)];
     lines.extend(banner(app));
@@ -33,23 +35,29 @@ fn job(app: &App) -> Line<'static> {
         Span::styled(format!("ccl-inspect  job {}  ", scene.job.job), palette.style(Role::Head)),
         Span::styled(
             format!("{up} of {all} ranks up"),
-            palette.style(role(up == all, Role::Good, Role::Bad)),
+            palette.style(role(up == all, Role::Good, Role::Plain)),
         ),
     ];
+    let failed =
+        |state| scene.job.ranks.iter().filter(|rank| rank.state == state && has_failed(rank)).count();
+    let (exited, left) = (failed(State::Exited), failed(State::Left));
     let others = [
-        (count(State::Stopped), "stopped"),
-        (count(State::Dead), "dead"),
-        (count(State::Exited), "exited"),
-        (scene.job.missing.len(), "not read"),
+        (count(State::Stopped), "stopped", Role::Waits),
+        (count(State::Dead), "dead", Role::Bad),
+        (count(State::Exited) - exited, "exited", Role::Plain),
+        (exited, "exited after a failure", Role::Bad),
+        (count(State::Left) - left, "left", Role::Plain),
+        (left, "left after a failure", Role::Bad),
+        (scene.job.missing.len(), "not read", Role::Waits),
     ];
-    for (number, word) in others.into_iter().filter(|(number, _)| *number > 0) {
-        spans.push(Span::styled(format!(", {number} {word}"), palette.style(Role::Bad)));
+    for (number, word, role) in others.into_iter().filter(|(number, ..)| *number > 0) {
+        spans.push(Span::styled(format!(", {number} {word}"), palette.style(role)));
     }
     let age = app.now_ns.saturating_sub(app.shot().taken_ns);
     let text = if app.shot().taken_ns == 0 { "no data yet".into() } else { format!("age {}", seconds(age)) };
     spans.push(Span::styled(
         format!("  {text}"),
-        palette.style(role(age < 2_000_000_000, Role::Dim, Role::Bad)),
+        palette.style(role(age < 2_000_000_000, Role::Dim, Role::Waits)),
     ));
     Line::from(spans)
 }
@@ -58,7 +66,7 @@ const fn role(fine: bool, then: Role, otherwise: Role) -> Role {
     if fine { then } else { otherwise }
 }
 
-/// Whole seconds from ten on: a figure that jumps is not read.
+/// A duration; from ten seconds on in whole seconds, because a jumping figure is not readable.
 fn seconds(ns: u64) -> String {
     if ns < 10_000_000_000 {
         format!("{}.{} s", ns / 1_000_000_000, ns / 100_000_000 % 10)
@@ -67,13 +75,28 @@ fn seconds(ns: u64) -> String {
     }
 }
 
-/// Who is awaited, in what, since when: one line, the operation early enough for narrow screens.
+/// The ranks that block others, in which operation, and since when.
+///
+/// One line, with the operation early enough for narrow screens.
 fn verdict(app: &App) -> Vec<Span<'static>> {
     let palette = app.look.palette;
     let scene = app.scene();
-    let Some(verdict) = scene.verdict() else {
+    let verdict = scene.verdict();
+    let joins = scene.job.not_joined.first();
+    if let Some(one) = joins.filter(|_| verdict.as_ref().is_none_or(|verdict| !verdict.failed)) {
+        let (first, rest) = joining(one, app.look.glyphs.more);
+        let role = scene.role_of_wait(one.since_ns);
+        return vec![
+            Span::styled(first, palette.style(role)),
+            Span::styled(rest, palette.style(Role::Plain)),
+        ];
+    }
+    let Some(verdict) = verdict else {
         let text = match (scene.job.ranks.is_empty(), scene.job.complete) {
+            (true, _) if app.ended != Ended::No => "it was over before a rank was seen",
             (true, _) => "no rank has shown itself yet",
+            // Waits that every healthy job has all the time.
+            (false, true) if !scene.job.blocked_on.is_empty() => "running",
             (false, true) => "nobody waits",
             (false, false) => "nobody that was read waits",
         };
@@ -82,32 +105,60 @@ fn verdict(app: &App) -> Vec<Span<'static>> {
             palette.style(role(scene.job.complete, Role::Good, Role::Dim)),
         )];
     };
-    let role = if verdict.stands { Role::Bad } else { Role::Plain };
     let (first, rest) = verdict_text(&verdict, app);
-    vec![Span::styled(first, palette.style(role)), Span::styled(rest, palette.style(Role::Plain))]
+    vec![Span::styled(first, palette.style(verdict.role)), Span::styled(rest, palette.style(Role::Plain))]
 }
 
-/// The verdict in two parts: who and in what; how, for how long, and who waits.
-pub(crate) fn verdict_text(verdict: &Verdict, app: &App) -> (String, String) {
+/// The ranks that have not joined, in two parts: those ranks, and the ranks that wait.
+fn joining(one: &NotJoined, more: char) -> (String, String) {
+    let name = fit(&comm_name(&one.name, one.comm), COMM_WIDTH, more);
+    let who = match one.count {
+        None => "the root, which rank 0 opens, does not answer".to_string(),
+        Some(_) => format!("{} not joined", fit(&ranks_text(&one.ranks), RANKS_WIDTH, more)),
+    };
+    let by = fit(&ranks_text(&one.by), RANKS_WIDTH, more);
+    let wait = if one.by.len() == 1 { "waits" } else { "wait" };
+    let until = match one.gives_up_ns {
+        0 => String::new(),
+        ns => format!(", gives up in {}", duration(ns)),
+    };
+    (format!("  init of {name}: {who}"), format!(", {}; {by} {wait}{until}", duration(one.since_ns)))
+}
+
+/// The verdict in two parts.
+///
+/// First the ranks and the operation; then how, for how long, and the ranks that wait.
+pub(crate) fn verdict_text(verdict: &Headline, app: &App) -> (String, String) {
     let g = &app.look.glyphs;
-    let Verdict { state, op, how, since, stands, .. } = verdict;
-    let mark = if *stands { format!("{} AWAITED", g.awaited) } else { format!("{} awaited", g.waits) };
+    let Headline { state, op, how, since, role, .. } = verdict;
+    let is_short = *role == Role::Plain;
+    let mark =
+        if is_short { format!("{} blocked on", g.waits) } else { format!("{} BLOCKED ON", g.blocked_on) };
     let state = if state.is_empty() { String::new() } else { format!(" {state}") };
     let comm = fit(&verdict.comm, COMM_WIDTH, g.more);
+    if verdict.failed {
+        let what = if op.is_empty() { comm } else { format!("{op} of {comm}") };
+        let who = match verdict.who.as_str() {
+            "" => String::new(),
+            who => format!(" by {}{state}", fit(who, RANKS_WIDTH, g.more)),
+        };
+        let by = fit(&verdict.by, RANKS_WIDTH, g.more);
+        return (format!("{} FAILED {what}: {how}{who}", g.dead), format!(", on {by}"));
+    }
     let first = format!("{mark} {}{state}: {op} of {comm}", fit(&verdict.who, RANKS_WIDTH, g.more));
     let more = if verdict.more > 0 { format!("; {} more", verdict.more) } else { String::new() };
-    // One that waits alone is not several.
+    // A single rank takes the singular.
     let by = verdict.by.trim_start_matches("ranks ").trim_start_matches("rank ");
     let waits = if by.contains(['-', ',']) { "wait" } else { "waits" };
     (first, format!(" {how}, {since}{more}; {} {waits}", fit(by, RANKS_WIDTH, g.more)))
 }
 
-/// The tabs as they stand: which, from which column, how wide.
+/// The layout of the tabs: screen, first column, width.
 pub(crate) fn tab_places(width: usize) -> Vec<(Screen, usize, usize)> {
     let mut at = 0;
     let wide: usize = Screen::ALL.iter().map(|screen| screen.name().len() + 4).sum();
     let places = Screen::ALL.iter().map(|screen| {
-        // Where names do not fit, the numbers are the names.
+        // If the names do not fit, the numbers stand for them.
         let length = if wide <= width { screen.name().len() + 4 } else { 3 };
         at += length;
         (*screen, at - length, length)
@@ -127,7 +178,7 @@ fn tabs(app: &App) -> Line<'static> {
     Line::from(spans)
 }
 
-/// What must be known before anything else is believed.
+/// The fact that a user must know first: the picture is frozen, or the job has ended.
 fn banner(app: &App) -> Option<Line<'static>> {
     let age = seconds(app.now_ns.saturating_sub(app.shot().taken_ns));
     let at = time_of_day(app.shot().taken_ns);
@@ -138,7 +189,13 @@ fn banner(app: &App) -> Option<Line<'static>> {
     };
     let text = match (app.pinned.is_some(), ended) {
         (true, _) => format!("FROZEN: this was {age} ago, at {at}; data goes on, Space shows it"),
-        (false, Some(how)) => format!("the job has ended{how}; last state of {at}"),
+        (false, Some(how)) => {
+            // The time of the last state, not of the look: dead processes are read as long as the
+            // screen is open.
+            let last = app.shot().snapshot.ranks.iter().map(|rank| rank.to_real_ns).max();
+            let at = last.filter(|at| *at > 0).map_or(at, time_of_day);
+            format!("the job has ended{how}; last state of {at}")
+        }
         (false, None) => return None,
     };
     Some(Line::styled(format!("{} {text}", app.look.glyphs.stopped), app.look.palette.style(Role::Bad)))
@@ -150,7 +207,7 @@ pub(crate) fn time_of_day(real_ns: u64) -> String {
     format!("{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// The last line: what is typed, what was said last, or what can be pressed.
+/// The last line: the typed filter, the last message, or the keys that can be pressed.
 pub(crate) fn footer(app: &App, hidden: usize) -> Line<'static> {
     let palette = app.look.palette;
     if let Some(typed) = &app.typing {
@@ -168,7 +225,15 @@ pub(crate) fn footer(app: &App, hidden: usize) -> Line<'static> {
         let columns = if hidden == 1 { "column" } else { "columns" };
         text += &format!("{hidden} {columns} hidden, {how} shows all  ");
     }
-    let hints = [Action::Culprit, Action::Enter, Action::Filter, Action::Sort, Action::Freeze, Action::Older];
+    let hints = [
+        Action::Quit,
+        Action::Culprit,
+        Action::Enter,
+        Action::Filter,
+        Action::Sort,
+        Action::Freeze,
+        Action::Older,
+    ];
     let shown = hints.iter().filter_map(|action| KEYS.iter().find(|key| key.action == *action));
     for key in shown {
         let what = key.what.split([':', ';']).next().unwrap_or_default();

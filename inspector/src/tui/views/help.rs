@@ -1,4 +1,4 @@
-//! The help: the table of keys, as it is.
+//! The help screen: the table of keys.
 
 use ratatui::text::{Line, Span};
 
@@ -23,13 +23,13 @@ pub(crate) fn lines(look: &Look) -> Vec<Line<'static>> {
     });
     let g = &look.glyphs;
     let glyphs = [
-        (g.awaited, "awaited: the others wait for it"),
+        (g.blocked_on, "blocking: the others wait for it"),
         (g.waits, "waits for somebody"),
         (g.running, "runs, works, is inside"),
         (g.stopped, "stopped by a signal or a debugger"),
         (g.dead, "dead, failed"),
         (g.exited, "left in good order, done"),
-        (g.idle, "idle: in no operation; no wait"),
+        (g.idle, "in user code: in no operation; no wait"),
     ];
     let mouse = row("mouse", "click tabs and rows; the wheel moves".into());
     let glyphs = glyphs.into_iter().map(|(glyph, what)| row(&glyph.to_string(), what.into()));

@@ -1,12 +1,16 @@
-//! How long operations took, by kind and size: percentiles over all ranks, and the slowest rank. From histograms, so bounds
-//! of buckets, not exact values.
+//! Durations of operations by kind and size: percentiles over all ranks, and the mean of each rank.
+//!
+//! They come from histograms, so they are bounds of buckets, not exact values. They do not show
+//! which rank is late: the longest times are those of the ranks that wait for it.
 
 use std::collections::BTreeMap;
 
+use ccl::diagnose::duration;
 use ccl::recorder::reader::Histogram;
-use ccl::snapshot::duration;
 use ccl::types::{CollKind, CommId, Rank};
 use ratatui::text::{Line, Span};
+
+use super::wrapped;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
 use crate::tui::palette::Role;
@@ -25,15 +29,15 @@ struct Class<'a> {
     buckets: Vec<(Option<u64>, u64)>,
     sum_ns: u64,
     sum_bytes: u64,
-    /// The rank whose mean is the longest, and that mean.
-    slowest: (Rank, u64),
+    /// Each rank's mean.
+    means: BTreeMap<Rank, u64>,
 }
 
 impl Class<'_> {
     fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
-    /// The bound below which so many of 1,000 lie; `None`: beyond the last.
+    /// The bound below which `of_thousand` of 1,000 durations lie; `None` beyond the last bucket.
     fn percentile(&self, of_thousand: u64) -> Option<u64> {
         let wanted = (u128::from(self.count()) * u128::from(of_thousand)).div_ceil(1000).max(1);
         let mut seen = 0_u128;
@@ -61,14 +65,11 @@ fn classes<'a>(histograms: &'a [Histogram]) -> Vec<Class<'a>> {
                 buckets: Vec::new(),
                 sum_ns: 0,
                 sum_bytes: 0,
-                slowest: (one.rank, 0),
+                means: BTreeMap::new(),
             });
         class.sum_ns = class.sum_ns.saturating_add(one.sum_ns);
         class.sum_bytes = class.sum_bytes.saturating_add(one.sum_bytes);
-        let mean = one.sum_ns / count;
-        if mean > class.slowest.1 {
-            class.slowest = (one.rank, mean);
-        }
+        class.means.insert(one.rank, one.sum_ns / count);
         for (bound, count) in &one.buckets {
             match class.buckets.iter_mut().find(|(known, _)| known == bound) {
                 Some((_, sum)) => *sum = sum.saturating_add(*count),
@@ -91,7 +92,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("p90 <").goes(2),
         Column::new("p99 <"),
         Column::new("max <"),
-        Column::new("slowest rank"),
+        Column::new("ranks' means"),
         Column::new("comm").shrinks(5).goes(1),
         Column::new("bytes").goes(3),
     ];
@@ -113,7 +114,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             bound(class.percentile(900)),
             bound(class.percentile(990)),
             bound(class.percentile(1000)),
-            Cell::sorted(format!("{} ({})", class.slowest.0, duration(class.slowest.1)), class.slowest.1),
+            means(class),
             Cell::text(comm.clone()),
             Cell::sorted(bytes(class.sum_bytes), class.sum_bytes),
         ];
@@ -121,8 +122,8 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             key: format!("{} {} {:?}", class.comm, class.kind, class.class_bytes),
             cells,
             fields: vec![("comm", comm), ("op", class.kind.name().into())],
-            ranks: vec![class.slowest.0.0],
-            awaited: false,
+            ranks: class.means.keys().map(|rank| rank.0).collect(),
+            blocked_on: false,
             about: About::Durations(at),
         }
     };
@@ -134,7 +135,18 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     Listing { columns, rows, empty: empty.into() }
 }
 
-/// The histogram of the chosen row.
+/// The shortest and the longest of the ranks' means.
+fn means(class: &Class<'_>) -> Cell {
+    let longest = class.means.values().max().copied().unwrap_or(0);
+    match class.means.values().min() {
+        Some(shortest) if *shortest < longest => {
+            Cell::sorted(format!("{} - {}", duration(*shortest), duration(longest)), longest)
+        }
+        _ => Cell::sorted(duration(longest), longest),
+    }
+}
+
+/// The histogram of the chosen row, and the mean of each rank.
 pub(crate) fn below(scene: &Scene<'_>, chosen: Option<&Row>, width: usize) -> Vec<Line<'static>> {
     let Some(Row { about: About::Durations(at), .. }) = chosen else { return Vec::new() };
     let classes = classes(scene.histograms.unwrap_or_default());
@@ -153,6 +165,10 @@ pub(crate) fn below(scene: &Scene<'_>, chosen: Option<&Row>, width: usize) -> Ve
             Span::styled(bar, look.palette.style(Role::Good)),
         ]));
     }
+    let means: Vec<_> =
+        class.means.iter().map(|(rank, mean)| format!("rank {rank} {}", duration(*mean))).collect();
+    let text = format!(" mean by rank, waiting included: {}", means.join(", "));
+    lines.extend(wrapped(&text, width).into_iter().map(Line::from));
     lines
 }
 
@@ -163,7 +179,7 @@ pub(crate) fn json(scene: &Scene<'_>, at: usize) -> Option<serde_json::Value> {
     Some(serde_json::json!({
         "comm": class.comm, "name": class.name, "kind": class.kind.name(), "class_bytes": class.class_bytes,
         "sum_ns": class.sum_ns, "sum_bytes": class.sum_bytes, "buckets": class.buckets,
-        "slowest_rank": class.slowest.0, "slowest_mean_ns": class.slowest.1,
+        "mean_ns_by_rank": class.means,
     }))
 }
 
@@ -186,14 +202,15 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_over_all_ranks_and_the_slowest_is_named() {
+    fn percentiles_are_over_all_ranks_and_each_has_its_mean() {
         let all = [
             histogram(0, &[(Some(100), 98), (Some(1000), 1)]),
             histogram(1, &[(Some(200), 0), (None, 1)]),
             histogram(2, &[]),
         ];
         let [class] = classes(&all).try_into().ok().unwrap();
-        assert_eq!((class.count(), class.slowest.0), (100, Rank(1)));
+        assert_eq!(class.count(), 100);
+        assert_eq!(class.means, BTreeMap::from([(Rank(0), 109), (Rank(1), 10_000)]));
         assert_eq!(
             [500, 980, 990, 1000].map(|of| class.percentile(of)),
             [Some(100), Some(100), Some(1000), None]

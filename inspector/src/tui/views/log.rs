@@ -1,8 +1,9 @@
-//! What happened: the events of the recorders, and what the ranks print where they were launched from here.
+//! The log: the events of the recorders, and the output of the ranks if they were launched here.
 
 use ratatui::text::Line;
 
 use super::header::time_of_day;
+use super::joining;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, visible};
 use crate::tui::log::Origin;
 use crate::tui::palette::Role;
@@ -13,19 +14,19 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let columns = vec![
         Column::new("time"),
         Column::new("rank"),
-        Column::new("from"),
+        Column::new("source"),
         Column::new("comm").shrinks(5).goes(1),
         Column::new("text").shrinks(20),
     ];
-    let awaited = |rank: Option<u32>| {
-        let world = |one: &ccl::snapshot::Awaited, rank: u32| {
+    let blocked_on = |rank: Option<u32>| {
+        let world = |one: &ccl::snapshot::BlockedOn, rank: u32| {
             let member = scene.of_comm(one.comm).into_iter().find(|member| member.rank.rank.0 == rank);
-            member.is_some_and(|member| scene.is_awaited(&member))
+            member.is_some_and(|member| scene.blocks_others(&member))
         };
-        rank.is_some_and(|rank| scene.job.awaited.iter().any(|one| world(one, rank)))
+        rank.is_some_and(|rank| scene.job.blocked_on.iter().any(|one| world(one, rank)))
     };
     let mut culprits: Vec<u32> = scene.job.ranks.iter().map(|rank| rank.rank.0).collect();
-    culprits.retain(|rank| awaited(Some(*rank)));
+    culprits.retain(|rank| blocked_on(Some(*rank)));
     let said = scene.log.entries().filter(|entry| entry.real_ns <= scene.until_ns);
     let rows = said.map(|entry| {
         let time = format!(
@@ -52,16 +53,20 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             ],
             fields,
             ranks: entry.rank.into_iter().collect(),
-            awaited: entry.rank.is_some_and(|rank| culprits.contains(&rank)),
+            blocked_on: entry.rank.is_some_and(|rank| culprits.contains(&rank)),
             about: About::Line(entry.number),
         }
     });
     Listing { columns, rows: rows.collect(), empty: "nothing has happened yet".into() }
 }
 
-/// What is not shown any more.
-pub(crate) fn above(scene: &Scene<'_>) -> Vec<Line<'static>> {
+/// The ranks that have not joined, which have no event; and the number of dropped lines.
+pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
+    let mut lines = joining::lines(scene, width);
     let lost = scene.log.lost();
-    let line = format!("{lost} older lines are not kept");
-    if lost > 0 { vec![Line::styled(line, scene.look.palette.style(Role::Dim))] } else { Vec::new() }
+    if lost > 0 {
+        let text = format!("{lost} older lines are not kept");
+        lines.push(Line::styled(text, scene.look.palette.style(Role::Dim)));
+    }
+    lines
 }

@@ -1,15 +1,16 @@
-//! An operation by rank, channel and step: who has called it, and how far each has come on each channel.
+//! An operation by rank, channel and step: which ranks have called it, and how far each has come.
 
 use std::collections::BTreeSet;
 
-use ccl::snapshot::{CommSnapshot, Direction, OpSnapshot, OpState, State, duration};
+use ccl::diagnose::duration;
+use ccl::snapshot::{CommSnapshot, Direction, OpSnapshot, OpState, State};
 use ccl::types::ChannelId;
 use ratatui::text::{Line, Span};
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
-use crate::tui::plan::{Place, Planned};
-use crate::tui::scene::{Focused, Member, Scene, bytes, channel, fields, name};
+use crate::tui::plan::{Planned, StepsDone};
+use crate::tui::scene::{Focused, Member, Scene, bytes, calm, channel, fields, name, waits_ns};
 
 /// One row per member of the communicator in focus.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -19,8 +20,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let plan = op.as_ref().and_then(|op| planned(&members, op));
     let places = plan.as_ref().map(|(plan, own)| plan.places(&members, own)).unwrap_or_default();
     let channels = channels(&members, plan.as_ref().map(|(plan, _)| plan));
-    let mut columns = vec![Column::new("rank"), Column::new("process"), Column::new(heading)];
-    columns.extend([Column::new("waits on").shrinks(10), Column::new("for")]);
+    let mut columns = vec![Column::new("rank"), Column::new("process").key("state")];
+    columns.push(Column::new(heading).key("state"));
+    columns.extend([Column::new("waits for").shrinks(10), Column::new("since")]);
     let after = channels.iter().zip(1..).map(|(id, goes)| Column::new(channel(*id)).goes(goes));
     columns.extend(after);
     columns.extend([Column::new("tag").shrinks(6).goes(254), Column::new("driven").goes(255)]);
@@ -28,13 +30,13 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let comm = member.comm;
         let mut cells = vec![Cell::number(comm.rank.0), scene.state(member.rank)];
         cells.push(called(scene, member, op.as_ref()));
-        let wait = comm.longest_wait();
+        let wait = comm.longest_wait().filter(|link| waits_ns(link).is_some());
         let on = wait.map(|link| {
             let peer = link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| peer.to_string());
             format!("{peer} ({}, {})", link.waits, channel(link.channel))
         });
         let for_ns = wait.map_or(0, |link| link.since_ns);
-        cells.push(Cell::text(on.unwrap_or_default()).role(Role::Waits));
+        cells.push(Cell::text(on.unwrap_or_default()).role(calm(scene.role_of_wait(for_ns))));
         cells.push(Cell::sorted(if for_ns > 0 { duration(for_ns) } else { String::new() }, for_ns));
         let of = |id: &ChannelId| progress(scene, comm, *id, places.get(&(comm.rank, *id)).copied());
         cells.extend(channels.iter().map(of));
@@ -46,37 +48,41 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             cells,
             fields: fields(member.rank, Some(comm)),
             ranks: vec![comm.rank.0],
-            awaited: scene.is_awaited(member),
+            blocked_on: scene.blocks_others(member),
             about: About::Comm(member.at.0, member.at.1),
         }
     });
     Listing { rows: rows.collect(), columns, empty: "no communicator has been made yet".into() }
 }
 
-/// The plan of the operation in focus, and the operation as one tells it who has called it.
+/// The plan of the operation in focus, and the operation as one of its callers reports it.
 pub(crate) fn planned<'a>(members: &[Member<'a>], op: &Focused) -> Option<(Planned, &'a OpSnapshot)> {
     let own = members.iter().find_map(|member| told(member.comm, op))?;
     Some((Planned::of(members, own)?, own))
 }
 
-/// The operation, if this rank's last one is it.
+/// The operation as this rank reports it, if it is the rank's last one.
 fn told<'a>(comm: &'a CommSnapshot, op: &Focused) -> Option<&'a OpSnapshot> {
     op.of(comm).filter(|own| (own.seq, &own.kind) == (op.seq, &op.kind))
 }
 
-/// The channels of the plan; where that is not known, those that have links; and that of pairs, if it has any.
+/// The channels of the plan, and that of pairs, if it has any.
+///
+/// If the plan is unknown, the channels that have links.
 fn channels(members: &[Member<'_>], plan: Option<&Planned>) -> BTreeSet<ChannelId> {
     let links = members.iter().flat_map(|member| &member.comm.links).map(|link| link.channel);
     let links = links.filter(|id| plan.is_none() || *id == ChannelId::P2P);
     links.chain(plan.into_iter().flat_map(Planned::channels)).collect()
 }
 
-/// The place in the plan; where that is not known, how many messages have come since the communicator was made.
-fn progress(scene: &Scene<'_>, comm: &CommSnapshot, id: ChannelId, place: Option<Place>) -> Cell {
+/// The place in the plan.
+///
+/// If the plan is unknown, the messages that have arrived since the communicator was created.
+fn progress(scene: &Scene<'_>, comm: &CommSnapshot, id: ChannelId, place: Option<StepsDone>) -> Cell {
     let links = || comm.links.iter().filter(|link| link.channel == id);
-    let role = if links().any(|link| link.is_waiting()) { Role::Waits } else { Role::Plain };
+    let role = calm(scene.role_of_wait(links().filter_map(waits_ns).max().unwrap_or(0)));
     match place {
-        // Too little for this channel.
+        // The data is too small to use this channel.
         Some((_, 0)) => Cell::default(),
         Some((at, all)) => {
             Cell::sorted(format!("{} {at}/{all}", scene.look.glyphs.bar(at, all)), at).role(role)
@@ -90,34 +96,40 @@ fn progress(scene: &Scene<'_>, comm: &CommSnapshot, id: ChannelId, place: Option
     }
 }
 
-/// Whether a member has called the operation; nothing where it is none of its business.
+/// Whether a member has called the operation; empty if the operation does not concern it.
 fn called(scene: &Scene<'_>, member: &Member<'_>, op: Option<&Focused>) -> Cell {
     let g = &scene.look.glyphs;
     let Some(op) = op else { return Cell::default() };
-    let awaited = scene.is_awaited(member);
+    let blocked_on = scene.blocks_others(member);
     let Some(own) = op.of(member.comm) else {
-        // Who is awaited in a send or receive need not have called any.
-        let is_in = awaited && op.pair.as_ref().is_some_and(|pair| pair.contains(&member.comm.rank));
-        let text = format!("{} NOT CALLED", g.awaited);
-        return if is_in { Cell::text(text).role(Role::Bad) } else { Cell::default() };
+        // A rank that blocks others in a send or receive need not have called one itself.
+        let is_in = blocked_on && op.pair.as_ref().is_some_and(|pair| pair.contains(&member.comm.rank));
+        let text = format!("{} NOT CALLED", g.blocked_on);
+        let role = scene.role_of_blocking(member);
+        return if is_in { Cell::text(text).role(role) } else { Cell::default() };
     };
-    if op.pair.as_ref().is_some_and(|pair| own.peer.is_none_or(|peer| !pair.contains(&peer))) && !awaited {
+    if op.pair.as_ref().is_some_and(|pair| own.peer.is_none_or(|peer| !pair.contains(&peer))) && !blocked_on {
         return Cell::default();
     }
     let is_missing =
-        scene.awaited_in(member.comm.id).next().is_some_and(|one| one.missing.contains(&member.comm.rank));
-    // Calls between two ranks are counted by pair: a number says nothing of another pair's.
+        scene.blocking_in(member.comm.id).next().is_some_and(|one| one.missing.contains(&member.comm.rank));
+    // Calls between two ranks are counted per pair: a number means nothing for another pair.
     let has_called = !is_missing && (op.pair.is_some() || own.called.max(own.seq) >= op.seq);
+    let role = scene.role_of_blocking(member);
     let (glyph, word, role) = match (has_called, own.state) {
         (_, OpState::Failed) => (g.dead, format!("failed {}", own.error), Role::Bad),
-        (false, _) if awaited && op.pair.is_some() => (g.awaited, "NOT CALLED".into(), Role::Bad),
-        (false, _) if awaited => (g.awaited, format!("NOT CALLED, at #{}", own.seq), Role::Bad),
+        _ if scene.is_blamed(member) => (g.dead, "TO BLAME".into(), Role::Bad),
+        (false, _) if blocked_on && op.pair.is_some() => (g.blocked_on, "NOT CALLED".into(), role),
+        (false, _) if blocked_on => (g.blocked_on, format!("NOT CALLED, at #{}", own.seq), role),
         (false, _) => (g.idle, format!("at #{}", own.seq), Role::Plain),
-        (true, _) if awaited && member.rank.state != State::Running => {
-            (g.awaited, "HOLDS IT UP".into(), Role::Bad)
+        (true, _) if blocked_on && member.rank.state != State::Running => {
+            (g.blocked_on, "HOLDS IT UP".into(), role)
         }
-        (true, _) if awaited => (g.awaited, "AWAITED".into(), Role::Bad),
+        (true, _) if blocked_on => (g.blocked_on, "BLOCKING".into(), role),
         (true, OpState::Idle) if own.seq >= op.seq => (g.exited, "done".into(), Role::Good),
+        // The rank has already gone on to a later call.
+        (true, _) if op.pair.is_none() && own.seq > op.seq => (g.exited, "done".into(), Role::Good),
+        (true, _) if op.pair.is_none() && own.seq < op.seq => (g.running, "called".into(), Role::Plain),
         (true, _) => (g.running, "inside".into(), Role::Plain),
     };
     Cell::text(format!("{glyph} {word}")).role(role)
@@ -132,7 +144,7 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let op = scene.operation(id);
     let title =
         op.as_ref().map_or_else(|| "no operation yet".into(), |op| format!("{} #{}", op.kind, op.seq));
-    // What it is about is told by one that has called it.
+    // A rank that has called it gives its details.
     let inside = op.as_ref().and_then(|op| members.iter().find_map(|member| told(member.comm, op)));
     let what = inside.map(|own| {
         let dtype = if own.dtype.is_empty() { String::new() } else { format!(" {} {}", own.op, own.dtype) };

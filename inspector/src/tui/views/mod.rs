@@ -1,10 +1,12 @@
-//! The screens, one file each: what is listed, what stands above and below the list. Functions of what they are given; no I/O, no clock.
+//! The screens, one file each: the list, and the lines above and below it. Pure functions of their
+//! input; no I/O, no clock.
 
 pub(crate) mod bootstrap;
 pub(crate) mod connections;
 pub(crate) mod draw;
 pub(crate) mod header;
 pub(crate) mod help;
+pub(crate) mod joining;
 pub(crate) mod latency;
 pub(crate) mod log;
 pub(crate) mod matrix;
@@ -21,18 +23,18 @@ use super::scene::Scene;
 /// A screen.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(crate) enum Screen {
-    /// Every rank.
+    /// All ranks.
     #[default]
     Overview,
     /// An operation by rank, channel and step.
     Matrix,
-    /// The way of its messages.
+    /// The route of its messages.
     Rings,
     /// Links.
     Connections,
-    /// The phases of the start.
+    /// The phases of init.
     Bootstrap,
-    /// Percentiles.
+    /// Percentiles of durations.
     Latency,
     /// Events and output.
     Log,
@@ -50,26 +52,26 @@ impl Screen {
         Self::Log,
     ];
 
-    /// On its tab.
+    /// The name on its tab.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
             Self::Matrix => "Matrix",
             Self::Rings => "Rings",
             Self::Connections => "Links",
-            Self::Bootstrap => "Boot",
+            Self::Bootstrap => "Init",
             Self::Latency => "Latency",
             Self::Log => "Log",
         }
     }
 
-    /// The one so many tabs to the right, round the end.
+    /// The screen this many tabs to the right, wrapping around.
     pub(crate) fn beside(self, steps: usize) -> Self {
         Self::ALL[(self as usize + steps) % Self::ALL.len()]
     }
 }
 
-/// What a screen lists.
+/// The list of a screen.
 pub(crate) fn listing(screen: Screen, scene: &Scene<'_>) -> Listing {
     match screen {
         Screen::Overview => overview::listing(scene),
@@ -82,7 +84,7 @@ pub(crate) fn listing(screen: Screen, scene: &Scene<'_>) -> Listing {
     }
 }
 
-/// What stands above the list, in this width.
+/// The lines above the list, in this width.
 pub(crate) fn above(screen: Screen, scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     match screen {
         Screen::Overview => overview::above(scene, width),
@@ -90,11 +92,11 @@ pub(crate) fn above(screen: Screen, scene: &Scene<'_>, width: usize) -> Vec<Line
         Screen::Matrix => matrix::above(scene, width),
         Screen::Rings => rings::above(scene, width),
         Screen::Bootstrap => bootstrap::above(scene, width),
-        Screen::Log => log::above(scene),
+        Screen::Log => log::above(scene, width),
     }
 }
 
-/// What stands below it, about the chosen row.
+/// The lines below the list, about the chosen row.
 pub(crate) fn below(
     screen: Screen,
     scene: &Scene<'_>,
@@ -108,7 +110,7 @@ pub(crate) fn below(
     }
 }
 
-/// Words on lines of this width; those after the first are indented.
+/// The text wrapped to this width; lines after the first are indented.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive(' ') {

@@ -1,34 +1,24 @@
-//! Every rank: how its process is, where it stands, whom it waits for; and below, why.
+//! Every rank: the state of its process, where it stands, and which rank it waits for; and below,
+//! the reason.
 
-use ccl::snapshot::{OpState, Source, duration, render_answer};
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccl::diagnose::{duration, render_answer};
+use ccl::snapshot::{OpState, Source};
 use ratatui::text::Line;
 
-use super::wrapped;
+use super::{joining, wrapped};
 use crate::rates::Rate;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit, visible};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Member, Scene, fields, host, name, operation_text};
+use crate::tui::scene::{Member, Scene, fields, host, name, operation_text, wait_of};
 use crate::words;
 
 /// One row per rank and communicator, and one per rank that was not read.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
-    let columns = vec![
-        Column::new("rank"),
-        Column::new("process"),
-        Column::new("operation").shrinks(16),
-        Column::new("stands").shrinks(14),
-        Column::new("for"),
-        Column::new("on").goes(1),
-        Column::new("ops/s").goes(4),
-        Column::new("bytes/s").goes(5),
-        Column::new("comm").shrinks(5).goes(2),
-        Column::new("tag").shrinks(6).goes(6),
-        Column::new("pid").goes(3),
-        Column::new("host").shrinks(6).goes(7),
-        Column::new("in it").goes(9),
-        Column::new("from").goes(10),
-        Column::new("failed").goes(8),
-    ];
+    let hosts = short_hosts(scene);
+    let short = |host: &str| hosts.get(host).cloned().unwrap_or_default();
+    let columns = columns(hosts.len());
     let ranks = scene.members().map(|(at, rank, member)| {
         let about = match &member {
             Some(member) => About::Comm(member.at.0, member.at.1),
@@ -48,41 +38,88 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Source::File => "file",
             Source::Unknown => "?",
         };
-        cells.extend([Cell::text(tag), Cell::number(rank.pid), Cell::text(host(rank)), Cell::text(within)]);
+        cells.extend([
+            Cell::text(tag),
+            Cell::number(rank.pid),
+            Cell::text(short(&host(rank))),
+            Cell::text(within),
+        ]);
         cells.extend([Cell::text(source), Cell::number(rank.failed)]);
         Row {
             key: format!("{} {}", rank.rank, comm.map(|comm| comm.id).unwrap_or_default()),
             cells,
             fields: fields(rank, comm),
             ranks: vec![rank.rank.0],
-            awaited: member.is_some_and(|member| scene.is_awaited(&member)),
+            blocked_on: member.is_some_and(|member| scene.blocks_others(&member)),
             about,
         }
     });
     let missing = scene.job.missing.iter().enumerate().map(|(at, missing)| {
-        let mut cells = vec![Cell::number(missing.rank.0), Cell::text("? not read").role(Role::Bad)];
+        let absent = joining::word_of(scene, missing);
+        let state = absent.unwrap_or("not read");
+        let mut cells =
+            vec![Cell::number(missing.rank.0), Cell::text(format!("? {state}")).role(Role::Waits)];
         cells.extend([Cell::text(missing.why.clone()).role(Role::Dim)]);
         cells.extend(std::iter::repeat_n(Cell::default(), 7));
-        cells.extend([Cell::number(missing.pid), Cell::text(missing.host.clone())]);
+        cells.extend([Cell::number(missing.pid), Cell::text(short(&missing.host))]);
         cells.extend(std::iter::repeat_n(Cell::default(), 3));
-        let fields = vec![("state", "not read".into()), ("host", missing.host.clone())];
+        let fields = vec![("state", state.into()), ("host", missing.host.clone())];
         let (key, about) = (format!("{} missing", missing.rank), About::Missing(at));
-        Row { key, cells, fields, ranks: vec![missing.rank.0], awaited: false, about }
+        Row { key, cells, fields, ranks: vec![missing.rank.0], blocked_on: absent.is_some(), about }
     });
     let rows = ranks.chain(missing).collect();
-    Listing { columns, rows, empty: "no rank has made a recorder yet".into() }
+    Listing { columns, rows, empty: "no rank has been seen".into() }
 }
 
-/// Operation, how it stands, for how long, on whom.
+/// The columns for a job on so many hosts.
+fn columns(nhosts: usize) -> Vec<Column> {
+    vec![
+        Column::new("rank"),
+        Column::new("process").key("state"),
+        Column::new("operation").shrinks(16).key("op"),
+        Column::new("state").shrinks(14).key("state"),
+        Column::new("since"),
+        Column::new("waits for").goes(2),
+        Column::new("ops/s").goes(5),
+        Column::new("bytes/s").goes(6),
+        Column::new("comm").shrinks(5).goes(3).key("comm"),
+        Column::new("tag").shrinks(6).goes(7),
+        Column::new("pid").goes(4),
+        // Where there is one, all rows say the same.
+        Column::new("host").shrinks(6).goes(if nhosts > 1 { 1 } else { 8 }).key("host"),
+        Column::new("comm rank").goes(10),
+        Column::new("source").goes(11),
+        Column::new("failed").goes(9),
+    ]
+}
+
+/// The hosts, each by what tells it from the others: of long names that begin alike the narrow
+/// column would show nothing else.
+fn short_hosts(scene: &Scene<'_>) -> BTreeMap<String, String> {
+    let named = scene.job.ranks.iter().map(host);
+    let all: BTreeSet<String> = named
+        .chain(scene.job.missing.iter().map(|one| one.host.clone()))
+        .filter(|one| !one.is_empty())
+        .collect();
+    let Some(first) = all.first().filter(|_| all.len() > 1) else {
+        return all.into_iter().map(|host| (host.clone(), host)).collect();
+    };
+    // The common beginning, up to its last separator.
+    let same = all.iter().map(|other| first.chars().zip(other.chars()).take_while(|(a, b)| a == b).count());
+    let same: String = first.chars().take(same.min().unwrap_or(0)).collect();
+    let cut = same.rfind(['.', '-', '/']).map_or(0, |at| at + 1);
+    all.into_iter().map(|host| (host.clone(), host[cut..].to_string())).collect()
+}
+
+/// The operation, its state, for how long, and the rank it waits for.
 fn of_member(scene: &Scene<'_>, member: Option<Member<'_>>) -> [Cell; 4] {
     let Some(member) = member else { return std::array::from_fn(|_| Cell::default()) };
     let comm = member.comm;
-    let age_ns = comm.phase.as_ref().map_or_else(|| comm.operation().age_ns, |phase| phase.duration_ns);
-    let on = comm.longest_wait().and_then(|link| link.waits_for.or(link.peer));
+    let on = wait_of(comm).and_then(|(_, on)| on);
     [
         Cell::text(operation_text(comm)),
         scene.standing(&member),
-        Cell::sorted(duration(age_ns), age_ns),
+        comm.standing_ns().map_or_else(Cell::default, |ns| Cell::sorted(duration(ns), ns)),
         on.map_or_else(Cell::default, |peer| Cell::number(peer.0)),
     ]
 }
@@ -96,7 +133,7 @@ fn rates(rate: Option<&Rate>) -> [Cell; 2] {
     ]
 }
 
-/// The operation under way for longest, and how fast all links are together.
+/// The operation under way for longest, and the rate of all links together.
 pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let look = &scene.look;
     let members = scene.members().filter_map(|(_, _, member)| member);
@@ -118,7 +155,7 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     vec![Line::raw(fit(&(text + &all_rates(scene)), width, look.glyphs.more))]
 }
 
-/// How fast all links are together. Operations are not added up: every rank counts the same one.
+/// The rate of all links together. Operations are not added up: every rank counts the same one.
 fn all_rates(scene: &Scene<'_>) -> String {
     if scene.rates.is_empty() {
         return String::new();
@@ -127,7 +164,7 @@ fn all_rates(scene: &Scene<'_>) -> String {
     format!("; all links {}/s", words::bytes(all.bytes_per_s))
 }
 
-/// The answer in full, as `snapshot` prints it.
+/// The full answer, as `snapshot` prints it.
 pub(crate) fn below(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let look = &scene.look;
     let rule = look.glyphs.line.to_string().repeat(width.saturating_sub(6));

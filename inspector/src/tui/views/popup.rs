@@ -1,28 +1,28 @@
-//! What opens over a screen: a row in full, a row as JSON, the help, the question how to leave.
+//! Popups over a screen: a row in full, a row as JSON, the help, and the question on leaving.
 
 use ratatui::text::Line;
 
 use crate::tui::listing::{About, Listing, Look, visible};
 use crate::tui::scene::Scene;
 
-/// What is open.
+/// The open popup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Popup {
     /// The table of keys.
     Help,
     /// Lines of text.
     Text {
-        /// Above it.
+        /// The title.
         title: String,
         /// The lines.
         lines: Vec<String>,
     },
-    /// What is to become of the job that was launched here.
+    /// The question what is to become of the job that was launched here.
     Leave,
 }
 
 impl Popup {
-    /// A row in full: each column, the hidden ones too; of a link, every stream.
+    /// A row in full: each column, hidden ones included; for a link, every stream too.
     pub(crate) fn row(listing: &Listing, at: usize, scene: &Scene<'_>) -> Option<Self> {
         let row = listing.rows.get(at)?;
         let wide = listing.columns.iter().map(|column| column.title.chars().count()).max().unwrap_or(0);

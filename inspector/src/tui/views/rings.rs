@@ -1,9 +1,11 @@
-//! The way of an operation's messages, drawn: who writes to whom by its plan, how far each rank has come in it, and where nothing
-//! comes. Where the plan is not known, the links that are up are drawn.
+//! The route of an operation's messages as a drawing: which rank writes to which by its plan, how
+//! far each rank has come in it, and where no message arrives. If the plan is unknown, the
+//! connected links are drawn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccl::snapshot::{Direction, LinkSnapshot, OpSnapshot, duration};
+use ccl::diagnose::duration;
+use ccl::snapshot::{Direction, LinkSnapshot, OpSnapshot};
 use ccl::types::{ChannelId, Rank};
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
@@ -11,34 +13,38 @@ use unicode_width::UnicodeWidthStr;
 use super::matrix;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
-use crate::tui::plan::{Place, Planned};
-use crate::tui::scene::{Member, Scene, bytes, channel, fields, host};
+use crate::tui::plan::{Planned, StepsDone};
+use crate::tui::scene::{Member, Scene, bytes, calm, channel, fields, host, waits_ns};
 
-/// The most ranks whose circle is drawn whole.
+/// The most ranks in a circle that is drawn whole.
 const DRAWN_WHOLE: usize = 16;
-/// Of a larger one, so many ways on either side of who is awaited.
+/// In a larger circle, the number of routes drawn on either side of a rank that blocks others.
 const NEAR: usize = 4;
 
-/// One way from a rank to another on a channel: the writer's link and the reader's.
+/// One route from a rank to another on a channel: the writer's link and the reader's.
 struct Edge<'a> {
     channel: ChannelId,
     from: Rank,
     to: Rank,
     send: Option<&'a LinkSnapshot>,
     recv: Option<&'a LinkSnapshot>,
-    /// The member whose link is shown in full: the reader, or where it has none the writer; `None`: no link is up.
+    /// The member whose link is shown in full; `None` if no link exists.
+    ///
+    /// The reader, or the writer if the reader has no link.
     at: Option<(Member<'a>, usize)>,
-    /// Whether the operation goes this way, or another one did.
+    /// Whether the operation uses this route; other operations may.
     is_used: bool,
 }
 
-/// All ways of a communicator: those of the plan, and those of links. A writer's link to everybody belongs to each of its readers.
+/// All routes of a communicator: those of the plan, and those of links.
+///
+/// A writer's link to all ranks belongs to each of its readers.
 fn edges<'a>(members: &[Member<'a>], plan: Option<&Planned>) -> Vec<Edge<'a>> {
     let mut edges: BTreeMap<(ChannelId, Rank, Rank), Edge<'a>> = BTreeMap::new();
     let new =
         |(channel, from, to), is_used| Edge { channel, from, to, send: None, recv: None, at: None, is_used };
     edges.extend(plan.iter().flat_map(|plan| plan.ways()).map(|way| (way, new(way, true))));
-    // Without a plan nobody knows better.
+    // Without a plan, every link counts as used.
     let is_used = plan.is_none();
     let links = |direction| {
         let of = move |member: &Member<'a>| {
@@ -76,15 +82,17 @@ fn edges<'a>(members: &[Member<'a>], plan: Option<&Planned>) -> Vec<Edge<'a>> {
 }
 
 impl Edge<'_> {
-    /// The reader waits for the writer.
+    /// Whether the reader has waited for the writer long enough to be reported.
     fn starves(&self) -> bool {
-        self.recv.is_some_and(|link| link.is_waiting() && link.waits_for.is_none_or(|peer| peer == self.from))
+        let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.from);
+        self.recv.is_some_and(|link| waits_ns(link).is_some() && waits(link))
     }
-    /// The writer waits for the reader.
+    /// Whether the writer has waited for the reader long enough to be reported.
     fn is_full(&self) -> bool {
-        self.send.is_some_and(|link| link.is_waiting() && link.waits_for.is_none_or(|peer| peer == self.to))
+        let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.to);
+        self.send.is_some_and(|link| waits_ns(link).is_some() && waits(link))
     }
-    /// No link is up on either end.
+    /// Whether neither end has a link.
     fn is_missing(&self) -> bool {
         self.at.is_none()
     }
@@ -94,29 +102,33 @@ impl Edge<'_> {
     }
 }
 
-/// One row per way.
+/// One row per route.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let members = scene.focus().map(|id| scene.of_comm(id)).unwrap_or_default();
     let columns = vec![
-        Column::new("way"),
+        Column::new("direction"),
         Column::new("from"),
         Column::new("to"),
         Column::new("over").goes(2),
         Column::new("sent"),
         Column::new("arrived"),
-        Column::new("state"),
-        Column::new("for"),
+        Column::new("state").key("state"),
+        Column::new("since"),
         Column::new("bytes").goes(1),
     ];
-    let awaited = awaited_ranks(scene, &members);
+    let blocked_on = blocking_ranks(scene, &members);
     let plan = plan(scene, &members);
     let row = |edge: &Edge<'_>| {
         let g = &scene.look.glyphs;
+        let waits = calm(scene.role_of_wait(edge.since_ns()));
         let (text, role) = match (edge.starves(), edge.is_full()) {
-            (true, _) => (format!("{} {} waits for {}", g.waits, edge.to, edge.from), Role::Waits),
-            (false, true) => (format!("{} {} waits for {}", g.waits, edge.from, edge.to), Role::Waits),
+            (true, _) => (format!("{} {} waits for {}", g.waits, edge.to, edge.from), waits),
+            (false, true) => (format!("{} {} waits for {}", g.waits, edge.from, edge.to), waits),
             (false, false) if edge.is_missing() => (format!("{} not up yet", g.idle), Role::Dim),
             (false, false) if !edge.is_used => (format!("{} not used in it", g.idle), Role::Dim),
+            (false, false) if [edge.send, edge.recv].into_iter().flatten().any(LinkSnapshot::is_waiting) => {
+                (format!("{} running", g.idle), Role::Plain)
+            }
             (false, false) => (format!("{} no wait", g.idle), Role::Plain),
         };
         let since_ns = edge.since_ns();
@@ -133,13 +145,13 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Cell::sorted(if since_ns > 0 { duration(since_ns) } else { String::new() }, since_ns),
             any.map_or_else(Cell::default, |link| Cell::sorted(bytes(link.bytes), link.bytes)),
         ];
-        let is_end = |rank| awaited.contains(&rank);
+        let is_end = |rank| blocked_on.contains(&rank);
         Row {
             key: format!("{} {} {}", edge.channel.0, edge.from, edge.to),
             cells,
             fields: edge.at.map_or_else(Vec::new, |(member, _)| fields(member.rank, Some(member.comm))),
             ranks: vec![edge.from.0, edge.to.0],
-            awaited: is_end(edge.from) || is_end(edge.to),
+            blocked_on: is_end(edge.from) || is_end(edge.to),
             about: edge.at.map_or(About::Itself, |(member, nth)| About::Link(member.at.0, member.at.1, nth)),
         }
     };
@@ -157,7 +169,7 @@ fn plan<'a>(scene: &Scene<'_>, members: &[Member<'a>]) -> Option<(Planned, &'a O
     matrix::planned(members, &op)
 }
 
-/// The operation, its plan, and each channel as it goes round.
+/// The operation, its plan, and the circle of each channel.
 pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let look = &scene.look;
     let mut lines: Vec<_> = matrix::above(scene, width).into_iter().take(1).collect();
@@ -183,8 +195,8 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
         });
     }
     let legend = format!(
-        "{} awaited   {l}{r}{l} no wait   {l}{}{r} nothing comes   {i}{r}{i} not up   {} another host",
-        look.glyphs.awaited,
+        "{} blocking   {l}{r}{l} no wait   {l}{}{r} nothing comes   {i}{r}{i} not up   {} another host",
+        look.glyphs.blocked_on,
         look.glyphs.dead,
         look.glyphs.border,
         l = look.glyphs.line,
@@ -217,7 +229,7 @@ fn said_of(plan: Option<&Planned>, members: &[Member<'_>], edges: &[Edge<'_>]) -
     format!("plan: {name}, {channels}, {steps} steps; r@s: rank r has done s{up}")
 }
 
-/// The ways in their order, if they make one circle through all ranks or one chain.
+/// The routes in order, if they make one circle through all ranks or one chain.
 fn path<'a, 'b>(edges: &[&'b Edge<'a>], ranks: u32) -> Option<Vec<&'b Edge<'a>>> {
     let mut next: BTreeMap<Rank, &Edge<'_>> = BTreeMap::new();
     for edge in edges {
@@ -236,22 +248,24 @@ fn path<'a, 'b>(edges: &[&'b Edge<'a>], ranks: u32) -> Option<Vec<&'b Edge<'a>>>
     (path.len() == edges.len() && path.len() + 1 >= ranks as usize).then_some(path)
 }
 
-/// A channel that is drawn.
+/// The drawing of a channel.
 struct Drawing<'a> {
     scene: &'a Scene<'a>,
     members: &'a [Member<'a>],
-    places: &'a BTreeMap<(Rank, ChannelId), Place>,
+    places: &'a BTreeMap<(Rank, ChannelId), StepsDone>,
     channel: ChannelId,
     width: usize,
 }
 
 impl Drawing<'_> {
-    /// A rank, with the steps it has done where that is known.
+    /// A rank, with the steps it has done if that is known.
     fn node(&self, rank: Rank) -> (String, Role) {
         let g = &self.scene.look.glyphs;
         let at = self.places.get(&(rank, self.channel)).map(|(at, _)| format!("@{at}")).unwrap_or_default();
         match self.members.iter().find(|member| member.comm.rank == rank) {
-            Some(member) if self.scene.is_awaited(member) => (format!("{}{rank}{at}", g.awaited), Role::Bad),
+            Some(member) if self.scene.blocks_others(member) => {
+                (format!("{}{rank}{at}", g.blocked_on), self.scene.role_of_blocking(member))
+            }
             Some(_) => (format!("{rank}{at}"), Role::Plain),
             None => (format!("?{rank}"), Role::Dim),
         }
@@ -290,13 +304,16 @@ impl Drawing<'_> {
             put(text, role, &mut lines);
             let border = if at(edge.from) == at(edge.to) { g.line } else { g.border };
             let (arrow, role) = match edge.starves() || edge.is_full() {
-                true => (format!(" {border}{}{} ", g.dead, g.right), Role::Bad),
+                true => {
+                    let role = calm(scene.role_of_wait(edge.since_ns()));
+                    (format!(" {border}{}{} ", g.dead, g.right), role)
+                }
                 false if edge.is_missing() => (format!(" {}{}{} ", g.idle, g.right, g.idle), Role::Dim),
                 false => (format!(" {border}{}{} ", g.right, g.line), Role::Good),
             };
             put(arrow, role, &mut lines);
         }
-        // Where it ends: of a circle, where it began.
+        // The end of the path: for a circle, its beginning.
         if let Some(last) = path.last().filter(|_| !skips) {
             let (text, role) = self.node(last.to);
             put(text, role, &mut lines);
@@ -305,7 +322,7 @@ impl Drawing<'_> {
         lines
     }
 
-    /// Where everybody writes to everybody: who waits for whom.
+    /// For an operation in which every rank writes to every rank: which rank waits for which.
     fn star(&self, edges: &[&Edge<'_>]) -> Vec<Line<'static>> {
         let Self { scene, members, channel: id, width, .. } = *self;
         let look = &scene.look;
@@ -324,35 +341,38 @@ impl Drawing<'_> {
         let whole = Line::from(std::mem::take(&mut spans));
         used = 0;
         for edge in edges.iter().filter(|edge| edge.starves() || edge.is_full()) {
-            let (waiting, awaited) = if edge.starves() { (edge.to, edge.from) } else { (edge.from, edge.to) };
-            let ((who, how), (whom, bad)) = (self.node(waiting), self.node(awaited));
+            let (waiting, blocked_on) =
+                if edge.starves() { (edge.to, edge.from) } else { (edge.from, edge.to) };
+            let ((who, _), (whom, meaning)) = (self.node(waiting), self.node(blocked_on));
             let text = format!("{who} {}{}", look.glyphs.left, look.glyphs.dead);
             if used + text.width() + whom.width() + 6 > width {
                 spans.push(Span::styled(format!("  {}", look.glyphs.more), look.palette.style(Role::Dim)));
                 break;
             }
             used += text.width() + whom.width() + 4;
-            let role = if how == Role::Bad { how } else { Role::Waits };
+            let role = calm(scene.role_of_wait(edge.since_ns()));
             spans.push(Span::styled(format!("   {text} "), look.palette.style(role)));
-            spans.push(Span::styled(whom, look.palette.style(bad)));
+            spans.push(Span::styled(whom, look.palette.style(meaning)));
         }
         if spans.is_empty() { vec![whole] } else { vec![whole, Line::from(spans)] }
     }
 }
 
-fn awaited_ranks(scene: &Scene<'_>, members: &[Member<'_>]) -> BTreeSet<Rank> {
-    members.iter().filter(|member| scene.is_awaited(member)).map(|member| member.comm.rank).collect()
+fn blocking_ranks(scene: &Scene<'_>, members: &[Member<'_>]) -> BTreeSet<Rank> {
+    members.iter().filter(|member| scene.blocks_others(member)).map(|member| member.comm.rank).collect()
 }
 
-/// Which ways of a circle are drawn: of a large one those near somebody who is awaited, if anybody is.
+/// Which routes of a circle are drawn.
+///
+/// In a large one, those near a rank that blocks others, if there is such a rank.
 fn drawn_ways(scene: &Scene<'_>, members: &[Member<'_>], round: &[&Edge<'_>]) -> Vec<bool> {
     let all = round.len();
-    let awaited = awaited_ranks(scene, members);
-    if all <= DRAWN_WHOLE || awaited.is_empty() {
+    let blocked_on = blocking_ranks(scene, members);
+    if all <= DRAWN_WHOLE || blocked_on.is_empty() {
         return vec![true; all];
     }
     let mut drawn = vec![false; all];
-    for at in (0..all).filter(|at| awaited.contains(&round[*at].from)) {
+    for at in (0..all).filter(|at| blocked_on.contains(&round[*at].from)) {
         (0..=2 * NEAR).for_each(|step| drawn[(at + all + step - NEAR) % all] = true);
     }
     drawn

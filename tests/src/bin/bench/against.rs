@@ -1,7 +1,8 @@
-//! `bench against PROGRAM`: this build beside another one's `bench` program, on a machine where nobody else is busy.
+//! `bench against PROGRAM`: this build compared with another build's `bench` program, on an
+//! otherwise idle machine.
 //!
-//! The worker of both is asked for batches of all-reduce, in turns, in fresh processes each; compared is what an operation takes on the
-//! mean over all batches of a window.
+//! The workers of both run batches of all-reduce, in turns, in fresh processes each. The comparison
+//! is by the mean time of an operation over all batches of a window.
 
 use std::path::Path;
 
@@ -9,12 +10,12 @@ use crate::statistics::{Class, middle, verdict};
 use crate::{LEVEL_1, Timed, ours_of};
 
 const SIZES: [usize; 4] = [8, 64 << 10, 1 << 20, 16 << 20];
-/// What this build may take of the other's time, with 95 % confidence.
+/// The most that this build may take of the other's time, with 95 % confidence.
 const LIMIT: f64 = 1.03;
 /// Milliseconds of a batch.
 const BATCH: f64 = 20.0;
 
-/// Compares with the program at `other`: so many pairs of windows of so many seconds for each size.
+/// Compares with the program at `other`: this many pairs of windows of `seconds` for each size.
 pub(crate) fn against(other: &Path, pairs: usize, seconds: f64) {
     let this = std::env::current_exe().unwrap();
     println!(

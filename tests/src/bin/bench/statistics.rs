@@ -1,4 +1,4 @@
-//! Medians, quartiles, and how sure a mean of ratios is.
+//! Medians, quartiles, and the confidence in a mean of ratios.
 
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -12,7 +12,7 @@ pub(crate) fn spread(values: &[f64]) -> String {
     format!("{:8.3} [{least:.3} .. {most:.3}]", median(values.to_vec()))
 }
 
-/// `median [first quartile .. last]`: of differences far smaller than what single rounds are off.
+/// `median [first quartile .. last]`: for differences far smaller than the error of single rounds.
 pub(crate) fn middle(values: &[f64]) -> String {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -24,7 +24,9 @@ pub(crate) fn verdict(holds: bool) -> &'static str {
     if holds { "holds" } else { "BROKEN" }
 }
 
-/// Ratios of pairs, by their size: a class is their geometric mean, in which every size counts alike.
+/// Ratios of pairs, by their size.
+///
+/// A class is their geometric mean, in which every size has the same weight.
 #[derive(Default)]
 pub(crate) struct Class {
     /// Logarithms.
@@ -36,7 +38,7 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 impl Class {
-    /// Takes the ratios of a size in; what they say, for people.
+    /// Adds the ratios of a size; gives them as text.
     pub(crate) fn add(&mut self, ratios: Vec<f64>) -> String {
         let size: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
         let text = format!("ratio {:.3} {}", mean(&size).exp(), spread(&ratios).trim_start());
@@ -51,7 +53,9 @@ impl Class {
     pub(crate) fn largest(&self) -> f64 {
         self.sizes.iter().map(|size| mean(size).exp()).fold(0.0, f64::max)
     }
-    /// What the mean is below with 95 % confidence: by Student's distribution, the sizes being fixed. Infinite with fewer than two pairs.
+    /// The upper bound of the mean with 95 % confidence, by Student's distribution for fixed sizes.
+    ///
+    /// Infinite with fewer than two pairs.
     pub(crate) fn upper_bound(&self) -> f64 {
         let freedom: usize = self.sizes.iter().map(|size| size.len().saturating_sub(1)).sum();
         if freedom == 0 {

@@ -1,6 +1,8 @@
-//! All-reduce beside strangers: other processes that keep processors busy, as a data loader does, and that this program starts and ends.
+//! All-reduce beside strangers: other processes that keep processors busy, as a data loader does.
+//! This program starts and ends them.
 //!
-//! Ours and Open MPI's are compared by what an operation takes on the mean over a window, in fresh processes for each, in turns.
+//! ccl and Open MPI are compared by the mean time of an operation over a window, in fresh processes
+//! for each, in turns.
 
 use std::path::Path;
 use std::process::{Child, Command};
@@ -12,20 +14,22 @@ use crate::windows::{Window, ours, theirs};
 
 /// Sizes of a class.
 const SIZES: [usize; 4] = [8, 64 << 10, 1 << 20, 16 << 20];
-/// What a class may take of Open MPI's time on the mean, with 95 % confidence; and a single size.
+/// The most that a class, and a single size, may take of Open MPI's time.
+///
+/// On the mean, with 95 % confidence for the class.
 const LIMITS: (f64, f64) = (1.2, 2.0);
 
-/// Is a stranger: spins until it is killed, or its parent ends.
+/// The program of a stranger: spins until it is killed, or its parent ends.
 pub(crate) fn spin() {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let parent = getppid();
-    // It may have ended before that was asked for.
+    // The parent may have ended before this request.
     while getppid() == parent {
         (0..1_000_000).for_each(|turn| _ = std::hint::black_box(turn));
     }
 }
 
-/// Strangers, gone when dropped.
+/// Strangers; killed when dropped.
 struct Strangers(Vec<Child>);
 
 impl Strangers {
@@ -44,7 +48,9 @@ impl Drop for Strangers {
     }
 }
 
-/// Compares with Open MPI beside one stranger and beside two: so many pairs of windows of so many seconds for each size.
+/// Compares with Open MPI beside one and two strangers.
+///
+/// Runs this many pairs of windows of `seconds` for each size.
 pub(crate) fn strangers(program: &Path, pairs: usize, seconds: f64) {
     for count in [1, 2] {
         println!(
@@ -78,7 +84,7 @@ pub(crate) fn strangers(program: &Path, pairs: usize, seconds: f64) {
     }
 }
 
-/// A window of ours and one of theirs; which is first changes from pair to pair.
+/// A window of ccl and one of Open MPI; which is first changes from pair to pair.
 fn pair_of(program: &Path, count: usize, bytes: usize, seconds: f64, pair: usize) -> (Window, Window) {
     let _strangers = Strangers::start(count);
     if pair.is_multiple_of(2) {

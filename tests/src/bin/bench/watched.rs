@@ -1,4 +1,4 @@
-//! `bench watched`: what it costs a job to be watched.
+//! `bench watched`: the cost of being watched for a job.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,8 +10,11 @@ use rustix::process::Signal;
 use crate::statistics::{median, middle};
 use crate::{RANKS, ours_in, within};
 
-/// What it costs a job to be watched: so many times somebody attaches, subscribes at 10 Hz and leaves again, while ranks call
-/// back to back. Turns with and without follow one another; medians, and means beside them, because the client has no processor of its own.
+/// Measures the cost of being watched.
+///
+/// A client attaches, subscribes at 10 Hz and leaves again, this many times, while ranks call back
+/// to back. Turns with and without the client alternate. Prints medians, and means beside them
+/// because the client has no processor of its own.
 pub(crate) fn watched(times: usize) {
     const WINDOW: Duration = Duration::from_millis(250);
     const EVERY: Duration = Duration::from_millis(100);
@@ -68,7 +71,7 @@ pub(crate) fn watched(times: usize) {
             alone.len(),
             watched.len()
         );
-        // The same windows, compared one by one, tell how far chance goes.
+        // The same windows, compared one by one, show the effect of chance.
         let each: Vec<f64> = windows[0]
             .iter()
             .zip(&windows[1])

@@ -1,7 +1,8 @@
-//! Windows: what an operation takes on the mean over many seconds, in processes of their own.
+//! Windows: the mean time of an operation over many seconds, in processes of their own.
 //!
-//! Beside strangers a median tells little: a rank runs for slices of milliseconds, and stands for as long, so that the worst waiter can
-//! have the best median. What counts is how many operations a window had.
+//! Beside other processes a median is misleading: a rank runs for slices of milliseconds, and is
+//! descheduled for as long, so that the worst way to wait can have the best median. The number of
+//! operations in a window decides.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,11 +16,11 @@ use crate::statistics::median;
 use crate::worker::{free_port, open, pinned, worker_command};
 use crate::{LEVEL_1, RANKS, VARIANTS};
 
-/// What one window had.
+/// The result of one window.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Window {
     pub(crate) operations: u64,
-    /// Seconds of all of them together.
+    /// Seconds of all operations together.
     pub(crate) seconds: f64,
     /// Microseconds of single operations.
     pub(crate) p50: f64,
@@ -33,7 +34,7 @@ impl Window {
         self.seconds * 1e6 / self.operations as f64
     }
 
-    /// For people: the mean of all windows, the medians of their quantiles, the longest operation.
+    /// As text: the mean of all windows, the medians of their quantiles, the longest operation.
     pub(crate) fn describe(windows: &[Self]) -> String {
         let of = |value: fn(&Self) -> f64| windows.iter().map(value).collect::<Vec<f64>>();
         let mean = windows.iter().map(|window| window.seconds).sum::<f64>() * 1e6
@@ -44,7 +45,7 @@ impl Window {
     }
 }
 
-/// Durations by their length: 16 steps for each doubling.
+/// Counts of durations by their length: 16 steps for each doubling.
 struct Durations {
     counts: Vec<u64>,
     max: u64,
@@ -56,7 +57,7 @@ impl Durations {
         self.counts[at as usize] += 1;
         self.max = self.max.max(ns);
     }
-    /// The duration, in microseconds, that this share of all do not exceed.
+    /// The duration in microseconds that this share of all does not exceed.
     fn quantile(&self, share: f64) -> f64 {
         let wanted = (self.counts.iter().sum::<u64>() as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -70,7 +71,7 @@ impl Durations {
     }
 }
 
-/// Operations between two looks at the clock of the window. The same number for us and for our peers.
+/// Operations between two looks at the clock of the window; the same number for ccl and Open MPI.
 pub(crate) fn stride(bytes: usize) -> u64 {
     ((4 << 20) / (bytes as u64 + 4096)).clamp(1, 1000)
 }
@@ -81,7 +82,7 @@ pub(crate) fn rank(bytes: usize, seconds: f64) {
     let comm = open(VARIANTS[LEVEL_1].1);
     let mut data = vec![0f32; bytes / 4];
     let call = |comm: &Communicator, data: &mut [f32]| comm.all_reduce_in_place(data, ReduceOp::Sum).unwrap();
-    // The memory is touched for the first time.
+    // These calls touch the memory for the first time.
     (0..2).for_each(|_| call(&comm, &mut data));
     let mut durations = Durations { counts: vec![0; 16 * 64], max: 0 };
     comm.barrier().unwrap();
@@ -110,7 +111,7 @@ pub(crate) fn rank(bytes: usize, seconds: f64) {
     }
 }
 
-/// A window of ours, in fresh processes.
+/// A window of ccl, in fresh processes.
 pub(crate) fn ours(bytes: usize, seconds: f64) -> Window {
     let program = std::env::current_exe().unwrap();
     let port = free_port().to_string();
@@ -121,7 +122,7 @@ pub(crate) fn ours(bytes: usize, seconds: f64) -> Window {
     assert!(outputs.iter().all(|output| output.status.success()), "a rank failed");
     serde_json::from_slice(&outputs[0].stdout).unwrap()
 }
-/// The same of Open MPI.
+/// A window of Open MPI, in fresh processes.
 pub(crate) fn theirs(program: &Path, bytes: usize, seconds: f64) -> Window {
     let mut command = Command::new("mpirun.openmpi");
     command.args(["--allow-run-as-root", "-n", &RANKS.to_string()]).arg(program).stderr(Stdio::null());

@@ -1,4 +1,5 @@
-//! A rank of what is compared: it calls all-reduce back to back, in place, f32 sum, on a processor of its own.
+//! A rank of the comparisons: calls all-reduce back to back, in place, f32 sum, on its own
+//! processor.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,13 +16,13 @@ pub(crate) fn worker(bytes: usize, ms: f64, turns: usize, variants: &[usize]) {
     let mut data = vec![0f32; bytes / 4];
     let comms: Vec<Communicator> = variants.iter().map(|at| open(VARIANTS[*at].1)).collect();
     let times = calibrate(&comms[0], &mut data, ms);
-    // The memory of each is touched for the first time.
+    // These calls touch the memory of each for the first time.
     for comm in &comms {
         batch(comm, &mut data, times);
     }
     let mut timed: Vec<Timed> = variants.iter().map(|_| Timed::default()).collect();
     for turn in 0..turns * variants.len() {
-        // Each follows each other as often.
+        // Each variant follows each other variant equally often.
         let at = (turn + turn / variants.len()) % variants.len();
         let before = comms[at].events_recorded();
         timed[at].us.push(batch(&comms[at], &mut data, times) / times as f64 * 1e6);
@@ -48,12 +49,12 @@ pub(crate) fn beside(bytes: usize, ms: f64, folder: &Path) {
     }
 }
 
-/// This process's rank, on a processor of its own.
+/// This process's rank; pins the process to its own processor.
 pub(crate) fn pinned() -> usize {
     let rank: usize = environment("RANK").unwrap().parse().unwrap();
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(rank);
-    // Where it may not pin, it runs unpinned, as Open MPI would.
+    // If it may not pin, it runs unpinned, as Open MPI would.
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
     rank
 }
@@ -64,7 +65,7 @@ pub(crate) fn open(settings: &[(Key, &str)]) -> Communicator {
     Communicator::from_env_with(Config { settings: Some(all), ..Config::default() }).unwrap()
 }
 
-/// Seconds that many calls take the slower rank.
+/// Seconds that this many calls take on the slower rank.
 fn batch(comm: &Communicator, data: &mut [f32], times: u64) -> f64 {
     comm.barrier().unwrap();
     let began = clock::now();
@@ -76,7 +77,7 @@ fn batch(comm: &Communicator, data: &mut [f32], times: u64) -> f64 {
     took[0]
 }
 
-/// How many calls take that many milliseconds; the same on both ranks.
+/// The number of calls that take this many milliseconds; the same on both ranks.
 fn calibrate(comm: &Communicator, data: &mut [f32], ms: f64) -> u64 {
     let mut times = 1;
     while batch(comm, data, times) < ms / 4e3 {

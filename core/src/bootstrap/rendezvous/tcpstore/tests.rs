@@ -1,4 +1,5 @@
-//! A small TCPStore made from the same facts as the client, with the two tempers that real ones have, and ranks that meet through it.
+//! A small TCPStore server that follows the same protocol as the client, and ranks that meet
+//! through it. The server can imitate two behaviours in which real servers differ.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -13,12 +14,12 @@ use crate::config::Settings;
 
 const NO_SECRET: JobSecret = JobSecret { key: Key::NONE, is_weak: false };
 
-/// How a server behaves where real ones differ.
+/// How the server behaves where real servers differ.
 #[derive(Clone, Copy, Default)]
 struct Temper {
-    /// Answers go out byte by byte.
+    /// It sends its answers byte by byte.
     dribbles: bool,
-    /// The key comes at the very moment the wait is cancelled: 0, then 1.
+    /// The key arrives at the moment the wait is cancelled: the server answers 0, then 1.
     loses_race: bool,
 }
 
@@ -35,7 +36,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let keys = Keys::default();
         let shared = Arc::clone(&keys);
-        // Ends with the test process; each connection ends with its client.
+        // This thread ends with the test process; each connection's thread ends with its client.
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let keys = Arc::clone(&shared);
@@ -47,7 +48,7 @@ impl Server {
 }
 
 fn serve(mut stream: TcpStream, keys: &Keys, temper: Temper) -> std::io::Result<()> {
-    // As libuv: the greeting must come in one piece.
+    // libuv's server expects the greeting in one piece, so this one does too.
     let mut greeting = [0; 64];
     let count = stream.peek(&mut greeting)?;
     assert!(count >= 5 && greeting[..5] == VALIDATE, "{:?}", &greeting[..count]);
@@ -56,7 +57,7 @@ fn serve(mut stream: TcpStream, keys: &Keys, temper: Temper) -> std::io::Result<
     loop {
         let mut op = [0];
         if let Some(key) = &waiting {
-            // While a wait is on, either the key comes or the client cancels.
+            // During a wait, either the key arrives or the client cancels.
             stream.set_read_timeout(Some(Duration::from_millis(5)))?;
             match stream.read(&mut op) {
                 Ok(0) => return Ok(()),
@@ -133,7 +134,7 @@ fn soon(ms: u64) -> Ns {
 }
 
 fn meet_as(server: &Server, rank: u32, deadline: Ns) -> Result<(UniqueId, Option<RootHandle>)> {
-    let place = Place { rank: Rank(rank), nranks: 3 };
+    let place = Assignment { rank: Rank(rank), nranks: 3 };
     meet(
         &Address::Literal(server.address),
         "/ccl/run/0/3/0",
@@ -168,7 +169,7 @@ fn a_key_that_never_comes_is_a_timeout_that_names_it_and_rank_0() {
         let server = Server::start(Temper { loses_race, ..Temper::default() });
         let error = meet_as(&server, 1, soon(200)).unwrap_err();
         if loses_race {
-            // The store says that the key came and then has nothing: no id, and no time left.
+            // The store reports the key and then has no value: no id, and no time is left.
             assert!(matches!(error.kind, ErrorKind::Timeout), "{error}");
             continue;
         }

@@ -1,10 +1,11 @@
-//! What clients can use up is bounded: seats, time and turns. The task is turned by the test, at moments of the test's own.
+//! The bounds on clients: seats, time and turns. The test turns the task itself, at times of its
+//! own.
 
 use super::super::super::session::TAKE_WITHIN;
 use super::super::super::share::AT_ONCE;
 use super::*;
 
-/// A task that the test turns itself, at times of its own, and a client of it.
+/// A task that the test turns itself, at times of its own, and the path of its socket.
 fn turned() -> (Serve, tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.sock");
@@ -18,7 +19,7 @@ fn turned() -> (Serve, tempfile::TempDir, PathBuf) {
     (Serve::new(socket, Arc::new(shared)), folder, path)
 }
 
-/// Turns it until it has done what it can at this moment.
+/// Turns it until it has done what it can at this time.
 fn settle(serve: &mut Serve, now: Ns) {
     while matches!(serve.turn(now), Turn::Again(Some(at)) if at <= now) {}
 }
@@ -29,7 +30,7 @@ fn a_slow_reader_is_let_go_and_holds_up_nobody() {
     let mut slow = UnixStream::connect(&path).unwrap();
     slow.set_nonblocking(true).unwrap();
     let mut now = Ns(1_000_000_000);
-    // It asks and asks and reads nothing: soon nothing is read from it either.
+    // The client sends requests and reads nothing: soon the server stops reading from it.
     let mut asked = 0;
     loop {
         let more = slow.write(b"{\"request\":\"snapshot\"}\n");
@@ -47,7 +48,7 @@ fn a_slow_reader_is_let_go_and_holds_up_nobody() {
     settle(&mut serve, now);
     other.hear();
     assert_eq!(other.hear().unwrap()["id"], 5);
-    // It takes a little: that buys time.
+    // It takes a little, which extends its time.
     let mut taken = vec![0; 1 << 16];
     assert!(slow.read(&mut taken).unwrap() > 0);
     settle(&mut serve, now);
@@ -87,7 +88,7 @@ fn a_crowd_at_the_door_is_taken_in_turns() {
     crowd.iter().for_each(|client| client.set_nonblocking(true).unwrap());
     let now = Ns(1_000_000_000);
     serve.turn(now);
-    // Who still waits at the door hears nothing, not even a goodbye.
+    // A client that is not yet accepted gets nothing, not even a refusal.
     fn waits(client: &mut UnixStream) -> bool {
         client.read(&mut [0; 1]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     }
@@ -127,7 +128,7 @@ fn who_asks_nothing_is_let_go_with_a_notice_and_who_waits_is_not() {
     now = now.after(10 * ASK_WITHIN);
     settle(&mut serve, now);
     assert_eq!(serve.sessions.len(), 2);
-    // Without its lease it is like any other.
+    // Without its lease it is like any other client.
     holder.say("{\"request\":\"level\"}\n");
     settle(&mut serve, now);
     holder.hear().unwrap();
@@ -155,7 +156,7 @@ fn clients_that_ask_without_end_have_their_share_of_a_processor_and_no_more() {
         let before = clock::thread_time();
         let turn = serve.turn(now);
         used += clock::thread_time() - before;
-        // Others have a turn: no client is served twice before.
+        // Other tasks have a turn: no client is served twice before.
         assert!(clock::thread_time() - before < Duration::from_millis(200), "one turn took so long");
         now = match turn {
             Turn::Again(Some(at)) if at > now => at.min(now.after(Duration::from_millis(10))),

@@ -1,4 +1,5 @@
-//! Processes that find each other. A peer is this very test binary, run again with [`peer_process`] as its only test.
+//! Tests with several processes that connect to each other. A peer is this test binary itself, run
+//! again with [`peer_process`] as its only test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -45,7 +46,7 @@ fn take(from: &mut Receiver) -> (u64, Vec<u8>) {
     }
 }
 
-/// A folder of this user alone.
+/// A folder that only this user can enter.
 fn private_folder() -> tempfile::TempDir {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     tempfile::Builder::new().permissions(mode).tempdir().unwrap()
@@ -55,7 +56,7 @@ fn open(terms: &Terms, path: Option<PathBuf>) -> Listener {
     Listener::open(terms.clone(), path, draw_name().unwrap()).unwrap()
 }
 
-/// Why rank `rank` cannot be reached over `path` and `name`.
+/// The reason why rank `rank` cannot be reached over `path` and `name`.
 fn refusal(listener: &Listener, rank: u32, path: Option<&Path>, name: Option<&str>) -> String {
     let peer = LocalPeer { rank: Rank(rank), path: path.map(PathBuf::from), name: name.map(String::from) };
     match listener.reach(&peer, soon(), &mut || Ok(())).unwrap() {
@@ -64,8 +65,8 @@ fn refusal(listener: &Listener, rank: u32, path: Option<&Path>, name: Option<&st
     }
 }
 
-/// Not a test of its own: what a peer process does. Says "@ path" once it listens, then echoes a message of rank 0 and waits
-/// for its input to end.
+/// Not a test of its own, but the program of a peer process. It prints "@ path" once it listens,
+/// echoes a message of rank 0, and then waits for its input to end.
 #[test]
 fn peer_process() {
     let Some(rank) = environment(RANK) else { return };
@@ -83,7 +84,8 @@ fn peer_process() {
             let (mut to, mut from) = lanes(&terms.memory, &peer);
             let (n, bytes) = take(&mut from);
             assert!(try_send(&mut to, n + 1, bytes.len()));
-            // The lock of a killed rank must fall, and its connection end, though a worker it forked lives on for a second.
+            // If the rank is killed, its lock must become free and its connection must end,
+            // although a worker that it forked lives on for a second.
             let worker = crate::sys::process::fork(|| {
                 clock::sleep(Duration::from_secs(1));
                 0
@@ -95,7 +97,8 @@ fn peer_process() {
     }
 }
 
-/// `program` in a network namespace of its own; in a user namespace too, so that anybody may who may at all.
+/// Runs `program` in its own network namespace. It also gets its own user namespace, so that the
+/// test needs no more privileges than necessary.
 fn in_namespace(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("unshare");
     command.arg("-rn").arg("--").arg(program);
@@ -119,7 +122,7 @@ impl Peer {
         let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, output }
     }
-    /// What it says next.
+    /// The next line that the peer prints after "@ ".
     fn says(&mut self) -> String {
         for line in (&mut self.output).lines() {
             if let Some(said) = line.unwrap().strip_prefix("@ ") {
@@ -161,7 +164,8 @@ fn meet(job: JobId, folder: &Path, namespace: bool, end: fn(Peer, &PeerMemory)) 
     assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0, "a socket file was left behind");
 }
 
-/// Both witnesses tell of its death, one after the other as the kernel closes what it had; each is enough.
+/// Waits until both the alive lock and the connection show the death. The kernel releases the two
+/// one after the other; each alone is enough.
 fn dead_soon(peer: &PeerMemory) {
     let begin = clock::now();
     while !(peer.memory.is_dead() && crate::sys::unix::at_end(&peer.control)) {
@@ -224,7 +228,7 @@ fn strangers_and_absent_peers_cost_a_deadline_and_leave_nothing() {
         (0..3).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap()).collect();
     strangers[0].write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     strangers[1].write_all(&[0; 500]).unwrap();
-    // A peer that died: its file is there, nobody listens.
+    // A peer that died: its file exists, but no process listens.
     let stale = folder.path().join("stale.link");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     let begin = clock::now();
@@ -243,7 +247,8 @@ fn strangers_and_absent_peers_cost_a_deadline_and_leave_nothing() {
     assert!(!path.exists());
 }
 
-/// A rank that is no friend says that it listens there. Whatever it names stays, and hears nothing.
+/// A hostile peer announces the names at which it listens. Each named file must stay, and must not
+/// be connected to.
 #[test]
 fn what_a_peer_names_is_never_removed_and_only_a_ranks_socket_is_connected_to() {
     let folder = private_folder();
@@ -285,7 +290,8 @@ fn what_a_peer_names_is_never_removed_and_only_a_ranks_socket_is_connected_to() 
     assert_eq!(refusal(&listener, 2, None, None), "it listens nowhere");
 }
 
-/// Who squats on a name with a full queue costs a moment, not the time of the whole init.
+/// A process that holds a name with a full queue delays a rank for a moment only, not for the time
+/// limit of init.
 #[test]
 fn a_full_queue_is_waited_for_a_moment_only() {
     let (own, squatted) = (draw_name().unwrap(), draw_name().unwrap());

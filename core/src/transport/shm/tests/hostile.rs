@@ -1,16 +1,16 @@
-//! What a lying peer stores becomes a fault, which is final.
+//! A protocol violation of a peer becomes a fault, and the fault is final.
 
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS, Readers};
+use crate::plan::{LaneId, PAIR_SLOT_BYTES, PAIR_SLOTS, Readers};
 use crate::transport::LinkFault;
-use crate::transport::shm::memory::LaneId;
 use crate::types::ChannelId;
 
 const LANE: LaneId = LaneId { readers: Readers::One(Rank(1)), channel: ChannelId(0) };
 
-/// A receiver of rank 0's messages after `before` of them, whose writer then stores what `lie` says as {seq, len} of the next.
+/// Lets a receiver take `before` messages of rank 0. The writer then stores `lie` as {seq, len} of
+/// the next message.
 fn check(before: u64, lie: (u64, u32), expect: &str) {
     let ranks = ranks(2);
     let mut sender = Sender::pair(&ranks[0], ChannelId(0), &ranks[1]);
@@ -24,7 +24,7 @@ fn check(before: u64, lie: (u64, u32), expect: &str) {
     ranks[0].mapping().u64_at(at).store(lie.0, Ordering::Release);
     let fault = LinkFault::Corrupt(expect.to_string());
     assert_eq!(receiver.peek().unwrap_err(), fault);
-    // The truth comes too late.
+    // A correct header that comes later does not undo the fault.
     ranks[0].mapping().u32_at(at + 16).store(8, Ordering::Relaxed);
     ranks[0].mapping().u64_at(at).store(before + 1, Ordering::Release);
     assert_eq!(receiver.peek().unwrap_err(), fault);
@@ -35,9 +35,9 @@ fn check(before: u64, lie: (u64, u32), expect: &str) {
 fn a_header_that_lies_is_a_fault() {
     check(0, (1, PAIR_SLOT_BYTES + 1), "32769 bytes in a slot of 32768");
     check(5, (6, u32::MAX), "4294967295 bytes in a slot of 32768");
-    check(0, (5, 8), "message 5 where 1 is awaited");
-    check(5, (0, 8), "message 0 where 6 is awaited");
-    check(5, (u64::MAX, 8), "message 18446744073709551615 where 6 is awaited");
+    check(0, (5, 8), "message 5 where 1 was expected");
+    check(5, (0, 8), "message 0 where 6 was expected");
+    check(5, (u64::MAX, 8), "message 18446744073709551615 where 6 was expected");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of links over memory: one model, threads, processes, liars.
+//! Tests of links over memory: a model, threads, processes, and hostile peers.
 
 #[cfg(not(miri))]
 mod connect;
@@ -24,7 +24,7 @@ fn id(rank: u32) -> Identity {
     Identity { comm: CommId(1), rank: Rank(rank) }
 }
 
-/// The bytes of message `n`, as anybody can know them.
+/// The bytes of message `n`, which both sides can compute.
 fn bytes_of(n: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (n.wrapping_mul(31) ^ i ^ (i >> 8)) as u8).collect()
 }
@@ -35,16 +35,16 @@ fn try_send(sender: &mut Sender, n: u64, len: usize) -> bool {
     link::store(slot, &bytes_of(n, len));
     sender.publish(n);
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-    sender.ring();
+    sender.notify();
     true
 }
 
-/// Takes a message if one is there: its check and its bytes.
+/// Takes a message if one has arrived, and returns its check and its bytes.
 fn try_take(receiver: &mut Receiver) -> Option<(u64, Vec<u8>)> {
     let message = receiver.peek().unwrap()?;
     let taken = (message.check, link::load(&message));
     receiver.release();
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-    receiver.ring();
+    receiver.notify();
     Some(taken)
 }

@@ -1,17 +1,17 @@
-//! A lane is a queue per reader, bounded by the slowest.
+//! Model tests: a lane behaves as one queue per reader, bounded by the slowest reader.
 
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS, WIDE_SLOTS};
+use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS, SHARED_SLOTS};
 use crate::types::ChannelId;
 
 #[derive(Clone, Debug)]
 enum Act {
     Send(usize),
-    /// Looks at the head of one reader, twice, and frees it or not.
+    /// Peeks twice at the next message of one reader, and then may free it.
     Take {
         reader: usize,
         free: bool,
@@ -86,9 +86,9 @@ proptest! {
     #[test]
     fn a_wide_lane_is_a_queue_per_reader(acts in acts()) {
         let ranks = ranks(4);
-        let mut sender = Sender::wide(&ranks[0], &ranks[1..]);
-        let mut receivers: Vec<_> = ranks[1..].iter().map(|r| Receiver::wide(r, &ranks[0])).collect();
-        check(&mut sender, &mut receivers, u64::from(WIDE_SLOTS), &acts);
+        let mut sender = Sender::shared(&ranks[0], &ranks[1..]);
+        let mut receivers: Vec<_> = ranks[1..].iter().map(|r| Receiver::shared(r, &ranks[0])).collect();
+        check(&mut sender, &mut receivers, u64::from(SHARED_SLOTS), &acts);
     }
 }
 

@@ -1,10 +1,10 @@
-//! Two processes.
+//! Tests with two processes.
 
 use std::os::fd::AsFd;
 
 use super::*;
+use crate::comm::wait::{SLEEP, Waiter};
 use crate::sys::process;
-use crate::transport::shm::wait::Waiter;
 use crate::types::{ChannelId, TransportKind};
 
 /// The other rank's memory, as a peer process would map it.
@@ -19,7 +19,8 @@ fn two_processes_exchange_messages() {
     const ROUNDS: u64 = 2_000;
     let layout = Layout::new(2, 1).unwrap();
     let memories = [0, 1].map(|r| RankMemory::shared(id(r), layout, true).unwrap());
-    // The parent maps both as a peer would, so that the child's copies of descriptors, closed by the fork, do not matter.
+    // The parent maps both memories as a peer would. So it does not matter that the fork closes the
+    // child's copies of the descriptors.
     let peers = [mapped(&memories[0]), mapped(&memories[1])];
     let run = |me: usize| {
         let (own, peer) = (&memories[me], &peers[1 - me]);
@@ -30,7 +31,7 @@ fn two_processes_exchange_messages() {
         let mut waiter = Waiter::new(Arc::clone(own), false);
         let (mut sent, mut taken) = (0, 0);
         while sent < ROUNDS || taken < ROUNDS {
-            // The child dawdles now and then, so that the parent sleeps.
+            // The child sometimes pauses, so that the parent sleeps.
             if me == 1 && taken % 500 == 499 && sent == taken {
                 crate::clock::sleep(std::time::Duration::from_millis(5));
             }
@@ -44,7 +45,7 @@ fn two_processes_exchange_messages() {
             if moved {
                 waiter.reset();
             } else {
-                waiter.idle(&[], &mut || from.peek().unwrap().is_some());
+                waiter.idle(&[], SLEEP, &mut || from.peek().unwrap().is_some());
             }
         }
         0

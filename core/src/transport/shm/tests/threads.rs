@@ -1,21 +1,21 @@
-//! Writers and readers on their own threads, awake and asleep.
+//! Tests with writers and readers on their own threads, both awake and asleep.
 
 use super::*;
 use crate::types::{ChannelId, TransportKind};
 
-/// Lengths around the bounds: inline, data, several pages.
+/// Message lengths around the limits: inside the header, in the slot, several pages.
 fn len_of(n: u64) -> usize {
     [0, 8, 40, 41, 64, 100, 4096, 9001][(n % if cfg!(miri) { 6 } else { 8 }) as usize]
 }
 
-/// Tries again and again, as a driver does: spinning, yielding, sleeping.
+/// Tries repeatedly, as a driver does: it spins, then yields, then sleeps.
 #[cfg(not(miri))]
 fn drive(memory: &Arc<RankMemory>, mut ready: impl FnMut() -> bool) {
-    let mut waiter = crate::transport::shm::wait::Waiter::new(Arc::clone(memory), true);
+    let mut waiter = crate::comm::wait::Waiter::new(Arc::clone(memory), true);
     let mut done = ready();
     while !done {
         // The look before a sleep may do the work.
-        waiter.idle(&[], &mut || {
+        waiter.idle(&[], crate::comm::wait::SLEEP, &mut || {
             done = ready();
             done
         });
@@ -23,7 +23,7 @@ fn drive(memory: &Arc<RankMemory>, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// The same for miri, which has no counter of the processor.
+/// The same for miri, which cannot read the processor's time counter.
 #[cfg(miri)]
 fn drive(_: &Arc<RankMemory>, mut ready: impl FnMut() -> bool) {
     while !ready() {
@@ -33,13 +33,13 @@ fn drive(_: &Arc<RankMemory>, mut ready: impl FnMut() -> bool) {
 
 fn stream(messages: u64, pause: impl Fn(u64, usize) + Sync, readers: u32) {
     let ranks = ranks(1 + readers);
-    let mut sender = Sender::wide(&ranks[0], &ranks[1..]);
-    assert_eq!(sender.transport(), TransportKind::Direct);
+    let mut sender = Sender::shared(&ranks[0], &ranks[1..]);
+    assert_eq!(sender.transport(), TransportKind::InProcess);
     std::thread::scope(|scope| {
         for (reader, own) in ranks[1..].iter().enumerate() {
             let (from, pause) = (&ranks[0], &pause);
             scope.spawn(move || {
-                let mut link = Receiver::wide(own, from);
+                let mut link = Receiver::shared(own, from);
                 for n in 1..=messages {
                     pause(n, reader);
                     let mut taken = None;
@@ -67,7 +67,8 @@ fn a_wide_lane_reaches_all_readers_in_order() {
 #[test]
 #[cfg(not(miri))]
 fn sleepers_are_woken_by_messages_and_by_credit() {
-    // Longer than a driver yields: writer and readers sleep in turn, for messages and for free slots.
+    // The pauses are longer than a driver spins and yields, so writer and readers sleep in turn,
+    // for messages and for free slots.
     let begin = crate::clock::now();
     stream(
         40,
@@ -79,7 +80,7 @@ fn sleepers_are_woken_by_messages_and_by_credit() {
         },
         2,
     );
-    // Unwoken, each of 40 sleeps would take 100 ms.
+    // Without wake-ups, each of the 40 sleeps would take 200 ms.
     let took = crate::clock::now().since(begin);
     assert!(took < std::time::Duration::from_secs(3), "{took:?}");
 }

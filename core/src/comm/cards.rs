@@ -1,0 +1,71 @@
+//! What each rank tells all others about itself when a communicator is made.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bootstrap::driver::Bootstrap;
+use crate::bootstrap::host::Identity as Process;
+use crate::error::{Error, ErrorKind, Result};
+use crate::recorder::{self, CommRow};
+use crate::sys::cpus::Allowed;
+use crate::types::Rank;
+
+/// What each rank tells all others about itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Card {
+    pub(super) process: Vec<u8>,
+    /// Where its data listener is.
+    pub(super) data: SocketAddr,
+    /// Where its memory listener is in the file system.
+    pub(super) local: Option<PathBuf>,
+    /// The abstract name at which its memory listener is.
+    pub(super) name: Option<String>,
+    pub(super) recorder: String,
+    pub(super) control: String,
+    /// Which processors it may use.
+    pub(super) allowed: Allowed,
+}
+
+/// Gives every rank everybody's card, and where everybody runs.
+pub(super) fn exchange(bootstrap: &mut Bootstrap, card: &Card) -> Result<(Vec<Card>, Vec<Process>)> {
+    let own = serde_json::to_vec(card)
+        .map_err(|e| Error::new(ErrorKind::System, format!("writing a card: {e}")))?;
+    let (mut cards, mut processes) = (Vec::new(), Vec::new());
+    for (rank, bytes) in bootstrap.all_gather(&own)?.into_iter().enumerate() {
+        let card: Option<Card> = serde_json::from_slice(&bytes).ok();
+        let read = card.and_then(|card| Some((Process::decode(&card.process)?.0, card)));
+        let Some((process, card)) = read else {
+            let what = format!("what rank {rank} tells about itself cannot be read");
+            let hint = "run the same version of ccl on all ranks";
+            return Err(Error::new(ErrorKind::Mismatch, what).with_peer(Rank(rank as u32)).hint(hint));
+        };
+        cards.push(card);
+        processes.push(process);
+    }
+    Ok((cards, processes))
+}
+
+pub(super) fn tell_peers(row: &CommRow, cards: &[Card], processes: &[Process]) {
+    let known = cards.iter().zip(processes).enumerate();
+    let peers: Vec<recorder::Peer<'_>> = known
+        .map(|(rank, (card, process))| recorder::Peer {
+            rank: Rank(rank as u32),
+            world: Rank(rank as u32),
+            host: &process.host_name,
+            pid: process.pid,
+            recorder: &card.recorder,
+            control: &card.control,
+        })
+        .collect();
+    row.peers(&peers);
+}
+
+/// Whether the ranks of this rank's host outnumber the processors they may use.
+pub(super) fn is_crowded(rank: Rank, cards: &[Card], processes: &[Process]) -> bool {
+    let host = processes[rank.index()].host;
+    let local = processes.iter().zip(cards).filter(|(process, _)| process.host == host);
+    let local: Vec<_> = local.map(|(_, card)| &card.allowed).collect();
+    cards[rank.index()].allowed.is_crowded(&local)
+}

@@ -1,0 +1,224 @@
+//! How a communicator ends: what this rank failed with becomes the decision that all ranks share,
+//! and the error of every later call.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::clock;
+use crate::comm::state::{DECISION, Driver, Inner, lock};
+use crate::comm::unsatisfiable::lost;
+use crate::engine::{Cause, Failure};
+use crate::error::{At, Error, ErrorKind};
+use crate::failure::gossip::{Decision, Report, Trouble};
+use crate::transport::LinkFault;
+use crate::types::{ChannelId, CollKind, Rank};
+
+const CALL_THE_SAME: &str = "make all ranks call the same, in the same order, before they finish()";
+
+impl Inner {
+    /// Looks at what the service thread flagged.
+    pub(super) fn look(&self, driver: &mut Driver) {
+        self.shared.flag.store(false, Ordering::Release);
+        driver.links.take_arrivals(&mut driver.engine);
+        driver.finished.clone_from(&lock(&self.shared.finished));
+        driver.asked.append(&mut lock(&self.shared.asked));
+        let decision = lock(&self.shared.decision).clone();
+        let failure = match decision {
+            Some(decision) => Some(self.told(driver, &decision)),
+            None => driver.unfit(),
+        };
+        if let Some(failure) = failure {
+            driver.engine.stop(failure);
+        }
+    }
+
+    /// Gives the communicator up for `failure`: learns or makes the decision all ranks share, and
+    /// keeps the error for later calls.
+    pub(super) fn end(&self, driver: &mut Driver, failure: Failure) -> Error {
+        if let Some(ended) = &driver.ended {
+            return ended.clone();
+        }
+        driver.engine.stop(failure.clone());
+        let (failure, decision) = match &failure.cause {
+            Cause::External(_) => (failure, lock(&self.shared.decision).clone()),
+            Cause::Link(_) | Cause::Mismatch { .. } | Cause::Finished(_) => {
+                let report = self.report(driver, &failure);
+                let gossip = lock(&self.gossip).clone();
+                let decision = gossip.and_then(|gossip| gossip.report(report, DECISION));
+                (decision.as_ref().map_or(failure, |decision| self.told(driver, decision)), decision)
+            }
+        };
+        // What operations ended with is told as their callers hear it.
+        driver.engine.fail(failure.clone(), clock::raw());
+        driver.links.dials.clear();
+        if let Some(peer) = lost(&failure, decision.as_ref()) {
+            driver.engine.lost(peer);
+        }
+        let error = self.error(driver, &failure);
+        let blamed = decision.as_ref().and_then(Decision::blamed);
+        driver.engine.row().ended_by(error.kind as u8, blamed, &error.what, clock::raw());
+        driver.ended = Some(error.clone());
+        driver.fail_owned(&error);
+        error
+    }
+
+    /// The engine has failed: what it failed with, as every call from now on will say it.
+    pub(super) fn give_up(&self, driver: &mut Driver) -> Error {
+        match driver.engine.failure().cloned() {
+            Some(failure) => self.end(driver, failure),
+            None => {
+                Error::new(ErrorKind::Aborted, "the communicator has ended").in_comm(&self.name, self.rank)
+            }
+        }
+    }
+
+    /// Ends the communicator here and everywhere: the operation under way has passed its deadline.
+    pub(super) fn time_out(&self, driver: &mut Driver) {
+        let error = self.timed_out(driver);
+        let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
+        let about = peer.unwrap_or(self.rank);
+        let report = Report::new(Trouble::TimedOut, self.rank, about, error.what.clone());
+        self.tell(Report { op, channel, ..report });
+        driver.engine.stop(Failure { cause: Cause::External(error), op, peer, channel });
+    }
+
+    /// Tells the others what this rank has found and fails with, if nothing else was decided
+    /// before.
+    pub(super) fn tell(&self, report: Report) {
+        if self.is_stale() {
+            return;
+        }
+        if let Some(gossip) = lock(&self.gossip).clone() {
+            gossip.report(report, Duration::ZERO);
+        }
+    }
+
+    fn report(&self, driver: &Driver, failure: &Failure) -> Report {
+        let peer = failure.peer.unwrap_or(self.rank);
+        let (trouble, text, open) = match &failure.cause {
+            Cause::Link(fault) => {
+                let what =
+                    if *fault == LinkFault::Gone { "ended".to_string() } else { format!("failed: {fault}") };
+                (
+                    Trouble::LinkFailed,
+                    format!("the link between rank {} and rank {peer} {what}", self.rank),
+                    None,
+                )
+            }
+            Cause::Mismatch { ours, theirs } => {
+                let (text, open) = driver.sides(ours, *theirs, peer);
+                (Trouble::Mismatch, text, open)
+            }
+            Cause::Finished(text) => (Trouble::Mismatch, text.clone(), None),
+            Cause::External(error) => (Trouble::Aborted, error.what.clone(), None),
+        };
+        let Failure { op, channel, .. } = *failure;
+        Report { op, channel, open, ..Report::new(trouble, self.rank, peer, text) }
+    }
+
+    /// A decision, as this rank's failure: where it stood, and whom it is about.
+    fn told(&self, driver: &Driver, decision: &Decision) -> Failure {
+        let hint = match decision.trouble {
+            Trouble::Died => driver.links.where_is(decision.about),
+            Trouble::Mismatch => CALL_THE_SAME.into(),
+            Trouble::TimedOut | Trouble::LinkFailed => match self.lacking(driver) {
+                Some((what, hint)) if decision.text.contains(&what) => hint.into(),
+                Some((what, hint)) => format!("{what}: {hint}"),
+                None => String::new(),
+            },
+            Trouble::Aborted => String::new(),
+        };
+        let own = driver.engine.failure();
+        let op = own.and_then(|failure| failure.op).or_else(|| driver.engine.under_way());
+        // A decision about this rank itself names the peer that this rank failed with, if there is
+        // one.
+        let other = |peer: &Rank| *peer != self.rank;
+        let peer = Some(decision.about).filter(other).or_else(|| own?.peer.filter(other));
+        let waits = driver.engine.waits();
+        let blocked_on = waits.iter().find(|wait| Some(wait.peer) == peer).map(|wait| wait.channel);
+        let failed = own.filter(|failure| failure.peer == peer).and_then(|failure| failure.channel);
+        // Otherwise where the rank stands: on the channel of what it waits for, or the first of the
+        // operation.
+        let first = || op.map(|(kind, _)| first_channel(kind));
+        let stands = || waits.first().map(|wait| wait.channel).or_else(first);
+        let channel = blocked_on.or(failed).or_else(stands);
+        let mut error = Error::new(decision.trouble.kind(), decision.text.clone()).hint(hint);
+        (error.at.op, error.at.peer, error.at.channel) = (op, peer, channel);
+        Failure { cause: Cause::External(error), op, peer, channel }
+    }
+
+    fn error(&self, driver: &Driver, failure: &Failure) -> Error {
+        let at = At {
+            comm: Some(self.name.clone()),
+            rank: Some(self.rank),
+            op: failure.op,
+            peer: failure.peer,
+            channel: failure.channel,
+        };
+        match &failure.cause {
+            Cause::External(error) => {
+                let mut error = error.clone();
+                error.at = At {
+                    op: error.at.op.or(at.op),
+                    peer: error.at.peer.or(at.peer),
+                    channel: error.at.channel.or(at.channel),
+                    ..at
+                };
+                error
+            }
+            Cause::Link(fault) => {
+                let mut error = Error::new(failure.kind(), fault.to_string())
+                    .hint(failure.peer.map_or_else(String::new, |peer| driver.links.where_is(peer)));
+                error.at = at;
+                error
+            }
+            Cause::Mismatch { .. } | Cause::Finished(_) => {
+                let text = match &failure.cause {
+                    Cause::Finished(text) => text,
+                    _ => "the peer called something else",
+                };
+                let mut error = Error::new(ErrorKind::Mismatch, text).hint(CALL_THE_SAME);
+                error.at = at;
+                error
+            }
+        }
+    }
+
+    fn timed_out(&self, driver: &Driver) -> Error {
+        let op = driver.engine.under_way();
+        let waits = driver.engine.waits();
+        let whom: Vec<String> = waits
+            .iter()
+            .map(|wait| format!("rank {} on channel {} ({})", wait.peer, wait.channel, wait.reason))
+            .collect();
+        let whom = whom.join(", ");
+        let what = format!("rank {} saw no progress for {:?}: it waits for {whom}", self.rank, self.timeout);
+        let (what, hint) = match self.lacking(driver) {
+            Some((lacks, hint)) => (format!("{what}, and {lacks}"), hint.to_string()),
+            None => (what, self.how_to_look()),
+        };
+        let mut error = Error::new(ErrorKind::Timeout, what).hint(hint);
+        error.at.op = op;
+        error.at.peer = waits.first().map(|wait| wait.peer);
+        error.at.channel = waits.first().map(|wait| wait.channel);
+        error
+    }
+
+    /// What shows how the ranks of this host stood, also when a log is read after their end: what
+    /// fails leaves its recorder.
+    fn how_to_look(&self) -> String {
+        let path = self.recorder_path().filter(|path| !path.starts_with("/proc"));
+        path.as_deref().and_then(std::path::Path::parent).map_or_else(String::new, |folder| {
+            format!(
+                "look, also after the end, with: ccl-inspect open {} --job {}",
+                folder.display(),
+                self.job
+            )
+        })
+    }
+}
+
+/// The channel on which an operation begins.
+pub(super) fn first_channel(kind: CollKind) -> ChannelId {
+    if kind.is_p2p() { ChannelId::P2P } else { ChannelId(0) }
+}

@@ -1,0 +1,178 @@
+//! What a communicator is made of on one rank: plain state. The files beside this one say what is
+//! done with it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::bootstrap::root_task::Seat;
+use crate::clock::Stopwatch;
+use crate::collective::{Descriptor, Numbering, Tally};
+use crate::comm::links::Links;
+use crate::comm::owned::Owned;
+use crate::comm::services::ProcessServices;
+use crate::comm::wait::Waiter;
+use crate::config::Settings;
+use crate::control::server::Abortable;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::failure::gossip::Decision;
+use crate::failure::task::GossipTask;
+use crate::plan::{Shape, Topology};
+use crate::reactor::Interest;
+use crate::recorder::{EventRing, Recorder};
+use crate::sys;
+use crate::transport::socket::listen::Listener as DataListener;
+use crate::transport::socket::shortage::Shortage;
+use crate::types::{Algorithm, CommId, JobId, Rank};
+
+/// How long a failing rank waits for the decision that all ranks share, before it speaks for
+/// itself.
+pub(super) const DECISION: Duration = Duration::from_millis(500);
+
+/// What the service thread may touch of a communicator without its driver's lock.
+pub(crate) struct Shared {
+    /// Something is to be looked at: a decision, a link that came up.
+    pub(super) flag: AtomicBool,
+    pub(super) decision: Mutex<Option<Decision>>,
+    /// Who has called `finish()`, and what it has called in all.
+    pub(super) finished: Mutex<Vec<(Rank, Tally)>>,
+    /// Who waits in a collective that this rank had not called when it was asked for it.
+    pub(super) asked: Mutex<Vec<(Rank, Descriptor)>>,
+    /// Ends a driver's sleep.
+    pub(super) wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Shared {
+    /// Has the driver look.
+    pub(crate) fn call(&self) {
+        self.flag.store(true, Ordering::Release);
+        (self.wake)();
+    }
+    /// A rank has called `finish()`: whoever needs more of it waits for something that never comes.
+    pub(crate) fn finished(&self, rank: Rank, tally: &Tally) {
+        lock(&self.finished).push((rank, tally.clone()));
+        self.call();
+    }
+    /// A rank waits in a collective that this one has not called yet.
+    pub(crate) fn asked(&self, from: Rank, call: &Descriptor) {
+        lock(&self.asked).push((from, *call));
+        self.call();
+    }
+    /// Something was decided.
+    pub(crate) fn decided(&self, decision: &Decision) {
+        *lock(&self.decision) = Some(decision.clone());
+        self.call();
+    }
+}
+
+/// The part of a communicator that drives its engine.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(super) engine: Engine<EventRing>,
+    pub(super) links: Links,
+    pub(super) waiter: Waiter,
+    /// The descriptors a sleep listens to. Kept: waiting allocates nothing.
+    pub(super) interests: Vec<Interest>,
+    pub(super) owned: Owned,
+    /// Who waited for what has ended: woken when the lock is let go of.
+    pub(super) woken: Vec<Waker>,
+    pub(super) numbers: Numbering,
+    pub(super) shapes: Vec<(Shape, u64)>,
+    /// For how long nothing has moved, whoever drives; as soon as that has outlasted a message.
+    pub(super) still: Option<Stopwatch>,
+    /// Who has called `finish()`, and who asked what this rank had not called, as of the last look.
+    pub(super) finished: Vec<(Rank, Tally)>,
+    pub(super) asked: Vec<(Rank, Descriptor)>,
+    /// The collective about which peers were asked last, and which.
+    pub(super) asking: (u64, Vec<Rank>),
+    /// Why no more calls are taken.
+    pub(super) ended: Option<Error>,
+}
+
+/// One rank of a communicator, as calls, pending operations and the progress thread share it.
+pub(crate) struct Inner {
+    pub(crate) id: CommId,
+    pub(crate) job: JobId,
+    pub(crate) name: String,
+    pub(crate) rank: Rank,
+    pub(crate) nranks: u32,
+    pub(super) topology: Arc<Topology>,
+    pub(super) forced: Option<Algorithm>,
+    pub(super) timeout: Duration,
+    pub(super) driver: Exclusive,
+    pub(super) shared: Arc<Shared>,
+    /// What this rank lacks for connections.
+    pub(super) shortage: Arc<Shortage>,
+    pub(super) recorder: Arc<Recorder>,
+    /// Given back when the communicator closes.
+    pub(super) attended: Mutex<Option<Attended>>,
+    pub(super) gossip: Mutex<Option<Arc<GossipTask>>>,
+    pub(super) settings: Settings,
+    /// Whether each call is said.
+    pub(super) is_told: bool,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Communicator({} {}, rank {} of {})", self.name, self.id, self.rank, self.nranks)
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shared(flag {:?})", self.flag)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic under one of these locks left consistent data: nothing is updated in two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Driver {
+    pub(super) fn new(engine: Engine<EventRing>, links: Links, waiter: Waiter) -> Self {
+        Self {
+            engine,
+            links,
+            waiter,
+            interests: Vec::new(),
+            owned: Owned::default(),
+            woken: Vec::new(),
+            numbers: Numbering::default(),
+            shapes: Vec::new(),
+            still: None,
+            finished: Vec::new(),
+            asked: Vec::new(),
+            asking: (0, Vec::new()),
+            ended: None,
+        }
+    }
+}
+
+/// A driver behind its lock, and the process that may take it.
+#[derive(Debug)]
+pub(super) struct Exclusive {
+    pub(super) driver: Mutex<Driver>,
+    pub(super) generation: u32,
+    /// A waker that panics is to be told of. Once.
+    pub(super) warns: AtomicBool,
+}
+
+impl Exclusive {
+    /// Of this process. `warns`: whether people want to hear of wakers that panic.
+    pub(super) fn new(driver: Driver, warns: bool) -> Self {
+        let warns = AtomicBool::new(warns);
+        Self { driver: Mutex::new(driver), generation: sys::generation(), warns }
+    }
+}
+
+/// What a communicator keeps running beside itself. Dropped, all of it ends.
+pub(crate) struct Attended {
+    pub(super) _data: DataListener,
+    /// Where this process is rank 0 of a public address: the address.
+    pub(super) seat: Option<Seat>,
+    pub(super) _abortable: Option<Abortable>,
+    pub(super) _services: Arc<ProcessServices>,
+}

@@ -1,0 +1,524 @@
+//! Blocked on: which ranks block others, which ranks they block, and since when: the ends of the
+//! wait-for chains.
+//!
+//! There is no threshold, so a healthy job at work has entries too. That a job is stuck, and why,
+//! is a conclusion that is not drawn here.
+//!
+//! An *operation* in progress is found from the op cells: per communicator the lowest collective
+//! that is under way on any rank, and per pair of ranks the send or receive that waits. Its
+//! *holders* are, first, the ranks that have not called it (`missing`) and the ranks inside it that
+//! are stopped or dead. Only if there are none, the waits decide: the holders are the ends of the
+//! chains of waits, that is the ranks inside the operation that do not wait while others wait for
+//! them (`inside`). The waits come from the links, or from the operation's own cell where the link
+//! is not made yet. `finish()`, which all ranks call too, is one more operation.
+//!
+//! A rank that is stopped inside, and whose links wait for ranks that have not called, does not
+//! block the others: they are blocked on the ranks that have not called, whenever the rank was
+//! stopped.
+//!
+//! A holder may itself wait in another operation, of this communicator or another. Then it is not
+//! an end: the edge is followed, and the operation is listed `behind` the operation that it leads
+//! to. A cycle of waits has no end and is listed as it is.
+//!
+//! A dead rank is a holder if other ranks live, and a stopped rank if other ranks run. If all ranks
+//! are dead, as in files, death does not distinguish them, and the cells are read as they were. If
+//! the cells name no holder, the rank whose last sign of life is clearly the earliest is taken to
+//! be the holder.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::diagnose::{FINISH, silent_first};
+use crate::snapshot::{
+    Behind, BlockedOn, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, RankSnapshot,
+    State, Transport, WaitingLink, Waits,
+};
+use crate::types::{ChannelId, CommId, Rank};
+
+/// The most members of a communicator that are looked for; a larger number in a snapshot is not
+/// believed.
+const MAX_MEMBERS: u32 = 1 << 16;
+/// The most members that are looked for in all communicators together.
+const MAX_UNSEEN: u32 = 1 << 20;
+/// The most operations that are listed behind others.
+const MAX_BEHIND: usize = 1 << 14;
+
+/// The ranks that block others among these ranks of one job, the longest wait first.
+#[must_use]
+pub fn blocked_on(ranks: &[RankSnapshot]) -> Vec<BlockedOn> {
+    let job = Job::new(ranks);
+    let mut waits: Vec<WaitEdges> = Vec::new();
+    for members in job.comms.values() {
+        waits.extend(collective(&job, members));
+        waits.extend(pairs(&job, members));
+        waits.extend(finishing(&job, members));
+    }
+    ends(&job, waits)
+}
+
+/// One rank's part of a communicator.
+#[derive(Clone, Copy)]
+struct Member<'a> {
+    /// The index of the rank in the job.
+    who: usize,
+    state: State,
+    comm: &'a CommSnapshot,
+}
+
+type Members<'a> = BTreeMap<Rank, Member<'a>>;
+
+struct Job<'a> {
+    comms: BTreeMap<CommId, Members<'a>>,
+    some_run: bool,
+    some_live: bool,
+    /// If all ranks are dead: the rank whose last sign of life is clearly the earliest.
+    silent: Option<usize>,
+}
+
+impl<'a> Job<'a> {
+    fn new(ranks: &'a [RankSnapshot]) -> Self {
+        let mut comms: BTreeMap<CommId, Members<'a>> = BTreeMap::new();
+        for (who, rank) in ranks.iter().enumerate() {
+            for comm in &rank.comms {
+                let member = Member { who, state: rank.state, comm };
+                let members = comms.entry(comm.id).or_default();
+                // Two rows of one rank: the row that has ended is the older one.
+                if members.get(&comm.rank).is_none_or(|before| before.comm.ended) {
+                    members.insert(comm.rank, member);
+                }
+            }
+        }
+        let some = |states: &[State]| ranks.iter().any(|rank| states.contains(&rank.state));
+        Self {
+            comms,
+            some_run: some(&[State::Running, State::Unknown]),
+            some_live: some(&[State::Running, State::Unknown, State::Stopped]),
+            silent: silent_first(ranks)
+                .map(|(at, _)| at)
+                .filter(|_| ranks.iter().all(|rank| rank.state == State::Dead)),
+        }
+    }
+
+    /// Whether the state alone makes a rank a holder.
+    fn is_out(&self, state: State) -> bool {
+        match state {
+            State::Running | State::Unknown => false,
+            State::Stopped => self.some_run,
+            State::Dead | State::Exited | State::Left => self.some_live,
+        }
+    }
+}
+
+impl Member<'_> {
+    fn is_gone(self) -> bool {
+        self.state.is_gone()
+    }
+    /// Whether it left the communicator and lives on. A dead process's ended rows are evidence.
+    fn has_left(self) -> bool {
+        self.comm.ended && !self.is_gone()
+    }
+    /// Whether it is inside a collective, or left one by an error.
+    fn is_inside(self) -> bool {
+        matches!(self.comm.op.state, OpState::Running | OpState::Failed) && !self.has_left()
+    }
+    /// Its waits, in collectives or in sends and receives.
+    fn waiting(&self, pairs: bool) -> impl Iterator<Item = Edge> {
+        let links = self.comm.links.iter().filter(move |link| (link.channel == ChannelId::P2P) == pairs);
+        let edges: Vec<Edge> = links.filter_map(Edge::of_link).collect();
+        let op = if pairs { self.comm.p2p.as_ref() } else { Some(&self.comm.op) };
+        let own = op.and_then(Edge::of_op).filter(|own| !edges.iter().any(|edge| edge.is_of(own)));
+        edges.into_iter().chain(own)
+    }
+    /// Whether a thread waits in a call of it: an operation that was only begun does not block the
+    /// rank.
+    fn is_attended(&self, pairs: bool) -> bool {
+        let op = if pairs { self.comm.p2p.as_ref() } else { Some(&self.comm.op) };
+        !op.and_then(|op| op.wait.as_ref()).is_some_and(|wait| wait.unattended)
+    }
+    /// How long it has waited in a collective: since its links or its cell began to wait, or else
+    /// since it is inside.
+    fn waited_ns(&self) -> u64 {
+        self.waiting(false).map(|edge| edge.since_ns).max().unwrap_or(self.comm.op.age_ns)
+    }
+}
+
+/// A wait of one rank for another.
+#[derive(Clone, Copy)]
+struct Edge {
+    peer: Rank,
+    channel: ChannelId,
+    direction: Direction,
+    transport: Transport,
+    /// The number of messages moved.
+    step: u64,
+    /// The number of the send or receive that waits.
+    seq: u64,
+    waits: Waits,
+    since_ns: u64,
+}
+
+impl Edge {
+    fn of_link(link: &LinkSnapshot) -> Option<Self> {
+        let &LinkSnapshot { channel, direction, transport, step, waits, since_ns, op: seq, .. } = link;
+        let peer = link.waits_for.or(link.peer).filter(|_| link.is_waiting())?;
+        Some(Self { peer, channel, direction, transport, step, seq, waits, since_ns })
+    }
+
+    /// The wait in the operation's own cell.
+    fn of_op(op: &OpSnapshot) -> Option<Self> {
+        let &OpWait { waits, peer, channel, direction, since_ns, .. } = op.wait.as_ref()?;
+        let transport = Transport::Unknown;
+        Some(Self { peer, channel, direction, transport, step: 0, seq: op.seq, waits, since_ns })
+    }
+
+    /// Whether both describe the same wait.
+    fn is_of(&self, other: &Self) -> bool {
+        (self.peer, self.channel, self.direction) == (other.peer, other.channel, other.direction)
+    }
+}
+
+/// An operation in which ranks wait. Ranks are those of its communicator.
+#[derive(Default)]
+struct WaitEdges {
+    comm: CommId,
+    name: String,
+    op: String,
+    seq: u64,
+    pair: bool,
+    tag: String,
+    by: BTreeSet<Rank>,
+    missing: BTreeSet<Rank>,
+    inside: BTreeSet<Rank>,
+    unseen: BTreeSet<Rank>,
+    since_ns: u64,
+    link: Option<WaitingLink>,
+}
+
+impl WaitEdges {
+    fn holders(&self) -> impl Iterator<Item = Rank> {
+        self.missing.iter().chain(&self.inside).copied()
+    }
+}
+
+/// The lowest collective that is under way, if a rank waits in it.
+fn collective(job: &Job<'_>, members: &Members<'_>) -> Option<WaitEdges> {
+    let waiters = || members.iter().filter(|(_, m)| m.is_inside() && !job.is_out(m.state));
+    let seq = waiters().map(|(_, m)| m.comm.op.seq).min()?;
+    let (_, first) = waiters().find(|(_, m)| m.comm.op.seq == seq)?;
+    let mut wait = WaitEdges {
+        comm: first.comm.id,
+        name: first.comm.name.clone(),
+        op: first.comm.op.kind.clone(),
+        seq,
+        by: waiters().map(|(rank, _)| *rank).collect(),
+        ..WaitEdges::default()
+    };
+    wait.unseen = unseen(job, members, first.comm.nranks);
+    for (rank, member) in members {
+        if member.comm.last_called() < seq {
+            wait.missing.insert(*rank);
+        } else if member.is_inside() && member.comm.op.seq == seq && job.is_out(member.state) {
+            wait.inside.insert(*rank);
+        }
+    }
+    if wait.holders().next().is_none() {
+        held_inside(job, members, &mut wait)?;
+    }
+    let (waits_too, inside) =
+        wait.inside.iter().copied().partition(|rank| waits_too(members, &wait.missing, *rank));
+    wait.inside = inside;
+    wait.by.extend::<BTreeSet<Rank>>(waits_too);
+    wait.by.retain(|rank| !wait.missing.contains(rank) && !wait.inside.contains(rank));
+    let is_attended = |rank: &Rank| members[rank].is_attended(false);
+    if !wait.by.is_empty() && !wait.by.iter().any(is_attended) {
+        return None;
+    }
+    wait.by.retain(is_attended);
+    let by = || wait.by.iter().map(|rank| &members[rank]);
+    // Without a holder only real waits count: a rank that does not wait is at work, if slowly.
+    let is_held = wait.holders().next().is_some() || !wait.unseen.is_empty();
+    let waited_ns = |m: &Member<'_>| match is_held {
+        true => m.waited_ns(),
+        false => m.waiting(false).map(|edge| edge.since_ns).max().unwrap_or(0),
+    };
+    wait.since_ns = by().map(waited_ns).max().unwrap_or(0);
+    // The tag of a rank that is further on describes a later operation.
+    let is_here = |m: &&Member<'_>| m.comm.op.seq == seq && m.comm.last_called() == seq;
+    let tags = by().filter(is_here).map(|m| &m.comm.op.tag);
+    wait.tag = tags.into_iter().find(|tag| !tag.is_empty()).cloned().unwrap_or_default();
+    wait.link = longest(&wait, by().flat_map(|m| m.waiting(false).map(|edge| (m.comm.rank, edge))));
+    Some(wait)
+}
+
+/// The members of a communicator that were not read.
+fn unseen(job: &Job<'_>, members: &Members<'_>, nranks: u32) -> BTreeSet<Rank> {
+    let share = MAX_UNSEEN / u32::try_from(job.comms.len()).unwrap_or(u32::MAX).max(1);
+    (0..nranks.min(MAX_MEMBERS).min(share)).map(Rank).filter(|rank| !members.contains_key(rank)).collect()
+}
+
+/// Finds the holders where all ranks that were read have called it and no state decides. `None` if
+/// no rank waits.
+fn held_inside(job: &Job<'_>, members: &Members<'_>, wait: &mut WaitEdges) -> Option<()> {
+    let inside = |rank: &Rank| wait.by.contains(rank) && members[rank].comm.op.seq == wait.seq;
+    let failed = |rank: &Rank| members[rank].comm.op.state == OpState::Failed;
+    // Of the dead, the ranks that never returned blocked the ranks that returned with an error.
+    if wait.by.iter().any(failed) {
+        let lost = |rank: &&Rank| inside(rank) && !failed(rank) && members[*rank].state == State::Dead;
+        let lost: BTreeSet<Rank> = wait.by.iter().filter(lost).copied().collect();
+        if !lost.is_empty() {
+            wait.inside = lost;
+            return Some(());
+        }
+    }
+    // Follows the links from the ranks that wait to the ranks that do not.
+    let waits =
+        |rank: Rank| members.get(&rank).into_iter().flat_map(|m| m.waiting(false).map(|edge| edge.peer));
+    let mut reached: BTreeSet<Rank> = BTreeSet::new();
+    let mut next: Vec<Rank> = wait.by.iter().copied().filter(|rank| waits(*rank).next().is_some()).collect();
+    if next.is_empty() {
+        return None;
+    }
+    while let Some(rank) = next.pop() {
+        if reached.insert(rank) {
+            next.extend(waits(rank));
+        }
+    }
+    let ends = reached.into_iter().filter(|rank| waits(*rank).next().is_none());
+    wait.inside = ends.filter(inside).collect();
+    // A rank that waits gives signs of life. A process that stopped giving them while the others
+    // went on was stopped, or starved.
+    if wait.inside.is_empty() && !wait.by.iter().any(failed) {
+        let is_silent = |rank: &Rank| Some(members[rank].who) == job.silent;
+        wait.inside = wait.by.iter().copied().filter(|rank| inside(rank) && is_silent(rank)).collect();
+    }
+    Some(())
+}
+
+/// Whether a rank that is stopped inside itself waits for ranks that have not called: then it does
+/// not block the others.
+fn waits_too(members: &Members<'_>, missing: &BTreeSet<Rank>, rank: Rank) -> bool {
+    if missing.is_empty() || members[&rank].state != State::Stopped {
+        return false;
+    }
+    let waits =
+        |rank: Rank| members.get(&rank).into_iter().flat_map(|m| m.waiting(false).map(|edge| edge.peer));
+    let (mut seen, mut next): (BTreeSet<Rank>, Vec<Rank>) = (BTreeSet::new(), waits(rank).collect());
+    let mut leads_there = false;
+    while let Some(peer) = next.pop() {
+        let mut on = waits(peer).peekable();
+        match missing.contains(&peer) {
+            true => leads_there = true,
+            // It waits for itself, or for a rank that has work.
+            false if peer == rank || on.peek().is_none() => return false,
+            false if seen.insert(peer) => next.extend(on),
+            false => {}
+        }
+    }
+    leads_there
+}
+
+/// The ranks that wait in `finish()`, and those that have not called it.
+fn finishing(job: &Job<'_>, members: &Members<'_>) -> Option<WaitEdges> {
+    let finishes = |m: &Member<'_>| m.comm.finishes() && !m.has_left() && !job.is_out(m.state);
+    let waiters = || members.iter().filter(|(_, m)| finishes(m));
+    let (_, first) = waiters().next()?;
+    let absent = |(_, m): &(&Rank, &Member<'_>)| !m.comm.finishes() && !m.comm.ended;
+    let lasted = |m: &Member<'_>| m.comm.phase.as_ref().map_or(0, |phase| phase.duration_ns);
+    let wait = WaitEdges {
+        comm: first.comm.id,
+        name: first.comm.name.clone(),
+        op: FINISH.into(),
+        tag: first.comm.op.tag.clone(),
+        by: waiters().map(|(rank, _)| *rank).collect(),
+        missing: members.iter().filter(absent).map(|(rank, _)| *rank).collect(),
+        unseen: unseen(job, members, first.comm.nranks),
+        since_ns: waiters().map(|(_, m)| lasted(m)).max().unwrap_or(0),
+        ..WaitEdges::default()
+    };
+    (!wait.missing.is_empty() || !wait.unseen.is_empty()).then_some(wait)
+}
+
+/// The sends and receives that wait, each as an operation.
+fn pairs(job: &Job<'_>, members: &Members<'_>) -> Vec<WaitEdges> {
+    let mut waits = Vec::new();
+    let waits_there = |m: &Member<'_>| !m.has_left() && !job.is_out(m.state) && m.is_attended(true);
+    for (rank, member) in members.iter().filter(|(_, m)| waits_there(m)) {
+        for edge in member.waiting(true) {
+            let p2p = member.comm.p2p.as_ref();
+            let mut wait = WaitEdges {
+                comm: member.comm.id,
+                name: member.comm.name.clone(),
+                op: if edge.direction == Direction::Recv { "Recv" } else { "Send" }.into(),
+                seq: edge.seq,
+                pair: true,
+                tag: p2p.map_or(&member.comm.op.tag, |p2p| &p2p.tag).clone(),
+                by: BTreeSet::from([*rank]),
+                since_ns: edge.since_ns,
+                ..WaitEdges::default()
+            };
+            let holders = match members.get(&edge.peer) {
+                None => &mut wait.unseen,
+                Some(other) if has_called(other, *rank, &edge) => &mut wait.inside,
+                Some(_) => &mut wait.missing,
+            };
+            holders.insert(edge.peer);
+            wait.link = longest(&wait, std::iter::once((*rank, edge)));
+            waits.push(wait);
+        }
+    }
+    waits
+}
+
+/// Whether `other` has called the counterpart of the operation that waits at `rank`. Both sides
+/// count the operations of a pair alike. The answer comes from its link or, before there is one,
+/// from its operation.
+fn has_called(other: &Member<'_>, rank: Rank, edge: &Edge) -> bool {
+    let opposite = |l: &&LinkSnapshot| {
+        l.channel == ChannelId::P2P && l.peer == Some(rank) && l.direction != edge.direction
+    };
+    let counterpart = if edge.direction == Direction::Recv { "Send" } else { "Recv" };
+    let called = |op: &OpSnapshot| op.peer == Some(rank) && op.kind == counterpart && op.seq >= edge.seq;
+    let links = &other.comm.links;
+    links.iter().find(opposite).is_some_and(|l| l.op >= edge.seq)
+        || other.comm.p2p.as_ref().is_some_and(called)
+}
+
+/// The link that has waited longest, if possible of those that wait for a holder.
+fn longest(wait: &WaitEdges, edges: impl Iterator<Item = (Rank, Edge)>) -> Option<WaitingLink> {
+    let holders: BTreeSet<Rank> = wait.holders().chain(wait.unseen.iter().copied()).collect();
+    let (rank, edge) = edges
+        .max_by_key(|(rank, edge)| (holders.contains(&edge.peer), edge.since_ns, std::cmp::Reverse(*rank)))?;
+    let Edge { peer, channel, direction, transport, step, waits, since_ns, .. } = edge;
+    Some(WaitingLink { rank, peer, channel, direction, transport, step, waits, since_ns })
+}
+
+/// Follows holders that wait elsewhere, and keeps the ends.
+fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
+    // Per rank of the job, the operations in which it waits.
+    let mut waits_of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, wait) in waits.iter().enumerate() {
+        let who = |rank: &Rank| Some(job.comms[&wait.comm].get(rank)?.who);
+        let by: BTreeSet<usize> = wait.by.iter().filter_map(who).collect();
+        by.into_iter().for_each(|who| waits_of.entry(who).or_default().push(at));
+    }
+    // Per operation, the holders that wait elsewhere, as ranks of the job, and the holders that do
+    // not.
+    let mut leads: Vec<BTreeSet<usize>> = Vec::new();
+    let mut held_by: Vec<BTreeSet<Rank>> = Vec::new();
+    for (at, wait) in waits.iter().enumerate() {
+        let (mut to, mut by) = (BTreeSet::new(), BTreeSet::new());
+        for rank in wait.holders() {
+            let holder = job.comms[&wait.comm][&rank];
+            let those: &[usize] = waits_of.get(&holder.who).map_or(&[], Vec::as_slice);
+            if !job.is_out(holder.state) && those.iter().any(|other| *other != at) {
+                to.insert(holder.who);
+            } else {
+                by.insert(rank);
+            }
+        }
+        leads.push(to);
+        held_by.push(by);
+    }
+    let is_end: Vec<bool> =
+        held_by.iter().zip(&leads).map(|(by, to)| !by.is_empty() || to.is_empty()).collect();
+    // Once per rank, not per operation: there may be thousands of operations that each lead to all
+    // others.
+    let reached: BTreeMap<usize, BTreeSet<usize>> =
+        waits_of.keys().map(|who| (*who, ends_of(*who, &waits_of, &leads, &is_end))).collect();
+    let leads_to = |from: usize, at: usize| leads[from].iter().any(|who| reached[who].contains(&at));
+    let leads_nowhere = |from: usize| leads[from].iter().all(|who| reached[who].is_empty());
+    let shown: Vec<bool> = (0..waits.len()).map(|at| is_end[at] || leads_nowhere(at)).collect();
+    let mut found: Vec<BlockedOn> = Vec::new();
+    let mut room = MAX_BEHIND;
+    for at in (0..waits.len()).filter(|at| shown[*at]) {
+        let held: BTreeSet<Rank> = match is_end[at] {
+            true => held_by[at].clone(),
+            false => waits[at].holders().collect(),
+        };
+        let mut behind = Vec::new();
+        for other in (0..waits.len()).filter(|other| !shown[*other] && leads_to(*other, at)) {
+            if waits[other].comm == waits[at].comm && waits[other].pair && waits[at].pair {
+                let (by, since_ns) = (waits[other].by.clone(), waits[other].since_ns);
+                waits[at].by.extend(by);
+                waits[at].since_ns = waits[at].since_ns.max(since_ns);
+            } else if room > 0 {
+                room -= 1;
+                behind.push(as_behind(&waits[other]));
+            }
+        }
+        let end = as_awaited(&waits[at], &held, behind);
+        let same = |one: &&mut BlockedOn| {
+            waits[at].pair
+                && (one.comm, &one.op) == (end.comm, &end.op)
+                && (&one.missing, &one.inside, &one.unseen) == (&end.missing, &end.inside, &end.unseen)
+        };
+        match found.iter_mut().find(same) {
+            Some(one) => join(one, end),
+            None => found.push(end),
+        }
+    }
+    let named = |one: &BlockedOn| !one.missing.is_empty() || !one.inside.is_empty();
+    found.sort_by_key(|one| (!named(one), std::cmp::Reverse(one.since_ns), one.comm, one.seq));
+    found
+}
+
+/// The ends to which the waits of a rank lead.
+fn ends_of(
+    from: usize,
+    waits_of: &BTreeMap<usize, Vec<usize>>,
+    leads: &[BTreeSet<usize>],
+    is_end: &[bool],
+) -> BTreeSet<usize> {
+    let (mut ends, mut seen, mut next) = (BTreeSet::new(), BTreeSet::from([from]), vec![from]);
+    while let Some(who) = next.pop() {
+        for at in &waits_of[&who] {
+            if is_end[*at] {
+                ends.insert(*at);
+            } else {
+                next.extend(leads[*at].iter().filter(|who| seen.insert(**who)));
+            }
+        }
+    }
+    ends
+}
+
+/// Joins two pairs that wait for the same rank in the same way.
+fn join(one: &mut BlockedOn, other: BlockedOn) {
+    let by: BTreeSet<Rank> = one.by.iter().chain(&other.by).copied().collect();
+    one.by = by.into_iter().collect();
+    if other.since_ns > one.since_ns {
+        (one.since_ns, one.seq, one.link) = (other.since_ns, other.seq, other.link);
+    }
+    one.behind.extend(other.behind);
+}
+
+fn as_awaited(wait: &WaitEdges, held: &BTreeSet<Rank>, behind: Vec<Behind>) -> BlockedOn {
+    let of = |ranks: &BTreeSet<Rank>| ranks.intersection(held).copied().collect();
+    BlockedOn {
+        comm: wait.comm,
+        op: wait.op.clone(),
+        seq: wait.seq,
+        missing: of(&wait.missing),
+        inside: of(&wait.inside),
+        by: wait.by.iter().copied().collect(),
+        since_ns: wait.since_ns,
+        unseen: wait.unseen.iter().copied().collect(),
+        name: wait.name.clone(),
+        tag: wait.tag.clone(),
+        link: wait.link.clone(),
+        behind,
+    }
+}
+
+fn as_behind(wait: &WaitEdges) -> Behind {
+    Behind {
+        comm: wait.comm,
+        name: wait.name.clone(),
+        op: wait.op.clone(),
+        seq: wait.seq,
+        by: wait.by.iter().copied().collect(),
+        through: wait.holders().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! Failures and the ranks to blame: considered before waits, because a failure records its cause.
+//!
+//! A failing rank records the operation, the kind of error, the message that all ranks share and,
+//! where all agree on one, the rank to blame: the rank that died or aborted. Two kinds need a look
+//! at the other ranks. The message of a *mismatch* names two sides; the cells hold what each rank
+//! called under that number, `finish()` too, and if more than half of all ranks called the same,
+//! the others are to blame. For a *timeout* the ranks to blame are those that had not called the
+//! operation, or are still in it and have not noticed. Nothing is said that does not follow from
+//! the snapshots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::diagnose::FINISH;
+use crate::snapshot::{
+    BlockedOn, Called, CommSnapshot, Direction, Failure, FailureSnapshot, OpSnapshot, OpState, RankSnapshot,
+    State,
+};
+use crate::types::{ChannelId, CommId, Phase, Rank};
+
+/// The most calls of a mismatch that are listed.
+const MAX_CALLS: usize = 16;
+
+/// The failures in these ranks of one job, the earliest first.
+#[must_use]
+pub fn failed(ranks: &[RankSnapshot]) -> Vec<Failure> {
+    let mut comms: BTreeMap<CommId, Members<'_>> = BTreeMap::new();
+    for rank in ranks {
+        for comm in &rank.comms {
+            let members = comms.entry(comm.id).or_default();
+            // Two rows of one rank: the row that has ended is the older one.
+            if members.get(&comm.rank).is_none_or(|(_, before)| before.ended && !comm.ended) {
+                members.insert(comm.rank, (rank.state, comm));
+            }
+        }
+    }
+    let mut found: Vec<Failure> = comms.values().filter_map(of_comm).collect();
+    found.sort_by_key(|one| (std::cmp::Reverse(one.since_ns), one.comm));
+    found
+}
+
+/// Whether a waiting rank is inside an operation that may still end: a rank that failed no longer
+/// waits.
+#[must_use]
+pub fn is_under_way(ranks: &[RankSnapshot], one: &BlockedOn) -> bool {
+    let lives = ranks.iter().filter(|rank| !rank.is_gone()).flat_map(|rank| &rank.comms);
+    let mut waiters = lives.filter(|comm| comm.id == one.comm && one.by.contains(&comm.rank));
+    waiters.any(|comm| operations(comm).any(|op| op.state == OpState::Running))
+}
+
+type Members<'a> = BTreeMap<Rank, (State, &'a CommSnapshot)>;
+
+fn operations(comm: &CommSnapshot) -> impl Iterator<Item = &OpSnapshot> {
+    std::iter::once(&comm.op).chain(&comm.p2p)
+}
+
+fn is_pair(kind: &str) -> bool {
+    matches!(kind, "Send" | "Recv")
+}
+
+fn failed_operation(comm: &CommSnapshot) -> Option<&OpSnapshot> {
+    operations(comm).filter(|op| op.state == OpState::Failed).max_by_key(|op| op.age_ns)
+}
+
+fn of_comm(members: &Members<'_>) -> Option<Failure> {
+    let failed: Vec<&CommSnapshot> =
+        members.values().map(|(_, comm)| *comm).filter(|comm| comm.has_failed()).collect();
+    let first = failed.first()?;
+    let cause = shared(&failed);
+    let error = cause.map(|cause| cause.error.clone());
+    let operations = || failed.iter().filter_map(|comm| Some((comm.rank, failed_operation(comm)?)));
+    let is_mismatch = |error: &String| error == "Mismatch";
+    let errors = || error.iter().chain(operations().map(|(_, op)| &op.error).filter(|_| error.is_none()));
+    let differs = errors().any(is_mismatch).then(|| differs(members)).flatten();
+    // The earliest: ranks that went on fail in a later one. Pairs count separately; the pair with
+    // the blamed rank is preferred.
+    let blamed = cause.and_then(|cause| cause.blamed);
+    let first_failed = operations().map(|(_, op)| op).min_by_key(|op| {
+        let is_pair = is_pair(&op.kind);
+        let of_pair = is_pair && (op.peer.is_none() || op.peer != blamed);
+        (is_pair, of_pair, if is_pair { 0 } else { op.seq }, std::cmp::Reverse(op.age_ns))
+    });
+    // A rank that failed in an earlier operation had not reached the operation in which the calls
+    // differ.
+    let operation = differs.as_ref().map_or(first_failed, |(op, _)| Some(*op));
+    let is_in_it = |op: &OpSnapshot| {
+        differs.as_ref().is_none_or(|(differs, _)| !is_pair(&op.kind) && op.seq == differs.seq)
+    };
+    let inside = || operations().filter(|(_, op)| is_in_it(op));
+    let ages = failed.iter().map(|comm| {
+        let op = failed_operation(comm).map(|op| op.age_ns);
+        op.max(comm.failure.as_ref().map(|failure| failure.age_ns)).unwrap_or(0)
+    });
+    let ranks: Vec<Rank> = inside().map(|(rank, _)| rank).collect();
+    let mut failure = Failure {
+        comm: first.id,
+        name: first.name.clone(),
+        error: error.clone().or_else(|| Some(operation?.error.clone())).unwrap_or_default(),
+        op: operation.map(|op| op.kind.clone()).unwrap_or_default(),
+        seq: operation.map_or(0, |op| op.seq),
+        ranks: if ranks.is_empty() { failed.iter().map(|comm| comm.rank).collect() } else { ranks },
+        text: cause.map(|cause| cause.text.clone()).unwrap_or_default(),
+        since_ns: ages.max().unwrap_or(0),
+        lasted_ns: inside().map(|(_, op)| op.lasted_ns).max().unwrap_or(0),
+        calls: differs.as_ref().map(|(_, calls)| calls.clone()).unwrap_or_default(),
+        ..Failure::default()
+    };
+    failure.missing = not_called(members, &failure);
+    failure.blamed = match failure.error.as_str() {
+        "Mismatch" => minority(&failure.calls, first.nranks),
+        "Timeout" if failure.missing.is_empty() => still_inside(members, &failure),
+        "Timeout" => failure.missing.clone(),
+        "Peer" if cause.is_none() => lost(members),
+        _ => cause.and_then(|cause| cause.blamed).into_iter().collect(),
+    };
+    Some(failure)
+}
+
+/// The cause that most ranks recorded, preferably one that blames a rank.
+fn shared<'a>(failed: &[&'a CommSnapshot]) -> Option<&'a FailureSnapshot> {
+    let causes = || failed.iter().filter_map(|comm| comm.failure.as_ref());
+    let tellers = |cause: &FailureSnapshot| {
+        causes().filter(|other| (&other.text, other.blamed) == (&cause.text, cause.blamed)).count()
+    };
+    causes().max_by_key(|cause| (cause.blamed.is_some(), tellers(cause), cause.age_ns))
+}
+
+/// The first call in which ranks differ, of the calls that they were in when they failed.
+///
+/// Returns the call of the largest group of ranks in it, and the calls of all groups.
+fn differs<'a>(members: &Members<'a>) -> Option<(&'a OpSnapshot, Vec<Called>)> {
+    let is_in_it = |op: &OpSnapshot| matches!(op.state, OpState::Failed | OpState::Running);
+    let in_some = members.values().map(|(_, comm)| &comm.op).filter(|op| is_in_it(op) && !op.kind.is_empty());
+    let seqs: BTreeSet<u64> = in_some.map(|op| op.seq).collect();
+    seqs.into_iter().take(MAX_CALLS).find_map(|seq| {
+        let calls = calls(members, seq);
+        let of_finish = |called: &&Called| called.call != FINISH;
+        let most = calls.iter().find(of_finish).and_then(|called| members.get(called.ranks.first()?));
+        most.filter(|_| calls.len() > 1).map(|(_, comm)| (&comm.op, calls.clone()))
+    })
+}
+
+/// The calls made under that number with their ranks; the largest group first.
+fn calls(members: &Members<'_>, seq: u64) -> Vec<Called> {
+    let mut calls: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
+    for (rank, (_, comm)) in members {
+        let op = &comm.op;
+        if op.seq == seq && matches!(op.state, OpState::Failed | OpState::Running) && !op.kind.is_empty() {
+            calls.entry(call(op)).or_default().push(*rank);
+        } else if comm.last_called() < seq && has_finished(comm) {
+            calls.entry(FINISH.into()).or_default().push(*rank);
+        }
+    }
+    let mut calls: Vec<Called> = calls.into_iter().map(|(call, ranks)| Called { ranks, call }).collect();
+    calls.sort_by_key(|called| std::cmp::Reverse(called.ranks.len()));
+    calls.truncate(MAX_CALLS);
+    calls
+}
+
+/// Whether it called `finish()`, which waited for the others.
+fn has_finished(comm: &CommSnapshot) -> bool {
+    comm.phase.iter().chain(&comm.phases).any(|phase| phase.phase == Phase::Finish.name())
+}
+
+/// The text of a call: `Reduce of 100 F32, Sum, root 2`.
+fn call(op: &OpSnapshot) -> String {
+    let OpSnapshot { kind, dtype, op, root, count, .. } = op;
+    match kind.as_str() {
+        "Barrier" => kind.clone(),
+        "Broadcast" => format!("{kind} of {count} {dtype}, root {root}"),
+        "Reduce" => format!("{kind} of {count} {dtype}, {op}, root {root}"),
+        "AllReduce" | "ReduceScatter" => format!("{kind} of {count} {dtype}, {op}"),
+        _ => format!("{kind} of {count} {dtype}"),
+    }
+}
+
+/// The ranks that called something else than more than half of all ranks did.
+fn minority(calls: &[Called], nranks: u32) -> Vec<Rank> {
+    let Some((most, others)) = calls.split_first() else { return Vec::new() };
+    if most.ranks.len() * 2 <= nranks as usize {
+        return Vec::new();
+    }
+    let others: BTreeSet<Rank> = others.iter().flat_map(|called| &called.ranks).copied().collect();
+    others.into_iter().collect()
+}
+
+/// The ranks that had not called the operation when it failed. A rank that learns of a failure
+/// begins no more operations.
+fn not_called(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
+    if !is_pair(&failure.op) {
+        let has_called = |rank: &Rank| failure.calls.iter().any(|called| called.ranks.contains(rank));
+        let lacks = |comm: &CommSnapshot| {
+            let is_before = failure.seq > 0 && comm.last_called() < failure.seq;
+            is_before && !has_left(comm) && !has_called(&comm.rank)
+        };
+        return members.iter().filter(|(_, (_, comm))| lacks(comm)).map(|(rank, _)| *rank).collect();
+    }
+    let of_pair = |rank: &Rank| {
+        let op = members.get(rank)?.1.p2p.as_ref().filter(|op| op.state == OpState::Failed)?;
+        let peer = op.peer?;
+        let (_, other) = members.get(&peer)?;
+        (!has_left(other) && !has_called(other, *rank, op)).then_some(peer)
+    };
+    failure.ranks.iter().filter_map(of_pair).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Whether it left a communicator in good order.
+fn has_left(comm: &CommSnapshot) -> bool {
+    comm.ended && !comm.has_failed()
+}
+
+/// Whether `other` had called the counterpart of a send or receive of `rank`. Both sides count the
+/// operations of a pair alike.
+fn has_called(other: &CommSnapshot, rank: Rank, op: &OpSnapshot) -> bool {
+    let (ours, counterpart) =
+        if op.kind == "Recv" { (Direction::Recv, "Send") } else { (Direction::Send, "Recv") };
+    let mut links =
+        other.links.iter().filter(|link| link.channel == ChannelId::P2P && link.peer == Some(rank));
+    let called = |its: &OpSnapshot| its.peer == Some(rank) && its.kind == counterpart && its.seq >= op.seq;
+    links.any(|link| link.direction != ours && link.op >= op.seq) || other.p2p.as_ref().is_some_and(called)
+}
+
+/// The ranks that are still inside an operation that failed on others.
+fn still_inside(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
+    let is_inside = |comm: &CommSnapshot| {
+        !is_pair(&failure.op) && comm.op.state == OpState::Running && comm.op.seq == failure.seq
+    };
+    members.iter().filter(|(_, (_, comm))| is_inside(comm)).map(|(rank, _)| *rank).collect()
+}
+
+/// If no rank is blamed for a lost peer: the ranks that are gone, did not fail and had not left.
+fn lost(members: &Members<'_>) -> Vec<Rank> {
+    let lost = members.iter().filter(|(_, (state, comm))| {
+        state.is_gone() && !comm.ended && comm.failure.is_none() && failed_operation(comm).is_none()
+    });
+    lost.map(|(rank, _)| *rank).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+use super::*;
+use crate::snapshot::{LinkSnapshot, PhaseSnapshot};
+
+/// The operation of one rank, and how it ended.
+#[derive(Clone)]
+struct Did {
+    kind: &'static str,
+    seq: u64,
+    state: OpState,
+    process: State,
+    cause: Option<(&'static str, Option<u32>)>,
+}
+
+const FAILED: Did =
+    Did { kind: "AllReduce", seq: 7, state: OpState::Failed, process: State::Dead, cause: None };
+
+fn with(error: &'static str, blamed: Option<u32>) -> Did {
+    Did { cause: Some((error, blamed)), ..FAILED }
+}
+
+fn rank(at: u32, did: &Did) -> RankSnapshot {
+    let op = OpSnapshot {
+        kind: did.kind.into(),
+        seq: did.seq,
+        state: did.state,
+        called: did.seq,
+        error: did.cause.map_or(String::new(), |(error, _)| error.into()),
+        age_ns: 1_000 + u64::from(at),
+        ..OpSnapshot::default()
+    };
+    let failure = did.cause.map(|(error, blamed)| FailureSnapshot {
+        error: error.into(),
+        blamed: blamed.map(Rank),
+        text: format!("all say {blamed:?}"),
+        age_ns: 900,
+    });
+    let comm = CommSnapshot { rank: Rank(at), nranks: 4, op, failure, ..CommSnapshot::default() };
+    RankSnapshot { rank: Rank(at), state: did.process, comms: vec![comm], ..RankSnapshot::default() }
+}
+
+fn check(ranks: &[Did], error: &str, blamed: &[u32]) -> Failure {
+    let ranks: Vec<_> = (0..).zip(ranks).map(|(at, did)| rank(at, did)).collect();
+    check_ranks(&ranks, error, blamed)
+}
+
+fn check_ranks(ranks: &[RankSnapshot], error: &str, blamed: &[u32]) -> Failure {
+    let found = failed(ranks);
+    let [one] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!(one.error, error, "{one:?}");
+    assert_eq!(one.blamed.iter().map(|rank| rank.0).collect::<Vec<_>>(), blamed, "{one:?}");
+    one.clone()
+}
+
+#[test]
+fn of_a_mismatch_those_are_to_blame_who_called_something_else_than_most_ranks_did() {
+    let fits = with("Mismatch", None);
+    let other = Did { kind: "Barrier", ..fits.clone() };
+    let calls = |one: &Failure| one.calls.iter().map(|called| called.ranks.len()).collect::<Vec<_>>();
+    let one = check(&[fits.clone(), other.clone(), fits.clone(), fits.clone()], "Mismatch", &[1]);
+    assert_eq!((one.op.as_str(), one.seq, one.ranks.len(), calls(&one)), ("AllReduce", 7, 4, vec![3, 1]));
+    // Two against two, or some were not read: no side is blamed, but the calls of both are listed.
+    let one = check(&[fits.clone(), other.clone(), other.clone(), fits.clone()], "Mismatch", &[]);
+    assert_eq!(calls(&one), [2, 2]);
+    check(&[fits.clone(), fits.clone(), other], "Mismatch", &[]);
+    // They differ in an earlier call, or one is ahead: only the message says it.
+    let ahead = Did { seq: 8, ..fits.clone() };
+    let one = check(&[fits.clone(), fits, ahead], "Mismatch", &[]);
+    assert_eq!((one.seq, calls(&one)), (7, vec![]));
+}
+
+#[test]
+fn ranks_that_are_still_in_the_call_before_do_not_hide_in_which_one_the_others_differ() {
+    // Two of eight are in the barrier before.
+    let early = Did { kind: "Barrier", seq: 4, ..with("Mismatch", None) };
+    let fits = Did { seq: 5, ..with("Mismatch", None) };
+    let job = |last: &dyn Fn(&mut CommSnapshot)| {
+        let ranks = [&early, &early].into_iter().chain([&fits; 6]);
+        let mut ranks: Vec<_> = (0..).zip(ranks).map(|(at, did)| rank(at, did)).collect();
+        ranks.iter_mut().for_each(|rank| (rank.comms[0].nranks, rank.comms[0].op.dtype) = (8, "F32".into()));
+        last(&mut ranks[2].comms[0]);
+        ranks
+    };
+    let of = |ranks: &[Rank]| ranks.iter().map(|rank| rank.0).collect::<Vec<_>>();
+    let one = check_ranks(&job(&|comm| comm.op.dtype = "I32".into()), "Mismatch", &[2]);
+    assert_eq!((one.op.as_str(), one.seq, of(&one.ranks)), ("AllReduce", 5, vec![2, 3, 4, 5, 6, 7]));
+    assert_eq!(
+        one.calls.iter().map(|called| of(&called.ranks)).collect::<Vec<_>>(),
+        [vec![3, 4, 5, 6, 7], vec![2]]
+    );
+    assert_eq!(of(&one.missing), [0, 1]);
+    // One has called finish() instead; it has left since.
+    let finished = |comm: &mut CommSnapshot| {
+        (comm.op.state, comm.op.seq, comm.op.called, comm.ended) = (OpState::Idle, 4, 4, true);
+        comm.op.error.clear();
+        comm.phases = vec![PhaseSnapshot { phase: Phase::Finish.name().into(), duration_ns: 5 }];
+    };
+    let one = check_ranks(&job(&finished), "Mismatch", &[2]);
+    assert_eq!((one.op.as_str(), one.seq, of(&one.missing)), ("AllReduce", 5, vec![0, 1]));
+    assert_eq!(one.calls[1], Called { ranks: vec![Rank(2)], call: "finish()".into() });
+    // A rank that has neither called it nor finished is not to blame.
+    let late = |comm: &mut CommSnapshot| {
+        finished(comm);
+        comm.phases.clear();
+    };
+    check_ranks(&job(&late), "Mismatch", &[]);
+}
+
+#[test]
+fn of_failed_sends_and_receives_the_one_with_who_is_to_blame_is_told() {
+    let mut ranks: Vec<_> =
+        (0..2).map(|at| rank(at, &Did { state: OpState::Idle, ..with("Peer", Some(3)) })).collect();
+    for (rank, (peer, seq, age_ns)) in ranks.iter_mut().zip([(1, 21, 9), (3, 2565, 5)]) {
+        let (kind, state, error, peer) = ("Send".into(), OpState::Failed, "Peer".into(), Some(Rank(peer)));
+        rank.comms[0].p2p =
+            Some(OpSnapshot { kind, seq, state, error, peer, age_ns, ..OpSnapshot::default() });
+    }
+    let one = check_ranks(&ranks, "Peer", &[3]);
+    assert_eq!((one.op.as_str(), one.seq), ("Send", 2565));
+}
+
+#[test]
+fn of_a_death_the_one_is_to_blame_on_whom_all_agree() {
+    let lost = with("Peer", Some(2));
+    let inside = Did { state: OpState::Running, ..FAILED };
+    // Rank 1 failed only because a link ended, and learnt no more.
+    let alone = with("Peer", None);
+    let one = check(&[lost.clone(), alone, inside.clone(), lost.clone()], "Peer", &[2]);
+    assert_eq!(one.missing, []);
+    assert_eq!((one.ranks.len(), one.text.as_str()), (3, "all say Some(2)"));
+    // Outside of any operation: the communicator failed.
+    let between = Did { state: OpState::Idle, seq: 3, ..lost.clone() };
+    let one = check(&[between, inside.clone()], "Peer", &[2]);
+    assert_eq!((one.op.as_str(), one.seq), ("", 0));
+    // The operation in which all were blocked on the rank that was killed.
+    let late = Did { seq: 6, state: OpState::Idle, cause: None, ..FAILED };
+    let one = check(&[lost.clone(), late, inside.clone(), lost.clone()], "Peer", &[2]);
+    assert_eq!(one.missing, [Rank(1)]);
+    // Written by an earlier version: the rank that is gone and never failed.
+    let old = |at: u32| {
+        let mut one = rank(at, &FAILED);
+        one.comms[0].op.error = "Peer".into();
+        one
+    };
+    check_ranks(&[old(0), old(1), rank(2, &inside)], "Peer", &[2]);
+    check(&[with("Aborted", Some(3))], "Aborted", &[3]);
+}
+
+#[test]
+fn when_time_is_up_those_are_to_blame_who_had_not_called_or_never_noticed() {
+    let up = with("Timeout", None);
+    let late = Did { seq: 6, state: OpState::Idle, cause: None, ..FAILED };
+    let one = check(&[up.clone(), late, up.clone(), up.clone()], "Timeout", &[1]);
+    assert_eq!(one.since_ns, 1_003);
+    let still = Did { state: OpState::Running, process: State::Stopped, cause: None, ..FAILED };
+    let lives = Did { process: State::Running, ..up.clone() };
+    check(&[lives, still, up.clone(), up.clone()], "Timeout", &[1]);
+    check(&[up.clone(), up.clone(), up.clone(), up], "Timeout", &[]);
+    // A receive without a send.
+    let mut receives = rank(0, &Did { state: OpState::Idle, cause: Some(("Timeout", None)), ..FAILED });
+    let comm = &mut receives.comms[0];
+    let op = OpSnapshot { kind: "Recv".into(), seq: 3, state: OpState::Failed, ..comm.op.clone() };
+    comm.p2p = Some(OpSnapshot { error: "Timeout".into(), peer: Some(Rank(1)), ..op });
+    let idle = || rank(1, &Did { state: OpState::Idle, cause: None, ..FAILED });
+    check_ranks(&[receives.clone(), idle()], "Timeout", &[1]);
+    let mut sends = idle();
+    sends.comms[0].links.push(LinkSnapshot {
+        channel: ChannelId::P2P,
+        direction: Direction::Send,
+        peer: Some(Rank(0)),
+        op: 3,
+        ..LinkSnapshot::default()
+    });
+    check_ranks(&[receives, sends], "Timeout", &[]);
+}
+
+#[test]
+fn what_did_not_fail_is_no_failure() {
+    let runs = Did { state: OpState::Running, process: State::Running, ..FAILED };
+    let ranks = [rank(0, &runs), rank(1, &Did { state: OpState::Idle, ..runs })];
+    assert_eq!(failed(&ranks), []);
+    let waits = |state| BlockedOn { by: vec![Rank(0)], comm: state, ..BlockedOn::default() };
+    assert!(is_under_way(&ranks, &waits(CommId(0))));
+    let failed = [rank(0, &FAILED), rank(1, &FAILED)];
+    assert!(!is_under_way(&failed, &waits(CommId(0))));
+}

@@ -1,0 +1,141 @@
+//! The ranks that have not joined, in communicators whose init waits. Only the bootstrap root knows
+//! which ranks checked in, and it reports to all that wait. A rank that was not read may run
+//! anywhere: before the root has reported, nothing is said about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::snapshot::{CommSnapshot, InitSnapshot, NotJoined, RankSnapshot, State};
+use crate::types::{CommId, Phase, Rank};
+
+/// How long ranks wait for the root's first report before it counts as silent: it reports every
+/// second.
+const SILENT_NS: u64 = 3_000_000_000;
+
+/// The communicators of these ranks whose init waits for ranks.
+#[must_use]
+pub fn joining(ranks: &[RankSnapshot]) -> Vec<NotJoined> {
+    let mut comms: BTreeMap<CommId, Vec<(State, &CommSnapshot, &InitSnapshot)>> = BTreeMap::new();
+    for rank in ranks {
+        for comm in rank.comms.iter().filter(|comm| !comm.ended && checks_in(comm)) {
+            if let Some(init) = &comm.init {
+                comms.entry(comm.id).or_default().push((rank.state, comm, init));
+            }
+        }
+    }
+    comms.into_values().filter_map(|waiting| of_comm(&waiting)).collect()
+}
+
+/// Whether it still looks for the root, or for its neighbour on the ring: after that all ranks have
+/// joined.
+fn checks_in(comm: &CommSnapshot) -> bool {
+    let names = [Phase::CheckIn, Phase::Ring].map(Phase::name);
+    comm.phase.as_ref().is_some_and(|phase| names.contains(&phase.phase.as_str()))
+}
+
+/// How long it has been in init.
+fn in_init_ns(comm: &CommSnapshot) -> u64 {
+    comm.phases.iter().chain(&comm.phase).fold(0, |sum: u64, phase| sum.saturating_add(phase.duration_ns))
+}
+
+fn of_comm(waiting: &[(State, &CommSnapshot, &InitSnapshot)]) -> Option<NotJoined> {
+    let (_, first, _) = waiting.first()?;
+    // Ranks that are gone show an earlier state.
+    let all_gone = waiting.iter().all(|(state, ..)| state.is_gone());
+    let waiting: Vec<_> = waiting.iter().filter(|(state, ..)| all_gone || !state.is_gone()).collect();
+    // The smallest count is the latest report.
+    let told = waiting.iter().filter_map(|(_, _, init)| Some((init.absent?, &init.absent_runs)));
+    let least = told.min_by_key(|(count, _)| *count);
+    let since_ns = waiting.iter().map(|(_, comm, _)| in_init_ns(comm)).max()?;
+    let ranks: Vec<Rank> = match least {
+        Some((0, _)) => return None,
+        Some((_, runs)) => {
+            runs.iter().flat_map(|(first, last)| first.0..last.0.saturating_add(1)).map(Rank).collect()
+        }
+        // Rank 0 opens the root. If it was read and waits itself, it is about to report.
+        None if since_ns < SILENT_NS || waiting.iter().any(|(_, comm, _)| comm.rank == Rank(0)) => {
+            return None;
+        }
+        None => vec![Rank(0)],
+    };
+    let by: BTreeSet<Rank> = waiting.iter().map(|(_, comm, _)| comm.rank).collect();
+    Some(NotJoined {
+        comm: first.id,
+        name: first.name.clone(),
+        nranks: first.nranks,
+        count: least.map(|(count, _)| count),
+        by: by.into_iter().filter(|rank| !ranks.contains(rank)).collect(),
+        ranks,
+        since_ns,
+        gives_up_ns: waiting
+            .iter()
+            .map(|(_, _, init)| init.gives_up_ns)
+            .min()
+            .filter(|_| !all_gone)
+            .unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::PhaseSnapshot;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn rank(at: u32, state: State, phase: Phase, absent: Option<(u32, &[(u32, u32)])>) -> RankSnapshot {
+        let runs = absent.map_or(&[][..], |(_, runs)| runs);
+        let init = InitSnapshot {
+            gives_up_ns: u64::from(100 + at) * SECOND,
+            absent: absent.map(|(count, _)| count),
+            absent_runs: runs.iter().map(|(first, last)| (Rank(*first), Rank(*last))).collect(),
+        };
+        let phase = PhaseSnapshot { phase: phase.name().into(), duration_ns: 12 * SECOND };
+        let comm = CommSnapshot {
+            id: CommId(1),
+            rank: Rank(at),
+            nranks: 4,
+            phase: Some(phase),
+            init: Some(init),
+            ..CommSnapshot::default()
+        };
+        RankSnapshot { rank: Rank(at), state, comms: vec![comm], ..RankSnapshot::default() }
+    }
+
+    /// The ranks that have not joined, their number, the ranks that wait, and for how many more
+    /// seconds.
+    type Expect = Option<(&'static [u32], Option<u32>, &'static [u32], u64)>;
+
+    fn check(ranks: &[RankSnapshot], expect: Expect) {
+        let found = joining(ranks);
+        let of = |ranks: &[Rank]| ranks.iter().map(|rank| rank.0).collect::<Vec<_>>();
+        let found: Vec<_> = found
+            .iter()
+            .map(|one| (of(&one.ranks), one.count, of(&one.by), one.gives_up_ns / SECOND))
+            .collect();
+        let expect = expect.map(|(ranks, count, by, until)| (ranks.to_vec(), count, by.to_vec(), until));
+        assert_eq!(found, expect.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn whom_the_root_lacks_has_not_joined_and_nobody_else() {
+        use Phase::{CheckIn, Exchange, Ring};
+        use State::{Dead, Running};
+        let lacks = Some((1, &[(3, 3)][..]));
+        let waits = |at| rank(at, Running, CheckIn, lacks);
+        let passed = rank(1, Running, Ring, lacks);
+        check(&[waits(0), passed, waits(2)], Some((&[3], Some(1), &[0, 1, 2], 100)));
+        // One rank was read before rank 2 checked in; one died.
+        let early = rank(0, Running, CheckIn, Some((2, &[(2, 3)])));
+        check(&[early, waits(1), rank(2, Dead, CheckIn, lacks)], Some((&[3], Some(1), &[0, 1], 100)));
+        // Rank 3 runs, and does not reach the root.
+        check(&[waits(0), rank(3, Running, CheckIn, None)], Some((&[3], Some(1), &[0], 100)));
+        // All have joined, or no rank has a report yet.
+        check(&[rank(0, Running, Exchange, lacks)], None);
+        check(&[rank(0, Running, Ring, Some((0, &[])))], None);
+        check(&[rank(0, Running, CheckIn, None)], None);
+        // Rank 0 opens the root.
+        check(&[rank(2, Running, CheckIn, None)], Some((&[0], None, &[2], 102)));
+        // The state when they died.
+        check(&[rank(0, Dead, CheckIn, lacks)], Some((&[3], Some(1), &[0], 0)));
+    }
+}

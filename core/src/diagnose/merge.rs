@@ -1,0 +1,410 @@
+//! Merging the readings of processes to the snapshot of a job.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::standing::CLEARLY_NS;
+use crate::diagnose::blocked::blocked_on;
+use crate::diagnose::failed::{failed, is_under_way};
+use crate::diagnose::joining::joining;
+use crate::snapshot::update::grow;
+use crate::snapshot::{
+    BlockedOn, CommSnapshot, Missing, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA, Snapshot, Source,
+    State,
+};
+use crate::types::{CommId, JobId, Rank};
+
+/// The most ranks that are looked for; a larger number in a file is not believed.
+const MAX_RANKS: u32 = 1 << 16;
+
+/// One process's reading, with facts that only the reader knows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Given {
+    /// The reading.
+    pub process: ProcessSnapshot,
+    /// How it was taken.
+    pub source: Source,
+    /// The state letter of the process in /proc, if it could be read: R, S, D, T, t, Z, X.
+    pub letter: Option<char>,
+    /// Whether /proc shows that the process has ended.
+    pub ended: bool,
+}
+
+impl Given {
+    /// The state of the process: alive if it holds its lock.
+    ///
+    /// A recorder that was given back does not show what its process does since.
+    #[must_use]
+    pub fn state(&self) -> State {
+        match (self.process.alive, self.letter) {
+            (true, Some('T' | 't')) => State::Stopped,
+            // The process's memory is being torn down: the lock is released last.
+            (true, Some('Z' | 'X' | 'x')) => State::Dead,
+            (true, _) => State::Running,
+            (false, Some('Z' | 'X' | 'x')) if self.process.left => State::Exited,
+            (false, _) if self.process.left && self.ended => State::Exited,
+            (false, _) if self.process.left => State::Left,
+            (false, _) => State::Dead,
+        }
+    }
+}
+
+/// A known process that could not be read. Unknown fields are empty.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Unreachable {
+    /// Its host.
+    pub host: String,
+    /// Its pid in its own pid namespace.
+    pub pid: u32,
+    /// The path of its recorder.
+    pub recorder: String,
+    /// Why it could not be read.
+    pub why: String,
+}
+
+/// The jobs in these readings, the job with the most ranks first.
+#[must_use]
+pub fn jobs(given: &[Given]) -> Vec<JobId> {
+    let mut counts: BTreeMap<JobId, usize> = BTreeMap::new();
+    for comm in given.iter().flat_map(|one| &one.process.comms) {
+        *counts.entry(comm.job).or_default() += 1;
+    }
+    let mut jobs: Vec<JobId> = counts.keys().copied().collect();
+    jobs.sort_by_key(|job| (std::cmp::Reverse(counts[job]), *job));
+    jobs
+}
+
+/// The snapshot of `job`, or of the job with the most ranks.
+///
+/// It has the ranks that were read, the known ranks that were not, and the ranks that block others.
+#[must_use]
+pub fn merge(given: &[Given], job: Option<JobId>, unreachable: &[Unreachable]) -> Snapshot {
+    let job = job.or_else(|| jobs(given).first().copied()).unwrap_or_default();
+    let mut notes = Vec::new();
+    let ranks = ranks_of(given, job, &mut notes);
+    let not_joined = joining(&ranks);
+    let mut missing = missing(given, job, &ranks, unreachable);
+    for one in &mut missing {
+        if let Some(why) = not_joined.iter().find_map(|waits| waits.why(one.rank)).filter(|_| one.pid == 0) {
+            one.why = why;
+        }
+    }
+    let mut blocked_on = blocked_on(&ranks);
+    let failures = failed(&ranks);
+    // A failed operation no longer waits.
+    let has_failed = |one: &BlockedOn| failures.iter().any(|failure| failure.comm == one.comm);
+    blocked_on.retain(|one| !has_failed(one) || is_under_way(&ranks, one));
+    // A rank that was read late may have called what a rank that was read early seems to lack. Only
+    // a wait that began before the first reading and lasted until the last is certain.
+    let skew_ns = skew_ns(given, job);
+    blocked_on.retain(|one| one.since_ns >= skew_ns);
+    Snapshot {
+        schema: SCHEMA.into(),
+        job,
+        complete: missing.is_empty() && !ranks.is_empty(),
+        missing,
+        blocked_on,
+        failures,
+        not_joined,
+        from_real_ns: given.iter().map(|one| one.process.from_real_ns).min().unwrap_or(0),
+        to_real_ns: given.iter().map(|one| one.process.to_real_ns).max().unwrap_or(0),
+        ranks,
+        notes,
+    }
+}
+
+/// The time span of the readings of running processes.
+fn skew_ns(given: &[Given], job: JobId) -> u64 {
+    let ran =
+        |one: &&Given| one.state() == State::Running && one.process.comms.iter().any(|comm| comm.job == job);
+    let running = || given.iter().filter(ran).map(|one| &one.process);
+    if running().count() < 2 {
+        return 0;
+    }
+    // On the monotonic clock, if all readings have it.
+    let is_told = running().all(|process| process.to_mono_ns != 0);
+    let of = |process: &ProcessSnapshot| match is_told {
+        true => (process.from_mono_ns, process.to_mono_ns),
+        false => (process.from_real_ns, process.to_real_ns),
+    };
+    let first = running().map(|process| of(process).0).min().unwrap_or(0);
+    running().map(|process| of(process).1).max().unwrap_or(0).saturating_sub(first)
+}
+
+fn ranks_of(given: &[Given], job: JobId, notes: &mut Vec<String>) -> Vec<RankSnapshot> {
+    let mut ranks: BTreeMap<Rank, (&Given, RankSnapshot)> = BTreeMap::new();
+    let ends = ends(given, job);
+    let mut grouped: BTreeSet<CommId> = BTreeSet::new();
+    for one in given {
+        let mut comms: BTreeMap<Rank, Vec<CommSnapshot>> = BTreeMap::new();
+        for comm in one.process.comms.iter().filter(|comm| comm.job == job) {
+            let mut comm = CommSnapshot { peers: Vec::new(), ..comm.clone() };
+            // Once per communicator: all ranks tell the same.
+            if !comm.groups.is_empty() && !grouped.insert(comm.id) {
+                comm.groups.clear();
+            }
+            comms.entry(comm.world).or_default().push(comm);
+        }
+        let later_ns = later_ns(&one.process, &ends);
+        for (rank, mut comms) in comms {
+            comms.iter_mut().for_each(|comm| grow(comm, later_ns));
+            let found = (one, rank_of(one, rank, comms));
+            let Some((before, _)) = ranks.get(&rank) else {
+                ranks.insert(rank, found);
+                continue;
+            };
+            // One rank with two recorders: its process left the first one behind. The later one is
+            // more complete.
+            let later = |one: &Given| (one.process.alive, one.process.made_real_ns);
+            let (kept, other) = if later(one) > later(before) { (one, *before) } else { (*before, one) };
+            notes.push(format!(
+                "rank {rank} has two recorders: {} is shown, {} is not",
+                kept.process.path, other.process.path
+            ));
+            if std::ptr::eq(kept, one) {
+                ranks.insert(rank, found);
+            }
+        }
+        for overflow in &one.process.overflow {
+            notes.push(format!(
+                "pid {} on {}: {} rows of {} found no place in its recorder and are not shown",
+                one.process.pid, one.process.host, overflow.rows, overflow.table
+            ));
+        }
+        if one.process.truncated {
+            notes
+                .push(format!("{} is truncated: what is shown of it may be old or absent", one.process.path));
+        }
+    }
+    ranks.into_values().map(|(_, rank)| rank).collect()
+}
+
+/// By kernel, the last sign of life of a job's processes there, if all of them ended and none
+/// failed.
+type Ends<'a> = BTreeMap<&'a str, Option<u64>>;
+
+fn ends(given: &[Given], job: JobId) -> Ends<'_> {
+    let mut ends = Ends::new();
+    for one in given.iter().filter(|one| one.process.comms.iter().any(|comm| comm.job == job)) {
+        let has_failed = one.process.comms.iter().any(CommSnapshot::has_failed);
+        let sign = Some(one.process.to_mono_ns).filter(|_| one.state() == State::Dead && !has_failed);
+        let last = ends.entry(&one.process.boot_id).or_insert(sign);
+        *last = last.zip(sign).map(|(last, sign)| last.max(sign));
+    }
+    ends
+}
+
+/// How long before the job's last sign of life this process gave its last one.
+///
+/// Only if all its processes on that kernel ended together: then their states are shown as of one
+/// moment. A process that was silent for longer may have ended before, and so may a process that
+/// failed.
+fn later_ns(process: &ProcessSnapshot, ends: &Ends<'_>) -> u64 {
+    let last = ends.get(process.boot_id.as_str()).copied().flatten().unwrap_or(0);
+    let later_ns = last.saturating_sub(process.to_mono_ns);
+    if process.to_mono_ns != 0 && later_ns < CLEARLY_NS { later_ns } else { 0 }
+}
+
+fn rank_of(one: &Given, rank: Rank, comms: Vec<CommSnapshot>) -> RankSnapshot {
+    let process = &one.process;
+    RankSnapshot {
+        rank,
+        pid: process.pid,
+        host: process.host.clone(),
+        state: one.state(),
+        source: one.source,
+        comms,
+        outer_pid: process.outer_pid,
+        host_id: process.host_id.clone(),
+        letter: one.letter,
+        recorder: process.path.clone(),
+        failed: process.failed,
+        heartbeat_ns: process.heartbeat_ns,
+        overflow: process.overflow.iter().fold(0, |sum, table| sum.saturating_add(table.rows)),
+        to_real_ns: process.to_real_ns,
+    }
+}
+
+/// The ranks of the job's first communicator that were not read.
+fn missing(given: &[Given], job: JobId, ranks: &[RankSnapshot], unreachable: &[Unreachable]) -> Vec<Missing> {
+    let comms = || given.iter().flat_map(|one| &one.process.comms).filter(|comm| comm.job == job);
+    let world = comms().filter(|comm| comm.rank == comm.world).map(|comm| comm.nranks).max().unwrap_or(0);
+    let mut known: BTreeMap<Rank, &PeerSnapshot> = BTreeMap::new();
+    for peer in comms().flat_map(|comm| &comm.peers) {
+        known.entry(peer.world).or_insert(peer);
+    }
+    (0..world.min(MAX_RANKS))
+        .map(Rank)
+        .filter(|rank| ranks.binary_search_by_key(rank, |r| r.rank).is_err())
+        .map(|rank| explain(rank, known.get(&rank).copied(), unreachable))
+        .collect()
+}
+
+fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable]) -> Missing {
+    let Some(peer) = peer else {
+        let why = "no rank that was read says where it is".into();
+        return Missing { rank, why, ..Missing::default() };
+    };
+    let tried = unreachable.iter().find(|one| {
+        let by_path = !one.recorder.is_empty() && one.recorder == peer.recorder;
+        by_path || (one.pid == peer.pid && one.pid != 0 && one.host == peer.host)
+    });
+    let why = match tried {
+        Some(one) => one.why.clone(),
+        None if peer.recorder.is_empty() => "it has no recorder".into(),
+        None => format!("its recorder {} was not read", peer.recorder),
+    };
+    Missing { rank, host: peer.host.clone(), pid: peer.pid, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::{OpSnapshot, OpState};
+    use crate::types::CommId;
+
+    fn comm(job: u64, rank: u32, world: u32, nranks: u32) -> CommSnapshot {
+        CommSnapshot {
+            id: CommId(1),
+            job: JobId(job),
+            rank: Rank(rank),
+            world: Rank(world),
+            nranks,
+            ..CommSnapshot::default()
+        }
+    }
+
+    fn process(pid: u32, comms: Vec<CommSnapshot>) -> Given {
+        let process = ProcessSnapshot {
+            pid,
+            host: "a".into(),
+            alive: true,
+            path: format!("/{pid}.rec"),
+            comms,
+            ..ProcessSnapshot::default()
+        };
+        Given { process, source: Source::Mapping, letter: Some('S'), ended: false }
+    }
+
+    fn peer(world: u32, pid: u32) -> PeerSnapshot {
+        PeerSnapshot {
+            world: Rank(world),
+            pid,
+            host: "b".into(),
+            recorder: format!("/{pid}.rec"),
+            ..PeerSnapshot::default()
+        }
+    }
+
+    #[test]
+    fn ranks_that_were_not_read_are_listed_with_the_reason() {
+        let mut known = comm(7, 0, 0, 4);
+        known.peers = vec![peer(2, 22), peer(3, 33)];
+        // Two ranks of one process; one is also rank 0 of a split.
+        let given = [process(11, vec![known, comm(7, 1, 1, 4), comm(7, 0, 1, 2), comm(8, 0, 0, 9)])];
+        let tried = [Unreachable {
+            recorder: "/22.rec".into(),
+            why: "permission denied".into(),
+            ..Unreachable::default()
+        }];
+        let job = merge(&given, None, &tried);
+        assert_eq!(job.job, JobId(7));
+        assert_eq!(job.ranks.iter().map(|r| (r.rank.0, r.comms.len())).collect::<Vec<_>>(), [(0, 1), (1, 2)]);
+        assert!(!job.complete);
+        let why: Vec<_> = job.missing.iter().map(|m| (m.rank.0, m.pid, m.why.as_str())).collect();
+        assert_eq!(why, [(2, 22, "permission denied"), (3, 33, "its recorder /33.rec was not read")]);
+        assert!(job.ranks.iter().all(|rank| rank.comms.iter().all(|comm| comm.peers.is_empty())));
+        let other = merge(&given, Some(JobId(8)), &[]);
+        assert_eq!(other.missing.len(), 8);
+        assert_eq!(other.missing[0].why, "no rank that was read says where it is");
+        assert!(!merge(&[], None, &[]).complete);
+    }
+
+    #[test]
+    fn what_only_the_moments_of_reading_tell_is_not_said() {
+        let blocked_on = |read_apart_ns: u64| {
+            let mut given = [process(11, vec![comm(7, 0, 0, 2)]), process(12, vec![comm(7, 1, 1, 2)])];
+            (given[0].process.from_real_ns, given[0].process.to_real_ns) = (1_000, 1_100);
+            (given[1].process.from_real_ns, given[1].process.to_real_ns) =
+                (1_000 + read_apart_ns, 1_100 + read_apart_ns);
+            // Rank 1, read later, is in a call that rank 0 had not made when it was read.
+            (given[0].process.comms[0].op.called, given[0].process.comms[0].op.seq) = (4, 4);
+            let op = &mut given[1].process.comms[0].op;
+            (op.state, op.called, op.seq, op.age_ns) = (OpState::Running, 5, 5, 10_000);
+            merge(&given, None, &[]).blocked_on.iter().map(|one| one.missing.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(blocked_on(5_000), [vec![Rank(0)]]);
+        assert!(blocked_on(20_000).is_empty());
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_between_two_readings_hides_no_wait() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let mut given = [process(11, vec![comm(7, 0, 0, 2)]), process(12, vec![comm(7, 1, 1, 2)])];
+        for (one, (mono, real)) in given.iter_mut().zip([(1_000, 9 * HOUR), (2_000, 10 * HOUR)]) {
+            (one.process.from_mono_ns, one.process.to_mono_ns) = (mono, mono + 100);
+            (one.process.from_real_ns, one.process.to_real_ns) = (real, real + 100);
+        }
+        let op = &mut given[1].process.comms[0].op;
+        (op.state, op.called, op.seq, op.age_ns) = (OpState::Running, 5, 5, 3_000_000_000);
+        let blocked_on = merge(&given, None, &[]).blocked_on;
+        assert_eq!(blocked_on.iter().map(|one| one.missing.clone()).collect::<Vec<_>>(), [vec![Rank(0)]]);
+    }
+
+    #[test]
+    fn what_those_did_who_were_ended_together_is_told_as_of_one_moment() {
+        const MS: u64 = 1_000_000;
+        let ages = |silent_ms: u64, change: &dyn Fn(&mut [Given])| {
+            let mut given = [process(11, vec![comm(7, 0, 0, 2)]), process(12, vec![comm(7, 1, 1, 2)])];
+            for (one, before_ms) in given.iter_mut().zip([silent_ms, 0]) {
+                (one.process.alive, one.letter) = (false, None);
+                one.process.to_mono_ns = (60_000 - before_ms) * MS;
+                one.process.comms[0].op =
+                    OpSnapshot { kind: "Barrier".into(), age_ns: 3_400 * MS, ..OpSnapshot::default() };
+            }
+            change(&mut given);
+            merge(&given, None, &[]).ranks.iter().map(|rank| rank.comms[0].op.age_ns / MS).collect::<Vec<_>>()
+        };
+        assert_eq!(ages(800, &|_| {}), [4_200, 3_400]);
+        // It fell silent first: it may have ended before.
+        assert_eq!(ages(1_500, &|_| {}), [3_400, 3_400]);
+        // One process lives, or has failed, or is of another kernel, which has another clock.
+        assert_eq!(ages(800, &|given| given[1].process.alive = true), [3_400, 3_400]);
+        assert_eq!(ages(800, &|given| given[0].process.comms[0].op.state = OpState::Failed), [3_400, 3_400]);
+        assert_eq!(ages(800, &|given| given[0].process.boot_id = "other".into()), [3_400, 3_400]);
+    }
+
+    #[test]
+    fn the_state_is_that_of_the_lock_then_of_the_letter() {
+        let mut one = process(1, vec![]);
+        let mut state = |alive, left, letter| {
+            (one.process.alive, one.process.left, one.letter) = (alive, left, letter);
+            one.state()
+        };
+        assert_eq!(state(true, false, None), State::Running);
+        assert_eq!(state(true, false, Some('D')), State::Running);
+        assert_eq!(state(true, false, Some('T')), State::Stopped);
+        assert_eq!(state(true, false, Some('t')), State::Stopped);
+        assert_eq!(state(true, false, Some('Z')), State::Dead);
+        assert_eq!(state(false, false, Some('S')), State::Dead);
+        // A recorder that was given back does not mean that its process ended.
+        assert_eq!(state(false, true, None), State::Left);
+        assert_eq!(state(false, true, Some('S')), State::Left);
+        assert_eq!(state(false, true, Some('Z')), State::Exited);
+        (one.ended, one.letter) = (true, None);
+        assert_eq!(one.state(), State::Exited);
+    }
+
+    #[test]
+    fn of_two_recorders_of_a_rank_the_living_one_is_shown() {
+        let mut old = process(1, vec![comm(7, 0, 0, 1)]);
+        old.process.alive = false;
+        old.process.made_real_ns = 9;
+        let new = process(2, vec![comm(7, 0, 0, 1)]);
+        for given in [[old.clone(), new.clone()], [new, old]] {
+            let job = merge(&given, None, &[]);
+            assert_eq!(job.ranks[0].pid, 2);
+            assert_eq!(job.notes, ["rank 0 has two recorders: /2.rec is shown, /1.rec is not"]);
+            assert!(job.complete);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The standing of a rank in a communicator: the queries that all views share.
+
+use crate::snapshot::{
+    BlockedOn, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
+};
+use crate::types::{CommId, Phase, Rank};
+
+/// The displayed name of a communicator: its name, or its id if it has none.
+#[must_use]
+pub fn comm_name(name: &str, id: CommId) -> String {
+    if name.is_empty() { id.to_string() } else { name.to_string() }
+}
+
+/// The displayed name of a call: `AllReduce #7`. `finish()` has no number.
+#[must_use]
+pub fn call_name(op: &str, seq: u64) -> String {
+    if op == FINISH { op.to_string() } else { format!("{op} #{seq}") }
+}
+
+/// The operation of ranks that wait in `finish()`.
+pub(crate) const FINISH: &str = "finish()";
+
+/// Shorter waits are not reported: every healthy job is full of them, and they have no meaning.
+pub const SAID_NS: u64 = 100_000_000;
+/// The same if no holder is known: on a busy machine messages take long.
+const UNNAMED_NS: u64 = 1_000_000_000;
+
+impl BlockedOn {
+    /// Whether it has lasted long enough to be reported.
+    #[must_use]
+    pub const fn is_long(&self) -> bool {
+        let is_named = !self.missing.is_empty() || !self.inside.is_empty() || !self.unseen.is_empty();
+        self.since_ns >= if is_named { SAID_NS } else { UNNAMED_NS }
+    }
+}
+
+/// The service thread of a process gives a sign of life once a second, and so does a thread that
+/// waits in a call.
+const SIGN_EVERY_NS: u64 = 1_000_000_000;
+/// A rank that was silent for this long while others were not fell silent before them.
+pub(super) const CLEARLY_NS: u64 = SIGN_EVERY_NS + SIGN_EVERY_NS / 2;
+
+/// If all ranks have ended, the index of the rank that fell silent clearly before the others, and
+/// by how much at least. Only if all are on one host, with one clock.
+pub(crate) fn silent_first(ranks: &[RankSnapshot]) -> Option<(usize, u64)> {
+    let mut signs: Vec<(u64, usize)> = (0..).zip(ranks).map(|(at, rank)| (rank.to_real_ns, at)).collect();
+    signs.sort_unstable();
+    let [(first, at), (second, _), ..] = signs[..] else { return None };
+    let apart_ns = second.saturating_sub(first);
+    let is_one = ranks.iter().all(|rank| rank.is_gone() && rank.host == ranks[at].host);
+    (first > 0 && is_one && apart_ns >= CLEARLY_NS).then(|| (at, apart_ns - SIGN_EVERY_NS))
+}
+
+impl Snapshot {
+    /// The entries that are worth reporting: those that are long enough, or that name a holder that
+    /// is gone while others live.
+    pub fn said(&self) -> impl Iterator<Item = &BlockedOn> {
+        let for_the_gone = |one: &BlockedOn| {
+            let mut holders = one.missing.iter().chain(&one.inside);
+            holders.any(|rank| self.is_gone(one.comm, *rank))
+                && one.by.iter().any(|rank| !self.is_gone(one.comm, *rank))
+        };
+        self.blocked_on.iter().filter(move |one| one.is_long() || for_the_gone(one))
+    }
+
+    /// Whether the process of that rank of a communicator was read, and has ended or left.
+    #[must_use]
+    pub fn is_gone(&self, comm: CommId, rank: Rank) -> bool {
+        self.state_of(comm, rank).is_some_and(State::is_gone)
+    }
+
+    /// The state of the process of that rank of a communicator; `None` if it was not read.
+    pub(crate) fn state_of(&self, comm: CommId, rank: Rank) -> Option<State> {
+        let is_it = |row: &CommSnapshot| (row.id, row.rank) == (comm, rank);
+        self.ranks.iter().find(|one| one.comms.iter().any(is_it)).map(|one| one.state)
+    }
+}
+
+impl State {
+    /// Whether its process no longer takes part in the job: it has ended, or left.
+    #[must_use]
+    pub const fn is_gone(self) -> bool {
+        matches!(self, Self::Dead | Self::Exited | Self::Left)
+    }
+}
+
+impl RankSnapshot {
+    /// Whether its process no longer takes part in the job: it has ended, or left.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        self.state.is_gone()
+    }
+
+    /// Whether its process was seen alive after it left, which is normal.
+    #[must_use]
+    pub const fn lives_on(&self) -> bool {
+        matches!((self.state, self.letter), (State::Left, Some(_)))
+    }
+
+    /// Whether one of its operations or communicators failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.comms.iter().any(CommSnapshot::has_failed)
+    }
+}
+
+impl CommSnapshot {
+    /// Whether it has ended by a failure, or an operation of it failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let mut operations = std::iter::once(&self.op).chain(&self.p2p);
+        self.failure.is_some() || operations.any(|op| op.state == OpState::Failed)
+    }
+
+    /// The operation to show.
+    ///
+    /// It is the collective, or the send or receive if only that is under way or failed, or if
+    /// there was no collective.
+    #[must_use]
+    pub fn operation(&self) -> &OpSnapshot {
+        let is_told = |p2p: &&OpSnapshot| p2p.state != OpState::Idle || self.op.kind.is_empty();
+        let pair = self.p2p.as_ref().filter(|p2p| self.op.state == OpState::Idle && is_told(p2p));
+        pair.unwrap_or(&self.op)
+    }
+
+    /// How long it has been in its phase or in the operation to show, or since that ended.
+    ///
+    /// `None` if nothing was called.
+    #[must_use]
+    pub fn standing_ns(&self) -> Option<u64> {
+        let op = self.operation();
+        let of_op = Some(op.age_ns).filter(|_| !op.kind.is_empty());
+        self.phase.as_ref().map(|phase| phase.duration_ns).or(of_op)
+    }
+
+    /// The number of the last collective that it called.
+    #[must_use]
+    pub fn last_called(&self) -> u64 {
+        self.op.called.max(if self.op.state == OpState::Idle { 0 } else { self.op.seq })
+    }
+
+    /// Whether it waits in `finish()` for the others.
+    #[must_use]
+    pub fn finishes(&self) -> bool {
+        self.phase.as_ref().is_some_and(|phase| phase.phase == Phase::Finish.name())
+    }
+
+    /// The link that has waited longest; `None` if none waits.
+    #[must_use]
+    pub fn longest_wait(&self) -> Option<&LinkSnapshot> {
+        self.links.iter().filter(|link| link.is_waiting()).max_by_key(|link| link.since_ns)
+    }
+}
+
+impl LinkSnapshot {
+    /// Whether its driver waits.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        !matches!(self.waits, Waits::Nothing | Waits::Unknown)
+    }
+}

@@ -1,0 +1,435 @@
+//! The answer: failures, ranks that have not joined, ranks that block others, and when ranks that
+//! are gone were last seen alive. Ranks that are gone are described in the past tense: they no
+//! longer wait.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::{duration, plural, ranks_text, state};
+use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, silent_first};
+use crate::snapshot::{
+    BlockedOn, CommSnapshot, Direction, Failure, NotJoined, OpState, RankSnapshot, Snapshot, SocketSnapshot,
+    State, TcpState, WaitingLink, Waits,
+};
+use crate::text::{harmless, utc};
+use crate::types::{ChannelId, CommId, Rank};
+
+/// The longest quoted message of other processes, in bytes.
+const MAX_SENTENCE: usize = 4 << 10;
+/// The most lines about processes that are gone.
+const MAX_GONE: usize = 8;
+/// The most calls for which the ranks that lack them are listed.
+const MAX_LACKING: usize = 3;
+
+pub(super) fn answer(out: &mut String, job: &Snapshot) {
+    // Writing to a string does not fail.
+    for failure in &job.failures {
+        failed(out, job, failure);
+    }
+    for one in &job.not_joined {
+        let _ = writeln!(out, "{}", render_not_joined(job, one));
+    }
+    let mut said = job.said().peekable();
+    if said.peek().is_none() && job.failures.is_empty() && job.not_joined.is_empty() {
+        let _ = writeln!(out, "{}", calm(job));
+    }
+    for blocked_on in said {
+        let _ = writeln!(out, "{}", sentence(job, blocked_on));
+        if let Some(link) = &blocked_on.link {
+            let _ = writeln!(out, "  {}", link_line(job, blocked_on, link));
+        }
+        for behind in &blocked_on.behind {
+            let _ = writeln!(
+                out,
+                "  behind it: {} of {}, where {} for {}",
+                call_name(&behind.op, behind.seq),
+                comm_name(&behind.name, behind.comm),
+                plural(&behind.by, "waits", "wait"),
+                ranks_text(&behind.through)
+            );
+        }
+    }
+    gone(out, job);
+}
+
+/// What the link of the longest wait waits for:
+/// `rank 0 waits for message 3 from rank 2 on channel 1 (Socket), peer, for 3.0 s`, or
+/// `rank 0 is connecting to rank 2 at 10.0.0.2:4711 on channel 1 (socket, SYN_SENT) for 3.0 s;
+/// 2 retransmits unanswered`.
+fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> String {
+    let &WaitingLink { rank, peer, channel, direction, .. } = link;
+    let comm = blocked_on.comm;
+    let [waits, is] = if is_over(job, blocked_on) { ["waited", "was"] } else { ["waits", "is"] };
+    let since = duration(link.since_ns);
+    let silence = silence(job, comm, channel, direction, [rank, peer]);
+    if link.waits == Waits::Connect && direction == Direction::Recv {
+        return format!("rank {rank} {waits} for rank {peer} to connect on channel {channel}, for {since}");
+    }
+    if link.waits == Waits::Connect {
+        let socket = sockets(job, comm, [rank, peer], |way, at| (way, at) == (direction, channel)).next();
+        let (to, state) = socket.map_or_else(Default::default, |socket| {
+            (format!(" at {}", socket.remote), format!(", {}", socket.state))
+        });
+        return format!(
+            "rank {rank} {is} connecting to rank {peer}{to} on channel {channel} ({}{state}) for {since}{silence}",
+            link.transport
+        );
+    }
+    let (way, to) = match link.waits {
+        Waits::Peer => ("for message", "from"),
+        _ => ("to send message", "to"),
+    };
+    format!(
+        "rank {rank} {waits} {way} {} {to} rank {peer} on channel {channel} ({}), {}, for {since}{silence}",
+        link.step.saturating_add(1),
+        link.transport,
+        link.waits
+    )
+}
+
+/// The sockets of the links of one rank to another that are asked for.
+fn sockets(
+    job: &Snapshot,
+    comm: CommId,
+    [at, to]: [Rank; 2],
+    is_asked: impl Fn(Direction, ChannelId) -> bool,
+) -> impl Iterator<Item = &SocketSnapshot> {
+    let comms = job.ranks.iter().flat_map(|rank| &rank.comms);
+    let links = comms.filter(move |one| (one.id, one.rank) == (comm, at)).flat_map(|one| &one.links);
+    let asked = links.filter(move |link| link.peer == Some(to) && is_asked(link.direction, link.channel));
+    asked.flat_map(|link| &link.sockets)
+}
+
+/// The answer if there is nothing to report.
+fn calm(job: &Snapshot) -> String {
+    // The ranks in init, by phase.
+    let mut in_init: BTreeMap<&str, Vec<Rank>> = BTreeMap::new();
+    let all_gone = !job.ranks.is_empty() && job.ranks.iter().all(RankSnapshot::is_gone);
+    for rank in job.ranks.iter().filter(|rank| all_gone || !rank.is_gone()) {
+        let mut makes = rank.comms.iter().filter(|comm| comm.init.is_some() && !comm.ended);
+        if let Some(phase) = makes.find_map(|comm| comm.phase.as_ref()) {
+            in_init.entry(phase.phase.as_str()).or_default().push(rank.rank);
+        }
+    }
+    if all_gone && !in_init.is_empty() {
+        let were = |(phase, ranks): (&&str, &Vec<Rank>)| {
+            format!(
+                "{} in init ({phase}) when {} ended",
+                plural(ranks, "was", "were"),
+                if ranks.len() == 1 { "it" } else { "they" }
+            )
+        };
+        return in_init.iter().map(were).collect::<Vec<_>>().join("\n");
+    }
+    let is_in_init = || !in_init.is_empty();
+    match (job.blocked_on.is_empty(), job.complete) {
+        _ if all_gone => "nobody waited",
+        _ if is_in_init() => "init is under way, and nobody is known to be missing",
+        (true, true) => "nobody waits",
+        (true, false) => "nobody that was read waits",
+        (false, true) => "running: nobody has waited for 100 ms",
+        (false, false) => "running: nobody that was read has waited for 100 ms",
+    }
+    .into()
+}
+
+/// `FAILED AllReduce #7 of dp (Peer), by rank 2 (pid 72 on a, dead): the process of rank 2 ended
+/// without leaving the communicator`.
+fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
+    let name = comm_name(&failure.name, failure.comm);
+    let what = match failure.op.as_str() {
+        "" => name,
+        op => format!("{op} #{} of {name}", failure.seq),
+    };
+    let by = match failure.blamed.as_slice() {
+        [] => String::new(),
+        blamed => format!(", by {}", described(job, failure.comm, blamed)),
+    };
+    let text = match harmless(&failure.text, MAX_SENTENCE) {
+        text if text.is_empty() => String::new(),
+        text => format!(": {text}"),
+    };
+    let _ = writeln!(out, "FAILED {what} ({}){by}{text}", failure.error);
+    for called in &failure.calls {
+        let _ = writeln!(out, "  {} called {}", ranks_text(&called.ranks), called.call);
+    }
+    let after = match failure.lasted_ns {
+        0 => String::new(),
+        ns => format!(", after {} in it", duration(ns)),
+    };
+    let _ = writeln!(out, "  failed on {}{after}", ranks_text(&failure.ranks));
+    // After a shorter time they might just have been late.
+    let is_late =
+        !failure.missing.is_empty() && failure.lasted_ns >= SAID_NS && failure.missing != failure.blamed;
+    if is_late {
+        let _ =
+            writeln!(out, "  {} had not called it by then", described(job, failure.comm, &failure.missing));
+    }
+}
+
+/// One sentence with the ranks that have not joined, how this is known and when init gives up.
+///
+/// `NOT JOINED rank 3 of dp: ranks 0-2 wait for it in init for 12.0 s, and the bootstrap root,
+/// which rank 0 opens, has heard of 3 of 4 ranks; init gives up in 108.0 s (CCL_INIT_TIMEOUT)`.
+#[must_use]
+pub fn render_not_joined(job: &Snapshot, one: &NotJoined) -> String {
+    let name = comm_name(&one.name, one.comm);
+    let who = described(job, one.comm, &one.ranks);
+    let is_over = one.by.iter().all(|rank| job.is_gone(one.comm, *rank));
+    let (wait, waits) = if is_over { ("waited", "waited") } else { ("wait", "waits") };
+    let by = plural(&one.by, waits, wait);
+    let until = if is_over {
+        String::new()
+    } else {
+        format!("; init gives up in {} (CCL_INIT_TIMEOUT)", duration(one.gives_up_ns))
+    };
+    let since = duration(one.since_ns);
+    match one.count {
+        None => format!(
+            "NOT JOINED {name}: the bootstrap root, which rank 0 opens, has not answered; {by} for it in init for {since}{until}"
+        ),
+        Some(count) => {
+            let more = (count as usize).saturating_sub(one.ranks.len());
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let it = if count == 1 { "it" } else { "them" };
+            format!(
+                "NOT JOINED {who}{more} of {name}: {by} for {it} in init for {since}, and the bootstrap root, which rank 0 opens, \
+                 {} heard of {} of {} ranks{until}",
+                if is_over { "had" } else { "has" },
+                one.nranks.saturating_sub(count),
+                one.nranks
+            )
+        }
+    }
+}
+
+impl NotJoined {
+    /// Why this rank could not be read, if the reason is that it has not joined.
+    pub(in crate::diagnose) fn why(&self, rank: Rank) -> Option<String> {
+        let until = match self.gives_up_ns {
+            0 => String::new(),
+            ns => format!("; init gives up in {}", duration(ns)),
+        };
+        match self.count {
+            _ if !self.ranks.contains(&rank) => None,
+            None => Some(format!("the bootstrap root, which it opens, has not answered anybody{until}")),
+            Some(_) => Some(format!("it has not joined: the bootstrap root has not heard of it{until}")),
+        }
+    }
+}
+
+/// Whether all waiting ranks are gone.
+fn is_over(job: &Snapshot, blocked_on: &BlockedOn) -> bool {
+    !blocked_on.by.is_empty() && blocked_on.by.iter().all(|rank| job.is_gone(blocked_on.comm, *rank))
+}
+
+/// When the ranks that have ended or left were last seen.
+fn gone(out: &mut String, job: &Snapshot) {
+    let known = |rank: &&RankSnapshot| rank.is_gone() && rank.to_real_ns > 0;
+    let mut gone: Vec<&RankSnapshot> = job.ranks.iter().filter(known).collect();
+    gone.sort_by_key(|rank| (rank.to_real_ns, rank.rank));
+    let Some(last) = gone.last() else { return };
+    if gone.len() < job.ranks.len() {
+        for rank in gone.iter().take(MAX_GONE) {
+            let RankSnapshot { rank: number, pid, host, .. } = rank;
+            let (state, when) = (state(rank).to_lowercase(), utc(rank.to_real_ns));
+            // A recorder that was given back shows nothing more about its process.
+            let last = match (rank.state, rank.lives_on()) {
+                (_, true) => "and its process lives: it was last seen in the job at",
+                (State::Left, _) => "it was last seen in the job at",
+                _ => "its last sign of life was at",
+            };
+            let stop = if rank.lives_on() { "," } else { ":" };
+            let line = format!("rank {number} (pid {pid} on {host}) {state}{stop} {last} {when}");
+            let _ = writeln!(out, "{}", harmless(&line, MAX_SENTENCE));
+        }
+        return;
+    }
+    let silent = silent_first(&job.ranks).map(|(at, before_ns)| {
+        let rank = job.ranks[at].rank;
+        format!("; rank {rank} fell silent first, at least {} before the others", duration(before_ns))
+    });
+    let is_left = |rank: &&RankSnapshot| rank.state == State::Left;
+    let _ = writeln!(
+        out,
+        "{}: the last sign of life is of rank {}, at {}{}",
+        match gone.iter().any(is_left) {
+            true => "all ranks that were read have left or ended",
+            false => "no rank that was read lives",
+        },
+        last.rank,
+        utc(last.to_real_ns),
+        silent.unwrap_or_default()
+    );
+}
+
+/// `; at rank 3: 2 retransmits unanswered, nothing heard for 12.0 s`: if the other host does not
+/// answer the kernel, the stream of the link with the most unanswered tries. Both ends are checked:
+/// a rank that waits for data has sent none that could go unanswered.
+pub(super) fn silence(
+    job: &Snapshot,
+    comm: CommId,
+    channel: ChannelId,
+    direction: Direction,
+    ends: [Rank; 2],
+) -> String {
+    let [rank, peer] = ends;
+    let ours = sockets(job, comm, [rank, peer], |way, at| (way, at) == (direction, channel));
+    let theirs = sockets(job, comm, [peer, rank], |way, at| way != direction && at == channel);
+    let all = ours.map(|socket| (rank, socket)).chain(theirs.map(|socket| (peer, socket)));
+    let Some((at, socket)) = all.max_by_key(|(at, socket)| (socket.unanswered(), *at == rank)) else {
+        return String::new();
+    };
+    let asked = match socket.unanswered() {
+        0 => return String::new(),
+        1 => "1 retransmit".to_string(),
+        count if socket.timeouts >= socket.probes => format!("{count} retransmits"),
+        count => format!("{count} probes"),
+    };
+    let place = if at == rank { String::new() } else { format!("at rank {at}: ") };
+    let heard = match socket.state {
+        TcpState::SynSent => String::new(),
+        _ => format!(", nothing heard for {}", duration(socket.heard_ns)),
+    };
+    format!("; {place}{asked} unanswered{heard}")
+}
+
+/// `BLOCKED ON rank 3 (pid 71 on a, stopped), which has not called AllReduce #7 of dp; ranks 0-2
+/// wait for 12.4 s (at "step 12")`.
+fn sentence(job: &Snapshot, blocked_on: &BlockedOn) -> String {
+    let op = format!(
+        "{} of {}",
+        call_name(&blocked_on.op, blocked_on.seq),
+        comm_name(&blocked_on.name, blocked_on.comm)
+    );
+    let is_over = is_over(job, blocked_on);
+    let lacking = job.lacking(blocked_on);
+    let mut parts = lacking_parts(job, blocked_on, &lacking, is_over);
+    if !blocked_on.missing.is_empty() && lacking.is_empty() {
+        let who = described(job, blocked_on.comm, &blocked_on.missing);
+        let verb = match blocked_on.missing.len() {
+            _ if is_over => "had",
+            1 => "has",
+            _ => "have",
+        };
+        // A send lacks a receive, and a receive lacks a send.
+        let other = match blocked_on.op.as_str() {
+            "Send" => "Recv for ",
+            "Recv" => "Send for ",
+            _ => "",
+        };
+        parts.push(format!("{who}, which {verb} not called {other}{op}"));
+    }
+    if !blocked_on.inside.is_empty() {
+        let who = described(job, blocked_on.comm, &blocked_on.inside);
+        let verb = match blocked_on.inside.len() {
+            _ if is_over => "held",
+            1 => "holds",
+            _ => "hold",
+        };
+        parts.push(format!("{who}, which {verb} it up inside {op}"));
+    }
+    let unseen = match (blocked_on.unseen.as_slice(), parts.is_empty()) {
+        ([], _) => String::new(),
+        (unseen, true) => {
+            parts.push(format!("{}, which could not be read and may be the one", ranks_text(unseen)));
+            String::new()
+        }
+        (unseen, false) => format!("; {} could not be read and may block it too", ranks_text(unseen)),
+    };
+    let is_stopped = |rank: &&Rank| job.state_of(blocked_on.comm, **rank) == Some(State::Stopped);
+    let stopped: Vec<Rank> = blocked_on.by.iter().filter(is_stopped).copied().collect();
+    let stopped = match stopped.len() {
+        0 => String::new(),
+        _ => format!("; {} stopped", plural(&stopped, "is", "are")),
+    };
+    if parts.is_empty() {
+        parts.push("nobody in particular: who holds them up does not follow from what was read".into());
+    }
+    let tag = if blocked_on.tag.is_empty() { String::new() } else { format!(" (at \"{}\")", blocked_on.tag) };
+    let is_named = !blocked_on.missing.is_empty() || !blocked_on.inside.is_empty();
+    let inside = if !is_named || !lacking.is_empty() {
+        format!(" in {op}{}", or_later(job, blocked_on))
+    } else {
+        String::new()
+    };
+    let (one, many) = if is_over { ("waited", "waited") } else { ("waits", "wait") };
+    format!(
+        "BLOCKED ON {}; {}{inside} for {}{tag}{stopped}{unseen}",
+        parts.join(", and "),
+        plural(&blocked_on.by, one, many),
+        duration(blocked_on.since_ns),
+    )
+}
+
+/// The ranks that have not made a call before the one that others wait in, and where they are:
+/// `rank 0 (pid 70 on a, running), which has not called #9 of dp (it left Reduce #8 53.2 s ago)`.
+fn lacking_parts(job: &Snapshot, blocked_on: &BlockedOn, lacking: &[Lacking], is_over: bool) -> Vec<String> {
+    let name = comm_name(&blocked_on.name, blocked_on.comm);
+    let part = |one: &Lacking| {
+        let who = described(job, blocked_on.comm, &one.ranks);
+        let is_one = one.ranks.len() == 1;
+        let [has, is] = match is_one {
+            _ if is_over => ["had", if is_one { "was" } else { "were" }],
+            true => ["has", "is"],
+            false => ["have", "are"],
+        };
+        if let Some(inside) = &one.inside {
+            return format!("{who}, which {is} still inside {inside} of {name}");
+        }
+        if one.seq == blocked_on.seq {
+            return format!("{who}, which {has} not called {} of {name}", call_name(&blocked_on.op, one.seq));
+        }
+        let it = if is_one { "it" } else { "they" };
+        let left = match (&one.left, one.since_ns) {
+            (None, _) => format!("{it} {has} called none"),
+            (Some(left), None) => format!("{it} had left {left}"),
+            (Some(left), Some(ns)) => format!("{it} left {left} {} ago", duration(ns)),
+        };
+        format!("{who}, which {has} not called #{} of {name} ({left})", one.seq)
+    };
+    let mut parts: Vec<String> = lacking.iter().take(MAX_LACKING).map(part).collect();
+    let more: Vec<Rank> = lacking.iter().skip(MAX_LACKING).flat_map(|one| one.ranks.clone()).collect();
+    if !more.is_empty() {
+        let op = call_name(&blocked_on.op, blocked_on.seq);
+        parts.push(format!(
+            "{}, which {} not called {op} of {name}",
+            ranks_text(&more),
+            if is_over {
+                "had"
+            } else if more.len() == 1 {
+                "has"
+            } else {
+                "have"
+            }
+        ));
+    }
+    parts
+}
+
+/// A suffix if some waiting ranks are in a later collective than the reported one, which is the
+/// lowest.
+fn or_later(job: &Snapshot, blocked_on: &BlockedOn) -> &'static str {
+    let is_pair = matches!(blocked_on.op.as_str(), "Send" | "Recv");
+    let waits = |comm: &CommSnapshot| comm.id == blocked_on.comm && blocked_on.by.contains(&comm.rank);
+    let mut comms = job.ranks.iter().flat_map(|rank| &rank.comms);
+    let is_later =
+        comms.any(|comm| waits(comm) && comm.op.state != OpState::Idle && comm.op.seq > blocked_on.seq);
+    if is_later && !is_pair { " or later" } else { "" }
+}
+
+/// A list of ranks of a communicator; a single rank with its process.
+fn described(job: &Snapshot, comm: CommId, ranks: &[Rank]) -> String {
+    let [one] = ranks else { return ranks_text(ranks) };
+    let is_it = |row: &CommSnapshot| row.id == comm && row.rank == *one;
+    match job.ranks.iter().find(|rank| rank.comms.iter().any(is_it)) {
+        None => ranks_text(ranks),
+        Some(process) => {
+            let world = match process.rank == *one {
+                true => String::new(),
+                false => format!("rank {} of the job, ", process.rank),
+            };
+            format!("rank {one} ({world}pid {} on {}, {})", process.pid, process.host, process.state)
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! A job's snapshot as text for an engineer: first the answer, then the evidence, then everything.
+
+mod answer;
+
+use std::fmt::Write as _;
+
+use super::{SAID_NS, comm_name};
+use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
+use crate::text::harmless;
+use crate::types::{ChannelId, Rank};
+use answer::{answer, silence};
+
+pub use answer::render_not_joined;
+
+/// The most bytes of a line that quotes the text of others: names of files, hosts, reasons.
+const MAX_LINE: usize = 16 << 10;
+
+/// The snapshot as text; lines end with a newline.
+#[must_use]
+pub fn render_text(job: &Snapshot) -> String {
+    let mut out = render_answer(job);
+    let _ = writeln!(
+        out,
+        "\njob {}  {} of {} ranks read",
+        job.job,
+        job.ranks.len(),
+        job.ranks.len() + job.missing.len()
+    );
+    table(&mut out, job);
+    waiting_links(&mut out, job);
+    out
+}
+
+/// The first part of [`render_text`]: failures, ranks that block others, ranks not read, and notes.
+#[must_use]
+pub fn render_answer(job: &Snapshot) -> String {
+    let mut out = String::new();
+    answer(&mut out, job);
+    for missing in &job.missing {
+        let place = match (missing.host.as_str(), missing.pid) {
+            ("", _) => String::new(),
+            (host, pid) => format!(" (pid {pid} on {host})"),
+        };
+        let line = format!("not read: rank {}{place}: {}", missing.rank, missing.why);
+        let _ = writeln!(out, "{}", harmless(&line, MAX_LINE));
+    }
+    for note in &job.notes {
+        let _ = writeln!(out, "note: {}", harmless(note, MAX_LINE));
+    }
+    out
+}
+
+fn table(out: &mut String, job: &Snapshot) {
+    let mut rows = vec![
+        [
+            "rank",
+            "pid",
+            "host",
+            "process",
+            "source",
+            "comm",
+            "comm rank",
+            "operation",
+            "state",
+            "since",
+            "tag",
+        ]
+        .map(String::from),
+    ];
+    for rank in &job.ranks {
+        // An ended communicator matters only if it failed.
+        let shown = |comm: &&CommSnapshot| !comm.ended || comm.has_failed();
+        let mut comms = rank.comms.iter().filter(shown).peekable();
+        if comms.peek().is_none() {
+            rows.push(row(rank, None));
+        }
+        rows.extend(comms.map(|comm| row(rank, Some(comm))));
+    }
+    let mut widths = [0; 11];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
+    let letter = rank.letter.filter(|letter| *letter == 'D').map(|_| " (D)").unwrap_or_default();
+    let process = [
+        rank.rank.to_string(),
+        rank.pid.to_string(),
+        rank.host.clone(),
+        format!("{}{letter}", state(rank)),
+        match rank.source {
+            Source::Socket => "socket",
+            Source::Mapping => "mapping",
+            Source::File => "file",
+            Source::Unknown => "?",
+        }
+        .into(),
+    ];
+    let about = match comm {
+        None => std::array::from_fn(|_| String::new()),
+        Some(comm) => {
+            let op = comm.operation();
+            let what = match (op.kind.as_str(), &comm.phase) {
+                (_, Some(_)) if comm.finishes() => "in finish()".into(),
+                (_, Some(phase)) => format!("in init: {}", phase.phase),
+                ("", None) => "-".into(),
+                (kind, None) => format!("{kind} #{}", op.seq),
+            };
+            let state = match (op.state, op.error.as_str()) {
+                (OpState::Failed, error) if !error.is_empty() => format!("failed: {error}"),
+                (OpState::Idle, _) => "in user code".to_string(),
+                (state, _) => state.to_string(),
+            };
+            [
+                comm_name(&comm.name, comm.id),
+                format!("{}/{}", comm.rank, comm.nranks),
+                what,
+                state,
+                match (&comm.phase, op.state) {
+                    // Ages are shown for live ranks only: for a rank that is gone they have no
+                    // meaning.
+                    (None, OpState::Failed) if rank.is_gone() => format!("after {}", duration(op.lasted_ns)),
+                    _ => comm.standing_ns().map_or_else(String::new, duration),
+                },
+                comm.op.tag.clone(),
+            ]
+        }
+    };
+    let mut cells = process.into_iter().chain(about);
+    std::array::from_fn(|_| cells.next().unwrap_or_default())
+}
+
+fn waiting_links(out: &mut String, job: &Snapshot) {
+    let mut first = true;
+    for rank in &job.ranks {
+        for comm in rank.comms.iter().filter(|comm| !comm.ended || comm.has_failed()) {
+            // A failed operation no longer waits, nor does a dead rank.
+            let is_over = rank.is_gone() || comm.has_failed();
+            let long = |since_ns: u64| since_ns >= SAID_NS;
+            for link in comm.links.iter().filter(|link| link.is_waiting() && long(link.since_ns)) {
+                if std::mem::take(&mut first) {
+                    out.push_str("\nlinks that wait\n");
+                }
+                let channel = match link.channel {
+                    ChannelId::P2P => "p2p".to_string(),
+                    channel => format!("channel {channel}"),
+                };
+                let _ = writeln!(
+                    out,
+                    "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, {} for {} ({}) for {}{}",
+                    comm_name(&comm.name, comm.id),
+                    comm.rank,
+                    link.direction,
+                    link.peer.map_or_else(|| "all".into(), |peer| format!("rank {peer}")),
+                    link.transport,
+                    link.posted,
+                    link.moved,
+                    link.done,
+                    if is_over { "waited" } else { "waits" },
+                    link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| format!("rank {peer}")),
+                    link.waits,
+                    duration(link.since_ns),
+                    link.peer.map_or_else(String::new, |peer| {
+                        silence(job, comm.id, link.channel, link.direction, [comm.rank, peer])
+                    })
+                );
+            }
+        }
+    }
+}
+
+/// The state as a word, so that it is not shown by colour alone.
+fn state(rank: &RankSnapshot) -> &'static str {
+    match rank.state {
+        State::Exited if rank.has_failed() => "failed, then exited",
+        State::Left if rank.has_failed() => "failed, then left",
+        State::Running => "running",
+        State::Stopped => "STOPPED",
+        State::Dead => "DEAD",
+        State::Exited => "exited",
+        State::Left => "left",
+        State::Unknown => "?",
+    }
+}
+
+fn plural(ranks: &[Rank], one: &str, many: &str) -> String {
+    format!("{} {}", ranks_text(ranks), if ranks.len() == 1 { one } else { many })
+}
+
+/// A list of ranks: `rank 3`, `ranks 0-2,5`.
+#[must_use]
+pub fn ranks_text(ranks: &[Rank]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if last.wrapping_add(1) == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    runs_text(&runs)
+}
+
+/// The same for ranges of ranks, first and last.
+#[must_use]
+pub fn runs_text(runs: &[(u32, u32)]) -> String {
+    let is_one = matches!(runs, [(first, last)] if first == last);
+    let runs: Vec<String> =
+        runs.iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
+    format!("rank{} {}", if is_one { "" } else { "s" }, runs.join(","))
+}
+
+/// A duration with its unit.
+#[must_use]
+pub fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        1_000_000_000..120_000_000_000 => format!("{:.1} s", ns as f64 / 1e9),
+        120_000_000_000..7_200_000_000_000 => format!("{:.1} min", ns as f64 / 60e9),
+        _ => format!("{:.1} h", ns as f64 / 3600e9),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What the programs of an engine wait for, and its record in the cells.
+
+use super::{Engine, Mover, Progress};
+use crate::clock::Raw;
+use crate::event::{Event, Subscriber, publish_at};
+use crate::recorder::OpWait;
+use crate::types::{ChannelId, Direction, Rank, WaitReason};
+
+/// What one program waits for. Two that are equal are one wait: it goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// The operation, by its place in the order of submission.
+    pub op: u64,
+    /// The step of the program that waits; [`Wait::FLUSH`] where all have run and bytes are left to
+    /// be sent.
+    pub step: u64,
+    /// The channel of the program.
+    pub channel: ChannelId,
+    /// Who blocks others.
+    pub peer: Rank,
+    /// Which way the link points that waits.
+    pub direction: Direction,
+    /// Whether it is a shared lane.
+    pub shared: bool,
+    /// What for.
+    pub reason: WaitReason,
+}
+
+impl Wait {
+    /// The step of a program that has run.
+    pub const FLUSH: u64 = u64::MAX;
+
+    /// Whether a send or receive waits.
+    pub(super) fn is_pair(&self) -> bool {
+        self.channel == ChannelId::P2P
+    }
+
+    /// As its operation's cell tells it.
+    const fn told(&self, since: Raw, attended: bool) -> OpWait {
+        let Self { reason, channel, direction, peer, .. } = *self;
+        OpWait { reason, channel, direction, peer, since, attended }
+    }
+}
+
+impl<S: Subscriber, M: Mover> Engine<S, M> {
+    /// Writes what is waited for into the cells, in place of what was. The driver calls this when
+    /// it has waited for longer than a message takes, and again as long as it does; a turn that
+    /// advances takes out what has ended.
+    pub fn note_waits(&mut self, now: Raw) {
+        let ended = self.end_noted(now);
+        let before = self.noted.len();
+        for wait in &self.waits {
+            if self.noted[..before].iter().any(|(noted, _)| noted == wait) {
+                continue;
+            }
+            self.noted.push((*wait, now));
+            self.lanes.note(wait, now);
+            publish_at(&mut self.events, now, || Event::WaitBegan {
+                channel: wait.channel,
+                peer: wait.peer,
+                reason: wait.reason,
+            });
+        }
+        let attended = self.waits_to_tell().map(|told| told.map(|(_, wait)| wait.attended));
+        if ended || self.noted.len() > before || std::mem::replace(&mut self.attended, attended) != attended {
+            self.note_ops();
+        }
+    }
+
+    /// The last turn before a sleep. What it finds awaited may have changed although nothing
+    /// advanced (the first of two messages that one step takes has come): it is noted, for nothing
+    /// else is until the sleep ends.
+    pub fn turn_before_sleep(&mut self, clock: &impl Fn() -> Raw) -> Progress {
+        let progress = self.turn(clock);
+        if progress == Progress::Blocked {
+            self.note_waits(clock());
+        }
+        progress
+    }
+
+    /// Something moved: the waits that ended are taken out of the cells. Others go on: that of a
+    /// receive does not begin anew because a collective moves.
+    pub(super) fn end_waits(&mut self, now: Raw) {
+        if self.end_noted(now) {
+            self.note_ops();
+        }
+    }
+
+    /// Whether a noted wait has ended.
+    fn end_noted(&mut self, now: Raw) -> bool {
+        let Self { lanes, waits, noted, events, .. } = self;
+        let before = noted.len();
+        noted.retain(|(wait, since)| {
+            let stands = waits.contains(wait);
+            if !stands {
+                lanes.moves(wait);
+                let Wait { channel, peer, reason, .. } = *wait;
+                let duration_ticks = now.0.saturating_sub(since.0);
+                publish_at(events, now, || Event::WaitEnded {
+                    channel,
+                    peer: Some(peer),
+                    reason,
+                    duration_ticks,
+                });
+            }
+            stands
+        });
+        noted.len() < before
+    }
+
+    /// What collectives, and what sends and receives have waited for longest; of several, one in
+    /// whose call somebody waits.
+    fn waits_to_tell(&self) -> [Option<(&Wait, OpWait)>; 2] {
+        [false, true].map(|pair| {
+            let told = |(wait, since): &'_ (Wait, Raw)| {
+                let Wait { peer, direction, .. } = *wait;
+                let attended = if pair {
+                    self.pairs.is_attended(peer, direction)
+                } else {
+                    self.collectives.is_attended()
+                };
+                wait.told(*since, attended)
+            };
+            let waits = || self.noted.iter().filter(move |(wait, _)| wait.is_pair() == pair);
+            let first = waits().find(|noted| told(noted).attended).or_else(|| waits().next());
+            first.map(|noted| (&noted.0, told(noted)))
+        })
+    }
+
+    /// Writes that into the operations' own cells, with or without a link.
+    fn note_ops(&self) {
+        let [collective, pair] = self.waits_to_tell();
+        self.row.waits(collective.map(|(_, told)| told));
+        // Of several sends and receives the cell tells of the one that waits.
+        if let Some(op) = pair.and_then(|(wait, _)| self.pairs.first_of(wait.peer, wait.direction)) {
+            let outline = op.outline(self.topology_hash);
+            self.row.p2p_under_way(op.descriptor(), outline, op.peer(), op.began());
+        }
+        self.row.p2p_waits(pair.map(|(_, told)| told));
+    }
+}

@@ -1,0 +1,420 @@
+//! Runs the failure gossip of one communicator: the [`gossip`](super::gossip) machine on real
+//! streams, in the service thread.
+//!
+//! Messages also go over the control connections of local peers. The end of such a connection
+//! reports a death without waiting for the ring.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{SendFlags, send};
+
+use crate::bootstrap::driver::RingStream;
+use crate::clock::{self, Ns};
+use crate::collective::{Descriptor, Tally};
+use crate::failure::edge::{Dialling, Edge};
+use crate::failure::gossip::{Decision, Gossip, Report, Side, To};
+use crate::failure::line::{FAREWELL, Heard, Line, written};
+use crate::reactor::{Handle, Interest, Service, Task, Turn};
+use crate::sys::fds::Fd;
+use crate::sys::unix::Stream;
+use crate::transport::meet::Watched;
+use crate::transport::shm::connect::PeerMemory;
+use crate::transport::shm::memory::RankMemory;
+use crate::transport::socket::arrivals::Arrivals;
+use crate::types::Rank;
+
+/// Interval at which the locks of local peers are checked for deaths that end no stream.
+///
+/// A check costs one system call per peer, even while nothing happens.
+const LOCKS: Duration = Duration::from_millis(250);
+/// The longest sleep while other ranks have not finished.
+const STEP: Duration = Duration::from_secs(1);
+
+/// The longest sleep while the last messages are being sent.
+const FLUSH_STEP: Duration = Duration::from_millis(50);
+
+/// The communicator that a gossip task works for.
+///
+/// Its methods are called in the service thread and must not block.
+pub(crate) trait Owner: Send {
+    /// The calls of this rank, latest first. They are its side of a mismatch, if one is found.
+    fn called(&self) -> Vec<Descriptor>;
+    /// A rank has called `finish()`. `tally` counts all its calls.
+    fn finished(&self, rank: Rank, tally: &Tally);
+    /// A rank waits in a collective that this rank has not called yet, and asks whether both call
+    /// the same.
+    fn asked(&self, from: Rank, call: &Descriptor);
+    /// A decision was made. Called once.
+    fn decided(&self, decision: &Decision);
+}
+
+/// A local peer that is watched, and the line to it.
+struct Local {
+    rank: Rank,
+    memory: Arc<RankMemory>,
+    has_lock: bool,
+    line: Line<Stream>,
+}
+
+struct State {
+    gossip: Gossip,
+    /// Set by the task when nothing is left to send, or to forward for a rank that leaves.
+    flushed: bool,
+}
+
+/// How the wait for all ranks to finish ended.
+pub(crate) enum Finished {
+    /// All ranks have finished, and their calls match.
+    All,
+    /// This decision was made before or during the wait.
+    Ended(Decision),
+    /// These ranks have not finished in time.
+    Without(Vec<Rank>),
+}
+
+/// The communicator's handle of the task: reports what it found and waits for the decision.
+pub(crate) struct GossipTask {
+    state: Arc<(Mutex<State>, Condvar)>,
+    handle: Handle,
+}
+
+/// A stream of the ring: its direction and the rank at its other end.
+struct Neighbour {
+    side: Side,
+    rank: Rank,
+    line: Line<Fd>,
+    /// Whether the end of the stream means that the peer died.
+    ///
+    /// For a stream opened after the bootstrap, it does so only once a message was received on it.
+    /// The connecting rank may have dropped the stream as it was opened, because all ranks have
+    /// finished. The accepting rank may already have left. A rank that died is then found by
+    /// connecting to it.
+    tells: bool,
+}
+
+struct Round {
+    state: Arc<(Mutex<State>, Condvar)>,
+    lines: Vec<Neighbour>,
+    locals: Vec<Local>,
+    /// How to connect to the rank that becomes the next one, and the streams of ranks that connect
+    /// because this rank has become their next one.
+    dialling: Dialling,
+    edge: Option<Edge>,
+    arrivals: Arc<Arrivals>,
+    locks_due: Ns,
+    owner: Box<dyn Owner>,
+    is_told: bool,
+}
+
+impl std::fmt::Debug for GossipTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.lock().gossip.fmt(f)
+    }
+}
+
+fn lock(state: &(Mutex<State>, Condvar)) -> MutexGuard<'_, State> {
+    state.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl GossipTask {
+    /// Starts the gossip over the ring's streams, to the next and from the previous rank.
+    ///
+    /// They are `None` on a communicator of one rank.
+    pub(crate) fn start(
+        service: &Arc<Service>,
+        gossip: Gossip,
+        streams: [Option<RingStream>; 2],
+        watched: Vec<Watched>,
+        (dialling, arrivals): (Dialling, &Arc<Arrivals>),
+        owner: Box<dyn Owner>,
+    ) -> crate::Result<Arc<Self>> {
+        let state = Arc::new((Mutex::new(State { gossip, flushed: false }), Condvar::new()));
+        let sides = [Side::Next, Side::Previous];
+        let lines = streams.into_iter().zip(sides).filter_map(|(stream, side)| {
+            let RingStream { fd, early, peer } = stream?;
+            Some(Neighbour { side, rank: peer, line: Line::new(fd, early), tells: true })
+        });
+        let lines = lines.collect();
+        let local = |Watched { rank, peer: PeerMemory { memory, control }, has_lock }| Local {
+            rank,
+            memory,
+            has_lock,
+            line: Line::new(control, Vec::new()),
+        };
+        let locals = watched.into_iter().map(local).collect();
+        let round = Round {
+            state: Arc::clone(&state),
+            lines,
+            locals,
+            dialling,
+            edge: None,
+            arrivals: Arc::clone(arrivals),
+            locks_due: clock::now(),
+            owner,
+            is_told: false,
+        };
+        let gossip = Arc::new(Self { state, handle: service.add(round)? });
+        // Weak: the callback that the listener keeps must not keep the gossip alive.
+        let it = Arc::downgrade(&gossip);
+        arrivals.call(move || {
+            if let Some(gossip) = it.upgrade() {
+                gossip.handle.nudge();
+            }
+        });
+        Ok(gossip)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Reports a problem and waits at most `limit` for a decision.
+    ///
+    /// Returns the decision, if there is one by then.
+    pub(crate) fn report(&self, report: Report, limit: Duration) -> Option<Decision> {
+        self.lock().gossip.found(report, clock::now());
+        self.handle.nudge();
+        let end = clock::now().after(limit);
+        let mut state = self.lock();
+        loop {
+            if let Some(decision) = state.gossip.decision() {
+                return Some(decision.clone());
+            }
+            let left = end.since(clock::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.state.1.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+        }
+    }
+
+    /// Asks a peer, for which this rank has waited in a collective, whether it calls the same.
+    pub(crate) fn ask(&self, peer: Rank, call: Descriptor) {
+        self.lock().gossip.ask(peer, call);
+        self.handle.nudge();
+    }
+
+    /// Announces all calls of this rank, and waits until all ranks have finished or the
+    /// communicator ends.
+    ///
+    /// It waits at most `limit`. Time in which the process is stopped hardly counts. Returns the
+    /// ranks that have not finished.
+    pub(crate) fn finish(&self, tally: Tally, calls: Vec<Descriptor>, limit: Duration) -> Finished {
+        self.lock().gossip.finish(tally, calls, clock::now());
+        self.handle.nudge();
+        let mut left = limit;
+        let mut state = self.lock();
+        loop {
+            if let Some(decision) = state.gossip.decision() {
+                return Finished::Ended(decision.clone());
+            }
+            if state.gossip.may_leave() {
+                return Finished::All;
+            }
+            if left.is_zero() {
+                return Finished::Without(state.gossip.blocked_on());
+            }
+            let (step, began) = (left.min(STEP), clock::now());
+            let waited = self.state.1.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            left = left.saturating_sub(clock::now().since(began).min(step));
+        }
+    }
+
+    /// Sends the farewell and waits, at most `limit`, until the other ranks no longer need this
+    /// rank's streams.
+    pub(crate) fn leave(&self, limit: Duration) {
+        self.lock().gossip.leave();
+        self.flush(limit);
+    }
+
+    /// Waits, at most `limit`, until all queued messages are sent.
+    ///
+    /// A rank that closes its streams before that loses its last messages, and looks dead to the
+    /// others. Time in which the process is stopped hardly counts.
+    pub(crate) fn flush(&self, limit: Duration) {
+        let mut left = limit;
+        let mut state = self.lock();
+        state.flushed = false;
+        self.handle.nudge();
+        while !state.flushed && !left.is_zero() {
+            let (step, began) = (left.min(FLUSH_STEP), clock::now());
+            let waited = self.state.1.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            left = left.saturating_sub(clock::now().since(began).min(step));
+        }
+    }
+}
+
+impl Task for Round {
+    fn interests(&self, out: &mut Vec<Interest>) {
+        out.extend(self.lines.iter().filter_map(|neighbour| neighbour.line.interest()));
+        out.extend(self.locals.iter().filter_map(|local| local.line.interest()));
+        out.extend(self.edge.iter().flat_map(Edge::fds));
+    }
+
+    fn turn(&mut self, now: Ns) -> Turn {
+        let state = Arc::clone(&self.state);
+        let mut state = lock(&state);
+        let gossip = &mut state.gossip;
+        gossip.called(self.owner.called());
+        for Neighbour { side, rank, line, tells } in &mut self.lines {
+            let ended = line.read(|message| match message {
+                Heard::GossipMessage(message) => {
+                    *tells = true;
+                    gossip.received(Some(*side), message, now);
+                }
+                Heard::Farewell => {}
+            });
+            if ended && *tells {
+                gossip.lost(*rank, now);
+            }
+        }
+        self.watch(gossip, now);
+        let again = self.mend(gossip, now);
+        self.close_spent(gossip);
+        let mut due = [gossip.tick(now), again].into_iter().flatten().min();
+        for (to, message) in gossip.take_out() {
+            let Some(text) = written(&message) else { continue };
+            match to {
+                // Where the ring is broken, the copy in the other direction arrives.
+                To::Ring(side) => {
+                    let ways = self.lines.iter_mut().filter(|neighbour| neighbour.side == side);
+                    ways.for_each(|neighbour| neighbour.line.say(&text));
+                }
+                To::Local => self.locals.iter_mut().for_each(|local| local.line.say(&text)),
+            }
+        }
+        self.lines.iter_mut().for_each(|neighbour| neighbour.line.write());
+        self.locals.iter_mut().for_each(|local| local.line.write());
+        // A local peer that is stopped reads nothing, and must not delay a rank that leaves.
+        let flushed = self.edge.is_none() && self.lines.iter().all(|neighbour| neighbour.line.is_flushed());
+        let mut open = self.lines.iter().map(|neighbour| neighbour.rank);
+        let may_close = !state.gossip.is_leaving() || state.gossip.may_close(&mut open);
+        state.flushed = flushed && may_close && !state.gossip.is_undecided();
+        if let (false, Some(decision)) = (self.is_told, state.gossip.decision()) {
+            self.is_told = true;
+            self.owner.decided(decision);
+        }
+        let gossip = &mut state.gossip;
+        gossip.take_finished().iter().for_each(|(rank, tally)| self.owner.finished(*rank, tally));
+        gossip.take_asked().iter().for_each(|(from, call)| self.owner.asked(*from, call));
+        drop(state);
+        self.state.1.notify_all();
+        if !self.locals.is_empty() {
+            due = [due, Some(self.locks_due)].into_iter().flatten().min();
+        }
+        Turn::Again(due)
+    }
+}
+
+impl Round {
+    fn watch(&mut self, gossip: &mut Gossip, now: Ns) {
+        let look_at_locks = now >= self.locks_due;
+        if look_at_locks {
+            self.locks_due = now.after(LOCKS);
+        }
+        self.locals.retain_mut(|local| {
+            let dead = look_at_locks && local.has_lock && local.memory.is_dead();
+            // Read after the lock was checked: a rank that leaves sends its farewell before it
+            // releases its lock.
+            let mut left = false;
+            let ended = local.line.read(|heard| match heard {
+                Heard::GossipMessage(message) => gossip.received(None, message, now),
+                Heard::Farewell => left = true,
+            });
+            if left {
+                gossip.left(local.rank);
+            } else if ended || dead {
+                gossip.lost(local.rank, now);
+            }
+            !(left || ended || dead)
+        });
+    }
+
+    /// Closes the streams that have ended, and the streams that are no longer needed.
+    fn close_spent(&mut self, gossip: &Gossip) {
+        self.lines.retain(|neighbour| neighbour.line.is_open());
+        let open: Vec<_> = self.lines.iter().map(|neighbour| (neighbour.side, neighbour.rank)).collect();
+        self.lines.retain(|Neighbour { side, rank, .. }| {
+            !gossip.is_spent(*rank, open.iter().filter(|(other, _)| other == side).map(|(_, rank)| *rank))
+        });
+    }
+
+    /// Keeps the ring closed.
+    ///
+    /// Connects to the next rank where the previous next rank has left, and accepts the streams of
+    /// ranks whose next rank this one has become. Returns when to check again.
+    fn mend(&mut self, gossip: &mut Gossip, now: Ns) -> Option<Ns> {
+        for (rank, fd) in self.arrivals.take() {
+            let line = Line::new(fd, Vec::new());
+            self.lines.push(Neighbour { side: Side::Previous, rank, line, tells: false });
+            gossip.joined(Side::Previous);
+        }
+        // Once this rank leaves or there is a decision, it waits only for a stream that is already
+        // being opened, to send its last messages. A rank that may leave has forwarded all messages
+        // there will be.
+        let is_over = gossip.is_leaving() || gossip.decision().is_some();
+        let is_wanted = !gossip.may_leave() && (!is_over || self.edge.is_some());
+        // No rank connects to a dead rank: the ring needs no more repair.
+        let next = gossip.next().filter(|next| is_wanted && !gossip.has_died(*next));
+        let has_line = |rank| {
+            let mut lines = self.lines.iter();
+            lines.any(|neighbour| {
+                neighbour.side == Side::Next && neighbour.rank == rank && neighbour.line.is_open()
+            })
+        };
+        let Some(next) = next.filter(|rank| !has_line(*rank)) else {
+            self.edge = None;
+            return None;
+        };
+        if self.edge.as_ref().is_none_or(|edge| edge.to() != next) {
+            self.edge = Some(self.dialling.dial(next, now));
+        }
+        let edge = self.edge.as_mut()?;
+        match edge.turn(now) {
+            Ok(None) => Some(edge.wake()),
+            Ok(Some(fd)) => {
+                self.edge = None;
+                let line = Line::new(fd, Vec::new());
+                self.lines.push(Neighbour { side: Side::Next, rank: next, line, tells: false });
+                gossip.joined(Side::Next);
+                None
+            }
+            Err(_) => {
+                // A rank that no longer listens and has not said farewell has died. The ring then
+                // needs no more repair.
+                self.edge = None;
+                gossip.lost(next, now);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        // After a decision all ranks leave, one after another. None of them has died.
+        let left = {
+            let state = lock(&self.state);
+            state.gossip.is_leaving() || state.gossip.decision().is_some()
+        };
+        for stream in self.lines.iter().filter_map(|neighbour| neighbour.line.stream()) {
+            // A stream that is closed with unread data is reset, and the last bytes sent on it (a
+            // farewell) may be lost.
+            let _ = rustix::net::shutdown(stream.as_fd(), rustix::net::Shutdown::Write);
+            let mut buffer = [0; 4096];
+            while rustix::io::read(stream.as_fd(), &mut buffer).is_ok_and(|n| n > 0) {}
+        }
+        for local in &mut self.locals {
+            // Best effort: a peer that has left does not need it, and a peer that read nothing so
+            // far receives the farewell over the ring.
+            if let (true, true, Some(stream)) = (left, local.line.is_flushed(), local.line.stream()) {
+                let _ = send(stream.as_fd(), &[FAREWELL], SendFlags::NOSIGNAL);
+            }
+        }
+    }
+}

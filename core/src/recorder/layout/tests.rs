@@ -1,0 +1,66 @@
+use super::*;
+
+#[test]
+fn the_layout_is_the_one_that_was_published() {
+    let at = |table| Capacity::FULL.offset(table);
+    assert_eq!(at(Table::Comms), 4096);
+    assert_eq!(at(Table::Histograms), 69_632);
+    assert_eq!(at(Table::LinkIds), 331_776);
+    assert_eq!(at(Table::Links), 380_928);
+    assert_eq!(at(Table::Peers), 512_000);
+    assert_eq!(at(Table::Strings), 643_072);
+    assert_eq!(at(Table::Rings), 774_144);
+    assert_eq!(at(Table::Slots), 774_720);
+    assert_eq!(at(Table::Sockets), 1_561_152);
+    assert_eq!(Capacity::FULL.total(), 1_659_456);
+    assert_eq!([comm::COLL, comm::P2P, comm::TAG, comm::WORDS], [32, 64, 104, 128]);
+    assert_eq!([op::LATCH, op::FACT, op::WAITS, op::WAITS_SINCE, op::WORDS], [7, 8, 24, 25, 32]);
+    assert_eq!([socket::LATCH, socket::SAMPLE, socket::SAMPLE_HEARD, socket::WORDS], [7, 8, 5, 24]);
+    assert_eq!([header::ANCHOR_LATCH, header::HOST, header::DIRECTORY_AT], [40, 56, 128]);
+}
+
+#[test]
+fn tables_are_aligned_to_lines_and_fit_their_budget() {
+    for capacity in Capacity::LADDER {
+        for table in TABLES {
+            assert_eq!(capacity.offset(table) % 64, 0, "{table:?}");
+        }
+        assert!(capacity.total() <= 7 << 18, "{} bytes", capacity.total());
+        assert!(capacity.rings().all(usize::is_power_of_two));
+    }
+    const {
+        assert!(header::DIRECTORY_AT * 8 + TABLES.len() * ENTRY_WORDS * 8 <= HEADER_BYTES);
+        assert!(header::HOST_ID + header::TEXTS[2] <= header::DIRECTORY_AT);
+        assert!(header::ANCHOR + 2 * header::ANCHOR_WORDS <= header::BOOT);
+        assert!(header::OVERFLOW + TABLES.len() < header::PATH);
+        assert!(comm::COLL + op::WORDS <= comm::P2P && comm::P2P + op::WORDS <= comm::TAG_LATCH);
+        assert!(socket::SAMPLE + 2 * socket::SAMPLE_WORDS <= socket::WORDS);
+        assert!(comm::TAG + 2 * comm::TAG_WORDS <= comm::WORDS);
+        assert!(crate::types::Phase::ALL.len() <= comm::PHASES_WORDS);
+        assert!(crate::types::CollKind::ALL.len() <= histogram::KINDS);
+    }
+}
+
+#[test]
+fn buckets_and_classes_contain_what_they_say() {
+    for ns in [0, 1, 255, 256, 257, 511, 512, 1 << 20, (1 << 37) - 1, 1 << 37, u64::MAX] {
+        let bucket = histogram::bucket(ns);
+        assert!(histogram::bound_ns(bucket).is_none_or(|bound| ns < bound), "{ns} in {bucket}");
+        assert!(bucket == 0 || histogram::bound_ns(bucket - 1).is_some_and(|bound| ns >= bound));
+    }
+    for bytes in [0, 1, 255, 256, 257, 4096, 4097, 1 << 20, 4 << 30, (4 << 30) + 1, u64::MAX] {
+        let class = histogram::class(bytes);
+        assert!(histogram::class_bytes(class).is_none_or(|most| bytes <= most), "{bytes} in {class}");
+        assert!(class == 0 || histogram::class_bytes(class - 1).is_some_and(|most| bytes > most));
+    }
+}
+
+#[test]
+fn texts_are_cut_at_characters_and_read_whatever_stands_there() {
+    assert_eq!(decode_text(&encode_text::<3>("step 12")), "step 12");
+    assert_eq!(decode_text(&encode_text::<2>("1234567ä")), "1234567");
+    assert_eq!(decode_text(&encode_text::<2>("")), "");
+    assert_eq!(decode_text(&[u64::MAX, 0x4141]), "AA\0\0\0\0\0\0");
+    assert_eq!(decode_text(&[4, u64::MAX]), "\u{fffd}\u{fffd}\u{fffd}\u{fffd}");
+    assert_eq!(decode_text(&[]), "");
+}

@@ -1,0 +1,95 @@
+//! The free and taken rows of the tables: kept in private memory, under one lock, off the data
+//! path.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Weak;
+
+use super::layout::Capacity;
+use crate::sys::fds::Fd;
+
+/// The rows of one table.
+///
+/// Never-used rows are taken first, then those given back longest ago, so that ended rows stay
+/// readable.
+#[derive(Debug)]
+pub(super) struct Pool {
+    fresh: usize,
+    count: usize,
+    ended: VecDeque<usize>,
+}
+
+impl Pool {
+    const fn new(count: usize) -> Self {
+        Self { fresh: 0, count, ended: VecDeque::new() }
+    }
+    pub(super) fn take(&mut self) -> Option<usize> {
+        if self.fresh < self.count {
+            self.fresh += 1;
+            return Some(self.fresh - 1);
+        }
+        self.ended.pop_front()
+    }
+    pub(super) fn give(&mut self, at: usize) {
+        self.ended.push_back(at);
+    }
+}
+
+/// The rows of all tables, and the strings stored so far.
+#[derive(Debug)]
+pub(super) struct SlotPools {
+    pub(super) comms: Pool,
+    pub(super) histograms: Pool,
+    /// Per block of histograms, the comm row that last had it.
+    histogram_of: Vec<Option<usize>>,
+    pub(super) links: Pool,
+    pub(super) peers: Pool,
+    pub(super) sockets: Pool,
+    /// Per socket row in use, the descriptor, as long as its link holds it.
+    pub(super) watched: BTreeMap<usize, Weak<Fd>>,
+    /// Per ring, whether it is taken; the largest rings come first.
+    pub(super) rings: Vec<bool>,
+    /// References of the stored strings. None is ever removed: each split names the same peers'
+    /// paths.
+    pub(super) strings: BTreeMap<String, u64>,
+    pub(super) string_bytes: usize,
+    /// The part of `string_bytes` that failure messages asked for.
+    pub(super) failure_bytes: usize,
+}
+
+impl SlotPools {
+    pub(super) fn new(capacity: Capacity) -> Self {
+        Self {
+            comms: Pool::new(capacity.comms),
+            histograms: Pool::new(capacity.histograms),
+            histogram_of: vec![None; capacity.histograms],
+            links: Pool::new(capacity.links),
+            peers: Pool::new(capacity.peers),
+            sockets: Pool::new(capacity.sockets),
+            watched: BTreeMap::new(),
+            rings: capacity.rings().map(|_| false).collect(),
+            strings: BTreeMap::new(),
+            string_bytes: 0,
+            failure_bytes: 0,
+        }
+    }
+
+    /// Takes a block of histograms for a comm row; returns it and the row that had it before.
+    pub(super) fn take_histogram(&mut self, row: usize) -> Option<(usize, Option<usize>)> {
+        let at = self.histograms.take()?;
+        Some((at, self.histogram_of[at].replace(row)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_given_back_is_the_last_to_be_taken_again() {
+        let mut pool = Pool::new(3);
+        assert_eq!((pool.take(), pool.take()), (Some(0), Some(1)));
+        pool.give(1);
+        pool.give(0);
+        assert_eq!((pool.take(), pool.take(), pool.take(), pool.take()), (Some(2), Some(1), Some(0), None));
+    }
+}
