@@ -198,7 +198,7 @@ impl Death {
         for name in job.files().iter().filter(|name| name.ends_with(".rec")) {
             let reader = Reader::open(job.recorders().join(name)).map_err(|e| e.to_string())?;
             let rings = reader.events(&mut Cursor::default()).map_err(|e| e.to_string())?;
-            let events: Vec<_> = rings.iter().flat_map(|ring| &ring.reading.events).collect();
+            let events: Vec<_> = rings.iter().flat_map(|ring| &ring.events).collect();
             let made = events.iter().filter_map(|one| match one.event {
                 Event::PhaseEnded { phase, .. } => Some((phase, one.raw)),
                 _ => None,
@@ -206,7 +206,7 @@ impl Death {
             let made: Vec<_> = made.collect();
             // Many operations may have followed: if the ring has lost the oldest events, the
             // communicator's row still has them.
-            let lost: u64 = rings.iter().map(|ring| ring.reading.lost).sum();
+            let lost: u64 = rings.iter().map(|ring| ring.lost).sum();
             let order = Phase::INIT.iter().copied().skip(Phase::INIT.len().saturating_sub(made.len()));
             let in_order = made.iter().map(|(phase, _)| *phase).eq(order);
             let all = lost > 0 || made.len() == Phase::INIT.len();

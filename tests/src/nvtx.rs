@@ -114,10 +114,10 @@ pub fn spans(pid: u32, since: Anchor) -> Result<Vec<Span>, String> {
     let mut spans = Vec::new();
     for reader in Reader::of_pid(pid).map_err(|e| e.to_string())? {
         for ring in reader.events(&mut Cursor::default()).map_err(|e| e.to_string())? {
-            if ring.owner.is_some() && ring.reading.lost != 0 {
-                return Err(format!("{} events are lost", ring.reading.lost));
+            if ring.owner.is_some() && ring.lost != 0 {
+                return Err(format!("{} events are lost", ring.lost));
             }
-            for kept in ring.reading.events {
+            for kept in ring.events {
                 let mut says = String::new();
                 let (name, bytes, took_ns) = match kept.event {
                     Event::PhaseEnded { phase, duration_ns } => (format!("init {phase}"), None, duration_ns),

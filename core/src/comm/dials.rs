@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::plan::LaneId;
 use crate::reactor::Interest;
-use crate::recorder::{EventRing, LinkCell};
+use crate::recorder::{Events, LinkCell};
 use crate::transport::SendLink;
 use crate::transport::socket::connect::{Connecting, Target};
 use crate::transport::socket::shortage::Shortage;
@@ -48,7 +48,7 @@ impl Dials {
     /// Begins to connect a lane that this rank writes, for the call with this number.
     pub(super) fn begin(
         &mut self,
-        engine: &Engine<EventRing>,
+        engine: &Engine<Events>,
         (id, seq): (LaneId, u64),
         target: Target,
         why: TransportReason,
@@ -71,7 +71,7 @@ impl Dials {
     ///
     /// # Errors
     /// Why a lane cannot come up.
-    pub(super) fn turn(&mut self, engine: &mut Engine<EventRing>) -> Result<bool> {
+    pub(super) fn turn(&mut self, engine: &mut Engine<Events>) -> Result<bool> {
         let now = clock::now();
         let mut any = false;
         let mut at = 0;

@@ -257,7 +257,7 @@ impl Inner {
     }
 
     pub(crate) fn events_recorded(&self) -> u64 {
-        self.driver().map_or(0, |driver| driver.engine.events().written())
+        self.driver().map_or(0, |driver| driver.engine.events().recorded())
     }
 
     pub(crate) fn recorder_path(&self) -> Option<PathBuf> {

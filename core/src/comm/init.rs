@@ -31,7 +31,7 @@ use crate::failure::task::{GossipTask, Owner};
 use crate::notice::{self, Level};
 use crate::plan::Topology;
 use crate::reactor::Service;
-use crate::recorder::{CommInfo, CommRow, EventRing};
+use crate::recorder::{CommInfo, CommRow, Events};
 use crate::sys;
 use crate::sys::cpus::Allowed;
 use crate::transport::meet::{Candidate, Meeting, Met, Peer, Watched};
@@ -260,7 +260,7 @@ struct Gathered {
     crowded: bool,
     peers: Vec<Peer>,
     watched: Vec<Watched>,
-    events: EventRing,
+    events: Events,
 }
 
 /// Makes this rank's memory and listeners, exchanges addresses, and tries the peers of this host.
@@ -301,7 +301,7 @@ fn gather(
     tell_peers(row, &cards, &processes);
     let crowded = is_crowded(rank, &cards, &processes);
 
-    let mut events = row.ring();
+    let mut events = row.events();
     phases.publish(&mut events);
     phases.begin(Phase::Connect, Some(row));
     sys::not_forked()?;

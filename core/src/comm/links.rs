@@ -14,7 +14,7 @@ use crate::comm::dials::Dials;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{Lane, LaneId, LaneSet, Readers, Shape, Topology};
-use crate::recorder::EventRing;
+use crate::recorder::Events;
 use crate::transport::meet::{Peer, Reach};
 use crate::transport::shm::link as memory_link;
 use crate::transport::shm::memory::RankMemory;
@@ -83,7 +83,7 @@ impl Links {
     #[inline]
     pub(super) fn ensure(
         &mut self,
-        engine: &mut Engine<EventRing>,
+        engine: &mut Engine<Events>,
         topology: &Topology,
         shape: &Shape,
         (request, seq): (&Request, u64),
@@ -106,7 +106,7 @@ impl Links {
 
     fn send(
         &mut self,
-        engine: &mut Engine<EventRing>,
+        engine: &mut Engine<Events>,
         topology: &Topology,
         (id, seq): (LaneId, u64),
     ) -> Result<()> {
@@ -144,7 +144,7 @@ impl Links {
     }
 
     /// A lane from another host arrives by itself.
-    fn receive(&self, engine: &mut Engine<EventRing>, lane: Lane) -> Result<()> {
+    fn receive(&self, engine: &mut Engine<Events>, lane: Lane) -> Result<()> {
         let from = lane.from;
         let Reach::Memory(writer) = &self.peers[from.index()].reach else { return Ok(()) };
         let link = match lane.id.readers {
@@ -215,7 +215,7 @@ impl Links {
     }
 
     /// Gives the engine the links that came up since the last look.
-    pub(super) fn take_arrivals(&self, engine: &mut Engine<EventRing>) {
+    pub(super) fn take_arrivals(&self, engine: &mut Engine<Events>) {
         for (channel, from, link) in self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let lane = Lane { from, id: LaneId::pair(channel, self.me) };
             engine.add_receiver(lane, RecvLink::Socket(Box::new(link)), self.why(from));

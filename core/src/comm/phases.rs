@@ -9,7 +9,7 @@ use crate::diagnose;
 use crate::event::{Event, publish_at};
 use crate::notice::{self, Level};
 use crate::observer::{self, Call, Observed};
-use crate::recorder::{CommRow, EventRing};
+use crate::recorder::{CommRow, Events};
 use crate::types::Phase;
 
 /// The progress of init. If it is dropped early, the phase under way ends with it.
@@ -91,7 +91,7 @@ impl Phases {
     }
 
     /// Records the ended phases in the ring.
-    pub(super) fn publish(&mut self, events: &mut EventRing) {
+    pub(super) fn publish(&mut self, events: &mut Events) {
         for Ended { phase, at, duration } in self.ended.drain(..) {
             publish_at(events, at, || Event::PhaseEnded { phase, duration_ns: duration.as_nanos() as u64 });
         }

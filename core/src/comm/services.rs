@@ -15,7 +15,7 @@ use crate::control::server::Server;
 use crate::error::Result;
 use crate::event::{Event, publish};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
-use crate::recorder::{EventRing, Recorder};
+use crate::recorder::{Events, Recorder};
 use crate::types::CommId;
 
 /// How often the clocks are read together, so that drift between readings stays far below a
@@ -68,7 +68,7 @@ impl ProcessServices {
         };
         let sweeps = Arc::new(AtomicU32::new(0));
         let anchors = Anchors {
-            ring: recorder.ring(),
+            events: recorder.events(),
             recorder: Arc::clone(&recorder),
             server: server.as_ref().map(Arc::downgrade).unwrap_or_default(),
             sweeps: Arc::clone(&sweeps),
@@ -108,8 +108,7 @@ impl ProcessServices {
 
 struct Anchors {
     recorder: Arc<Recorder>,
-    /// The service thread's own ring buffer.
-    ring: EventRing,
+    events: Events,
     server: Weak<Server>,
     sweeps: Arc<AtomicU32>,
     due: Ns,
@@ -123,7 +122,7 @@ impl Task for Anchors {
     fn turn(&mut self, now: Ns) -> Turn {
         if now >= self.due {
             let Anchor { raw, mono, real_ns } = self.recorder.anchor();
-            publish(&mut self.ring, || Event::ClockAnchored { raw: raw.0, mono_ns: mono.0, real_ns });
+            publish(&mut self.events, || Event::ClockAnchored { raw: raw.0, mono_ns: mono.0, real_ns });
             self.recorder.sample_sockets();
             self.due = now.after(self.gap);
             self.gap = (self.gap * 2).min(ANCHOR);

@@ -21,7 +21,7 @@ use crate::failure::gossip::Decision;
 use crate::failure::task::GossipTask;
 use crate::plan::{Shape, Topology};
 use crate::reactor::Interest;
-use crate::recorder::{EventRing, Recorder};
+use crate::recorder::{Events, Recorder};
 use crate::sys;
 use crate::transport::socket::listen::Listener as DataListener;
 use crate::transport::socket::shortage::Shortage;
@@ -70,7 +70,7 @@ impl Shared {
 /// The part of a communicator that drives its engine.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    pub(super) engine: Engine<EventRing>,
+    pub(super) engine: Engine<Events>,
     pub(super) links: Links,
     pub(super) waiter: Waiter,
     /// The descriptors a sleep listens to. Kept: waiting allocates nothing.
@@ -132,7 +132,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Driver {
-    pub(super) fn new(engine: Engine<EventRing>, links: Links, waiter: Waiter) -> Self {
+    pub(super) fn new(engine: Engine<Events>, links: Links, waiter: Waiter) -> Self {
         Self {
             engine,
             links,

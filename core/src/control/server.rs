@@ -554,11 +554,11 @@ fn bounded(answer: Answer) -> Vec<u8> {
 
 fn dump(reader: &Reader) -> Result<Dump> {
     let (scale, _) = reader.clock()?;
-    let rings = reader.events(&mut Cursor::default())?.into_iter().map(|ring| RingDump {
-        comm: ring.owner.map(|(comm, _)| comm),
-        rank: ring.owner.map(|(_, rank)| rank),
-        lost: ring.reading.lost,
-        events: (ring.reading.events.into_iter())
+    let rings = reader.events(&mut Cursor::default())?.into_iter().map(|one| RingDump {
+        comm: one.owner.map(|(comm, _)| comm),
+        rank: one.owner.map(|(_, rank)| rank),
+        lost: one.lost,
+        events: (one.events.into_iter())
             .map(|e| EventDump { mono_ns: scale.mono(e.raw).0, event: format!("{:?}", e.event) })
             .collect(),
     });

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use super::codec::outline_words;
-use super::layout::{histogram, link, op};
+use super::layout::{durations, histogram, link, op};
 use super::mapping::Span;
 use super::protocol::latch_write;
 use super::state::Recorder;
 use crate::clock::Raw;
 use crate::collective::Descriptor;
 use crate::sys::fds::Fd;
-use crate::types::{ChannelId, CollKind, Direction, Outline, Rank, WaitReason};
+use crate::types::{ChannelId, Direction, Outline, Rank, WaitReason};
 
 /// The progress cell of one link. Its only writer is the driver of its engine.
 pub struct LinkCell {
@@ -177,12 +177,10 @@ pub(super) fn op_failed(cell: &OpWords, number: u64, error: u8, at: Raw) {
     cell[op::FAILED].store(number.max(1), Ordering::Release);
 }
 
-/// Counts a duration. Each block has one writer.
+/// Counts a duration. Each row has one writer.
 #[inline]
-pub(super) fn count(block: &[AtomicU64; histogram::WORDS], kind: CollKind, bytes: u64, ns: u64) {
-    let cell =
-        (kind as usize % histogram::KINDS * histogram::CLASSES + histogram::class(bytes)) * histogram::CELL;
-    let cell = &block[cell..cell + histogram::CELL];
+pub(super) fn count(row: &[AtomicU64; durations::WORDS], bytes: u64, ns: u64) {
+    let cell = &row[durations::CELLS + histogram::class(bytes) * histogram::CELL..][..histogram::CELL];
     let add = |at: usize, more: u64| {
         let word = &cell[at];
         word.store(word.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);

@@ -1,16 +1,22 @@
 //! Events as six words and back: `code | four bytes | channel`, then the wide fields.
 //!
+//! A ring also holds marks, which say whose the events after and before them are
+//! ([`Owner`]).
+//!
 //! Code numbers and field positions are part of the layout and never change their meaning. An
 //! unknown code or an unknown enum value decodes to [`Event::Unknown`].
 
 use super::layout::slot::EVENT_WORDS;
 use crate::event::{Event, tags};
 use crate::types::{
-    Algorithm, ChannelId, CollKind, Datatype, Direction, Outline, Phase, Rank, ReduceOp, Shape,
+    Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, Outline, Phase, Rank, ReduceOp, Shape,
     TransportKind, TransportReason, WaitReason,
 };
 
-type Words = [u64; EVENT_WORDS];
+pub(super) type Words = [u64; EVENT_WORDS];
+
+/// The communicator and rank that events are of.
+pub type Owner = (CommId, Rank);
 
 const PHASE_ENDED: u16 = 1;
 const LINK_UP: u16 = 2;
@@ -26,6 +32,7 @@ const MISMATCH_FOUND: u16 = 12;
 const ABORTED: u16 = 13;
 const CLOCK_ANCHORED: u16 = 14;
 const TAGGED: u16 = 15;
+const OWNER: u16 = 16;
 
 #[inline]
 fn first(code: u16, bytes: [u8; 4], channel: ChannelId) -> u64 {
@@ -52,6 +59,35 @@ pub(super) fn outline_of([shape, topology]: [u64; 2]) -> Option<Outline> {
     let algorithm = Algorithm::from_u8((shape as u8).checked_sub(1)?)?;
     let shape = Shape { algorithm, channels: (shape >> 16) as u16, chunk: (shape >> 32) as u32 };
     Some(Outline { shape, topology })
+}
+
+/// A mark between the events of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mark {
+    /// Whose the events after it are; `None`: of the process.
+    pub(super) owner: Option<Owner>,
+    /// Whose the events before it are.
+    pub(super) before: Option<Owner>,
+    /// The number of marks before it.
+    pub(super) number: u64,
+}
+
+impl Mark {
+    pub(super) fn encode(self) -> Words {
+        let bytes = [u8::from(self.owner.is_some()), u8::from(self.before.is_some()), 0, 0];
+        let of = |owner: Option<Owner>| owner.map_or([0; 2], |(comm, rank)| [comm.0, u64::from(rank.0)]);
+        let ([comm, rank], [old_comm, old_rank]) = (of(self.owner), of(self.before));
+        [first(OWNER, bytes, ChannelId(0)), comm, rank, old_comm, old_rank, self.number]
+    }
+
+    /// The mark of these words; `None` if they are an event.
+    pub(super) fn decode(words: &Words) -> Option<Self> {
+        let [head, comm, rank, old_comm, old_rank, number] = *words;
+        let bytes = ((head >> 16) as u32).to_le_bytes();
+        let of = |is: u8, comm, rank: u64| (is != 0).then_some((CommId(comm), Rank(rank as u32)));
+        let (owner, before) = (of(bytes[0], comm, rank), of(bytes[1], old_comm, old_rank));
+        (head as u16 == OWNER).then_some(Self { owner, before, number })
+    }
 }
 
 /// Encodes an event.
@@ -342,6 +378,9 @@ pub(crate) mod tests {
         assert_eq!(encode(&up(Some(TransportReason::OtherHost))), [0x0001_0003_0201_0002, 0, 0, 0, 0, 0]);
         // As layout 2 wrote it.
         assert_eq!(decode(&[0x0001_0000_0201_0002, 0, 0, 0, 0, 0]), up(None));
+        let mark = Mark { owner: Some((CommId(9), Rank(2))), before: None, number: 4 };
+        assert_eq!(mark.encode(), [0x0001_0010, 9, 2, 0, 0, 4]);
+        assert_eq!((Mark::decode(&mark.encode()), Mark::decode(&encode(&sent))), (Some(mark), None));
         // An event kind that a later version added.
         assert_eq!(decode(&[0x00ff_0004, 1, 2, 3, 4, 5]), Event::Unknown { code: OP_PLANNED });
         assert_eq!(decode(&[0; 6]), Event::Unknown { code: 0 });

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header (4 KiB) | comms | histograms | link ids | links | peers | strings | ring descriptors
-//!     | ring slots | sockets
+//!     | ring slots | sockets | durations
 //! ```
 //!
 //! The header ends with a directory of one entry {table, offset, stride, count, version} per table.
@@ -18,7 +18,7 @@
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 
@@ -66,9 +66,7 @@ pub mod header {
     pub const HOME: usize = 17;
     /// The first clock anchor: raw, monotonic, realtime.
     pub const FIRST_ANCHOR: usize = 18;
-    /// Rows, links, histograms, rings, peers and strings that found no space.
-    ///
-    /// One word per table: see [`super::Table`].
+    /// Rows of tables 1 to 9 that found no space, one word per table: see [`overflow`].
     pub const OVERFLOW: usize = 24;
     /// Reference of the path of the file.
     pub const PATH: usize = 34;
@@ -92,8 +90,17 @@ pub mod header {
     pub const HOST_ID: usize = 72;
     /// Words of the texts `BOOT`, `HOST` and `HOST_ID`.
     pub const TEXTS: [usize; 3] = [8, 16, 16];
+    /// The same as [`OVERFLOW`] for tables 10 and above.
+    pub const OVERFLOW_MORE: usize = 88;
     /// First word of the directory.
     pub const DIRECTORY_AT: usize = 128;
+
+    /// The word that counts the rows of a table that found no space.
+    #[must_use]
+    pub const fn overflow(table: super::Table) -> usize {
+        let number = table as usize;
+        if OVERFLOW + number < PATH { OVERFLOW + number } else { OVERFLOW_MORE + number - 10 }
+    }
 }
 
 /// The kind of memory that holds a mapping.
@@ -114,7 +121,8 @@ pub enum Home {
 pub enum Table {
     /// One row per communicator and rank: [`comm`].
     Comms = 1,
-    /// Histograms of durations, one block per communicator and rank: [`histogram`].
+    /// Before layout 7, histograms of a fixed number of kinds, one block per communicator and rank:
+    /// [`histogram`].
     Histograms = 2,
     /// The identity of the link that a progress cell describes: [`link_id`].
     LinkIds = 3,
@@ -130,10 +138,12 @@ pub enum Table {
     Slots = 8,
     /// The kernel's counters of the sockets of links: [`socket`].
     Sockets = 9,
+    /// Histograms of durations, one row per communicator, rank and kind: [`durations`].
+    Durations = 10,
 }
 
 /// All tables, in the order of the file.
-pub const TABLES: [Table; 9] = [
+pub const TABLES: [Table; 10] = [
     Table::Comms,
     Table::Histograms,
     Table::LinkIds,
@@ -143,9 +153,10 @@ pub const TABLES: [Table; 9] = [
     Table::Rings,
     Table::Slots,
     Table::Sockets,
+    Table::Durations,
 ];
 
-/// The state of a row of `Comms`, `LinkIds`, `Peers`, `Rings` or `Sockets`.
+/// The state of a row of `Comms`, `LinkIds`, `Peers`, `Rings`, `Sockets` or `Durations`.
 ///
 /// It is the low byte of the row's first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,7 +206,7 @@ pub mod comm {
     pub const P2P: usize = 64;
     /// The latch of the user's tag.
     pub const TAG_LATCH: usize = 96;
-    /// Index of the histogram block plus 1; 0: none.
+    /// Before layout 7, the index of the histogram block plus 1; 0: none.
     pub const HISTOGRAM: usize = 97;
     /// Class of the error that ended it plus 1; in the upper half the blamed rank plus 1, if agreed
     /// on.
@@ -331,6 +342,10 @@ pub mod peer {
 }
 
 /// Words of a ring's descriptor.
+///
+/// A ring belongs to the thread that writes it. Marks among its events say of which communicator
+/// and rank the next ones are, at every change and once in a quarter of its slots at least. Before
+/// layout 7 a ring belonged to a communicator.
 pub mod ring {
     /// [`super::RowState`], and in the upper half the generation.
     pub const STATE: usize = 0;
@@ -340,12 +355,14 @@ pub mod ring {
     pub const SLOTS: usize = 2;
     /// The number of events ever written to it.
     pub const HEAD: usize = 3;
-    /// The number of events written before its present owner.
+    /// Before layout 7, the number of events written before its present owner.
     pub const START: usize = 4;
-    /// Communicator id of its owner; 0: the service thread.
+    /// Before layout 7, the communicator id of its owner; 0: the service thread.
     pub const COMM: usize = 5;
-    /// The owner's rank in that communicator.
+    /// Before layout 7, the owner's rank in that communicator.
     pub const RANK: usize = 6;
+    /// The kernel's number of the thread that writes it, or did so last; 0: not recorded.
+    pub const THREAD: usize = 7;
     /// Words of a descriptor.
     pub const WORDS: usize = 8;
 }
@@ -405,9 +422,21 @@ pub mod slot {
     pub const WORDS: usize = 8;
 }
 
-/// A block of histograms: one cell per kind and size class.
+/// Words of a row of `Durations`: the histograms of one kind, taken at its first completion.
+pub mod durations {
+    /// [`super::RowState`] | kind << 8 | comm row << 16 | generation of the comm row << 32.
+    ///
+    /// Stored last.
+    pub const WHAT: usize = 0;
+    /// One [`super::histogram`] cell per size class.
+    pub const CELLS: usize = super::LINE;
+    /// Words of a row.
+    pub const WORDS: usize = CELLS + super::histogram::CLASSES * super::histogram::CELL;
+}
+
+/// A histogram: one cell per size class.
 pub mod histogram {
-    /// The number of kinds that fit in a block.
+    /// Before layout 7, the number of kinds of a block, which had a cell per kind and size class.
     pub const KINDS: usize = 8;
     /// Size classes.
     pub const CLASSES: usize = 8;
@@ -424,8 +453,6 @@ pub mod histogram {
     pub const BUCKETS_COUNT: usize = 30;
     /// Words of a cell.
     pub const CELL: usize = 32;
-    /// Words of a block.
-    pub const WORDS: usize = KINDS * CLASSES * CELL;
 
     /// The bucket of a duration.
     #[inline]
@@ -460,14 +487,14 @@ pub mod histogram {
 /// time. A host of 64 ranks makes 63 + 1 shared lanes, 4 ring lanes and at most 126 pair lanes per
 /// communicator, so 2,048 cells hold 10 such communicators. The peers are those of ten
 /// communicators of 200 ranks. 64 communicators whose rings use two channels of two streams have
-/// 512 sockets. All of it, with the ring buffers, is below 1.75 MiB: see the test. Rows that find
+/// 512 sockets, and two kinds of operations each. All of it, with the ring buffers, is below 1.75 MiB: see the test. Rows that find
 /// no space are recorded in private memory, invisible from outside, and counted in `OVERFLOW`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
     /// Rows of `Comms`.
     pub comms: usize,
-    /// Blocks of `Histograms`.
-    pub histograms: usize,
+    /// Rows of `Durations`.
+    pub durations: usize,
     /// Rows of `LinkIds` and `Links`.
     pub links: usize,
     /// Rows of `Peers`.
@@ -482,15 +509,16 @@ pub struct Capacity {
 
 /// Slots of the rings at shift 0.
 ///
-/// Most processes have one engine, which gets the largest; further engines and threads get smaller
-/// ones.
-pub const RING_SLOTS: [usize; 9] = [4096, 2048, 2048, 1024, 1024, 512, 512, 512, 512];
+/// Most processes drive all their communicators with one thread, which gets the largest; further
+/// threads get smaller ones.
+pub const RING_SLOTS: [usize; 16] =
+    [4096, 2048, 1024, 1024, 512, 512, 512, 512, 256, 256, 256, 256, 256, 256, 256, 256];
 
 impl Capacity {
     /// The normal capacity.
     pub const FULL: Self = Self {
         comms: 64,
-        histograms: 16,
+        durations: 128,
         links: 2048,
         peers: 2048,
         strings: 128 << 10,
@@ -504,7 +532,7 @@ impl Capacity {
         Self { ring_shift: 2, ..Self::FULL },
         Self {
             comms: 16,
-            histograms: 2,
+            durations: 16,
             links: 512,
             peers: 256,
             strings: 32 << 10,
@@ -522,7 +550,7 @@ impl Capacity {
     pub fn rows(self, table: Table) -> (usize, usize) {
         match table {
             Table::Comms => (self.comms, comm::WORDS * 8),
-            Table::Histograms => (self.histograms, histogram::WORDS * 8),
+            Table::Histograms => (0, histogram::KINDS * histogram::CLASSES * histogram::CELL * 8),
             Table::LinkIds => (self.links, link_id::WORDS * 8),
             Table::Links => (self.links, link::WORDS * 8),
             Table::Peers => (self.peers, peer::WORDS * 8),
@@ -530,6 +558,7 @@ impl Capacity {
             Table::Rings => (RING_SLOTS.len(), ring::WORDS * 8),
             Table::Slots => (self.rings().sum(), slot::WORDS * 8),
             Table::Sockets => (self.sockets, socket::WORDS * 8),
+            Table::Durations => (self.durations, durations::WORDS * 8),
         }
     }
     /// The byte at which a table begins.

@@ -12,7 +12,6 @@ use std::sync::{Arc, Once};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::layout::slot;
 use crate::sys::shared::Mapping;
 
 /// Bytes from which private memory is mapped rather than allocated.
@@ -82,13 +81,6 @@ impl Memory {
         let words: &[AtomicU64; N] = self.words()[at / 8..][..N].try_into().expect("exactly N");
         Span { first: NonNull::from(words), memory: Arc::clone(self) }
     }
-
-    /// `count` ring slots, a power of two, from the byte `at`.
-    pub(crate) fn slots(self: &Arc<Self>, at: usize, count: usize) -> Slots {
-        assert!(count.is_power_of_two(), "{count} slots");
-        let words = &self.words()[at / 8..][..count * slot::WORDS];
-        Slots { first: NonNull::from(words).cast(), mask: count as u64 - 1, memory: Arc::clone(self) }
-    }
 }
 
 impl Drop for Memory {
@@ -145,34 +137,6 @@ impl<const N: usize> Deref for Span<N> {
 impl<const N: usize> fmt::Debug for Span<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Span({N} words)")
-    }
-}
-
-/// The slots of one ring buffer.
-pub(crate) struct Slots {
-    first: NonNull<[AtomicU64; slot::WORDS]>,
-    mask: u64,
-    memory: Arc<Memory>,
-}
-
-// SAFETY: as for `Span`.
-unsafe impl Send for Slots {}
-// SAFETY: as for `Span`.
-unsafe impl Sync for Slots {}
-
-impl Slots {
-    /// The slot of event `n`.
-    #[inline]
-    pub(crate) fn of(&self, n: u64) -> &[AtomicU64; slot::WORDS] {
-        // SAFETY: the index is at most `mask`, and `slots` checked that so many slots lie in
-        // `memory`, which `self` keeps alive.
-        unsafe { self.first.add((n & self.mask) as usize).as_ref() }
-    }
-}
-
-impl fmt::Debug for Slots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slots({} in {:?})", self.mask + 1, self.memory)
     }
 }
 
@@ -270,16 +234,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_and_slots_are_parts_and_outlive_the_handle_they_came_from() {
+    fn spans_are_parts_and_outlive_the_handle_they_came_from() {
         let memory = Arc::new(Memory::heap(4096));
-        let (span, slots) = (memory.span::<4>(64), memory.slots(1024, 8));
+        let span = memory.span::<4>(64);
         span[3].store(7, Ordering::Relaxed);
-        slots.of(9)[1].store(8, Ordering::Relaxed);
         assert_eq!(memory.words()[8 + 3].load(Ordering::Relaxed), 7);
-        assert_eq!(memory.words()[128 + 8 + 1].load(Ordering::Relaxed), 8);
         drop(memory);
         assert_eq!(span.clone()[3].load(Ordering::Relaxed), 7);
-        assert_eq!(slots.of(1)[1].load(Ordering::Relaxed), 8);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   engine --CommRow, LinkCell--> cells (now)     \
-//!          --EventRing----------> ring (so far)    \   one file
+//!          --Events-------------> rings (so far)   \   one file
 //!   service -anchor-------------> header, clocks   /  per process  --Reader--> snapshot
 //!           -sample_sockets-----> sockets of links/
 //! ```
@@ -46,10 +46,12 @@ mod writer;
 pub use cells::{LinkCell, OpWait};
 
 pub use capture::Capture;
+pub use codec::Owner;
 pub use process::tail;
 pub use reader::Reader;
-pub use ring::{EventRing, Reading, Recorded};
+pub use ring::Events;
 pub use state::Recorder;
+pub use tail::Recorded;
 pub use writer::{CommInfo, CommRow, Peer};
 
 #[cfg(test)]

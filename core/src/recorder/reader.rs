@@ -15,20 +15,20 @@ use std::time::Duration;
 
 use super::capture::Capture;
 use super::decode::{self, Clock};
-use super::layout::{self, Table, comm, header, histogram, ring};
+use super::layout::{self, Table, comm, durations, header, histogram, ring};
 use super::state::Recorder;
 use super::tail::{Piece, events};
 use super::words::{MAX_BYTES, MAX_STRING, TableRows, fact, halves, state, string, text, word, words};
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
-use crate::snapshot::bounds::{MAX_COMMS, MAX_RINGS};
+use crate::snapshot::bounds::{MAX_COMMS, MAX_DURATIONS, MAX_RINGS};
 use crate::snapshot::{Overflow, PROCESS_SCHEMA, ProcessSnapshot, RingSnapshot};
 use crate::sys::reference::{Kind, Reference};
 use crate::sys::shared::{self, Owner};
 use crate::text::harmless;
 use crate::types::{CollKind, CommId, JobId, Rank};
 
-pub use super::tail::{Cursor, RingReading};
+pub use super::tail::{Cursor, Reading};
 
 /// A recorder, open for reading.
 #[derive(Debug)]
@@ -198,7 +198,7 @@ impl Reader {
     ///
     /// # Errors
     /// `System` if the file cannot be read, `Usage` if it is no longer a recorder.
-    pub fn events(&self, cursor: &mut Cursor) -> Result<Vec<RingReading>> {
+    pub fn events(&self, cursor: &mut Cursor) -> Result<Vec<Reading>> {
         if let From::File(file, path) = &self.from {
             // A client that follows events asks often, and wants only the new ones.
             let piece = |at: usize, count: usize| read_words(file, at, count).ok().map(Piece::Copied);
@@ -437,7 +437,7 @@ fn snapshot(
 }
 
 fn overflow(words: &[AtomicU64]) -> Vec<Overflow> {
-    let rows = |table: Table| word(words, header::OVERFLOW + table as usize);
+    let rows = |table: Table| word(words, header::overflow(table));
     let counted = layout::TABLES.into_iter().filter(|table| rows(*table) > 0);
     counted.map(|table| Overflow { table: format!("{table:?}"), rows: rows(table) }).collect()
 }
@@ -450,6 +450,7 @@ fn rings(words: &[AtomicU64]) -> Vec<RingSnapshot> {
         RingSnapshot {
             comm: CommId(word(row, ring::COMM)),
             rank: Rank(word(row, ring::RANK) as u32),
+            thread: word(row, ring::THREAD),
             written,
             overwritten: written.saturating_sub(word(row, ring::SLOTS)),
         }
@@ -458,33 +459,53 @@ fn rings(words: &[AtomicU64]) -> Vec<RingSnapshot> {
 }
 
 fn histograms(words: &[AtomicU64]) -> Vec<Histogram> {
-    let blocks = TableRows::of(words, Table::Histograms);
-    let mut found = Vec::new();
-    for row in TableRows::of(words, Table::Comms).iter().take(MAX_COMMS) {
-        let block = usize::try_from(word(row, comm::HISTOGRAM)).ok().and_then(|n| n.checked_sub(1));
-        let (Some(_), Some(block)) = (state(word(row, comm::STATE)), block.and_then(|at| blocks.row(at)))
+    let rows = TableRows::of(words, Table::Comms);
+    let mut found = older_histograms(words);
+    for row in TableRows::of(words, Table::Durations).iter().take(MAX_DURATIONS) {
+        let what = word(row, durations::WHAT);
+        let comm = rows.row((what >> 16) as u16 as usize).filter(|comm| {
+            let stands = word(comm, comm::STATE);
+            state(stands).is_some() && stands >> 32 == what >> 32
+        });
+        let (Some(_), Some(comm), Some(kind)) = (state(what), comm, CollKind::from_u8((what >> 8) as u8))
         else {
             continue;
         };
-        for (at, cell) in
-            block.chunks_exact(histogram::CELL).take(histogram::KINDS * histogram::CLASSES).enumerate()
-        {
-            let count = |bucket: usize| word(cell, histogram::BUCKETS + bucket);
-            let buckets: Vec<_> =
-                (0..histogram::BUCKETS_COUNT).map(|b| (histogram::bound_ns(b), count(b))).collect();
+        let cells = row.get(durations::CELLS..).unwrap_or_default().chunks_exact(histogram::CELL);
+        let cells = cells.take(histogram::CLASSES).enumerate();
+        found.extend(cells.filter_map(|(class, cell)| histogram(comm, kind, class, cell)));
+    }
+    found
+}
+
+/// Those of a recorder before layout 7: a block per communicator.
+fn older_histograms(words: &[AtomicU64]) -> Vec<Histogram> {
+    let blocks = TableRows::of(words, Table::Histograms);
+    let mut found = Vec::new();
+    for comm in TableRows::of(words, Table::Comms).iter().take(MAX_COMMS) {
+        let block = usize::try_from(word(comm, comm::HISTOGRAM)).ok().and_then(|n| n.checked_sub(1));
+        let block = block.and_then(|at| blocks.row(at)).filter(|_| state(word(comm, comm::STATE)).is_some());
+        let cells = block.unwrap_or_default().chunks_exact(histogram::CELL);
+        for (at, cell) in cells.take(histogram::KINDS * histogram::CLASSES).enumerate() {
             let kind = CollKind::from_u8((at / histogram::CLASSES) as u8);
-            let (Some(kind), true) = (kind, buckets.iter().any(|(_, n)| *n > 0)) else { continue };
-            found.push(Histogram {
-                comm: CommId(word(row, comm::ID)),
-                name: harmless(&text(row, comm::NAME, comm::NAME_WORDS), MAX_STRING).into_owned(),
-                rank: Rank(word(row, comm::RANK) as u32),
-                kind,
-                class_bytes: histogram::class_bytes(at % histogram::CLASSES),
-                sum_ns: word(cell, histogram::SUM_NS),
-                sum_bytes: word(cell, histogram::SUM_BYTES),
-                buckets,
-            });
+            found.extend(kind.and_then(|kind| histogram(comm, kind, at % histogram::CLASSES, cell)));
         }
     }
     found
+}
+
+/// A histogram that is not empty, of the communicator of this row.
+fn histogram(comm: &[AtomicU64], kind: CollKind, class: usize, cell: &[AtomicU64]) -> Option<Histogram> {
+    let bucket = |at: usize| (histogram::bound_ns(at), word(cell, histogram::BUCKETS + at));
+    let buckets: Vec<_> = (0..histogram::BUCKETS_COUNT).map(bucket).collect();
+    buckets.iter().any(|(_, n)| *n > 0).then(|| Histogram {
+        comm: CommId(word(comm, comm::ID)),
+        name: harmless(&text(comm, comm::NAME, comm::NAME_WORDS), MAX_STRING).into_owned(),
+        rank: Rank(word(comm, comm::RANK) as u32),
+        kind,
+        class_bytes: histogram::class_bytes(class),
+        sum_ns: word(cell, histogram::SUM_NS),
+        sum_bytes: word(cell, histogram::SUM_BYTES),
+        buckets,
+    })
 }

@@ -1,55 +1,68 @@
-//! History: a ring buffer with one writer, which overwrites the oldest events and never waits.
+//! History: ring buffers, one per driving thread, each with one writer, which overwrites the oldest
+//! events and never waits.
 //!
-//! Its readers count exactly the events that they lost.
+//! A thread takes a ring at its first event and gives it back when it ends. Events of several
+//! communicators share the ring of their thread, and those of one communicator may be in several
+//! rings. Marks between the events say whose they are; [`tail`](super::tail) puts them together.
 
+use std::cell::RefCell;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
-use super::codec;
-use super::layout::{ring, slot};
-use super::mapping::{Slots, Span};
-use super::protocol::{slot_read, slot_write};
-use super::state::Recorder;
+use super::codec::{self, Mark, Owner, Words};
+use super::layout::{LINE, RowState, Table, header, ring, slot};
+use super::mapping::Span;
+use super::protocol::slot_write;
+use super::slot_pool::RingSlot;
+use super::state::{Recorder, end, next_generation};
 use crate::clock::{self, Raw};
 use crate::event::{Event, Subscriber};
 use crate::sys;
 
-/// Words after the sequence of a slot: raw time and event.
-const STAMPED: usize = 1 + slot::EVENT_WORDS;
-
-/// The writer of one ring buffer, one per driving thread or engine. It may move but is never
-/// shared.
-pub struct EventRing {
-    slots: Slots,
-    about: Span<{ ring::WORDS }>,
+/// Records the events of one communicator on one rank, or of the process.
+///
+/// They go into the ring of the thread that publishes them.
+pub struct Events {
+    recorder: Arc<Recorder>,
+    /// `None`: the process.
+    owner: Option<Owner>,
     level: Span<1>,
-    next: u64,
-    /// The recorder and the ring's number in it, to give it back; `None` for private memory.
-    place: Option<(Arc<Recorder>, usize)>,
+    recorded: u64,
 }
 
-impl EventRing {
-    pub(super) fn new(
-        slots: Slots,
-        about: Span<{ ring::WORDS }>,
-        level: Span<1>,
-        place: Option<(Arc<Recorder>, usize)>,
-    ) -> Self {
-        let next = about[ring::HEAD].load(Ordering::Relaxed);
-        Self { slots, about, level, next, place }
+thread_local! {
+    /// The ring of this thread, in the recorder that it last recorded to.
+    static RING: RefCell<Option<ThreadRing>> = const { RefCell::new(None) };
+}
+
+impl Events {
+    pub(super) const fn new(recorder: Arc<Recorder>, owner: Option<Owner>, level: Span<1>) -> Self {
+        Self { recorder, owner, level, recorded: 0 }
     }
 
     /// Records an event that happened at `raw`, whatever the level.
     #[inline]
     pub fn record(&mut self, raw: Raw, event: &Event) {
-        let slot = self.slots.of(self.next);
-        let [a, b, c, d, e, f] = codec::encode(event);
-        slot_write(&slot[slot::SEQ], &slot[slot::RAW..], self.next, &[raw.0, a, b, c, d, e, f]);
-        self.next = self.next.wrapping_add(1);
-        self.about[ring::HEAD].store(self.next, Ordering::Release);
-        // The next slot was last touched one lap ago: prefetch it for the next event.
-        sys::prefetch(self.slots.of(self.next));
+        self.recorded += 1;
+        let is_put = RING.try_with(|mine| {
+            let mut mine = mine.borrow_mut();
+            match &mut *mine {
+                Some(ring) if ring.is_of(&self.recorder) => ring,
+                other => other.insert(ThreadRing::open(&self.recorder, self.owner)),
+            }
+            .record(&self.recorder, self.owner, raw, event);
+        });
+        // The thread is ending and has given its ring back.
+        if is_put.is_err() {
+            self.recorder.overflow(Table::Rings);
+        }
+    }
+
+    /// The number of events recorded through this handle.
+    #[must_use]
+    pub const fn recorded(&self) -> u64 {
+        self.recorded
     }
 
     /// Whether events of `level` are recorded at present.
@@ -58,15 +71,9 @@ impl EventRing {
     pub fn wants(&self, level: u8) -> bool {
         u64::from(level) <= self.level[0].load(Ordering::Relaxed)
     }
-
-    /// The number of events ever written to this ring.
-    #[must_use]
-    pub const fn written(&self) -> u64 {
-        self.next
-    }
 }
 
-impl Subscriber for EventRing {
+impl Subscriber for Events {
     #[inline]
     fn take(&mut self, event: Event) {
         if self.wants(event.level()) {
@@ -85,155 +92,134 @@ impl Subscriber for EventRing {
     }
 }
 
-impl fmt::Debug for EventRing {
+impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EventRing({} events)", self.next)
+        write!(f, "Events({:?})", self.owner)
     }
 }
 
-impl Drop for EventRing {
+/// The ring that a thread writes.
+struct ThreadRing {
+    /// Weak: a thread that records nothing more must not keep a recorder.
+    recorder: Weak<Recorder>,
+    /// The ring's number and where its words lie; `None` if all rings were taken.
+    place: Option<Place>,
+    /// The number of the next event.
+    next: u64,
+    /// The number from which a mark is due although the owner is the same: a reader of the last
+    /// events finds a mark among them, however many were overwritten.
+    mark_at: u64,
+    owner: Option<Owner>,
+    /// The number of marks so far.
+    marks: u64,
+}
+
+/// Where a ring lies in the words of its recorder.
+struct Place {
+    at: usize,
+    /// The first word of its descriptor.
+    about: usize,
+    /// The first word of its slots.
+    first: usize,
+    /// The number of its slots, a power of two, less 1.
+    mask: u64,
+}
+
+impl ThreadRing {
+    fn open(recorder: &Arc<Recorder>, owner: Option<Owner>) -> Self {
+        let taken = recorder.take_ring(owner.is_none());
+        if taken.is_none() {
+            recorder.overflow(Table::Rings);
+        }
+        let words = recorder.memory.words();
+        let place = taken.map(|(at, _, _)| {
+            let word = |table, word: usize| recorder.capacity.offset(table) / 8 + word;
+            // The places are computed, not read from the file: the file's pages may be lost.
+            let before: usize = recorder.capacity.rings().take(at).sum();
+            let count = recorder.capacity.rings().nth(at).expect("a ring of the capacity");
+            let first = word(Table::Slots, before * slot::WORDS);
+            Place { at, about: word(Table::Rings, at * ring::WORDS), first, mask: count as u64 - 1 }
+        });
+        let next = place.as_ref().map_or(0, |place| {
+            let put = |at: usize, value: u64| words[place.about + at].store(value, Ordering::Relaxed);
+            let generation = next_generation(&words[place.about + ring::STATE]);
+            put(ring::THREAD, sys::thread());
+            let live = RowState::Live as u64 | u64::from(generation) << 32;
+            words[place.about + ring::STATE].store(live, Ordering::Release);
+            words[place.about + ring::HEAD].load(Ordering::Relaxed)
+        });
+        let (_, owner, marks) = taken.unwrap_or_default();
+        Self { recorder: Arc::downgrade(recorder), place, next, mark_at: next, owner, marks }
+    }
+
+    #[inline]
+    fn is_of(&self, recorder: &Arc<Recorder>) -> bool {
+        std::ptr::eq(self.recorder.as_ptr(), Arc::as_ptr(recorder))
+    }
+
+    #[inline]
+    fn record(&mut self, recorder: &Recorder, owner: Option<Owner>, raw: Raw, event: &Event) {
+        let Some(Place { about, first, mask, .. }) = self.place else { return };
+        let words = recorder.memory.words();
+        let slot = |n: u64| &words[first + (n & mask) as usize * slot::WORDS..][..slot::WORDS];
+        let put = |n: u64, [a, b, c, d, e, f]: Words| {
+            let slot = slot(n);
+            slot_write(&slot[slot::SEQ], &slot[slot::RAW..], n, &[raw.0, a, b, c, d, e, f]);
+            words[about + ring::HEAD].store(n.wrapping_add(1), Ordering::Release);
+        };
+        if self.owner != owner || self.next >= self.mark_at {
+            put(self.next, Mark { owner, before: self.owner, number: self.marks }.encode());
+            self.next = self.next.wrapping_add(1);
+            self.marks += 1;
+            self.owner = owner;
+            self.mark_at = self.next.saturating_add(mask.div_ceil(4));
+        }
+        put(self.next, codec::encode(event));
+        self.next = self.next.wrapping_add(1);
+        // The next slot was last touched one lap ago: prefetch it for the next event.
+        sys::prefetch(&slot(self.next)[0]);
+    }
+}
+
+impl Drop for ThreadRing {
     fn drop(&mut self) {
-        if let Some((recorder, at)) = self.place.take() {
-            recorder.ring_ended(at);
+        if let Some((recorder, place)) = self.recorder.upgrade().zip(self.place.take())
+            && !recorder.is_stale()
+        {
+            end(&recorder.memory.words()[place.about + ring::STATE]);
+            let given_back = RingSlot { is_taken: false, last: self.owner, marks: self.marks };
+            recorder.lock().rings[place.at] = given_back;
         }
     }
 }
 
-/// An event as it was recorded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Recorded {
-    /// Its number in its ring, from 0.
-    pub number: u64,
-    /// The raw time of the event.
-    pub raw: Raw,
-    /// The event.
-    pub event: Event,
-}
-
-/// The result of one read of a ring.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Reading {
-    /// The events that were in the ring, oldest first.
-    pub events: Vec<Recorded>,
-    /// The number of requested events that were overwritten before they were read.
-    pub lost: u64,
-    /// The number of the next event to ask for.
-    pub next: u64,
-}
-
-/// Reads the events from number `from` up to `head` of a ring that keeps the last `capacity`.
-///
-/// `head` was loaded before. `slot` gives the words of an event's slot, if they are available.
-pub(super) fn read<'a>(
-    capacity: u64,
-    head: u64,
-    from: u64,
-    slot: impl Fn(u64) -> Option<&'a [AtomicU64]>,
-) -> Reading {
-    if capacity == 0 || head <= from {
-        return Reading { next: from.max(head), ..Reading::default() };
+impl Recorder {
+    /// Records the events of the process itself. Their level is the recorder's.
+    #[must_use]
+    pub fn events(self: &Arc<Self>) -> Events {
+        Events::new(Arc::clone(self), None, self.memory.span(header::LEVEL * 8))
     }
-    let first = from.max(head.saturating_sub(capacity));
-    let mut reading = Reading { events: Vec::new(), lost: first - from, next: head };
-    for number in first..head {
-        let stands = slot(number).and_then(|words| {
-            slot_read::<_, STAMPED>(words.get(slot::SEQ)?, words.get(slot::RAW..slot::WORDS)?, number)
-        });
-        match stands {
-            Some([raw, event @ ..]) => {
-                reading.events.push(Recorded { number, raw: Raw(raw), event: codec::decode(&event) });
-            }
-            None => reading.lost += 1,
+
+    /// Takes the largest ring that is free, or the smallest; returns whose its last events are, and
+    /// the number of its marks.
+    fn take_ring(&self, smallest: bool) -> Option<(usize, Option<Owner>, u64)> {
+        self.take(|rows| {
+            let mut rings = rows.rings.iter().map(|ring| !ring.is_taken);
+            let at = if smallest { rings.rposition(|free| free) } else { rings.position(|free| free) }?;
+            rows.rings[at].is_taken = true;
+            Some((at, rows.rings[at].last, rows.rings[at].marks))
+        })
+    }
+
+    pub(super) fn write_ring_descriptors(&self) {
+        let mut first = 0;
+        for (at, slots) in self.capacity.rings().enumerate() {
+            let about: Span<{ ring::WORDS }> = self.span(Table::Rings, Some(at));
+            about[ring::FIRST].store(first as u64, Ordering::Relaxed);
+            about[ring::SLOTS].store(slots as u64, Ordering::Relaxed);
+            first += slots;
         }
     }
-    reading
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::recorder::mapping::Memory;
-    use crate::types::Rank;
-
-    fn ring(slots: usize) -> (EventRing, Arc<Memory>) {
-        let memory = Arc::new(Memory::heap(128 + slots * 64));
-        let level = memory.span::<1>(64);
-        level[0].store(1, Ordering::Relaxed);
-        (EventRing::new(memory.slots(128, slots), memory.span(0), level, None), memory)
-    }
-
-    fn look(memory: &Memory, from: u64) -> Reading {
-        let (words, head) = (memory.words(), memory.words()[ring::HEAD].load(Ordering::Acquire));
-        let slots = &words[16..];
-        let count = slots.len() / slot::WORDS;
-        read(count as u64, head, from, |number| slots.chunks_exact(slot::WORDS).nth(number as usize % count))
-    }
-
-    fn lost(n: u32) -> Event {
-        Event::PeerLost { peer: Rank(n) }
-    }
-
-    #[test]
-    fn the_oldest_is_overwritten_and_every_loss_is_counted() {
-        let (mut ring, memory) = ring(4);
-        assert_eq!(look(&memory, 0), Reading::default());
-        for n in 0..3 {
-            ring.take(lost(n));
-        }
-        let reading = look(&memory, 0);
-        assert_eq!((reading.lost, reading.next), (0, 3));
-        assert_eq!(reading.events.iter().map(|e| e.event).collect::<Vec<_>>(), [lost(0), lost(1), lost(2)]);
-        for n in 3..10 {
-            ring.take(lost(n));
-        }
-        let reading = look(&memory, 3);
-        assert_eq!((reading.lost, reading.next), (3, 10));
-        assert_eq!(
-            reading.events.iter().map(|e| (e.number, e.event)).collect::<Vec<_>>(),
-            [(6, lost(6)), (7, lost(7)), (8, lost(8)), (9, lost(9))]
-        );
-        assert_eq!(look(&memory, 10), Reading { next: 10, ..Reading::default() });
-        assert!(reading.events.windows(2).all(|w| w[0].raw <= w[1].raw));
-    }
-
-    #[test]
-    fn the_level_is_changed_while_it_runs() {
-        let (mut ring, memory) = ring(4);
-        let (channel, peer) = (crate::ChannelId(0), Some(crate::Rank(1)));
-        let reason = crate::types::WaitReason::Peer;
-        let steps = Event::WaitEnded { channel, peer, reason, duration_ticks: 1 };
-        ring.take(steps);
-        assert_eq!(ring.written(), 0);
-        memory.words()[8].store(2, Ordering::Relaxed);
-        ring.take(steps);
-        assert_eq!(ring.written(), 1);
-        memory.words()[8].store(0, Ordering::Relaxed);
-        ring.take(lost(0));
-        assert_eq!(ring.written(), 1);
-    }
-
-    #[test]
-    fn a_ring_is_read_while_it_is_written() {
-        let (mut ring, memory) = ring(64);
-        let events: u64 = if cfg!(miri) { 500 } else { 2_000_000 };
-        let writer = std::thread::spawn(move || {
-            for n in 0..events {
-                // All fields hold the number: a mix of two events would show.
-                ring.record(Raw(n), &Event::ClockAnchored { raw: n, mono_ns: n, real_ns: n });
-            }
-        });
-        let (mut next, mut seen, mut missed) = (0, 0, 0);
-        while next < events {
-            let reading = look(&memory, next);
-            for Recorded { number: n, raw, event } in &reading.events {
-                assert_eq!(raw.0, *n);
-                assert_eq!(*event, Event::ClockAnchored { raw: *n, mono_ns: *n, real_ns: *n });
-            }
-            (seen, missed, next) = (seen + reading.events.len() as u64, missed + reading.lost, reading.next);
-            std::thread::yield_now();
-        }
-        writer.join().unwrap();
-        assert_eq!(seen + missed, events);
-        assert!(seen > 0);
-    }
-}
+const _: () = assert!(ring::WORDS == LINE && slot::WORDS == LINE);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Weak;
 
+use super::codec::Owner;
 use super::layout::Capacity;
 use crate::sys::fds::Fd;
 
@@ -34,20 +35,29 @@ impl Pool {
     }
 }
 
+/// A ring of the mapping.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct RingSlot {
+    /// Whether a thread writes it.
+    pub(super) is_taken: bool,
+    /// Whose its last events are.
+    pub(super) last: Option<Owner>,
+    /// The number of marks in it so far.
+    pub(super) marks: u64,
+}
+
 /// The rows of all tables, and the strings stored so far.
 #[derive(Debug)]
 pub(super) struct SlotPools {
     pub(super) comms: Pool,
-    pub(super) histograms: Pool,
-    /// Per block of histograms, the comm row that last had it.
-    histogram_of: Vec<Option<usize>>,
+    pub(super) durations: Pool,
     pub(super) links: Pool,
     pub(super) peers: Pool,
     pub(super) sockets: Pool,
     /// Per socket row in use, the descriptor, as long as its link holds it.
     pub(super) watched: BTreeMap<usize, Weak<Fd>>,
-    /// Per ring, whether it is taken; the largest rings come first.
-    pub(super) rings: Vec<bool>,
+    /// The rings; the largest come first.
+    pub(super) rings: Vec<RingSlot>,
     /// References of the stored strings. None is ever removed: each split names the same peers'
     /// paths.
     pub(super) strings: BTreeMap<String, u64>,
@@ -60,23 +70,16 @@ impl SlotPools {
     pub(super) fn new(capacity: Capacity) -> Self {
         Self {
             comms: Pool::new(capacity.comms),
-            histograms: Pool::new(capacity.histograms),
-            histogram_of: vec![None; capacity.histograms],
+            durations: Pool::new(capacity.durations),
             links: Pool::new(capacity.links),
             peers: Pool::new(capacity.peers),
             sockets: Pool::new(capacity.sockets),
             watched: BTreeMap::new(),
-            rings: capacity.rings().map(|_| false).collect(),
+            rings: capacity.rings().map(|_| RingSlot::default()).collect(),
             strings: BTreeMap::new(),
             string_bytes: 0,
             failure_bytes: 0,
         }
-    }
-
-    /// Takes a block of histograms for a comm row; returns it and the row that had it before.
-    pub(super) fn take_histogram(&mut self, row: usize) -> Option<(usize, Option<usize>)> {
-        let at = self.histograms.take()?;
-        Some((at, self.histogram_of[at].replace(row)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::layout::{self, Capacity, Table, header};
+use super::layout::{self, Capacity, RowState, Table, header};
 use super::mapping::Memory;
 use super::place::Place;
 use super::protocol;
@@ -153,4 +153,15 @@ impl Drop for Recorder {
 /// The level that settings ask for.
 pub(super) fn level_of(settings: &Settings) -> u8 {
     if settings.number(Key::Observe) == 1 { settings.number(Key::Level) as u8 } else { 0 }
+}
+
+/// The generation of a row that is taken again, from its first word.
+pub(super) fn next_generation(state: &AtomicU64) -> u32 {
+    ((state.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1)
+}
+
+/// Marks a row as given back: its low byte is the state.
+pub(super) fn end(state: &AtomicU64) {
+    let word = state.load(Ordering::Relaxed);
+    state.store(word & !0xff | RowState::Ended as u64, Ordering::Release);
 }

@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::cells::{self, LinkCell, OpWait};
-use super::layout::{self, RowState, Table, comm, header, histogram, link, link_id, op, peer, ring};
+use super::layout::{self, RowState, Table, comm, durations, header, link, link_id, op, peer};
 use super::mapping::{Memory, Span};
 use super::protocol::latch_write;
-use super::ring::EventRing;
+use super::ring::Events;
 use super::slot_pool::SlotPools;
-use super::state::{Recorder, level_of};
+use super::state::{Recorder, end, level_of, next_generation};
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
 use crate::config::Settings;
@@ -54,8 +54,6 @@ pub struct Peer<'a> {
 
 /// The longest failure message of a communicator, in bytes.
 const MOST_OF_A_FAILURE: usize = 1 << 10;
-/// The number of slots of a ring buffer that found no slot in the mapping.
-const PRIVATE_RING: usize = 256;
 
 /// The row of one communicator and rank.
 ///
@@ -64,10 +62,10 @@ const PRIVATE_RING: usize = 256;
 pub struct CommRow {
     recorder: Arc<Recorder>,
     words: Span<{ comm::WORDS }>,
-    histogram: Span<{ histogram::WORDS }>,
+    /// The durations of each kind of operation, from its first completion on.
+    durations: [OnceLock<Durations>; CollKind::ALL.len()],
     /// The row in the table; `None` for private memory.
     row: Option<usize>,
-    histogram_row: Option<usize>,
     generation: u32,
     me: Rank,
     id: CommId,
@@ -77,25 +75,19 @@ pub struct CommRow {
     peers: Mutex<Vec<usize>>,
 }
 
+/// The durations of one kind of operation, and their row; `None` for private memory.
+struct Durations {
+    words: Span<{ durations::WORDS }>,
+    row: Option<usize>,
+}
+
 impl Recorder {
     /// Takes a row for a communicator.
     #[must_use]
     pub fn comm(self: &Arc<Self>, info: CommInfo<'_>) -> CommRow {
         let row = self.take(|rows| rows.comms.take());
-        let histogram_row = row.and_then(|row| self.take(|rows| rows.take_histogram(row)));
-        let histogram_row = histogram_row.map(|(at, before)| {
-            if let Some(before) = before {
-                // A row that has ended still refers to this histogram.
-                let old: Span<{ comm::WORDS }> = self.span(Table::Comms, Some(before));
-                if old[comm::HISTOGRAM].load(Ordering::Relaxed) == at as u64 + 1 {
-                    old[comm::HISTOGRAM].store(0, Ordering::Release);
-                }
-            }
-            at
-        });
         self.note_job(JobId(0), info.job);
         let words: Span<{ comm::WORDS }> = self.span(Table::Comms, row);
-        let histogram: Span<{ histogram::WORDS }> = self.span(Table::Histograms, histogram_row);
         let put = |at: usize, value: u64| words[at].store(value, Ordering::Relaxed);
         let generation = next_generation(&words[comm::STATE]);
         words[comm::STATE].store(RowState::Free as u64, Ordering::Relaxed);
@@ -103,7 +95,7 @@ impl Recorder {
         // check the state again after they have read the row.
         std::sync::atomic::fence(Ordering::Release);
         // Words that are zero are not written: untouched pages cost no memory.
-        for word in words.iter().skip(1).chain(histogram.iter()) {
+        for word in words.iter().skip(1) {
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
             }
@@ -114,7 +106,6 @@ impl Recorder {
         put(comm::WORLD, u64::from(info.world.0));
         put(comm::LEVEL, u64::from(self.level()));
         put(comm::MADE, crate::clock::raw().0);
-        put(comm::HISTOGRAM, histogram_row.map_or(0, |at| at as u64 + 1));
         for (n, word) in layout::encode_text::<{ comm::NAME_WORDS }>(info.name).into_iter().enumerate() {
             put(comm::NAME + n, word);
         }
@@ -123,9 +114,8 @@ impl Recorder {
         CommRow {
             recorder: Arc::clone(self),
             words,
-            histogram,
+            durations: Default::default(),
             row,
-            histogram_row,
             generation,
             me: info.rank,
             id: info.id,
@@ -134,66 +124,9 @@ impl Recorder {
         }
     }
 
-    /// The ring buffer of a thread that drives no communicator: the smallest that is free.
-    ///
-    /// Its level is the recorder's.
-    #[must_use]
-    pub fn ring(self: &Arc<Self>) -> EventRing {
-        let at = self.take_ring(|taken| taken.iter().rposition(|taken| !taken));
-        self.open_ring(at, CommId(0), Rank(0), self.memory.span(header::LEVEL * 8))
-    }
-
-    pub(super) fn write_ring_descriptors(&self) {
-        let mut first = 0;
-        for (at, slots) in self.capacity.rings().enumerate() {
-            let about: Span<{ ring::WORDS }> = self.span(Table::Rings, Some(at));
-            about[ring::FIRST].store(first as u64, Ordering::Relaxed);
-            about[ring::SLOTS].store(slots as u64, Ordering::Relaxed);
-            first += slots;
-        }
-    }
-
-    fn take_ring(&self, choose: impl FnOnce(&[bool]) -> Option<usize>) -> Option<usize> {
-        self.take(|rows| {
-            let at = choose(&rows.rings)?;
-            rows.rings[at] = true;
-            Some(at)
-        })
-    }
-
     /// Takes a row, if one is free. In a forked child there is none: it records to private memory.
-    fn take<T>(&self, choose: impl FnOnce(&mut SlotPools) -> Option<T>) -> Option<T> {
+    pub(super) fn take<T>(&self, choose: impl FnOnce(&mut SlotPools) -> Option<T>) -> Option<T> {
         if self.is_stale() { None } else { choose(&mut self.lock()) }
-    }
-
-    fn open_ring(self: &Arc<Self>, at: Option<usize>, id: CommId, rank: Rank, level: Span<1>) -> EventRing {
-        let Some(at) = at else {
-            self.overflow(Table::Rings);
-            let memory = Arc::new(Memory::heap(64 + PRIVATE_RING * 64));
-            return EventRing::new(memory.slots(64, PRIVATE_RING), memory.span(0), level, None);
-        };
-        let about: Span<{ ring::WORDS }> = self.span(Table::Rings, Some(at));
-        let word = |n: usize| about[n].load(Ordering::Relaxed);
-        let generation = next_generation(&about[ring::STATE]);
-        about[ring::STATE].store(RowState::Free as u64, Ordering::Relaxed);
-        std::sync::atomic::fence(Ordering::Release);
-        about[ring::START].store(word(ring::HEAD), Ordering::Relaxed);
-        about[ring::COMM].store(id.0, Ordering::Relaxed);
-        about[ring::RANK].store(u64::from(rank.0), Ordering::Relaxed);
-        let live = RowState::Live as u64 | u64::from(generation) << 32;
-        about[ring::STATE].store(live, Ordering::Release);
-        // The offset is computed, not read from the file: the file's pages may be lost.
-        let before: usize = self.capacity.rings().take(at).sum();
-        let count = self.capacity.rings().nth(at).expect("a ring of the capacity");
-        let slots = self.memory.slots(self.capacity.offset(Table::Slots) + before * 64, count);
-        EventRing::new(slots, about, level, Some((Arc::clone(self), at)))
-    }
-
-    pub(super) fn ring_ended(&self, at: usize) {
-        if !self.is_stale() {
-            end(&self.span::<{ ring::WORDS }>(Table::Rings, Some(at))[ring::STATE]);
-            self.lock().rings[at] = false;
-        }
     }
 
     pub(super) fn link_ended(&self, at: usize) {
@@ -215,7 +148,7 @@ impl Recorder {
     }
 
     pub(super) fn overflow(&self, table: Table) {
-        self.header(header::OVERFLOW + table as usize).fetch_add(1, Ordering::Relaxed);
+        self.header(header::overflow(table)).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Stores a communicator's failure message and returns its reference.
@@ -261,16 +194,6 @@ impl Recorder {
         rows.strings.insert(text.to_string(), reference);
         reference
     }
-}
-
-fn next_generation(state: &AtomicU64) -> u32 {
-    ((state.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1)
-}
-
-/// Marks a row as given back: its low byte is the state.
-pub(super) fn end(state: &AtomicU64) {
-    let word = state.load(Ordering::Relaxed);
-    state.store(word & !0xff | RowState::Ended as u64, Ordering::Release);
 }
 
 impl CommRow {
@@ -380,8 +303,30 @@ impl CommRow {
         if self.level() > 0 {
             let ticks = u128::from(at.0.saturating_sub(since.0));
             let ns = ((ticks * u128::from(self.ns_per_tick)) >> 32) as u64;
-            cells::count(&self.histogram, kind, descriptor.bytes(), ns);
+            let durations = self.durations[kind as usize].get_or_init(|| self.durations_of(kind));
+            cells::count(&durations.words, descriptor.bytes(), ns);
         }
+    }
+
+    /// Takes the row of the durations of one kind.
+    #[cold]
+    fn durations_of(&self, kind: CollKind) -> Durations {
+        let recorder = &self.recorder;
+        let at = self.row.and_then(|row| Some((row, recorder.take(|rows| rows.durations.take())?)));
+        let words: Span<{ durations::WORDS }> = recorder.span(Table::Durations, at.map(|(_, at)| at));
+        words[durations::WHAT].store(RowState::Free as u64, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::Release);
+        for word in words.iter().skip(1).filter(|word| word.load(Ordering::Relaxed) != 0) {
+            word.store(0, Ordering::Relaxed);
+        }
+        if let Some((row, _)) = at {
+            let what = RowState::Live as u64
+                | (kind as u64) << 8
+                | (row as u64) << 16
+                | u64::from(self.generation) << 32;
+            words[durations::WHAT].store(what, Ordering::Release);
+        }
+        Durations { words, row: at.map(|(_, at)| at) }
     }
 
     #[inline]
@@ -544,12 +489,10 @@ impl CommRow {
         LinkCell::new(words, Some((Arc::clone(recorder), at)))
     }
 
-    /// The ring buffer of the engine: the largest that is free. Its level is this communicator's.
+    /// Records the events of this communicator on this rank. Their level is the communicator's.
     #[must_use]
-    pub fn ring(&self) -> EventRing {
-        let at = self.recorder.take_ring(|taken| taken.iter().position(|taken| !taken));
-        let level = self.words.part(comm::LEVEL);
-        self.recorder.open_ring(at, self.id, self.me, level)
+    pub fn events(&self) -> Events {
+        Events::new(Arc::clone(&self.recorder), Some((self.id, self.me)), self.words.part(comm::LEVEL))
     }
 }
 
@@ -577,8 +520,8 @@ impl Drop for CommRow {
         for at in mine.drain(..) {
             rows.peers.give(at);
         }
-        if let Some(at) = self.histogram_row {
-            rows.histograms.give(at);
+        for at in self.durations.iter().filter_map(|durations| durations.get()?.row) {
+            rows.durations.give(at);
         }
         if let Some(at) = self.row {
             rows.comms.give(at);

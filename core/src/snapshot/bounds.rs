@@ -12,6 +12,8 @@ use crate::text::{harmless, is_harmful};
 pub(crate) const MAX_COMMS: usize = 1 << 10;
 /// The same for links, for sockets, and for peers.
 pub(crate) const MAX_CELLS: usize = 1 << 14;
+/// The same for histograms by kind.
+pub(crate) const MAX_DURATIONS: usize = 1 << 12;
 /// The same for rings.
 pub(crate) const MAX_RINGS: usize = 1 << 10;
 /// The most bytes of all texts of a process; a full recorder's take a tenth of it.

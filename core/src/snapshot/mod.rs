@@ -461,15 +461,17 @@ pub struct ProcessSnapshot {
     pub truncated: bool,
 }
 
-/// One ring.
+/// One ring of events.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RingSnapshot {
-    /// The communicator whose engine writes it; zero for the service thread.
+    /// In older recordings, the communicator whose engine writes it; else zero.
     pub comm: CommId,
     /// The rank in that communicator.
     pub rank: Rank,
-    /// Events written.
+    /// The kernel's number of the thread that writes it, or did so last; 0 in older recordings.
+    pub thread: u64,
+    /// Events written, with the marks that say whose they are.
     pub written: u64,
     /// The number of them that were overwritten.
     pub overwritten: u64,

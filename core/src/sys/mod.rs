@@ -40,6 +40,12 @@ pub fn counter() -> Option<u64> {
     }
 }
 
+/// The kernel's number of this thread, in its own pid namespace.
+#[must_use]
+pub fn thread() -> u64 {
+    u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs())
+}
+
 /// Requests the cache line at `place` before it is needed.
 ///
 /// It is a hint: any address is allowed, and nothing is read or changed.

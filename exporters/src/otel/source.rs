@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccl::recorder::reader::{Cursor, Reader, RingReading};
+use ccl::recorder::reader::{Cursor, Reader};
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
 use ccl::types::{CommId, JobId, Rank};
 
@@ -73,10 +73,9 @@ impl Source {
             // One reading for all new owners; it is no older than the events.
             let mut process = None;
             for reading in readings {
-                let RingReading { owner, reading, .. } = reading;
-                // The service thread's own events are not spans; the events of an earlier owner
-                // have no known owner.
-                let Some(known) = owner.and_then(|owner| self.builder(owner, exporter, job, &mut process))
+                // The process's own events are not spans; the owner of others may be unknown.
+                let Some(known) =
+                    reading.owner.and_then(|owner| self.builder(owner, exporter, job, &mut process))
                 else {
                     overwritten += reading.lost;
                     lost += exportable::count(&reading.events);
@@ -85,7 +84,7 @@ impl Source {
                 // Events of another job were not asked for.
                 let Some(builder) = known else { continue };
                 overwritten += reading.lost;
-                if reading.lost > 0 {
+                if reading.is_torn {
                     lost += builder.gap();
                 }
                 for recorded in &reading.events {

@@ -16,7 +16,7 @@ use ccl::clock::{Anchor, Scale};
 use ccl::config::{Key, Settings};
 use ccl::error::{Error, Result};
 use ccl::recorder::Reader;
-use ccl::recorder::reader::Cursor;
+use ccl::recorder::reader::{Cursor, Reading};
 use ccl::snapshot::{Direction, ProcessSnapshot};
 use ccl::types::JobId;
 use serde::{Deserialize, Serialize};
@@ -114,10 +114,10 @@ impl Part {
         let process = reader.snapshot()?;
         let read = ccl::clock::raw();
         let mut part = Self::create(reader, folder, Who::of(&process), cursor, taken(&process))?;
-        for ring in &before {
-            let Some(owner) = ring.owner else { continue };
+        for reading in &before {
+            let Some(owner) = reading.owner else { continue };
             part.tracks.learn(&process, owner);
-            ring.reading.events.iter().for_each(|event| part.tracks.remember(owner, event));
+            reading.events.iter().for_each(|event| part.tracks.remember(owner, event));
         }
         part.tracks.tagged(&process, read);
         Ok(part)
@@ -183,22 +183,21 @@ impl Part {
     pub fn drain(&mut self) -> Result<usize> {
         let (scale, anchor) = self.reader.clock()?;
         let scale = self.follow(anchor, scale);
-        let rings = self.reader.events(&mut self.cursor)?;
+        let readings = self.reader.events(&mut self.cursor)?;
         let mut count = 0;
         // One reading for all new owners; it is no older than the events.
         let mut process = None;
-        for ring in rings {
-            let (events, overwritten) = (&ring.reading.events, ring.reading.lost);
-            if let Some(owner) = ring.owner.filter(|owner| self.tracks.job_of(*owner).is_none()) {
+        for Reading { owner, events, lost: overwritten, is_torn } in readings {
+            if let Some(owner) = owner.filter(|owner| self.tracks.job_of(*owner).is_none()) {
                 if process.is_none() {
                     process = Some(self.reader.snapshot()?);
                 }
                 process.iter().for_each(|process| self.tracks.learn(process, owner));
             }
-            let job = ring.owner.and_then(|owner| self.tracks.job_of(owner));
-            let unplaced = match (ring.owner, job) {
+            let job = owner.and_then(|owner| self.tracks.job_of(owner));
+            let unplaced = match (owner, job) {
                 (Some(owner), Some(_)) => {
-                    if overwritten > 0 {
+                    if is_torn {
                         let until = events.first().map_or(anchor.raw, |event| event.raw);
                         self.tracks.lost(owner, scale.mono(until).0 as i64);
                     }
@@ -208,8 +207,8 @@ impl Part {
                     }
                     0
                 }
-                // The owner of these events is unknown. Events of the service thread have no owner.
-                _ => exportable::count(events),
+                // The owner of these events is unknown, or it is the process.
+                _ => exportable::count(&events),
             };
             // The values come from a file and are not trusted, here and below.
             let lost = overwritten.saturating_add(unplaced);

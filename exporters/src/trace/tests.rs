@@ -47,8 +47,8 @@ fn process(rank: u32) -> ProcessSnapshot {
 fn lines(rank: u32, offset: u64, events: &[(u64, Event)]) -> Vec<String> {
     let mut tracks = Tracks::default();
     tracks.learn(&process(rank), (COMM, Rank(rank)));
-    for (number, (raw, event)) in events.iter().enumerate() {
-        let recorded = Recorded { number: number as u64, raw: Raw(*raw), event: *event };
+    for (raw, event) in events {
+        let recorded = Recorded { raw: Raw(*raw), event: *event };
         tracks.take((COMM, Rank(rank)), &recorded, &scale(offset));
     }
     tracks.take_lines()
@@ -78,7 +78,7 @@ fn lines_of_two_jobs(rank: u32, event: Event) -> Vec<String> {
     let mut tracks = Tracks::default();
     for comm in [COMM, OTHER] {
         tracks.learn(&process, (comm, Rank(rank)));
-        tracks.take((comm, Rank(rank)), &Recorded { number: 0, raw: Raw(1_000), event }, &scale(0));
+        tracks.take((comm, Rank(rank)), &Recorded { raw: Raw(1_000), event }, &scale(0));
     }
     tracks.take_lines()
 }
@@ -411,7 +411,7 @@ fn what_was_drawn_under_way_ends_by_its_event_or_by_not_being_found_again() {
         (2_000_000_300, completed(6, 50)),
     ];
     for (raw, event) in events {
-        tracks.take(owner, &Recorded { number: 0, raw: Raw(raw), event }, &scale(0));
+        tracks.take(owner, &Recorded { raw: Raw(raw), event }, &scale(0));
     }
     let lines = tracks.take_lines();
     let ends = of_phase(&lines, &["E", "X"]);
@@ -558,7 +558,7 @@ fn a_tag_is_told_where_it_is_certain_and_nowhere_else() {
     // It was set before the trace began: the recorder's cell has it.
     tracks.tagged(&process, Raw(500));
     let take = |tracks: &mut Tracks, raw: u64, event: Event| {
-        tracks.take(owner, &Recorded { number: 0, raw: Raw(raw), event }, &scale(0));
+        tracks.take(owner, &Recorded { raw: Raw(raw), event }, &scale(0));
     };
     take(&mut tracks, 1_000, completed(1, 50));
     // Another tag may have been among the lost events.

@@ -424,18 +424,18 @@ impl Followed {
     }
 
     fn events(&mut self, job: JobId) -> Vec<Entry> {
-        let (Ok((scale, anchor)), Ok(rings)) = (self.reader.clock(), self.reader.events(&mut self.cursor))
+        let (Ok((scale, anchor)), Ok(readings)) = (self.reader.clock(), self.reader.events(&mut self.cursor))
         else {
             return Vec::new();
         };
         let process = &self.found.given.process;
         let mut entries = Vec::new();
-        for ring in rings {
+        for reading in readings {
             let owner = |(id, rank): (CommId, Rank)| {
                 process.comms.iter().find(move |comm| (comm.id, comm.rank, comm.job) == (id, rank, job))
             };
-            let comm = ring.owner.and_then(owner);
-            // Events of the service thread concern the whole process.
+            let comm = reading.owner.and_then(owner);
+            // Events without an owner concern the whole process.
             let of_process = || process.comms.iter().find(|comm| comm.job == job);
             let rank = comm.or_else(of_process).map(|comm| comm.world.0);
             let name = comm.map(|comm| super::scene::name(&comm.name, comm.id)).unwrap_or_default();
@@ -443,14 +443,14 @@ impl Followed {
                 let (number, comm) = (0, name.clone());
                 Entry { number, real_ns, rank, origin: Origin::Event, comm, text }
             };
-            let told = ring.reading.events.iter().filter_map(|recorded| {
+            let told = reading.events.iter().filter_map(|recorded| {
                 let real_ns = anchor.real_ns_at(scale.mono(recorded.raw));
                 Some(entry(real_ns, events::text(&recorded.event, &scale)?))
             });
             let told: Vec<Entry> = told.collect();
-            if ring.reading.lost > 0 {
+            if reading.lost > 0 {
                 let at = told.first().map_or(anchor.real_ns, |first| first.real_ns);
-                entries.push(entry(at, format!("{} events were overwritten before this", ring.reading.lost)));
+                entries.push(entry(at, format!("{} events were overwritten before this", reading.lost)));
             }
             entries.extend(told);
         }

@@ -63,7 +63,7 @@ fn pids(output: &mut impl BufRead) -> Vec<u32> {
 fn completed(pid: u32) -> usize {
     let readers = Reader::of_pid(pid).unwrap_or_default();
     let events = readers.iter().filter_map(|reader| reader.events(&mut Cursor::default()).ok()).flatten();
-    let kept = events.flat_map(|ring| ring.reading.events);
+    let kept = events.flat_map(|ring| ring.events);
     kept.filter(|kept| matches!(kept.event, Event::OpCompleted { .. })).count()
 }
 

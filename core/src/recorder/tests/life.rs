@@ -52,15 +52,15 @@ fn child(folder: &Path, then: fn(Arc<Recorder>, CommRow) -> i32) -> Child {
         let recorder = made(folder, place::allocate);
         let row = recorder.comm(INFO);
         let cell = row.link(ChannelId(0), Some(Rank(0)), Direction::Recv, SHM);
-        let mut ring = row.ring();
-        ring.take(Event::PeerLost { peer: Rank(3) });
+        let mut events = row.events();
+        events.take(Event::PeerLost { peer: Rank(3) });
         row.tag("step 12");
         row.called(&descriptor(CollKind::AllReduce, 7), None, ago(200));
         cell.set(4, 2, 2);
         cell.waits(WaitReason::Peer, Rank(0), ago(200));
         rustix::io::write(&from_child, b"x").unwrap();
         rustix::io::read(&to_child, &mut [0; 1]).unwrap();
-        drop((cell, ring));
+        drop((cell, events));
         then(recorder, row)
     });
     rustix::io::read(&to_parent, &mut [0; 1]).unwrap();
@@ -99,7 +99,7 @@ fn one_that_is_killed_tells_what_it_was_doing() {
     assert_eq!((later.comms, later.to_real_ns), (dead.comms, dead.to_real_ns));
     let mut cursor = reader::Cursor::default();
     let events = reader.events(&mut cursor).unwrap();
-    assert_eq!(events[0].reading.events[0].event, Event::PeerLost { peer: Rank(3) });
+    assert_eq!(events[0].events[0].event, Event::PeerLost { peer: Rank(3) });
     assert!(Reader::of_pid(pid).is_err());
     assert!(path.exists(), "it stays as evidence");
 }
@@ -116,9 +116,9 @@ fn one_whose_file_is_truncated_goes_on() {
         recorder.anchor();
         // Reads the part that is left.
         let _ = recorder.reader().snapshot();
-        let mut ring = row.ring();
-        ring.take(Event::Aborted);
-        drop((ring, row));
+        let mut events = row.events();
+        events.take(Event::Aborted);
+        drop((events, row));
         recorder.leave();
         0
     });
@@ -194,7 +194,7 @@ fn a_forked_child_neither_writes_nor_removes_its_parents_file() {
     let status = in_fork(move || {
         row_of_child.tag("child");
         row_of_child.called(&descriptor(CollKind::Barrier, 1), None, clock::raw());
-        drop(row_of_child.ring());
+        row_of_child.events().take(Event::Aborted);
         of_child.leave();
         i32::from(Recorder::for_process(&Settings::default()).is_ok())
     });
@@ -356,9 +356,9 @@ fn followers_get_every_recorder_of_the_process_and_read_it_to_its_end() {
         // While it is used, no reader can have it alone, and no new one is made.
         let reader = reader.alone().unwrap_err();
         let row = first.comm(INFO);
-        let mut ring = row.ring();
-        ring.take(Event::Aborted);
-        drop((ring, row, first));
+        let mut events = row.events();
+        events.take(Event::Aborted);
+        drop((events, row, first));
         let again = Recorder::for_process(&settings(folder)).unwrap();
         assert!(take(&given).is_empty());
         drop(again);
@@ -368,7 +368,7 @@ fn followers_get_every_recorder_of_the_process_and_read_it_to_its_end() {
         assert!(path.exists() && Reader::of_process().is_none());
         let readings = reader.events(&mut reader::Cursor::default()).unwrap();
         assert_eq!(readings[0].owner, Some((INFO.id, INFO.rank)));
-        assert_eq!(readings[0].reading.events[0].event, Event::Aborted);
+        assert_eq!(readings[0].events[0].event, Event::Aborted);
         drop(reader);
         assert!(!path.exists());
         let next = Recorder::for_process(&settings(folder)).unwrap();

@@ -6,6 +6,7 @@
 mod capture;
 mod hostile;
 mod life;
+mod rings;
 mod sockets;
 
 use std::path::{Path, PathBuf};
@@ -272,8 +273,7 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let process = read(&recorder);
     assert_eq!(process.comms.len() as u64, count);
     let overflow: Vec<_> = process.overflow.iter().map(|o| (o.table.as_str(), o.rows)).collect();
-    let histograms = count + 1 - Capacity::FULL.histograms as u64;
-    assert_eq!(overflow, [("Comms", 1), ("Histograms", histograms), ("Links", 1)]);
+    assert_eq!(overflow, [("Comms", 1), ("Links", 1), ("Durations", 1)]);
     // A row's links end with it, whichever communicator takes the row next.
     let link = rows[3].link(ChannelId(0), Some(Rank(0)), Direction::Send, SHM);
     rows[3].called(&descriptor(CollKind::AllReduce, 1), None, clock::raw());
@@ -304,6 +304,60 @@ fn a_communicator_begins_with_its_own_level_or_what_a_client_wants_of_the_proces
 }
 
 #[test]
+fn every_kind_has_its_histograms_until_its_row_has_another_communicator() {
+    let recorder = Recorder::heap();
+    let run = |row: &CommRow, kind: CollKind| {
+        row.called(&descriptor(kind, 1), None, ago(5));
+        row.completed(&descriptor(kind, 1), ago(5), clock::raw());
+    };
+    let found =
+        || -> Vec<_> { recorder.reader().histograms().unwrap().iter().map(|h| (h.comm.0, h.kind)).collect() };
+    let row = recorder.comm(INFO);
+    let collectives: Vec<_> = CollKind::ALL.iter().copied().filter(|kind| !kind.is_p2p()).collect();
+    collectives.iter().for_each(|kind| run(&row, *kind));
+    let expected: Vec<_> = collectives.iter().map(|kind| (0xc0, *kind)).collect();
+    assert_eq!(found(), expected);
+    // The rows stay readable with that of the communicator.
+    drop(row);
+    assert_eq!(found(), expected);
+    let rows: Vec<_> = (1..64).map(|id| recorder.comm(CommInfo { id: CommId(id), ..INFO })).collect();
+    run(&rows[9], CollKind::Barrier);
+    assert_eq!(found().len(), expected.len() + 1);
+    let again = recorder.comm(CommInfo { id: CommId(99), ..INFO });
+    run(&again, CollKind::Reduce);
+    assert_eq!(found(), [(10, CollKind::Barrier), (99, CollKind::Reduce)]);
+}
+
+#[test]
+fn a_recorder_before_layout_7_has_a_block_of_histograms() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let word = |at: usize| &recorder.memory.words()[at];
+    // The block lies where the durations do now: kind 2, size class 1.
+    let block = Capacity::FULL.offset(Table::Durations) / 8;
+    let entry = (0..layout::TABLES.len()).map(|n| header::DIRECTORY_AT + n * layout::ENTRY_WORDS);
+    for (at, table) in entry.zip(layout::TABLES) {
+        match table {
+            Table::Histograms => {
+                word(at + 1).store(block as u64 * 8, Ordering::Relaxed);
+                word(at + 3).store(1, Ordering::Relaxed);
+            }
+            Table::Durations => word(at + 3).store(0, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+    let comms = Capacity::FULL.offset(Table::Comms) / 8;
+    word(comms + layout::comm::HISTOGRAM).store(1, Ordering::Relaxed);
+    let cell = block + (2 * layout::histogram::CLASSES + 1) * layout::histogram::CELL;
+    word(cell + layout::histogram::BUCKETS).store(4, Ordering::Relaxed);
+    let found = recorder.reader().histograms().unwrap();
+    let [one] = found.as_slice() else { panic!("{found:?}") };
+    let kind = CollKind::from_u8(2).unwrap();
+    assert_eq!((one.comm, one.kind, one.class_bytes, one.buckets[0].1), (INFO.id, kind, Some(4096), 4));
+    drop(row);
+}
+
+#[test]
 fn histograms_count_what_completed_at_level_1_and_above() {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
@@ -327,62 +381,6 @@ fn histograms_count_what_completed_at_level_1_and_above() {
     let below =
         |ns: u64| one.buckets.iter().filter(|(b, _)| b.is_some_and(|b| b <= ns)).map(|(_, n)| n).sum::<u64>();
     assert_eq!((below(1 << 20), below(1 << 31)), (0, 3));
-}
-
-#[test]
-fn events_are_read_once_with_their_owner_and_losses_are_counted() {
-    let recorder = Recorder::heap();
-    let row = recorder.comm(INFO);
-    let mut engine = row.ring();
-    let mut service = recorder.ring();
-    let event = |seq| Event::OpPlanned {
-        kind: CollKind::Send,
-        seq,
-        algorithm: Algorithm::Pair,
-        bytes: 1,
-        outline: None,
-    };
-    engine.take(event(0));
-    assert_eq!(engine.written(), 0, "steps are not kept at level 1");
-    row.set_level(2);
-    engine.take(event(1));
-    service.take(Event::Aborted);
-    let mut cursor = reader::Cursor::default();
-    let reader = recorder.reader();
-    let mut look = || -> Vec<_> {
-        let readings = reader.events(&mut cursor).unwrap().into_iter();
-        readings
-            .map(|r| (r.owner, r.reading.events.iter().map(|e| e.event).collect::<Vec<_>>(), r.reading.lost))
-            .collect()
-    };
-    let owner = Some((INFO.id, INFO.rank));
-    assert_eq!(look(), [(owner, vec![event(1)], 0), (None, vec![Event::Aborted], 0)]);
-    assert_eq!(look(), []);
-    let slots = layout::RING_SLOTS[0] as u64;
-    for seq in 0..slots + 5 {
-        engine.take(event(seq));
-    }
-    let found = look();
-    assert_eq!((found.len(), found[0].1.len() as u64, found[0].2), (1, slots, 5));
-    assert_eq!(found[0].1.last(), Some(&event(slots + 4)));
-    // The events left in a ring whose owner has gone are read; once it has a new owner, they have
-    // no owner.
-    engine.take(event(49));
-    drop(engine);
-    assert_eq!(look(), [(owner, vec![event(49)], 0)]);
-    let mut engine = row.ring();
-    engine.take(event(50));
-    drop(engine);
-    let mut next = recorder.comm(CommInfo { id: CommId(2), ..INFO }).ring();
-    next.take(Event::Aborted);
-    let found = look();
-    assert_eq!(found, [(None, vec![event(50)], 0), (Some((CommId(2), Rank(1))), vec![Event::Aborted], 0)]);
-    let process = read(&recorder);
-    assert_eq!((process.rings[0].written, process.rings[0].overwritten), (slots + 9, 9));
-    // More threads than rings: the others record to private memory.
-    let more: Vec<_> = (0..9).map(|_| recorder.ring()).collect();
-    assert_eq!(read(&recorder).overflow[0], snapshot::Overflow { table: "Rings".into(), rows: 2 });
-    drop(more);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use ccl::clock;
 use ccl::event::{Event, Subscriber};
 use ccl::recorder::layout::RING_SLOTS;
-use ccl::recorder::{CommInfo, CommRow, EventRing, Recorder};
+use ccl::recorder::{CommInfo, CommRow, Events, Recorder};
 use ccl::types::{Algorithm, CollKind, Datatype, ReduceOp};
 
 use super::*;
@@ -14,18 +14,22 @@ fn exporter() -> Exporter {
     Exporter::start(&Endpoint::at("http://127.0.0.1:1").unwrap()).unwrap()
 }
 
-fn comm(recorder: &Arc<Recorder>, id: u64) -> (CommRow, EventRing) {
+fn comm(recorder: &Arc<Recorder>, id: u64) -> (CommRow, Events) {
     comm_of(recorder, 7, id)
 }
 
-fn comm_of(recorder: &Arc<Recorder>, job: u64, id: u64) -> (CommRow, EventRing) {
+fn comm_of(recorder: &Arc<Recorder>, job: u64, id: u64) -> (CommRow, Events) {
     let (id, job) = (CommId(id), JobId(job));
     let row = recorder.comm(CommInfo { id, job, name: "dp", rank: Rank(1), nranks: 4, world: Rank(1) });
-    let ring = row.ring();
+    let ring = row.events();
     (row, ring)
 }
 
-fn operations(ring: &mut EventRing, count: u64) {
+/// The slots of a thread's ring, and the events that it holds: a quarter of it has one mark.
+const SLOTS: u64 = RING_SLOTS[0] as u64;
+const HELD: u64 = SLOTS - 4;
+
+fn operations(ring: &mut Events, count: u64) {
     for seq in 1..=count {
         ring.take(Event::OpCompleted {
             kind: CollKind::Barrier,
@@ -56,40 +60,36 @@ fn every_event_becomes_a_span_once_or_is_lost_and_counted() {
     source.look(&exporter, None).unwrap();
     assert_eq!(account(&exporter), (3, 0));
     // More events than there are slots: the oldest are gone.
-    let slots = RING_SLOTS[0] as u64;
-    operations(&mut ring, slots + 2);
+    operations(&mut ring, SLOTS + 2);
     source.look(&exporter, None).unwrap();
-    assert_eq!(account(&exporter), (3 + slots, 2));
-    // Its owner has left, but is still known until the ring has another owner.
+    assert_eq!(account(&exporter), (3 + HELD, 2 + SLOTS - HELD));
+    // Its owner has left, and the ring goes on with another.
     operations(&mut ring, 1);
-    drop(ring);
+    drop((ring, row));
     source.look(&exporter, None).unwrap();
-    assert_eq!(account(&exporter), (4 + slots, 2));
-    let mut ring = row.ring();
-    operations(&mut ring, 2);
-    drop(ring);
+    assert_eq!(account(&exporter).0, 4 + HELD);
     let (_other, mut ring) = comm(&recorder, 6);
     operations(&mut ring, 1);
-    // The service thread's own events do not count as missed.
-    let mut service = recorder.ring();
+    // The process's own events do not count as missed.
+    let mut service = recorder.events();
     service.take(Event::ClockAnchored { raw: 1, mono_ns: 1, real_ns: 1 });
     source.look(&exporter, None).unwrap();
-    assert_eq!(account(&exporter), (5 + slots, 4));
-    assert_eq!(exporter.finish(clock::now()).counts.made, 5 + slots);
+    assert_eq!(account(&exporter), (5 + HELD, 2 + SLOTS - HELD));
+    assert_eq!(exporter.finish(clock::now()).counts.made, 5 + HELD);
 }
 
 #[test]
 fn what_was_overwritten_before_the_first_look_from_outside_is_no_loss() {
     let (recorder, exporter) = (Recorder::heap(), exporter());
     let (_row, mut ring) = comm(&recorder, 5);
-    let slots = RING_SLOTS[0] as u64;
-    operations(&mut ring, slots + 9);
+    operations(&mut ring, SLOTS + 9);
     let mut source = Source::attached(recorder.reader(), "program");
     source.look(&exporter, None).unwrap();
-    assert_eq!((account(&exporter), source.overwritten()), ((slots, 0), 9));
-    operations(&mut ring, slots + 1);
+    let overwritten = 9 + SLOTS - HELD;
+    assert_eq!((account(&exporter), source.overwritten()), ((HELD, 0), overwritten));
+    operations(&mut ring, SLOTS + 1);
     source.look(&exporter, None).unwrap();
-    assert_eq!((account(&exporter), source.overwritten()), ((2 * slots, 1), 9));
+    assert_eq!((account(&exporter), source.overwritten()), ((2 * HELD, 1 + SLOTS - HELD), overwritten));
 }
 
 #[test]

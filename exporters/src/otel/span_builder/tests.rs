@@ -29,8 +29,8 @@ fn builder(rank: u32) -> SpanBuilder {
 /// The spans of a script of events, each with its tick.
 fn tell(builder: &mut SpanBuilder, script: &[(u64, Event)]) -> Vec<SpanData> {
     let mut facts = Vec::new();
-    for (number, (raw, event)) in (0..).zip(script) {
-        assert_eq!(builder.next(&Recorded { number, raw: Raw(*raw), event: *event }, &time(), &mut facts), 0);
+    for (raw, event) in script {
+        assert_eq!(builder.next(&Recorded { raw: Raw(*raw), event: *event }, &time(), &mut facts), 0);
     }
     facts.iter().map(Fact::span).collect()
 }
@@ -296,7 +296,7 @@ fn a_gap_leaves_no_message_to_a_wrong_operation() {
     assert_eq!(tell(&mut builder, &[(150, completed(CollKind::AllReduce, 9, 50, None))]).len(), 1);
     // Messages without space are counted.
     let mut facts = Vec::new();
-    let next = Recorded { number: 0, raw: Raw(1), event: waiting[0].1 };
+    let next = Recorded { raw: Raw(1), event: waiting[0].1 };
     let lost: u64 = (0..MOST_WAITING + 3).map(|_| builder.next(&next, &time(), &mut facts)).sum();
     assert_eq!((lost, facts.len()), (3, 0));
 }

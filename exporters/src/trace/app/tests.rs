@@ -18,7 +18,7 @@ fn written(count: u64, bound: u64) -> (Vec<u64>, Merged, Vec<Value>) {
         CommInfo { id: CommId(5), job: JobId(7), name: "dp", rank: Rank(0), nranks: 1, world: Rank(0) };
     let row = recorder.comm(about);
     let (kind, seq, error, peer, bytes, duration_ticks, other) = (CollKind::Barrier, 1, 0, None, 0, 1, None);
-    row.ring().take(Event::OpFailed { kind, seq, error, peer, bytes, duration_ticks, other });
+    row.events().take(Event::OpFailed { kind, seq, error, peer, bytes, duration_ticks, other });
     let part = Part::own(recorder.reader(), folder.path(), who).unwrap();
     tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
         let _epoch = tracing::info_span!("epoch").entered();

@@ -18,7 +18,7 @@ fn a_part_keeps_the_newest_and_counts_what_it_dropped() {
     let job = JobId(7);
     let about = CommInfo { id: CommId(5), job, name: "dp", rank: Rank(0), nranks: 1, world: Rank(0) };
     let row = recorder.comm(about);
-    let mut ring = row.ring();
+    let mut ring = row.events();
     let mut part = Part::own(recorder.reader(), folder.path(), Who::of_this_process()).unwrap();
     part.bound = 64 << 10;
     let count = 2_000;
@@ -63,7 +63,7 @@ fn made_late(recorder: &Arc<Recorder>, part: &mut Part, id: CommId) -> CommRow {
     row.phase(Phase::Rendezvous, Ns(7));
     row.set_identity(id, JobId(0xb));
     look(part);
-    row.ring().take(Event::PhaseEnded { phase: Phase::Rendezvous, duration_ns: 7 });
+    row.events().take(Event::PhaseEnded { phase: Phase::Rendezvous, duration_ns: 7 });
     look(part);
     row
 }
@@ -108,7 +108,7 @@ fn a_job_is_one_where_a_later_communicator_of_it_is_made_late() {
     let rank = Rank(2);
     let about = CommInfo { id: CommId(0x10), job: JobId(0xb), name: "world", rank, nranks: 3, world: rank };
     let first = recorder.comm(about);
-    first.ring().take(Event::PeerLost { peer: Rank(0) });
+    first.events().take(Event::PeerLost { peer: Rank(0) });
     part.drain().unwrap();
     let _row = made_late(&recorder, &mut part, CommId(0x20));
     part.finish().unwrap();

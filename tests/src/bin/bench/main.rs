@@ -296,7 +296,7 @@ fn event_sites(rounds: usize) {
     let info =
         CommInfo { id: CommId(1), job: JobId(1), name: "bench", rank: Rank(0), nranks: 1, world: Rank(0) };
     let row = recorder.comm(info);
-    let mut ring = row.ring();
+    let mut ring = row.events();
     // The time of the same loop without the site is subtracted.
     let loops = |site: &mut dyn FnMut(u64)| {
         let began = clock::now();
