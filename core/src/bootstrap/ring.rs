@@ -1,10 +1,10 @@
 //! All-gathers over the bootstrap ring.
 //!
 //! Every rank sends its block in both directions. A block travels `n / 2` ranks forward and
-//! `(n - 1) / 2` ranks backward, so every rank has it after half a turn of the ring. A rank forwards
-//! a block as soon as it arrives, whether or not it has begun that round itself; it adds its own
-//! block only when it begins. So a round is also a barrier: no rank completes it before all ranks
-//! have begun it. A neighbour can be at most one round ahead.
+//! `(n - 1) / 2` ranks backward, so every rank has it after half a turn of the ring. A rank
+//! forwards a block as soon as it arrives, whether or not it has begun that round itself; it adds
+//! its own block only when it begins. So a round is also a barrier: no rank completes it before all
+//! ranks have begun it. A neighbour can be at most one round ahead.
 
 use std::collections::VecDeque;
 

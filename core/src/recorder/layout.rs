@@ -15,6 +15,9 @@
 //! before the slots, so that a copy made in ascending order reads each ring's head before its
 //! slots: each event that the head counts is in its slot, or is overwritten and counted as lost.
 
+pub mod durations;
+pub mod histogram;
+
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
@@ -422,73 +425,15 @@ pub mod slot {
     pub const WORDS: usize = 8;
 }
 
-/// Words of a row of `Durations`: the histograms of one kind, taken at its first completion.
-pub mod durations {
-    /// [`super::RowState`] | kind << 8 | comm row << 16 | generation of the comm row << 32.
-    ///
-    /// Stored last.
-    pub const WHAT: usize = 0;
-    /// One [`super::histogram`] cell per size class.
-    pub const CELLS: usize = super::LINE;
-    /// Words of a row.
-    pub const WORDS: usize = CELLS + super::histogram::CLASSES * super::histogram::CELL;
-}
-
-/// A histogram: one cell per size class.
-pub mod histogram {
-    /// Before layout 7, the number of kinds of a block, which had a cell per kind and size class.
-    pub const KINDS: usize = 8;
-    /// Size classes.
-    pub const CLASSES: usize = 8;
-    /// In a cell: the sum of the durations in nanoseconds.
-    pub const SUM_NS: usize = 0;
-    /// In a cell: the sum of the bytes.
-    pub const SUM_BYTES: usize = 1;
-    /// In a cell: the buckets.
-    pub const BUCKETS: usize = 2;
-    /// The number of buckets of a cell.
-    ///
-    /// Bucket b counts the durations below 2^(8 + b) ns that no bucket before it counts; the last
-    /// bucket counts all others.
-    pub const BUCKETS_COUNT: usize = 30;
-    /// Words of a cell.
-    pub const CELL: usize = 32;
-
-    /// The bucket of a duration.
-    #[inline]
-    #[must_use]
-    pub const fn bucket(ns: u64) -> usize {
-        let above = (64 - (ns >> 8).leading_zeros()) as usize;
-        if above < BUCKETS_COUNT { above } else { BUCKETS_COUNT - 1 }
-    }
-    /// The upper bound of a bucket in nanoseconds, exclusive; `None` for the last.
-    #[must_use]
-    pub const fn bound_ns(bucket: usize) -> Option<u64> {
-        if bucket + 1 < BUCKETS_COUNT { Some(1 << (8 + bucket)) } else { None }
-    }
-    /// The size class: up to 256 B, 4 KiB, 64 KiB, 1 MiB, 16 MiB, 256 MiB, 4 GiB, above.
-    #[inline]
-    #[must_use]
-    pub const fn class(bytes: u64) -> usize {
-        let bits = 64 - bytes.saturating_sub(1).leading_zeros() as usize;
-        let class = bits.saturating_sub(5) / 4;
-        if class < CLASSES { class } else { CLASSES - 1 }
-    }
-    /// The largest size of a class in bytes; `None` for the last.
-    #[must_use]
-    pub const fn class_bytes(class: usize) -> Option<u64> {
-        if class + 1 < CLASSES { Some(256 << (4 * class)) } else { None }
-    }
-}
-
 /// The number of rows of each table.
 ///
 /// The numbers fit a process of a large job on a large host: one rank with 64 communicators at a
 /// time. A host of 64 ranks makes 63 + 1 shared lanes, 4 ring lanes and at most 126 pair lanes per
 /// communicator, so 2,048 cells hold 10 such communicators. The peers are those of ten
 /// communicators of 200 ranks. 64 communicators whose rings use two channels of two streams have
-/// 512 sockets, and two kinds of operations each. All of it, with the ring buffers, is below 1.75 MiB: see the test. Rows that find
-/// no space are recorded in private memory, invisible from outside, and counted in `OVERFLOW`.
+/// 512 sockets, and two kinds of operations each. All of it, with the rings, is below 1.75 MiB: see
+/// the test. Rows that find no space are recorded in private memory, invisible from outside, and
+/// counted in `OVERFLOW`; so are the events of a thread that finds no ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
     /// Rows of `Comms`.

@@ -103,7 +103,7 @@ struct ThreadRing {
     /// Weak: a thread that records nothing more must not keep a recorder.
     recorder: Weak<Recorder>,
     /// The ring's number and where its words lie; `None` if all rings were taken.
-    place: Option<Place>,
+    place: Option<Location>,
     /// The number of the next event.
     next: u64,
     /// The number from which a mark is due although the owner is the same: a reader of the last
@@ -115,7 +115,7 @@ struct ThreadRing {
 }
 
 /// Where a ring lies in the words of its recorder.
-struct Place {
+struct Location {
     at: usize,
     /// The first word of its descriptor.
     about: usize,
@@ -138,7 +138,7 @@ impl ThreadRing {
             let before: usize = recorder.capacity.rings().take(at).sum();
             let count = recorder.capacity.rings().nth(at).expect("a ring of the capacity");
             let first = word(Table::Slots, before * slot::WORDS);
-            Place { at, about: word(Table::Rings, at * ring::WORDS), first, mask: count as u64 - 1 }
+            Location { at, about: word(Table::Rings, at * ring::WORDS), first, mask: count as u64 - 1 }
         });
         let next = place.as_ref().map_or(0, |place| {
             let put = |at: usize, value: u64| words[place.about + at].store(value, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl ThreadRing {
 
     #[inline]
     fn record(&mut self, recorder: &Recorder, owner: Option<Owner>, raw: Raw, event: &Event) {
-        let Some(Place { about, first, mask, .. }) = self.place else { return };
+        let Some(Location { about, first, mask, .. }) = self.place else { return };
         let words = recorder.memory.words();
         let slot = |n: u64| &words[first + (n & mask) as usize * slot::WORDS..][..slot::WORDS];
         let put = |n: u64, [a, b, c, d, e, f]: Words| {
