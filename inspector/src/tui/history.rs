@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem::size_of;
 use std::sync::Arc;
 
+use ccl::diagnose::Rate;
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
     CommSnapshot, LinkSnapshot, OpSnapshot, PhaseSnapshot, RankSnapshot, Snapshot, SocketSnapshot,
 };
 use ccl::types::{CommId, Rank};
-
-use crate::rates::Rate;
 
 /// The most bytes kept.
 const BYTES_MAX: usize = 64 << 20;

@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccl::diagnose::{duration, render_answer};
+use ccl::diagnose::{Rate, duration, render_answer};
 use ccl::snapshot::{OpState, Source};
 use ratatui::text::Line;
 
 use super::{joining, wrapped};
-use crate::rates::Rate;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit, visible};
 use crate::tui::palette::Role;
 use crate::tui::scene::{Member, Scene, fields, host, name, operation_text, wait_of};
