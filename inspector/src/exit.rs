@@ -32,14 +32,9 @@ says most: 11, else 10, else 13. `run` gives the worst status of its ranks.";
 /// The exit status of a look at a job.
 pub(crate) fn status(job: &Snapshot, settings: &Settings) -> u8 {
     let stall_ns = settings.duration(Key::StallAfter).as_nanos() as u64;
-    let is_mismatch = job.failures.iter().any(|failure| failure.error == "Mismatch");
-    let waits = job.blocked_on.iter().map(|one| one.since_ns);
-    let joins = job.not_joined.iter().map(|one| one.since_ns);
-    let timed_out = job.failures.iter().filter(|failure| failure.error == "Timeout");
-    let mut waits = waits.chain(joins).chain(timed_out.map(|failure| failure.lasted_ns));
     match () {
-        () if is_mismatch => MISMATCH,
-        () if waits.any(|since_ns| since_ns >= stall_ns) => STALL,
+        () if job.is_mismatch() => MISMATCH,
+        () if job.has_stalled(stall_ns) => STALL,
         () if !job.complete => INCOMPLETE,
         () => OK,
     }

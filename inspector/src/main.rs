@@ -14,7 +14,6 @@ mod members;
 mod pages;
 mod process;
 mod ps;
-mod rates;
 mod run;
 mod search;
 mod table;

@@ -4,20 +4,26 @@
 //! |---|---|
 //! | `merge` | from the readings of processes to the snapshot of a job |
 //! | `failed`, `joining`, `blocked` | failures, ranks not joined, blocking ranks; in this order |
-//! | `standing` | the standing of a rank, and from when on a wait is reported |
+//! | `headline` | the state of a job in one line: the first of these answers |
+//! | `standing` | the standing of a rank; from when on a wait is reported, suspect or a stall |
 //! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
+//! | `rates` | operations and bytes per second, from two snapshots |
 //! | `text` | the answer in sentences, and the table of ranks |
 
 pub mod blocked;
 pub mod failed;
+mod headline;
 pub mod joining;
 mod lacking;
 mod merge;
+mod rates;
 mod standing;
 mod text;
 
+pub use headline::{Culprits, Headline};
 pub use lacking::Lacking;
 pub use merge::{Given, Unreachable, jobs, merge};
+pub use rates::{Counted, Rate};
 pub(crate) use standing::{FINISH, silent_first};
-pub use standing::{SAID_NS, call_name, comm_name};
+pub use standing::{SAID_NS, Severity, call_name, comm_name, severity};
 pub use text::{duration, ranks_text, render_answer, render_not_joined, render_text, runs_text};

@@ -24,6 +24,30 @@ pub(crate) const FINISH: &str = "finish()";
 pub const SAID_NS: u64 = 100_000_000;
 /// The same if no holder is known: on a busy machine messages take long.
 const UNNAMED_NS: u64 = 1_000_000_000;
+/// Shorter waits are no reason for concern: they come from a checkpoint, a first contact or a busy
+/// machine.
+const SUSPECT_NS: u64 = 1_000_000_000;
+
+/// The meaning of a wait by its length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Severity {
+    /// Healthy jobs have it, too.
+    Normal,
+    /// It may be a fault.
+    Suspect,
+    /// It is as long as `CCL_STALL_AFTER`.
+    Stalled,
+}
+
+/// The meaning of a wait of this length; `stall_ns` is `CCL_STALL_AFTER`.
+#[must_use]
+pub const fn severity(since_ns: u64, stall_ns: u64) -> Severity {
+    match since_ns {
+        _ if since_ns >= stall_ns => Severity::Stalled,
+        SUSPECT_NS.. => Severity::Suspect,
+        _ => Severity::Normal,
+    }
+}
 
 impl BlockedOn {
     /// Whether it has lasted long enough to be reported.
@@ -31,6 +55,12 @@ impl BlockedOn {
     pub const fn is_long(&self) -> bool {
         let is_named = !self.missing.is_empty() || !self.inside.is_empty() || !self.unseen.is_empty();
         self.since_ns >= if is_named { SAID_NS } else { UNNAMED_NS }
+    }
+
+    /// Whether it names this rank as one that blocks the others.
+    #[must_use]
+    pub fn is_held_by(&self, rank: Rank) -> bool {
+        self.missing.contains(&rank) || self.inside.contains(&rank)
     }
 }
 
@@ -56,11 +86,25 @@ impl Snapshot {
     /// is gone while others live.
     pub fn said(&self) -> impl Iterator<Item = &BlockedOn> {
         let for_the_gone = |one: &BlockedOn| {
-            let mut holders = one.missing.iter().chain(&one.inside);
-            holders.any(|rank| self.is_gone(one.comm, *rank))
+            // Few ranks are gone, and screens ask this for every rank.
+            let gone = self.ranks.iter().filter(|rank| rank.is_gone());
+            let mut rows = gone.flat_map(|rank| &rank.comms).filter(|row| row.id == one.comm);
+            rows.any(|row| one.is_held_by(row.rank) && self.is_gone(one.comm, row.rank))
                 && one.by.iter().any(|rank| !self.is_gone(one.comm, *rank))
         };
         self.blocked_on.iter().filter(move |one| one.is_long() || for_the_gone(one))
+    }
+
+    /// Whether that rank of a communicator is to blame for a failure.
+    #[must_use]
+    pub fn is_blamed(&self, comm: CommId, rank: Rank) -> bool {
+        self.failures.iter().any(|failure| failure.comm == comm && failure.blamed.contains(&rank))
+    }
+
+    /// Whether that rank of a communicator blocks others, or is to blame for a failure.
+    #[must_use]
+    pub fn blocks_others(&self, comm: CommId, rank: Rank) -> bool {
+        self.said().any(|one| one.comm == comm && one.is_held_by(rank)) || self.is_blamed(comm, rank)
     }
 
     /// Whether the process of that rank of a communicator was read, and has ended or left.
@@ -102,14 +146,24 @@ impl RankSnapshot {
     pub fn has_failed(&self) -> bool {
         self.comms.iter().any(CommSnapshot::has_failed)
     }
+
+    /// Whether one of its operations failed. A communicator may fail outside of operations.
+    #[must_use]
+    pub fn has_failed_operation(&self) -> bool {
+        self.comms.iter().any(CommSnapshot::has_failed_operation)
+    }
 }
 
 impl CommSnapshot {
     /// Whether it has ended by a failure, or an operation of it failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
+        self.failure.is_some() || self.has_failed_operation()
+    }
+
+    fn has_failed_operation(&self) -> bool {
         let mut operations = std::iter::once(&self.op).chain(&self.p2p);
-        self.failure.is_some() || operations.any(|op| op.state == OpState::Failed)
+        operations.any(|op| op.state == OpState::Failed)
     }
 
     /// The operation to show.
@@ -150,6 +204,18 @@ impl CommSnapshot {
     pub fn longest_wait(&self) -> Option<&LinkSnapshot> {
         self.links.iter().filter(|link| link.is_waiting()).max_by_key(|link| link.since_ns)
     }
+
+    /// How long it has waited and for which rank, if the wait is long enough to be reported.
+    ///
+    /// The operation decides first: it may wait before a link exists.
+    #[must_use]
+    pub fn long_wait(&self) -> Option<(u64, Option<Rank>)> {
+        let of_operation = self.operation().wait.as_ref().filter(|wait| wait.since_ns >= SAID_NS);
+        of_operation.map(|wait| (wait.since_ns, Some(wait.peer))).or_else(|| {
+            let link = self.longest_wait()?;
+            Some((link.long_wait_ns()?, link.waits_for.or(link.peer)))
+        })
+    }
 }
 
 impl LinkSnapshot {
@@ -157,5 +223,11 @@ impl LinkSnapshot {
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
         !matches!(self.waits, Waits::Nothing | Waits::Unknown)
+    }
+
+    /// How long its driver has waited, if the wait is long enough to be reported.
+    #[must_use]
+    pub fn long_wait_ns(&self) -> Option<u64> {
+        Some(self.since_ns).filter(|since_ns| self.is_waiting() && *since_ns >= SAID_NS)
     }
 }

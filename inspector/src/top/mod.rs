@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::Settings;
-use ccl::diagnose::{Given, merge};
+use ccl::diagnose::{Counted, Given, merge};
 use ccl::recorder::Reader;
 use ccl::snapshot::Snapshot;
 
@@ -15,7 +15,6 @@ use crate::choose::find;
 use crate::discover::{self, Found};
 use crate::exit;
 use crate::members::JobMembers;
-use crate::rates::Counted;
 use crate::target::Target;
 use crate::words;
 use tick::Tick;

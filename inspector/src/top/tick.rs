@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use ccl::diagnose::Counted;
 use ccl::snapshot::{
     BlockedOn, CommSnapshot, Failure, Missing, NotJoined, OpState, RankSnapshot, Snapshot, State, Waits,
 };
 use ccl::types::{CommId, JobId, Rank};
 use serde::Serialize;
-
-use crate::rates::Counted;
 
 /// The schema of [`Tick`]: a public promise, fields are added and never changed.
 pub(super) const SCHEMA: &str = "ccl.top/2";
@@ -185,14 +184,13 @@ mod tests {
 
     #[test]
     fn rates_count_what_came_since_the_tick_before() {
-        let before = job(vec![comm(1, OpState::Idle, 0, 10, 1000)]);
-        let now = job(vec![comm(1, OpState::Idle, 0, 15, 3000), comm(2, OpState::Idle, 0, 2, 500)]);
-        let rates = |line: &Line| (line.ops_per_s, line.bytes_per_s);
-        assert_eq!(rates(&line(&now, None)), (None, None));
-        assert_eq!(rates(&line(&now, Some(&before))), (Some(14.0), Some(5000.0)));
-        // Rows of ended communicators go away; no rate is negative.
-        assert_eq!(rates(&line(&before, Some(&now))), (Some(0.0), Some(0.0)));
-        assert_eq!(rates(&line(&now, Some(&Snapshot::default()))), (None, None), "a rank that was not there");
+        let at = |completed, bytes| job(vec![comm(1, OpState::Idle, 0, completed, bytes)]);
+        let rates = |before: Option<&Snapshot>| {
+            let line = line(&at(15, 3000), before);
+            (line.ops_per_s, line.bytes_per_s)
+        };
+        assert_eq!(rates(None), (None, None));
+        assert_eq!(rates(Some(&at(10, 1000))), (Some(10.0), Some(4000.0)));
     }
 
     #[test]

@@ -390,7 +390,7 @@ impl App {
     }
 
     fn culprit(&mut self) {
-        if self.scene().verdict().is_none() && self.shot().snapshot.not_joined.is_empty() {
+        if self.shot().snapshot.headline().is_none() {
             self.notice = "nobody blocks the others".into();
             return;
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
 use ccl::control::wire::Subscription;
-use ccl::diagnose::{Given, merge};
+use ccl::diagnose::{Counted, Given, merge};
 use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::{Cursor, Histogram, Reader};
 use ccl::snapshot::{CommSnapshot, LinkSnapshot, OpSnapshot, ProcessSnapshot, RankSnapshot, Snapshot, State};
@@ -25,7 +25,6 @@ use super::log::{Entry, Origin};
 use crate::choose::job_of_descendants;
 use crate::discover::{self, Found, door};
 use crate::members::JobMembers;
-use crate::rates::Counted;
 use crate::{attach, words};
 
 /// The time between two looks at the known processes while they move.

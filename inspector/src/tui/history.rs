@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem::size_of;
 use std::sync::Arc;
 
+use ccl::diagnose::Rate;
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
     CommSnapshot, LinkSnapshot, OpSnapshot, PhaseSnapshot, RankSnapshot, Snapshot, SocketSnapshot,
 };
 use ccl::types::{CommId, Rank};
-
-use crate::rates::Rate;
 
 /// The most bytes kept.
 const BYTES_MAX: usize = 64 << 20;
@@ -84,7 +83,7 @@ impl History {
 
 /// The ranks that block others, and in which operation, for waits long enough to be reported.
 fn culprits(job: &Snapshot) -> impl Iterator<Item = impl PartialEq> {
-    super::scene::blocked_on(job).map(|one| (one.comm, one.op.as_str(), one.seq, &one.missing, &one.inside))
+    job.said().map(|one| (one.comm, one.op.as_str(), one.seq, &one.missing, &one.inside))
 }
 
 /// The approximate memory of histograms; those that several shots share count each time.

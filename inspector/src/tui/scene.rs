@@ -3,11 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use ccl::diagnose::{call_name, duration, ranks_text};
+use ccl::diagnose::{Severity, severity};
 use ccl::recorder::reader::Histogram;
-use ccl::snapshot::{
-    BlockedOn, CommSnapshot, Failure, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State,
-};
+use ccl::snapshot::{BlockedOn, CommSnapshot, Failure, OpSnapshot, OpState, RankSnapshot, Snapshot, State};
 use ccl::types::{ChannelId, CommId, Rank};
 
 use super::history::Rates;
@@ -17,11 +15,6 @@ use super::palette::Role;
 use crate::words;
 
 pub(crate) use ccl::diagnose::comm_name as name;
-
-/// Shorter waits are not reported: every healthy job has many of them.
-const SAID_NS: u64 = 100_000_000;
-/// Shorter waits have no colour: they come from a checkpoint, a first contact or a busy machine.
-const STANDS_NS: u64 = 1_000_000_000;
 
 /// The input of a view.
 #[derive(Clone, Copy, Debug)]
@@ -50,31 +43,6 @@ pub(crate) struct Member<'a> {
     pub(crate) rank: &'a RankSnapshot,
     pub(crate) comm: &'a CommSnapshot,
     pub(crate) at: (usize, usize),
-}
-
-/// The failure, or the ranks that block others, in words that fit on a line.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Headline {
-    /// Whether it is a failure: then `who` is to blame, or empty if that is not known.
-    pub(crate) failed: bool,
-    /// `rank 2`
-    pub(crate) who: String,
-    /// `stopped`; empty if it runs.
-    pub(crate) state: &'static str,
-    /// `AllReduce #5`
-    pub(crate) op: String,
-    /// `world`
-    pub(crate) comm: String,
-    /// `not called`
-    pub(crate) how: &'static str,
-    /// `12.4 s`
-    pub(crate) since: String,
-    /// `ranks 0-1,3`
-    pub(crate) by: String,
-    /// The meaning of a wait of this length.
-    pub(crate) role: Role,
-    /// The number of further failures or waits.
-    pub(crate) more: usize,
 }
 
 /// The operation that a screen shows.
@@ -144,37 +112,28 @@ impl<'a> Scene<'a> {
         let comms = self.comms();
         let asked = self.comm.filter(|comm| comms.contains(comm));
         let failed = self.job.failures.iter().map(|one| one.comm);
-        let mut stuck = failed.chain(self.blocked_on().map(|one| one.comm));
+        let mut stuck = failed.chain(self.job.said().map(|one| one.comm));
         let stuck = || stuck.find(|comm| comms.contains(comm));
         asked.or_else(stuck).or_else(|| comms.first().copied())
     }
 
-    /// The ranks that block others, for waits long enough to be reported.
-    pub(crate) fn blocked_on(&self) -> impl Iterator<Item = &'a BlockedOn> + use<'a> {
-        blocked_on(self.job)
-    }
-
-    /// The same in this communicator.
+    /// The ranks of this communicator that block others, for waits long enough to be reported.
     pub(crate) fn blocking_in(&self, comm: CommId) -> impl Iterator<Item = &'a BlockedOn> + use<'a> {
-        self.blocked_on().filter(move |one| one.comm == comm)
+        self.job.said().filter(move |one| one.comm == comm)
     }
 
     /// The meaning of a wait of this length; a short wait has none.
     pub(crate) const fn role_of_wait(&self, since_ns: u64) -> Role {
-        if since_ns >= self.stall_ns {
-            Role::Bad
-        } else if since_ns >= STANDS_NS {
-            Role::Waits
-        } else {
-            Role::Plain
+        match severity(since_ns, self.stall_ns) {
+            Severity::Normal => Role::Plain,
+            Severity::Suspect => Role::Waits,
+            Severity::Stalled => Role::Bad,
         }
     }
 
     /// The meaning of this member blocking others; `Plain` also if it does not.
     pub(crate) fn role_of_blocking(&self, member: &Member<'_>) -> Role {
-        let rank = &member.comm.rank;
-        let mut those = self.blocking_in(member.comm.id);
-        let found = those.find(|one| one.missing.contains(rank) || one.inside.contains(rank));
+        let found = self.blocking_in(member.comm.id).find(|one| one.is_held_by(member.comm.rank));
         match (member.rank.state, found) {
             _ if self.is_blamed(member) => Role::Bad,
             (_, None) => Role::Plain,
@@ -185,15 +144,12 @@ impl<'a> Scene<'a> {
 
     /// Whether this member blocks others or is to blame for a failure.
     pub(crate) fn blocks_others(&self, member: &Member<'_>) -> bool {
-        let rank = &member.comm.rank;
-        self.blocking_in(member.comm.id).any(|one| one.missing.contains(rank) || one.inside.contains(rank))
-            || self.is_blamed(member)
+        self.job.blocks_others(member.comm.id, member.comm.rank)
     }
 
     /// Whether this member is to blame for a failure.
     pub(crate) fn is_blamed(&self, member: &Member<'_>) -> bool {
-        let CommSnapshot { id, rank, .. } = member.comm;
-        self.job.failures.iter().any(|failure| failure.comm == *id && failure.blamed.contains(rank))
+        self.job.is_blamed(member.comm.id, member.comm.rank)
     }
 
     /// The operation in focus of a communicator.
@@ -240,88 +196,6 @@ impl<'a> Scene<'a> {
         Some(Focused { kind: kind.clone(), seq: *seq, pair })
     }
 
-    /// The failure or the ranks that block others.
-    pub(crate) fn verdict(&self) -> Option<Headline> {
-        if let Some(failure) = self.job.failures.first() {
-            return Some(self.failed(failure));
-        }
-        let one = self.blocked_on().next()?;
-        let (ranks, how) = match (one.missing.as_slice(), one.inside.as_slice()) {
-            ([], []) if one.unseen.is_empty() => (&one.by, "all wait for each other"),
-            ([], []) => (&one.unseen, "could not be read"),
-            ([], _) => (&one.inside, "holds it up"),
-            (_, _) => match one.op.as_str() {
-                "Send" => (&one.missing, "no Recv called"),
-                "Recv" => (&one.missing, "no Send called"),
-                _ => (&one.missing, "not called"),
-            },
-        };
-        // A rank that lacks an earlier call than the one the others wait in is blamed for that
-        // earlier call.
-        let lacking = self.job.lacking(one).into_iter().next();
-        let (ranks, how) = match &lacking {
-            Some(lacks) if lacks.inside.is_some() => (&lacks.ranks, "holds it up"),
-            Some(lacks) => (&lacks.ranks, how),
-            None => (ranks, how),
-        };
-        let state = self.state_of(one.comm, ranks);
-        let op =
-            lacking.as_ref().map(|lacks| lacks.inside.clone().unwrap_or_else(|| format!("#{}", lacks.seq)));
-        Some(Headline {
-            failed: false,
-            who: ranks_text(ranks),
-            state,
-            op: op.unwrap_or_else(|| call_name(&one.op, one.seq)),
-            comm: name(&one.name, one.comm),
-            how,
-            since: duration(one.since_ns),
-            by: ranks_text(&one.by),
-            role: if state == "DEAD" { Role::Bad } else { self.role_of_wait(one.since_ns) },
-            more: self.blocked_on().count() - 1,
-        })
-    }
-
-    /// The failure, and the ranks that are to blame.
-    fn failed(&self, failure: &Failure) -> Headline {
-        let how = match failure.error.as_str() {
-            "Mismatch" => "mismatch",
-            "Peer" => "peer gone",
-            "Timeout" => "time-out",
-            "Aborted" => "aborted",
-            _ => "failed",
-        };
-        let is_known = !failure.blamed.is_empty();
-        Headline {
-            failed: true,
-            who: if is_known { ranks_text(&failure.blamed) } else { String::new() },
-            state: self.state_of(failure.comm, &failure.blamed),
-            op: if failure.op.is_empty() {
-                String::new()
-            } else {
-                format!("{} #{}", failure.op, failure.seq)
-            },
-            comm: name(&failure.name, failure.comm),
-            how,
-            since: duration(failure.since_ns),
-            by: ranks_text(&failure.ranks),
-            role: Role::Bad,
-            more: self.job.failures.len() - 1,
-        }
-    }
-
-    /// The state of a single rank's process, if it is worth a word.
-    fn state_of(&self, comm: CommId, ranks: &[Rank]) -> &'static str {
-        let [rank] = ranks else { return "" };
-        let member = self.of_comm(comm).into_iter().find(|member| member.comm.rank == *rank);
-        match member.map(|member| member.rank.state) {
-            Some(State::Stopped) => "STOPPED",
-            Some(State::Dead) => "DEAD",
-            Some(State::Exited) => "exited",
-            Some(State::Left) => "left",
-            Some(State::Running | State::Unknown) | None => "",
-        }
-    }
-
     /// The state of a process.
     pub(crate) fn state(&self, rank: &RankSnapshot) -> Cell {
         let g = &self.look.glyphs;
@@ -329,9 +203,9 @@ impl<'a> Scene<'a> {
             State::Running => (g.running, "running", Role::Good),
             State::Stopped => (g.stopped, "STOPPED", Role::Waits),
             State::Dead => (g.dead, "DEAD", Role::Bad),
-            State::Exited if has_failed(rank) => (g.dead, "exited, failed", Role::Bad),
+            State::Exited if rank.has_failed_operation() => (g.dead, "exited, failed", Role::Bad),
             State::Exited => (g.exited, "exited", Role::Dim),
-            State::Left if has_failed(rank) => (g.dead, "left, failed", Role::Bad),
+            State::Left if rank.has_failed_operation() => (g.dead, "left, failed", Role::Bad),
             State::Left => (g.exited, "left", Role::Dim),
             State::Unknown => ('?', "unknown", Role::Dim),
         };
@@ -353,7 +227,7 @@ impl<'a> Scene<'a> {
             }
             _ if member.comm.finishes() => (g.waits, "ends".into(), calm(self.role_of_wait(phase_ns))),
             _ if member.comm.phase.is_some() => (g.waits, "starts".into(), calm(self.role_of_wait(phase_ns))),
-            OpState::Running => match wait_of(member.comm) {
+            OpState::Running => match member.comm.long_wait() {
                 Some((since_ns, _)) => (g.waits, "waits".into(), calm(self.role_of_wait(since_ns))),
                 None => (g.running, "works".into(), Role::Good),
             },
@@ -380,43 +254,9 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// How long a link has waited, if the wait is long enough to be reported.
-pub(crate) fn waits_ns(link: &LinkSnapshot) -> Option<u64> {
-    Some(link.since_ns).filter(|since_ns| link.is_waiting() && *since_ns >= SAID_NS)
-}
-
-/// How long a member has waited and for which rank, if the wait is long enough to be reported.
-///
-/// The operation decides first: it may wait before a link exists.
-pub(crate) fn wait_of(comm: &CommSnapshot) -> Option<(u64, Option<Rank>)> {
-    let of_operation = comm.operation().wait.as_ref().filter(|wait| wait.since_ns >= SAID_NS);
-    of_operation.map(|wait| (wait.since_ns, Some(wait.peer))).or_else(|| {
-        let link = comm.longest_wait()?;
-        Some((waits_ns(link)?, link.waits_for.or(link.peer)))
-    })
-}
-
 /// The meaning of a wait for the rank that waits: it is never a culprit, however long it waits.
 pub(crate) const fn calm(role: Role) -> Role {
     if matches!(role, Role::Bad) { Role::Waits } else { role }
-}
-
-/// Whether an operation of this rank has failed.
-pub(crate) fn has_failed(rank: &RankSnapshot) -> bool {
-    let failed = |comm: &CommSnapshot| {
-        comm.op.state == OpState::Failed || comm.p2p.as_ref().is_some_and(|op| op.state == OpState::Failed)
-    };
-    rank.comms.iter().any(failed)
-}
-
-/// The ranks that block others: for long enough to be reported, or because they are gone.
-pub(crate) fn blocked_on(job: &Snapshot) -> impl Iterator<Item = &BlockedOn> {
-    let is_gone = |one: &BlockedOn| {
-        let gone = job.ranks.iter().filter(|rank| rank.is_gone());
-        let mut comms = gone.flat_map(|rank| &rank.comms).filter(|comm| comm.id == one.comm);
-        comms.any(|comm| one.missing.contains(&comm.rank) || one.inside.contains(&comm.rank))
-    };
-    job.blocked_on.iter().filter(move |one| one.is_long() || is_gone(one))
 }
 
 /// The JSON of `snapshot --json`, on several lines.

@@ -29,11 +29,10 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
     for one in &job.not_joined {
         let _ = writeln!(out, "{}", render_not_joined(job, one));
     }
-    let mut said = job.said().peekable();
-    if said.peek().is_none() && job.failures.is_empty() && job.not_joined.is_empty() {
+    if job.headline().is_none() {
         let _ = writeln!(out, "{}", calm(job));
     }
-    for blocked_on in said {
+    for blocked_on in job.said() {
         let _ = writeln!(out, "{}", sentence(job, blocked_on));
         if let Some(link) = &blocked_on.link {
             let _ = writeln!(out, "  {}", link_line(job, blocked_on, link));

@@ -4,7 +4,7 @@ mod answer;
 
 use std::fmt::Write as _;
 
-use super::{SAID_NS, comm_name};
+use super::comm_name;
 use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::text::harmless;
 use crate::types::{ChannelId, Rank};
@@ -144,8 +144,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
         for comm in rank.comms.iter().filter(|comm| !comm.ended || comm.has_failed()) {
             // A failed operation no longer waits, nor does a dead rank.
             let is_over = rank.is_gone() || comm.has_failed();
-            let long = |since_ns: u64| since_ns >= SAID_NS;
-            for link in comm.links.iter().filter(|link| link.is_waiting() && long(link.since_ns)) {
+            for link in comm.links.iter().filter(|link| link.long_wait_ns().is_some()) {
                 if std::mem::take(&mut first) {
                     out.push_str("\nlinks that wait\n");
                 }

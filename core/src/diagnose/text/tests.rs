@@ -1,4 +1,5 @@
 use super::*;
+use crate::diagnose::SAID_NS;
 use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::failed;
 use crate::diagnose::joining::joining;

@@ -81,6 +81,14 @@ fn of_a_dead_one_it_is_said_at_once() {
 }
 
 #[test]
+fn of_those_who_were_ended_together_no_short_wait_is_said() {
+    let mut job = blocking_for(1_000_000);
+    job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
+    let picture = drawn(&app(job, (160, 40)));
+    assert_eq!(picture.lines().nth(1).map(str::trim), Some("nobody waits"), "{picture}");
+}
+
+#[test]
 fn who_has_not_joined_is_named() {
     let mut app = app(jobs::joining(), (160, 40));
     for screen in [Screen::Overview, Screen::Bootstrap, Screen::Log] {

@@ -1,7 +1,7 @@
 //! Jobs of four ranks on two hosts, in every state.
 
 use ccl::collective::Request;
-use ccl::diagnose::{Given, Unreachable, merge};
+use ccl::diagnose::{Given, Rate, Unreachable, merge};
 use ccl::plan::Topology;
 use ccl::plan::select::select;
 use ccl::recorder::reader::Histogram;
@@ -13,7 +13,6 @@ use ccl::types::{ChannelId, CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
 
 use super::super::history::Rates;
 use super::SECOND;
-use crate::rates::Rate;
 
 const RANKS: u32 = 4;
 

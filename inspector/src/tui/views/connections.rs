@@ -7,7 +7,7 @@ use ccl::types::Rank;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Member, Scene, bytes, calm, channel, fields, host, name, waits_ns};
+use crate::tui::scene::{Member, Scene, bytes, calm, channel, fields, host, name};
 
 /// One row per link of every rank.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -41,7 +41,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
                 Direction::Recv => "recv",
                 Direction::Unknown => "?",
             };
-            let since_ns = waits_ns(link).unwrap_or(0);
+            let since_ns = link.long_wait_ns().unwrap_or(0);
             let to = link.peer.map_or_else(|| Cell::text("all"), |peer| Cell::number(peer.0));
             let [rtt, retransmits, unsent] = worst(&link.sockets);
             let cells = vec![
@@ -80,15 +80,12 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
 }
 
 fn concerns_awaited(scene: &Scene<'_>, member: &Member<'_>, waits_for: Option<Rank>) -> bool {
-    let blocked_on = |rank| {
-        scene.blocking_in(member.comm.id).any(|one| one.missing.contains(&rank) || one.inside.contains(&rank))
-    };
-    waits_for.is_some_and(blocked_on)
+    waits_for.is_some_and(|rank| scene.blocking_in(member.comm.id).any(|one| one.is_held_by(rank)))
 }
 
 fn state(scene: &Scene<'_>, link: &LinkSnapshot) -> (String, Role) {
     let g = &scene.look.glyphs;
-    let Some(since_ns) = waits_ns(link) else {
+    let Some(since_ns) = link.long_wait_ns() else {
         let word = if link.is_waiting() { "running" } else { "no wait" };
         return (format!("{} {word}", g.idle), Role::Plain);
     };

@@ -1,7 +1,7 @@
 //! Composes a screen: header, the lines above the list, the list, the lines below it, the last
 //! line, and an open popup over them.
 
-use ccl::diagnose::{duration, ranks_text};
+use ccl::diagnose::{Headline, duration, ranks_text};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Text};
@@ -156,13 +156,15 @@ const ASCII_BORDER: ratatui::symbols::border::Set<'static> = ratatui::symbols::b
 fn too_small(frame: &mut Frame<'_>, app: &App) {
     let area = frame.area();
     let mut lines = vec![format!("too small: {}x{}", area.width, area.height)];
-    let scene = app.scene();
-    match (scene.verdict(), scene.job.not_joined.first()) {
-        (Some(verdict), _) => lines.extend([verdict.who, verdict.op, verdict.since]),
-        (None, Some(one)) => {
+    match app.scene().job.headline() {
+        Some(Headline::Failed(one) | Headline::BlockedOn(one)) => {
+            let who = if one.ranks.is_empty() { String::new() } else { ranks_text(&one.ranks) };
+            lines.extend([who, one.op, duration(one.since_ns)]);
+        }
+        Some(Headline::NotJoined(one)) => {
             lines.extend([ranks_text(&one.ranks), joining::word(one).into(), duration(one.since_ns)]);
         }
-        (None, None) => lines.push("nobody waits".into()),
+        None => lines.push("nobody waits".into()),
     }
     let more = app.look.glyphs.more;
     let lines = lines.into_iter().map(|line| Line::from(fit(&line, area.width.into(), more)));

@@ -1,8 +1,8 @@
 //! The top of every screen: the job, the ranks that block others, the age of the picture, the tabs.
 //! And its last line.
 
-use ccl::diagnose::{comm_name, duration, ranks_text};
-use ccl::snapshot::{NotJoined, State};
+use ccl::diagnose::{Culprits, Headline, comm_name, duration, ranks_text};
+use ccl::snapshot::{NotJoined, RankSnapshot, State};
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
@@ -11,7 +11,6 @@ use crate::tui::app::{App, Ended};
 use crate::tui::keys::{Action, KEYS};
 use crate::tui::listing::{fit, visible};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Headline, has_failed};
 
 /// The most columns for a list of ranks.
 const RANKS_WIDTH: usize = 22;
@@ -38,8 +37,9 @@ fn job(app: &App) -> Line<'static> {
             palette.style(role(up == all, Role::Good, Role::Plain)),
         ),
     ];
-    let failed =
-        |state| scene.job.ranks.iter().filter(|rank| rank.state == state && has_failed(rank)).count();
+    let failed = |state| {
+        scene.job.ranks.iter().filter(|rank| rank.state == state && rank.has_failed_operation()).count()
+    };
     let (exited, left) = (failed(State::Exited), failed(State::Left));
     let others = [
         (count(State::Stopped), "stopped", Role::Waits),
@@ -81,32 +81,35 @@ fn seconds(ns: u64) -> String {
 fn verdict(app: &App) -> Vec<Span<'static>> {
     let palette = app.look.palette;
     let scene = app.scene();
-    let verdict = scene.verdict();
-    let joins = scene.job.not_joined.first();
-    if let Some(one) = joins.filter(|_| verdict.as_ref().is_none_or(|verdict| !verdict.failed)) {
-        let (first, rest) = joining(one, app.look.glyphs.more);
-        let role = scene.role_of_wait(one.since_ns);
-        return vec![
-            Span::styled(first, palette.style(role)),
-            Span::styled(rest, palette.style(Role::Plain)),
-        ];
-    }
-    let Some(verdict) = verdict else {
-        let text = match (scene.job.ranks.is_empty(), scene.job.complete) {
-            (true, _) if app.ended != Ended::No => "it was over before a rank was seen",
-            (true, _) => "no rank has shown itself yet",
-            // Waits that every healthy job has all the time.
-            (false, true) if !scene.job.blocked_on.is_empty() => "running",
-            (false, true) => "nobody waits",
-            (false, false) => "nobody that was read waits",
-        };
-        return vec![Span::styled(
-            format!("  {text}"),
-            palette.style(role(scene.job.complete, Role::Good, Role::Dim)),
-        )];
+    let (role, (first, rest)) = match scene.job.headline() {
+        Some(Headline::Failed(culprits)) => (Role::Bad, failed(&culprits, app)),
+        Some(Headline::NotJoined(one)) => {
+            (scene.role_of_wait(one.since_ns), joining(one, app.look.glyphs.more))
+        }
+        Some(Headline::BlockedOn(culprits)) => {
+            let is_dead = culprits.state == Some(State::Dead);
+            let role = if is_dead { Role::Bad } else { scene.role_of_wait(culprits.since_ns) };
+            (role, blocked_on(&culprits, role, app))
+        }
+        None => return vec![calm(app)],
     };
-    let (first, rest) = verdict_text(&verdict, app);
-    vec![Span::styled(first, palette.style(verdict.role)), Span::styled(rest, palette.style(Role::Plain))]
+    vec![Span::styled(first, palette.style(role)), Span::styled(rest, palette.style(Role::Plain))]
+}
+
+/// The line if there is nothing to report.
+fn calm(app: &App) -> Span<'static> {
+    let scene = app.scene();
+    let all_gone = scene.job.ranks.iter().all(RankSnapshot::is_gone);
+    let text = match (scene.job.ranks.is_empty(), scene.job.complete) {
+        (true, _) if app.ended != Ended::No => "it was over before a rank was seen",
+        (true, _) => "no rank has shown itself yet",
+        // Waits that every healthy job has all the time.
+        (false, true) if !scene.job.blocked_on.is_empty() && !all_gone => "running",
+        (false, true) => "nobody waits",
+        (false, false) => "nobody that was read waits",
+    };
+    let style = app.look.palette.style(role(scene.job.complete, Role::Good, Role::Dim));
+    Span::styled(format!("  {text}"), style)
 }
 
 /// The ranks that have not joined, in two parts: those ranks, and the ranks that wait.
@@ -125,32 +128,48 @@ fn joining(one: &NotJoined, more: char) -> (String, String) {
     (format!("  init of {name}: {who}"), format!(", {}; {by} {wait}{until}", duration(one.since_ns)))
 }
 
-/// The verdict in two parts.
+/// A failure in two parts: the operation, how it failed and by whom; and on which ranks.
+fn failed(culprits: &Culprits, app: &App) -> (String, String) {
+    let g = &app.look.glyphs;
+    let comm = fit(&culprits.comm, COMM_WIDTH, g.more);
+    let what = if culprits.op.is_empty() { comm } else { format!("{} of {comm}", culprits.op) };
+    let who = match culprits.ranks.as_slice() {
+        [] => String::new(),
+        ranks => format!(" by {}{}", fit(&ranks_text(ranks), RANKS_WIDTH, g.more), state(culprits)),
+    };
+    let by = fit(&ranks_text(&culprits.by), RANKS_WIDTH, g.more);
+    (format!("{} FAILED {what}: {}{who}", g.dead, culprits.how), format!(", on {by}"))
+}
+
+/// The ranks that block others, in two parts.
 ///
 /// First the ranks and the operation; then how, for how long, and the ranks that wait.
-pub(crate) fn verdict_text(verdict: &Headline, app: &App) -> (String, String) {
+fn blocked_on(culprits: &Culprits, role: Role, app: &App) -> (String, String) {
     let g = &app.look.glyphs;
-    let Headline { state, op, how, since, role, .. } = verdict;
-    let is_short = *role == Role::Plain;
+    let Culprits { op, how, more, .. } = culprits;
+    let is_short = role == Role::Plain;
     let mark =
         if is_short { format!("{} blocked on", g.waits) } else { format!("{} BLOCKED ON", g.blocked_on) };
-    let state = if state.is_empty() { String::new() } else { format!(" {state}") };
-    let comm = fit(&verdict.comm, COMM_WIDTH, g.more);
-    if verdict.failed {
-        let what = if op.is_empty() { comm } else { format!("{op} of {comm}") };
-        let who = match verdict.who.as_str() {
-            "" => String::new(),
-            who => format!(" by {}{state}", fit(who, RANKS_WIDTH, g.more)),
-        };
-        let by = fit(&verdict.by, RANKS_WIDTH, g.more);
-        return (format!("{} FAILED {what}: {how}{who}", g.dead), format!(", on {by}"));
+    let who = fit(&ranks_text(&culprits.ranks), RANKS_WIDTH, g.more);
+    let comm = fit(&culprits.comm, COMM_WIDTH, g.more);
+    let more = if *more > 0 { format!("; {more} more") } else { String::new() };
+    let by = ranks_text(&culprits.by);
+    let by = by.trim_start_matches("ranks ").trim_start_matches("rank ");
+    let waits = if culprits.by.len() > 1 { "wait" } else { "waits" };
+    (
+        format!("{mark} {who}{}: {op} of {comm}", state(culprits)),
+        format!(" {how}, {}{more}; {} {waits}", duration(culprits.since_ns), fit(by, RANKS_WIDTH, g.more)),
+    )
+}
+
+/// ` STOPPED`; empty if it runs or was not read.
+fn state(culprits: &Culprits) -> String {
+    match culprits.state {
+        None => String::new(),
+        Some(State::Stopped) => " STOPPED".into(),
+        Some(State::Dead) => " DEAD".into(),
+        Some(state) => format!(" {state}"),
     }
-    let first = format!("{mark} {}{state}: {op} of {comm}", fit(&verdict.who, RANKS_WIDTH, g.more));
-    let more = if verdict.more > 0 { format!("; {} more", verdict.more) } else { String::new() };
-    // A single rank takes the singular.
-    let by = verdict.by.trim_start_matches("ranks ").trim_start_matches("rank ");
-    let waits = if by.contains(['-', ',']) { "wait" } else { "waits" };
-    (first, format!(" {how}, {since}{more}; {} {waits}", fit(by, RANKS_WIDTH, g.more)))
 }
 
 /// The layout of the tabs: screen, first column, width.

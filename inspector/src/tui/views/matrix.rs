@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
 use crate::tui::plan::{Planned, StepsDone};
-use crate::tui::scene::{Focused, Member, Scene, bytes, calm, channel, fields, name, waits_ns};
+use crate::tui::scene::{Focused, Member, Scene, bytes, calm, channel, fields, name};
 
 /// One row per member of the communicator in focus.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -30,7 +30,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let comm = member.comm;
         let mut cells = vec![Cell::number(comm.rank.0), scene.state(member.rank)];
         cells.push(called(scene, member, op.as_ref()));
-        let wait = comm.longest_wait().filter(|link| waits_ns(link).is_some());
+        let wait = comm.longest_wait().filter(|link| link.long_wait_ns().is_some());
         let on = wait.map(|link| {
             let peer = link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| peer.to_string());
             format!("{peer} ({}, {})", link.waits, channel(link.channel))
@@ -80,7 +80,7 @@ fn channels(members: &[Member<'_>], plan: Option<&Planned>) -> BTreeSet<ChannelI
 /// If the plan is unknown, the messages that have arrived since the communicator was created.
 fn progress(scene: &Scene<'_>, comm: &CommSnapshot, id: ChannelId, place: Option<StepsDone>) -> Cell {
     let links = || comm.links.iter().filter(|link| link.channel == id);
-    let role = calm(scene.role_of_wait(links().filter_map(waits_ns).max().unwrap_or(0)));
+    let role = calm(scene.role_of_wait(links().filter_map(|link| link.long_wait_ns()).max().unwrap_or(0)));
     match place {
         // The data is too small to use this channel.
         Some((_, 0)) => Cell::default(),

@@ -3,15 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccl::diagnose::{duration, render_answer};
+use ccl::diagnose::{Rate, duration, render_answer};
 use ccl::snapshot::{OpState, Source};
 use ratatui::text::Line;
 
 use super::{joining, wrapped};
-use crate::rates::Rate;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit, visible};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Member, Scene, fields, host, name, operation_text, wait_of};
+use crate::tui::scene::{Member, Scene, fields, host, name, operation_text};
 use crate::words;
 
 /// One row per rank and communicator, and one per rank that was not read.
@@ -115,7 +114,7 @@ fn short_hosts(scene: &Scene<'_>) -> BTreeMap<String, String> {
 fn of_member(scene: &Scene<'_>, member: Option<Member<'_>>) -> [Cell; 4] {
     let Some(member) = member else { return std::array::from_fn(|_| Cell::default()) };
     let comm = member.comm;
-    let on = wait_of(comm).and_then(|(_, on)| on);
+    let on = comm.long_wait().and_then(|(_, on)| on);
     [
         Cell::text(operation_text(comm)),
         scene.standing(&member),

@@ -14,7 +14,7 @@ use super::matrix;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
 use crate::tui::plan::{Planned, StepsDone};
-use crate::tui::scene::{Member, Scene, bytes, calm, channel, fields, host, waits_ns};
+use crate::tui::scene::{Member, Scene, bytes, calm, channel, fields, host};
 
 /// The most ranks in a circle that is drawn whole.
 const DRAWN_WHOLE: usize = 16;
@@ -85,12 +85,12 @@ impl Edge<'_> {
     /// Whether the reader has waited for the writer long enough to be reported.
     fn starves(&self) -> bool {
         let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.from);
-        self.recv.is_some_and(|link| waits_ns(link).is_some() && waits(link))
+        self.recv.is_some_and(|link| link.long_wait_ns().is_some() && waits(link))
     }
     /// Whether the writer has waited for the reader long enough to be reported.
     fn is_full(&self) -> bool {
         let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.to);
-        self.send.is_some_and(|link| waits_ns(link).is_some() && waits(link))
+        self.send.is_some_and(|link| link.long_wait_ns().is_some() && waits(link))
     }
     /// Whether neither end has a link.
     fn is_missing(&self) -> bool {

@@ -1,0 +1,191 @@
+//! The state of a job in one line: what failed, else which ranks have not joined, else which ranks
+//! block others.
+
+use super::{Severity, call_name, comm_name, severity};
+use crate::snapshot::{BlockedOn, Failure, NotJoined, Snapshot, State};
+use crate::types::{CommId, Rank};
+
+/// The first thing to say of a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Headline<'a> {
+    /// It has failed, by these ranks if they are known.
+    Failed(Culprits),
+    /// The init of a communicator waits for ranks.
+    NotJoined(&'a NotJoined),
+    /// These ranks block others.
+    BlockedOn(Culprits),
+}
+
+/// The ranks that are to blame for a failure, or that block others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Culprits {
+    /// The ranks; empty if it is not known who is to blame for a failure.
+    pub ranks: Vec<Rank>,
+    /// The state of a single rank's process; `None` if it runs or was not read.
+    pub state: Option<State>,
+    /// `AllReduce #5`; empty if the communicator failed outside of operations.
+    pub op: String,
+    /// `world`
+    pub comm: String,
+    /// `not called`
+    pub how: &'static str,
+    /// How long ago it failed, or how long the others have waited.
+    pub since_ns: u64,
+    /// The ranks on which it failed, or that wait.
+    pub by: Vec<Rank>,
+    /// The number of further failures or waits.
+    pub more: usize,
+}
+
+impl Snapshot {
+    /// The first thing to say of the job; `None` if there is nothing to report.
+    #[must_use]
+    pub fn headline(&self) -> Option<Headline<'_>> {
+        let failed = || self.failures.first().map(|failure| Headline::Failed(self.failed(failure)));
+        let joining = || self.not_joined.first().map(Headline::NotJoined);
+        let blocked = || self.said().next().map(|one| Headline::BlockedOn(self.blocking(one)));
+        failed().or_else(joining).or_else(blocked)
+    }
+
+    fn failed(&self, failure: &Failure) -> Culprits {
+        Culprits {
+            ranks: failure.blamed.clone(),
+            state: self.state_of_one(failure.comm, &failure.blamed),
+            op: match failure.op.as_str() {
+                "" => String::new(),
+                op => format!("{op} #{}", failure.seq),
+            },
+            comm: comm_name(&failure.name, failure.comm),
+            how: match failure.error.as_str() {
+                "Mismatch" => "mismatch",
+                "Peer" => "peer gone",
+                "Timeout" => "time-out",
+                "Aborted" => "aborted",
+                _ => "failed",
+            },
+            since_ns: failure.since_ns,
+            by: failure.ranks.clone(),
+            more: self.failures.len() - 1,
+        }
+    }
+
+    fn blocking(&self, one: &BlockedOn) -> Culprits {
+        let (ranks, how) = match (one.missing.as_slice(), one.inside.as_slice()) {
+            ([], []) if one.unseen.is_empty() => (&one.by, "all wait for each other"),
+            ([], []) => (&one.unseen, "could not be read"),
+            ([], _) => (&one.inside, "holds it up"),
+            (_, _) => match one.op.as_str() {
+                "Send" => (&one.missing, "no Recv called"),
+                "Recv" => (&one.missing, "no Send called"),
+                _ => (&one.missing, "not called"),
+            },
+        };
+        // A rank that lacks an earlier call than the one the others wait in is blamed for that
+        // earlier call.
+        let (ranks, how, op) = match self.lacking(one).into_iter().next() {
+            None => (ranks.clone(), how, call_name(&one.op, one.seq)),
+            Some(lacks) => match lacks.inside {
+                Some(inside) => (lacks.ranks, "holds it up", inside),
+                None => (lacks.ranks, how, format!("#{}", lacks.seq)),
+            },
+        };
+        Culprits {
+            state: self.state_of_one(one.comm, &ranks),
+            ranks,
+            op,
+            comm: comm_name(&one.name, one.comm),
+            how,
+            since_ns: one.since_ns,
+            by: one.by.clone(),
+            more: self.said().count() - 1,
+        }
+    }
+
+    fn state_of_one(&self, comm: CommId, ranks: &[Rank]) -> Option<State> {
+        let [rank] = ranks else { return None };
+        self.state_of(comm, *rank).filter(|state| !matches!(state, State::Running | State::Unknown))
+    }
+
+    /// Whether ranks called different operations.
+    #[must_use]
+    pub fn is_mismatch(&self) -> bool {
+        self.failures.iter().any(|failure| failure.error == "Mismatch")
+    }
+
+    /// Whether a rank has waited for `CCL_STALL_AFTER`, or had when it gave up.
+    #[must_use]
+    pub fn has_stalled(&self, stall_ns: u64) -> bool {
+        let waits = self.blocked_on.iter().map(|one| one.since_ns);
+        let joins = self.not_joined.iter().map(|one| one.since_ns);
+        let timed_out = self.failures.iter().filter(|failure| failure.error == "Timeout");
+        let mut all = waits.chain(joins).chain(timed_out.map(|failure| failure.lasted_ns));
+        all.any(|since_ns| severity(since_ns, stall_ns) == Severity::Stalled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::{CommSnapshot, RankSnapshot};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn blocked(op: &str, missing: &[u32]) -> BlockedOn {
+        let missing = missing.iter().copied().map(Rank).collect();
+        let (op, by) = (op.into(), vec![Rank(0), Rank(1)]);
+        BlockedOn { comm: CommId(1), op, seq: 5, missing, by, since_ns: SECOND, ..BlockedOn::default() }
+    }
+
+    fn culprits(job: &Snapshot) -> Culprits {
+        match job.headline() {
+            Some(Headline::Failed(culprits) | Headline::BlockedOn(culprits)) => culprits,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_failed_is_said_first_and_then_who_has_not_joined() {
+        let mut job = Snapshot::default();
+        assert_eq!(job.headline(), None);
+        job.blocked_on = vec![BlockedOn { since_ns: 1, ..blocked("AllReduce", &[2]) }];
+        assert_eq!(job.headline(), None, "a short wait");
+        job.blocked_on.push(blocked("AllReduce", &[2]));
+        assert!(matches!(job.headline(), Some(Headline::BlockedOn(_))));
+        job.not_joined = vec![NotJoined::default()];
+        assert!(matches!(job.headline(), Some(Headline::NotJoined(_))));
+        job.failures = vec![Failure { error: "Peer".into(), ..Failure::default() }; 3];
+        let said = culprits(&job);
+        assert_eq!((said.how, said.more, said.op.as_str()), ("peer gone", 2, ""));
+    }
+
+    #[test]
+    fn who_blocks_others_is_said_with_what_it_has_not_done() {
+        let check = |one: BlockedOn, ranks: &[u32], how: &str| {
+            let job = Snapshot { blocked_on: vec![one], ..Snapshot::default() };
+            let said = culprits(&job);
+            let numbers: Vec<u32> = said.ranks.iter().map(|rank| rank.0).collect();
+            assert_eq!((numbers.as_slice(), said.how), (ranks, how));
+        };
+        check(blocked("AllReduce", &[2]), &[2], "not called");
+        check(blocked("Send", &[2]), &[2], "no Recv called");
+        check(blocked("Recv", &[2]), &[2], "no Send called");
+        let unnamed = blocked("AllReduce", &[]);
+        check(BlockedOn { inside: vec![Rank(3)], ..unnamed.clone() }, &[3], "holds it up");
+        check(BlockedOn { unseen: vec![Rank(3)], ..unnamed.clone() }, &[3], "could not be read");
+        check(unnamed, &[0, 1], "all wait for each other");
+    }
+
+    #[test]
+    fn of_a_single_rank_the_state_is_said_and_the_call_it_lacks() {
+        let comm = CommSnapshot { id: CommId(1), rank: Rank(2), ..CommSnapshot::default() };
+        let rank = RankSnapshot { state: State::Stopped, comms: vec![comm], ..RankSnapshot::default() };
+        let blocked_on = vec![blocked("AllReduce", &[2])];
+        let mut job = Snapshot { ranks: vec![rank], blocked_on, ..Snapshot::default() };
+        let said = culprits(&job);
+        assert_eq!((said.state, said.op.as_str(), said.how), (Some(State::Stopped), "#1", "not called"));
+        job.ranks[0].state = State::Running;
+        job.ranks[0].comms[0].op.called = 4;
+        let said = culprits(&job);
+        assert_eq!((said.state, said.op.as_str(), said.how), (None, "AllReduce #5", "not called"));
+    }
+}
