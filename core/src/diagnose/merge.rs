@@ -8,8 +8,8 @@ use crate::diagnose::failed::{failed, is_under_way};
 use crate::diagnose::joining::joining;
 use crate::snapshot::update::grow;
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Missing, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA, Snapshot, Source,
-    State,
+    BlockedOn, CommSnapshot, Missing, Overflow, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA,
+    Snapshot, Source, State,
 };
 use crate::types::{CommId, JobId, Rank};
 
@@ -164,11 +164,14 @@ fn ranks_of(given: &[Given], job: JobId, notes: &mut Vec<String>) -> Vec<RankSna
                 ranks.insert(rank, found);
             }
         }
-        for overflow in &one.process.overflow {
-            notes.push(format!(
-                "pid {} on {}: {} rows of {} found no place in its recorder and are not shown",
-                one.process.pid, one.process.host, overflow.rows, overflow.table
-            ));
+        for Overflow { table, rows } in &one.process.overflow {
+            let (pid, host) = (one.process.pid, &one.process.host);
+            notes.push(match table.as_str() {
+                "Rings" => format!("pid {pid} on {host}: {rows} threads found no ring: their events are lost"),
+                _ => format!(
+                    "pid {pid} on {host}: {rows} rows of {table} found no place in its recorder and are not shown"
+                ),
+            });
         }
         if one.process.truncated {
             notes

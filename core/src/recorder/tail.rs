@@ -218,7 +218,7 @@ impl Drain {
             fixed: ring.fixed,
             next: until,
         };
-        // A ring's times never go back, but one event may carry an earlier time than the last one.
+        // An event may carry an earlier time than the one before it; it is sorted behind that one.
         let mut latest = Raw(0);
         for (at, number) in (0..wanted).zip(first..) {
             let words = slot(at).and_then(|words| {
@@ -306,7 +306,8 @@ impl ByOwner {
 
     fn lose(&mut self, owner: Option<Owner>, count: u64) {
         if count > 0 {
-            *self.lost.entry(owner).or_default() += count;
+            let lost = self.lost.entry(owner).or_default();
+            *lost = lost.saturating_add(count);
             self.torn.insert(owner);
         }
     }

@@ -77,13 +77,13 @@ impl Source {
                 let Some(known) =
                     reading.owner.and_then(|owner| self.builder(owner, exporter, job, &mut process))
                 else {
-                    overwritten += reading.lost;
+                    overwritten = reading.lost.saturating_add(overwritten);
                     lost += exportable::count(&reading.events);
                     continue;
                 };
                 // Events of another job were not asked for.
                 let Some(builder) = known else { continue };
-                overwritten += reading.lost;
+                overwritten = reading.lost.saturating_add(overwritten);
                 if reading.is_torn {
                     lost += builder.gap();
                 }
@@ -95,7 +95,7 @@ impl Source {
         if is_first {
             self.overwritten = Some(overwritten);
         } else {
-            lost += overwritten;
+            lost = lost.saturating_add(overwritten);
         }
         exporter.push(facts);
         exporter.lost(lost);
