@@ -147,9 +147,7 @@ impl Inner {
     #[inline]
     pub(super) fn connect(&self, driver: &mut Driver) {
         let Driver { engine, links, .. } = driver;
-        if !links.dials.is_empty()
-            && let Err(error) = links.dials.turn(engine)
-        {
+        if let Err(error) = links.turn(engine) {
             self.cannot_connect(driver, error);
         }
     }
@@ -219,8 +217,8 @@ impl Inner {
         // Only a long wait sleeps, and only a sleep needs them.
         if is_long {
             engine.interests(interests);
-            links.dials.interests(interests);
-            longest = links.dials.wake().map_or(SLEEP, |at| at.since(clock::now()).min(SLEEP));
+            links.interests(interests);
+            longest = links.wake().map_or(SLEEP, |at| at.since(clock::now()).min(SLEEP));
         }
         if waiter.glance(|| engine.may_advance()) {
             return (Waited::Spun, false);

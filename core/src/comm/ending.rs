@@ -50,7 +50,7 @@ impl Inner {
         };
         // What operations ended with is told as their callers hear it.
         driver.engine.fail(failure.clone(), clock::raw());
-        driver.links.dials.clear();
+        driver.links.clear();
         if let Some(peer) = lost(&failure, decision.as_ref()) {
             driver.engine.lost(peer);
         }

@@ -16,7 +16,6 @@ use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
 use crate::comm::cards::{Card, exchange, is_crowded, tell_peers};
-use crate::comm::dials::Dials;
 use crate::comm::links::Links;
 use crate::comm::phases::Phases;
 use crate::comm::report;
@@ -34,13 +33,16 @@ use crate::reactor::Service;
 use crate::recorder::{CommInfo, CommRow, Events};
 use crate::sys;
 use crate::sys::cpus::Allowed;
+use crate::transport::carrier::Carrier;
 use crate::transport::meet::{Candidate, Meeting, Met, Peer, Watched};
+use crate::transport::shm::carrier::MemoryCarrier;
 use crate::transport::shm::connect::{Listener as MemoryListener, Terms, draw_name};
 
 use crate::comm::wait::Waiter;
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
 use crate::transport::socket::arrivals::Arrivals;
+use crate::transport::socket::carrier::{self, SocketCarrier};
 use crate::transport::socket::listen::{Inbox, Listener as DataListener, Scope};
 use crate::types::{Algorithm, CommId, JobId, Phase, Rank};
 
@@ -182,20 +184,20 @@ fn assemble(
     };
     let dialling = Dialling { job, comm, key: base.key.clone(), me: rank, bind, listeners };
     let gossip = start_gossip((rank, nranks), ring, watched, (dialling, data.edges()), owner)?;
-    let links = Links {
+    let terms = carrier::Terms {
         me: rank,
         job,
         comm,
         key: base.key.clone(),
-        memory: Arc::clone(&memory),
-        peers,
         streams: settings.number(Key::Streams) as u32,
-        arrivals: inbox,
         bind,
-        dials: Dials::new(settings.duration(Key::Timeout), Arc::clone(data.shortage())),
-        made: std::collections::BTreeSet::new(),
-        latest: None,
+        limit: settings.duration(Key::Timeout),
     };
+    let carriers: Vec<Box<dyn Carrier>> = vec![
+        Box::new(MemoryCarrier::new(Arc::clone(&memory), &peers)),
+        Box::new(SocketCarrier::new(terms, &peers, inbox, Arc::clone(data.shortage()))),
+    ];
+    let links = Links::new(rank, Arc::clone(&memory), peers, carriers);
     let engine = Engine::new(rank, Arc::clone(&topology), row, events);
     let driver = Driver::new(engine, links, Waiter::new(memory, crowded));
     let inner = Arc::new(Inner {

@@ -1,62 +1,59 @@
-//! Which links a request needs, and bringing them up: lazily, by their writer.
-//!
-//! Links through memory need no help from the peer: both ends know where the lane lies. The writer
-//! of a lane to another host connects its streams ([`Dials`]). The reader's listener accepts them
-//! in the service thread, whatever the reader is doing, and they arrive here.
+//! Which links a request needs, and bringing them up: lazily, by their writer, through the
+//! [`Carrier`] that reaches the peer.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use crate::bootstrap::auth::{Hello, Key, Purpose};
+use crate::clock::Ns;
 use crate::collective::{Descriptor, Request};
-use crate::comm::dials::Dials;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::plan::{Lane, LaneId, LaneSet, Readers, Shape, Topology};
+use crate::plan::{LaneId, LaneSet, Readers, Shape, Topology};
+use crate::reactor::Interest;
 use crate::recorder::Events;
-use crate::transport::meet::{Peer, Reach};
-use crate::transport::shm::link as memory_link;
+use crate::transport::carrier::{Carrier, Outgoing, Up};
+use crate::transport::meet::Peer;
 use crate::transport::shm::memory::RankMemory;
-use crate::transport::socket::connect::Target;
-use crate::transport::socket::listen::Inbox;
-use crate::transport::{RecvLink, SendLink};
-use crate::types::{CommId, JobId, Rank, TransportKind, TransportReason};
+use crate::types::{Direction, Rank, TransportKind, TransportReason};
 
 /// The peers of one rank and the links made to them so far.
 #[derive(Debug)]
 pub(super) struct Links {
     pub(super) me: Rank,
-    pub(super) job: JobId,
-    pub(super) comm: CommId,
-    pub(super) key: Key,
-    pub(super) memory: Arc<RankMemory>,
+    /// This rank's own memory, where its calls are published.
+    memory: Arc<RankMemory>,
     pub(super) peers: Vec<Peer>,
-    pub(super) streams: u32,
-    pub(super) arrivals: Inbox,
-    /// The address of the interface that this rank uses for outgoing connections.
-    pub(super) bind: Option<SocketAddr>,
-    pub(super) dials: Dials,
+    pub(super) carriers: Vec<Box<dyn Carrier>>,
+    /// Whether a carrier is connecting a lane.
+    is_connecting: bool,
     /// The lanes that were made, and those of the latest request.
-    pub(super) made: BTreeSet<LaneSet>,
-    pub(super) latest: Option<LaneSet>,
+    made: BTreeSet<LaneSet>,
+    latest: Option<LaneSet>,
+    /// Kept so that a turn allocates nothing.
+    up: Vec<Up>,
 }
 
 impl Links {
+    pub(super) fn new(
+        me: Rank,
+        memory: Arc<RankMemory>,
+        peers: Vec<Peer>,
+        carriers: Vec<Box<dyn Carrier>>,
+    ) -> Self {
+        let (made, latest, up) = (BTreeSet::new(), None, Vec::new());
+        Self { me, memory, peers, carriers, is_connecting: false, made, latest, up }
+    }
+
     /// Publishes this rank's latest call for peers that wait for it.
     #[inline]
     pub(super) fn describe(&mut self, descriptor: &Descriptor) {
         self.memory.set_descriptor(descriptor.encode());
     }
 
-    /// The latest calls of a peer that is reached through memory, newest first, as far as it
-    /// publishes them.
+    /// The latest calls of a peer, newest first, as far as its carrier shows them.
     pub(super) fn calls(&self, peer: Rank) -> impl Iterator<Item = Descriptor> + '_ {
-        let memory = match &self.peers[peer.index()].reach {
-            Reach::Memory(memory) => Some(memory),
-            Reach::Myself | Reach::Network(_) => None,
-        };
-        memory.into_iter().flat_map(|memory| memory.calls()).filter_map(Descriptor::decode)
+        let all = self.carriers.iter().flat_map(move |carrier| carrier.calls(peer));
+        all.filter_map(Descriptor::decode)
     }
 
     /// The latest calls of this rank, likewise.
@@ -72,7 +69,12 @@ impl Links {
 
     /// Whether a peer is reached through memory.
     pub(super) fn is_memory(&self, peer: Rank) -> bool {
-        matches!(self.peers[peer.index()].reach, Reach::Memory(_))
+        matches!(self.way_to(peer), Some((TransportKind::InProcess | TransportKind::Shm, _)))
+    }
+
+    /// The transport to a peer and the reason for it; `None` for this rank itself.
+    fn way_to(&self, peer: Rank) -> Option<(TransportKind, TransportReason)> {
+        self.carriers.iter().find_map(|carrier| carrier.reaches(peer))
     }
 
     /// Makes the links that a request of this shape needs and this rank does not have yet. Those to
@@ -94,131 +96,123 @@ impl Links {
         }
         if self.made.insert(set) {
             for lane in set.read_by(topology, self.me) {
-                self.receive(engine, lane)?;
+                self.up.extend(self.carriers.iter_mut().find_map(|carrier| carrier.accept(lane)));
             }
             for lane in set.written_by(topology, self.me) {
                 self.send(engine, topology, (lane.id, seq))?;
             }
+            self.attach(engine);
         }
         self.latest = Some(set);
         Ok(())
     }
 
-    fn send(
-        &mut self,
-        engine: &mut Engine<Events>,
-        topology: &Topology,
-        (id, seq): (LaneId, u64),
-    ) -> Result<()> {
-        let to = match id.readers {
-            Readers::One(to) => to,
-            Readers::Group(group) => {
-                let members = topology.members(group);
-                let readers = self.neighbours(members)?;
-                let link = memory_link::Sender::shared(&self.memory, &readers);
-                engine.add_sender(id, SendLink::Memory(link), self.why_all(members));
-                return Ok(());
-            }
+    fn send(&mut self, engine: &Engine<Events>, topology: &Topology, (id, seq): (LaneId, u64)) -> Result<()> {
+        let mut readers = match id.readers {
+            Readers::One(to) => vec![to],
+            Readers::Group(group) => topology.members(group).to_vec(),
         };
-        let why = self.why(to);
-        match &self.peers[to.index()].reach {
-            Reach::Myself => {}
-            Reach::Memory(reader) => {
-                let link = memory_link::Sender::pair(&self.memory, id.channel, reader);
-                engine.add_sender(id, SendLink::Memory(link), why);
-            }
-            Reach::Network(address) => {
-                let channel = id.channel;
-                let hello = Hello { channel, ..Hello::new(Purpose::Data, self.job, self.comm, self.me, to) };
-                let target = Target {
-                    address: *address,
-                    bind: self.bind,
-                    key: self.key.clone(),
-                    hello,
-                    streams: self.streams,
-                };
-                self.dials.begin(engine, (id, seq), target, why);
-            }
-        }
+        readers.retain(|rank| *rank != self.me);
+        let Some((transport, why)) = self.way_to_all(&readers) else { return Ok(()) };
+        let reaches = |carrier: &&mut Box<dyn Carrier>| {
+            let is_one = readers.len() == 1 && matches!(id.readers, Readers::One(_));
+            (is_one || carrier.shares_lanes()) && readers.iter().all(|rank| carrier.reaches(*rank).is_some())
+        };
+        let Some(carrier) = self.carriers.iter_mut().find(reaches) else {
+            return Err(self.unshared(&readers));
+        };
+        let cell = engine.link_cell(id, Direction::Send, (transport, why));
+        let up = carrier.connect(Outgoing { id, readers: &readers, seq, why, cell });
+        self.is_connecting |= up.is_none();
+        self.up.extend(up);
         Ok(())
     }
 
-    /// A lane from another host arrives by itself.
-    fn receive(&self, engine: &mut Engine<Events>, lane: Lane) -> Result<()> {
-        let from = lane.from;
-        let Reach::Memory(writer) = &self.peers[from.index()].reach else { return Ok(()) };
-        let link = match lane.id.readers {
-            Readers::One(_) => memory_link::Receiver::pair(&self.memory, lane.id.channel, writer),
-            Readers::Group(_) => memory_link::Receiver::shared(&self.memory, writer),
-        };
-        engine.add_receiver(lane, RecvLink::Memory(link), self.why(from));
-        Ok(())
+    /// The transport of a lane to these ranks and the reason for it, as it is shown: of several the
+    /// one that reaches furthest.
+    fn way_to_all(&self, readers: &[Rank]) -> Option<(TransportKind, TransportReason)> {
+        let ways = || readers.iter().filter_map(|rank| self.way_to(*rank));
+        let (_, first) = ways().next()?;
+        let is_apart = ways().any(|(_, why)| why == TransportReason::SameHost);
+        let transport = ways().map(|(transport, _)| transport).max()?;
+        Some((transport, if is_apart { TransportReason::SameHost } else { first }))
     }
 
-    /// The memory of the other members of this rank's group, which a shared lane needs.
-    fn neighbours(&self, members: &[Rank]) -> Result<Vec<Arc<RankMemory>>> {
-        let mut all = Vec::with_capacity(members.len());
-        for rank in members {
-            match &self.peers[rank.index()].reach {
-                Reach::Myself => {}
-                Reach::Memory(memory) => all.push(Arc::clone(memory)),
-                Reach::Network(_) => {
-                    let what =
-                        format!("rank {rank} shares no memory with this rank, which a shared lane needs");
-                    return Err(Error::new(ErrorKind::Unavailable, what).hint("leave CCL_ALGO unset"));
-                }
+    /// No carrier shares a lane with all of them.
+    #[cold]
+    fn unshared(&self, readers: &[Rank]) -> Error {
+        let shares =
+            |carrier: &Box<dyn Carrier>, rank| carrier.shares_lanes() && carrier.reaches(rank).is_some();
+        let is_apart = |rank: &&Rank| !self.carriers.iter().any(|carrier| shares(carrier, **rank));
+        let rank = readers.iter().find(is_apart).copied().unwrap_or(self.me);
+        let what = format!("rank {rank} shares no memory with this rank, which a shared lane needs");
+        Error::new(ErrorKind::Unavailable, what).hint("leave CCL_ALGO unset")
+    }
+
+    /// Gives the engine the ends that came up.
+    fn attach(&mut self, engine: &mut Engine<Events>) {
+        for up in self.up.drain(..) {
+            match up {
+                Up::Sender(id, link, cell, why) => engine.attach_sender(id, link, cell, why),
+                Up::Receiver(lane, link, why) => engine.add_receiver(lane, link, why),
             }
         }
-        Ok(all)
     }
 
-    /// The reason for a peer's transport.
-    fn why(&self, peer: Rank) -> TransportReason {
-        self.peers[peer.index()].why
+    /// Gives the engine the ends that arrived since the last look.
+    pub(super) fn take_arrivals(&mut self, engine: &mut Engine<Events>) {
+        self.carriers.iter_mut().for_each(|carrier| carrier.arrived(&mut self.up));
+        self.attach(engine);
     }
 
-    /// The reason for the transport of a lane to these ranks: `SameHost` if one of them is another
-    /// process, else the reason that they share.
-    fn why_all(&self, members: &[Rank]) -> TransportReason {
-        let peers = || members.iter().map(|rank| &self.peers[rank.index()]);
-        let others = || peers().filter(|peer| !matches!(peer.reach, Reach::Myself));
-        let first = others().map(|peer| peer.why).next();
-        let is_apart = others().any(|peer| peer.why == TransportReason::SameHost);
-        if is_apart { TransportReason::SameHost } else { first.unwrap_or(TransportReason::SameProcess) }
+    /// Goes on with the lanes that are being connected, if there are any.
+    ///
+    /// # Errors
+    /// Why a lane cannot come up.
+    #[inline]
+    pub(super) fn turn(&mut self, engine: &mut Engine<Events>) -> Result<()> {
+        if self.is_connecting { self.connect(engine) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn connect(&mut self, engine: &mut Engine<Events>) -> Result<()> {
+        let mut carriers = self.carriers.iter_mut();
+        let turned = carriers.try_for_each(|carrier| carrier.turn(&mut self.up));
+        self.attach(engine);
+        self.is_connecting = self.wake().is_some();
+        turned
+    }
+
+    /// Adds what a sleep must listen to while lanes are being connected.
+    pub(super) fn interests(&self, out: &mut Vec<Interest>) {
+        self.carriers.iter().for_each(|carrier| carrier.interests(out));
+    }
+
+    /// When to turn them again at the latest; `None`: nothing is being connected.
+    pub(super) fn wake(&self) -> Option<Ns> {
+        self.carriers.iter().filter_map(|carrier| carrier.wake()).min()
+    }
+
+    /// Gives up what is being connected.
+    pub(super) fn clear(&mut self) {
+        self.carriers.iter_mut().for_each(|carrier| carrier.clear());
+        self.is_connecting = false;
     }
 
     /// The transport and the reason for each peer: `Shm (same_host)`.
     pub(super) fn ways(&self) -> Vec<(Rank, String)> {
-        let way = |(rank, peer): (u32, &Peer)| {
-            let name = match &peer.reach {
-                Reach::Myself => return None,
-                Reach::Memory(memory) => memory.transport().name(),
-                Reach::Network(_) => TransportKind::Socket.name(),
-            };
-            Some((Rank(rank), format!("{name} ({})", peer.why.name())))
-        };
-        (0..).zip(&self.peers).filter_map(way).collect()
+        let ways = self.each_way();
+        ways.map(|(rank, (transport, why))| (rank, format!("{} ({})", transport.name(), why.name())))
+            .collect()
     }
 
     /// The transports of the links to this rank's peers, for messages: `Shm and Socket`.
     pub(super) fn transports(&self) -> String {
-        let kinds: BTreeSet<&str> = self
-            .peers
-            .iter()
-            .filter_map(|peer| match &peer.reach {
-                Reach::Myself => None,
-                Reach::Memory(memory) => Some(memory.transport().name()),
-                Reach::Network(_) => Some(TransportKind::Socket.name()),
-            })
-            .collect();
+        let kinds: BTreeSet<&str> = self.each_way().map(|(_, (transport, _))| transport.name()).collect();
         if kinds.is_empty() { "none".into() } else { kinds.into_iter().collect::<Vec<_>>().join(" and ") }
     }
 
-    /// Gives the engine the links that came up since the last look.
-    pub(super) fn take_arrivals(&self, engine: &mut Engine<Events>) {
-        for (channel, from, link) in self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            let lane = Lane { from, id: LaneId::pair(channel, self.me) };
-            engine.add_receiver(lane, RecvLink::Socket(Box::new(link)), self.why(from));
-        }
+    fn each_way(&self) -> impl Iterator<Item = (Rank, (TransportKind, TransportReason))> + '_ {
+        (0..self.peers.len() as u32).map(Rank).filter_map(|rank| Some((rank, self.way_to(rank)?)))
     }
 }

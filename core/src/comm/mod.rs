@@ -9,7 +9,6 @@
 //! | `mod` | the calls |
 //! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
 //! | `phases` | the progress of init |
-//! | `dials` | lanes to other hosts that are being connected |
 //! | `links` | which links a request needs, and bringing them up |
 //! | `meet` | which ranks share memory, found by trying |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
@@ -20,7 +19,6 @@
 //! | `owned` | what the driver keeps of such calls |
 
 mod cards;
-mod dials;
 mod driver;
 mod ending;
 mod exclusive;

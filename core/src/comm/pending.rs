@@ -295,7 +295,25 @@ mod tests {
     use super::*;
     use crate::comm::{Communicator, Config};
     use crate::config::{Key, Settings};
-    use crate::types::Rank;
+    use crate::plan::Lane;
+    use crate::transport::carrier::{Carrier, Outgoing, Up};
+    use crate::types::{Rank, TransportKind, TransportReason};
+
+    /// A carrier that panics when it is to connect a lane.
+    #[derive(Debug)]
+    struct Panics;
+
+    impl Carrier for Panics {
+        fn reaches(&self, _: Rank) -> Option<(TransportKind, TransportReason)> {
+            Some((TransportKind::Shm, TransportReason::SameHost))
+        }
+        fn connect(&mut self, _: Outgoing<'_>) -> Option<Up> {
+            panic!("a carrier of the test");
+        }
+        fn accept(&mut self, _: Lane) -> Option<Up> {
+            None
+        }
+    }
 
     #[test]
     fn a_buffer_is_kept_although_lending_it_panics() {
@@ -313,9 +331,9 @@ mod tests {
             let others = [1, 2].map(|rank| scope.spawn(move || join(rank)));
             let comm = join(0);
             // The engine has the operation before its link is made.
-            comm.inner.driver().unwrap().links.peers.truncate(2);
+            comm.inner.driver().unwrap().links.carriers = vec![Box::new(Panics)];
             let begun = catch_unwind(AssertUnwindSafe(|| comm.send_async(vec![7_u8; 8], Rank(2)).map(drop)));
-            assert!(begun.is_err(), "there is no such peer");
+            assert!(begun.is_err(), "the carrier panics");
             let driver = comm.inner.driver().unwrap();
             assert!(driver.engine.under_way().is_some() && !driver.owned.is_empty(), "{:?}", *driver);
             drop(driver);

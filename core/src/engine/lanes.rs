@@ -9,7 +9,7 @@ use crate::plan::Readers;
 use crate::reactor::Interest;
 use crate::recorder::LinkCell;
 use crate::transport::{LinkFault, RecvLink, SendLink};
-use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, WaitReason};
+use crate::types::{ChannelId, CollKind, Direction, Rank, WaitReason};
 
 /// The sending end of a lane, with the message that is being filled.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Lanes {
 
     pub(super) fn add_sender(&mut self, channel: ChannelId, to: Readers, link: SendLink, cell: LinkCell) {
         let index = self.outs.len() as u32;
-        if is_pumped(link.transport()) {
+        if link.is_pumped() {
             self.pumped_outs.push(index);
         }
         self.outs.push(Out { link, cell, channel, to, filling: None, bytes: 0 });
@@ -104,7 +104,7 @@ impl Lanes {
         cell: LinkCell,
     ) {
         let index = self.ins.len() as u32;
-        if is_pumped(link.transport()) {
+        if link.is_pumped() {
             self.pumped_ins.push(index);
         }
         self.ins.push(In { link, cell, bytes: 0, head: 0 });
@@ -174,7 +174,7 @@ impl Lanes {
         waits.iter().any(|wait| match (wait.direction, self.receiver(wait.channel, wait.peer, wait.shared)) {
             (Direction::Recv, Some(index)) => {
                 let link = &mut self.ins[index as usize].link;
-                !is_pumped(link.transport()) && !matches!(link.peek(), Ok(None))
+                !link.is_pumped() && !matches!(link.peek(), Ok(None))
             }
             (Direction::Recv, None) | (Direction::Send, _) => false,
         })
@@ -273,21 +273,12 @@ impl Lanes {
 
     pub(super) fn interests(&self, out: &mut Vec<Interest>) {
         for &index in &self.pumped_outs {
-            let lane = &self.outs[index as usize];
-            if let SendLink::Socket(link) = &lane.link {
-                out.extend(link.fds());
-            }
+            self.outs[index as usize].link.interests(out);
         }
         for &index in &self.pumped_ins {
-            if let RecvLink::Socket(link) = &self.ins[index as usize].link {
-                out.extend(link.fds());
-            }
+            self.ins[index as usize].link.interests(out);
         }
     }
-}
-
-const fn is_pumped(transport: TransportKind) -> bool {
-    matches!(transport, TransportKind::Socket)
 }
 
 impl Out {

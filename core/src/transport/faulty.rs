@@ -7,6 +7,7 @@
 use std::sync::Weak;
 
 use crate::memory::ViewMut;
+use crate::reactor::Interest;
 use crate::sys::fds::Fd;
 use crate::transport::{LinkFault, Message, RecvLink, SendLink};
 use crate::types::{Rank, TransportKind};
@@ -102,6 +103,9 @@ impl Sender {
     pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
         self.inner.sockets()
     }
+    pub(crate) fn interests(&self, out: &mut Vec<Interest>) {
+        self.inner.interests(out);
+    }
 }
 
 impl Receiver {
@@ -150,5 +154,8 @@ impl Receiver {
     }
     pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
         self.inner.sockets()
+    }
+    pub(crate) fn interests(&self, out: &mut Vec<Interest>) {
+        self.inner.interests(out);
     }
 }

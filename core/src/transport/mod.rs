@@ -7,7 +7,8 @@
 //!   slot is free. It never waits.
 //! - After `publish` the message is on its way. The caller's buffers are no longer needed once
 //!   `moved` has reached the message.
-//! - `peek` gives the oldest unfreed message once it is complete, the same one until `release`. It
+//! - `peek` gives the oldest unfreed message once it is complete, the same one until `release`.
+//!   It never waits.
 //! - `notify` wakes the other side if it sleeps, so that it sees what was published or released.
 //!   One call serves many messages.
 //! - `pump` moves what can be moved without waiting. Memory links have nothing to pump.
@@ -15,12 +16,12 @@
 //!   published (`posted`), handed to the peer's memory or the kernel (`moved`), and taken by the
 //!   slowest reader (`done`; the same as `moved` where the transport does not report it). A
 //!   receiver counts slots offered, messages that arrived whole, and messages freed.
-//!   counts slots offered, messages that arrived whole, and messages freed.
 //! - A message carries the 64-bit `check` of its operation. Links never look at it.
 //! - Messages are at most as long as a slot. An arriving message that breaks a bound is a
 //!   [`LinkFault`], never a panic.
 //! - A fault is final: every later call returns it.
 
+pub(crate) mod carrier;
 #[cfg(test)]
 #[cfg(not(miri))]
 mod conformance;
@@ -36,6 +37,7 @@ use std::fmt;
 use std::sync::Weak;
 
 use crate::memory::{View, ViewMut};
+use crate::reactor::Interest;
 use crate::sys::fds::Fd;
 use crate::types::{Rank, TransportKind};
 
@@ -167,6 +169,20 @@ impl SendLink {
     pub fn transport(&self) -> TransportKind {
         each!(self, link => link.transport())
     }
+    /// Whether bytes move only when it is pumped.
+    pub fn is_pumped(&self) -> bool {
+        self.transport() == TransportKind::Socket
+    }
+    /// Adds what shows that it can go on.
+    pub fn interests(&self, out: &mut Vec<Interest>) {
+        match self {
+            Self::Socket(link) => out.extend(link.fds()),
+            Self::Faulty(link) => link.interests(out),
+            Self::Memory(_) | Self::Sim(_) => {}
+            #[cfg(test)]
+            Self::Late(_) => {}
+        }
+    }
     /// Its TCP streams, in order, for questions to the kernel; empty for other transports.
     pub fn sockets(&self) -> Vec<Weak<Fd>> {
         match self {
@@ -225,6 +241,20 @@ impl RecvLink {
     /// The transport that carries the bytes.
     pub fn transport(&self) -> TransportKind {
         each!(self, link => link.transport())
+    }
+    /// Whether bytes move only when it is pumped.
+    pub fn is_pumped(&self) -> bool {
+        self.transport() == TransportKind::Socket
+    }
+    /// Adds what shows that it can go on.
+    pub fn interests(&self, out: &mut Vec<Interest>) {
+        match self {
+            Self::Socket(link) => out.extend(link.fds()),
+            Self::Faulty(link) => link.interests(out),
+            Self::Memory(_) | Self::Sim(_) => {}
+            #[cfg(test)]
+            Self::Late(_) => {}
+        }
     }
     /// Its TCP streams, in order, for questions to the kernel; empty for other transports.
     pub fn sockets(&self) -> Vec<Weak<Fd>> {
