@@ -3,8 +3,8 @@
 //! The writer of a lane sets it up: it opens `streams` connections (`connect`) to the reader's data
 //! listener (`listen`). Once the reader has them all, it sends one byte on each. After that the
 //! reader sends nothing more. Message m travels whole on stream `m % streams`, after a header of 64
-//! bytes (`link`). The kernel's window is the flow control. `carrier` holds the lanes that are being
-//! connected.
+//! bytes (`link`). The kernel's window is the flow control. `carrier` holds the lanes that are
+//! being connected.
 //!
 //! A host that no longer answers is noticed after [`SILENCE`]. The reader sends no data, so it
 //! relies on keep-alive, and on TCP_USER_TIMEOUT in case its one byte stays unacknowledged. At the
