@@ -6,6 +6,7 @@
 //! [`Subscriber`] with a constant `WANTS`, so that publishing to `()` compiles to nothing. The
 //! product publishes to the recorder, tests to a [`Script`].
 
+pub mod assembly;
 pub mod tags;
 
 use crate::clock::Raw;

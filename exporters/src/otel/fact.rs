@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ccl::error::ErrorKind;
-use ccl::types::{Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, JobId, Phase, Rank, ReduceOp};
+use ccl::event::assembly::Message;
+use ccl::types::{Algorithm, CollKind, CommId, Datatype, Direction, JobId, Phase, Rank, ReduceOp};
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::Resource;
@@ -51,7 +52,7 @@ pub(super) enum What {
     /// A rank's part of a collective; a send; a receive.
     Operation(Operation),
     /// One end of a message of an operation.
-    Message { about: About, message: MessageFact },
+    Message { about: About, message: Message },
     /// A rank's part of init.
     Init,
     /// A phase of init.
@@ -70,21 +71,6 @@ pub(super) struct Operation {
     pub(super) how: Option<(Datatype, ReduceOp, Algorithm)>,
     /// The number of its `ErrorKind` and the blamed rank, if it failed.
     pub(super) failed: Option<(u8, Option<Rank>)>,
-}
-
-/// One end of a message.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct MessageFact {
-    pub(super) channel: ChannelId,
-    pub(super) direction: Direction,
-    /// The rank at the other end; `None` for all others.
-    pub(super) peer: Option<Rank>,
-    /// Whether its lane is read by all other ranks.
-    pub(super) shared: bool,
-    /// The sequence number of its operation; 0: not recorded.
-    pub(super) seq: u64,
-    pub(super) number: u64,
-    pub(super) bytes: u32,
 }
 
 impl About {
@@ -200,9 +186,9 @@ impl Fact {
                 shape
             }
             What::Message { about, message } => {
-                let end = message.end(rank, message.direction);
+                let end = end(&message, rank, message.direction);
                 let parent = part(about, rank);
-                let own = message.attributes(about);
+                let own = message_attributes(&message, about);
                 let receives = message.direction == Direction::Recv;
                 let name = if receives { "receive message" } else { "send message" };
                 let mut shape = plain(Role::Message(end), Some(parent), name.into(), own);
@@ -292,26 +278,24 @@ impl Operation {
     }
 }
 
-impl MessageFact {
-    /// The end of the message at rank `of`, which sends or receives it.
-    fn end(&self, of: Rank, direction: Direction) -> End {
-        let (writer, reader) = match direction {
-            Direction::Send => (of, self.peer),
-            Direction::Recv => (self.peer.unwrap_or(of), (!self.shared).then_some(of)),
-        };
-        End { channel: self.channel, writer, reader, of, direction, number: self.number }
-    }
+/// The end of a message at rank `of`, which sends or receives it.
+fn end(message: &Message, of: Rank, direction: Direction) -> End {
+    let (writer, reader) = match direction {
+        Direction::Send => (of, message.peer),
+        Direction::Recv => (message.peer.unwrap_or(of), (!message.shared).then_some(of)),
+    };
+    End { channel: message.channel, writer, reader, of, direction, number: message.number }
+}
 
-    fn attributes(&self, about: About) -> Vec<KeyValue> {
-        let mut all = vec![
-            number("ccl.seq", about.seq()),
-            text("ccl.channel", self.channel.to_string()),
-            number("ccl.step", self.number),
-            number("ccl.bytes", u64::from(self.bytes)),
-        ];
-        all.extend(self.peer.map(|peer| number("ccl.peer", u64::from(peer.0))));
-        all
-    }
+fn message_attributes(message: &Message, about: About) -> Vec<KeyValue> {
+    let mut all = vec![
+        number("ccl.seq", about.seq()),
+        text("ccl.channel", message.channel.to_string()),
+        number("ccl.step", message.number),
+        number("ccl.bytes", u64::from(message.bytes)),
+    ];
+    all.extend(message.peer.map(|peer| number("ccl.peer", u64::from(peer.0))));
+    all
 }
 
 fn error_name(number: u8) -> String {

@@ -86,18 +86,16 @@ impl Tracks {
             return;
         };
         let (owner, peer) = ((comm.id, comm.rank), op.peer.filter(|_| kind.is_p2p()));
-        if op.state != OpState::Running
-            || !now.is_drawn(op.age_ns)
-            || self.has_ended(owner, kind, peer, op.seq)
+        let assembly = &self.engine(owner).assembly;
+        if op.state != OpState::Running || !now.is_drawn(op.age_ns) || assembly.has_ended(kind, peer, op.seq)
         {
             return;
         }
         let other = if kind.is_p2p() { peer } else { Some(op.root) };
-        let since = now.scale.mono(Raw(raw)).0 as i64;
-        let engine = self.engine(owner);
         // Operations before it in the queue ended when it began to move.
-        let since = if kind.is_p2p() { since } else { since.max(engine.ended_ns) };
-        let args = Args::operation(kind, op.seq, member.nranks, other, engine.tags.of(Raw(raw)))
+        let began = if kind.is_p2p() { Raw(raw) } else { Raw(raw).max(assembly.last_end()) };
+        let since = now.scale.mono(began).0 as i64;
+        let args = Args::operation(kind, op.seq, member.nranks, other, assembly.tag(Raw(raw)))
             .number("bytes", op.bytes)
             .text("dtype", &op.dtype)
             .maybe(kind.reduces().then_some(&op.op), |args, op| args.text("op", op))

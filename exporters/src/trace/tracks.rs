@@ -10,15 +10,15 @@
 //! lies in the last nanosecond of its slice. Slices that no event has ended are drawn by
 //! [`stand`](Tracks::stand).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use ccl::clock::{Raw, Scale};
 use ccl::error::ErrorKind;
 use ccl::event::Event;
-use ccl::event::tags::Tags;
+use ccl::event::assembly::{Assembly, Item, Message, Operation, Outcome};
 use ccl::recorder::Recorded;
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot, Waits};
-use ccl::types::{ChannelId, CollKind, CommId, Direction, JobId, Rank};
+use ccl::types::{ChannelId, CommId, Direction, JobId, Rank};
 
 use super::args::Args;
 use super::lines::{CommLine, Key, Lines, Slice, quoted};
@@ -53,20 +53,12 @@ impl Member {
     }
 }
 
-/// The operations and waits under way on one rank of one communicator.
+/// The operations and waits of one rank of one communicator.
 #[derive(Default, Debug)]
 pub(super) struct Engine {
-    /// Collectives that were called and have not ended: number and time.
-    called: VecDeque<(u64, i64)>,
-    /// The last collective that ended, and when.
-    ended: u64,
-    pub(super) ended_ns: i64,
-    /// The last send or receive that ended, by its kind and the other rank.
-    pairs_ended: BTreeMap<(CollKind, Option<Rank>), u64>,
+    pub(super) assembly: Assembly,
     /// Waits that have begun, and when.
     pub(super) waits: BTreeMap<OpenWait, i64>,
-    /// The user's tags by time.
-    pub(super) tags: Tags,
 }
 
 /// Makes lines from events. The lines are those of the Chrome trace format, one event each, without
@@ -184,20 +176,13 @@ impl Tracks {
 
     /// Registers an event from before the trace, which is not drawn.
     pub(super) fn remember(&mut self, owner: (CommId, Rank), recorded: &Recorded) {
-        let engine = self.engine(owner);
-        engine.tags.take(recorded.raw, &recorded.event);
-        match recorded.event {
-            Event::OpCompleted { kind, seq, other, .. } | Event::OpFailed { kind, seq, other, .. } => {
-                engine.ends(kind, other, seq);
-            }
-            _ => {}
-        }
+        self.engine(owner).assembly.take(recorded.raw, &recorded.event);
     }
 
     /// Registers the tags that were set before `at`, if no event shows them.
     pub(super) fn tagged(&mut self, process: &ProcessSnapshot, at: Raw) {
         for comm in &process.comms {
-            self.engine((comm.id, comm.rank)).tags.stood(at, &comm.op.tag);
+            self.engine((comm.id, comm.rank)).assembly.tagged(at, &comm.op.tag);
         }
     }
 
@@ -205,8 +190,7 @@ impl Tracks {
     /// by `at`.
     pub(super) fn lost(&mut self, owner: (CommId, Rank), at: i64) {
         let engine = self.engine(owner);
-        engine.tags.lost();
-        engine.called.clear();
+        engine.assembly.lost();
         engine.waits.clear();
         if let Some(member) = self.members.get(&owner) {
             self.lines.close_all(member.place(owner.0), at);
@@ -217,9 +201,16 @@ impl Tracks {
     pub(super) fn take(&mut self, owner: (CommId, Rank), recorded: &Recorded, scale: &Scale) {
         let Some(member) = self.members.get(&owner).cloned() else { return };
         let at = scale.mono(recorded.raw).0 as i64;
-        let (comm, me) = owner;
+        let (comm, _) = owner;
         let place = member.place(comm);
-        self.engine(owner).tags.take(recorded.raw, &recorded.event);
+        match self.engine(owner).assembly.take(recorded.raw, &recorded.event) {
+            Item::Message { message, seq, since, .. } => {
+                let since = since.map_or(at, |since| scale.mono(since).0 as i64);
+                self.message(owner, &member, (&message, seq), (since, at));
+            }
+            Item::Ended(operation, _) => self.operation(owner, &member, &operation, scale),
+            Item::Other => {}
+        }
         match recorded.event {
             Event::PhaseEnded { phase, duration_ns } => {
                 let args = Args::default().text("comm", &member.name);
@@ -227,56 +218,6 @@ impl Tracks {
                 let slice =
                     Slice { id: (phase as u64, None), name: &name, from, to: at, args: args.as_str() };
                 self.lines.slice(place, Key::Bootstrap(comm), slice);
-            }
-            Event::OpPlanned { kind, seq, .. } if !kind.is_p2p() => {
-                self.engine(owner).called.push_back((seq, at));
-            }
-            Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, duration_ticks, other } => {
-                let took = scale.ns(duration_ticks);
-                let tag = self.tag(owner, recorded.raw, duration_ticks);
-                let args = Args::operation(kind, seq, member.nranks, other, tag)
-                    .number("bytes", bytes)
-                    .text("dtype", &dtype.to_string())
-                    .maybe(kind.reduces().then_some(op), |args, op| args.text("op", &op.to_string()))
-                    .text("algorithm", &algorithm.to_string())
-                    .number("called_ns_before", took)
-                    .bandwidths(kind, member.nranks, bytes, took);
-                self.operation(owner, place, (kind, seq, other), (at - took as i64, at), &args);
-            }
-            Event::OpFailed { kind, seq, error, peer, bytes, duration_ticks, other } => {
-                let took = scale.ns(duration_ticks);
-                let tag = self.tag(owner, recorded.raw, duration_ticks);
-                let args = Args::operation(kind, seq, member.nranks, other, tag)
-                    .number("bytes", bytes)
-                    .flag("failed")
-                    .maybe(ErrorKind::from_u8(error), |args, why| args.text("error", &format!("{why:?}")))
-                    .maybe(peer, |args, peer| args.number("failed_by", peer.0.into()));
-                self.operation(owner, place, (kind, seq, other), (at - took as i64, at), &args);
-            }
-            Event::MessageSent { channel, peer, seq, step, bytes } => {
-                let to = peer.map_or_else(|| "all".into(), |peer| peer.to_string());
-                let key =
-                    Key::Messages { comm, channel, shared: peer.is_none(), direction: Direction::Send as u8 };
-                let (tid, end) = self.message(owner, place, key, &format!("to {to}"), (seq, step, bytes), at);
-                let readers: Vec<Rank> = match peer {
-                    Some(peer) => vec![peer],
-                    None => {
-                        let room = SHARED_ARROWS.saturating_sub(self.shared_arrows);
-                        (0..member.nranks).map(Rank).filter(|rank| *rank != me).take(room).collect()
-                    }
-                };
-                self.shared_arrows += if peer.is_none() { readers.len() } else { 0 };
-                for to in readers {
-                    let id = arrow(comm, me, to, channel, peer.is_none(), step);
-                    self.lines.arrow(place.pid, "s", tid, end, id);
-                }
-            }
-            Event::MessageTaken { channel, peer, shared, seq, step, bytes } => {
-                let key = Key::Messages { comm, channel, shared, direction: Direction::Recv as u8 };
-                let (tid, end) =
-                    self.message(owner, place, key, &format!("from {peer}"), (seq, step, bytes), at);
-                let id = arrow(comm, peer, me, channel, shared, step);
-                self.lines.arrow(place.pid, "f", tid, end, id);
             }
             Event::WaitBegan { channel, peer, reason } => {
                 let wait = OpenWait { channel, peer: Some(peer), reason: Waits::from(reason) };
@@ -302,6 +243,10 @@ impl Tracks {
             }
             Event::Aborted => self.lines.instant(place, "aborted", at),
             Event::OpPlanned { .. }
+            | Event::OpCompleted { .. }
+            | Event::OpFailed { .. }
+            | Event::MessageSent { .. }
+            | Event::MessageTaken { .. }
             | Event::ClockAnchored { .. }
             | Event::Tagged { .. }
             | Event::Unknown { .. } => {}
@@ -332,78 +277,74 @@ impl Tracks {
         self.engines.entry(owner).or_default()
     }
 
-    /// Whether an operation is known to have ended.
-    pub(super) fn has_ended(
-        &self,
-        owner: (CommId, Rank),
-        kind: CollKind,
-        peer: Option<Rank>,
-        seq: u64,
-    ) -> bool {
-        let last = self.engines.get(&owner).and_then(|engine| {
-            if kind.is_p2p() { engine.pairs_ended.get(&(kind, peer)).copied() } else { Some(engine.ended) }
-        });
-        last.is_some_and(|last| seq <= last)
-    }
-
-    /// The tag of an operation that took `ticks` until `at`.
-    fn tag(&self, owner: (CommId, Rank), at: Raw, ticks: u64) -> Option<&str> {
-        self.engines.get(&owner)?.tags.of(Raw(at.0.saturating_sub(ticks)))
-    }
-
+    /// Draws a message, from the beginning of its operation or, if that is not known, as short as
+    /// can be; and its arrows.
     fn message(
         &mut self,
-        owner: (CommId, Rank),
-        place: CommLine<'_>,
-        key: Key,
-        name: &str,
-        (seq, step, bytes): (u64, u64, u32),
-        at: i64,
-    ) -> (u32, i64) {
-        let is_pair = matches!(key, Key::Messages { channel: ChannelId::P2P, .. });
-        let engine = self.engine(owner);
-        let called = engine.called.front().filter(|_| !is_pair).copied();
-        // Pairs run beside the collective under way, and calls from before the recording are
-        // unknown: then the slice of a message has no earlier beginning than its end.
-        let since = called.map_or(0, |(_, at)| at).max(engine.ended_ns);
-        let from = if is_pair || since == 0 { at } else { since };
-        // Older recordings do not tell the operation of a message.
-        let seq = if seq > 0 { Some(seq) } else { called.map(|(seq, _)| seq) };
+        (comm, me): (CommId, Rank),
+        member: &Member,
+        (message, seq): (&Message, Option<u64>),
+        (from, to): (i64, i64),
+    ) {
+        let Message { channel, direction, peer, shared, number: step, bytes, .. } = *message;
+        let place = member.place(comm);
+        let key = Key::Messages { comm, channel, shared, direction: direction as u8 };
         let args = Args::default()
             .number("step", step)
             .number("bytes", bytes.into())
             .maybe(seq, |args, seq| args.number("seq", seq));
-        self.lines.slice(place, key, Slice { id: (step, None), name, from, to: at, args: args.as_str() })
+        let other = peer.map_or_else(|| "all".into(), |peer| peer.to_string());
+        let name = match direction {
+            Direction::Send => format!("to {other}"),
+            Direction::Recv => format!("from {other}"),
+        };
+        let slice = Slice { id: (step, None), name: &name, from, to, args: args.as_str() };
+        let (tid, end) = self.lines.slice(place, key, slice);
+        if direction == Direction::Recv {
+            let id = arrow(comm, peer.unwrap_or(me), me, channel, shared, step);
+            return self.lines.arrow(place.pid, "f", tid, end, id);
+        }
+        let readers: Vec<Rank> = match peer {
+            Some(peer) => vec![peer],
+            None => {
+                let room = SHARED_ARROWS.saturating_sub(self.shared_arrows);
+                (0..member.nranks).map(Rank).filter(|rank| *rank != me).take(room).collect()
+            }
+        };
+        self.shared_arrows += if shared { readers.len() } else { 0 };
+        for to in readers {
+            let id = arrow(comm, me, to, channel, shared, step);
+            self.lines.arrow(place.pid, "s", tid, end, id);
+        }
     }
 
-    fn operation(
-        &mut self,
-        owner: (CommId, Rank),
-        place: CommLine<'_>,
-        (kind, seq, other): (CollKind, u64, Option<Rank>),
-        (called, at): (i64, i64),
-        args: &Args,
-    ) {
-        let engine = self.engine(owner);
-        engine.ends(kind, other, seq);
+    fn operation(&mut self, owner: (CommId, Rank), member: &Member, operation: &Operation, scale: &Scale) {
+        let Operation { kind, seq, other, bytes, called, began, ended, .. } = *operation;
+        let took = scale.ns(operation.ticks());
+        let tag = self.engines.get(&owner).and_then(|engine| engine.assembly.tag(called));
+        let args = Args::operation(kind, seq, member.nranks, other, tag).number("bytes", bytes);
+        let args = match operation.outcome {
+            Outcome::Completed { dtype, op, algorithm } => args
+                .text("dtype", &dtype.to_string())
+                .maybe(kind.reduces().then_some(op), |args, op| args.text("op", &op.to_string()))
+                .text("algorithm", &algorithm.to_string())
+                .number("called_ns_before", took)
+                .bandwidths(kind, member.nranks, bytes, took),
+            Outcome::Failed { error, blamed } => args
+                .flag("failed")
+                .maybe(ErrorKind::from_u8(error), |args, why| args.text("error", &format!("{why:?}")))
+                .maybe(blamed, |args, peer| args.number("failed_by", peer.0.into())),
+        };
+        let place = member.place(owner.0);
+        let to = scale.mono(ended).0 as i64;
         let (key, from, id) = if kind.is_p2p() {
-            (Key::Pairs(place.comm, kind as u8), called, (seq, other))
+            (Key::Pairs(place.comm, kind as u8), to - took as i64, (seq, other))
         } else {
-            let from = called.max(engine.ended_ns);
-            engine.called.retain(|(called, _)| *called > seq);
-            engine.ended_ns = at;
-            (Key::Collectives(place.comm), from, (seq, None))
+            let before = scale.mono(began).0 as i64;
+            (Key::Collectives(place.comm), before.max(to - took as i64), (seq, None))
         };
         let name = format!("{kind} #{seq}");
-        self.lines.slice(place, key, Slice { id, name: &name, from, to: at, args: args.as_str() });
-    }
-}
-
-impl Engine {
-    fn ends(&mut self, kind: CollKind, other: Option<Rank>, seq: u64) {
-        let last =
-            if kind.is_p2p() { self.pairs_ended.entry((kind, other)).or_default() } else { &mut self.ended };
-        *last = seq.max(*last);
+        self.lines.slice(place, key, Slice { id, name: &name, from, to, args: args.as_str() });
     }
 }
 

@@ -1,7 +1,7 @@
 //! From events to facts to spans, with scripts of events at chosen times.
 
 use ccl::clock::Ns;
-use ccl::types::{Algorithm, CommId, Datatype, JobId, ReduceOp};
+use ccl::types::{Algorithm, ChannelId, CommId, Datatype, JobId, ReduceOp};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanData;
@@ -297,6 +297,6 @@ fn a_gap_leaves_no_message_to_a_wrong_operation() {
     // Messages without space are counted.
     let mut facts = Vec::new();
     let next = Recorded { raw: Raw(1), event: waiting[0].1 };
-    let lost: u64 = (0..MOST_WAITING + 3).map(|_| builder.next(&next, &time(), &mut facts)).sum();
+    let lost: u64 = (0..assembly::MOST_KEPT + 3).map(|_| builder.next(&next, &time(), &mut facts)).sum();
     assert_eq!((lost, facts.len()), (3, 0));
 }
