@@ -141,9 +141,10 @@ impl Links {
     /// No carrier shares a lane with all of them.
     #[cold]
     fn unshared(&self, readers: &[Rank]) -> Error {
-        let shares =
-            |carrier: &Box<dyn Carrier>, rank| carrier.shares_lanes() && carrier.reaches(rank).is_some();
-        let is_apart = |rank: &&Rank| !self.carriers.iter().any(|carrier| shares(carrier, **rank));
+        let is_apart = |rank: &&Rank| {
+            let mut sharing = self.carriers.iter().filter(|carrier| carrier.shares_lanes());
+            sharing.all(|carrier| carrier.reaches(**rank).is_none())
+        };
         let rank = readers.iter().find(is_apart).copied().unwrap_or(self.me);
         let what = format!("rank {rank} shares no memory with this rank, which a shared lane needs");
         Error::new(ErrorKind::Unavailable, what).hint("leave CCL_ALGO unset")
