@@ -52,8 +52,8 @@ impl Links {
 
     /// The latest calls of a peer, newest first, as far as its carrier shows them.
     pub(super) fn calls(&self, peer: Rank) -> impl Iterator<Item = Descriptor> + '_ {
-        let all = self.carriers.iter().flat_map(move |carrier| carrier.calls(peer));
-        all.filter_map(Descriptor::decode)
+        let call = move |back| self.carriers.iter().find_map(|carrier| carrier.call(peer, back));
+        (0..).map_while(call).filter_map(Descriptor::decode)
     }
 
     /// The latest calls of this rank, likewise.

@@ -19,7 +19,7 @@ const MOST_CALLS: usize = 1 << 14;
 
 /// One end of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Message {
+pub struct MessageEnd {
     /// The channel of its lane.
     pub channel: ChannelId,
     /// Whether it was sent or taken.
@@ -87,7 +87,7 @@ impl Operation {
         self.ended.0.saturating_sub(self.called.0)
     }
 
-    fn has(&self, message: &Message) -> bool {
+    fn has(&self, message: &MessageEnd) -> bool {
         let is_of_kind = match self.kind {
             CollKind::Send => is_pair(message, Direction::Send, self.other),
             CollKind::Recv => is_pair(message, Direction::Recv, self.other),
@@ -102,7 +102,7 @@ impl Operation {
     }
 }
 
-fn is_pair(message: &Message, direction: Direction, other: Option<Rank>) -> bool {
+fn is_pair(message: &MessageEnd, direction: Direction, other: Option<Rank>) -> bool {
     message.channel == ChannelId::P2P && message.direction == direction && message.peer == other
 }
 
@@ -112,7 +112,7 @@ pub enum Item {
     /// A message, as soon as it is known.
     Message {
         /// The message.
-        message: Message,
+        message: MessageEnd,
         /// The number of its operation, if that is known.
         seq: Option<u64>,
         /// When its operation began, if that is known.
@@ -122,7 +122,7 @@ pub enum Item {
     },
     /// An operation that ended, and its messages, each with its beginning: the message before it
     /// on its channel, or the call.
-    Ended(Operation, Vec<(Message, Raw)>),
+    Ended(Operation, Vec<(MessageEnd, Raw)>),
     /// Anything else.
     Other,
 }
@@ -137,7 +137,7 @@ pub struct Assembly {
     /// The last send or receive that ended, by its kind and the other rank.
     pairs_ended: BTreeMap<(CollKind, Option<Rank>), u64>,
     /// Messages whose operation has not ended.
-    kept: Vec<Message>,
+    kept: Vec<MessageEnd>,
     tags: Tags,
 }
 
@@ -162,7 +162,7 @@ impl Assembly {
             }
             Event::MessageSent { channel, peer, seq, step, bytes } => {
                 let (direction, shared) = (Direction::Send, peer.is_none());
-                return self.message(Message {
+                return self.message(MessageEnd {
                     channel,
                     direction,
                     peer,
@@ -175,7 +175,7 @@ impl Assembly {
             }
             Event::MessageTaken { channel, peer, shared, seq, step, bytes } => {
                 let (direction, peer) = (Direction::Recv, Some(peer));
-                return self.message(Message {
+                return self.message(MessageEnd {
                     channel,
                     direction,
                     peer,
@@ -236,7 +236,7 @@ impl Assembly {
         last.is_some_and(|last| seq <= last)
     }
 
-    fn message(&mut self, message: Message) -> Item {
+    fn message(&mut self, message: MessageEnd) -> Item {
         // Pairs run beside the collective under way, and calls from before the recording are
         // unknown.
         let called = self.called.front().filter(|_| message.channel != ChannelId::P2P).copied();

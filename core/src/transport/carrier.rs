@@ -75,9 +75,10 @@ pub(crate) trait Carrier: fmt::Debug + Send {
     /// Gives up what is being connected.
     fn clear(&mut self) {}
 
-    /// The latest calls of a peer, newest first, as far as the transport shows them: the words of
-    /// their descriptors.
-    fn calls(&self, _: Rank) -> Vec<[u64; 4]> {
-        Vec::new()
+    /// The call that a peer made `back` calls before its latest one, as far as the transport shows
+    /// it: the words of its descriptor.
+    fn call(&self, peer: Rank, back: u64) -> Option<[u64; 4]> {
+        let _ = (peer, back);
+        None
     }
 }

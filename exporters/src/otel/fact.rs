@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ccl::error::ErrorKind;
-use ccl::event::assembly::Message;
+use ccl::event::assembly::MessageEnd;
 use ccl::types::{Algorithm, CollKind, CommId, Datatype, Direction, JobId, Phase, Rank, ReduceOp};
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue, Value};
@@ -52,7 +52,7 @@ pub(super) enum What {
     /// A rank's part of a collective; a send; a receive.
     Operation(Operation),
     /// One end of a message of an operation.
-    Message { about: About, message: Message },
+    Message { about: About, message: MessageEnd },
     /// A rank's part of init.
     Init,
     /// A phase of init.
@@ -279,7 +279,7 @@ impl Operation {
 }
 
 /// The end of a message at rank `of`, which sends or receives it.
-fn end(message: &Message, of: Rank, direction: Direction) -> End {
+fn end(message: &MessageEnd, of: Rank, direction: Direction) -> End {
     let (writer, reader) = match direction {
         Direction::Send => (of, message.peer),
         Direction::Recv => (message.peer.unwrap_or(of), (!message.shared).then_some(of)),
@@ -287,7 +287,7 @@ fn end(message: &Message, of: Rank, direction: Direction) -> End {
     End { channel: message.channel, writer, reader, of, direction, number: message.number }
 }
 
-fn message_attributes(message: &Message, about: About) -> Vec<KeyValue> {
+fn message_attributes(message: &MessageEnd, about: About) -> Vec<KeyValue> {
     let mut all = vec![
         number("ccl.seq", about.seq()),
         text("ccl.channel", message.channel.to_string()),

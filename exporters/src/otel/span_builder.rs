@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ccl::clock::{Anchor, Raw, Scale};
 use ccl::event::Event;
-use ccl::event::assembly::{self, Assembly, Item, Message, Outcome};
+use ccl::event::assembly::{self, Assembly, Item, MessageEnd, Outcome};
 use ccl::recorder::Recorded;
 use ccl::types::{CollKind, Phase, Rank};
 
@@ -99,7 +99,7 @@ impl SpanBuilder {
     fn ended(
         &mut self,
         ended: &assembly::Operation,
-        messages: &[(Message, Raw)],
+        messages: &[(MessageEnd, Raw)],
         time: &Time,
         out: &mut Vec<Fact>,
     ) {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use ccl::clock::{Raw, Scale};
 use ccl::error::ErrorKind;
 use ccl::event::Event;
-use ccl::event::assembly::{Assembly, Item, Message, Operation, Outcome};
+use ccl::event::assembly::{Assembly, Item, MessageEnd, Operation, Outcome};
 use ccl::recorder::Recorded;
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot, Waits};
 use ccl::types::{ChannelId, CommId, Direction, JobId, Rank};
@@ -283,10 +283,10 @@ impl Tracks {
         &mut self,
         (comm, me): (CommId, Rank),
         member: &Member,
-        (message, seq): (&Message, Option<u64>),
+        (message, seq): (&MessageEnd, Option<u64>),
         (from, to): (i64, i64),
     ) {
-        let Message { channel, direction, peer, shared, number: step, bytes, .. } = *message;
+        let MessageEnd { channel, direction, peer, shared, number: step, bytes, .. } = *message;
         let place = member.place(comm);
         let key = Key::Messages { comm, channel, shared, direction: direction as u8 };
         let args = Args::default()

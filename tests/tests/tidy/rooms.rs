@@ -102,7 +102,6 @@ const LONG: &[(&str, &str, &str)] = &[
     ("core/src/recorder/codec.rs", "any_event", "one strategy for each event"),
     ("core/src/recorder/decode.rs", "operation", "one field of a cell after another"),
     ("exporters/src/trace/merge.rs", "gather", "what is read of a part, line by line"),
-    ("exporters/src/trace/tracks.rs", "take", "one arm for each event"),
     ("inspector/src/dump/mod.rs", "gather", "what a bundle holds, file by file"),
     ("tests/src/truth/draw.rs", "of_class", "one arm for each class of fault"),
     ("tests/src/truth/judge.rs", "judge", "one arm for each statement"),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::link::{Receiver, Sender};
-use super::memory::RankMemory;
+use super::memory::{CALLS_KEPT, RankMemory};
 use crate::plan::{Lane, Readers};
 use crate::transport::carrier::{Carrier, Outgoing, Up};
 use crate::transport::meet::{Peer, Reach};
@@ -61,7 +61,7 @@ impl Carrier for MemoryCarrier {
         Some(Up::Receiver(lane, RecvLink::Memory(link), *why))
     }
 
-    fn calls(&self, peer: Rank) -> Vec<[u64; 4]> {
-        self.peer(peer).map_or_else(Vec::new, |(memory, _)| memory.calls().collect())
+    fn call(&self, peer: Rank, back: u64) -> Option<[u64; 4]> {
+        self.peer(peer).filter(|_| back < CALLS_KEPT)?.0.descriptor(back)
     }
 }

@@ -51,6 +51,8 @@ const AT_ACKS: usize = 12 * LINE;
 /// that runs ahead until its lanes are full still shows the calls in which other ranks wait. The
 /// oldest one may be in the process of being overwritten.
 pub const CALLS: u64 = 16;
+/// The descriptors that can be read: the oldest may be being overwritten.
+pub(super) const CALLS_KEPT: u64 = CALLS - 1;
 const _: () = assert!(AT_DESCRIPTOR + 32 * CALLS as usize <= AT_ACKS && CALLS > SHARED_SLOTS as u64 + 1);
 
 /// The position of a lane in its writer's memory, in bytes from the beginning.
@@ -323,7 +325,7 @@ impl RankMemory {
     }
     /// The descriptors that the rank published and that are still kept, the latest first.
     pub fn calls(&self) -> impl Iterator<Item = [u64; 4]> + '_ {
-        (0..CALLS - 1).map_while(|back| self.descriptor(back))
+        (0..CALLS_KEPT).map_while(|back| self.descriptor(back))
     }
     fn copy(&self, latch: u64, at: usize) -> &AtomicU64 {
         self.mapping.u64_at(AT_DESCRIPTOR + 32 * (latch % CALLS) as usize + 8 * at)
