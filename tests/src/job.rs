@@ -472,7 +472,8 @@ impl Job {
     /// Kills all workers and waits until they are gone.
     pub fn kill(&mut self) {
         for worker in &mut self.workers {
-            worker.signal(Signal::KILL);
+            // Not by its pid, which is another process's once this one was waited for.
+            let _ = worker.child.kill();
         }
         for worker in &mut self.workers {
             let _ = worker.child.wait();

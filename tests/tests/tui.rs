@@ -157,16 +157,18 @@ fn attach_once_stuck(runtime: &Path) -> String {
 
 /// The screen without the parts that differ from run to run.
 ///
-/// Those are every number with a unit or of four or more digits, ids, and the spacing that depends
-/// on their width.
+/// Those are every number with a unit or of four or more digits, pids (which a machine that counts
+/// round makes small), ids, and the spacing that depends on their width.
 fn masked(screen: &str) -> String {
     let mut out = String::new();
     for line in screen.lines() {
+        let mut is_pid = false;
         let words = line.split(' ').map(|word| {
             let core = word.trim_matches(|c: char| !c.is_alphanumeric());
             let is_id = core.len() == 16 && core.bytes().all(|b| b.is_ascii_hexdigit());
             let is_number = !core.is_empty() && core.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-            let is_long = core.len() >= 4 || core.contains('.');
+            let is_long = core.len() >= 4 || core.contains('.') || is_pid;
+            is_pid = core == "pid";
             if is_id {
                 word.replace(core, "ID")
             } else if is_number && is_long {
