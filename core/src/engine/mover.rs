@@ -52,7 +52,7 @@ pub trait Mover: fmt::Debug {
 pub struct Processor;
 
 impl Mover for Processor {
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, work: Work<'_>) -> Option<WorkId> {
         work.run();
         None
@@ -67,7 +67,7 @@ impl Mover for Processor {
 
 impl Work<'_> {
     /// Does it here and now.
-    #[inline]
+    #[inline(always)]
     pub fn run(&self) {
         match self.action {
             Action::Reduce => reduce::combine(self.op, self.dtype, self.sources, self.destinations),

@@ -26,7 +26,7 @@ impl Queue {
     }
 
     /// Removes the first operation, which has ended; returns its ticket, if any.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<Ticket> {
         let ended = self.ops.pop_front()?.number();
         let (number, _) = self.begun.front()?;

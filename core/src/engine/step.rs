@@ -49,7 +49,7 @@ pub(super) fn run<S: Subscriber, M: Mover>(
                 None => run_step(step, op, context, (channel, program.index), lanes, (mover, events)),
                 Some(id) => match mover.poll(id) {
                     Ok(true) => {
-                        finish(step, op, channel, lanes, events);
+                        finish_later(step, op, channel, lanes, events);
                         Ok(None)
                     }
                     Ok(false) => break,
@@ -127,8 +127,14 @@ fn run_step<S: Subscriber, M: Mover>(
     Ok(None)
 }
 
+/// As [`finish`], of a step whose work took its time: its call is not worth inlining.
+#[cold]
+fn finish_later<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut Lanes, events: &mut S) {
+    finish(step, op, channel, lanes, events);
+}
+
 /// Frees and publishes the messages of a step whose work is done.
-#[inline]
+#[inline(always)]
 fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut Lanes, events: &mut S) {
     let seq = op.descriptor().seq;
     let mut lanes_needs_notify = false;
