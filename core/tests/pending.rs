@@ -99,7 +99,7 @@ fn who_has_begun_a_call_waits_once_it_waits_for_it() {
     let blocked_on = |comm: &Communicator| {
         let process = Reader::of_process().unwrap().snapshot().unwrap();
         let given = Given { process, source: Source::Mapping, letter: None, ended: false };
-        let seen = merge(&[given], Some(comm.job()), &[]);
+        let seen = merge(&[given], &comm.job().into(), &[]);
         seen.said().map(|one| (one.op.clone(), one.by.clone(), one.missing.clone())).collect::<Vec<_>>()
     };
     let recv = [("Recv".to_string(), vec![Rank(0)], vec![Rank(1)])];

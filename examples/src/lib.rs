@@ -7,6 +7,7 @@
 //! | `train_digits` | data-parallel training of a small network; its ranks end bit for bit equal |
 //! | `straggler` | one rank is late at every step; only the caller knows which |
 //! | `hang` | one rank does not make a call; only the caller knows which rank and call |
+//! | `grid` | tensor, data and pipeline groups; one rank deviates in one of them |
 //! | `demo` | runs `train_digits` on two hosts with a random straggler, and finds it from outside |
 //!
 //! | module | what it holds |
@@ -15,6 +16,7 @@
 //! | [`network`] | a perceptron with one hidden layer: loss, gradient, update |
 //! | [`trainer`] | which rank sees which images, and one step of training |
 //! | [`calls`] | one collective of any kind, its result checked |
+//! | [`grid`] | which ranks are in which groups, and their communicators |
 //! | [`drawn`] | the late rank, as the caller drew it |
 //! | [`readings`] | the sum of many snapshots of a running job |
 //!
@@ -24,6 +26,7 @@
 pub mod calls;
 pub mod digits;
 pub mod drawn;
+pub mod grid;
 pub mod network;
 pub mod readings;
 pub mod trainer;

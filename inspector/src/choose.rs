@@ -1,14 +1,11 @@
 //! Chooses the job that a user means.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::Settings;
-use ccl::diagnose::{Given, call_name, duration, jobs};
-use ccl::snapshot::{CommSnapshot, OpState};
-use ccl::types::JobId;
+use ccl::diagnose::Job;
 
 use crate::discover::{self, Findings, Found};
 use crate::target::Target;
@@ -25,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// As [`choose`].
-pub(crate) fn find(settings: &Settings, target: Option<Target>) -> Result<(Findings, JobId), (u8, String)> {
+pub(crate) fn find(settings: &Settings, target: Option<Target>) -> Result<(Findings, Job), (u8, String)> {
     let deadline = clock::now().after(STARTS_WITHIN);
     loop {
         let findings = discover::everything(settings);
@@ -38,7 +35,7 @@ pub(crate) fn find(settings: &Settings, target: Option<Target>) -> Result<(Findi
 }
 
 /// Whether the job that is meant may appear in a moment.
-fn may_start(findings: &Findings, target: Option<Target>, chosen: &Result<JobId, (u8, String)>) -> bool {
+fn may_start(findings: &Findings, target: Option<Target>, chosen: &Result<Job, (u8, String)>) -> bool {
     match (chosen, target) {
         (Err((exit::ERROR, _)), None) => true,
         // With no target, any launch whose ranks have no recorder yet is waited for, but only while
@@ -67,7 +64,7 @@ fn launchers() -> impl Iterator<Item = u32> {
 }
 
 /// The job of the processes that descend from `ancestor`.
-pub(crate) fn job_of_descendants(findings: &Findings, ancestor: u32) -> Option<JobId> {
+pub(crate) fn job_of_descendants(findings: &Findings, ancestor: u32) -> Option<Job> {
     let descends = |one: &&Found| {
         let mut pid = one.process;
         // A chain of parents is short; a loop could only come from a race in the kernel.
@@ -82,71 +79,37 @@ pub(crate) fn job_of_descendants(findings: &Findings, ancestor: u32) -> Option<J
         }
         false
     };
-    let given: Vec<Given> = findings.found.iter().filter(descends).map(|one| one.given.clone()).collect();
-    jobs(&given).first().copied()
+    let found: Vec<&Found> = findings.found.iter().filter(descends).collect();
+    findings
+        .jobs()
+        .into_iter()
+        .max_by_key(|job| found.iter().filter(|one| one.is_of(job)).count())
+        .filter(|job| found.iter().any(|one| one.is_of(job)))
 }
 
 /// The job that `target` means; without a target, the only job, or the only one alive.
 ///
 /// # Errors
 /// The exit status, and why no job or no single job is meant.
-pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<JobId, (u8, String)> {
+pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<Job, (u8, String)> {
     let Some(target) = target else { return the_only_one(findings) };
-    let of_rows = |is_meant: &dyn Fn(&CommSnapshot) -> bool, process: &Found| {
-        let rows = process.given.process.comms.iter().filter(|row| is_meant(row));
-        // A communicator that has ended is not meant if another one has not.
-        let (ended, lives): (Vec<_>, Vec<_>) = rows.partition(|row| row.ended);
-        let jobs: BTreeSet<JobId> =
-            if lives.is_empty() { &ended } else { &lives }.iter().map(|row| row.job).collect();
-        jobs.into_iter().collect()
-    };
-    let (jobs, process): (Vec<JobId>, _) = match target {
-        Target::Job(job) => {
-            (findings.found.iter().any(|one| one.is_of(job)).then_some(job).into_iter().collect(), None)
-        }
-        Target::Process(pid) => match one_of(findings, pid) {
-            Some(process) => (of_rows(&|_| true, process), Some(process)),
+    let of = |process: &Found| findings.jobs().into_iter().find(|job| process.is_of(job));
+    let unknown = || Err((exit::ERROR, nothing(findings, &format!("nothing is known of {target}"))));
+    match target {
+        Target::Job(id) => findings.jobs().into_iter().find(|job| job.is_named(id)).map_or_else(unknown, Ok),
+        Target::Process(pid) => {
             // A launcher is not a rank; the job that it launched is meant.
-            None => (job_of_descendants(findings, pid).into_iter().collect(), None),
-        },
-        Target::RankOf(pid, rank) => {
-            let process = one_of(findings, pid);
-            (process.map(|one| of_rows(&|row| row.world == rank, one)).unwrap_or_default(), process)
+            let job = one_of(findings, pid).map_or_else(|| job_of_descendants(findings, pid), of);
+            job.ok_or_else(|| (exit::ERROR, nothing(findings, &of_process(pid))))
         }
-    };
-    let why = || match target {
-        Target::Process(pid) => of_process(pid),
-        Target::RankOf(pid, _) if process.is_none() => of_process(pid),
-        Target::RankOf(..) | Target::Job(_) => format!("nothing is known of {target}"),
-    };
-    match (jobs.as_slice(), process) {
-        ([], _) => Err((exit::ERROR, nothing(findings, &why()))),
-        ([_, _, ..], Some(process)) => Err((exit::USAGE, several(target, process, &jobs))),
-        ([job, ..], _) => Ok(*job),
+        Target::RankOf(pid, rank) => match one_of(findings, pid) {
+            None => Err((exit::ERROR, nothing(findings, &of_process(pid)))),
+            Some(one) if one.given.process.comms.iter().any(|row| row.world == rank) => {
+                of(one).map_or_else(unknown, Ok)
+            }
+            Some(_) => unknown(),
+        },
     }
-}
-
-/// The message for a process that is in several jobs: the jobs, and what the process does in each.
-fn several(target: Target, process: &Found, jobs: &[JobId]) -> String {
-    let mut text = format!("{target} is in several jobs; say which one is meant:");
-    for job in jobs {
-        let rows = process.given.process.comms.iter().filter(|row| row.job == *job);
-        let row = |row: &CommSnapshot| {
-            let op = row.operation();
-            let call = || format!("{} of {}", call_name(&op.kind, op.seq), row.name);
-            let does = match op.state {
-                _ if op.kind.is_empty() => format!("has called nothing of {}", row.name),
-                OpState::Running => format!("has been in {} for {}", call(), duration(op.age_ns)),
-                OpState::Failed => format!("{} failed", call()),
-                OpState::Idle | OpState::Unknown => format!("called {} last", call()),
-            };
-            format!("rank {} {does}", row.world)
-        };
-        let rows: Vec<_> = rows.map(row).collect();
-        // Writing to a string does not fail.
-        let _ = write!(text, "\n  {job}  {}", words::line(&rows.join("; ")));
-    }
-    text
 }
 
 /// What can be said of a process without a recorder.
@@ -176,38 +139,35 @@ fn one_of(findings: &Findings, pid: u32) -> Option<&Found> {
     those.pop()
 }
 
-fn the_only_one(findings: &Findings) -> Result<JobId, (u8, String)> {
+fn the_only_one(findings: &Findings) -> Result<Job, (u8, String)> {
     // Per job: the number of processes, the number alive, and the time of the last sign of life.
-    let mut processes: BTreeMap<JobId, (usize, usize, u64)> = BTreeMap::new();
-    for one in &findings.found {
-        for job in ccl::diagnose::jobs(std::slice::from_ref(&one.given)) {
-            let (all, alive, last) = processes.entry(job).or_default();
-            *all += 1;
-            *alive += usize::from(one.given.process.alive);
-            *last = one.given.process.to_real_ns.max(*last);
-        }
+    let count = |job: Job| {
+        let processes = || findings.found.iter().filter(|one| one.is_of(&job)).map(|one| &one.given.process);
+        let alive = processes().filter(|process| process.alive).count();
+        let last = processes().map(|process| process.to_real_ns).max().unwrap_or(0);
+        (processes().count(), alive, last, job)
+    };
+    let mut jobs: Vec<_> = findings.jobs().into_iter().map(count).collect();
+    let any_lives = jobs.iter().any(|(_, alive, ..)| *alive > 0);
+    jobs.retain(|(_, alive, ..)| *alive > 0 || !any_lives);
+    if jobs.len() < 2 {
+        return jobs
+            .pop()
+            .map(|(.., job)| job)
+            .ok_or_else(|| (exit::ERROR, nothing(findings, "there is no job")));
     }
-    let any_lives = processes.values().any(|(_, alive, _)| *alive > 0);
-    processes.retain(|_, (_, alive, _)| *alive > 0 || !any_lives);
-    let mut jobs = processes.keys();
-    match (jobs.next(), jobs.next()) {
-        (None, _) => Err((exit::ERROR, nothing(findings, "there is no job"))),
-        (Some(job), None) => Ok(*job),
-        (Some(_), Some(_)) => {
-            let mut text = "there are several jobs; say which one is meant:".to_string();
-            let mut processes: Vec<_> = processes.into_iter().collect();
-            processes.sort_by_key(|(_, (.., last))| std::cmp::Reverse(*last));
-            for (job, (all, alive, last)) in processes {
-                let seconds = ccl::clock::real_ns().saturating_sub(last) / 1_000_000_000;
-                // Writing to a string does not fail.
-                let _ = write!(
-                    text,
-                    "\n  {job}  processes: {all}, alive: {alive}, last sign of life: {seconds} s ago"
-                );
-            }
-            Err((exit::USAGE, text))
-        }
+    let mut text = "there are several jobs; say which one is meant:".to_string();
+    jobs.sort_by_key(|(_, _, last, _)| std::cmp::Reverse(*last));
+    for (all, alive, last, job) in jobs {
+        let seconds = ccl::clock::real_ns().saturating_sub(last) / 1_000_000_000;
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "\n  {}  processes: {all}, alive: {alive}, last sign of life: {seconds} s ago",
+            job.id
+        );
     }
+    Err((exit::USAGE, text))
 }
 
 fn nothing(findings: &Findings, what: &str) -> String {
@@ -222,13 +182,15 @@ fn nothing(findings: &Findings, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ccl::snapshot::{ProcessSnapshot, Source};
-    use ccl::types::Rank;
+    use ccl::diagnose::Given;
+    use ccl::snapshot::{CommSnapshot, ProcessSnapshot, Source};
+    use ccl::types::{CommId, JobId, Rank};
 
     use super::*;
 
     fn found(pid: u32, alive: bool, ranks: &[(u64, u32)]) -> Found {
         let comms = ranks.iter().map(|(job, rank)| CommSnapshot {
+            id: CommId(*job),
             job: JobId(*job),
             world: Rank(*rank),
             ..CommSnapshot::default()
@@ -248,7 +210,7 @@ mod tests {
         let findings = Findings { found, ..Findings::default() };
         let chosen = choose(&findings, target.map(|text| text.parse().unwrap()));
         assert_eq!(
-            chosen.as_ref().map(|job| job.0).map_err(|(status, _)| *status),
+            chosen.as_ref().map(|job| job.id.0).map_err(|(status, _)| *status),
             expect,
             "{target:?} {chosen:?}"
         );
@@ -265,18 +227,20 @@ mod tests {
 
     #[test]
     fn a_target_names_its_job() {
+        // Its communicators connect what has several ids.
         let all =
             || vec![found(1, false, &[(6, 0)]), found(1, true, &[(7, 0), (8, 3)]), found(2, true, &[(9, 0)])];
-        check(all(), Some("1"), Err(exit::USAGE));
+        check(all(), Some("1"), Ok(7));
         check(all(), Some("1:0"), Ok(7));
+        check(all(), Some("1:3"), Ok(7));
+        check(all(), Some("0000000000000008"), Ok(7));
+        // What it has left connects nothing.
         let mut once = found(3, true, &[(7, 0), (8, 3)]);
         once.given.process.comms[0].ended = true;
-        check(vec![once.clone()], Some("3"), Ok(8));
-        check(vec![once], Some("3:0"), Ok(7));
+        check(vec![once], Some("3"), Ok(8));
         let mut renamed = found(5, true, &[(7, 0)]);
         renamed.given.process.job = JobId(99);
         check(vec![renamed], Some("5"), Ok(7));
-        check(all(), Some("1:3"), Ok(8));
         check(all(), Some("1:4"), Err(exit::ERROR));
         check(all(), Some("3"), Err(exit::ERROR));
         check(all(), Some("0000000000000009"), Ok(9));

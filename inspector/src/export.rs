@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
-use ccl::types::JobId;
 use ccl_exporters::otel::{Account, Endpoint, Exporter, Source};
 use tokio::time::MissedTickBehavior;
 
@@ -49,8 +48,7 @@ pub(crate) struct Export {
 /// The recorders of a job that are read.
 #[derive(Debug)]
 struct Job {
-    /// Each recorder with the name that the job had when it was met.
-    sources: Vec<(Source, JobId)>,
+    sources: Vec<Source>,
     /// Why some of them could not be read to the end.
     troubles: Vec<String>,
 }
@@ -79,7 +77,7 @@ impl Export {
         // Reads once more what was recorded since the last look.
         job.look(&exporter);
         let Account { counts, failure } = exporter.finish(clock::now().after(FAREWELL));
-        let before: u64 = job.sources.iter().map(|(source, _)| source.overwritten()).sum();
+        let before: u64 = job.sources.iter().map(Source::overwritten).sum();
         let mut text = format!("{counts}\n");
         failure.iter().for_each(|why| text += &format!("not delivered: {}\n", words::line(why)));
         if before > 0 {
@@ -117,7 +115,7 @@ impl Job {
             }
             search.newcomers().into_iter().for_each(|one| self.add(one));
             // Asked before the look, so that everything recorded until then is read.
-            let lives = self.sources.iter().any(|(source, _)| source.is_alive());
+            let lives = self.sources.iter().any(Source::is_alive);
             self.look(exporter);
             if !lives || end.is_some_and(|end| clock::now() >= end) {
                 search.stop();
@@ -131,7 +129,7 @@ impl Job {
     fn look(&mut self, exporter: &Exporter) {
         let troubles = &mut self.troubles;
         // A recorder that cannot be read any more is given up: its file was cut or replaced.
-        self.sources.retain_mut(|(source, job)| match source.look(exporter, Some(*job)) {
+        self.sources.retain_mut(|source| match source.look(exporter) {
             Ok(()) => true,
             Err(why) => {
                 troubles.push(format!("not exported to the end: {why}"));
@@ -140,10 +138,10 @@ impl Job {
         });
     }
 
-    fn add(&mut self, (found, reader, job): Met) {
+    fn add(&mut self, (found, reader): Met) {
         let program = found.process.map(|pid| PathBuf::from(format!("/proc/{pid}/exe")));
         let program = program.and_then(|link| std::fs::read_link(link).ok());
         let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
-        self.sources.push((Source::attached(reader, &name.to_string_lossy()), job));
+        self.sources.push(Source::attached(reader, &name.to_string_lossy()));
     }
 }

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use ccl::config::Settings;
-use ccl::diagnose::{Given, Unreachable, merge, render_text};
+use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
 use ccl::snapshot::Snapshot as JobSnapshot;
-use ccl::types::JobId;
 
 use crate::choose::{choose, find};
 use crate::discover::{self, Findings};
@@ -44,9 +43,9 @@ impl Snapshot {
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let (mut findings, job) = find(&settings, self.target)?;
-        let unreachable = discover::follow_peers(&mut findings, job);
-        let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(job)));
-        print(findings, job, &unreachable, notes, (self.json, &settings))
+        let unreachable = discover::follow_peers(&mut findings, &job);
+        let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
+        print(findings, &job, &unreachable, notes, (self.json, &settings))
     }
 }
 
@@ -60,29 +59,33 @@ impl Open {
         if dump::is_bundle(&self.path) {
             let dump = dump::open(&self.path).map_err(|why| (exit::ERROR, why))?;
             let job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
-            return print(dump.findings, job, &dump.unreachable, dump.notes, (self.json, &settings));
+            return print(dump.findings, &job, &dump.unreachable, dump.notes, (self.json, &settings));
         }
         let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, self.job)?;
         let why = format!("only {} was opened, and it is not there", self.path.display());
-        let unreachable = discover::only_these(&findings, job, &why);
-        print(findings, job, &unreachable, Vec::new(), (self.json, &settings))
+        let unreachable = discover::only_these(&findings, &job, &why);
+        print(findings, &job, &unreachable, Vec::new(), (self.json, &settings))
     }
 }
 
 fn print(
     findings: Findings,
-    job: JobId,
+    job: &Job,
     unreachable: &[Unreachable],
     notes: Vec<String>,
     (json, settings): (bool, &Settings),
 ) -> Result<u8, (u8, String)> {
-    let aside = findings.aside.into_iter().filter(|(jobs, _)| jobs.contains(&job)).map(|(_, note)| note);
+    let aside = findings
+        .aside
+        .into_iter()
+        .filter(|(ids, _)| ids.iter().any(|id| job.is_named(*id)))
+        .map(|(_, note)| note);
     let notes: Vec<String> = notes.into_iter().chain(aside).collect();
     let found: Vec<_> = findings.found.into_iter().filter(|one| one.is_of(job)).collect();
     let beyond: Vec<_> = found.iter().filter_map(attach::beyond_its_state).collect();
     let given: Vec<Given> = found.into_iter().map(|one| one.given).collect();
-    let mut snapshot = merge(&given, Some(job), unreachable);
+    let mut snapshot = merge(&given, job, unreachable);
     snapshot.notes.extend(notes);
     snapshot.notes.extend(beyond);
     let text = if json { to_json(&snapshot)? } else { render_text(&snapshot) };

@@ -1,12 +1,12 @@
-//! The members of a job: each process once, as they appear, even if the job gets its name
-//! meanwhile.
+//! The members of a job: each process once, as they appear, while the job gets its name and makes
+//! more communicators.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccl::diagnose::{Unreachable, runs_text};
+use ccl::diagnose::{Job, Unreachable, runs_text};
 use ccl::recorder::reader::Reader;
 use ccl::snapshot::ProcessSnapshot;
-use ccl::types::{JobId, Phase, Rank};
+use ccl::types::{Phase, Rank};
 
 use crate::discover::{self, Findings, Found};
 use crate::words;
@@ -19,13 +19,13 @@ const MOST_OF_ANOTHER: usize = 1 << 9;
 /// The processes of a job that were met so far.
 #[derive(Debug)]
 pub(crate) struct JobMembers {
-    job: JobId,
+    job: Job,
     met: BTreeSet<(u32, u64, u64)>,
     /// The number of processes of each user.
     of_user: BTreeMap<Option<u32>, usize>,
     /// The processes that were met, as their peers name them: host and pid.
     named: BTreeSet<(String, u32)>,
-    /// The ranks that were met, and the number of ranks in the job.
+    /// The ranks of the largest communicator that were met, and the number of its ranks.
     ranks: BTreeSet<Rank>,
     nranks: u32,
     /// Whether the root has answered: from then on the job keeps its name.
@@ -35,9 +35,9 @@ pub(crate) struct JobMembers {
 
 impl JobMembers {
     /// No process was met yet.
-    pub(crate) const fn of(job: JobId) -> Self {
+    pub(crate) fn of(job: impl Into<Job>) -> Self {
         Self {
-            job,
+            job: job.into(),
             met: BTreeSet::new(),
             of_user: BTreeMap::new(),
             named: BTreeSet::new(),
@@ -48,31 +48,29 @@ impl JobMembers {
         }
     }
 
-    /// The job, under its present name.
+    /// The job, as it is known now.
     ///
-    /// It has one as soon as the root has answered; until then each rank shows one of its own
+    /// It has its name as soon as the root has answered; until then each rank shows one of its own
     /// making.
-    pub(crate) const fn job(&self) -> JobId {
-        self.job
+    pub(crate) const fn job(&self) -> &Job {
+        &self.job
     }
 
     /// The processes of the job among the findings that were not met before.
     ///
     /// Their recorders stay open, so that they can be read after they were unlinked.
     pub(crate) fn newcomers(&mut self, mut findings: Findings) -> Vec<(Found, Reader)> {
-        let mut met = findings.found.iter().filter(|one| self.met.contains(&one.who()));
-        if let Some(job) = met.find_map(|one| one.renamed(self.job)) {
-            (self.job, self.nranks) = (job, 0);
-            self.ranks.clear();
-        }
-        self.unreachable = discover::follow_peers(&mut findings, self.job);
+        self.learn(&findings);
+        self.unreachable = discover::follow_peers(&mut findings, &self.job);
         let mut new = Vec::new();
-        for found in findings.found.into_iter().filter(|one| one.is_of(self.job)) {
-            let ProcessSnapshot { pid, host, comms, .. } = &found.given.process;
+        for found in findings.found.into_iter().filter(|one| one.is_of(&self.job)) {
+            let ProcessSnapshot { pid, host, .. } = &found.given.process;
             let (who, name) = (found.who(), (host.clone(), *pid));
-            for comm in comms.iter().filter(|comm| comm.job == self.job) {
-                self.ranks.insert(comm.world);
-                self.nranks = self.nranks.max(comm.nranks);
+            for comm in self.job.rows(&found.given.process) {
+                if comm.job == self.job.id {
+                    self.ranks.insert(comm.world);
+                    self.nranks = self.nranks.max(comm.nranks);
+                }
                 let check_in = Phase::CheckIn.to_string();
                 self.has_name |= comm.phases.iter().any(|phase| phase.phase == check_in);
             }
@@ -102,6 +100,26 @@ impl JobMembers {
         let named = &self.named;
         self.unreachable.retain(|lost| !named.contains(&(lost.host.clone(), lost.pid)));
         new
+    }
+
+    /// Learns by which ids the job is known now.
+    fn learn(&mut self, findings: &Findings) {
+        let met = |job: &Job| {
+            let of_it = findings.found.iter().filter(|one| one.is_of(job));
+            of_it.filter(|one| self.met.contains(&one.who())).count()
+        };
+        let is_it = |job: &Job| met(job) > 0 || job.ids.iter().any(|id| self.job.is_named(*id));
+        let Some(mut job) = findings.jobs().into_iter().filter(is_it).max_by_key(met) else { return };
+        // What has ended since is known under the ids that it had. An id that was only shown until
+        // the root answered names nothing any more.
+        if job.is_named(self.job.id) {
+            job.ids.extend(&self.job.ids);
+        }
+        if job.id != self.job.id {
+            self.nranks = 0;
+            self.ranks.clear();
+        }
+        self.job = job;
     }
 
     /// The processes of the job that others name and that cannot be read, each with the reason.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ccl::config::{Key, Settings};
-use ccl::diagnose::{Given, comm_name, jobs, merge};
+use ccl::diagnose::{Given, Job, comm_name, merge};
 use ccl::snapshot::{CommSnapshot, Snapshot};
 use ccl::types::{CommId, Rank};
 
@@ -64,13 +64,13 @@ fn clean(findings: &Findings, only: Option<&str>) -> String {
 const MAX_MISSING: usize = 1 << 16;
 
 fn snapshots(findings: &mut Findings) -> Vec<Snapshot> {
-    let given: Vec<Given> = findings.found.iter().map(|one| one.given.clone()).collect();
     let mut room = MAX_MISSING;
-    let of_job = |job| {
+    let jobs = findings.jobs();
+    let of_job = |job: &Job| {
         let unreachable = discover::follow_peers(findings, job);
         let of_it = findings.found.iter().filter(|one| one.is_of(job));
         let given: Vec<Given> = of_it.map(|one| one.given.clone()).collect();
-        let mut snapshot = merge(&given, Some(job), &unreachable);
+        let mut snapshot = merge(&given, job, &unreachable);
         let untold = snapshot.missing.len().saturating_sub(room);
         if untold > 0 {
             snapshot.missing.truncate(room);
@@ -81,11 +81,12 @@ fn snapshots(findings: &mut Findings) -> Vec<Snapshot> {
         snapshot.ranks.iter_mut().flat_map(|rank| &mut rank.comms).for_each(|comm| comm.links.clear());
         snapshot
     };
-    jobs(&given).into_iter().map(of_job).collect()
+    jobs.iter().map(of_job).collect()
 }
 
 fn list(findings: &Findings) -> String {
-    let mut rows: Vec<_> = findings.found.iter().flat_map(rows).collect();
+    let jobs = findings.jobs();
+    let mut rows: Vec<_> = findings.found.iter().flat_map(|one| rows(one, &jobs)).collect();
     rows.sort();
     let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
     let columns = ["JOB", "RANK", "PID", "USER", "HOST", "STATE", "COMM", "OPERATION", "RECORDER"];
@@ -103,7 +104,7 @@ fn place(one: &Found) -> String {
 }
 
 /// One row per rank and communicator, with its sort key; a process without ranks has one row too.
-fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 9])> {
+fn rows(one: &Found, jobs: &[Job]) -> Vec<(impl Ord + use<>, [String; 9])> {
     let process = &one.given.process;
     let host = if process.host_id.is_empty() {
         process.host.clone()
@@ -123,8 +124,9 @@ fn rows(one: &Found) -> Vec<(impl Ord + use<>, [String; 9])> {
         } else {
             format!("{} #{} {}", comm.op.kind, comm.op.seq, comm.op.state)
         };
-        let key = (comm.job, comm.world, comm.id);
-        row(key, [comm.job.to_string(), format!("{}/{}", comm.rank, comm.nranks), name, op])
+        let job = jobs.iter().find(|job| job.is_named(comm.job)).map_or(comm.job, |job| job.id);
+        let key = (job, comm.world, comm.id);
+        row(key, [job.to_string(), format!("{}/{}", comm.rank, comm.nranks), name, op])
     };
     // If the process has left all its communicators, the last ones show which job it belonged to.
     let has_left = process.comms.iter().all(|comm| comm.ended);
@@ -162,7 +164,8 @@ mod tests {
                 None,
                 "f".into(),
             );
-            let rows = rows(&one).into_iter().map(|(_, row)| format!("{} {} {}", row[0], row[1], row[5]));
+            let rows =
+                rows(&one, &[]).into_iter().map(|(_, row)| format!("{} {} {}", row[0], row[1], row[5]));
             rows.collect::<Vec<_>>()
         };
         assert_eq!(said(&[true], false), ["000000000000010b 3/4 left"]);

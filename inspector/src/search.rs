@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ccl::config::Settings;
+use ccl::diagnose::Job;
 use ccl::recorder::reader::Reader;
-use ccl::types::JobId;
 
 use crate::attach::{self, Lease};
 use crate::discover::{self, Findings, Found};
@@ -16,8 +16,8 @@ use crate::members::JobMembers;
 /// How often to look for members of the job that were not met yet.
 const SEARCH: Duration = Duration::from_secs(1);
 
-/// A process that was met, and the name that the job had then.
-pub(crate) type Met = (Found, Reader, JobId);
+/// A process that was met.
+pub(crate) type Met = (Found, Reader);
 
 /// The members of a job, and the level at which they are to record.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Search {
     ///
     /// They are to record at `level` for as long as this value lives; with `None` they keep their
     /// level.
-    pub(crate) const fn of(job: JobId, settings: Settings, level: Option<u8>) -> Self {
+    pub(crate) fn of(job: Job, settings: Settings, level: Option<u8>) -> Self {
         Self { settings, members: JobMembers::of(job), level, leases: Vec::new() }
     }
 
@@ -44,8 +44,7 @@ impl Search {
             self.leases.extend(new.iter().map(|(found, _)| Lease::of(found.clone(), level)));
         }
         attach::at_once(&mut self.leases, Lease::renew);
-        let job = self.members.job();
-        new.into_iter().map(|(found, reader)| (found, reader, job)).collect()
+        new
     }
 
     /// Goes on in its own thread.
@@ -75,8 +74,8 @@ impl Search {
         self
     }
 
-    /// The job, under its present name.
-    pub(crate) const fn job(&self) -> JobId {
+    /// The job, as it is known now.
+    pub(crate) const fn job(&self) -> &Job {
         self.members.job()
     }
 

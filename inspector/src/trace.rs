@@ -89,7 +89,7 @@ impl Trace {
         let (findings, job) = find(&settings, self.target)?;
         let mut search = Search::of(job, settings, Some(STEPS));
         let mut recording = Recording { folder: Parts::beside(&self.output)?, ..Recording::default() };
-        for (_, reader, _) in search.meet(findings) {
+        for (_, reader) in search.meet(findings) {
             recording.add(reader);
         }
         let until = clock::now().after(self.time);
@@ -97,7 +97,7 @@ impl Trace {
         let Recording { folder, mut notes, .. } = recording;
         notes.extend(search.missing().into_iter().map(|who| format!("not traced: {who}")));
         notes.extend(search.refused());
-        match merged(&folder.0, &self.output, Some(search.job())) {
+        match merged(&folder.0, &self.output, Some(search.job().id)) {
             Ok(merged) => Ok((merged, notes)),
             Err((status, why)) => {
                 let kept =
@@ -159,7 +159,7 @@ impl Recording {
         let mut search = search.beside();
         let mut pace = Pace::default();
         while !search.is_over() {
-            search.newcomers().into_iter().for_each(|(_, reader, _)| self.add(reader));
+            search.newcomers().into_iter().for_each(|(_, reader)| self.add(reader));
             let most = self.drain();
             if is_over() || self.parts.is_empty() {
                 search.stop();
@@ -167,7 +167,7 @@ impl Recording {
             clock::sleep(pace.after(most));
         }
         let (search, last) = search.end();
-        last.into_iter().for_each(|(_, reader, _)| self.add(reader));
+        last.into_iter().for_each(|(_, reader)| self.add(reader));
         for part in std::mem::take(&mut self.parts) {
             self.end(part);
         }

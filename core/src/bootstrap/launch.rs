@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::rendezvous::Environment;
 use crate::clock;
+use crate::types::Rank;
 
 /// The launch of a root's ranks, as far as the root knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +64,37 @@ impl Origin {
     }
 }
 
+/// What the launcher calls the job and this process, for those who look at them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Launched {
+    /// Hash of the name of the job, or of a part of it; 0 if it has none.
+    pub(crate) name: u64,
+    /// The launcher's number of this process.
+    pub(crate) rank: Option<Rank>,
+}
+
+impl Launched {
+    /// As `environment` tells.
+    ///
+    /// `CCL_RUN_ID` is the user's own name for a run, where the launcher has none.
+    #[must_use]
+    pub(crate) fn own(environment: Environment<'_>) -> Self {
+        let given = |name: &str| environment(name).filter(|value| !value.is_empty());
+        let hash = |text: String| xxhash_rust::xxh3::xxh3_64(text.as_bytes()).max(1);
+        let name = match (given("CCL_RUN_ID"), name(environment)) {
+            (Some(run), _) => hash(format!("CCL_RUN_ID={run}")),
+            (None, (_, 0)) => 0,
+            // A launch that is restarted keeps its name.
+            (None, (_, part)) => {
+                hash(format!("{part} {}", given("TORCHELASTIC_RESTART_COUNT").unwrap_or_default()))
+            }
+        };
+        let is_launched = given("WORLD_SIZE").is_some();
+        let rank = given("RANK").filter(|_| is_launched).and_then(|rank| rank.trim().parse().ok()).map(Rank);
+        Self { name, rank }
+    }
+}
+
 /// The launcher's names for the job and for the part of it that this process belongs to. Launchers
 /// may be nested: the inner one is checked first.
 fn name(environment: Environment<'_>) -> (u64, u64) {
@@ -105,6 +137,30 @@ fn age() -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_launch_and_its_number_there() {
+        let own = |pairs: &[(&str, &str)]| {
+            let look = |n: &str| pairs.iter().find(|(name, _)| *name == n).map(|(_, v)| (*v).to_string());
+            Launched::own(&look)
+        };
+        let torch = |run, restart| {
+            own(&[
+                ("TORCHELASTIC_RUN_ID", run),
+                ("TORCHELASTIC_RESTART_COUNT", restart),
+                ("WORLD_SIZE", "4"),
+                ("RANK", "3"),
+            ])
+        };
+        assert_eq!(own(&[]), Launched::default());
+        assert_eq!(own(&[("RANK", "3")]).rank, None);
+        assert_eq!((torch("a", "0").rank, torch("a", "0")), (Some(Rank(3)), torch("a", "0")));
+        assert!(torch("a", "0").name != torch("a", "1").name && torch("a", "0").name != torch("b", "0").name);
+        // A script of an allocation, which may hold several jobs.
+        assert_eq!(own(&[("SLURM_JOB_ID", "5")]).name, 0);
+        let called = |run| own(&[("CCL_RUN_ID", run), ("SLURM_JOB_ID", "5")]).name;
+        assert!(called("x") != 0 && called("x") == called("x") && called("x") != called("y"));
+    }
 
     #[test]
     fn launchers_name_jobs_and_a_process_knows_its_age() {

@@ -51,4 +51,5 @@ mod sim_tests;
 
 pub use driver::{Bootstrap, RingStream, RingStreams};
 pub use id::UniqueId;
+pub(crate) use launch::Launched;
 pub use root_task::{RootHandle, create, create_near};

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::bootstrap::Launched;
 use crate::clock::{Anchor, Ns};
-use crate::config::{Key, Settings};
+use crate::config::{Key, Settings, environment};
 use crate::control::server::Server;
 use crate::error::Result;
 use crate::event::{Event, publish};
@@ -58,6 +59,8 @@ impl ProcessServices {
             return Ok((services, Vec::new()));
         }
         let recorder = Recorder::for_process(settings)?;
+        let Launched { name, rank } = Launched::own(&environment);
+        recorder.set_launch(name, rank);
         let mut notes = recorder.notes().to_vec();
         let server = match Server::beside(&recorder, settings).map(Arc::new) {
             Ok(server) => Some(server),

@@ -427,15 +427,26 @@ fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
     let leads_to = |from: usize, at: usize| leads[from].iter().any(|who| reached[who].contains(&at));
     let leads_nowhere = |from: usize| leads[from].iter().all(|who| reached[who].is_empty());
     let shown: Vec<bool> = (0..waits.len()).map(|at| is_end[at] || leads_nowhere(at)).collect();
+    let folded = folded(job, &waits, (&held_by, &shown), &leads_to);
+    // The operations that lead to one that is shown behind another lead to that other.
+    let mut led_on: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    folded.iter().for_each(|(from, to)| led_on.entry(*to).or_default().push(*from));
+    let is_behind = |other: usize, at: usize| {
+        let through = || led_on.get(&at).into_iter().flatten().any(|from| leads_to(other, *from));
+        match folded.get(&other) {
+            Some(to) => *to == at,
+            None => !shown[other] && (leads_to(other, at) || through()),
+        }
+    };
     let mut found: Vec<BlockedOn> = Vec::new();
     let mut room = MAX_BEHIND;
-    for at in (0..waits.len()).filter(|at| shown[*at]) {
+    for at in (0..waits.len()).filter(|at| shown[*at] && !folded.contains_key(at)) {
         let held: BTreeSet<Rank> = match is_end[at] {
             true => held_by[at].clone(),
             false => waits[at].holders().collect(),
         };
         let mut behind = Vec::new();
-        for other in (0..waits.len()).filter(|other| !shown[*other] && leads_to(*other, at)) {
+        for other in (0..waits.len()).filter(|other| is_behind(*other, at)) {
             if waits[other].comm == waits[at].comm && waits[other].pair && waits[at].pair {
                 let (by, since_ns) = (waits[other].by.clone(), waits[other].since_ns);
                 waits[at].by.extend(by);
@@ -459,6 +470,34 @@ fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
     let named = |one: &BlockedOn| !one.missing.is_empty() || !one.inside.is_empty();
     found.sort_by_key(|one| (!named(one), std::cmp::Reverse(one.since_ns), one.comm, one.seq));
     found
+}
+
+/// Of ends in several communicators that the same processes hold, all but the first: each with the
+/// one that it is shown behind.
+///
+/// A rank that is absent from one communicator is soon missed in all its others. First is the one
+/// that the others lead to, or else the one that has waited longest.
+fn folded(
+    job: &Job<'_>,
+    waits: &[WaitEdges],
+    (held_by, shown): (&[BTreeSet<Rank>], &[bool]),
+    leads_to: &dyn Fn(usize, usize) -> bool,
+) -> BTreeMap<usize, usize> {
+    let mut by_holders: BTreeMap<BTreeSet<usize>, Vec<usize>> = BTreeMap::new();
+    for at in (0..waits.len()).filter(|at| shown[*at] && !held_by[*at].is_empty()) {
+        let members = &job.comms[&waits[at].comm];
+        by_holders.entry(held_by[at].iter().map(|rank| members[rank].who).collect()).or_default().push(at);
+    }
+    let mut folded = BTreeMap::new();
+    for mut those in by_holders.into_values() {
+        those.sort_by_key(|at| (std::cmp::Reverse(waits[*at].since_ns), waits[*at].comm, waits[*at].seq));
+        let earlier =
+            |first: usize, at: usize| if leads_to(first, at) && !leads_to(at, first) { at } else { first };
+        let Some(first) = those.iter().copied().reduce(earlier) else { continue };
+        let elsewhere = those.into_iter().filter(|at| waits[*at].comm != waits[first].comm);
+        folded.extend(elsewhere.map(|at| (at, first)));
+    }
+    folded
 }
 
 /// The ends to which the waits of a rank lead.
@@ -506,6 +545,7 @@ fn as_awaited(wait: &WaitEdges, held: &BTreeSet<Rank>, behind: Vec<Behind>) -> B
         tag: wait.tag.clone(),
         link: wait.link.clone(),
         behind,
+        ..BlockedOn::default()
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Headline<'a> {
 /// The ranks that are to blame for a failure, or that block others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Culprits {
-    /// The ranks; empty if it is not known who is to blame for a failure.
+    /// The ranks of the job; empty if it is not known who is to blame for a failure.
     pub ranks: Vec<Rank>,
     /// The state of a single rank's process; `None` if it runs or was not read.
     pub state: Option<State>,
@@ -31,7 +31,7 @@ pub struct Culprits {
     pub how: &'static str,
     /// How long ago it failed, or how long the others have waited.
     pub since_ns: u64,
-    /// The ranks on which it failed, or that wait.
+    /// The ranks of the job on which it failed, or that wait.
     pub by: Vec<Rank>,
     /// The number of further failures or waits.
     pub more: usize,
@@ -49,7 +49,7 @@ impl Snapshot {
 
     fn failed(&self, failure: &Failure) -> Culprits {
         Culprits {
-            ranks: failure.blamed.clone(),
+            ranks: self.job_ranks(failure.comm, &failure.blamed),
             state: self.state_of_one(failure.comm, &failure.blamed),
             op: match failure.op.as_str() {
                 "" => String::new(),
@@ -64,7 +64,7 @@ impl Snapshot {
                 _ => "failed",
             },
             since_ns: failure.since_ns,
-            by: failure.ranks.clone(),
+            by: self.job_ranks(failure.comm, &failure.ranks),
             more: self.failures.len() - 1,
         }
     }
@@ -91,12 +91,12 @@ impl Snapshot {
         };
         Culprits {
             state: self.state_of_one(one.comm, &ranks),
-            ranks,
+            ranks: self.job_ranks(one.comm, &ranks),
             op,
             comm: comm_name(&one.name, one.comm),
             how,
             since_ns: one.since_ns,
-            by: one.by.clone(),
+            by: self.job_ranks(one.comm, &one.by),
             more: self.said().count() - 1,
         }
     }

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::standing::CLEARLY_NS;
 use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::{failed, is_under_way};
+use crate::diagnose::jobs::{Job, Numbers};
 use crate::diagnose::joining::joining;
 use crate::snapshot::update::grow;
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Missing, Overflow, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA,
+    BlockedOn, CommSnapshot, Culprit, Missing, Overflow, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA,
     Snapshot, Source, State,
 };
-use crate::types::{CommId, JobId, Rank};
+use crate::types::{CommId, Rank};
 
 /// The most ranks that are looked for; a larger number in a file is not believed.
 const MAX_RANKS: u32 = 1 << 16;
@@ -61,35 +62,23 @@ pub struct Unreachable {
     pub why: String,
 }
 
-/// The jobs in these readings, the job with the most ranks first.
-#[must_use]
-pub fn jobs(given: &[Given]) -> Vec<JobId> {
-    let mut counts: BTreeMap<JobId, usize> = BTreeMap::new();
-    for comm in given.iter().flat_map(|one| &one.process.comms) {
-        *counts.entry(comm.job).or_default() += 1;
-    }
-    let mut jobs: Vec<JobId> = counts.keys().copied().collect();
-    jobs.sort_by_key(|job| (std::cmp::Reverse(counts[job]), *job));
-    jobs
-}
-
-/// The snapshot of `job`, or of the job with the most ranks.
+/// The snapshot of a job from the readings of its processes.
 ///
 /// It has the ranks that were read, the known ranks that were not, and the ranks that block others.
 #[must_use]
-pub fn merge(given: &[Given], job: Option<JobId>, unreachable: &[Unreachable]) -> Snapshot {
-    let job = job.or_else(|| jobs(given).first().copied()).unwrap_or_default();
+pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapshot {
     let mut notes = Vec::new();
-    let ranks = ranks_of(given, job, &mut notes);
+    let numbers = Numbers::new(job, given.iter().map(|one| &one.process));
+    let ranks = ranks_of(given, (job, &numbers), &mut notes);
     let not_joined = joining(&ranks);
-    let mut missing = missing(given, job, &ranks, unreachable);
+    let mut missing = missing(given, (job, &numbers), &ranks, unreachable);
     for one in &mut missing {
         if let Some(why) = not_joined.iter().find_map(|waits| waits.why(one.rank)).filter(|_| one.pid == 0) {
             one.why = why;
         }
     }
     let mut blocked_on = blocked_on(&ranks);
-    let failures = failed(&ranks);
+    let mut failures = failed(&ranks);
     // A failed operation no longer waits.
     let has_failed = |one: &BlockedOn| failures.iter().any(|failure| failure.comm == one.comm);
     blocked_on.retain(|one| !has_failed(one) || is_under_way(&ranks, one));
@@ -97,9 +86,15 @@ pub fn merge(given: &[Given], job: Option<JobId>, unreachable: &[Unreachable]) -
     // a wait that began before the first reading and lasted until the last is certain.
     let skew_ns = skew_ns(given, job);
     blocked_on.retain(|one| one.since_ns >= skew_ns);
+    for one in &mut blocked_on {
+        one.culprits = culprits(&ranks, one.comm, one.missing.iter().chain(&one.inside));
+    }
+    for one in &mut failures {
+        one.culprits = culprits(&ranks, one.comm, one.blamed.iter());
+    }
     Snapshot {
         schema: SCHEMA.into(),
-        job,
+        job: job.id,
         complete: missing.is_empty() && !ranks.is_empty(),
         missing,
         blocked_on,
@@ -112,10 +107,17 @@ pub fn merge(given: &[Given], job: Option<JobId>, unreachable: &[Unreachable]) -
     }
 }
 
+/// The processes of these ranks of a communicator.
+fn culprits<'a>(ranks: &[RankSnapshot], comm: CommId, those: impl Iterator<Item = &'a Rank>) -> Vec<Culprit> {
+    let those: BTreeSet<Rank> = those.copied().collect();
+    let is_one = |row: &CommSnapshot| row.id == comm && those.contains(&row.rank);
+    let found = ranks.iter().filter(|rank| rank.comms.iter().any(is_one));
+    found.map(|one| Culprit { rank: one.rank, pid: one.pid, host: one.host.clone() }).collect()
+}
+
 /// The time span of the readings of running processes.
-fn skew_ns(given: &[Given], job: JobId) -> u64 {
-    let ran =
-        |one: &&Given| one.state() == State::Running && one.process.comms.iter().any(|comm| comm.job == job);
+fn skew_ns(given: &[Given], job: &Job) -> u64 {
+    let ran = |one: &&Given| one.state() == State::Running && job.includes(&one.process);
     let running = || given.iter().filter(ran).map(|one| &one.process);
     if running().count() < 2 {
         return 0;
@@ -130,14 +132,25 @@ fn skew_ns(given: &[Given], job: JobId) -> u64 {
     running().map(|process| of(process).1).max().unwrap_or(0).saturating_sub(first)
 }
 
-fn ranks_of(given: &[Given], job: JobId, notes: &mut Vec<String>) -> Vec<RankSnapshot> {
+fn ranks_of(
+    given: &[Given],
+    (job, numbers): (&Job, &Numbers<'_>),
+    notes: &mut Vec<String>,
+) -> Vec<RankSnapshot> {
     let mut ranks: BTreeMap<Rank, (&Given, RankSnapshot)> = BTreeMap::new();
     let ends = ends(given, job);
     let mut grouped: BTreeSet<CommId> = BTreeSet::new();
     for one in given {
         let mut comms: BTreeMap<Rank, Vec<CommSnapshot>> = BTreeMap::new();
-        for comm in one.process.comms.iter().filter(|comm| comm.job == job) {
-            let mut comm = CommSnapshot { peers: Vec::new(), ..comm.clone() };
+        let mut rows: Vec<&CommSnapshot> = job.rows(&one.process).collect();
+        // A process may hold several ranks of a communicator.
+        rows.sort_by_key(|comm| comm.rank);
+        let mut held: BTreeMap<CommId, usize> = BTreeMap::new();
+        for comm in rows {
+            let nth = held.entry(comm.id).or_default();
+            let world = numbers.of_row(&one.process, comm, *nth);
+            *nth += 1;
+            let mut comm = CommSnapshot { peers: Vec::new(), world, ..comm.clone() };
             // Once per communicator: all ranks tell the same.
             if !comm.groups.is_empty() && !grouped.insert(comm.id) {
                 comm.groups.clear();
@@ -185,9 +198,9 @@ fn ranks_of(given: &[Given], job: JobId, notes: &mut Vec<String>) -> Vec<RankSna
 /// failed.
 type Ends<'a> = BTreeMap<&'a str, Option<u64>>;
 
-fn ends(given: &[Given], job: JobId) -> Ends<'_> {
+fn ends<'a>(given: &'a [Given], job: &Job) -> Ends<'a> {
     let mut ends = Ends::new();
-    for one in given.iter().filter(|one| one.process.comms.iter().any(|comm| comm.job == job)) {
+    for one in given.iter().filter(|one| job.includes(&one.process)) {
         let has_failed = one.process.comms.iter().any(CommSnapshot::has_failed);
         let sign = Some(one.process.to_mono_ns).filter(|_| one.state() == State::Dead && !has_failed);
         let last = ends.entry(&one.process.boot_id).or_insert(sign);
@@ -227,16 +240,21 @@ fn rank_of(one: &Given, rank: Rank, comms: Vec<CommSnapshot>) -> RankSnapshot {
     }
 }
 
-/// The ranks of the job's first communicator that were not read.
-fn missing(given: &[Given], job: JobId, ranks: &[RankSnapshot], unreachable: &[Unreachable]) -> Vec<Missing> {
-    let comms = || given.iter().flat_map(|one| &one.process.comms).filter(|comm| comm.job == job);
-    let world = comms().filter(|comm| comm.rank == comm.world).map(|comm| comm.nranks).max().unwrap_or(0);
+/// The ranks of the job that were not read.
+fn missing(
+    given: &[Given],
+    (job, numbers): (&Job, &Numbers<'_>),
+    ranks: &[RankSnapshot],
+    unreachable: &[Unreachable],
+) -> Vec<Missing> {
+    let comms = || given.iter().flat_map(|one| job.rows(&one.process));
     let mut known: BTreeMap<Rank, &PeerSnapshot> = BTreeMap::new();
-    for peer in comms().flat_map(|comm| &comm.peers) {
-        known.entry(peer.world).or_insert(peer);
+    for (comm, peer) in comms().flat_map(|comm| comm.peers.iter().map(move |peer| (comm, peer))) {
+        known.entry(numbers.of_peer(comm, peer)).or_insert(peer);
     }
-    (0..world.min(MAX_RANKS))
-        .map(Rank)
+    let mut all = numbers.all();
+    all.extend((0..numbers.nranks.min(MAX_RANKS)).map(Rank));
+    all.into_iter()
         .filter(|rank| ranks.binary_search_by_key(rank, |r| r.rank).is_err())
         .map(|rank| explain(rank, known.get(&rank).copied(), unreachable))
         .collect()
@@ -262,8 +280,15 @@ fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable])
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnose::jobs;
     use crate::snapshot::{OpSnapshot, OpState};
-    use crate::types::CommId;
+    use crate::types::JobId;
+
+    /// The largest of their jobs.
+    fn merged(given: &[Given], unreachable: &[Unreachable]) -> Snapshot {
+        let jobs = jobs(given.iter().map(|one| &one.process));
+        merge(given, &jobs.into_iter().next().unwrap_or_default(), unreachable)
+    }
 
     fn comm(job: u64, rank: u32, world: u32, nranks: u32) -> CommSnapshot {
         CommSnapshot {
@@ -303,23 +328,23 @@ mod tests {
         let mut known = comm(7, 0, 0, 4);
         known.peers = vec![peer(2, 22), peer(3, 33)];
         // Two ranks of one process; one is also rank 0 of a split.
-        let given = [process(11, vec![known, comm(7, 1, 1, 4), comm(7, 0, 1, 2), comm(8, 0, 0, 9)])];
+        let given = [process(11, vec![known, comm(7, 1, 1, 4), comm(7, 0, 1, 2)])];
         let tried = [Unreachable {
             recorder: "/22.rec".into(),
             why: "permission denied".into(),
             ..Unreachable::default()
         }];
-        let job = merge(&given, None, &tried);
+        let job = merged(&given, &tried);
         assert_eq!(job.job, JobId(7));
         assert_eq!(job.ranks.iter().map(|r| (r.rank.0, r.comms.len())).collect::<Vec<_>>(), [(0, 1), (1, 2)]);
         assert!(!job.complete);
         let why: Vec<_> = job.missing.iter().map(|m| (m.rank.0, m.pid, m.why.as_str())).collect();
         assert_eq!(why, [(2, 22, "permission denied"), (3, 33, "its recorder /33.rec was not read")]);
         assert!(job.ranks.iter().all(|rank| rank.comms.iter().all(|comm| comm.peers.is_empty())));
-        let other = merge(&given, Some(JobId(8)), &[]);
+        let other = merged(&[process(11, vec![comm(8, 0, 0, 9)])], &[]);
         assert_eq!(other.missing.len(), 8);
         assert_eq!(other.missing[0].why, "no rank that was read says where it is");
-        assert!(!merge(&[], None, &[]).complete);
+        assert!(!merged(&[], &[]).complete);
     }
 
     #[test]
@@ -333,7 +358,7 @@ mod tests {
             (given[0].process.comms[0].op.called, given[0].process.comms[0].op.seq) = (4, 4);
             let op = &mut given[1].process.comms[0].op;
             (op.state, op.called, op.seq, op.age_ns) = (OpState::Running, 5, 5, 10_000);
-            merge(&given, None, &[]).blocked_on.iter().map(|one| one.missing.clone()).collect::<Vec<_>>()
+            merged(&given, &[]).blocked_on.iter().map(|one| one.missing.clone()).collect::<Vec<_>>()
         };
         assert_eq!(blocked_on(5_000), [vec![Rank(0)]]);
         assert!(blocked_on(20_000).is_empty());
@@ -349,7 +374,7 @@ mod tests {
         }
         let op = &mut given[1].process.comms[0].op;
         (op.state, op.called, op.seq, op.age_ns) = (OpState::Running, 5, 5, 3_000_000_000);
-        let blocked_on = merge(&given, None, &[]).blocked_on;
+        let blocked_on = merged(&given, &[]).blocked_on;
         assert_eq!(blocked_on.iter().map(|one| one.missing.clone()).collect::<Vec<_>>(), [vec![Rank(0)]]);
     }
 
@@ -365,7 +390,7 @@ mod tests {
                     OpSnapshot { kind: "Barrier".into(), age_ns: 3_400 * MS, ..OpSnapshot::default() };
             }
             change(&mut given);
-            merge(&given, None, &[]).ranks.iter().map(|rank| rank.comms[0].op.age_ns / MS).collect::<Vec<_>>()
+            merged(&given, &[]).ranks.iter().map(|rank| rank.comms[0].op.age_ns / MS).collect::<Vec<_>>()
         };
         assert_eq!(ages(800, &|_| {}), [4_200, 3_400]);
         // It fell silent first: it may have ended before.
@@ -404,7 +429,7 @@ mod tests {
         old.process.made_real_ns = 9;
         let new = process(2, vec![comm(7, 0, 0, 1)]);
         for given in [[old.clone(), new.clone()], [new, old]] {
-            let job = merge(&given, None, &[]);
+            let job = merged(&given, &[]);
             assert_eq!(job.ranks[0].pid, 2);
             assert_eq!(job.notes, ["rank 0 has two recorders: /2.rec is shown, /1.rec is not"]);
             assert!(job.complete);

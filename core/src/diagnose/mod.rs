@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `jobs` | which communicators are one job, and its ranks' numbers |
 //! | `merge` | from the readings of processes to the snapshot of a job |
 //! | `failed`, `joining`, `blocked` | failures, ranks not joined, blocking ranks; in this order |
 //! | `headline` | the state of a job in one line: the first of these answers |
@@ -13,6 +14,7 @@
 pub mod blocked;
 pub mod failed;
 mod headline;
+mod jobs;
 pub mod joining;
 mod lacking;
 mod merge;
@@ -21,8 +23,9 @@ mod standing;
 mod text;
 
 pub use headline::{Culprits, Headline};
+pub use jobs::{Job, jobs};
 pub use lacking::Lacking;
-pub use merge::{Given, Unreachable, jobs, merge};
+pub use merge::{Given, Unreachable, merge};
 pub use rates::{Counted, Rate};
 pub(crate) use standing::{FINISH, silent_first};
 pub use standing::{SAID_NS, Severity, call_name, comm_name, severity};

@@ -1,5 +1,7 @@
 //! The standing of a rank in a communicator: the queries that all views share.
 
+use std::collections::BTreeMap;
+
 use crate::snapshot::{
     BlockedOn, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
 };
@@ -111,6 +113,24 @@ impl Snapshot {
     #[must_use]
     pub fn is_gone(&self, comm: CommId, rank: Rank) -> bool {
         self.state_of(comm, rank).is_some_and(State::is_gone)
+    }
+
+    /// These ranks of a communicator as ranks of the job, in order. A rank that was not read keeps
+    /// its number in the communicator.
+    #[must_use]
+    pub fn job_ranks(&self, comm: CommId, ranks: &[Rank]) -> Vec<Rank> {
+        let rows = self.ranks.iter().flat_map(|one| one.comms.iter().map(move |row| (row, one.rank)));
+        let of: BTreeMap<Rank, Rank> =
+            rows.filter(|(row, _)| row.id == comm).map(|(row, rank)| (row.rank, rank)).collect();
+        let mut found: Vec<Rank> = ranks.iter().map(|rank| of.get(rank).copied().unwrap_or(*rank)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// That rank of a communicator as a rank of the job.
+    #[must_use]
+    pub fn job_rank(&self, comm: CommId, rank: Rank) -> Rank {
+        self.job_ranks(comm, &[rank])[0]
     }
 
     /// The state of the process of that rank of a communicator; `None` if it was not read.

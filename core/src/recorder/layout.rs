@@ -21,7 +21,7 @@ pub mod histogram;
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 
@@ -79,6 +79,10 @@ pub mod header {
     pub const SETTINGS: usize = 36;
     /// When the process was started, in clock ticks since boot as in /proc/PID/stat; 0: unknown.
     pub const STARTED: usize = 37;
+    /// Hash of the launcher's name for the job; 0: none. From layout 8 on.
+    pub const LAUNCH: usize = 38;
+    /// The launcher's number of the process plus 1; 0: none. From layout 8 on.
+    pub const LAUNCH_RANK: usize = 39;
     /// The latch of the last clock anchor, which the service thread renews once a second.
     pub const ANCHOR_LATCH: usize = 40;
     /// Two copies of the last clock anchor: raw, monotonic, realtime.

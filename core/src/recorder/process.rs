@@ -16,6 +16,7 @@ use crate::config::{Key, Settings};
 use crate::error::Result;
 use crate::sys;
 use crate::sys::handlers::{self, Handler};
+use crate::types::Rank;
 
 /// Whoever is given each recorder of the process.
 type Follower = Box<dyn Fn(Reader) + Send>;
@@ -128,6 +129,13 @@ impl Recorder {
     pub fn set_control(&self, path: Option<&Path>) {
         let reference = path.map_or(0, |path| self.string(&path.to_string_lossy()));
         self.header(header::CONTROL).store(reference, Ordering::Release);
+    }
+
+    /// Tells the launcher's name for the job, as a hash, and its number of this process.
+    pub fn set_launch(&self, launch: u64, rank: Option<Rank>) {
+        self.header(header::LAUNCH).store(launch, Ordering::Relaxed);
+        let rank = rank.map_or(0, |rank| u64::from(rank.0) + 1);
+        self.header(header::LAUNCH_RANK).store(rank, Ordering::Relaxed);
     }
 
     fn write_header(&self, settings: &Settings) {

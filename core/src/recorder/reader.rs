@@ -415,6 +415,8 @@ fn snapshot(
         boot_id: text(words, header::BOOT, header::TEXTS[0]),
         start_ticks: at(header::STARTED),
         job: JobId(at(header::JOB)),
+        launch: JobId(at(header::LAUNCH)),
+        launch_rank: (at(header::LAUNCH_RANK) as u32).checked_sub(1).map(Rank),
         library: format!("{}.{}.{}", library >> 32, library >> 16 & 0xffff, library & 0xffff),
         path: string(words, at(header::PATH)),
         control: string(words, at(header::CONTROL)),

@@ -314,11 +314,9 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         let now = Raw(self.net.now().0);
         self.engines.iter_mut().for_each(|engine| engine.note_waits(now));
         let process = Reader::borrow(Arc::clone(&self.recorder)).snapshot()?;
-        Ok(diagnose::merge(
-            &[Given { process, source: Source::Mapping, letter: None, ended: false }],
-            None,
-            &[],
-        ))
+        let jobs = diagnose::jobs([&process]);
+        let given = Given { process, source: Source::Mapping, letter: None, ended: false };
+        Ok(diagnose::merge(&[given], &jobs.into_iter().next().unwrap_or_default(), &[]))
     }
 
     /// The virtual time, in nanoseconds since the start.

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Culprit;
 use crate::types::{CommId, Rank};
 
 /// The failure that ended a communicator on one rank.
@@ -53,6 +54,9 @@ pub struct Failure {
     /// The ranks to blame: they died, aborted, called something else than most, or had not called
     /// what timed out. Empty if it does not follow from the snapshots.
     pub blamed: Vec<Rank>,
+    /// The processes of the ranks to blame, as far as they were read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub culprits: Vec<Culprit>,
     /// The ranks that had not called the operation by then.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Rank>,

@@ -63,7 +63,7 @@ pub struct Snapshot {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Missing {
-    /// The rank in the job's first communicator.
+    /// The rank in the job: that in its largest communicator, if all its processes are in that.
     pub rank: Rank,
     /// Its host; empty if unknown.
     pub host: String,
@@ -77,7 +77,7 @@ pub struct Missing {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RankSnapshot {
-    /// The rank in the job's first communicator.
+    /// The rank in the job: that in its largest communicator, if all its processes are in that.
     pub rank: Rank,
     /// Its pid in its own pid namespace.
     pub pid: u32,
@@ -128,7 +128,8 @@ pub struct CommSnapshot {
     pub links: Vec<LinkSnapshot>,
     /// The public job id.
     pub job: JobId,
-    /// This rank's number in the job's first communicator.
+    /// This rank's number in the job; in the reading of one process, in the communicator that this
+    /// one was made from.
     pub world: Rank,
     /// Whether this rank has left it.
     pub ended: bool,
@@ -314,7 +315,7 @@ pub struct PhaseSnapshot {
 pub struct PeerSnapshot {
     /// Its rank.
     pub rank: Rank,
-    /// Its rank in the job's first communicator.
+    /// Its number in the communicator that this one was made from.
     pub world: Rank,
     /// Its host.
     pub host: String,
@@ -341,6 +342,9 @@ pub struct BlockedOn {
     /// The ranks inside it that block the others: stopped, dead, or not waiting while others wait
     /// for them.
     pub inside: Vec<Rank>,
+    /// The processes of the ranks in `missing` and `inside`, as far as they were read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub culprits: Vec<Culprit>,
     /// The ranks that wait.
     pub by: Vec<Rank>,
     /// How long the first of them has waited.
@@ -357,6 +361,18 @@ pub struct BlockedOn {
     /// Operations of other communicators, or other operations of this one, that wait behind it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub behind: Vec<Behind>,
+}
+
+/// A process that is to blame, or that others wait for.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Culprit {
+    /// Its rank in the job.
+    pub rank: Rank,
+    /// Its pid in its own pid namespace.
+    pub pid: u32,
+    /// Its host.
+    pub host: String,
 }
 
 /// A link that waits.
@@ -423,6 +439,11 @@ pub struct ProcessSnapshot {
     pub start_ticks: u64,
     /// The job of its first communicator.
     pub job: JobId,
+    /// Hash of the launcher's name for the job that it was started in; zero if there is none.
+    pub launch: JobId,
+    /// The number that the launcher gave it, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launch_rank: Option<Rank>,
     /// Version of its ccl.
     pub library: String,
     /// The path of its recorder in its own mount namespace.

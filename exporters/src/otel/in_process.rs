@@ -61,7 +61,7 @@ impl Own {
             sources.extend(arrived.into_iter().map(Source::own));
             let looked = |mut source: Source| {
                 // The memory belongs to this process, so reading cannot fail.
-                let _ = source.look(&exporter, None);
+                let _ = source.look(&exporter);
                 source.unless_alone(&exporter)
             };
             sources = sources.into_iter().filter_map(looked).collect();

@@ -12,16 +12,15 @@ use super::span_builder::{SpanBuilder, Time};
 use super::{Exporter, resource};
 use crate::exportable;
 
-/// The most span builders kept at the same time: as many as a recorder has communicators.
-const MOST_BUILDERS: usize = 64;
+/// The most span builders kept at the same time: as many as a process has communicators.
+const MOST_BUILDERS: usize = 1 << 10;
 
 /// A recorder whose events become spans.
 #[derive(Debug)]
 pub struct Source {
     reader: Reader,
     cursor: Cursor,
-    /// `None` for ranks of another job.
-    builders: BTreeMap<(CommId, Rank), Option<SpanBuilder>>,
+    builders: BTreeMap<(CommId, Rank), SpanBuilder>,
     emitters: BTreeMap<(JobId, Rank), Arc<Emitter>>,
     /// The program's name, if it is another process.
     program: Option<String>,
@@ -59,11 +58,11 @@ impl Source {
         self.overwritten.unwrap_or(0)
     }
 
-    /// Exports the events since the last look, of one job or of all. Losses are counted.
+    /// Exports the events since the last look. Losses are counted.
     ///
     /// # Errors
     /// Why it can no longer be read.
-    pub fn look(&mut self, exporter: &Exporter, job: Option<JobId>) -> ccl::Result<()> {
+    pub fn look(&mut self, exporter: &Exporter) -> ccl::Result<()> {
         let readings = self.reader.events(&mut self.cursor)?;
         let is_first = self.overwritten.is_none();
         let (mut facts, mut lost, mut overwritten): (Vec<Fact>, u64, u64) = (Vec::new(), 0, 0);
@@ -74,15 +73,13 @@ impl Source {
             let mut process = None;
             for reading in readings {
                 // The process's own events are not spans; the owner of others may be unknown.
-                let Some(known) =
-                    reading.owner.and_then(|owner| self.builder(owner, exporter, job, &mut process))
+                let Some(builder) =
+                    reading.owner.and_then(|owner| self.builder(owner, exporter, &mut process))
                 else {
                     overwritten = reading.lost.saturating_add(overwritten);
                     lost += exportable::count(&reading.events);
                     continue;
                 };
-                // Events of another job were not asked for.
-                let Some(builder) = known else { continue };
                 overwritten = reading.lost.saturating_add(overwritten);
                 if reading.is_torn {
                     lost += builder.gap();
@@ -109,7 +106,7 @@ impl Source {
             Ok(reader) => {
                 self.reader = reader;
                 // The memory belongs to this process, so reading cannot fail.
-                let _ = self.look(exporter, None);
+                let _ = self.look(exporter);
                 None
             }
             Err(reader) => {
@@ -119,15 +116,13 @@ impl Source {
         }
     }
 
-    /// The span builder of a rank; the inner `None` if the rank is of another job, the outer `None`
-    /// if the rank is unknown.
+    /// The span builder of a rank; `None` if the rank is unknown.
     fn builder(
         &mut self,
         (comm, rank): (CommId, Rank),
         exporter: &Exporter,
-        job: Option<JobId>,
         process: &mut Option<ProcessSnapshot>,
-    ) -> Option<&mut Option<SpanBuilder>> {
+    ) -> Option<&mut SpanBuilder> {
         if !self.builders.contains_key(&(comm, rank)) {
             if process.is_none() {
                 *process = self.reader.snapshot().ok();
@@ -135,18 +130,13 @@ impl Source {
             let process = process.as_ref()?;
             let known = process.comms.iter().find(|known| (known.id, known.rank) == (comm, rank))?;
             if self.builders.len() >= MOST_BUILDERS {
-                exporter.lost(self.builders.values_mut().flatten().map(SpanBuilder::gap).sum());
+                exporter.lost(self.builders.values_mut().map(SpanBuilder::gap).sum());
                 self.builders.clear();
                 self.emitters.clear();
             }
-            // A job that has got its final id since has another id here.
-            let is_asked =
-                job.is_none_or(|job| known.job == job || !process.comms.iter().any(|other| other.job == job));
-            let builder = is_asked.then(|| {
-                let emitter = self.emitter(process, known, exporter);
-                let (job, name, nranks) = (known.job, known.name.clone(), known.nranks);
-                SpanBuilder::of(Arc::new(Owner { job, comm, name, rank, nranks, emitter }))
-            });
+            let emitter = self.emitter(process, known, exporter);
+            let (job, name, nranks) = (known.job, known.name.clone(), known.nranks);
+            let builder = SpanBuilder::of(Arc::new(Owner { job, comm, name, rank, nranks, emitter }));
             self.builders.insert((comm, rank), builder);
         }
         self.builders.get_mut(&(comm, rank))

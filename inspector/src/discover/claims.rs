@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ccl::snapshot::ProcessSnapshot;
-use ccl::types::{JobId, Rank};
+use ccl::types::{CommId, JobId, Rank};
 
 use super::door::Opened;
 use super::{Findings, Found};
@@ -63,7 +63,7 @@ impl Claimed {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
-    Rank(JobId, Rank),
+    Rank(JobId, CommId, Rank),
     /// A pid in its namespace.
     Process(u64, u32),
 }
@@ -138,10 +138,16 @@ impl Findings {
             let owner = one.owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"));
             let why = format!("it is of {owner}, and tells of a job, a rank or a process of somebody else");
             let note = format!("{} is set aside: {why}", words::path(&one.file));
-            self.aside.push((ccl::diagnose::jobs(std::slice::from_ref(&one.given)), note));
+            self.aside.push((ids(&one), note));
             self.refused.push((one.file, why));
         }
     }
+}
+
+/// The ids of jobs that a recorder names.
+fn ids(one: &Found) -> Vec<JobId> {
+    let ids: BTreeSet<JobId> = one.given.process.comms.iter().map(|comm| comm.job).collect();
+    ids.into_iter().collect()
 }
 
 /// The user that owns each job that recorders of several users describe.
@@ -150,7 +156,7 @@ impl Findings {
 fn owners(found: &[Found]) -> BTreeMap<JobId, Option<u32>> {
     let mut tellers: BTreeMap<JobId, BTreeMap<Option<u32>, (usize, usize)>> = BTreeMap::new();
     for one in found {
-        for job in ccl::diagnose::jobs(std::slice::from_ref(&one.given)) {
+        for job in ids(one) {
             let (living, all) = tellers.entry(job).or_default().entry(one.owner).or_default();
             *living += usize::from(one.process.is_some());
             *all += 1;
@@ -189,7 +195,7 @@ fn standing(one: &Found, me: u32) -> Standing {
 
 fn claims(one: &Found) -> impl Iterator<Item = Claim> + '_ {
     let process = &one.given.process;
-    let ranks = process.comms.iter().map(|comm| Claim::Rank(comm.job, comm.world));
+    let ranks = process.comms.iter().map(|comm| Claim::Rank(comm.job, comm.id, comm.world));
     ranks.chain([Claim::Process(process.pid_namespace, process.pid)])
 }
 
@@ -197,11 +203,9 @@ fn claims(one: &Found) -> impl Iterator<Item = Claim> + '_ {
 mod tests {
     use std::path::PathBuf;
 
+    use super::*;
     use ccl::diagnose::Given;
     use ccl::snapshot::{CommSnapshot, PeerSnapshot, ProcessSnapshot, Source};
-    use ccl::types::CommId;
-
-    use super::*;
 
     fn found(owner: u32, is_held: bool, pid: u32, job: u64, rank: u32) -> Found {
         let comm = CommSnapshot { job: JobId(job), world: Rank(rank), ..CommSnapshot::default() };

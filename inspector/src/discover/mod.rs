@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
-use ccl::diagnose::{Given, Unreachable};
+use ccl::diagnose;
+use ccl::diagnose::{Given, Job, Unreachable};
 use ccl::recorder::reader::Reader;
 use ccl::snapshot::{PeerSnapshot, ProcessSnapshot, Source};
 use ccl::sys::process::raise_file_limit;
 use ccl::sys::reference::Kind;
-use ccl::types::JobId;
+use ccl::types::{CommId, JobId, Rank};
 
 use crate::process::{self, Fate};
 use door::Opened;
@@ -53,8 +54,14 @@ impl Found {
         self.claimed.is_some()
     }
     /// Whether it reports on this job.
-    pub(crate) fn is_of(&self, job: JobId) -> bool {
-        self.given.process.comms.iter().any(|comm| comm.job == job)
+    pub(crate) fn is_of(&self, job: &Job) -> bool {
+        job.includes(&self.given.process)
+    }
+    /// The ids of its communicators that are not known to belong to this job; none of another
+    /// user's, who may make up any.
+    pub(crate) fn beyond(&self, job: &Job) -> impl Iterator<Item = JobId> {
+        let rows = self.given.process.comms.iter().filter(|comm| !comm.ended && !self.is_anothers());
+        rows.map(|comm| comm.job).filter(|id| !job.is_named(*id))
     }
     /// Pid, pid namespace and the time when the recorder was made.
     ///
@@ -155,11 +162,6 @@ impl Found {
         }
         self.look();
     }
-    /// The new name of `job`, which it reported before under the old name.
-    pub(crate) fn renamed(&self, job: JobId) -> Option<JobId> {
-        let now = self.given.process.job;
-        (!self.is_of(job) && self.is_of(now)).then_some(now)
-    }
 }
 
 /// The times between which a process says it was read, limited to these two moments.
@@ -181,6 +183,32 @@ pub(crate) struct Findings {
     pub(crate) aside: Vec<(Vec<JobId>, String)>,
     /// The cost of each user's recorders so far.
     pub(crate) costs: BTreeMap<Option<u32>, claims::Cost>,
+}
+
+impl Findings {
+    /// The jobs of these processes, the one with the most ranks first.
+    ///
+    /// A job belongs to one user: of users whose recorders name the same job, the one with the most
+    /// living processes.
+    pub(crate) fn jobs(&self) -> Vec<Job> {
+        let users: BTreeSet<Option<u32>> = self.found.iter().map(|one| one.owner).collect();
+        let mut jobs: Vec<(usize, usize, Job)> = Vec::new();
+        for user in users {
+            let own = || self.found.iter().filter(move |one| one.owner == user);
+            for job in diagnose::jobs(own().map(|one| &one.given.process)) {
+                let of_it = || own().filter(|one| one.is_of(&job));
+                jobs.push((of_it().filter(|one| one.process.is_some()).count(), of_it().count(), job));
+            }
+        }
+        jobs.sort_by_key(|(living, all, _)| std::cmp::Reverse((*living, *all)));
+        let mut told: Vec<Job> = Vec::new();
+        for (.., job) in jobs {
+            if !told.iter().any(|other| other.ids.intersection(&job.ids).next().is_some()) {
+                told.push(job);
+            }
+        }
+        told
+    }
 }
 
 /// Everything on this kernel that this user may read.
@@ -276,10 +304,10 @@ fn take(
 /// Reads the members of a job that others name and that are still missing.
 ///
 /// Gives those that cannot be read.
-pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachable> {
+pub(crate) fn follow_peers(findings: &mut Findings, job: &Job) -> Vec<Unreachable> {
     let mut unreachable = Vec::new();
     let refused: BTreeMap<PathBuf, String> = findings.refused.iter().cloned().collect();
-    for (peer, owner) in unread_peers(&findings.found, job) {
+    for (comm, peer, owner) in unread_peers(&findings.found, job) {
         let path = PathBuf::from(&peer.recorder);
         let refusal = if peer.recorder.is_empty() {
             "it has no recorder".to_string()
@@ -297,7 +325,7 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachab
                 ),
                 opened => match findings.read(opened) {
                     Ok((process, owner))
-                        if process.comms.iter().any(|comm| comm.job == job && comm.world == peer.world) =>
+                        if process.comms.iter().any(|row| (row.id, row.rank) == (comm, peer.rank)) =>
                     {
                         // Its process was started after all processes were searched.
                         let mut one = found(process, owner, &[], path);
@@ -316,26 +344,26 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: JobId) -> Vec<Unreachab
 }
 
 /// The members of a job that are named and were not read, each with the same reason.
-pub(crate) fn only_these(findings: &Findings, job: JobId, why: &str) -> Vec<Unreachable> {
+pub(crate) fn only_these(findings: &Findings, job: &Job, why: &str) -> Vec<Unreachable> {
     let refused = |peer: &PeerSnapshot| {
         let file = Path::new(&peer.recorder).file_name()?;
         findings.refused.iter().find(|(path, _)| path.file_name() == Some(file)).map(|(_, why)| why.clone())
     };
     let peers = unread_peers(&findings.found, job);
-    peers.iter().map(|(peer, _)| explain(peer, refused(peer).unwrap_or_else(|| why.to_string()))).collect()
+    peers.iter().map(|(_, peer, _)| explain(peer, refused(peer).unwrap_or_else(|| why.to_string()))).collect()
 }
 
-/// Members that are named and were not read, each with the user whose recorder names it.
-fn unread_peers(found: &[Found], job: JobId) -> Vec<(PeerSnapshot, Option<u32>)> {
-    let comms = || {
-        let comms = found.iter().flat_map(|one| one.given.process.comms.iter().map(|comm| (comm, one.owner)));
-        comms.filter(|(comm, _)| comm.job == job)
-    };
-    let read: BTreeSet<_> = comms().map(|(comm, _)| comm.world).collect();
+/// Members that are named and were not read, each with its communicator and the user whose recorder
+/// names it; a process once.
+fn unread_peers(found: &[Found], job: &Job) -> Vec<(CommId, PeerSnapshot, Option<u32>)> {
+    let rows = || found.iter().flat_map(|one| job.rows(&one.given.process).map(|row| (row, one.owner)));
+    let read: BTreeSet<(CommId, Rank)> = rows().map(|(row, _)| (row.id, row.rank)).collect();
     let mut unread = BTreeMap::new();
-    let peers = comms().flat_map(|(comm, owner)| comm.peers.iter().map(move |peer| (peer, owner)));
-    for (peer, owner) in peers.filter(|(peer, _)| !read.contains(&peer.world)) {
-        unread.entry(peer.world).or_insert_with(|| (peer.clone(), owner));
+    for (row, owner) in rows() {
+        for peer in row.peers.iter().filter(|peer| !read.contains(&(row.id, peer.rank))) {
+            let process = (&peer.host, peer.pid, &peer.recorder);
+            unread.entry(process).or_insert_with(|| (row.id, peer.clone(), owner));
+        }
     }
     unread.into_values().collect()
 }

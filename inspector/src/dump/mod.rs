@@ -27,10 +27,9 @@ use std::path::{Path, PathBuf};
 
 use ccl::clock;
 use ccl::config::Settings;
-use ccl::diagnose::{Given, Unreachable, merge, render_text};
+use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
 use ccl::recorder::{Capture, Reader};
 use ccl::snapshot::{ProcessSnapshot, Snapshot, Source};
-use ccl::types::JobId;
 use serde::Serialize;
 
 use crate::choose::find;
@@ -69,8 +68,8 @@ impl Dump {
         let failed = |why: String| (exit::ERROR, why);
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let (mut findings, job) = find(&settings, self.target)?;
-        let unreachable = discover::follow_peers(&mut findings, job);
-        let (manifest, snapshot, files) = gather(&findings.found, job, unreachable).map_err(failed)?;
+        let unreachable = discover::follow_peers(&mut findings, &job);
+        let (manifest, snapshot, files) = gather(&findings.found, &job, unreachable).map_err(failed)?;
         let packed = bundle::pack(&files, manifest.taken_real_ns / 1_000_000_000).map_err(failed)?;
         write_new(&self.output, &packed).map_err(failed)?;
         let text = if self.json {
@@ -100,7 +99,7 @@ const MOST_BYTES: [usize; 2] = [512 << 20, 128 << 20];
 /// The files of a bundle, the manifest first; and the content of the first two of them.
 fn gather(
     found: &[Found],
-    job: JobId,
+    job: &Job,
     unreachable: Vec<Unreachable>,
 ) -> Result<(Manifest, Snapshot, Files), String> {
     let mut refused: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
@@ -128,11 +127,14 @@ fn gather(
         }
     }
     if copies.is_empty() {
-        return Err(format!("no recorder of job {job} could be copied; its processes may just have ended"));
+        return Err(format!(
+            "no recorder of job {} could be copied; its processes may just have ended",
+            job.id
+        ));
     }
     let given: Vec<Given> =
         copies.iter().map(|one| given(&one.recorder, one.snapshot.clone(), source(one))).collect();
-    let snapshot = merge(&given, Some(job), &unreachable);
+    let snapshot = merge(&given, job, &unreachable);
 
     let machine = kernel::machine();
     let mut files = Vec::new();
@@ -159,7 +161,7 @@ fn gather(
     let manifest = Manifest {
         schema: manifest::SCHEMA.into(),
         inspector: env!("CARGO_PKG_VERSION").into(),
-        job,
+        job: job.id,
         host: machine.host.clone(),
         taken_real_ns: clock::real_ns(),
         recorders,

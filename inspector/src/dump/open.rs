@@ -261,7 +261,7 @@ mod tests {
             }
             if let Ok(opened) = opened(&files) {
                 let given: Vec<_> = opened.findings.found.into_iter().map(|one| one.given).collect();
-                let job = merge(&given, Some(opened.job), &opened.unreachable);
+                let job = merge(&given, &opened.job.into(), &opened.unreachable);
                 prop_assert!(!render_text(&job).is_empty());
             }
         }

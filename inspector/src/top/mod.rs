@@ -60,7 +60,7 @@ impl Top {
         loop {
             let job = watch.look();
             if watch.watched.is_empty() {
-                return Err((exit::ERROR, format!("job {} ended just now", watch.members.job())));
+                return Err((exit::ERROR, format!("job {} ended just now", watch.members.job().id)));
             }
             let (counted, now) = (Counted::of(&job), clock::now());
             let since = before.as_ref().map(|(counted, then)| (counted, now.since(*then)));
@@ -108,7 +108,7 @@ impl Watch {
         }
         self.watched.iter_mut().for_each(|(found, reader)| found.reread(reader));
         let given: Vec<Given> = self.watched.iter().map(|(found, _)| found.given.clone()).collect();
-        let job = merge(&given, Some(self.members.job()), self.members.unreachable());
+        let job = merge(&given, self.members.job(), self.members.unreachable());
         self.complete = job.complete;
         job
     }

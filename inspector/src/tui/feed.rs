@@ -4,14 +4,14 @@
 //! answer are read from their mapping. Recorders stay open, so that their last content can be read
 //! after the processes have ended.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
 use ccl::config::Settings;
 use ccl::control::wire::Subscription;
-use ccl::diagnose::{Counted, Given, merge};
+use ccl::diagnose::{Counted, Given, Job, merge};
 use ccl::error::{Error, ErrorKind, Result};
 use ccl::recorder::reader::{Cursor, Histogram, Reader};
 use ccl::snapshot::{CommSnapshot, LinkSnapshot, OpSnapshot, ProcessSnapshot, RankSnapshot, Snapshot, State};
@@ -47,10 +47,10 @@ const RATED: Duration = Duration::from_millis(950);
 const COUNT: Duration = Duration::from_secs(1);
 
 /// Which job is read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Whom {
     /// This job.
-    Job(JobId),
+    Job(Job),
     /// The job of the descendants of this process, as soon as one has a recorder.
     DescendantsOf(u32),
 }
@@ -178,6 +178,8 @@ struct Follower {
     followed: Vec<Followed>,
     /// The time of the last search, and the pause until the next.
     searched: Option<(Ns, Duration)>,
+    /// The ids of communicators that were not known to belong to the job at the last search.
+    unknown: BTreeSet<JobId>,
     /// The number of looks in a row that showed the job unchanged.
     still: u32,
     last: Arc<Shot>,
@@ -189,8 +191,8 @@ struct Follower {
 
 impl Follower {
     fn new(whom: Whom, settings: Settings) -> Self {
-        let members = match whom {
-            Whom::Job(job) => Some(JobMembers::of(job)),
+        let members = match &whom {
+            Whom::Job(job) => Some(JobMembers::of(job.clone())),
             Whom::DescendantsOf(_) => None,
         };
         Self {
@@ -199,6 +201,7 @@ impl Follower {
             members,
             followed: Vec::new(),
             searched: None,
+            unknown: BTreeSet::new(),
             still: 0,
             last: Arc::default(),
             counted: None,
@@ -231,17 +234,17 @@ impl Follower {
             shot: Arc::new(Shot { taken_ns: clock::real_ns(), ..Shot::default() }),
             ..Seen::default()
         };
-        let Some(job) = self.members.as_ref().map(JobMembers::job) else { return nothing() };
-        let (notes, renamed) = self.refresh(job);
-        if renamed {
-            // Its other ranks are found under the new name.
+        let Some(job) = self.members.as_ref().map(|members| members.job().clone()) else { return nothing() };
+        let (notes, unknown) = self.refresh(&job);
+        if !unknown.is_empty() && self.unknown != unknown {
+            // The other ranks of its new communicators are found under the new names.
+            self.unknown = unknown;
             self.search();
             self.searched = Some((now, SEARCH));
         }
         let Some(members) = &self.members else { return nothing() };
-        let job = members.job();
         let given: Vec<Given> = self.followed.iter().map(|one| one.found.given.clone()).collect();
-        let mut snapshot = merge(&given, Some(job), members.unreachable());
+        let mut snapshot = merge(&given, members.job(), members.unreachable());
         snapshot.notes.extend(notes);
         snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::beyond_its_state(&one.found)));
         snapshot.notes.iter_mut().for_each(|note| *note = words::line(note));
@@ -253,7 +256,7 @@ impl Follower {
         let histograms = self.counted.as_ref().map(|(_, read)| read.clone());
         self.still =
             if is_as_before(&self.last.snapshot, &snapshot) { self.still.saturating_add(1) } else { 0 };
-        let events = if wants.events { self.events(job) } else { Vec::new() };
+        let events = if wants.events { self.events(&snapshot) } else { Vec::new() };
         let rates = self.rates(&snapshot, now);
         self.last = Arc::new(Shot { taken_ns: clock::real_ns(), snapshot, histograms, rates });
         Seen { shot: self.last.clone(), ended, events }
@@ -262,8 +265,8 @@ impl Follower {
     /// Finds the processes of the job that are not followed yet.
     fn search(&mut self) {
         let findings = discover::everything(&self.settings);
-        if let (None, Whom::DescendantsOf(ancestor)) = (&self.members, self.whom) {
-            self.members = job_of_descendants(&findings, ancestor).map(JobMembers::of);
+        if let (None, Whom::DescendantsOf(ancestor)) = (&self.members, &self.whom) {
+            self.members = job_of_descendants(&findings, *ancestor).map(JobMembers::of);
         }
         let Some(members) = &mut self.members else { return };
         let new = members.newcomers(findings).into_iter().map(|(found, reader)| Followed {
@@ -276,10 +279,11 @@ impl Follower {
         self.followed.extend(new);
     }
 
-    /// Reads the followed processes; gives notes, and whether the job has a new name.
+    /// Reads the followed processes; gives notes, and the ids of their communicators that are not
+    /// known to belong to the job.
     ///
     /// A note concerns a process that should have reported its state and did not.
-    fn refresh(&mut self, job: JobId) -> (Vec<String>, bool) {
+    fn refresh(&mut self, job: &Job) -> (Vec<String>, BTreeSet<JobId>) {
         // A process whose ranks left in good order may end at any time.
         let left =
             self.followed.iter_mut().filter(|one| one.is_over && one.found.given.state() == State::Left);
@@ -293,19 +297,20 @@ impl Follower {
         attach::at_once(&mut askable, |one| one.ask());
         let moment = moment(clock::now());
         let mut notes = Vec::new();
-        let mut renamed = false;
+        let mut unknown = BTreeSet::new();
         for one in living {
             let before = one.found.given.process.comms.clone();
             notes.extend(one.read(moment));
-            if one.found.renamed(job).is_some() {
-                renamed = true;
+            let others: Vec<JobId> = one.found.beyond(job).collect();
+            if !others.is_empty() {
+                unknown.extend(others);
             } else if !one.found.is_of(job) {
                 // A rank that leaves a communicator in good order frees its row; the last state is
                 // kept.
                 one.found.given.process.comms = before;
             }
         }
-        (notes, renamed)
+        (notes, unknown)
     }
 
     fn histograms(&self) -> Arc<[Histogram]> {
@@ -330,7 +335,7 @@ impl Follower {
     }
 
     /// The events since the last call, in order of time.
-    fn events(&mut self, job: JobId) -> Vec<Entry> {
+    fn events(&mut self, job: &Snapshot) -> Vec<Entry> {
         let mut entries: Vec<Entry> = self.followed.iter_mut().flat_map(|one| one.events(job)).collect();
         entries.sort_by_key(|entry| entry.real_ns);
         entries
@@ -422,7 +427,7 @@ impl Followed {
         Some(Ok(telling.process().clone()))
     }
 
-    fn events(&mut self, job: JobId) -> Vec<Entry> {
+    fn events(&mut self, job: &Snapshot) -> Vec<Entry> {
         let (Ok((scale, anchor)), Ok(readings)) = (self.reader.clock(), self.reader.events(&mut self.cursor))
         else {
             return Vec::new();
@@ -430,14 +435,17 @@ impl Followed {
         let process = &self.found.given.process;
         let mut entries = Vec::new();
         for reading in readings {
-            let owner = |(id, rank): (CommId, Rank)| {
-                process.comms.iter().find(move |comm| (comm.id, comm.rank, comm.job) == (id, rank, job))
+            let rows = || {
+                let of_process =
+                    job.ranks.iter().filter(|rank| rank.pid == process.pid && rank.recorder == process.path);
+                of_process.flat_map(|rank| rank.comms.iter().map(move |comm| (rank.rank.0, comm)))
             };
+            let owner =
+                |(id, rank): (CommId, Rank)| rows().find(|(_, comm)| (comm.id, comm.rank) == (id, rank));
             let comm = reading.owner.and_then(owner);
             // Events without an owner concern the whole process.
-            let of_process = || process.comms.iter().find(|comm| comm.job == job);
-            let rank = comm.or_else(of_process).map(|comm| comm.world.0);
-            let name = comm.map(|comm| super::scene::name(&comm.name, comm.id)).unwrap_or_default();
+            let rank = comm.or_else(|| rows().next()).map(|(rank, _)| rank);
+            let name = comm.map(|(_, comm)| super::scene::name(&comm.name, comm.id)).unwrap_or_default();
             let entry = |real_ns, text| {
                 let (number, comm) = (0, name.clone());
                 Entry { number, real_ns, rank, origin: Origin::Event, comm, text }

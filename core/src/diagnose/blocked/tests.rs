@@ -464,10 +464,15 @@ fn a_missing_rank_that_waits_in_another_communicator() {
     check(&ranks, &["1 AllReduce#7: missing 2 by 0,1,3 since 3", "2 AllReduce#7: missing 1 by 0 since 1"]);
     // 3 is not inside the world but asleep: it is the end of both.
     ranks[3].comms[0] = rank(3, 4).comms.remove(0);
-    check(&ranks, &["1 AllReduce#7: missing 3 by 0,1 since 3", "2 AllReduce#7: missing 1 by 0 since 1"]);
+    check(&ranks, &["2 AllReduce#7: missing 1 by 0 since 1; behind 1 AllReduce#7 by 0,1 through 2,3"]);
     // 3 has called in the world, and is stopped: both are blocked on it, even if it waits itself.
     ranks[3].inside(7, 3).state(State::Stopped);
-    check(&ranks, &["1 AllReduce#7: inside 3 by 0,1 since 3", "2 AllReduce#7: missing 1 by 0 since 1"]);
+    check(&ranks, &["2 AllReduce#7: missing 1 by 0 since 1; behind 1 AllReduce#7 by 0,1 through 2,3"]);
+    // 2 waits nowhere else: nothing leads from one to the other, and the longer wait is first.
+    ranks[2].inside(7, 3).comms[1].op.state = OpState::Idle;
+    ranks[2].comms[1].op.called = 6;
+    ranks[3].state(State::Running).comms[0] = rank(3, 4).comms.remove(0);
+    check(&ranks, &["1 AllReduce#7: missing 3 by 0,1,2 since 3"]);
 }
 
 #[test]

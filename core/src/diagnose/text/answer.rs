@@ -43,8 +43,8 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
                 "  behind it: {} of {}, where {} for {}",
                 call_name(&behind.op, behind.seq),
                 comm_name(&behind.name, behind.comm),
-                plural(&behind.by, "waits", "wait"),
-                ranks_text(&behind.through)
+                plural(&job.job_ranks(behind.comm, &behind.by), "waits", "wait"),
+                ranks_text(&job.job_ranks(behind.comm, &behind.through))
             );
         }
     }
@@ -61,11 +61,13 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
     let [waits, is] = if is_over(job, blocked_on) { ["waited", "was"] } else { ["waits", "is"] };
     let since = duration(link.since_ns);
     let silence = silence(job, comm, channel, direction, [rank, peer]);
+    let ends = [rank, peer];
+    let [rank, peer] = ends.map(|rank| job.job_rank(comm, rank));
     if link.waits == Waits::Connect && direction == Direction::Recv {
         return format!("rank {rank} {waits} for rank {peer} to connect on channel {channel}, for {since}");
     }
     if link.waits == Waits::Connect {
-        let socket = sockets(job, comm, [rank, peer], |way, at| (way, at) == (direction, channel)).next();
+        let socket = sockets(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
         let (to, state) = socket.map_or_else(Default::default, |socket| {
             (format!(" at {}", socket.remote), format!(", {}", socket.state))
         });
@@ -150,13 +152,18 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
     };
     let _ = writeln!(out, "FAILED {what} ({}){by}{text}", failure.error);
     for called in &failure.calls {
-        let _ = writeln!(out, "  {} called {}", ranks_text(&called.ranks), called.call);
+        let _ = writeln!(
+            out,
+            "  {} called {}",
+            ranks_text(&job.job_ranks(failure.comm, &called.ranks)),
+            called.call
+        );
     }
     let after = match failure.lasted_ns {
         0 => String::new(),
         ns => format!(", after {} in it", duration(ns)),
     };
-    let _ = writeln!(out, "  failed on {}{after}", ranks_text(&failure.ranks));
+    let _ = writeln!(out, "  failed on {}{after}", ranks_text(&job.job_ranks(failure.comm, &failure.ranks)));
     // After a shorter time they might just have been late.
     let is_late =
         !failure.missing.is_empty() && failure.lasted_ns >= SAID_NS && failure.missing != failure.blamed;
@@ -176,7 +183,7 @@ pub fn render_not_joined(job: &Snapshot, one: &NotJoined) -> String {
     let who = described(job, one.comm, &one.ranks);
     let is_over = one.by.iter().all(|rank| job.is_gone(one.comm, *rank));
     let (wait, waits) = if is_over { ("waited", "waited") } else { ("wait", "waits") };
-    let by = plural(&one.by, waits, wait);
+    let by = plural(&job.job_ranks(one.comm, &one.by), waits, wait);
     let until = if is_over {
         String::new()
     } else {
@@ -285,7 +292,7 @@ pub(super) fn silence(
         count if socket.timeouts >= socket.probes => format!("{count} retransmits"),
         count => format!("{count} probes"),
     };
-    let place = if at == rank { String::new() } else { format!("at rank {at}: ") };
+    let place = if at == rank { String::new() } else { format!("at rank {}: ", job.job_rank(comm, at)) };
     let heard = match socket.state {
         TcpState::SynSent => String::new(),
         _ => format!(", nothing heard for {}", duration(socket.heard_ns)),
@@ -328,7 +335,8 @@ fn sentence(job: &Snapshot, blocked_on: &BlockedOn) -> String {
         };
         parts.push(format!("{who}, which {verb} it up inside {op}"));
     }
-    let unseen = match (blocked_on.unseen.as_slice(), parts.is_empty()) {
+    let named = |ranks: &[Rank]| job.job_ranks(blocked_on.comm, ranks);
+    let unseen = match (named(&blocked_on.unseen).as_slice(), parts.is_empty()) {
         ([], _) => String::new(),
         (unseen, true) => {
             parts.push(format!("{}, which could not be read and may be the one", ranks_text(unseen)));
@@ -340,7 +348,7 @@ fn sentence(job: &Snapshot, blocked_on: &BlockedOn) -> String {
     let stopped: Vec<Rank> = blocked_on.by.iter().filter(is_stopped).copied().collect();
     let stopped = match stopped.len() {
         0 => String::new(),
-        _ => format!("; {} stopped", plural(&stopped, "is", "are")),
+        _ => format!("; {} stopped", plural(&named(&stopped), "is", "are")),
     };
     if parts.is_empty() {
         parts.push("nobody in particular: who holds them up does not follow from what was read".into());
@@ -356,7 +364,7 @@ fn sentence(job: &Snapshot, blocked_on: &BlockedOn) -> String {
     format!(
         "BLOCKED ON {}; {}{inside} for {}{tag}{stopped}{unseen}",
         parts.join(", and "),
-        plural(&blocked_on.by, one, many),
+        plural(&named(&blocked_on.by), one, many),
         duration(blocked_on.since_ns),
     )
 }
@@ -393,7 +401,7 @@ fn lacking_parts(job: &Snapshot, blocked_on: &BlockedOn, lacking: &[Lacking], is
         let op = call_name(&blocked_on.op, blocked_on.seq);
         parts.push(format!(
             "{}, which {} not called {op} of {name}",
-            ranks_text(&more),
+            ranks_text(&job.job_ranks(blocked_on.comm, &more)),
             if is_over {
                 "had"
             } else if more.len() == 1 {
@@ -419,16 +427,18 @@ fn or_later(job: &Snapshot, blocked_on: &BlockedOn) -> &'static str {
 
 /// A list of ranks of a communicator; a single rank with its process.
 fn described(job: &Snapshot, comm: CommId, ranks: &[Rank]) -> String {
-    let [one] = ranks else { return ranks_text(ranks) };
-    let is_it = |row: &CommSnapshot| row.id == comm && row.rank == *one;
-    match job.ranks.iter().find(|rank| rank.comms.iter().any(is_it)) {
+    let [one] = ranks else { return ranks_text(&job.job_ranks(comm, ranks)) };
+    let is_it = |row: &&CommSnapshot| row.id == comm && row.rank == *one;
+    let found = job.ranks.iter().find_map(|rank| Some((rank, rank.comms.iter().find(is_it)?)));
+    match found {
         None => ranks_text(ranks),
-        Some(process) => {
-            let world = match process.rank == *one {
+        Some((process, row)) => {
+            let RankSnapshot { rank, pid, host, state, .. } = process;
+            let own = match rank == one {
                 true => String::new(),
-                false => format!("rank {} of the job, ", process.rank),
+                false => format!("rank {one} of {}, ", comm_name(&row.name, comm)),
             };
-            format!("rank {one} ({world}pid {} on {}, {})", process.pid, process.host, process.state)
+            format!("rank {rank} ({own}pid {pid} on {host}, {state})")
         }
     }
 }

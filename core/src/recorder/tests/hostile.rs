@@ -46,7 +46,8 @@ fn read_all(path: &Path) -> Option<ProcessSnapshot> {
         letter: None,
         ended: false,
     };
-    let job = diagnose::merge(&[given], None, &[]);
+    let jobs = diagnose::jobs([&given.process]);
+    let job = diagnose::merge(&[given], &jobs.into_iter().next().unwrap_or_default(), &[]);
     assert!(!diagnose::render_text(&job).is_empty());
     Some(process)
 }

@@ -53,27 +53,27 @@ fn account(exporter: &Exporter) -> (u64, u64) {
 fn every_event_becomes_a_span_once_or_is_lost_and_counted() {
     let (recorder, exporter) = (Recorder::heap(), exporter());
     let mut source = Source::own(recorder.reader());
-    source.look(&exporter, None).unwrap();
+    source.look(&exporter).unwrap();
     let (row, mut ring) = comm(&recorder, 5);
     operations(&mut ring, 3);
-    source.look(&exporter, None).unwrap();
-    source.look(&exporter, None).unwrap();
+    source.look(&exporter).unwrap();
+    source.look(&exporter).unwrap();
     assert_eq!(account(&exporter), (3, 0));
     // More events than there are slots: the oldest are gone.
     operations(&mut ring, SLOTS + 2);
-    source.look(&exporter, None).unwrap();
+    source.look(&exporter).unwrap();
     assert_eq!(account(&exporter), (3 + HELD, 2 + SLOTS - HELD));
     // Its owner has left, and the ring goes on with another.
     operations(&mut ring, 1);
     drop((ring, row));
-    source.look(&exporter, None).unwrap();
+    source.look(&exporter).unwrap();
     assert_eq!(account(&exporter).0, 4 + HELD);
     let (_other, mut ring) = comm(&recorder, 6);
     operations(&mut ring, 1);
     // The process's own events do not count as missed.
     let mut service = recorder.events();
     service.take(Event::ClockAnchored { raw: 1, mono_ns: 1, real_ns: 1 });
-    source.look(&exporter, None).unwrap();
+    source.look(&exporter).unwrap();
     assert_eq!(account(&exporter), (5 + HELD, 2 + SLOTS - HELD));
     assert_eq!(exporter.finish(clock::now()).counts.made, 5 + HELD);
 }
@@ -84,11 +84,11 @@ fn what_was_overwritten_before_the_first_look_from_outside_is_no_loss() {
     let (_row, mut ring) = comm(&recorder, 5);
     operations(&mut ring, SLOTS + 9);
     let mut source = Source::attached(recorder.reader(), "program");
-    source.look(&exporter, None).unwrap();
+    source.look(&exporter).unwrap();
     let overwritten = 9 + SLOTS - HELD;
     assert_eq!((account(&exporter), source.overwritten()), ((HELD, 0), overwritten));
     operations(&mut ring, SLOTS + 1);
-    source.look(&exporter, None).unwrap();
+    source.look(&exporter).unwrap();
     assert_eq!((account(&exporter), source.overwritten()), ((2 * HELD, 1 + SLOTS - HELD), overwritten));
 }
 
@@ -102,20 +102,4 @@ fn the_end_of_a_recorder_is_read_when_nobody_else_has_it() {
     drop((row, ring, recorder));
     assert!(source.unless_alone(&exporter).is_none());
     assert_eq!(account(&exporter), (2, 0));
-}
-
-#[test]
-fn of_a_process_in_two_jobs_only_the_one_asked_for_is_told() {
-    let (recorder, exporter) = (Recorder::heap(), exporter());
-    let ((_row, mut ring), (_other, mut another)) = (comm_of(&recorder, 7, 5), comm_of(&recorder, 8, 6));
-    let mut source = Source::attached(recorder.reader(), "program");
-    operations(&mut ring, 3);
-    operations(&mut another, 5);
-    source.look(&exporter, Some(JobId(7))).unwrap();
-    assert_eq!(account(&exporter), (3, 0));
-    // Losses of the other job are not losses of this one.
-    operations(&mut another, RING_SLOTS[0] as u64 + 4);
-    operations(&mut ring, 1);
-    source.look(&exporter, Some(JobId(7))).unwrap();
-    assert_eq!((account(&exporter), source.overwritten()), ((4, 0), 0));
 }

@@ -155,7 +155,7 @@ fn given(at: u32, does: Does) -> Given {
 }
 
 fn job(given: &[Given]) -> Snapshot {
-    merge(given, Some(JobId(0x10b)), &[])
+    merge(given, &JobId(0x10b).into(), &[])
 }
 
 /// Rank 2 has not called the operation in which the others wait.
@@ -225,7 +225,7 @@ pub(super) fn unread() -> Snapshot {
         why: "permission denied".into(),
         ..Unreachable::default()
     };
-    merge(&[first, given(1, Does::Waits)], Some(JobId(0x10b)), &[lost])
+    merge(&[first, given(1, Does::Waits)], &JobId(0x10b).into(), &[lost])
 }
 
 /// Many ranks, one of which has not called; with a second communicator.

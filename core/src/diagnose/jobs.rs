@@ -1,0 +1,399 @@
+//! Which communicators are one job, and the number of each rank in it.
+//!
+//! A job is what communicators connect: the processes that share communicators, transitively. A
+//! program that makes its groups from several unique ids has several recorded job ids, and is one
+//! job because the groups share processes. The launcher's name connects what shares none yet.
+//!
+//! Ranks are numbered as in the job's largest communicator. If that has not all processes, they
+//! are numbered as the launcher numbered them; if it did not, those outside of the largest
+//! communicator follow its ranks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessSnapshot};
+use crate::types::{CommId, JobId, Rank};
+
+/// A job: what tools show as one.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Job {
+    /// The id that is shown: that of the job's largest communicator, and of equal ones the oldest.
+    pub id: JobId,
+    /// The ids that its communicators carry, that one included. Each names the job.
+    pub ids: BTreeSet<JobId>,
+}
+
+impl Job {
+    /// Whether this is one of its ids.
+    #[must_use]
+    pub fn is_named(&self, id: JobId) -> bool {
+        self.id == id || self.ids.contains(&id)
+    }
+
+    /// Whether this process has a rank in it.
+    #[must_use]
+    pub fn includes(&self, process: &ProcessSnapshot) -> bool {
+        self.rows(process).next().is_some()
+    }
+
+    /// The communicators of this process that belong to it.
+    pub fn rows<'a>(&self, process: &'a ProcessSnapshot) -> impl Iterator<Item = &'a CommSnapshot> {
+        process.comms.iter().filter(|comm| self.is_named(comm.job))
+    }
+}
+
+impl From<JobId> for Job {
+    /// The job of which this id alone is known.
+    fn from(id: JobId) -> Self {
+        Self { id, ids: BTreeSet::from([id]) }
+    }
+}
+
+/// The jobs of these processes, the one with the most ranks first. Processes of several users
+/// belong to different jobs, so ask for each user.
+#[must_use]
+pub fn jobs<'a>(processes: impl IntoIterator<Item = &'a ProcessSnapshot>) -> Vec<Job> {
+    let processes: Vec<&ProcessSnapshot> = processes.into_iter().collect();
+    let mut sets = Sets::new(processes.len());
+    let (mut by_job, mut by_comm) = (BTreeMap::new(), BTreeMap::new());
+    for (at, process) in processes.iter().enumerate() {
+        for comm in connecting(process) {
+            sets.join(at, *by_job.entry(comm.job).or_insert(at));
+            sets.join(at, *by_comm.entry(comm.id).or_insert(at));
+        }
+    }
+    join_launches(&processes, &mut sets);
+    let mut members: BTreeMap<usize, Vec<&ProcessSnapshot>> = BTreeMap::new();
+    for (at, process) in processes.iter().enumerate() {
+        if connecting(process).next().is_some() {
+            members.entry(sets.root(at)).or_default().push(process);
+        }
+    }
+    let mut jobs: Vec<_> = members.values().map(|members| job_of(members)).collect();
+    jobs.sort_by_key(|(job, ranks)| (std::cmp::Reverse(*ranks), job.id));
+    jobs.into_iter().map(|(job, _)| job).collect()
+}
+
+/// The rows that connect a process with others: those of communicators that it has not left, if it
+/// has any.
+fn connecting(process: &ProcessSnapshot) -> impl Iterator<Item = &CommSnapshot> {
+    let has_left = process.comms.iter().all(|comm| comm.ended);
+    process.comms.iter().filter(move |comm| has_left || !comm.ended)
+}
+
+/// Joins the processes of one launch that lived at the same time: a launcher's name may be used
+/// again.
+fn join_launches(processes: &[&ProcessSnapshot], sets: &mut Sets) {
+    let mut launches: BTreeMap<JobId, Vec<usize>> = BTreeMap::new();
+    for (at, process) in processes.iter().enumerate().filter(|(_, process)| process.launch != JobId(0)) {
+        launches.entry(process.launch).or_default().push(at);
+    }
+    for mut those in launches.into_values() {
+        those.sort_by_key(|at| processes[*at].made_real_ns);
+        let mut last: Option<(usize, u64)> = None;
+        for at in those {
+            let ProcessSnapshot { alive, made_real_ns, to_real_ns, .. } = *processes[at];
+            let until = if alive { u64::MAX } else { to_real_ns };
+            last = Some(match last {
+                Some((before, end)) if made_real_ns <= end => {
+                    sets.join(at, before);
+                    (at, until.max(end))
+                }
+                _ => (at, until),
+            });
+        }
+    }
+}
+
+/// The job of these processes, and the number of its ranks that are among them.
+fn job_of(members: &[&ProcessSnapshot]) -> (Job, usize) {
+    // By communicator: its job, its size, and the position of its row, which tells its age.
+    let mut comms: BTreeMap<CommId, (JobId, u32, usize)> = BTreeMap::new();
+    let mut ranks: BTreeMap<CommId, BTreeSet<Rank>> = BTreeMap::new();
+    for process in members {
+        for (at, comm) in process.comms.iter().enumerate() {
+            let known = comms.entry(comm.id).or_insert((comm.job, comm.nranks, at));
+            (known.1, known.2) = (known.1.max(comm.nranks), known.2.min(at));
+            ranks.entry(comm.id).or_default().insert(comm.rank);
+        }
+    }
+    let ids = members.iter().flat_map(|process| connecting(process)).map(|comm| comm.job).collect();
+    let largest = comms.iter().filter(|(_, (job, ..))| BTreeSet::contains(&ids, job));
+    let largest = largest
+        .max_by_key(|(id, (_, nranks, at))| (*nranks, std::cmp::Reverse(*at), std::cmp::Reverse(**id)));
+    let (id, ranks) = largest.map_or_else(Default::default, |(id, (job, ..))| (*job, ranks[id].len()));
+    (Job { id, ids }, ranks.max(members.len()))
+}
+
+/// Disjoint sets of indices.
+struct Sets(Vec<usize>);
+
+impl Sets {
+    fn new(count: usize) -> Self {
+        Self((0..count).collect())
+    }
+    fn root(&mut self, mut at: usize) -> usize {
+        while self.0[at] != at {
+            self.0[at] = self.0[self.0[at]];
+            at = self.0[at];
+        }
+        at
+    }
+    fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.root(a), self.root(b));
+        self.0[a.max(b)] = a.min(b);
+    }
+}
+
+/// A process, as its peers know it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Known {
+    /// The path of its recorder; empty if that names no file.
+    recorder: String,
+    /// Its host and pid, if it has no such path.
+    place: (String, u32),
+}
+
+impl Known {
+    fn of(recorder: &str, host: &str, pid: u32) -> Self {
+        // A descriptor's path means something else in every process.
+        match recorder.is_empty() || recorder.starts_with("/proc/") {
+            true => Self { recorder: String::new(), place: (host.to_string(), pid) },
+            false => Self { recorder: recorder.to_string(), place: Default::default() },
+        }
+    }
+    fn peer(peer: &PeerSnapshot) -> Self {
+        Self::of(&peer.recorder, &peer.host, peer.pid)
+    }
+    fn process(process: &ProcessSnapshot) -> Self {
+        Self::of(&process.path, &process.host, process.pid)
+    }
+}
+
+/// The numbers of the ranks of one job.
+pub(super) struct Numbers<'a> {
+    job: &'a Job,
+    /// The numbers of each process's ranks, in order.
+    of: BTreeMap<Known, BTreeSet<Rank>>,
+    /// The number of ranks of the largest communicator, if it numbers the job; else 0.
+    pub(super) nranks: u32,
+}
+
+impl<'a> Numbers<'a> {
+    /// The numbers of the ranks of these processes, and of those they name.
+    pub(super) fn new<'p>(
+        job: &'a Job,
+        processes: impl Iterator<Item = &'p ProcessSnapshot> + Clone,
+    ) -> Self {
+        let mut of: BTreeMap<Known, BTreeSet<Rank>> = BTreeMap::new();
+        let mut nranks = 0;
+        for process in processes.clone().filter(|process| job.includes(process)) {
+            let own = of.entry(Known::process(process)).or_default();
+            let rows = || job.rows(process);
+            own.extend(rows().filter(|comm| comm.job == job.id).map(|comm| comm.world));
+            for comm in rows() {
+                if comm.job == job.id && comm.rank == comm.world {
+                    nranks = nranks.max(comm.nranks);
+                }
+                for peer in &comm.peers {
+                    let theirs = of.entry(Known::peer(peer)).or_default();
+                    theirs.extend((comm.job == job.id).then_some(peer.world));
+                }
+            }
+        }
+        if of.values().any(BTreeSet::is_empty) {
+            match launched(job, processes, &of) {
+                Some(launched) => (of, nranks) = (launched, 0),
+                None => number_the_rest(&mut of, nranks),
+            }
+        }
+        Self { job, of, nranks }
+    }
+
+    /// The number of a rank of a process: the `nth` rank of it in that communicator.
+    pub(super) fn of_row(&self, process: &ProcessSnapshot, comm: &CommSnapshot, nth: usize) -> Rank {
+        let own = self.of.get(&Known::process(process));
+        let is_known = |own: &&BTreeSet<Rank>| comm.job == self.job.id && own.contains(&comm.world);
+        match own.filter(is_known) {
+            Some(_) => comm.world,
+            None => own.and_then(|own| own.iter().nth(nth).or(own.last())).copied().unwrap_or(comm.world),
+        }
+    }
+
+    /// The processes that are known, with their numbers.
+    pub(super) fn all(&self) -> BTreeSet<Rank> {
+        self.of.values().flatten().copied().collect()
+    }
+
+    /// The number of a peer, as a row tells of it.
+    pub(super) fn of_peer(&self, comm: &CommSnapshot, peer: &PeerSnapshot) -> Rank {
+        let own = self.of.get(&Known::peer(peer));
+        let is_known = |own: &&BTreeSet<Rank>| comm.job == self.job.id && own.contains(&peer.world);
+        match own.filter(is_known) {
+            Some(_) => peer.world,
+            None => {
+                let before = comm.peers.iter().filter(|other| other.rank < peer.rank);
+                let nth = before.filter(|other| Known::peer(other) == Known::peer(peer)).count();
+                own.and_then(|own| own.iter().nth(nth).or(own.last())).copied().unwrap_or(peer.world)
+            }
+        }
+    }
+}
+
+/// The launcher's numbers, if it numbered all of these processes, and each holds one rank.
+fn launched<'p>(
+    job: &Job,
+    processes: impl Iterator<Item = &'p ProcessSnapshot>,
+    of: &BTreeMap<Known, BTreeSet<Rank>>,
+) -> Option<BTreeMap<Known, BTreeSet<Rank>>> {
+    let mut numbered: BTreeMap<Known, BTreeSet<Rank>> =
+        of.keys().cloned().map(|key| (key, BTreeSet::new())).collect();
+    let mut taken = BTreeSet::new();
+    for process in processes.filter(|process| job.includes(process)) {
+        let key = Known::process(process);
+        let is_one = of.get(&key).is_some_and(|own| own.len() <= 1);
+        let rank = process.launch_rank.filter(|rank| is_one && taken.insert(*rank))?;
+        numbered.entry(key).or_default().insert(rank);
+    }
+    let next = taken.last().map_or(0, |last| last.0 + 1);
+    number_the_rest(&mut numbered, next);
+    Some(numbered)
+}
+
+/// Numbers the processes without a number, from `next` on.
+fn number_the_rest(of: &mut BTreeMap<Known, BTreeSet<Rank>>, next: u32) {
+    let last = of.values().flatten().max().map_or(0, |last| last.0.saturating_add(1));
+    for (at, own) in (next.max(last)..).zip(of.values_mut().filter(|own| own.is_empty())) {
+        own.insert(Rank(at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A communicator of one process: its id, which is also its job's, and its rank of how many.
+    type Row = (u64, u32, u32);
+
+    fn process(pid: u32, rows: &[Row]) -> ProcessSnapshot {
+        let comm = |&(id, rank, nranks): &Row| CommSnapshot {
+            id: CommId(id),
+            job: JobId(id),
+            rank: Rank(rank),
+            world: Rank(rank),
+            nranks,
+            ..CommSnapshot::default()
+        };
+        ProcessSnapshot {
+            pid,
+            host: "a".into(),
+            path: format!("/{pid}.rec"),
+            alive: true,
+            comms: rows.iter().map(comm).collect(),
+            ..ProcessSnapshot::default()
+        }
+    }
+
+    fn found(processes: &[ProcessSnapshot]) -> Vec<(u64, Vec<u64>)> {
+        let of = |job: Job| (job.id.0, job.ids.iter().map(|id| id.0).collect());
+        jobs(processes).into_iter().map(of).collect()
+    }
+
+    /// The numbers of the ranks of each process, in the only job.
+    fn numbers(processes: &[ProcessSnapshot]) -> Vec<Vec<u32>> {
+        let job = jobs(processes).remove(0);
+        let numbers = Numbers::new(&job, processes.iter());
+        let of = |process: &ProcessSnapshot| {
+            let rows = process.comms.iter().map(|comm| {
+                let nth = process.comms.iter().filter(|other| other.id == comm.id && other.rank < comm.rank);
+                numbers.of_row(process, comm, nth.count()).0
+            });
+            rows.collect()
+        };
+        processes.iter().map(of).collect()
+    }
+
+    #[test]
+    fn what_shares_a_process_is_one_job_whatever_its_ids() {
+        // A world of 4; groups of 2 with ids of their own, made before and after it; another job.
+        let mut all = vec![
+            process(10, &[(5, 0, 2), (7, 0, 4), (8, 0, 2)]),
+            process(11, &[(5, 1, 2), (7, 1, 4), (9, 0, 2)]),
+            process(12, &[(6, 0, 2), (7, 2, 4), (8, 1, 2)]),
+            process(13, &[(6, 1, 2), (7, 3, 4), (9, 1, 2)]),
+            process(14, &[(20, 0, 2)]),
+            process(15, &[(20, 1, 2)]),
+        ];
+        assert_eq!(found(&all), [(7, vec![5, 6, 7, 8, 9]), (20, vec![20])]);
+        all.reverse();
+        assert_eq!(found(&all), [(7, vec![5, 6, 7, 8, 9]), (20, vec![20])]);
+        assert_eq!(numbers(&all[2..]), [[3; 3], [2; 3], [1; 3], [0; 3]]);
+        // Without a world the groups connect the processes all the same.
+        let pairs = [process(1, &[(5, 0, 2)]), process(2, &[(5, 1, 2), (6, 0, 2)]), process(3, &[(6, 1, 2)])];
+        assert_eq!(found(&pairs), [(5, vec![5, 6])]);
+        assert_eq!(numbers(&pairs), [vec![0], vec![1, 1], vec![2]]);
+    }
+
+    #[test]
+    fn a_communicator_that_was_left_connects_nothing() {
+        let mut one = process(1, &[(5, 0, 2), (6, 0, 2)]);
+        one.comms[0].ended = true;
+        let all = [one, process(2, &[(5, 1, 2)]), process(3, &[(6, 1, 2)])];
+        assert_eq!(found(&all), [(6, vec![6]), (5, vec![5])]);
+        // Of a process that has left all, the last ones tell where it was.
+        let mut gone = process(1, &[(5, 0, 2)]);
+        gone.comms[0].ended = true;
+        assert_eq!(found(&[gone, process(2, &[(5, 1, 2)])]), [(5, vec![5])]);
+    }
+
+    #[test]
+    fn a_launch_connects_the_processes_that_lived_together() {
+        let launched = |pid, id, rank, made, alive, until| {
+            let mut one = process(pid, &[(id, 0, 2)]);
+            (one.launch, one.launch_rank) = (JobId(77), Some(Rank(rank)));
+            (one.made_real_ns, one.alive, one.to_real_ns) = (made, alive, until);
+            one
+        };
+        let first = launched(1, 5, 0, 10, false, 20);
+        let all = [launched(3, 6, 4, 30, true, 31), first, launched(4, 7, 2, 35, true, 36)];
+        assert_eq!(found(&all), [(6, vec![6, 7]), (5, vec![5])]);
+        // Nothing has all of them: the launcher numbers them.
+        assert_eq!(numbers(&[all[0].clone(), all[2].clone()]), [[4], [2]]);
+        // Unless it numbered two alike.
+        let mut twice = [all[0].clone(), all[2].clone()];
+        twice[0].launch_rank = Some(Rank(2));
+        assert_eq!(numbers(&twice), [[0], [2]]);
+    }
+
+    #[test]
+    fn ranks_of_one_process_keep_their_order_in_every_group() {
+        // Two threads a process: ranks 0 and 1, 2 and 3; a group of each process's second.
+        let mut all =
+            [process(1, &[(5, 0, 4), (5, 1, 4), (6, 0, 2)]), process(2, &[(5, 2, 4), (5, 3, 4), (6, 1, 2)])];
+        assert_eq!(numbers(&all), [[0, 1, 0], [2, 3, 2]]);
+        // Made from the world, a group says who they are.
+        for (at, one) in all.iter_mut().enumerate() {
+            (one.comms[2].job, one.comms[2].world) = (JobId(5), Rank(at as u32 * 2 + 1));
+        }
+        assert_eq!(numbers(&all), [[0, 1, 1], [2, 3, 3]]);
+    }
+
+    #[test]
+    fn a_process_that_only_a_peer_names_has_a_number() {
+        let mut one = process(1, &[(5, 0, 2), (6, 0, 2)]);
+        let peer = |pid: u32, rank, world| PeerSnapshot {
+            rank: Rank(rank),
+            world: Rank(world),
+            pid,
+            host: "a".into(),
+            recorder: format!("/{pid}.rec"),
+            ..PeerSnapshot::default()
+        };
+        one.comms[0].peers = vec![peer(1, 0, 0), peer(2, 1, 1)];
+        one.comms[1].peers = vec![peer(1, 0, 0), peer(3, 1, 1)];
+        let job = jobs([&one]).remove(0);
+        let numbers = Numbers::new(&job, std::iter::once(&one));
+        let of = |comm: usize, at: usize| numbers.of_peer(&one.comms[comm], &one.comms[comm].peers[at]).0;
+        assert_eq!([of(0, 0), of(0, 1), of(1, 0), of(1, 1)], [0, 1, 0, 2]);
+        assert_eq!(numbers.all(), [0, 1, 2].map(Rank).into());
+    }
+}
