@@ -18,19 +18,22 @@
 //!
 //! A holder may itself wait in another operation, of this communicator or another. Then it is not
 //! an end: the edge is followed, and the operation is listed `behind` the operation that it leads
-//! to. A cycle of waits has no end and is listed as it is.
+//! to. A cycle of waits has no end. Within one communicator it is listed as it is; through several,
+//! the rank of the cycle for which the most processes wait stands for it.
 //!
 //! A dead rank is a holder if other ranks live, and a stopped rank if other ranks run. If all ranks
 //! are dead, as in files, death does not distinguish them, and the cells are read as they were. If
 //! the cells name no holder, the rank whose last sign of life is clearly the earliest is taken to
 //! be the holder.
 
+mod ends;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diagnose::{FINISH, silent_first};
 use crate::snapshot::{
-    Behind, BlockedOn, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, RankSnapshot,
-    State, Transport, WaitingLink, Waits,
+    BlockedOn, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, RankSnapshot, State,
+    Transport, WaitingLink, Waits,
 };
 use crate::types::{ChannelId, CommId, Rank};
 
@@ -39,8 +42,6 @@ use crate::types::{ChannelId, CommId, Rank};
 const MAX_MEMBERS: u32 = 1 << 16;
 /// The most members that are looked for in all communicators together.
 const MAX_UNSEEN: u32 = 1 << 20;
-/// The most operations that are listed behind others.
-const MAX_BEHIND: usize = 1 << 14;
 
 /// The ranks that block others among these ranks of one job, the longest wait first.
 #[must_use]
@@ -52,7 +53,7 @@ pub fn blocked_on(ranks: &[RankSnapshot]) -> Vec<BlockedOn> {
         waits.extend(pairs(&job, members));
         waits.extend(finishing(&job, members));
     }
-    ends(&job, waits)
+    ends::ends(&job, waits)
 }
 
 /// One rank's part of a communicator.
@@ -389,175 +390,6 @@ fn longest(wait: &WaitEdges, edges: impl Iterator<Item = (Rank, Edge)>) -> Optio
         .max_by_key(|(rank, edge)| (holders.contains(&edge.peer), edge.since_ns, std::cmp::Reverse(*rank)))?;
     let Edge { peer, channel, direction, transport, step, waits, since_ns, .. } = edge;
     Some(WaitingLink { rank, peer, channel, direction, transport, step, waits, since_ns })
-}
-
-/// Follows holders that wait elsewhere, and keeps the ends.
-fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
-    // Per rank of the job, the operations in which it waits.
-    let mut waits_of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (at, wait) in waits.iter().enumerate() {
-        let who = |rank: &Rank| Some(job.comms[&wait.comm].get(rank)?.who);
-        let by: BTreeSet<usize> = wait.by.iter().filter_map(who).collect();
-        by.into_iter().for_each(|who| waits_of.entry(who).or_default().push(at));
-    }
-    // Per operation, the holders that wait elsewhere, as ranks of the job, and the holders that do
-    // not.
-    let mut leads: Vec<BTreeSet<usize>> = Vec::new();
-    let mut held_by: Vec<BTreeSet<Rank>> = Vec::new();
-    for (at, wait) in waits.iter().enumerate() {
-        let (mut to, mut by) = (BTreeSet::new(), BTreeSet::new());
-        for rank in wait.holders() {
-            let holder = job.comms[&wait.comm][&rank];
-            let those: &[usize] = waits_of.get(&holder.who).map_or(&[], Vec::as_slice);
-            if !job.is_out(holder.state) && those.iter().any(|other| *other != at) {
-                to.insert(holder.who);
-            } else {
-                by.insert(rank);
-            }
-        }
-        leads.push(to);
-        held_by.push(by);
-    }
-    let is_end: Vec<bool> =
-        held_by.iter().zip(&leads).map(|(by, to)| !by.is_empty() || to.is_empty()).collect();
-    // Once per rank, not per operation: there may be thousands of operations that each lead to all
-    // others.
-    let reached: BTreeMap<usize, BTreeSet<usize>> =
-        waits_of.keys().map(|who| (*who, ends_of(*who, &waits_of, &leads, &is_end))).collect();
-    let leads_to = |from: usize, at: usize| leads[from].iter().any(|who| reached[who].contains(&at));
-    let leads_nowhere = |from: usize| leads[from].iter().all(|who| reached[who].is_empty());
-    let shown: Vec<bool> = (0..waits.len()).map(|at| is_end[at] || leads_nowhere(at)).collect();
-    let folded = folded(job, &waits, (&held_by, &shown), &leads_to);
-    // The operations that lead to one that is shown behind another lead to that other.
-    let mut led_on: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    folded.iter().for_each(|(from, to)| led_on.entry(*to).or_default().push(*from));
-    let is_behind = |other: usize, at: usize| {
-        let through = || led_on.get(&at).into_iter().flatten().any(|from| leads_to(other, *from));
-        match folded.get(&other) {
-            Some(to) => *to == at,
-            None => !shown[other] && (leads_to(other, at) || through()),
-        }
-    };
-    let mut found: Vec<BlockedOn> = Vec::new();
-    let mut room = MAX_BEHIND;
-    for at in (0..waits.len()).filter(|at| shown[*at] && !folded.contains_key(at)) {
-        let held: BTreeSet<Rank> = match is_end[at] {
-            true => held_by[at].clone(),
-            false => waits[at].holders().collect(),
-        };
-        let mut behind = Vec::new();
-        for other in (0..waits.len()).filter(|other| is_behind(*other, at)) {
-            if waits[other].comm == waits[at].comm && waits[other].pair && waits[at].pair {
-                let (by, since_ns) = (waits[other].by.clone(), waits[other].since_ns);
-                waits[at].by.extend(by);
-                waits[at].since_ns = waits[at].since_ns.max(since_ns);
-            } else if room > 0 {
-                room -= 1;
-                behind.push(as_behind(&waits[other]));
-            }
-        }
-        let end = as_awaited(&waits[at], &held, behind);
-        let same = |one: &&mut BlockedOn| {
-            waits[at].pair
-                && (one.comm, &one.op) == (end.comm, &end.op)
-                && (&one.missing, &one.inside, &one.unseen) == (&end.missing, &end.inside, &end.unseen)
-        };
-        match found.iter_mut().find(same) {
-            Some(one) => join(one, end),
-            None => found.push(end),
-        }
-    }
-    let named = |one: &BlockedOn| !one.missing.is_empty() || !one.inside.is_empty();
-    found.sort_by_key(|one| (!named(one), std::cmp::Reverse(one.since_ns), one.comm, one.seq));
-    found
-}
-
-/// Of ends in several communicators that the same processes hold, all but the first: each with the
-/// one that it is shown behind.
-///
-/// A rank that is absent from one communicator is soon missed in all its others. First is the one
-/// that the others lead to, or else the one that has waited longest.
-fn folded(
-    job: &Job<'_>,
-    waits: &[WaitEdges],
-    (held_by, shown): (&[BTreeSet<Rank>], &[bool]),
-    leads_to: &dyn Fn(usize, usize) -> bool,
-) -> BTreeMap<usize, usize> {
-    let mut by_holders: BTreeMap<BTreeSet<usize>, Vec<usize>> = BTreeMap::new();
-    for at in (0..waits.len()).filter(|at| shown[*at] && !held_by[*at].is_empty()) {
-        let members = &job.comms[&waits[at].comm];
-        by_holders.entry(held_by[at].iter().map(|rank| members[rank].who).collect()).or_default().push(at);
-    }
-    let mut folded = BTreeMap::new();
-    for mut those in by_holders.into_values() {
-        those.sort_by_key(|at| (std::cmp::Reverse(waits[*at].since_ns), waits[*at].comm, waits[*at].seq));
-        let earlier =
-            |first: usize, at: usize| if leads_to(first, at) && !leads_to(at, first) { at } else { first };
-        let Some(first) = those.iter().copied().reduce(earlier) else { continue };
-        let elsewhere = those.into_iter().filter(|at| waits[*at].comm != waits[first].comm);
-        folded.extend(elsewhere.map(|at| (at, first)));
-    }
-    folded
-}
-
-/// The ends to which the waits of a rank lead.
-fn ends_of(
-    from: usize,
-    waits_of: &BTreeMap<usize, Vec<usize>>,
-    leads: &[BTreeSet<usize>],
-    is_end: &[bool],
-) -> BTreeSet<usize> {
-    let (mut ends, mut seen, mut next) = (BTreeSet::new(), BTreeSet::from([from]), vec![from]);
-    while let Some(who) = next.pop() {
-        for at in &waits_of[&who] {
-            if is_end[*at] {
-                ends.insert(*at);
-            } else {
-                next.extend(leads[*at].iter().filter(|who| seen.insert(**who)));
-            }
-        }
-    }
-    ends
-}
-
-/// Joins two pairs that wait for the same rank in the same way.
-fn join(one: &mut BlockedOn, other: BlockedOn) {
-    let by: BTreeSet<Rank> = one.by.iter().chain(&other.by).copied().collect();
-    one.by = by.into_iter().collect();
-    if other.since_ns > one.since_ns {
-        (one.since_ns, one.seq, one.link) = (other.since_ns, other.seq, other.link);
-    }
-    one.behind.extend(other.behind);
-}
-
-fn as_awaited(wait: &WaitEdges, held: &BTreeSet<Rank>, behind: Vec<Behind>) -> BlockedOn {
-    let of = |ranks: &BTreeSet<Rank>| ranks.intersection(held).copied().collect();
-    BlockedOn {
-        comm: wait.comm,
-        op: wait.op.clone(),
-        seq: wait.seq,
-        missing: of(&wait.missing),
-        inside: of(&wait.inside),
-        by: wait.by.iter().copied().collect(),
-        since_ns: wait.since_ns,
-        unseen: wait.unseen.iter().copied().collect(),
-        name: wait.name.clone(),
-        tag: wait.tag.clone(),
-        link: wait.link.clone(),
-        behind,
-        ..BlockedOn::default()
-    }
-}
-
-fn as_behind(wait: &WaitEdges) -> Behind {
-    Behind {
-        comm: wait.comm,
-        name: wait.name.clone(),
-        op: wait.op.clone(),
-        seq: wait.seq,
-        by: wait.by.iter().copied().collect(),
-        through: wait.holders().collect(),
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,10 @@
 //! the others are to blame. For a *timeout* the ranks to blame are those that had not called the
 //! operation, or are still in it and have not noticed. Nothing is said that does not follow from
 //! the snapshots.
+//!
+//! A program that fails in one communicator leaves all of them, and the other ranks fail in turn:
+//! a failure *follows* another one if the process to blame had failed there before, or if the same
+//! death is seen there. Those that follow come after those that do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +24,7 @@ use crate::types::{ChannelId, CommId, Phase, Rank};
 /// The most calls of a mismatch that are listed.
 const MAX_CALLS: usize = 16;
 
-/// The failures in these ranks of one job, the earliest first.
+/// The failures in these ranks of one job, the earliest first; those that follow from others last.
 #[must_use]
 pub fn failed(ranks: &[RankSnapshot]) -> Vec<Failure> {
     let mut comms: BTreeMap<CommId, Members<'_>> = BTreeMap::new();
@@ -34,8 +38,84 @@ pub fn failed(ranks: &[RankSnapshot]) -> Vec<Failure> {
         }
     }
     let mut found: Vec<Failure> = comms.values().filter_map(of_comm).collect();
-    found.sort_by_key(|one| (std::cmp::Reverse(one.since_ns), one.comm));
+    let times = Times::of(ranks);
+    found.sort_by_key(|one| (times.first(one.comm), one.comm));
+    for at in 0..found.len() {
+        found[at].follows = times.cause(&found, at);
+    }
+    found.sort_by_key(|one| one.follows.is_some());
     found
+}
+
+/// When each process failed in each communicator, in nanoseconds since 1970.
+struct Times<'a> {
+    ranks: &'a [RankSnapshot],
+    /// By communicator, and the index of the process.
+    of: BTreeMap<CommId, BTreeMap<usize, u64>>,
+}
+
+impl<'a> Times<'a> {
+    fn of(ranks: &'a [RankSnapshot]) -> Self {
+        let mut of: BTreeMap<CommId, BTreeMap<usize, u64>> = BTreeMap::new();
+        for (who, rank) in ranks.iter().enumerate() {
+            for comm in rank.comms.iter().filter(|comm| comm.has_failed()) {
+                let at = rank.to_real_ns.saturating_sub(age_ns(comm));
+                let earliest = of.entry(comm.id).or_default().entry(who).or_insert(at);
+                *earliest = at.min(*earliest);
+            }
+        }
+        Self { ranks, of }
+    }
+
+    /// When a communicator failed first.
+    fn first(&self, comm: CommId) -> u64 {
+        self.of.get(&comm).and_then(|times| times.values().min()).copied().unwrap_or(0)
+    }
+
+    /// The process of the one rank to blame for a failure.
+    fn blamed(&self, failure: &Failure) -> Option<usize> {
+        let [rank] = failure.blamed[..] else { return None };
+        let is_it = |row: &CommSnapshot| (row.id, row.rank) == (failure.comm, rank);
+        self.ranks.iter().position(|one| one.comms.iter().any(is_it))
+    }
+
+    /// The communicator whose failure led to this one, of failures that are sorted by time.
+    fn cause(&self, found: &[Failure], at: usize) -> Option<CommId> {
+        let failure = &found[at];
+        if !matches!(failure.error.as_str(), "Aborted" | "Peer") {
+            return None;
+        }
+        let who = self.blamed(failure)?;
+        let failed_at = |comm: CommId| self.of.get(&comm).and_then(|times| times.get(&who)).copied();
+        let first = self.first(failure.comm);
+        // It failed elsewhere before, not by its own doing.
+        let before =
+            found.iter().filter(|other| other.comm != failure.comm && self.blamed(other) != Some(who));
+        let before = before.filter_map(|other| Some((failed_at(other.comm)?, other.comm)));
+        let earliest = before.filter(|(at, _)| *at <= first).min();
+        // Or its end is seen in several of its communicators: first is the one that it was inside
+        // of, or that it used least recently, as programs use their communicators in turn.
+        let same = || {
+            let same = found.iter().filter(|other| self.blamed(other) == Some(who));
+            let first = same.max_by_key(|other| self.unused_ns(who, other.comm))?;
+            (first.comm != failure.comm).then_some(first.comm)
+        };
+        earliest.map(|(_, comm)| comm).or_else(same)
+    }
+
+    /// How long a process had not used a communicator when it was last seen; the longest time if it
+    /// was inside an operation of it, none if it had never used it.
+    fn unused_ns(&self, who: usize, comm: CommId) -> u64 {
+        let rows = self.ranks[who].comms.iter().filter(|row| row.id == comm);
+        let unused = rows.map(|row| row.operation()).filter(|op| !op.kind.is_empty());
+        unused.map(|op| if op.state == OpState::Idle { op.age_ns } else { u64::MAX }).max().unwrap_or(0)
+    }
+}
+
+/// How long ago a communicator failed on a rank.
+fn age_ns(comm: &CommSnapshot) -> u64 {
+    let op = failed_operation(comm).map(|op| op.age_ns);
+    op.max(comm.failure.as_ref().map(|failure| failure.age_ns)).unwrap_or(0)
 }
 
 /// Whether a waiting rank is inside an operation that may still end: a rank that failed no longer
@@ -86,10 +166,7 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         differs.as_ref().is_none_or(|(differs, _)| !is_pair(&op.kind) && op.seq == differs.seq)
     };
     let inside = || operations().filter(|(_, op)| is_in_it(op));
-    let ages = failed.iter().map(|comm| {
-        let op = failed_operation(comm).map(|op| op.age_ns);
-        op.max(comm.failure.as_ref().map(|failure| failure.age_ns)).unwrap_or(0)
-    });
+    let ages = failed.iter().map(|comm| age_ns(comm));
     let ranks: Vec<Rank> = inside().map(|(rank, _)| rank).collect();
     let mut failure = Failure {
         comm: first.id,

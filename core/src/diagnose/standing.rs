@@ -127,6 +127,13 @@ impl Snapshot {
         found
     }
 
+    /// The ranks of the job that are in a communicator and were read.
+    #[must_use]
+    pub fn ranks_of(&self, comm: CommId) -> Vec<Rank> {
+        let is_in = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == comm);
+        self.ranks.iter().filter(is_in).map(|rank| rank.rank).collect()
+    }
+
     /// That rank of a communicator as a rank of the job.
     #[must_use]
     pub fn job_rank(&self, comm: CommId, rank: Rank) -> Rank {

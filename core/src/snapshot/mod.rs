@@ -45,7 +45,8 @@ pub struct Snapshot {
     /// if no rank waits. It includes the short waits of every healthy job, which
     /// [`said`](Self::said) leaves out.
     pub blocked_on: Vec<BlockedOn>,
-    /// The failures, the earliest first. They are considered before waits.
+    /// The failures, the earliest first; those that follow from others last. They are considered
+    /// before waits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
     /// Communicators whose init waits for ranks.
@@ -358,6 +359,9 @@ pub struct BlockedOn {
     /// The link that has waited longest, preferably one that waits for a rank named above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<WaitingLink>,
+    /// If the waits form a cycle: the operations in which the rank named above waits itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waits_in: Vec<Behind>,
     /// Operations of other communicators, or other operations of this one, that wait behind it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub behind: Vec<Behind>,

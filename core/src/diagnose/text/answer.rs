@@ -18,14 +18,17 @@ use crate::types::{ChannelId, CommId, Rank};
 const MAX_SENTENCE: usize = 4 << 10;
 /// The most lines about processes that are gone.
 const MAX_GONE: usize = 8;
+/// The most communicators that are listed as failed after others.
+const MAX_FOLLOWED: usize = 16;
 /// The most calls for which the ranks that lack them are listed.
 const MAX_LACKING: usize = 3;
 
 pub(super) fn answer(out: &mut String, job: &Snapshot) {
     // Writing to a string does not fail.
-    for failure in &job.failures {
+    for failure in job.failures.iter().filter(|failure| failure.follows.is_none()) {
         failed(out, job, failure);
     }
+    followed(out, job);
     for one in &job.not_joined {
         let _ = writeln!(out, "{}", render_not_joined(job, one));
     }
@@ -36,6 +39,15 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
         let _ = writeln!(out, "{}", sentence(job, blocked_on));
         if let Some(link) = &blocked_on.link {
             let _ = writeln!(out, "  {}", link_line(job, blocked_on, link));
+        }
+        for itself in &blocked_on.waits_in {
+            let _ = writeln!(
+                out,
+                "  it waits itself in {} of {} for {}, so the waits form a cycle",
+                call_name(&itself.op, itself.seq),
+                comm_name(&itself.name, itself.comm),
+                ranks_text(&job.job_ranks(itself.comm, &itself.through))
+            );
         }
         for behind in &blocked_on.behind {
             let _ = writeln!(
@@ -132,6 +144,23 @@ fn calm(job: &Snapshot) -> String {
         (false, false) => "running: nobody that was read has waited for 100 ms",
     }
     .into()
+}
+
+/// `failed after that, where these ranks were left: data (ranks 1,3), world (ranks 0-7)`.
+fn followed(out: &mut String, job: &Snapshot) {
+    let others = || job.failures.iter().filter(|failure| failure.follows.is_some());
+    let text = |failure: &Failure| {
+        let name = comm_name(&failure.name, failure.comm);
+        format!("{name} ({})", ranks_text(&job.ranks_of(failure.comm)))
+    };
+    let told: Vec<String> = others().take(MAX_FOLLOWED).map(text).collect();
+    if told.is_empty() {
+        return;
+    }
+    let more = others().count() - told.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let line = format!("  failed after that, as their ranks left: {}{more}", told.join(", "));
+    let _ = writeln!(out, "{}", harmless(&line, MAX_SENTENCE));
 }
 
 /// `FAILED AllReduce #7 of dp (Peer), by rank 2 (pid 72 on a, dead): the process of rank 2 ended

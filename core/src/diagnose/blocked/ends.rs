@@ -1,0 +1,254 @@
+//! The ends of the chains of waits: which operations are shown, and which behind them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Job, WaitEdges};
+use crate::snapshot::{Behind, BlockedOn, OpState};
+use crate::types::{CommId, Rank};
+
+/// The most operations that are listed behind others.
+const MAX_BEHIND: usize = 1 << 14;
+/// The most waits in circles among which one is searched that stands for all.
+const MAX_CYCLIC: usize = 1 << 10;
+
+/// Follows holders that wait elsewhere, and keeps the ends.
+pub(super) fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
+    // Per rank of the job, the operations in which it waits.
+    let mut waits_of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, wait) in waits.iter().enumerate() {
+        let who = |rank: &Rank| Some(job.comms[&wait.comm].get(rank)?.who);
+        let by: BTreeSet<usize> = wait.by.iter().filter_map(who).collect();
+        by.into_iter().for_each(|who| waits_of.entry(who).or_default().push(at));
+    }
+    // Per operation, the holders that wait elsewhere, as ranks of the job, and the holders that do
+    // not.
+    let mut leads: Vec<BTreeSet<usize>> = Vec::new();
+    let mut held_by: Vec<BTreeSet<Rank>> = Vec::new();
+    for (at, wait) in waits.iter().enumerate() {
+        let (mut to, mut by) = (BTreeSet::new(), BTreeSet::new());
+        for rank in wait.holders() {
+            let holder = job.comms[&wait.comm][&rank];
+            let those: &[usize] = waits_of.get(&holder.who).map_or(&[], Vec::as_slice);
+            if !job.is_out(holder.state) && those.iter().any(|other| *other != at) {
+                to.insert(holder.who);
+            } else {
+                by.insert(rank);
+            }
+        }
+        leads.push(to);
+        held_by.push(by);
+    }
+    let is_end: Vec<bool> =
+        held_by.iter().zip(&leads).map(|(by, to)| !by.is_empty() || to.is_empty()).collect();
+    // Once per rank, not per operation: there may be thousands of operations that each lead to all
+    // others.
+    let reached: BTreeMap<usize, BTreeSet<usize>> =
+        waits_of.keys().map(|who| (*who, ends_of(*who, &waits_of, &leads, &is_end))).collect();
+    let leads_to = |from: usize, at: usize| leads[from].iter().any(|who| reached[who].contains(&at));
+    let leads_nowhere = |from: usize| leads[from].iter().all(|who| reached[who].is_empty());
+    let shown: Vec<bool> = (0..waits.len()).map(|at| is_end[at] || leads_nowhere(at)).collect();
+    let mut folded = folded(job, &waits, (&held_by, &shown), &leads_to);
+    let cyclic: Vec<usize> = (0..waits.len()).filter(|at| shown[*at] && !is_end[*at]).collect();
+    let cycle = cycle(job, &waits, &cyclic);
+    if let Some(cycle) = &cycle {
+        folded.extend(cyclic.iter().filter(|at| **at != cycle.first).map(|at| (*at, cycle.first)));
+    }
+    // The operations that lead to one that is shown behind another lead to that other.
+    let mut led_on: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    folded.iter().for_each(|(from, to)| led_on.entry(*to).or_default().push(*from));
+    let is_behind = |other: usize, at: usize| {
+        let through = || led_on.get(&at).into_iter().flatten().any(|from| leads_to(other, *from));
+        match folded.get(&other) {
+            Some(to) => *to == at,
+            None => !shown[other] && (leads_to(other, at) || through()),
+        }
+    };
+    let mut found: Vec<BlockedOn> = Vec::new();
+    let mut room = MAX_BEHIND;
+    for at in (0..waits.len()).filter(|at| shown[*at] && !folded.contains_key(at)) {
+        let of_cycle = cycle.as_ref().filter(|cycle| cycle.first == at);
+        let held: BTreeSet<Rank> = match (of_cycle, is_end[at]) {
+            (Some(cycle), _) => BTreeSet::from([cycle.rank]),
+            (None, true) => held_by[at].clone(),
+            (None, false) => waits[at].holders().collect(),
+        };
+        let mut behind = Vec::new();
+        for other in (0..waits.len()).filter(|other| is_behind(*other, at)) {
+            if waits[other].comm == waits[at].comm && waits[other].pair && waits[at].pair {
+                let (by, since_ns) = (waits[other].by.clone(), waits[other].since_ns);
+                waits[at].by.extend(by);
+                waits[at].since_ns = waits[at].since_ns.max(since_ns);
+            } else if room > 0 {
+                room -= 1;
+                behind.push(as_behind(&waits[other]));
+            }
+        }
+        let mut end = as_awaited(&waits[at], &held, behind);
+        end.waits_in =
+            of_cycle.into_iter().flat_map(|cycle| &cycle.waits_in).map(|at| as_behind(&waits[*at])).collect();
+        let same = |one: &&mut BlockedOn| {
+            waits[at].pair
+                && (one.comm, &one.op) == (end.comm, &end.op)
+                && (&one.missing, &one.inside, &one.unseen) == (&end.missing, &end.inside, &end.unseen)
+        };
+        match found.iter_mut().find(same) {
+            Some(one) => join(one, end),
+            None => found.push(end),
+        }
+    }
+    let named = |one: &BlockedOn| !one.missing.is_empty() || !one.inside.is_empty();
+    found.sort_by_key(|one| (!named(one), std::cmp::Reverse(one.since_ns), one.comm, one.seq));
+    found
+}
+
+/// Of ends in several communicators that the same processes hold, all but the first: each with the
+/// one that it is shown behind.
+///
+/// A rank that is absent from one communicator is soon missed in all its others. First is the one
+/// that the others lead to; else the one that the process used least recently, as programs use
+/// their communicators in turn; else the one where others have waited longest.
+fn folded(
+    job: &Job<'_>,
+    waits: &[WaitEdges],
+    (held_by, shown): (&[BTreeSet<Rank>], &[bool]),
+    leads_to: &dyn Fn(usize, usize) -> bool,
+) -> BTreeMap<usize, usize> {
+    let mut by_holders: BTreeMap<BTreeSet<usize>, Vec<usize>> = BTreeMap::new();
+    for at in (0..waits.len()).filter(|at| shown[*at] && !held_by[*at].is_empty()) {
+        let members = &job.comms[&waits[at].comm];
+        by_holders.entry(held_by[at].iter().map(|rank| members[rank].who).collect()).or_default().push(at);
+    }
+    let mut folded = BTreeMap::new();
+    for mut those in by_holders.into_values() {
+        those.sort_by_key(|at| order(job, &waits[*at], held_by[*at].iter()));
+        let earlier =
+            |first: usize, at: usize| if leads_to(first, at) && !leads_to(at, first) { at } else { first };
+        let Some(first) = those.iter().copied().reduce(earlier) else { continue };
+        let elsewhere = those.into_iter().filter(|at| waits[*at].comm != waits[first].comm);
+        folded.extend(elsewhere.map(|at| (at, first)));
+    }
+    folded
+}
+
+/// A cycle of waits through several communicators, told by one rank in it.
+struct Cycle {
+    /// The operation in which others wait for that rank.
+    first: usize,
+    /// The rank, in that operation's communicator.
+    rank: Rank,
+    /// The operations in which it waits itself.
+    waits_in: Vec<usize>,
+}
+
+/// The rank that stands for these waits, which lead round in circles: of those in a cycle, the one
+/// for which the most processes wait. A rank that waits in the wrong place is missed in all others.
+/// `None` if one communicator has all of them: it tells the cycle itself.
+fn cycle(job: &Job<'_>, waits: &[WaitEdges], cyclic: &[usize]) -> Option<Cycle> {
+    let comms: BTreeSet<CommId> = cyclic.iter().map(|at| waits[*at].comm).collect();
+    if comms.len() < 2 || cyclic.len() > MAX_CYCLIC {
+        return None;
+    }
+    let who = |at: usize, rank: &Rank| job.comms[&waits[at].comm].get(rank).map(|member| member.who);
+    let mut waits_for: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    let mut waited_by: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for at in cyclic.iter().copied() {
+        let holders: BTreeSet<usize> = waits[at].holders().filter_map(|rank| who(at, &rank)).collect();
+        for by in waits[at].by.iter().filter_map(|rank| who(at, rank)) {
+            waits_for.entry(by).or_default().extend(&holders);
+            for holder in &holders {
+                waited_by.entry(*holder).or_default().insert(by);
+            }
+        }
+    }
+    let is_in_cycle = |from: usize| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(one) = next.pop() {
+            next.extend(waits_for.get(&one).into_iter().flatten().filter(|to| seen.insert(**to)));
+        }
+        seen.contains(&from)
+    };
+    let mut most: Vec<usize> = waited_by.keys().copied().collect();
+    most.sort_by_key(|one| (std::cmp::Reverse(waited_by[one].len()), *one));
+    let one = most.into_iter().find(|one| is_in_cycle(*one))?;
+    let held =
+        |at: &usize| waits[*at].holders().find(|rank| who(*at, rank) == Some(one)).map(|rank| (*at, rank));
+    let (first, rank) = cyclic
+        .iter()
+        .filter_map(held)
+        .min_by_key(|(at, rank)| order(job, &waits[*at], std::iter::once(rank)))?;
+    let is_inside = |at: &usize| waits[*at].by.iter().any(|rank| who(*at, rank) == Some(one));
+    Some(Cycle { first, rank, waits_in: cyclic.iter().copied().filter(is_inside).collect() })
+}
+
+/// Orders operations that the same ranks hold: first the one that nobody else holds, then the one
+/// whose communicator they have used least recently, then the one that has waited longest.
+fn order<'a>(
+    job: &Job<'_>,
+    wait: &WaitEdges,
+    holders: impl Iterator<Item = &'a Rank>,
+) -> (usize, std::cmp::Reverse<(Option<u64>, u64)>, CommId, u64) {
+    let ops = holders.map(|rank| job.comms[&wait.comm][rank].comm.operation());
+    let unused = ops.filter(|op| op.state == OpState::Idle && !op.kind.is_empty()).map(|op| op.age_ns);
+    let others = wait.holders().count();
+    (others, std::cmp::Reverse((unused.max(), wait.since_ns)), wait.comm, wait.seq)
+}
+
+/// The ends to which the waits of a rank lead.
+fn ends_of(
+    from: usize,
+    waits_of: &BTreeMap<usize, Vec<usize>>,
+    leads: &[BTreeSet<usize>],
+    is_end: &[bool],
+) -> BTreeSet<usize> {
+    let (mut ends, mut seen, mut next) = (BTreeSet::new(), BTreeSet::from([from]), vec![from]);
+    while let Some(who) = next.pop() {
+        for at in &waits_of[&who] {
+            if is_end[*at] {
+                ends.insert(*at);
+            } else {
+                next.extend(leads[*at].iter().filter(|who| seen.insert(**who)));
+            }
+        }
+    }
+    ends
+}
+
+/// Joins two pairs that wait for the same rank in the same way.
+fn join(one: &mut BlockedOn, other: BlockedOn) {
+    let by: BTreeSet<Rank> = one.by.iter().chain(&other.by).copied().collect();
+    one.by = by.into_iter().collect();
+    if other.since_ns > one.since_ns {
+        (one.since_ns, one.seq, one.link) = (other.since_ns, other.seq, other.link);
+    }
+    one.behind.extend(other.behind);
+}
+
+fn as_awaited(wait: &WaitEdges, held: &BTreeSet<Rank>, behind: Vec<Behind>) -> BlockedOn {
+    let of = |ranks: &BTreeSet<Rank>| ranks.intersection(held).copied().collect();
+    BlockedOn {
+        comm: wait.comm,
+        op: wait.op.clone(),
+        seq: wait.seq,
+        missing: of(&wait.missing),
+        inside: of(&wait.inside),
+        by: wait.by.iter().copied().collect(),
+        since_ns: wait.since_ns,
+        unseen: wait.unseen.iter().copied().collect(),
+        name: wait.name.clone(),
+        tag: wait.tag.clone(),
+        link: wait.link.clone(),
+        behind,
+        ..BlockedOn::default()
+    }
+}
+
+fn as_behind(wait: &WaitEdges) -> Behind {
+    Behind {
+        comm: wait.comm,
+        name: wait.name.clone(),
+        op: wait.op.clone(),
+        seq: wait.seq,
+        by: wait.by.iter().copied().collect(),
+        through: wait.holders().collect(),
+    }
+}
