@@ -170,20 +170,19 @@ impl Known {
 }
 
 /// The numbers of the ranks of one job.
-pub(super) struct Numbers<'a> {
+#[derive(Debug)]
+pub struct Numbers<'a> {
     job: &'a Job,
     /// The numbers of each process's ranks, in order.
     of: BTreeMap<Known, BTreeSet<Rank>>,
     /// The number of ranks of the largest communicator, if it numbers the job; else 0.
-    pub(super) nranks: u32,
+    pub nranks: u32,
 }
 
 impl<'a> Numbers<'a> {
     /// The numbers of the ranks of these processes, and of those they name.
-    pub(super) fn new<'p>(
-        job: &'a Job,
-        processes: impl Iterator<Item = &'p ProcessSnapshot> + Clone,
-    ) -> Self {
+    #[must_use]
+    pub fn new<'p>(job: &'a Job, processes: impl Iterator<Item = &'p ProcessSnapshot> + Clone) -> Self {
         let mut of: BTreeMap<Known, BTreeSet<Rank>> = BTreeMap::new();
         let mut nranks = 0;
         for process in processes.clone().filter(|process| job.includes(process)) {
@@ -210,7 +209,8 @@ impl<'a> Numbers<'a> {
     }
 
     /// The number of a rank of a process: the `nth` rank of it in that communicator.
-    pub(super) fn of_row(&self, process: &ProcessSnapshot, comm: &CommSnapshot, nth: usize) -> Rank {
+    #[must_use]
+    pub fn of_row(&self, process: &ProcessSnapshot, comm: &CommSnapshot, nth: usize) -> Rank {
         let own = self.of.get(&Known::process(process));
         let is_known = |own: &&BTreeSet<Rank>| comm.job == self.job.id && own.contains(&comm.world);
         match own.filter(is_known) {

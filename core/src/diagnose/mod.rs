@@ -23,7 +23,7 @@ mod standing;
 mod text;
 
 pub use headline::{Culprits, Headline};
-pub use jobs::{Job, jobs};
+pub use jobs::{Job, Numbers, jobs};
 pub use lacking::Lacking;
 pub use merge::{Given, Unreachable, merge};
 pub use rates::{Counted, Rate};

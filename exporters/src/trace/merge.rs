@@ -1,6 +1,5 @@
 //! Merging the parts of a job to one trace: on one clock, with an arrow from each sent message to
-//! where it was taken. A folder may hold parts of several jobs, and a process may hold ranks of
-//! several: one job is merged.
+//! where it was taken. A folder may hold parts of several jobs: one is merged.
 //!
 //! The clock is that of the first part. [`align`](super::align) finds the corrections of the others
 //! and their errors from the messages themselves; each rank's track list shows them. Halves of
@@ -9,8 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use ccl::diagnose::{Job, Numbers, jobs};
 use ccl::error::{Error, ErrorKind, Result};
-use ccl::types::JobId;
+use ccl::snapshot::{CommSnapshot, ProcessSnapshot};
+use ccl::types::{CommId, JobId, Rank};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::align::{Correction, Known, TimedMessage, align};
@@ -69,10 +71,46 @@ struct Part {
     paths: Vec<PathBuf>,
     header: Header,
     footer: Option<Footer>,
-    /// The ranks and their jobs, by their numbers in the part.
-    ranks: BTreeMap<u64, (JobId, u64)>,
-    /// The number of ranks of its jobs.
-    counts: BTreeMap<JobId, u32>,
+    /// The ranks, by their numbers in the part: in each of their jobs.
+    ranks: BTreeMap<u64, Vec<RankLine>>,
+}
+
+/// A rank in one job, and the number of that job's ranks.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct RankLine {
+    job: Option<JobId>,
+    rank: Option<u32>,
+    ranks: u64,
+    /// The same rank in further jobs.
+    also: Vec<Self>,
+}
+
+impl Part {
+    /// Its process, as far as it tells which job it is of.
+    fn process(&self) -> ProcessSnapshot {
+        let Header { who, launch, launch_rank, .. } = &self.header;
+        ProcessSnapshot {
+            pid: who.pid,
+            host: who.host.clone(),
+            path: who.file_name("part"),
+            made_real_ns: who.begun_ns,
+            alive: true,
+            launch: *launch,
+            launch_rank: *launch_rank,
+            comms: self.ranks.values().flatten().filter_map(RankLine::comm).collect(),
+            ..ProcessSnapshot::default()
+        }
+    }
+}
+
+impl RankLine {
+    /// The rank in its job's largest communicator.
+    fn comm(&self) -> Option<CommSnapshot> {
+        let (job, rank) = self.job.zip(self.rank.map(Rank))?;
+        let nranks = u32::try_from(self.ranks).unwrap_or(0);
+        Some(CommSnapshot { id: CommId(job.0), job, rank, world: rank, nranks, ..CommSnapshot::default() })
+    }
 }
 
 /// One part or one set of span files that goes into the trace.
@@ -180,20 +218,21 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
     let parts = joined(paths.into_iter().filter_map(|path| survey(path, &mut merged.notes)).collect());
     let job = chosen(folder, &parts, job)?;
     let mut gathered = Gathered::default();
-    let counts = parts.iter().filter_map(|part| part.counts.get(&job?).copied());
-    let count = counts.max().unwrap_or(0);
+    let all: Vec<ProcessSnapshot> = parts.iter().map(Part::process).collect();
+    let numbers = Numbers::new(&job, all.iter());
     // Parts without a rank belong to an unknown job: they count only if there are no others.
-    let is_of_job = |part: &Part| part.ranks.values().any(|(of, _)| Some(*of) == job);
-    let is_known = parts.iter().any(is_of_job);
+    let is_known = all.iter().any(|process| job.includes(process));
     // The clock and the first rank of each process.
     let mut processes: Vec<(Who, usize, u64)> = Vec::new();
-    for part in parts {
-        if !(is_of_job(&part) || !is_known && part.ranks.is_empty()) {
+    for (part, process) in parts.into_iter().zip(&all) {
+        if !(job.includes(process) || !is_known && part.ranks.is_empty()) {
             continue;
         }
         let Part { paths, header, footer, ranks, .. } = part;
-        let of_job = ranks.into_iter().filter(|(_, (of, _))| Some(*of) == job);
-        let ranks: BTreeMap<u64, u64> = of_job.map(|(number, (_, rank))| (number, rank)).collect();
+        let ranks: BTreeMap<u64, u64> = ranks
+            .iter()
+            .filter_map(|(number, lines)| Some((*number, rank_of(&job, &numbers, process, lines)?)))
+            .collect();
         let clock = gathered.clocks.len();
         let ranks = Ranks::Of(ranks);
         let mut source = Source { paths, clock, shift_ns: 0, ranks, standing: Standing::default() };
@@ -215,15 +254,18 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
         merged.open += standing.finish();
         source.standing = standing;
         merged.unfinished += usize::from(footer.is_none());
-        if let (Some(footer), Some(job)) = (footer, job) {
-            let of_job = |counts: &BTreeMap<JobId, u64>| counts.get(&job).copied().unwrap_or(0);
+        let of_job = |counts: &BTreeMap<JobId, u64>| {
+            counts
+                .iter()
+                .filter(|(id, _)| job.is_named(**id))
+                .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
+        };
+        if let Some(footer) = footer.filter(|_| is_known) {
             let (lost, taken) = (of_job(&footer.lost), of_job(&footer.taken));
             merged.lost = merged.lost.saturating_add(lost).saturating_add(footer.lost_of_unknown);
             merged.taken = merged.taken.saturating_add(taken.saturating_sub(of_job(&header.taken)));
         }
-        if let Some(dropped) = job.and_then(|job| header.dropped.get(&job)) {
-            merged.drops(*dropped);
-        }
+        merged.drops(of_job(&header.dropped));
         if let Some(rank) = source.ranks.all().min() {
             processes.push((header.who, clock, rank));
         }
@@ -232,7 +274,7 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
         gathered.sources.push(source);
     }
     let there: BTreeSet<u64> = gathered.sources.iter().flat_map(|source| source.ranks.all()).collect();
-    merged.missing = missing(&there, count);
+    merged.missing = missing(&there, numbers.nranks);
     merged.parts = gathered.sources.len();
     for (header, paths) in app::survey(apps, &mut merged.notes) {
         // Spans of a process without ranks are left out.
@@ -257,7 +299,7 @@ fn gather(folder: &Path, job: Option<JobId>, merged: &mut Merged) -> Result<Gath
 /// Reads the description of a part; notes if the file is not a part, or is not complete.
 fn survey(path: PathBuf, notes: &mut Vec<String>) -> Option<Part> {
     let (mut header, mut footer): (Option<Header>, Option<Footer>) = (None, None);
-    let (mut ranks, mut counts) = (BTreeMap::new(), BTreeMap::new());
+    let mut ranks: BTreeMap<u64, Vec<RankLine>> = BTreeMap::new();
     let outcome = read(&path, |mut event| {
         if event["ph"] != "M" {
             return;
@@ -267,14 +309,10 @@ fn survey(path: PathBuf, notes: &mut Vec<String>) -> Option<Part> {
             (Some(HEADER), None) => header = serde_json::from_value(args).ok().filter(Header::is_known),
             (Some(FOOTER), Some(_)) => footer = serde_json::from_value(args).ok(),
             (Some(RANK), Some(_)) => {
-                let job: Option<JobId> = serde_json::from_value(args["job"].clone()).ok();
-                if let (Some(number), Some(job), Some(rank)) =
-                    (event["pid"].as_u64(), job, args["rank"].as_u64())
-                {
-                    ranks.insert(number, (job, rank));
-                    let count: &mut u32 = counts.entry(job).or_default();
-                    let said = args["ranks"].as_u64().and_then(|count| u32::try_from(count).ok());
-                    *count = said.unwrap_or(0).max(*count);
+                let line: Option<RankLine> = serde_json::from_value(args).ok();
+                if let Some((number, mut line)) = event["pid"].as_u64().zip(line) {
+                    let also = std::mem::take(&mut line.also);
+                    ranks.insert(number, std::iter::once(line).chain(also).collect());
                 }
             }
             _ => {}
@@ -285,7 +323,7 @@ fn survey(path: PathBuf, notes: &mut Vec<String>) -> Option<Part> {
     if header.is_none() && is_read {
         notes.push(format!("left out: {} does not begin as a part of a trace", path.display()));
     }
-    Some(Part { paths: vec![path], header: header?, footer, ranks, counts })
+    Some(Part { paths: vec![path], header: header?, footer, ranks })
 }
 
 /// Joins the files of each part: a part that had to drop its older half has two.
@@ -303,10 +341,6 @@ fn joined(mut parts: Vec<Part>) -> Vec<Part> {
                 last.paths.extend(part.paths);
                 (last.header, last.footer) = (part.header, part.footer);
                 last.ranks.extend(part.ranks);
-                for (job, count) in part.counts {
-                    let known = last.counts.entry(job).or_default();
-                    *known = count.max(*known);
-                }
             }
             _ => joined.push(part),
         }
@@ -332,14 +366,13 @@ fn missing(there: &BTreeSet<u64>, count: u32) -> Vec<(u32, u32)> {
 pub(super) const NO_PART: &str = "run the job with CCL_TRACE=FOLDER, which a program heeds that calls ccl_exporters::init_from_env(), \
                                   or trace any with: ccl-inspect trace PID -o FILE";
 
-/// The job to merge; `None` if no part has a rank.
-fn chosen(folder: &Path, parts: &[Part], job: Option<JobId>) -> Result<Option<JobId>> {
-    let mut there: BTreeMap<JobId, usize> = BTreeMap::new();
-    for part in parts {
-        let jobs: BTreeSet<JobId> = part.ranks.values().map(|(job, _)| *job).collect();
-        jobs.into_iter().for_each(|job| *there.entry(job).or_default() += 1);
-    }
-    let list = || there.iter().map(|(job, n)| format!("\n  {job}  processes: {n}")).collect::<String>();
+/// The job to merge; one without a name if no part has a rank.
+fn chosen(folder: &Path, parts: &[Part], job: Option<JobId>) -> Result<Job> {
+    let processes: Vec<ProcessSnapshot> = parts.iter().map(Part::process).collect();
+    let there = jobs(&processes);
+    let count = |job: &Job| processes.iter().filter(|process| job.includes(process)).count();
+    let list =
+        || there.iter().map(|job| format!("\n  {}  processes: {}", job.id, count(job))).collect::<String>();
     let refuse = |what: String| Err(Error::new(ErrorKind::Usage, what));
     let folder = folder.display();
     match job {
@@ -349,12 +382,22 @@ fn chosen(folder: &Path, parts: &[Part], job: Option<JobId>) -> Result<Option<Jo
         None if there.len() > 1 => {
             refuse(format!("{folder} holds parts of several jobs; say which one is meant:{}", list()))
         }
-        None => Ok(there.into_keys().next()),
-        Some(job) if there.contains_key(&job) || parts.iter().any(|part| part.ranks.is_empty()) => {
-            Ok(Some(job))
-        }
-        Some(job) => refuse(format!("{folder} holds no part of job {job}, but of:{}", list())),
+        None => Ok(there.into_iter().next().unwrap_or_default()),
+        Some(id) => match there.iter().find(|job| job.is_named(id)) {
+            Some(job) => Ok(job.clone()),
+            None if parts.iter().any(|part| part.ranks.is_empty()) => Ok(id.into()),
+            None => refuse(format!("{folder} holds no part of job {id}, but of:{}", list())),
+        },
     }
+}
+
+/// The rank that a number of a part stands for; `None` if it is none of this job.
+fn rank_of(job: &Job, numbers: &Numbers<'_>, process: &ProcessSnapshot, lines: &[RankLine]) -> Option<u64> {
+    let comms: Vec<CommSnapshot> = lines.iter().filter_map(RankLine::comm).collect();
+    let of_job = || comms.iter().filter(|comm| job.is_named(comm.job));
+    let comm = of_job().find(|comm| comm.job == job.id).or_else(|| of_job().next())?;
+    let before = process.comms.iter().filter(|other| other.id == comm.id && other.rank < comm.rank);
+    Some(numbers.of_row(process, comm, before.count()).0.into())
 }
 
 /// How far the times of two ranks may be off from each other: both may be off, in opposite

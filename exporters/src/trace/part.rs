@@ -18,7 +18,7 @@ use ccl::error::{Error, Result};
 use ccl::recorder::Reader;
 use ccl::recorder::reader::{Cursor, Reading};
 use ccl::snapshot::{Direction, ProcessSnapshot};
-use ccl::types::JobId;
+use ccl::types::{JobId, Rank};
 use serde::{Deserialize, Serialize};
 
 use super::standing::Now;
@@ -42,6 +42,9 @@ pub(super) struct Header {
     pub(super) who: Who,
     /// Boot id of its kernel.
     pub(super) boot_id: String,
+    /// Hash of the launcher's name for its job, zero if there is none; and its number there.
+    pub(super) launch: JobId,
+    pub(super) launch_rank: Option<Rank>,
     /// CLOCK_REALTIME less CLOCK_MONOTONIC.
     pub(super) real_less_mono_ns: i64,
     /// Messages that its ranks had taken when the part began, by job.
@@ -142,10 +145,13 @@ impl Part {
         let refused = |e| Error::system(format!("writing {}", path.display()), e);
         let file = File::create_new(&path).map_err(refused)?;
         let (_, anchor) = reader.clock()?;
+        let process = reader.snapshot()?;
         let header = Header {
             schema: SCHEMA.into(),
             who,
-            boot_id: reader.snapshot()?.boot_id,
+            boot_id: process.boot_id,
+            launch: process.launch,
+            launch_rank: process.launch_rank,
             real_less_mono_ns: anchor.real_ns as i64 - anchor.mono.0 as i64,
             taken,
             ..Header::default()

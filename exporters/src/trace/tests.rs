@@ -70,15 +70,18 @@ fn merged(folder: &Path) -> (Merged, Vec<Value>) {
     (merged, trace["traceEvents"].as_array().unwrap().clone())
 }
 
-/// The lines of a process that also has a rank of another job: one message of each.
-fn lines_of_two_jobs(rank: u32, event: Event) -> Vec<String> {
+/// The lines of a process that is also `other` of two ranks of a communicator with an id of its
+/// own: one message of each.
+fn lines_of_two_ids(rank: u32, other: u32, event: [Event; 2]) -> Vec<String> {
     let mut process = process(rank);
-    let other = CommSnapshot { id: OTHER, job: JOBS[1], ..process.comms[0].clone() };
+    let (own, world) = (Rank(other), Rank(other));
+    let other =
+        CommSnapshot { id: OTHER, job: JOBS[1], rank: own, world, nranks: 2, ..process.comms[0].clone() };
     process.comms.push(other);
     let mut tracks = Tracks::default();
-    for comm in [COMM, OTHER] {
-        tracks.learn(&process, (comm, Rank(rank)));
-        tracks.take((comm, Rank(rank)), &Recorded { raw: Raw(1_000), event }, &scale(0));
+    for ((comm, rank), event) in [(COMM, Rank(rank)), (OTHER, own)].into_iter().zip(event) {
+        tracks.learn(&process, (comm, rank));
+        tracks.take((comm, rank), &Recorded { raw: Raw(1_000), event }, &scale(0));
     }
     tracks.take_lines()
 }
@@ -267,54 +270,79 @@ fn a_line_that_was_cut_inside_a_character_is_left_out() {
 }
 
 #[test]
-fn of_a_folder_with_several_jobs_one_has_to_be_named() {
+fn the_communicators_of_a_process_lie_in_its_rank_whatever_their_ids() {
     let folder = tempfile::tempdir().unwrap();
-    part(folder.path(), 0, "k", &lines_of_two_jobs(0, sent(Some(Rank(1)), 1)));
-    part(folder.path(), 1, "k", &lines_of_two_jobs(1, taken(0, false, 1)));
-    // And a process of the first job only.
-    part(folder.path(), 2, "k", &lines(2, 0, &[(1_000, sent(Some(Rank(1)), 5))]));
-    let to = folder.path().join("out.trace");
-    let error = merge(folder.path(), &to, None).unwrap_err().to_string();
-    assert!(error.contains("several jobs"), "{error}");
-    assert!(error.contains("000a  processes: 3") && error.contains("000b  processes: 2"), "{error}");
-    let error = merge(folder.path(), &to, Some(JobId(0xc))).unwrap_err().to_string();
-    assert!(error.contains("no part of job 000000000000000c"), "{error}");
-    assert!(!to.exists());
+    part(folder.path(), 0, "k", &lines(0, 0, &[(1_000, sent(Some(Rank(1)), 5))]));
+    // Ranks 1 and 2 are ranks 0 and 1 of the other communicator.
+    part(folder.path(), 1, "k", &lines_of_two_ids(1, 0, [sent(Some(Rank(2)), 1), sent(Some(Rank(1)), 1)]));
+    part(folder.path(), 2, "k", &lines_of_two_ids(2, 1, [taken(1, false, 1), taken(0, false, 1)]));
     // A part without a rank is ignored if others have ranks.
     part(folder.path(), 3, "k", &[]);
-    for (job, parts, only_sent) in [(JOBS[0], 3, 1), (JOBS[1], 2, 0)] {
-        let merged = merge(folder.path(), &to, Some(job)).unwrap();
-        assert_eq!((merged.parts, merged.arrows, merged.only_sent), (parts, 1, only_sent), "{job}");
+    let to = folder.path().join("out.trace");
+    for job in [None, Some(JOBS[0]), Some(JOBS[1])] {
+        let merged = merge(folder.path(), &to, job).unwrap();
+        assert_eq!((merged.parts, merged.arrows, merged.only_sent), (3, 2, 1), "{job:?}");
         let trace: Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let names = events.iter().filter(|event| event["name"] == "process_name");
         let names: Vec<_> =
             names.map(|event| (event["pid"].as_u64().unwrap(), &event["args"]["name"])).collect();
-        // Each rank has its own number, whatever number it had in its part.
-        assert_eq!(names.len(), parts);
+        assert_eq!(names.len(), 3);
         for (at, (pid, name)) in names.into_iter().enumerate() {
             assert_eq!(pid, at as u64);
             assert!(name.as_str().unwrap().starts_with(&format!("rank {at} ")), "{name}");
         }
-        assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), parts);
+        // Each communicator has its own tracks.
+        let slices = events.iter().filter(|event| event["ph"] == "X");
+        let tracks: Vec<_> =
+            slices.map(|one| (one["pid"].as_u64().unwrap(), one["tid"].as_u64().unwrap())).collect();
+        let distinct: std::collections::BTreeSet<_> = tracks.iter().collect();
+        assert_eq!((tracks.len(), distinct.len()), (5, 5), "{tracks:?}");
+    }
+}
+
+#[test]
+fn of_a_folder_with_several_jobs_one_has_to_be_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let of_job = |rank: u32, job: u64| {
+        let all = lines(rank, 0, &[(1_000, sent(None, 1))]);
+        let named =
+            all.into_iter().map(|line| line.replace("\"000000000000000a\"", &format!("\"{job:016x}\"")));
+        named.collect::<Vec<_>>()
+    };
+    part(folder.path(), 0, "k", &of_job(0, 10));
+    part(folder.path(), 1, "k", &of_job(1, 10));
+    part(folder.path(), 5, "k", &of_job(0, 14));
+    let to = folder.path().join("out.trace");
+    let error = merge(folder.path(), &to, None).unwrap_err().to_string();
+    assert!(error.contains("several jobs"), "{error}");
+    assert!(error.contains("000a  processes: 2") && error.contains("000e  processes: 1"), "{error}");
+    let error = merge(folder.path(), &to, Some(JobId(0xc))).unwrap_err().to_string();
+    assert!(error.contains("no part of job 000000000000000c"), "{error}");
+    assert!(!to.exists());
+    for (job, parts) in [(10, 2), (14, 1)] {
+        let merged = merge(folder.path(), &to, Some(JobId(job))).unwrap();
+        assert_eq!((merged.parts, merged.slices), (parts, parts as u64), "{job}");
     }
 }
 
 #[test]
 fn losses_and_messages_are_of_the_job_that_is_merged() {
     let folder = tempfile::tempdir().unwrap();
-    let mut all = lines_of_two_jobs(0, sent(Some(Rank(1)), 1));
+    let mut all = lines_of_two_ids(0, 0, [sent(Some(Rank(1)), 1); 2]);
+    // A job that the process had left before.
+    let gone = JobId(0xe);
     let footer = Footer {
-        lost: [(JOBS[0], 5)].into(),
+        lost: [(JOBS[0], 5), (gone, 3)].into(),
         lost_of_unknown: 0,
-        taken: [(JOBS[0], 100), (JOBS[1], 7)].into(),
+        taken: [(JOBS[0], 100), (JOBS[1], 7), (gone, 9)].into(),
     };
     let args = serde_json::to_string(&footer).unwrap();
     all.push(format!(r#"{{"ph":"M","pid":0,"tid":0,"name":"ccl_trace_end","args":{args}}}"#));
     part(folder.path(), 0, "k", &all);
-    for (job, expect) in [(JOBS[0], (5, 100)), (JOBS[1], (0, 7))] {
+    for job in JOBS {
         let merged = merge(folder.path(), &folder.path().join("out.trace"), Some(job)).unwrap();
-        assert_eq!((merged.lost, merged.taken), expect, "{job}");
+        assert_eq!((merged.lost, merged.taken), (5, 107), "{job}");
     }
 }
 

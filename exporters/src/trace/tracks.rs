@@ -2,8 +2,8 @@
 //! its collectives, its sends and receives and its waits, and one per channel and direction for the
 //! messages.
 //!
-//! A process may hold ranks of several jobs. Each gets a number, and a line says which rank of
-//! which job it is: see [`RANK`].
+//! A process may hold several ranks. Each gets a number, and a line says which rank of which job it
+//! is: see [`RANK`]. A rank has a job id for each unique id that its communicators were made from.
 //!
 //! The slice of a message ends when the message was sent or taken. It began when its operation did,
 //! or with the message before it. Arrows bind to the slice around their time, so each of their ends
@@ -25,7 +25,7 @@ use super::lines::{CommLine, Key, Lines, Slice, quoted};
 use super::standing::OpenWait;
 
 /// The name of the line that says which rank of which job a number (`pid` in the format) stands
-/// for, and how many ranks that job has.
+/// for, and how many ranks that job has; under `also`, of which further jobs.
 pub(super) const RANK: &str = "ccl_rank";
 
 /// A communicator on a rank.
@@ -41,6 +41,14 @@ pub(super) struct Member {
     pub(super) is_early: bool,
     /// The row it was read from.
     row: Row,
+}
+
+/// A rank of this process, and the number that stands for it.
+#[derive(Debug)]
+struct NumberedRank {
+    pid: u32,
+    /// Its job, its rank there, and the number of that job's ranks; a line for each id.
+    of: Vec<(JobId, Rank, u32)>,
 }
 
 /// The row of a recorder, and its generation. Init gives a communicator and its job other ids in
@@ -67,10 +75,9 @@ pub(super) struct Engine {
 pub(super) struct Tracks {
     members: BTreeMap<(CommId, Rank), Member>,
     engines: BTreeMap<(CommId, Rank), Engine>,
-    /// Communicators that were seen early, by row: the id they had, and the number of their rank.
-    early: BTreeMap<(u32, u32), (CommId, u32)>,
-    /// The numbers of the ranks, by job.
-    ranks: BTreeMap<(JobId, Rank), u32>,
+    /// Communicators that were seen early, by row: the ids they had, and the number of their rank.
+    early: BTreeMap<(u32, u32), (CommId, JobId, u32)>,
+    ranks: Vec<NumberedRank>,
     pub(super) lines: Lines,
     /// The arrows to all ranks of a host that were begun since the lines were last taken.
     shared_arrows: usize,
@@ -120,15 +127,16 @@ impl Tracks {
     /// Whether a communicator that was seen early has other ids since.
     pub(super) fn is_renamed(&self, comm: &CommSnapshot) -> bool {
         let early = comm.row.and_then(|row| self.early.get(&row));
-        early.is_some_and(|(id, _)| *id != comm.id)
+        early.is_some_and(|(id, ..)| *id != comm.id)
     }
 
     /// Moves the tracks of a communicator from the id that it had when it was seen early to its
     /// present id.
     fn rename(&mut self, comm: &CommSnapshot, pid: u32, is_early: bool) {
         let Some(row) = comm.row else { return };
-        let before = if is_early { self.early.insert(row, (comm.id, pid)) } else { self.early.remove(&row) };
-        let Some((id, before)) = before.filter(|before| *before != (comm.id, pid)) else { return };
+        let now = (comm.id, comm.job, pid);
+        let before = if is_early { self.early.insert(row, now) } else { self.early.remove(&row) };
+        let Some((id, _, before)) = before.filter(|(id, _, at)| (*id, *at) != (comm.id, pid)) else { return };
         let old = (id, comm.rank);
         if self.members.get(&old).is_some_and(|member| member.row == comm.row) {
             self.members.remove(&old);
@@ -139,25 +147,37 @@ impl Tracks {
         self.lines.rename((before, id), (pid, comm.id));
     }
 
-    /// The number of a rank: its own number, unless a rank of another job has it. Named at its
-    /// first use.
+    /// The number of a rank: its rank in the first job in which it is met, unless another rank of
+    /// this process has that number. Named at its first use.
     fn pid(&mut self, process: &ProcessSnapshot, comm: &CommSnapshot) -> u32 {
         let CommSnapshot { job, world, nranks, .. } = *comm;
         let early = comm.row.and_then(|row| self.early.get(&row)).copied();
-        let (pid, is_new) = match (self.ranks.get(&(job, world)), early) {
-            (Some(pid), _) => (*pid, false),
+        if let Some((_, before, at)) = early.filter(|(_, before, _)| *before != job) {
             // Its job has got another id.
-            (None, Some((_, pid))) => (pid, false),
-            (None, None) => (self.lines.new_rank(world.0), true),
-        };
-        self.ranks.insert((job, world), pid);
-        // The last of these lines is right: the job gets its final id, and the number of its ranks
-        // is that of its largest communicator.
-        let rank = format!(r#""job":"{job}","rank":{world},"ranks":{nranks}"#);
-        self.lines.meta(pid, 0, RANK, &rank);
-        if let Some((_, before)) = early.filter(|(_, before)| *before != pid) {
+            let renamed = self.ranks.iter_mut().filter(|rank| rank.pid == at);
+            renamed.for_each(|rank| rank.of.retain(|(of, ..)| *of != before));
+        }
+        let is_known =
+            |rank: &NumberedRank| rank.of.iter().any(|(of, number, _)| (*of, *number) == (job, world));
+        let known = self.ranks.iter().position(is_known);
+        let known =
+            known.or_else(|| self.ranks.iter().position(|rank| Some(rank.pid) == early.map(|(.., at)| at)));
+        // The ranks of this process in another job are these ranks, in order.
+        let next = || self.ranks.iter().position(|rank| rank.of.iter().all(|(of, ..)| *of != job));
+        let at = known.or_else(next);
+        let is_new = at.is_none();
+        let at = at.unwrap_or_else(|| {
+            let pid = self.lines.new_rank(world.0);
+            self.ranks.push(NumberedRank { pid, of: Vec::new() });
+            self.ranks.len() - 1
+        });
+        let pid = self.ranks[at].pid;
+        self.tell_rank(at, (job, world, nranks));
+        if let Some((.., before)) = early.filter(|(.., before)| *before != pid) {
             // Its rank already had a number; both stand for the same rank.
-            self.lines.meta(before, 0, RANK, &rank);
+            if let Some(before) = self.ranks.iter().position(|rank| rank.pid == before) {
+                self.tell_rank(before, (job, world, nranks));
+            }
         }
         if is_new {
             let host = if process.host_id.is_empty() { &process.host } else { &process.host_id };
@@ -166,6 +186,26 @@ impl Tracks {
             self.lines.meta(pid, 0, "process_sort_index", &format!(r#""sort_index":{world}"#));
         }
         pid
+    }
+
+    /// Tells of which rank in which jobs a number is. The last of these lines is right: a job gets
+    /// its final id, and the number of its ranks is that of its largest communicator.
+    fn tell_rank(&mut self, at: usize, (job, world, nranks): (JobId, Rank, u32)) {
+        let NumberedRank { pid, of } = &mut self.ranks[at];
+        match of.iter_mut().find(|(known, ..)| *known == job) {
+            Some(known) => *known = (job, world, nranks.max(known.2)),
+            None => of.push((job, world, nranks)),
+        }
+        let text = |&(job, world, nranks): &(JobId, Rank, u32)| {
+            format!(r#""job":"{job}","rank":{world},"ranks":{nranks}"#)
+        };
+        let mut all = of.iter().map(text);
+        let mut told = all.next().unwrap_or_default();
+        let also: Vec<String> = all.map(|one| format!("{{{one}}}")).collect();
+        if !also.is_empty() {
+            told += &format!(r#","also":[{}]"#, also.join(","));
+        }
+        self.lines.meta(*pid, 0, RANK, &told);
     }
 
     /// Takes the lines so far.

@@ -125,6 +125,9 @@ impl Out<'_> {
         }
         let is_ours = matches!(source.ranks, Ranks::Of(_));
         let (begins, ends) = (is_ours && event["ph"] == "B", is_ours && event["ph"] == "E");
+        if is_ours {
+            rename(&mut event, rank);
+        }
         let Some(fields) = event.as_object_mut() else { return Ok(()) };
         fields.insert("pid".into(), rank.into());
         if let Ranks::All(_) = source.ranks {
@@ -158,6 +161,22 @@ impl Out<'_> {
         }
         let line = event.to_string();
         self.line(&line)
+    }
+}
+
+/// Names a process by its rank in the trace; in its part it may have had another number.
+fn rename(event: &mut Value, rank: u64) {
+    let name = match event["name"].as_str() {
+        Some("process_name") => {
+            let text = event["args"]["name"].as_str().and_then(|text| text.split_once(" ("));
+            text.map(|(_, place)| Value::from(format!("rank {rank} ({place}")))
+        }
+        Some("process_sort_index") => Some(Value::from(rank)),
+        _ => None,
+    };
+    let key = if event["name"] == "process_name" { "name" } else { "sort_index" };
+    if let (Some(name), Some(args)) = (name, event["args"].as_object_mut()) {
+        args.insert(key.into(), name);
     }
 }
 
