@@ -9,7 +9,7 @@ use ccl::snapshot::Snapshot as JobSnapshot;
 use crate::choose::{choose, find};
 use crate::discover::{self, Findings};
 use crate::target::Target;
-use crate::{attach, dump, exit};
+use crate::{attach, dump, exit, words};
 
 /// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -17,6 +17,9 @@ pub(crate) struct Snapshot {
     /// A process, one rank of a process, or a job; not needed if there is only one job
     #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
+    /// Show only the communicators of this name or id
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
     /// Print it as JSON, schema ccl.snapshot/2
     #[arg(long)]
     json: bool,
@@ -30,6 +33,9 @@ pub(crate) struct Open {
     /// The job, if there are several
     #[arg(long, value_name = "JOB")]
     job: Option<Target>,
+    /// Show only the communicators of this name or id
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
     /// Print it as JSON, schema ccl.snapshot/2
     #[arg(long)]
     json: bool,
@@ -45,7 +51,8 @@ impl Snapshot {
         let (mut findings, job) = find(&settings, self.target)?;
         let unreachable = discover::follow_peers(&mut findings, &job);
         let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
-        print(findings, &job, &unreachable, notes, (self.json, &settings))
+        let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings };
+        print(findings, &job, &unreachable, notes, &shown)
     }
 }
 
@@ -56,17 +63,25 @@ impl Open {
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+        let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings };
         if dump::is_bundle(&self.path) {
             let dump = dump::open(&self.path).map_err(|why| (exit::ERROR, why))?;
             let job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
-            return print(dump.findings, &job, &dump.unreachable, dump.notes, (self.json, &settings));
+            return print(dump.findings, &job, &dump.unreachable, dump.notes, &shown);
         }
         let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, self.job)?;
         let why = format!("only {} was opened, and it is not there", self.path.display());
         let unreachable = discover::only_these(&findings, &job, &why);
-        print(findings, &job, &unreachable, Vec::new(), (self.json, &settings))
+        print(findings, &job, &unreachable, Vec::new(), &shown)
     }
+}
+
+/// How a job is shown.
+struct Shown<'a> {
+    comm: Option<&'a str>,
+    json: bool,
+    settings: &'a Settings,
 }
 
 fn print(
@@ -74,7 +89,7 @@ fn print(
     job: &Job,
     unreachable: &[Unreachable],
     notes: Vec<String>,
-    (json, settings): (bool, &Settings),
+    shown: &Shown<'_>,
 ) -> Result<u8, (u8, String)> {
     let aside = findings
         .aside
@@ -88,9 +103,17 @@ fn print(
     let mut snapshot = merge(&given, job, unreachable);
     snapshot.notes.extend(notes);
     snapshot.notes.extend(beyond);
-    let text = if json { to_json(&snapshot)? } else { render_text(&snapshot) };
+    if let Some(name) = shown.comm {
+        snapshot.narrow(name).map_err(|names| {
+            (
+                exit::USAGE,
+                format!("the job has no communicator {name}, but: {}", words::line(&names.join(", "))),
+            )
+        })?;
+    }
+    let text = if shown.json { to_json(&snapshot)? } else { render_text(&snapshot) };
     exit::say(&text)?;
-    Ok(exit::status(&snapshot, settings))
+    Ok(exit::status(&snapshot, shown.settings))
 }
 
 /// A snapshot as one line of JSON.

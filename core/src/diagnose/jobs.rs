@@ -54,11 +54,11 @@ impl From<JobId> for Job {
 pub fn jobs<'a>(processes: impl IntoIterator<Item = &'a ProcessSnapshot>) -> Vec<Job> {
     let processes: Vec<&ProcessSnapshot> = processes.into_iter().collect();
     let mut sets = Sets::new(processes.len());
-    let (mut by_job, mut by_comm) = (BTreeMap::new(), BTreeMap::new());
+    // Of one communicator all ranks record one job.
+    let mut by_job = BTreeMap::new();
     for (at, process) in processes.iter().enumerate() {
         for comm in connecting(process) {
             sets.join(at, *by_job.entry(comm.job).or_insert(at));
-            sets.join(at, *by_comm.entry(comm.id).or_insert(at));
         }
     }
     join_launches(&processes, &mut sets);
@@ -208,34 +208,35 @@ impl<'a> Numbers<'a> {
         Self { job, of, nranks }
     }
 
-    /// The number of a rank of a process: the `nth` rank of it in that communicator.
+    /// The number of a rank of a process.
     #[must_use]
-    pub fn of_row(&self, process: &ProcessSnapshot, comm: &CommSnapshot, nth: usize) -> Rank {
-        let own = self.of.get(&Known::process(process));
-        let is_known = |own: &&BTreeSet<Rank>| comm.job == self.job.id && own.contains(&comm.world);
-        match own.filter(is_known) {
-            Some(_) => comm.world,
-            None => own.and_then(|own| own.iter().nth(nth).or(own.last())).copied().unwrap_or(comm.world),
+    pub fn of_row(&self, process: &ProcessSnapshot, comm: &CommSnapshot) -> Rank {
+        // A process may hold several ranks of a communicator.
+        let nth = || process.comms.iter().filter(|other| other.id == comm.id && other.rank < comm.rank).count();
+        self.number(&Known::process(process), (comm.job, comm.world), nth)
+    }
+
+    /// The number of a peer, as a row tells of it.
+    pub(super) fn of_peer(&self, comm: &CommSnapshot, peer: &PeerSnapshot) -> Rank {
+        let process = Known::peer(peer);
+        let before = || comm.peers.iter().filter(|other| other.rank < peer.rank);
+        let nth = || before().filter(|other| Known::peer(other) == process).count();
+        self.number(&process, (comm.job, peer.world), nth)
+    }
+
+    /// The number of the `nth` rank of a process in a communicator, recorded as `world` of `job`.
+    fn number(&self, process: &Known, (job, world): (JobId, Rank), nth: impl Fn() -> usize) -> Rank {
+        match self.of.get(process) {
+            Some(own) if job != self.job.id || !own.contains(&world) => {
+                own.iter().nth(nth()).or(own.last()).copied().unwrap_or(world)
+            }
+            _ => world,
         }
     }
 
     /// The processes that are known, with their numbers.
     pub(super) fn all(&self) -> BTreeSet<Rank> {
         self.of.values().flatten().copied().collect()
-    }
-
-    /// The number of a peer, as a row tells of it.
-    pub(super) fn of_peer(&self, comm: &CommSnapshot, peer: &PeerSnapshot) -> Rank {
-        let own = self.of.get(&Known::peer(peer));
-        let is_known = |own: &&BTreeSet<Rank>| comm.job == self.job.id && own.contains(&peer.world);
-        match own.filter(is_known) {
-            Some(_) => peer.world,
-            None => {
-                let before = comm.peers.iter().filter(|other| other.rank < peer.rank);
-                let nth = before.filter(|other| Known::peer(other) == Known::peer(peer)).count();
-                own.and_then(|own| own.iter().nth(nth).or(own.last())).copied().unwrap_or(peer.world)
-            }
-        }
     }
 }
 
@@ -303,11 +304,7 @@ mod tests {
         let job = jobs(processes).remove(0);
         let numbers = Numbers::new(&job, processes.iter());
         let of = |process: &ProcessSnapshot| {
-            let rows = process.comms.iter().map(|comm| {
-                let nth = process.comms.iter().filter(|other| other.id == comm.id && other.rank < comm.rank);
-                numbers.of_row(process, comm, nth.count()).0
-            });
-            rows.collect()
+            process.comms.iter().map(|comm| numbers.of_row(process, comm).0).collect()
         };
         processes.iter().map(of).collect()
     }

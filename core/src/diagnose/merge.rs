@@ -142,14 +142,8 @@ fn ranks_of(
     let mut grouped: BTreeSet<CommId> = BTreeSet::new();
     for one in given {
         let mut comms: BTreeMap<Rank, Vec<CommSnapshot>> = BTreeMap::new();
-        let mut rows: Vec<&CommSnapshot> = job.rows(&one.process).collect();
-        // A process may hold several ranks of a communicator.
-        rows.sort_by_key(|comm| comm.rank);
-        let mut held: BTreeMap<CommId, usize> = BTreeMap::new();
-        for comm in rows {
-            let nth = held.entry(comm.id).or_default();
-            let world = numbers.of_row(&one.process, comm, *nth);
-            *nth += 1;
+        for comm in job.rows(&one.process) {
+            let world = numbers.of_row(&one.process, comm);
             let mut comm = CommSnapshot { peers: Vec::new(), world, ..comm.clone() };
             // Once per communicator: all ranks tell the same.
             if !comm.groups.is_empty() && !grouped.insert(comm.id) {

@@ -8,6 +8,7 @@
 //! | `headline` | the state of a job in one line: the first of these answers |
 //! | `standing` | the standing of a rank; from when on a wait is reported, suspect or a stall |
 //! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
+//! | `narrow` | one communicator of a job, and all of them in a line each |
 //! | `rates` | operations and bytes per second, from two snapshots |
 //! | `text` | the answer in sentences, and the table of ranks |
 
@@ -18,6 +19,7 @@ mod jobs;
 pub mod joining;
 mod lacking;
 mod merge;
+mod narrow;
 mod rates;
 mod standing;
 mod text;
@@ -26,6 +28,7 @@ pub use headline::{Culprits, Headline};
 pub use jobs::{Job, Numbers, jobs};
 pub use lacking::Lacking;
 pub use merge::{Given, Unreachable, merge};
+pub use narrow::CommLine;
 pub use rates::{Counted, Rate};
 pub(crate) use standing::{FINISH, silent_first};
 pub use standing::{SAID_NS, Severity, call_name, comm_name, severity};

@@ -396,8 +396,7 @@ fn rank_of(job: &Job, numbers: &Numbers<'_>, process: &ProcessSnapshot, lines: &
     let comms: Vec<CommSnapshot> = lines.iter().filter_map(RankLine::comm).collect();
     let of_job = || comms.iter().filter(|comm| job.is_named(comm.job));
     let comm = of_job().find(|comm| comm.job == job.id).or_else(|| of_job().next())?;
-    let before = process.comms.iter().filter(|other| other.id == comm.id && other.rank < comm.rank);
-    Some(numbers.of_row(process, comm, before.count()).0.into())
+    Some(numbers.of_row(process, comm).0.into())
 }
 
 /// How far the times of two ranks may be off from each other: both may be off, in opposite

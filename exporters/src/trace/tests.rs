@@ -304,11 +304,9 @@ fn the_communicators_of_a_process_lie_in_its_rank_whatever_their_ids() {
 #[test]
 fn of_a_folder_with_several_jobs_one_has_to_be_named() {
     let folder = tempfile::tempdir().unwrap();
-    let of_job = |rank: u32, job: u64| {
-        let all = lines(rank, 0, &[(1_000, sent(None, 1))]);
-        let named =
-            all.into_iter().map(|line| line.replace("\"000000000000000a\"", &format!("\"{job:016x}\"")));
-        named.collect::<Vec<_>>()
+    let of_job = |rank: u32, job: u64| -> Vec<String> {
+        let lines = lines(rank, 0, &[(1_000, sent(None, 1))]);
+        lines.iter().map(|line| line.replace("000a\"", &format!("000{job:x}\""))).collect()
     };
     part(folder.path(), 0, "k", &of_job(0, 10));
     part(folder.path(), 1, "k", &of_job(1, 10));

@@ -4,7 +4,7 @@ mod answer;
 
 use std::fmt::Write as _;
 
-use super::comm_name;
+use super::{CommLine, comm_name};
 use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::text::harmless;
 use crate::types::{ChannelId, Rank};
@@ -26,6 +26,7 @@ pub fn render_text(job: &Snapshot) -> String {
         job.ranks.len(),
         job.ranks.len() + job.missing.len()
     );
+    comms(&mut out, job);
     table(&mut out, job);
     waiting_links(&mut out, job);
     out
@@ -48,6 +49,26 @@ pub fn render_answer(job: &Snapshot) -> String {
         let _ = writeln!(out, "note: {}", harmless(note, MAX_LINE));
     }
     out
+}
+
+/// The communicators in a line each, if there are several.
+fn comms(out: &mut String, job: &Snapshot) {
+    let lines = job.comm_lines();
+    if lines.len() < 2 {
+        return;
+    }
+    let row = |line: &CommLine| {
+        let state = match (line.failed.as_slice(), line.inside.as_slice()) {
+            ([], []) => "in user code".to_string(),
+            ([], inside) => format!("{} inside for {}", plural(inside, "is", "are"), duration(line.since_ns)),
+            (failed, _) => format!("failed on {}", ranks_text(failed)),
+        };
+        let call = if line.call.is_empty() { "-".to_string() } else { line.call.clone() };
+        [line.name.clone(), line.nranks.to_string(), ranks_text(&line.ranks), call, state]
+    };
+    let head = ["comm", "size", "ranks of the job", "last call", "state"].map(String::from);
+    aligned(out, &std::iter::once(head).chain(lines.iter().map(row)).collect::<Vec<_>>());
+    out.push('\n');
 }
 
 fn table(out: &mut String, job: &Snapshot) {
@@ -76,8 +97,13 @@ fn table(out: &mut String, job: &Snapshot) {
         }
         rows.extend(comms.map(|comm| row(rank, Some(comm))));
     }
-    let mut widths = [0; 11];
-    for row in &rows {
+    aligned(out, &rows);
+}
+
+/// Rows of cells in columns as wide as they need.
+fn aligned<const N: usize>(out: &mut String, rows: &[[String; N]]) {
+    let mut widths = [0; N];
+    for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
