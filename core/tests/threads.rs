@@ -1,11 +1,14 @@
-//! One communicator called from several threads: call after call, each from beginning to end.
+//! One communicator called from several threads: each call is carried out as a whole, and none
+//! delays another that could end.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 
+use std::time::Duration;
+
 use ccl::config::Key;
-use ccl::{Rank, ReduceOp};
+use ccl::{Rank, ReduceOp, clock};
 
 const THREADS: i32 = 4;
 const CALLS: usize = 25;
@@ -54,4 +57,78 @@ fn what_must_progress_together_goes_into_a_group() {
         comm.all_reduce_in_place(&mut theirs, ReduceOp::Sum).unwrap();
         comm.finish().unwrap();
     });
+}
+
+#[test]
+fn while_one_thread_waits_the_calls_of_another_end() {
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, "60")]);
+        common::with_ranks(2, &settings, |comm| {
+            let other = Rank(1 - comm.rank().0);
+            let exchange = |n: i32| {
+                let mut theirs = [-1; 100];
+                if comm.rank() == Rank(0) {
+                    comm.send(&[n; 100], other).unwrap();
+                    comm.recv(&mut theirs, other).unwrap();
+                } else {
+                    comm.recv(&mut theirs, other).unwrap();
+                    comm.send(&theirs, other).unwrap();
+                }
+                assert_eq!(theirs, [n; 100]);
+            };
+            if comm.rank() == Rank(0) {
+                std::thread::scope(|scope| {
+                    let waits = scope.spawn(|| comm.barrier().unwrap());
+                    // Longer than it spins.
+                    clock::sleep(Duration::from_millis(5));
+                    (0..50).for_each(exchange);
+                    let begun = comm.send_async(vec![7; COUNT], other).unwrap();
+                    begun.wait().unwrap();
+                    assert!(!waits.is_finished(), "the other rank has not called it");
+                    comm.send(&[0], other).unwrap();
+                });
+            } else {
+                (0..50).for_each(exchange);
+                comm.recv(&mut vec![0; COUNT], other).unwrap();
+                comm.recv(&mut [0], other).unwrap();
+                comm.barrier().unwrap();
+            }
+            comm.finish().unwrap();
+        });
+    }
+}
+
+#[test]
+fn of_two_threads_that_wait_either_may_end_first() {
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, "60")]);
+        common::with_ranks(3, &settings, |comm| {
+            // In turn rank 1 or rank 2 sends only after the thread that waits for the other has
+            // got its message and said so.
+            for round in 0..40_u8 {
+                let (first, second) = (Rank(u32::from(1 + round % 2)), Rank(u32::from(2 - round % 2)));
+                if comm.rank() == Rank(0) {
+                    let wait = |peer: Rank| {
+                        let mut got = [0];
+                        comm.recv(&mut got, peer).unwrap();
+                        assert_eq!(got, [round]);
+                        if peer == first {
+                            comm.send(&[round], second).unwrap();
+                        }
+                    };
+                    std::thread::scope(|scope| {
+                        for peer in [1, 2] {
+                            scope.spawn(move || wait(Rank(peer)));
+                        }
+                    });
+                } else {
+                    if comm.rank() == second {
+                        comm.recv(&mut [0_u8], Rank(0)).unwrap();
+                    }
+                    comm.send(&[round], Rank(0)).unwrap();
+                }
+            }
+            comm.finish().unwrap();
+        });
+    }
 }

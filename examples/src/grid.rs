@@ -48,13 +48,13 @@ pub struct Shape {
 
 /// Where a rank is in the grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct Position {
     tensor: u32,
     data: u32,
     stage: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tensor {}, data {}, stage {}", self.tensor, self.data, self.stage)
     }
@@ -67,10 +67,10 @@ impl Shape {
         self.tensor * self.data * self.pipeline
     }
 
-    /// The place of a rank.
+    /// The position of a rank.
     #[must_use]
-    pub const fn place(&self, rank: u32) -> Place {
-        Place {
+    pub const fn position(&self, rank: u32) -> Position {
+        Position {
             tensor: rank % self.tensor,
             data: rank / self.tensor % self.data,
             stage: rank / self.tensor / self.data,
@@ -80,10 +80,11 @@ impl Shape {
     /// The ranks of a rank's group of one kind, in order.
     #[must_use]
     pub fn members(&self, group: Group, rank: u32) -> Vec<u32> {
-        let own = self.place(rank);
+        let own = self.position(rank);
         let is_member = |other: &u32| {
-            let place = self.place(*other);
-            let same = (place.tensor == own.tensor, place.data == own.data, place.stage == own.stage);
+            let position = self.position(*other);
+            let same =
+                (position.tensor == own.tensor, position.data == own.data, position.stage == own.stage);
             match group {
                 Group::World => true,
                 Group::Tensor => same.1 && same.2,
@@ -190,7 +191,7 @@ mod tests {
     fn a_rank_is_in_one_group_of_each_kind() {
         let shape = Shape { tensor: 2, data: 3, pipeline: 2 };
         assert_eq!(shape.nranks(), 12);
-        assert_eq!(shape.place(9), Place { tensor: 1, data: 1, stage: 1 });
+        assert_eq!(shape.position(9), Position { tensor: 1, data: 1, stage: 1 });
         assert_eq!(shape.members(Group::Tensor, 9), [8, 9]);
         assert_eq!(shape.members(Group::Data, 9), [7, 9, 11]);
         assert_eq!(shape.members(Group::Pipeline, 9), [3, 9]);

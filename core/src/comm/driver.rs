@@ -169,16 +169,28 @@ impl Inner {
         driver.engine.stop(Failure { cause: Cause::External(error), op, peer, channel });
     }
 
-    /// Turns the engine until `done`, or until the communicator ends.
+    /// Turns the engine until `done`, or until the communicator ends. While another thread does so,
+    /// this one sleeps.
     pub(super) fn drive(&self, driver: &mut Locked<'_>, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
         let driven = self.turn_until(driver, done);
         driver.engine.notify();
+        driver.leave();
         driven
     }
 
     fn turn_until(&self, driver: &mut Locked<'_>, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
         driver.waiter.reset();
         loop {
+            if !driver.drives() {
+                if done(driver) {
+                    return Ok(());
+                }
+                if driver.engine.failure().is_some() {
+                    return Err(self.give_up(driver));
+                }
+                driver.await_another();
+                continue;
+            }
             self.connect(driver);
             let progress = driver.engine.turn(&clock::raw);
             if progress == Progress::Failed {
@@ -193,6 +205,7 @@ impl Inner {
                 return Ok(());
             }
             match progress {
+                _ if self.is_wanted() => driver.let_in(),
                 Progress::Blocked if self.shared.flag.load(Ordering::Acquire) => self.look(driver),
                 Progress::Blocked => {
                     let is_long = driver.still.is_some();
@@ -228,7 +241,7 @@ impl Inner {
         let mut advanced = false;
         let waited = waiter.idle(interests, longest, &mut || {
             advanced = engine.turn_before_sleep(&clock::raw) != Progress::Blocked;
-            advanced || flag.load(Ordering::SeqCst)
+            advanced || flag.load(Ordering::SeqCst) || self.driver.wanted.load(Ordering::SeqCst) > 0
         });
         (waited, advanced)
     }

@@ -6,12 +6,18 @@
 //!
 //! Wakers are the callers' code: they may call the communicator, block and panic. So they run while
 //! the lock is free.
+//!
+//! Of several threads that wait in calls of one communicator, one drives, for all. It lets go of
+//! the lock whenever another thread wants it, to submit a call, say; the others sleep until their
+//! calls have ended, or until it leaves and one of them drives.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
+use crate::clock;
 use crate::comm::state::{Driver, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
@@ -20,9 +26,15 @@ use crate::sys;
 /// The driver, locked.
 pub(super) struct Locked<'a> {
     inner: &'a Inner,
-    /// `None` only while wakers run.
+    /// `None` only while wakers run, and while another thread is let in.
     guard: Option<MutexGuard<'a, Driver>>,
+    /// Whether this thread drives.
+    drives: bool,
 }
+
+/// How long the driving thread keeps out of the lock for a thread that wants it and is not
+/// scheduled.
+const LET_IN: Duration = Duration::from_millis(1);
 
 impl Inner {
     /// Whether this is a copy in a forked child: none of it may be locked, driven or given back.
@@ -38,9 +50,13 @@ impl Inner {
     /// Locks the driver, once no other thread holds it.
     pub(super) fn driver(&self) -> Result<Locked<'_>> {
         self.own()?;
-        // A panic under the lock left consistent data: nothing is updated in two steps.
-        let guard = self.driver.driver.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Locked { inner: self, guard: Some(guard) })
+        let guard = match self.driver.driver.try_lock() {
+            Ok(guard) => guard,
+            // A panic under the lock left consistent data: nothing is updated in two steps.
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => self.asked_for(),
+        };
+        Ok(Locked { inner: self, guard: Some(guard), drives: false })
     }
 
     /// Locks the driver, if no other thread holds it.
@@ -51,7 +67,24 @@ impl Inner {
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(Locked { inner: self, guard: Some(guard) })
+        Some(Locked { inner: self, guard: Some(guard), drives: false })
+    }
+
+    /// Locks the driver, which another thread holds: asks that thread to let go.
+    #[cold]
+    fn asked_for(&self) -> MutexGuard<'_, Driver> {
+        self.driver.wanted.fetch_add(1, Ordering::SeqCst);
+        // It may sleep.
+        (self.shared.wake)();
+        let guard = self.driver.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        self.driver.wanted.fetch_sub(1, Ordering::SeqCst);
+        guard
+    }
+
+    /// Whether another thread wants the driver.
+    #[inline]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.driver.wanted.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -68,15 +101,73 @@ impl Locked<'_> {
     #[inline]
     pub(super) fn moved(&mut self) {
         self.settle();
+        self.tell();
         self.wake();
         self.waiter.reset();
         self.still = None;
+    }
+
+    /// Whether this thread drives, from now on if none did; false if another one does.
+    #[inline]
+    pub(super) fn drives(&mut self) -> bool {
+        self.drives = self.drives || !std::mem::replace(&mut self.is_driven, true);
+        self.drives
+    }
+
+    /// This thread drives no more: another one may.
+    #[inline]
+    pub(super) fn leave(&mut self) {
+        if std::mem::take(&mut self.drives) {
+            self.is_driven = false;
+            self.tell();
+        }
+    }
+
+    /// Wakes the threads that wait for another one's driving. They want the lock, to look.
+    #[inline]
+    pub(super) fn tell(&mut self) {
+        let waiters = std::mem::take(&mut self.waiters);
+        if waiters > 0 {
+            self.told += 1;
+            self.inner.driver.wanted.fetch_add(waiters, Ordering::SeqCst);
+            self.inner.driver.changed.notify_all();
+        }
+    }
+
+    /// Sleeps until calls have ended, or until nobody drives.
+    #[cold]
+    pub(super) fn await_another(&mut self) {
+        let told = self.told;
+        self.waiters += 1;
+        while self.told == told {
+            let Some(guard) = self.guard.take() else { return };
+            let guard = self.inner.driver.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            self.guard = Some(guard);
+        }
+        self.inner.driver.wanted.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Lets the threads in that want the lock, and takes it again.
+    #[cold]
+    pub(super) fn let_in(&mut self) {
+        if !self.woken.is_empty() {
+            // A waker may call, and drive.
+            self.leave();
+        }
+        self.let_go();
+        let end = clock::now().after(LET_IN);
+        while self.inner.is_wanted() && clock::now() < end {
+            std::thread::yield_now();
+        }
+        self.guard = self.inner.driver().ok().and_then(|mut locked| locked.guard.take());
     }
 
     /// Runs the wakers of operations that have ended, if any, while the lock is free.
     #[inline]
     fn wake(&mut self) {
         if !self.woken.is_empty() {
+            // A waker may call, and drive.
+            self.leave();
             self.let_go();
             // A child that was forked in a waker must not continue here.
             let guard = self.inner.driver().ok().and_then(|mut locked| locked.guard.take());
@@ -116,6 +207,10 @@ impl Inner {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
+        // A panic may unwind the thread that drives.
+        if self.drives && self.guard.is_some() {
+            self.leave();
+        }
         self.let_go();
     }
 }

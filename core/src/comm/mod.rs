@@ -60,10 +60,11 @@ pub struct Config {
 
 /// One rank of a group of ranks.
 ///
-/// Calls from several threads run one after another, each from beginning to end: a receive that
-/// waits for a peer delays the send of another thread. Operations that must progress together go
-/// into a [`group`](Self::group) or are begun with the `_async` calls. A program that calls
-/// collectives from several threads must make sure that all ranks call them in the same order.
+/// Several threads may call it: while one waits for a peer, the calls of others go on. Collectives
+/// run in the order in which they were called, and so do the sends to one peer and the receives
+/// from one. A program that calls collectives from several threads must make sure that all ranks
+/// call them in the same order. What one thread wants to progress together goes into a
+/// [`group`](Self::group), or is begun with the `_async` calls.
 ///
 /// Leave with [`finish`](Self::finish), which all ranks call. Dropping the communicator without it
 /// aborts the communicator: all other ranks get an error that says so.

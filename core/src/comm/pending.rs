@@ -273,6 +273,7 @@ fn turn(inner: &Arc<Inner>) -> bool {
     let progress = driver.engine.turn(&clock::raw);
     driver.engine.notify();
     driver.settle();
+    driver.tell();
     match progress {
         Progress::Failed => {
             inner.give_up(&mut driver);

@@ -1,8 +1,8 @@
 //! What a communicator is made of on one rank: plain state. The files beside this one say what is
 //! done with it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -89,6 +89,13 @@ pub(crate) struct Driver {
     pub(super) asking: (u64, Vec<Rank>),
     /// Why no more calls are taken.
     pub(super) ended: Option<Error>,
+    /// Whether a thread turns the engine until its call has ended. It may have let go of the lock
+    /// for a moment.
+    pub(super) is_driven: bool,
+    /// The threads that wait until it has, or until their own calls have ended.
+    pub(super) waiters: u32,
+    /// How often they were woken.
+    pub(super) told: u64,
 }
 
 /// One rank of a communicator, as calls, pending operations and the progress thread share it.
@@ -147,6 +154,9 @@ impl Driver {
             asked: Vec::new(),
             asking: (0, Vec::new()),
             ended: None,
+            is_driven: false,
+            waiters: 0,
+            told: 0,
         }
     }
 }
@@ -155,6 +165,10 @@ impl Driver {
 #[derive(Debug)]
 pub(super) struct Exclusive {
     pub(super) driver: Mutex<Driver>,
+    /// The threads that want the lock: who drives lets them have it.
+    pub(super) wanted: AtomicU32,
+    /// Tells waiting threads that calls have ended, or that nobody drives any more.
+    pub(super) changed: Condvar,
     pub(super) generation: u32,
     /// A waker that panics is to be told of. Once.
     pub(super) warns: AtomicBool,
@@ -164,7 +178,8 @@ impl Exclusive {
     /// Of this process. `warns`: whether people want to hear of wakers that panic.
     pub(super) fn new(driver: Driver, warns: bool) -> Self {
         let warns = AtomicBool::new(warns);
-        Self { driver: Mutex::new(driver), generation: sys::generation(), warns }
+        let (wanted, changed) = (AtomicU32::new(0), Condvar::new());
+        Self { driver: Mutex::new(driver), wanted, changed, generation: sys::generation(), warns }
     }
 }
 

@@ -212,7 +212,8 @@ impl<'a> Numbers<'a> {
     #[must_use]
     pub fn of_row(&self, process: &ProcessSnapshot, comm: &CommSnapshot) -> Rank {
         // A process may hold several ranks of a communicator.
-        let nth = || process.comms.iter().filter(|other| other.id == comm.id && other.rank < comm.rank).count();
+        let nth =
+            || process.comms.iter().filter(|other| other.id == comm.id && other.rank < comm.rank).count();
         self.number(&Known::process(process), (comm.job, comm.world), nth)
     }
 
@@ -228,7 +229,7 @@ impl<'a> Numbers<'a> {
     fn number(&self, process: &Known, (job, world): (JobId, Rank), nth: impl Fn() -> usize) -> Rank {
         match self.of.get(process) {
             Some(own) if job != self.job.id || !own.contains(&world) => {
-                own.iter().nth(nth()).or(own.last()).copied().unwrap_or(world)
+                own.iter().nth(nth()).or_else(|| own.last()).copied().unwrap_or(world)
             }
             _ => world,
         }

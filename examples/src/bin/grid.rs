@@ -159,7 +159,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let shape = Shape { tensor: arguments.tensor, data: arguments.data, pipeline: arguments.pipeline };
     let world = Communicator::from_env_with(Config { name: "world".into(), ..Config::default() })?;
     let rank = world.rank().0;
-    println!("rank {rank} is process {}: {}", std::process::id(), shape.place(rank));
+    println!("rank {rank} is process {}: {}", std::process::id(), shape.position(rank));
     let groups = Groups::make(world, shape, arguments.ids)?;
     let worker = Worker { arguments, groups, rank };
     let steps = worker.run()?;

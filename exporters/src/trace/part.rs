@@ -42,8 +42,9 @@ pub(super) struct Header {
     pub(super) who: Who,
     /// Boot id of its kernel.
     pub(super) boot_id: String,
-    /// Hash of the launcher's name for its job, zero if there is none; and its number there.
+    /// Hash of the launcher's name for its job; zero if there is none.
     pub(super) launch: JobId,
+    /// The launcher's number of the process, if it has one.
     pub(super) launch_rank: Option<Rank>,
     /// CLOCK_REALTIME less CLOCK_MONOTONIC.
     pub(super) real_less_mono_ns: i64,

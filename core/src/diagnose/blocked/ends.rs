@@ -13,31 +13,7 @@ const MAX_CYCLIC: usize = 1 << 10;
 
 /// Follows holders that wait elsewhere, and keeps the ends.
 pub(super) fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
-    // Per rank of the job, the operations in which it waits.
-    let mut waits_of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (at, wait) in waits.iter().enumerate() {
-        let who = |rank: &Rank| Some(job.comms[&wait.comm].get(rank)?.who);
-        let by: BTreeSet<usize> = wait.by.iter().filter_map(who).collect();
-        by.into_iter().for_each(|who| waits_of.entry(who).or_default().push(at));
-    }
-    // Per operation, the holders that wait elsewhere, as ranks of the job, and the holders that do
-    // not.
-    let mut leads: Vec<BTreeSet<usize>> = Vec::new();
-    let mut held_by: Vec<BTreeSet<Rank>> = Vec::new();
-    for (at, wait) in waits.iter().enumerate() {
-        let (mut to, mut by) = (BTreeSet::new(), BTreeSet::new());
-        for rank in wait.holders() {
-            let holder = job.comms[&wait.comm][&rank];
-            let those: &[usize] = waits_of.get(&holder.who).map_or(&[], Vec::as_slice);
-            if !job.is_out(holder.state) && those.iter().any(|other| *other != at) {
-                to.insert(holder.who);
-            } else {
-                by.insert(rank);
-            }
-        }
-        leads.push(to);
-        held_by.push(by);
-    }
+    let Edges { waits_of, leads, held_by } = edges(job, &waits);
     let is_end: Vec<bool> =
         held_by.iter().zip(&leads).map(|(by, to)| !by.is_empty() || to.is_empty()).collect();
     // Once per rank, not per operation: there may be thousands of operations that each lead to all
@@ -99,6 +75,42 @@ pub(super) fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
     let named = |one: &BlockedOn| !one.missing.is_empty() || !one.inside.is_empty();
     found.sort_by_key(|one| (!named(one), std::cmp::Reverse(one.since_ns), one.comm, one.seq));
     found
+}
+
+/// What leads from operation to operation.
+struct Edges {
+    /// Per rank of the job, the operations in which it waits.
+    waits_of: BTreeMap<usize, Vec<usize>>,
+    /// Per operation, the holders that wait elsewhere, as ranks of the job.
+    leads: Vec<BTreeSet<usize>>,
+    /// Per operation, the holders that do not.
+    held_by: Vec<BTreeSet<Rank>>,
+}
+
+fn edges(job: &Job<'_>, waits: &[WaitEdges]) -> Edges {
+    let mut waits_of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, wait) in waits.iter().enumerate() {
+        let who = |rank: &Rank| Some(job.comms[&wait.comm].get(rank)?.who);
+        let by: BTreeSet<usize> = wait.by.iter().filter_map(who).collect();
+        by.into_iter().for_each(|who| waits_of.entry(who).or_default().push(at));
+    }
+    let mut leads: Vec<BTreeSet<usize>> = Vec::new();
+    let mut held_by: Vec<BTreeSet<Rank>> = Vec::new();
+    for (at, wait) in waits.iter().enumerate() {
+        let (mut to, mut by) = (BTreeSet::new(), BTreeSet::new());
+        for rank in wait.holders() {
+            let holder = job.comms[&wait.comm][&rank];
+            let those: &[usize] = waits_of.get(&holder.who).map_or(&[], Vec::as_slice);
+            if !job.is_out(holder.state) && those.iter().any(|other| *other != at) {
+                to.insert(holder.who);
+            } else {
+                by.insert(rank);
+            }
+        }
+        leads.push(to);
+        held_by.push(by);
+    }
+    Edges { waits_of, leads, held_by }
 }
 
 /// Of ends in several communicators that the same processes hold, all but the first: each with the

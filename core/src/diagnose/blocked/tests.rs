@@ -461,7 +461,8 @@ fn a_missing_rank_that_waits_in_another_communicator() {
     // 2 waits in the split for 3, which is inside the world: a cycle.
     let op = &mut ranks[2].comms[1].op;
     (op.seq, op.called, op.state, op.age_ns) = (7, 7, OpState::Running, SECOND);
-    check(&ranks, &["1 AllReduce#7: missing 2 by 0,1,3 since 3", "2 AllReduce#7: missing 1 by 0 since 1"]);
+    check(&ranks, &["1 AllReduce#7: missing 2 by 0,1,3 since 3; behind 2 AllReduce#7 by 0 through 1"]);
+    assert_eq!(blocked_on(&ranks)[0].waits_in[0].comm, CommId(2));
     // 3 is not inside the world but asleep: it is the end of both.
     ranks[3].comms[0] = rank(3, 4).comms.remove(0);
     check(&ranks, &["2 AllReduce#7: missing 1 by 0 since 1; behind 1 AllReduce#7 by 0,1 through 2,3"]);
