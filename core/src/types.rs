@@ -100,6 +100,16 @@ impl CommId {
         bytes[8..].copy_from_slice(&nth.to_le_bytes());
         Self(xxhash_rust::xxh3::xxh3_64(&bytes))
     }
+
+    /// The part of that colour of the `nth` communicator made from a parent, counted from 0.
+    #[must_use]
+    pub fn of_child(parent: Self, nth: u32, colour: u32) -> Self {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&parent.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&nth.to_le_bytes());
+        bytes[12..].copy_from_slice(&colour.to_le_bytes());
+        Self(xxhash_rust::xxh3::xxh3_64(&bytes))
+    }
 }
 
 macro_rules! closed_set {

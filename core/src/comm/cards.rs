@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::driver::Bootstrap;
 use crate::bootstrap::host::Identity as Process;
+use crate::comm::exchange::Exchange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::recorder::{self, CommRow};
 use crate::sys::cpus::Allowed;
@@ -29,11 +29,11 @@ pub(super) struct Card {
 }
 
 /// Gives every rank everybody's card, and where everybody runs.
-pub(super) fn exchange(bootstrap: &mut Bootstrap, card: &Card) -> Result<(Vec<Card>, Vec<Process>)> {
+pub(super) fn exchange(ranks: &mut dyn Exchange, card: &Card) -> Result<(Vec<Card>, Vec<Process>)> {
     let own = serde_json::to_vec(card)
         .map_err(|e| Error::new(ErrorKind::System, format!("writing a card: {e}")))?;
     let (mut cards, mut processes) = (Vec::new(), Vec::new());
-    for (rank, bytes) in bootstrap.all_gather(&own)?.into_iter().enumerate() {
+    for (rank, bytes) in ranks.all_gather(&own)?.into_iter().enumerate() {
         let card: Option<Card> = serde_json::from_slice(&bytes).ok();
         let read = card.and_then(|card| Some((Process::decode(&card.process)?.0, card)));
         let Some((process, card)) = read else {
@@ -47,12 +47,13 @@ pub(super) fn exchange(bootstrap: &mut Bootstrap, card: &Card) -> Result<(Vec<Ca
     Ok((cards, processes))
 }
 
-pub(super) fn tell_peers(row: &CommRow, cards: &[Card], processes: &[Process]) {
+/// Records where each rank runs; `worlds` holds its rank in the job's root communicator.
+pub(super) fn tell_peers(row: &CommRow, worlds: &[Rank], cards: &[Card], processes: &[Process]) {
     let known = cards.iter().zip(processes).enumerate();
     let peers: Vec<recorder::Peer<'_>> = known
         .map(|(rank, (card, process))| recorder::Peer {
             rank: Rank(rank as u32),
-            world: Rank(rank as u32),
+            world: worlds[rank],
             host: &process.host_name,
             pid: process.pid,
             recorder: &card.recorder,

@@ -264,6 +264,7 @@ impl Inner {
     pub(crate) fn tag(&self, text: &str) {
         if let Ok(mut driver) = self.driver() {
             driver.engine.tag(text);
+            driver.tag = text.to_string();
         }
     }
 

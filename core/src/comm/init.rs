@@ -1,9 +1,9 @@
 //! Init of a communicator: rendezvous, bootstrap, this rank's memory and listeners, its peers, and
 //! the gossip.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::bootstrap::auth::Key as JobKey;
@@ -16,6 +16,7 @@ use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
 use crate::comm::cards::{Card, exchange, is_crowded, tell_peers};
+use crate::comm::exchange::Exchange;
 use crate::comm::links::Links;
 use crate::comm::phases::Phases;
 use crate::comm::report;
@@ -66,7 +67,7 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     Ok(inner)
 }
 
-fn settings_of(config: &Config) -> Result<Settings> {
+pub(super) fn settings_of(config: &Config) -> Result<Settings> {
     match &config.settings {
         Some(settings) => Ok(settings.clone()),
         None => Settings::of_process(),
@@ -125,10 +126,13 @@ fn make_named(
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
 
+    let worlds = (0..nranks).map(Rank).collect();
     let base = Base {
+        name,
         job,
         key,
         identity: Identity { comm, rank },
+        worlds,
         ip: interface.ip,
         settings: &settings,
         services: &services,
@@ -144,33 +148,23 @@ fn make_named(
     };
     let ring = bootstrap.into_ring()?;
     row.init_until(None);
-    let (inner, data) = assemble(&base, name, nranks, row, gathered, ring)?;
-    let abortable = services.abortable(comm, {
-        let inner = Arc::downgrade(&inner);
-        move |reason| {
-            if let Some(inner) = inner.upgrade() {
-                inner.abort(reason);
-            }
-        }
-    });
-    *lock(&inner.attended) =
-        Some(Attended { _data: data, seat: None, _abortable: abortable, _services: services });
+    let inner = assemble(base, row, gathered, Some(ring))?;
     notes.iter().for_each(|note| notice::say(&settings, Level::Warn, note));
+    report::announce(&inner, &settings);
     report::made(&inner, &settings, &phases);
     Ok(inner)
 }
 
-/// Puts the communicator together from what was gathered; and its data listener, which must stay
-/// open as long.
-fn assemble(
-    base: &Base<'_>,
-    name: &str,
-    nranks: u32,
+/// Puts the communicator together from what was gathered. `ring` is what a bootstrap left; without
+/// one each rank connects to the next.
+pub(super) fn assemble(
+    base: Base<'_>,
     row: CommRow,
     gathered: Gathered,
-    ring: RingStreams,
-) -> Result<(Arc<Inner>, DataListener)> {
-    let Base { job, identity: Identity { comm, rank }, settings, services, .. } = *base;
+    ring: Option<RingStreams>,
+) -> Result<Arc<Inner>> {
+    let Base { name, job, identity: Identity { comm, rank }, ip, settings, services, .. } = base;
+    let nranks = base.worlds.len() as u32;
     let Gathered { memory, shared, inbox, data, listeners, hosts, crowded, peers, watched, events } =
         gathered;
     let channels = settings.number(Key::Channels) as u16;
@@ -203,9 +197,13 @@ fn assemble(
     let inner = Arc::new(Inner {
         id: comm,
         job,
+        key: base.key,
+        ip,
         name: name.to_string(),
         rank,
         nranks,
+        worlds: base.worlds,
+        children: AtomicU32::new(0),
         forced: forced(settings),
         timeout: settings.duration(Key::Timeout),
         topology,
@@ -218,18 +216,32 @@ fn assemble(
         is_told: notice::wanted(settings, Level::Trace),
         settings: settings.clone(),
     });
-    Ok((inner, data))
+    let abortable = services.abortable(comm, {
+        let inner = Arc::downgrade(&inner);
+        move |reason| {
+            if let Some(inner) = inner.upgrade() {
+                inner.abort(reason);
+            }
+        }
+    });
+    let services = Arc::clone(services);
+    *lock(&inner.attended) =
+        Some(Attended { _data: data, seat: None, _abortable: abortable, _services: services });
+    Ok(inner)
 }
 
-/// Begins the failure gossip over what the bootstrap left of its ring.
+/// Begins the failure gossip over what the bootstrap left of its ring, if there was one.
 fn start_gossip(
     (rank, nranks): (Rank, u32),
-    RingStreams { next, prev }: RingStreams,
+    ring: Option<RingStreams>,
     watched: Vec<Watched>,
     mending: (Dialling, &Arc<Arrivals>),
     owner: Owning,
 ) -> Result<Arc<GossipTask>> {
     let mut gossip = Gossip::new(rank, nranks);
+    let Some(RingStreams { next, prev }) = ring else {
+        return GossipTask::start(&Service::get()?, gossip, [None, None], watched, mending, Box::new(owner));
+    };
     for (stream, neighbour) in [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)] {
         if stream.is_none() {
             gossip.lost(Rank(neighbour % nranks), clock::now());
@@ -239,17 +251,21 @@ fn start_gossip(
 }
 
 /// What a communicator begins with.
-struct Base<'a> {
-    job: JobId,
-    key: JobKey,
-    identity: Identity,
-    ip: std::net::IpAddr,
-    settings: &'a Settings,
-    services: &'a Arc<ProcessServices>,
+pub(super) struct Base<'a> {
+    pub(super) name: &'a str,
+    pub(super) job: JobId,
+    pub(super) key: JobKey,
+    pub(super) identity: Identity,
+    /// The rank in the job's root communicator of each rank.
+    pub(super) worlds: Vec<Rank>,
+    /// The address of the interface to use.
+    pub(super) ip: IpAddr,
+    pub(super) settings: &'a Settings,
+    pub(super) services: &'a Arc<ProcessServices>,
 }
 
 /// This rank's resources and its knowledge of the others, once all of them are ready.
-struct Gathered {
+pub(super) struct Gathered {
     memory: Arc<RankMemory>,
     shared: Arc<Shared>,
     inbox: Inbox,
@@ -268,16 +284,16 @@ struct Gathered {
 /// Makes this rank's memory and listeners, exchanges addresses, and tries the peers of this host.
 ///
 /// Returns when all ranks have done so.
-fn gather(
+pub(super) fn gather(
     base: &Base<'_>,
     row: &CommRow,
     phases: &mut Phases,
-    bootstrap: &mut Bootstrap,
+    ranks: &mut dyn Exchange,
     deadline: Ns,
 ) -> Result<Gathered> {
-    let Base { job, key, identity, ip, settings, services } = base;
+    let Base { job, key, identity, worlds, ip, settings, services, .. } = base;
     let Identity { comm, rank } = *identity;
-    let nranks = bootstrap.nranks();
+    let nranks = worlds.len() as u32;
     let recorder = services.recorder();
     let channels = settings.number(Key::Channels) as u16;
     let memory = RankMemory::shared(*identity, Layout::new(nranks, channels)?, true)?;
@@ -299,8 +315,8 @@ fn gather(
         control: services.control().map(|p| p.display().to_string()).unwrap_or_default(),
         allowed: Allowed::here(),
     };
-    let (cards, processes) = exchange(bootstrap, &card)?;
-    tell_peers(row, &cards, &processes);
+    let (cards, processes) = exchange(ranks, &card)?;
+    tell_peers(row, worlds, &cards, &processes);
     let crowded = is_crowded(rank, &cards, &processes);
 
     let mut events = row.events();
@@ -316,14 +332,14 @@ fn gather(
         ranks: candidates(cards, &processes),
         deadline,
     };
-    let tried = meeting.try_all(&mut || bootstrap.serve())?;
+    let tried = meeting.try_all(&mut || ranks.serve())?;
     phases.begin(Phase::Barrier, Some(row));
     sys::not_forked()?;
     phases.publish(&mut events);
     // Also a barrier: a rank that has the reports of all others knows that none connects to its
     // listener any more.
-    let told = bootstrap.all_gather(&tried.report())?;
-    let Met { peers, watched, hosts, note } = meeting.meet(tried, &told, &mut || bootstrap.serve())?;
+    let told = ranks.all_gather(&tried.report())?;
+    let Met { peers, watched, hosts, note } = meeting.meet(tried, &told, &mut || ranks.serve())?;
     phases.end(Some(row));
     phases.publish(&mut events);
     drop(meeting);

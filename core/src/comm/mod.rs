@@ -8,6 +8,8 @@
 //! |---|---|
 //! | `mod` | the calls |
 //! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
+//! | `child` | communicators made from another one |
+//! | `exchange` | how ranks tell each other what they need while one is made |
 //! | `phases` | the progress of init |
 //! | `links` | which links a request needs, and bringing them up |
 //! | `meet` | which ranks share memory, found by trying |
@@ -19,8 +21,10 @@
 //! | `owned` | what the driver keeps of such calls |
 
 mod cards;
+mod child;
 mod driver;
 mod ending;
+mod exchange;
 mod exclusive;
 pub mod group;
 mod init;

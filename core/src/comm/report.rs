@@ -27,9 +27,6 @@ pub(super) fn remarks(settings: &Settings, rank: Option<Rank>) {
 
 /// Reports that the communicator is made.
 pub(super) fn made(inner: &Inner, settings: &Settings, phases: &Phases) {
-    if inner.rank == Rank(0) {
-        announce(inner, settings);
-    }
     if notice::wanted(settings, Level::Info) {
         let Inner { name, rank, nranks, forced, .. } = inner;
         let algorithm = match forced {
@@ -74,10 +71,10 @@ pub(super) fn call(inner: &Inner, request: &Request, seq: u64, shape: &Shape) {
     notice::print(&format!("rank {rank} of {name} calls {kind} #{seq}{what}, {bytes} bytes, by {algorithm}"));
 }
 
-/// The line that each job prints once: the job, how its ranks reach each other, and how to inspect
+/// The line that rank 0 prints once: the job, how its ranks reach each other, and how to inspect
 /// it.
-fn announce(inner: &Inner, settings: &Settings) {
-    if settings.text(Key::Log) == "NONE" {
+pub(super) fn announce(inner: &Inner, settings: &Settings) {
+    if inner.rank != Rank(0) || settings.text(Key::Log) == "NONE" {
         return;
     }
     let transports = inner.driver().map(|driver| driver.links.transports()).unwrap_or_default();

@@ -1,11 +1,13 @@
 //! What a communicator is made of on one rank: plain state. The files beside this one say what is
 //! done with it.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::bootstrap::auth::Key as JobKey;
 use crate::bootstrap::root_task::Seat;
 use crate::clock::Stopwatch;
 use crate::collective::{Descriptor, Numbering, Tally};
@@ -80,6 +82,8 @@ pub(crate) struct Driver {
     pub(super) woken: Vec<Waker>,
     pub(super) numbers: Numbering,
     pub(super) shapes: Vec<(Shape, u64)>,
+    /// The text that is shown beside the operations.
+    pub(super) tag: String,
     /// For how long nothing has moved, whoever drives; as soon as that has outlasted a message.
     pub(super) still: Option<Stopwatch>,
     /// Who has called `finish()`, and who asked what this rank had not called, as of the last look.
@@ -102,9 +106,17 @@ pub(crate) struct Driver {
 pub(crate) struct Inner {
     pub(crate) id: CommId,
     pub(crate) job: JobId,
+    /// The key that all ranks know. Children have the same.
+    pub(super) key: JobKey,
+    /// The address of the interface that is used.
+    pub(super) ip: IpAddr,
     pub(crate) name: String,
     pub(crate) rank: Rank,
     pub(crate) nranks: u32,
+    /// The rank in the job's root communicator of each rank.
+    pub(super) worlds: Vec<Rank>,
+    /// How many communicators were made from this one.
+    pub(super) children: AtomicU32,
     pub(super) topology: Arc<Topology>,
     pub(super) forced: Option<Algorithm>,
     pub(super) timeout: Duration,
@@ -149,6 +161,7 @@ impl Driver {
             woken: Vec::new(),
             numbers: Numbering::default(),
             shapes: Vec::new(),
+            tag: String::new(),
             still: None,
             finished: Vec::new(),
             asked: Vec::new(),

@@ -1,0 +1,133 @@
+//! How the ranks of a communicator that is being made tell each other what each needs to know: over
+//! a bootstrap, or over the communicator from which it is made.
+
+use std::sync::Arc;
+
+use crate::bootstrap::driver::Bootstrap;
+use crate::collective::Request;
+use crate::comm::state::{Inner, lock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{view_of, view_of_mut};
+use crate::types::{CollKind, Datatype, Rank, ReduceOp};
+
+/// The way to the other ranks while a communicator is made. All ranks make the same calls.
+pub(super) trait Exchange {
+    /// Sends this rank's block to all ranks and returns the blocks of all ranks, in rank order.
+    ///
+    /// # Errors
+    /// The error names the rank that is missing, left or gave up.
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
+
+    /// Called while this rank waits for something else.
+    ///
+    /// # Errors
+    /// A rank left or gave up.
+    fn serve(&mut self) -> Result<()>;
+}
+
+impl Exchange for Bootstrap {
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Self::all_gather(self, own)
+    }
+    fn serve(&mut self) -> Result<()> {
+        Self::serve(self)
+    }
+}
+
+/// A block in front of which this stands is what its rank tells the others.
+const SAID: u8 = 0;
+/// A block in front of which this stands is why its rank gives up.
+const GAVE_UP: u8 = 1;
+
+/// The way over the parent of the communicators that are made, which are parts of it.
+///
+/// All ranks of the parent make the same number of rounds, whatever becomes of their part.
+pub(super) struct OverParent<'a> {
+    parent: &'a Arc<Inner>,
+    /// The ranks of this rank's part, as ranks of the parent and in the order of the part.
+    members: Vec<Rank>,
+    rounds_left: u32,
+}
+
+impl<'a> OverParent<'a> {
+    pub(super) const fn new(parent: &'a Arc<Inner>, members: Vec<Rank>, rounds: u32) -> Self {
+        Self { parent, members, rounds_left: rounds }
+    }
+
+    /// Makes the rounds that are left. The ranks of this rank's part learn why it gives up, if it
+    /// does; otherwise, whether one of them does.
+    ///
+    /// # Errors
+    /// A rank gave up, or the parent failed.
+    pub(super) fn conclude(mut self, gave_up: Option<&Error>) -> Result<()> {
+        let (kind, text) = match gave_up {
+            Some(error) => (GAVE_UP, error.what.as_str()),
+            None => (SAID, ""),
+        };
+        let mut outcome = Ok(());
+        while self.rounds_left > 0 {
+            outcome = outcome.and(self.round(kind, text.as_bytes()).map(drop));
+            if self.parent.has_failed().is_some() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn round(&mut self, kind: u8, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.rounds_left = self.rounds_left.saturating_sub(1);
+        let all = self.parent.gather_blocks(&[&[kind], own].concat())?;
+        let block = |(at, member): (usize, &Rank)| match all[member.index()].split_first() {
+            Some((&SAID, block)) => Ok(block.to_vec()),
+            Some((_, why)) => {
+                let what = format!("rank {at} gave up: {}", String::from_utf8_lossy(why));
+                Err(Error::new(ErrorKind::Unavailable, what).with_peer(Rank(at as u32)))
+            }
+            None => Err(Error::new(ErrorKind::Mismatch, format!("rank {at} said nothing"))),
+        };
+        self.members.iter().enumerate().map(block).collect()
+    }
+}
+
+impl Exchange for OverParent<'_> {
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.round(SAID, own)
+    }
+    fn serve(&mut self) -> Result<()> {
+        self.parent.has_failed().map_or(Ok(()), Err)
+    }
+}
+
+impl Inner {
+    /// The block of every rank; they may differ in length.
+    fn gather_blocks(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.gather_words(&[own.len() as i64])?;
+        let longest = lengths.iter().max().map_or(0, |longest| *longest as usize);
+        let mut padded = own.to_vec();
+        padded.resize(longest, 0);
+        let mut all = vec![0_u8; longest * self.nranks as usize];
+        let request = gathering(Datatype::U8, longest);
+        self.call(request, view_of(&padded), view_of_mut(&mut all))?;
+        let blocks = all.chunks(longest.max(1)).zip(lengths);
+        Ok(blocks.map(|(block, length)| block[..length as usize].to_vec()).collect())
+    }
+
+    /// The words of every rank, all as many.
+    pub(super) fn gather_words(&self, own: &[i64]) -> Result<Vec<i64>> {
+        let mut all = vec![0_i64; own.len() * self.nranks as usize];
+        let request = gathering(Datatype::I64, own.len());
+        self.call(request, view_of(own), view_of_mut(&mut all))?;
+        Ok(all)
+    }
+
+    /// Why the communicator has failed, if all ranks know that it has.
+    fn has_failed(&self) -> Option<Error> {
+        let decision = lock(&self.shared.decision).clone()?;
+        let error = Error::new(decision.trouble.kind(), decision.text).with_peer(decision.about);
+        Some(error.in_comm(&self.name, self.rank))
+    }
+}
+
+const fn gathering(dtype: Datatype, count: usize) -> Request {
+    Request { kind: CollKind::AllGather, dtype, op: ReduceOp::Sum, root: Rank(0), count: count as u64 }
+}

@@ -1,0 +1,67 @@
+//! Communicators made from another one.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use ccl::config::Key;
+use ccl::{Communicator, Config, Rank, ReduceOp};
+
+fn named(name: &str) -> Config {
+    Config { name: name.into(), settings: None }
+}
+
+/// The sum over all ranks of the world rank of each.
+fn sum(comm: &Communicator, mine: u32) -> i32 {
+    let mut buffer = [mine as i32; 9];
+    comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+    assert!(buffer.iter().all(|one| *one == buffer[0]));
+    buffer[0]
+}
+
+#[test]
+fn ranks_of_one_colour_get_a_communicator_ordered_by_key() {
+    for transport in ["", "shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport)]);
+        let made = common::with_ranks(5, &settings, |comm| {
+            let me = comm.rank().0;
+            // Ranks 0, 2 and 4, in reverse; ranks 1 and 3 in order.
+            let (colour, key) = (me % 2, if me % 2 == 0 { -(me as i32) } else { 0 });
+            let child = comm.split(Some(colour), key, Config::default()).unwrap().unwrap();
+            let said = (child.rank(), child.nranks(), child.name().to_string(), sum(&child, me));
+            assert_eq!((child.job(), sum(&comm, me)), (comm.job(), 10));
+            let id = child.id();
+            child.finish().unwrap();
+            comm.finish().unwrap();
+            (said, id)
+        });
+        let expect = |rank, nranks, name: &str, sum| (Rank(rank), nranks, name.to_string(), sum);
+        let (even, odd) = ("test/0.0", "test/0.1");
+        let wanted = [
+            expect(2, 3, even, 6),
+            expect(0, 2, odd, 4),
+            expect(1, 3, even, 6),
+            expect(1, 2, odd, 4),
+            expect(0, 3, even, 6),
+        ];
+        assert_eq!(made.iter().map(|(said, _)| said.clone()).collect::<Vec<_>>(), wanted, "{transport}");
+        assert!(made[0].1 == made[2].1 && made[1].1 == made[3].1 && made[0].1 != made[1].1);
+    }
+}
+
+#[test]
+fn a_rank_without_a_colour_gets_none_and_children_outlive_their_parent() {
+    common::with_ranks(3, &common::settings(&[]), |comm| {
+        let me = comm.rank().0;
+        let child = comm.split((me != 1).then_some(7), 0, named("pair")).unwrap();
+        assert_eq!(child.is_some(), me != 1);
+        comm.finish().unwrap();
+        if let Some(child) = child {
+            let grandchild = child.split(Some(me), 0, Config::default()).unwrap().unwrap();
+            assert_eq!((sum(&child, me), sum(&grandchild, me)), (2, me as i32));
+            assert_eq!(grandchild.name(), format!("pair/0.{me}"));
+            child.finish().unwrap();
+            grandchild.finish().unwrap();
+        }
+    });
+}
