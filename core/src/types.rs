@@ -112,6 +112,23 @@ impl CommId {
     }
 }
 
+impl CommId {
+    /// The `nth` communicator of these ranks of a parent, which are left of it.
+    #[must_use]
+    pub fn of_left(parent: Self, nth: u32, members: &[u32]) -> Self {
+        let words = members.iter().flat_map(|rank| rank.to_le_bytes());
+        let bytes: Vec<u8> = parent
+            .0
+            .to_le_bytes()
+            .into_iter()
+            .chain(nth.to_le_bytes())
+            .chain(words)
+            .chain(*b"left")
+            .collect();
+        Self(xxhash_rust::xxh3::xxh3_64(&bytes))
+    }
+}
+
 macro_rules! closed_set {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $n:literal,)+ }) => {
         $(#[$doc])*

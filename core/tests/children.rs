@@ -65,3 +65,85 @@ fn a_rank_without_a_colour_gets_none_and_children_outlive_their_parent() {
         }
     });
 }
+
+#[test]
+fn the_ranks_that_are_left_go_on_without_one_that_is_gone() {
+    for transport in ["", "shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport)]);
+        common::with_ranks(5, &settings, |comm| {
+            let me = comm.rank().0;
+            if me == 2 {
+                // Its others get an error in the middle of a call.
+                return drop(comm);
+            }
+            let mut buffer = [1; 1000];
+            while comm.all_reduce_in_place(&mut buffer, ReduceOp::Max).is_ok() {}
+            let left = comm.shrink(&[], Config::default()).unwrap();
+            assert_eq!((left.nranks(), left.rank().0), (4, if me < 2 { me } else { me - 1 }));
+            assert_eq!((left.name(), sum(&left, me)), ("test/left.0", 8), "{transport}");
+            left.finish().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_communicator_that_goes_on_is_shrunk_and_one_is_revoked() {
+    common::with_ranks(4, &common::settings(&[]), |comm| {
+        let me = comm.rank().0;
+        if me != 3 {
+            let left = comm.shrink(&[Rank(3)], named("three")).unwrap();
+            assert_eq!((left.name(), sum(&left, me)), ("three", 3));
+            if me == 1 {
+                left.revoke("a rank is slow");
+            }
+            let error = left.barrier().unwrap_err().to_string();
+            assert!(error.contains("rank 1 revoked it: a rank is slow"), "{error}");
+            let again = left.shrink(&[Rank(1)], Config::default());
+            match me {
+                1 => assert!(again.unwrap_err().to_string().contains("cannot leave")),
+                _ => {
+                    let again = again.unwrap();
+                    assert_eq!((again.nranks(), sum(&again, me)), (2, 2));
+                    again.finish().unwrap();
+                }
+            }
+        }
+        assert_eq!(sum(&comm, me), 6);
+        comm.finish().unwrap();
+    });
+}
+
+#[test]
+fn new_ranks_join_those_of_a_communicator() {
+    let settings = common::settings(&[]);
+    let (give, take) = std::sync::mpsc::channel::<String>();
+    let take = std::sync::Mutex::new(take);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let id = ccl::UniqueId::from_hex(&take.lock().unwrap().recv().unwrap()).unwrap();
+            let join = |rank| {
+                let config = Config { name: "new".into(), settings: Some(settings.clone()) };
+                let comm = Communicator::init(&id, rank, 5, config).unwrap();
+                assert_eq!(sum(&comm, rank), 10);
+                comm.finish().unwrap();
+            };
+            std::thread::scope(|scope| {
+                let join = &join;
+                let ranks = [3, 4].map(|rank| scope.spawn(move || join(rank)));
+                ranks.into_iter().for_each(|rank| rank.join().unwrap());
+            });
+        });
+        common::with_ranks(3, &settings, |comm| {
+            let me = comm.rank().0;
+            let invitation = comm.invite().unwrap();
+            if me == 1 {
+                give.send(invitation.id().to_hex()).unwrap();
+            }
+            let grown = comm.grow(&invitation, 2, Config::default()).unwrap();
+            assert_eq!((grown.rank().0, grown.nranks(), sum(&grown, me)), (me, 5, 10));
+            assert_eq!(sum(&comm, me), 3);
+            grown.finish().unwrap();
+            comm.finish().unwrap();
+        });
+    });
+}

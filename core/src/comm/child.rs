@@ -3,19 +3,24 @@
 //! A child asks nothing of the network that its parent does not have. Its ranks tell each other
 //! over the parent where they are, and it has the parent's key and job.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use crate::bootstrap::id::UniqueId;
+use crate::bootstrap::root_task::{RootHandle, create};
 use crate::clock;
-use crate::comm::exchange::OverParent;
+use crate::comm::exchange::{Exchange, OverGossip, OverParent};
 use crate::comm::init::{self, Base};
 use crate::comm::phases::Phases;
 use crate::comm::report;
 use crate::comm::services::ProcessServices;
-use crate::comm::state::Inner;
+use crate::comm::state::{Inner, lock};
 use crate::comm::{Communicator, Config};
-use crate::config::Key;
+use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::recorder::CommInfo;
+use crate::failure::gossip::Attempt;
+use crate::recorder::{CommInfo, CommRow};
 use crate::transport::shm::memory::Identity;
 use crate::types::{CommId, Phase, Rank};
 
@@ -43,8 +48,81 @@ impl Communicator {
     /// The failure of this communicator; `Mismatch` if a rank called something else; `Unavailable`,
     /// on all ranks of one colour, if one of them cannot make its part.
     pub fn split(&self, colour: Option<u32>, key: i32, config: Config) -> Result<Option<Self>> {
-        let made = self.inner.tagged("split", || split(&self.inner, colour, key, config))?;
+        let made = self.inner.tagged("split", || split(&self.inner, colour, key, &config))?;
         Ok(made.map(|inner| Self { inner, finished: false }))
+    }
+
+    /// Makes a communicator of the ranks that are left: without the dead, without those that left,
+    /// and without the ranks of `exclude`, which do not call this.
+    ///
+    /// It serves a communicator that has failed or was [revoked](Self::revoke), and one that goes
+    /// on. If one more rank dies meanwhile, it is left out too. The ranks keep their order. The name
+    /// of `config` is that of the new communicator; empty: `NAME/left.N`.
+    ///
+    /// It is collective among the ranks that are left.
+    ///
+    /// # Errors
+    /// `Mismatch` if ranks gave different lists, `Timeout` naming the ranks that did not call it
+    /// within `CCL_TIMEOUT`, `Usage` if this rank is in the list, or as [`init`](Self::init).
+    pub fn shrink(&self, exclude: &[Rank], config: Config) -> Result<Self> {
+        shrink(&self.inner, exclude, &config).map(|inner| Self { inner, finished: false })
+    }
+
+    /// Ends the calls of all ranks: each fails with `Aborted` and `reason`, as after
+    /// [`abort`](Self::abort). The communicator then serves [`shrink`](Self::shrink) only.
+    ///
+    /// It takes bounded time and never waits for peers.
+    pub fn revoke(&self, reason: &str) {
+        self.inner.end_all("revoked it", reason);
+    }
+
+    /// Makes an id with which new ranks and the ranks of this communicator make a larger one.
+    ///
+    /// It is collective. The new ranks call [`init`](Self::init) with the
+    /// [id](Invitation::id), the ranks of this communicator [`grow`](Self::grow).
+    ///
+    /// # Errors
+    /// The failure of this communicator; `Unavailable` if rank 0 cannot make an id.
+    pub fn invite(&self) -> Result<Invitation> {
+        self.inner.tagged("invite", || invite(&self.inner))
+    }
+
+    /// Makes a communicator of this one's ranks and `added` new ones, which follow these: the first
+    /// has the rank that is this communicator's number of ranks.
+    ///
+    /// It returns when the new ranks have joined, with [`init`](Self::init) and the id of the
+    /// invitation. This communicator stays as it is. The name of `config` is that of the new
+    /// communicator; empty: `NAME/grown`.
+    ///
+    /// # Errors
+    /// As [`init`](Self::init).
+    pub fn grow(&self, invitation: &Invitation, added: u32, config: Config) -> Result<Self> {
+        let Inner { rank, nranks, ref name, ref settings, .. } = *self.inner;
+        let nranks = nranks.checked_add(added).ok_or_else(|| {
+            Error::new(ErrorKind::Usage, format!("{added} ranks are too many")).in_comm(name, rank)
+        })?;
+        let name = if config.name.is_empty() { format!("{name}/grown") } else { config.name };
+        let settings = config.settings.or_else(|| Some(settings.clone()));
+        Self::init(&invitation.id, rank.0, nranks, Config { name, settings })
+    }
+}
+
+/// What new ranks need to join the ranks of a communicator.
+///
+/// Keep it until the larger communicator exists.
+#[derive(Debug)]
+#[must_use = "dropped on rank 0, it ends the init of the larger communicator"]
+pub struct Invitation {
+    id: UniqueId,
+    /// On rank 0.
+    _root: Option<RootHandle>,
+}
+
+impl Invitation {
+    /// The id, equal on all ranks.
+    #[must_use]
+    pub const fn id(&self) -> &UniqueId {
+        &self.id
     }
 }
 
@@ -59,8 +137,29 @@ impl Inner {
     }
 }
 
-fn split(parent: &Arc<Inner>, colour: Option<u32>, key: i32, config: Config) -> Result<Option<Arc<Inner>>> {
-    let nth = parent.children.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+fn split(parent: &Arc<Inner>, colour: Option<u32>, key: i32, config: &Config) -> Result<Option<Arc<Inner>>> {
+    let nth = parent.children.fetch_add(1, Ordering::Relaxed);
+    let members = parts(parent, nth, colour, key)?;
+    let mut ranks = OverParent::new(parent, members.clone(), ROUNDS);
+    let Some(colour) = colour else {
+        ranks.conclude(None)?;
+        return Ok(None);
+    };
+    let part = Part {
+        parent,
+        id: CommId::of_child(parent.id, nth, colour),
+        name: named(config, || format!("{}/{nth}.{colour}", parent.name)),
+        members,
+        settings: config.settings.clone().unwrap_or_else(|| parent.settings.clone()),
+    };
+    let made = part.row().and_then(|(services, row)| part.make(&services, row, &mut ranks));
+    let concluded = ranks.conclude(made.as_ref().err());
+    part.concluded(made, concluded).map(Some)
+}
+
+/// The ranks of this rank's part, in the order of the part; for a rank without a colour, the others
+/// without one.
+fn parts(parent: &Arc<Inner>, nth: u32, colour: Option<u32>, key: i32) -> Result<Vec<Rank>> {
     let (takes_part, of) = (colour.is_some(), colour.unwrap_or(0));
     let own = [SPLIT, i64::from(nth), i64::from(takes_part), i64::from(of), i64::from(key)];
     let said = parent.gather_words(&own)?;
@@ -78,59 +177,177 @@ fn split(parent: &Arc<Inner>, colour: Option<u32>, key: i32, config: Config) -> 
         }
     }
     members.sort_unstable();
-    let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
-    let mut ranks = OverParent::new(parent, members.clone(), ROUNDS);
-    let Some(colour) = colour else {
-        ranks.conclude(None)?;
-        return Ok(None);
-    };
-    let name = if config.name.is_empty() { format!("{}/{nth}.{colour}", parent.name) } else { config.name.clone() };
-    let id = CommId::of_child(parent.id, nth, colour);
-    let made = make(parent, (id, &name), &members, &mut ranks, &config);
-    let rank = Rank(members.iter().position(|member| *member == parent.rank).unwrap_or(0) as u32);
-    let concluded = ranks.conclude(made.as_ref().err());
-    let made = made.and_then(|inner| match concluded {
-        Ok(()) => Ok(inner),
-        Err(error) => {
-            inner.close();
-            Err(error)
-        }
-    });
-    made.map(Some).map_err(|error| error.in_comm(name, rank))
+    Ok(members.into_iter().map(|(_, rank)| rank).collect())
 }
 
-/// Makes this rank's part of a child of these ranks of its parent.
-fn make(
+fn shrink(parent: &Arc<Inner>, exclude: &[Rank], config: &Config) -> Result<Arc<Inner>> {
+    let here = |error: Error| error.in_comm(&parent.name, parent.rank);
+    parent.own().map_err(here)?;
+    let exclude: BTreeSet<Rank> = exclude.iter().copied().collect();
+    if exclude.contains(&parent.rank) || exclude.iter().any(|rank| rank.0 >= parent.nranks) {
+        let what = format!("rank {} cannot leave {exclude:?} out of {} ranks", parent.rank, parent.nranks);
+        return Err(here(Error::new(ErrorKind::Usage, what)));
+    }
+    let Some(gossip) = lock(&parent.gossip).clone() else {
+        return Err(here(Error::new(ErrorKind::Usage, "the communicator is closed")));
+    };
+    let nth = parent.shrunk.fetch_add(1, Ordering::Relaxed);
+    loop {
+        let without: BTreeSet<Rank> = gossip.gone().into_iter().chain(exclude.iter().copied()).collect();
+        let attempt = Attempt { nth, without: without.into_iter().collect() };
+        let mut ranks = OverGossip::new(Arc::clone(&gossip), parent, attempt);
+        let made = left(parent, (nth, &exclude), &mut ranks, config);
+        // One more died: those that are left try again without it.
+        if made.is_err() && ranks.has_grown() {
+            continue;
+        }
+        return made.map_err(here);
+    }
+}
+
+/// One attempt to make a communicator of the ranks that are left.
+fn left(
     parent: &Arc<Inner>,
-    (id, name): (CommId, &str),
-    members: &[Rank],
-    ranks: &mut OverParent<'_>,
+    (nth, exclude): (u32, &BTreeSet<Rank>),
+    ranks: &mut OverGossip,
     config: &Config,
 ) -> Result<Arc<Inner>> {
-    let settings = config.settings.clone().unwrap_or_else(|| parent.settings.clone());
-    let (services, _) = ProcessServices::of_process(&settings)?;
-    let own = members.iter().position(|member| *member == parent.rank).unwrap_or(0);
-    let (rank, nranks) = (Rank(own as u32), members.len() as u32);
-    let worlds: Vec<Rank> = members.iter().map(|member| parent.worlds[member.index()]).collect();
-    let world = worlds[own];
-    let mut row =
-        services.recorder().comm(CommInfo { id, job: parent.job, name, rank, nranks, world });
-    row.begin_level(&settings);
-    let mut phases = Phases::of(&settings);
-    phases.begin(Phase::Exchange, Some(&row));
-    let base = Base {
-        name,
-        job: parent.job,
-        key: parent.key.clone(),
-        identity: Identity { comm: id, rank },
-        worlds,
-        ip: parent.ip,
-        settings: &settings,
-        services: &services,
+    let members = ranks.members().to_vec();
+    let words: Vec<u32> = members.iter().map(|rank| rank.0).collect();
+    let part = Part {
+        parent,
+        id: CommId::of_left(parent.id, nth, &words),
+        name: named(config, || format!("{}/left.{nth}", parent.name)),
+        members,
+        settings: config.settings.clone().unwrap_or_else(|| parent.settings.clone()),
     };
-    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
-    let gathered = init::gather(&base, &row, &mut phases, ranks, deadline)?;
-    let inner = init::assemble(base, row, gathered, None)?;
-    report::made(&inner, &settings, &phases);
-    Ok(inner)
+    let (services, row) = part.row()?;
+    row.init_until(Some(clock::now().after(parent.timeout)));
+    let listed: Vec<u8> = exclude.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
+    let lists = ranks.round(&listed, &mut |missing| row.absent(missing.len() as u32, &runs(missing)))?;
+    row.absent(0, &[]);
+    row.init_until(None);
+    if let Some(at) = lists.iter().position(|list| *list != listed) {
+        let rank = part.members[at];
+        let what = format!(
+            "rank {rank} leaves other ranks out than rank {}, which leaves out {exclude:?}",
+            parent.rank
+        );
+        return Err(Error::new(ErrorKind::Mismatch, what)
+            .with_peer(rank)
+            .hint("give the same list on all ranks"));
+    }
+    let made = part.make(&services, row, ranks);
+    let concluded = match &made {
+        Ok(_) => ranks.all_gather(&[]).map(drop),
+        Err(_) => Ok(()),
+    };
+    part.concluded(made, concluded)
+}
+
+/// Ranks, ascending, as runs: first and last.
+fn runs(ranks: &[Rank]) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    runs
+}
+
+fn invite(parent: &Arc<Inner>) -> Result<Invitation> {
+    let made = if parent.rank == Rank(0) { Some(create(&parent.settings)) } else { None };
+    let said = match &made {
+        Some(Ok((id, _))) => id.to_bytes().to_vec(),
+        Some(Err(error)) => error.what.as_bytes().to_vec(),
+        None => Vec::new(),
+    };
+    let blocks = parent.gather_blocks(&said)?;
+    let (id, root) = match made.transpose()? {
+        Some((id, root)) => (id, Some(root)),
+        None => {
+            let id = blocks[0].as_slice().try_into().ok().and_then(|bytes| UniqueId::from_bytes(bytes).ok());
+            let why = || {
+                let what = format!("rank 0 cannot make an id: {}", String::from_utf8_lossy(&blocks[0]));
+                Error::new(ErrorKind::Unavailable, what).in_comm(&parent.name, parent.rank)
+            };
+            (id.ok_or_else(why)?, None)
+        }
+    };
+    Ok(Invitation { id, _root: root })
+}
+
+fn named(config: &Config, otherwise: impl FnOnce() -> String) -> String {
+    if config.name.is_empty() { otherwise() } else { config.name.clone() }
+}
+
+/// This rank's part of a communicator that is made of ranks of a parent.
+struct Part<'a> {
+    parent: &'a Arc<Inner>,
+    id: CommId,
+    name: String,
+    /// Its ranks, as ranks of the parent.
+    members: Vec<Rank>,
+    settings: Settings,
+}
+
+impl Part<'_> {
+    fn rank(&self) -> Rank {
+        let own = self.members.iter().position(|member| *member == self.parent.rank);
+        Rank(own.unwrap_or(0) as u32)
+    }
+
+    fn worlds(&self) -> Vec<Rank> {
+        self.members.iter().map(|member| self.parent.worlds[member.index()]).collect()
+    }
+
+    /// The row that shows it from now on.
+    fn row(&self) -> Result<(Arc<ProcessServices>, CommRow)> {
+        let (services, _) = ProcessServices::of_process(&self.settings)?;
+        let world = self.parent.worlds[self.parent.rank.index()];
+        let (rank, nranks) = (self.rank(), self.members.len() as u32);
+        let info = CommInfo { id: self.id, job: self.parent.job, name: &self.name, rank, nranks, world };
+        let row = services.recorder().comm(info);
+        row.begin_level(&self.settings);
+        Ok((services, row))
+    }
+
+    fn make(
+        &self,
+        services: &Arc<ProcessServices>,
+        row: CommRow,
+        ranks: &mut dyn Exchange,
+    ) -> Result<Arc<Inner>> {
+        let mut phases = Phases::of(&self.settings);
+        phases.begin(Phase::Exchange, Some(&row));
+        let base = Base {
+            name: &self.name,
+            job: self.parent.job,
+            key: self.parent.key.clone(),
+            identity: Identity { comm: self.id, rank: self.rank() },
+            worlds: self.worlds(),
+            ip: self.parent.ip,
+            settings: &self.settings,
+            services,
+        };
+        let deadline = clock::now().after(self.settings.duration(Key::InitTimeout));
+        let gathered = init::gather(&base, &row, &mut phases, ranks, deadline)?;
+        let inner = init::assemble(base, row, gathered, None)?;
+        report::made(&inner, &self.settings, &phases);
+        Ok(inner)
+    }
+
+    /// What was made, if no rank of the part has failed to make its own.
+    fn concluded(&self, made: Result<Arc<Inner>>, concluded: Result<()>) -> Result<Arc<Inner>> {
+        let made = made.and_then(|inner| match concluded {
+            Ok(()) => Ok(inner),
+            Err(error) => {
+                inner.close();
+                Err(error)
+            }
+        });
+        made.map_err(|error| error.in_comm(&self.name, self.rank()))
+    }
 }

@@ -1,12 +1,16 @@
 //! How the ranks of a communicator that is being made tell each other what each needs to know: over
-//! a bootstrap, or over the communicator from which it is made.
+//! a bootstrap, over the communicator from which it is made, or over what is left of that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::bootstrap::driver::Bootstrap;
 use crate::collective::Request;
 use crate::comm::state::{Inner, lock};
+use crate::diagnose::ranks_text;
 use crate::error::{Error, ErrorKind, Result};
+use crate::failure::gossip::{Attempt, Share};
+use crate::failure::task::{GossipTask, Unshared};
 use crate::memory::{view_of, view_of_mut};
 use crate::types::{CollKind, Datatype, Rank, ReduceOp};
 
@@ -98,9 +102,78 @@ impl Exchange for OverParent<'_> {
     }
 }
 
+/// The way between the ranks that are left of a communicator: over its failure gossip, which goes
+/// on when the communicator has failed.
+pub(super) struct OverGossip {
+    gossip: Arc<GossipTask>,
+    attempt: Attempt,
+    /// The ranks that are left, as ranks of the parent.
+    members: Vec<Rank>,
+    me: Rank,
+    round: u32,
+    limit: Duration,
+}
+
+impl OverGossip {
+    /// An attempt of `parent` without these ranks.
+    pub(super) fn new(gossip: Arc<GossipTask>, parent: &Inner, attempt: Attempt) -> Self {
+        let members = (0..parent.nranks).map(Rank).filter(|rank| !attempt.without.contains(rank));
+        let (members, limit) = (members.collect(), parent.timeout);
+        Self { gossip, attempt, members, me: parent.rank, round: 0, limit }
+    }
+
+    pub(super) fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    /// Whether a rank is gone that this attempt does not leave out.
+    pub(super) fn has_grown(&self) -> bool {
+        self.gossip.gone().iter().any(|rank| !self.attempt.without.contains(rank))
+    }
+
+    /// Sends this rank's block to all ranks and returns theirs. `lacks` is called while some are
+    /// missing, with their ranks among those that are left.
+    pub(super) fn round(&mut self, own: &[u8], lacks: &mut dyn FnMut(&[Rank])) -> Result<Vec<Vec<u8>>> {
+        let share =
+            Share { rank: self.me, attempt: self.attempt.clone(), round: self.round, block: own.to_vec() };
+        self.round += 1;
+        let is_last = self.round == ROUNDS_LEFT;
+        let members = &self.members;
+        let mut of_members = |missing: &[Rank]| {
+            let at = missing.iter().filter_map(|rank| members.binary_search(rank).ok());
+            lacks(&at.map(|at| Rank(at as u32)).collect::<Vec<_>>());
+        };
+        self.gossip.share(share, is_last, self.limit, &mut of_members).map_err(|why| match why {
+            Unshared::Grew => grown(),
+            Unshared::Without(ranks) => {
+                let what = format!("{} did not call shrink() within {:?}", ranks_text(&ranks), self.limit);
+                let error =
+                    Error::new(ErrorKind::Timeout, what).hint("leave ranks out that do not take part");
+                ranks.first().map_or(error.clone(), |rank| error.with_peer(*rank))
+            }
+        })
+    }
+}
+
+/// The rounds among the ranks that are left: who takes part, the cards, who met whom, the end.
+const ROUNDS_LEFT: u32 = 4;
+
+fn grown() -> Error {
+    Error::new(ErrorKind::Peer, "one more rank is gone")
+}
+
+impl Exchange for OverGossip {
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.round(own, &mut |_| ())
+    }
+    fn serve(&mut self) -> Result<()> {
+        if self.has_grown() { Err(grown()) } else { Ok(()) }
+    }
+}
+
 impl Inner {
     /// The block of every rank; they may differ in length.
-    fn gather_blocks(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn gather_blocks(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let lengths = self.gather_words(&[own.len() as i64])?;
         let longest = lengths.iter().max().map_or(0, |longest| *longest as usize);
         let mut padded = own.to_vec();

@@ -204,6 +204,7 @@ pub(super) fn assemble(
         nranks,
         worlds: base.worlds,
         children: AtomicU32::new(0),
+        shrunk: AtomicU32::new(0),
         forced: forced(settings),
         timeout: settings.duration(Key::Timeout),
         topology,

@@ -16,10 +16,15 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 impl Inner {
     pub(crate) fn abort(&self, reason: &str) {
+        self.end_all("aborted", reason);
+    }
+
+    /// Ends the calls of all ranks; `what` this rank did and why is what they fail with.
+    pub(super) fn end_all(&self, what: &str, reason: &str) {
         if self.is_stale() {
             return;
         }
-        let text = bounded(&format!("rank {} aborted: {reason}", self.rank));
+        let text = bounded(&format!("rank {} {what}: {reason}", self.rank));
         let report = Report::new(Trouble::Aborted, self.rank, self.rank, text.clone());
         // Through the service thread, so that a caller blocked in this communicator is ended too.
         let gossip = lock(&self.gossip).clone();

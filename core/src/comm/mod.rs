@@ -47,6 +47,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, Region, View, ViewMut, view_of, view_of_mut};
 use crate::types::{CollKind, CommId, JobId, Rank, ReduceOp};
 
+pub use child::Invitation;
 pub use pending::Pending;
 pub(crate) use state::Inner;
 

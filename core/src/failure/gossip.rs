@@ -24,6 +24,7 @@
 
 mod differ;
 mod message;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ use crate::types::Rank;
 
 pub use differ::{Difference, against, first, say_both, say_one};
 pub use message::{Decision, GossipMessage, MESSAGE_MAX, Open, Report, Side, To, Trouble, bounded};
+pub use share::{Attempt, Share};
 
 /// How long the arbiter waits for the cause of a link's failure.
 const CAUSE: Duration = Duration::from_millis(40);
@@ -90,6 +92,10 @@ pub struct Gossip {
     /// Ranks that finished, and questions that came too early, which the caller has not taken yet.
     told: Vec<(Rank, Tally)>,
     asked: Vec<(Rank, Descriptor)>,
+    /// What the ranks tell each other to go on without those that are gone.
+    shares: Vec<Share>,
+    /// The attempt of this rank, if it has begun one.
+    sharing: Option<Attempt>,
 }
 
 impl Gossip {
@@ -110,7 +116,15 @@ impl Gossip {
             out: Vec::new(),
             told: Vec::new(),
             asked: Vec::new(),
+            shares: Vec::new(),
+            sharing: None,
         }
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn nranks(&self) -> u32 {
+        self.lives.len() as u32
     }
 
     /// Sets this rank's calls, the latest first. They are its side of a mismatch, if one is found.
@@ -163,6 +177,11 @@ impl Gossip {
                     self.decision = Some(decision);
                 }
             }
+            GossipMessage::Share(share) => {
+                if self.keep(share.clone()) {
+                    self.pass_on(onward, share);
+                }
+            }
         }
     }
 
@@ -189,12 +208,13 @@ impl Gossip {
     }
 
     /// The rank to which this rank's edge of the ring leads: the next rank that is not known to
-    /// have left; `None` if all others have left.
+    /// have left; `None` if all others have left. Ranks that go on without the dead pass these over
+    /// too.
     #[must_use]
     pub fn next(&self) -> Option<Rank> {
         let n = self.lives.len();
-        let after = (1..n).map(|d| Rank(((self.me.index() + d) % n) as u32));
-        after.into_iter().find(|rank| !self.has_left(*rank))
+        let mut after = (1..n).map(|d| Rank(((self.me.index() + d) % n) as u32));
+        after.find(|rank| !self.has_left(*rank) && !(self.is_sharing() && self.has_died(*rank)))
     }
 
     /// Whether a neighbour's stream is no longer needed.
@@ -230,8 +250,9 @@ impl Gossip {
         let passed = self.passed.iter().filter(|one| one.side == side && lives(one.from) && lives(one.to));
         let passed =
             passed.map(|&Passed { from, to, call, hops, .. }| GossipMessage::Called { from, to, call, hops });
+        let shares = self.shares.iter().cloned().map(GossipMessage::Share);
         let all: Vec<GossipMessage> =
-            reports.chain(decision).chain(finished).chain(left).chain(passed).collect();
+            reports.chain(decision).chain(finished).chain(left).chain(passed).chain(shares).collect();
         all.iter().for_each(|message| self.send(&[side], message));
     }
 

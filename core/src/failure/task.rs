@@ -4,6 +4,7 @@
 //! Messages also go over the control connections of local peers. The end of such a connection
 //! reports a death without waiting for the ring.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::failure::edge::{Dialling, Edge};
-use crate::failure::gossip::{Decision, Gossip, Report, Side, To};
+use crate::failure::gossip::{Decision, Gossip, Report, Share, Side, To};
 use crate::failure::line::{FAREWELL, Heard, Line, written};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
@@ -34,6 +35,9 @@ const STEP: Duration = Duration::from_secs(1);
 
 /// The longest sleep while the last messages are being sent.
 const FLUSH_STEP: Duration = Duration::from_millis(50);
+
+/// How long the last blocks of an attempt may take to arrive once a rank is gone.
+const GRACE: Duration = Duration::from_millis(300);
 
 /// The communicator that a gossip task works for.
 ///
@@ -71,6 +75,14 @@ pub(crate) enum Finished {
     /// This decision was made before or during the wait.
     Ended(Decision),
     /// These ranks have not finished in time.
+    Without(Vec<Rank>),
+}
+
+/// Why the ranks that are left did not tell each other everything.
+pub(crate) enum Unshared {
+    /// One more is gone.
+    Grew,
+    /// These have not told anything in time.
     Without(Vec<Rank>),
 }
 
@@ -224,6 +236,57 @@ impl GossipTask {
         }
     }
 
+    /// The ranks that are dead or have left, ascending.
+    pub(crate) fn gone(&self) -> Vec<Rank> {
+        self.lock().gossip.gone()
+    }
+
+    /// Tells all ranks that an attempt does not leave out this rank's block of a round, and waits,
+    /// at most `limit`, for theirs. `lacks` is called with the ranks whose blocks have not arrived,
+    /// again and again. In the last round, what others may have received is awaited a little before
+    /// one more rank that is gone counts.
+    pub(crate) fn share(
+        &self,
+        share: Share,
+        is_last: bool,
+        limit: Duration,
+        lacks: &mut dyn FnMut(&[Rank]),
+    ) -> Result<Vec<Vec<u8>>, Unshared> {
+        let (attempt, round) = (share.attempt.clone(), share.round);
+        let mut state = self.lock();
+        state.gossip.share(share);
+        let nranks = state.gossip.nranks();
+        let members = (0..nranks).map(Rank).filter(|rank| !attempt.without.contains(rank));
+        let members: Vec<Rank> = members.collect();
+        self.handle.nudge();
+        let (mut left, mut grace) = (limit, if is_last { GRACE } else { Duration::ZERO });
+        loop {
+            let blocks: BTreeMap<Rank, &[u8]> = state.gossip.shares(&attempt, round).collect();
+            let missing = members.iter().filter(|rank| !blocks.contains_key(rank)).copied();
+            let missing: Vec<Rank> = missing.collect();
+            if missing.is_empty() {
+                return Ok(members.iter().map(|rank| blocks[rank].to_vec()).collect());
+            }
+            let grew = state.gossip.gone().iter().any(|rank| !attempt.without.contains(rank));
+            if grew && grace.is_zero() {
+                return Err(Unshared::Grew);
+            }
+            if left.is_zero() {
+                return Err(Unshared::Without(missing));
+            }
+            drop(state);
+            lacks(&missing);
+            let (step, began) = (left.min(FLUSH_STEP), clock::now());
+            let waited = self.state.1.wait_timeout(self.lock(), step).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            let took = clock::now().since(began).min(step);
+            left = left.saturating_sub(took);
+            if grew {
+                grace = grace.saturating_sub(took);
+            }
+        }
+    }
+
     /// Sends the farewell and waits, at most `limit`, until the other ranks no longer need this
     /// rank's streams.
     pub(crate) fn leave(&self, limit: Duration) {
@@ -357,7 +420,7 @@ impl Round {
         // Once this rank leaves or there is a decision, it waits only for a stream that is already
         // being opened, to send its last messages. A rank that may leave has forwarded all messages
         // there will be.
-        let is_over = gossip.is_leaving() || gossip.decision().is_some();
+        let is_over = gossip.is_leaving() || (gossip.decision().is_some() && !gossip.is_sharing());
         let is_wanted = !gossip.may_leave() && (!is_over || self.edge.is_some());
         // No rank connects to a dead rank: the ring needs no more repair.
         let next = gossip.next().filter(|next| is_wanted && !gossip.has_died(*next));

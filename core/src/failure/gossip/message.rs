@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::share::Share;
 use crate::collective::{Descriptor, Tally};
 use crate::error::ErrorKind;
 use crate::text::{harmless, printable};
@@ -144,6 +145,8 @@ pub enum GossipMessage {
     Report(Report),
     /// A decision was made.
     Decision(Decision),
+    /// A rank goes on without those that are gone.
+    Share(Share),
 }
 
 impl Decision {
@@ -169,6 +172,7 @@ impl GossipMessage {
             Self::Called { from, to, .. } => is_rank(from) && is_rank(to),
             Self::Report(report) => is_rank(&report.from) && is_rank(&report.about),
             Self::Decision(decision) => is_rank(&decision.about),
+            Self::Share(share) => is_rank(&share.rank) && share.attempt.without.iter().all(is_rank),
         }
     }
 }
