@@ -161,10 +161,9 @@ impl Service {
             interests.clear();
             owners.clear();
             let mut wake: Option<Ns> = None;
+            self.drop_leaving();
             {
                 let mut tasks = self.lock();
-                tasks.entries.retain(|entry| !entry.leaving);
-                self.left.notify_all();
                 if tasks.entries.is_empty() {
                     tasks.running = false;
                     return;
@@ -188,6 +187,22 @@ impl Service {
                 self.turn(id, is_ready, now);
             }
         }
+    }
+
+    /// Drops the tasks whose handles were dropped. A task that is dropped may nudge others.
+    fn drop_leaving(&self) {
+        let is_leaving = |entry: &&mut Entry| entry.leaving;
+        let mut tasks = self.lock();
+        let leaving: Vec<_> = tasks.entries.iter_mut().filter(is_leaving).collect();
+        if leaving.is_empty() {
+            return;
+        }
+        let ids: Vec<u64> = leaving.iter().map(|entry| entry.id).collect();
+        let dropped: Vec<_> = leaving.into_iter().map(|entry| entry.task.take()).collect();
+        drop(tasks);
+        drop(dropped);
+        self.lock().entries.retain(|entry| !ids.contains(&entry.id));
+        self.left.notify_all();
     }
 
     /// Polls until a descriptor is ready, the time has come or the doorbell was notified.

@@ -147,3 +147,34 @@ fn new_ranks_join_those_of_a_communicator() {
         });
     });
 }
+
+#[test]
+fn an_init_that_does_not_block_is_polled_and_given_up() {
+    let settings = common::settings(&[(Key::InitTimeout, "10")]);
+    let config = || Config { name: "polled".into(), settings: Some(settings.clone()) };
+    let (id, root) = ccl::create_id(&settings).unwrap();
+    let first = Communicator::init_async(&id, 0, 2, config()).unwrap();
+    ccl::clock::sleep(std::time::Duration::from_millis(50));
+    assert!(!first.is_done() && first.phase().is_some(), "{first:?}");
+    // All ranks in one thread, which no blocking call could do.
+    let second = Communicator::init_async(&id, 1, 2, config()).unwrap();
+    let (first, second) = (first.wait().unwrap(), second.wait().unwrap());
+    let begun = second.all_reduce_async(vec![2; 9], ReduceOp::Sum).unwrap();
+    let mut buffer = [1; 9];
+    first.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+    assert_eq!((buffer, begun.wait().unwrap().to_vec()), ([3; 9], vec![3; 9]));
+    std::thread::scope(|scope| {
+        scope.spawn(|| first.finish().unwrap());
+        second.finish().unwrap();
+    });
+    drop(root);
+
+    let (id, root) = ccl::create_id(&settings).unwrap();
+    let left = Communicator::init_async(&id, 0, 2, config()).unwrap();
+    ccl::clock::sleep(std::time::Duration::from_millis(200));
+    drop(left);
+    let began = ccl::clock::now();
+    let error = Communicator::init(&id, 1, 2, config()).unwrap_err();
+    assert!(ccl::clock::now().since(began).as_secs() < 5, "{error}");
+    drop(root);
+}

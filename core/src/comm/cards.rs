@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,14 +27,22 @@ pub(super) struct Card {
     pub(super) control: String,
     /// Which processors it may use.
     pub(super) allowed: Allowed,
+    /// Where its memory begins in that of its process.
+    pub(super) memory: u64,
 }
 
-/// Gives every rank everybody's card, and where everybody runs.
-pub(super) fn exchange(ranks: &mut dyn Exchange, card: &Card) -> Result<(Vec<Card>, Vec<Process>)> {
+/// What is known of a rank.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) card: Card,
+    pub(super) process: Process,
+}
+
+/// Gives every rank everybody's card.
+pub(super) fn exchange(ranks: &mut dyn Exchange, card: &Card) -> Result<Vec<Arc<Known>>> {
     let own = serde_json::to_vec(card)
         .map_err(|e| Error::new(ErrorKind::System, format!("writing a card: {e}")))?;
-    let (mut cards, mut processes) = (Vec::new(), Vec::new());
-    for (rank, bytes) in ranks.all_gather(&own)?.into_iter().enumerate() {
+    let read = |(rank, bytes): (usize, Vec<u8>)| {
         let card: Option<Card> = serde_json::from_slice(&bytes).ok();
         let read = card.and_then(|card| Some((Process::decode(&card.process)?.0, card)));
         let Some((process, card)) = read else {
@@ -41,32 +50,32 @@ pub(super) fn exchange(ranks: &mut dyn Exchange, card: &Card) -> Result<(Vec<Car
             let hint = "run the same version of ccl on all ranks";
             return Err(Error::new(ErrorKind::Mismatch, what).with_peer(Rank(rank as u32)).hint(hint));
         };
-        cards.push(card);
-        processes.push(process);
-    }
-    Ok((cards, processes))
+        Ok(Arc::new(Known { card, process }))
+    };
+    ranks.all_gather(&own)?.into_iter().enumerate().map(read).collect()
 }
 
 /// Records where each rank runs; `worlds` holds its rank in the job's root communicator.
-pub(super) fn tell_peers(row: &CommRow, worlds: &[Rank], cards: &[Card], processes: &[Process]) {
-    let known = cards.iter().zip(processes).enumerate();
-    let peers: Vec<recorder::Peer<'_>> = known
-        .map(|(rank, (card, process))| recorder::Peer {
+pub(super) fn tell_peers(row: &CommRow, worlds: &[Rank], cards: &[Arc<Known>]) {
+    let peers: Vec<recorder::Peer<'_>> = cards
+        .iter()
+        .enumerate()
+        .map(|(rank, known)| recorder::Peer {
             rank: Rank(rank as u32),
             world: worlds[rank],
-            host: &process.host_name,
-            pid: process.pid,
-            recorder: &card.recorder,
-            control: &card.control,
+            host: &known.process.host_name,
+            pid: known.process.pid,
+            recorder: &known.card.recorder,
+            control: &known.card.control,
         })
         .collect();
     row.peers(&peers);
 }
 
 /// Whether the ranks of this rank's host outnumber the processors they may use.
-pub(super) fn is_crowded(rank: Rank, cards: &[Card], processes: &[Process]) -> bool {
-    let host = processes[rank.index()].host;
-    let local = processes.iter().zip(cards).filter(|(process, _)| process.host == host);
-    let local: Vec<_> = local.map(|(_, card)| &card.allowed).collect();
-    cards[rank.index()].allowed.is_crowded(&local)
+pub(super) fn is_crowded(rank: Rank, cards: &[Arc<Known>]) -> bool {
+    let own = &cards[rank.index()];
+    let local = cards.iter().filter(|known| known.process.host == own.process.host);
+    let local: Vec<_> = local.map(|known| &known.card.allowed).collect();
+    own.card.allowed.is_crowded(&local)
 }

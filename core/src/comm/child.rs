@@ -10,27 +10,30 @@ use std::sync::atomic::Ordering;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::root_task::{RootHandle, create};
 use crate::clock;
+use crate::comm::cards::tell_peers;
 use crate::comm::exchange::{Exchange, OverGossip, OverParent};
-use crate::comm::init::{self, Base};
+use crate::comm::init::{self, Base, Gathered, Own};
 use crate::comm::phases::Phases;
 use crate::comm::report;
 use crate::comm::services::ProcessServices;
 use crate::comm::state::{Inner, lock};
 use crate::comm::{Communicator, Config};
-use crate::config::{Key, Settings};
+use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::Attempt;
 use crate::recorder::{CommInfo, CommRow};
-use crate::transport::shm::memory::Identity;
-use crate::types::{CommId, Phase, Rank};
+use crate::transport::meet::{Peer, Reach};
+use crate::transport::shm::local;
+use crate::transport::shm::memory::{Identity, RankMemory};
+use crate::types::{CommId, Phase, Rank, TransportKind};
 
 /// The first word that each rank says in a split, so that no other call is taken for one.
 const SPLIT: i64 = i64::from_le_bytes(*b"cclSPLIT");
 /// The words that each rank says: `SPLIT`, the number of the child, whether it takes part, its
 /// colour, its key.
 const WORDS: usize = 5;
-/// The rounds in which a child is made: the cards, who met whom, the conclusion.
-const ROUNDS: u32 = 3;
+/// The rounds in which a child is made: where the memory of each rank is, and the conclusion.
+const ROUNDS: u32 = 2;
 
 impl Communicator {
     /// Divides the communicator: the ranks that give the same colour get a communicator of their
@@ -332,11 +335,64 @@ impl Part<'_> {
             settings: &self.settings,
             services,
         };
-        let deadline = clock::now().after(self.settings.duration(Key::InitTimeout));
-        let gathered = init::gather(&base, &row, &mut phases, ranks, deadline)?;
-        let inner = init::assemble(base, row, gathered, None)?;
+        let own = Own::take(&base)?;
+        let at = own.memory.at().unwrap_or(0).to_le_bytes();
+        let places = ranks.all_gather(&at)?;
+        let peers = self.peers(&own.memory, &places)?;
+        own.post.met();
+        let of_members = |member: &Rank| Arc::clone(&self.parent.cards[member.index()]);
+        let cards: Vec<_> = self.members.iter().map(of_members).collect();
+        tell_peers(&row, &base.worlds, &cards);
+        let hosts = self.members.iter().map(|member| self.parent.hosts[member.index()]).collect();
+        let mut events = row.events();
+        phases.end(Some(&row));
+        phases.publish(&mut events);
+        let inner = init::assemble(base, row, Gathered { own, cards, hosts, peers, events }, None)?;
         report::made(&inner, &self.settings, &phases);
         Ok(inner)
+    }
+
+    /// How this rank reaches the others: as in the parent. `places` are where the memory of each
+    /// begins in that of its process.
+    fn peers(&self, own: &Arc<RankMemory>, places: &[Vec<u8>]) -> Result<Vec<Peer>> {
+        let driver = self.parent.driver()?;
+        let mut peers = Vec::with_capacity(self.members.len());
+        for (at, member) in self.members.iter().enumerate() {
+            let rank = Rank(at as u32);
+            let known = &driver.links.peers[member.index()];
+            let reach = match &known.reach {
+                Reach::Myself => Reach::Myself,
+                Reach::Network(address) => Reach::Network(*address),
+                Reach::Memory(memory) => {
+                    let place = places[at].as_slice().try_into().map_or(u64::MAX, u64::from_le_bytes);
+                    let identity = Identity { comm: self.id, rank };
+                    Reach::Memory(self.memory_of(identity, memory, (own, place))?)
+                }
+            };
+            peers.push(Peer { reach, why: known.why, host: known.host.clone(), pid: known.pid });
+        }
+        Ok(peers)
+    }
+
+    /// The memory of a rank of this host, whose memory in the parent is `in_parent`.
+    fn memory_of(
+        &self,
+        identity: Identity,
+        in_parent: &Arc<RankMemory>,
+        (own, place): (&Arc<RankMemory>, u64),
+    ) -> Result<Arc<RankMemory>> {
+        if let Some(process) = in_parent.peer() {
+            return RankMemory::of_peer(identity, *own.layout(), process, place);
+        }
+        let gone = || {
+            let what = format!("rank {} has left this process", identity.rank);
+            Error::new(ErrorKind::Unavailable, what).with_peer(identity.rank)
+        };
+        let found = local::find(self.parent.job, identity).ok_or_else(gone)?;
+        match in_parent.transport() {
+            TransportKind::Shm => RankMemory::again(&found),
+            _ => Ok(found),
+        }
     }
 
     /// What was made, if no rank of the part has failed to make its own.
@@ -344,6 +400,7 @@ impl Part<'_> {
         let made = made.and_then(|inner| match concluded {
             Ok(()) => Ok(inner),
             Err(error) => {
+                inner.abort(&error.what);
                 inner.close();
                 Err(error)
             }

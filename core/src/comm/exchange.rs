@@ -70,7 +70,8 @@ impl<'a> OverParent<'a> {
         };
         let mut outcome = Ok(());
         while self.rounds_left > 0 {
-            outcome = outcome.and(self.round(kind, text.as_bytes()).map(drop));
+            let round = self.round(kind, text.as_bytes()).map(drop);
+            outcome = outcome.and(round);
             if self.parent.has_failed().is_some() {
                 break;
             }
@@ -149,14 +150,18 @@ impl OverGossip {
                 let what = format!("{} did not call shrink() within {:?}", ranks_text(&ranks), self.limit);
                 let error =
                     Error::new(ErrorKind::Timeout, what).hint("leave ranks out that do not take part");
-                ranks.first().map_or(error.clone(), |rank| error.with_peer(*rank))
+                match ranks.first() {
+                    Some(rank) => error.with_peer(*rank),
+                    None => error,
+                }
             }
         })
     }
 }
 
-/// The rounds among the ranks that are left: who takes part, the cards, who met whom, the end.
-const ROUNDS_LEFT: u32 = 4;
+/// The rounds among the ranks that are left: who takes part, where the memory of each rank is, and
+/// the conclusion.
+const ROUNDS_LEFT: u32 = 3;
 
 fn grown() -> Error {
     Error::new(ErrorKind::Peer, "one more rank is gone")

@@ -15,8 +15,9 @@ use crate::bootstrap::rendezvous;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
-use crate::comm::cards::{Card, exchange, is_crowded, tell_peers};
+use crate::comm::cards::{Card, Known, exchange, is_crowded, tell_peers};
 use crate::comm::exchange::Exchange;
+use crate::comm::joining::Watch;
 use crate::comm::links::Links;
 use crate::comm::phases::Phases;
 use crate::comm::report;
@@ -27,7 +28,8 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::edge::Dialling;
 use crate::failure::gossip::{Decision, Gossip, Trouble};
-use crate::failure::task::{GossipTask, Owner};
+use crate::failure::lines::Post;
+use crate::failure::task::{GossipTask, Owner, Ways};
 use crate::notice::{self, Level};
 use crate::plan::Topology;
 use crate::reactor::Service;
@@ -35,13 +37,15 @@ use crate::recorder::{CommInfo, CommRow, Events};
 use crate::sys;
 use crate::sys::cpus::Allowed;
 use crate::transport::carrier::Carrier;
-use crate::transport::meet::{Candidate, Meeting, Met, Peer, Watched};
+use crate::transport::meet::{Candidate, Meeting, Met, Peer, Reach};
+use crate::transport::shm::arena::Arena;
 use crate::transport::shm::carrier::MemoryCarrier;
 use crate::transport::shm::connect::{Listener as MemoryListener, Terms, draw_name};
 
 use crate::comm::wait::Waiter;
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
+use crate::transport::shm::peer::PeerProcess;
 use crate::transport::socket::arrivals::Arrivals;
 use crate::transport::socket::carrier::{self, SocketCarrier};
 use crate::transport::socket::listen::{Inbox, Listener as DataListener, Scope};
@@ -75,12 +79,18 @@ pub(super) fn settings_of(config: &Config) -> Result<Settings> {
 }
 
 /// Joins as `rank` of `nranks` around `id`.
-pub(super) fn join(id: &UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Arc<Inner>> {
+pub(super) fn join(
+    id: &UniqueId,
+    rank: u32,
+    nranks: u32,
+    config: Config,
+    watch: Option<Arc<Watch>>,
+) -> Result<Arc<Inner>> {
     sys::not_forked()?;
     let settings = settings_of(&config)?;
     report::remarks(&settings, Some(Rank(rank)));
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
-    let phases = Phases::of(&settings);
+    let phases = Phases::watched(&settings, watch);
     make(id, (Rank(rank), nranks), config.name, settings, deadline, phases)
 }
 
@@ -117,9 +127,11 @@ fn make_named(
     phases.show(&row);
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
     row.init_until(Some(deadline));
+    let watch = phases.watch();
+    let cancelled = &|| watch.as_ref().is_some_and(|watch| watch.is_cancelled());
     let begins = &mut |phase| phases.begin(phase, Some(&row));
     let lacks = &mut |count, runs: &[_]| row.absent(count, runs);
-    let observer = JoinObserver { cancelled: &|| false, begins, lacks };
+    let observer = JoinObserver { cancelled, begins, lacks };
     let mut bootstrap = Bootstrap::join_observed(id, rank, nranks, &[], &settings, deadline, observer)?;
     phases.end(Some(&row));
     let (job, key) = (bootstrap.job(), bootstrap.key());
@@ -165,19 +177,30 @@ pub(super) fn assemble(
 ) -> Result<Arc<Inner>> {
     let Base { name, job, identity: Identity { comm, rank }, ip, settings, services, .. } = base;
     let nranks = base.worlds.len() as u32;
-    let Gathered { memory, shared, inbox, data, listeners, hosts, crowded, peers, watched, events } =
-        gathered;
+    let Gathered { own, cards, hosts, peers, events } = gathered;
+    let Own { memory, shared, inbox, data, post } = own;
+    let crowded = is_crowded(rank, &cards);
     let channels = settings.number(Key::Channels) as u16;
     let topology = Arc::new(Topology::new(&hosts, channels));
     row.groups(|rank| topology.group(rank).0);
-    let bind = Some(SocketAddr::new(data.address().ip(), 0));
+    let bind = Some(SocketAddr::new(ip, 0));
     let owner = Owning {
         shared: Arc::clone(&shared),
         memory: Arc::clone(&memory),
         services: Arc::downgrade(services),
     };
-    let dialling = Dialling { job, comm, key: base.key.clone(), me: rank, bind, listeners };
-    let gossip = start_gossip((rank, nranks), ring, watched, (dialling, data.edges()), owner)?;
+    let of_host = |(at, peer): (usize, &Peer)| match &peer.reach {
+        Reach::Memory(memory) => Some((Rank(at as u32), Arc::clone(memory.peer()?))),
+        Reach::Myself | Reach::Network(_) => None,
+    };
+    let locals = peers.iter().enumerate().filter_map(of_host).collect();
+    // Where all ranks share memory, the connections between their processes are enough.
+    let mending = hosts.iter().any(|host| *host != hosts[0]).then(|| {
+        let listeners = cards.iter().map(|card| card.card.data).collect();
+        let dialling = Dialling { job, comm, key: base.key.clone(), me: rank, bind, listeners };
+        (dialling, Arc::clone(data.edges()))
+    });
+    let gossip = start_gossip((rank, nranks), (ring, locals, post, mending), owner)?;
     let terms = carrier::Terms {
         me: rank,
         job,
@@ -193,7 +216,7 @@ pub(super) fn assemble(
     ];
     let links = Links::new(rank, Arc::clone(&memory), peers, carriers);
     let engine = Engine::new(rank, Arc::clone(&topology), row, events);
-    let driver = Driver::new(engine, links, Waiter::new(memory, crowded));
+    let driver = Driver::new(engine, links, Waiter::new(Arc::clone(&memory), crowded));
     let inner = Arc::new(Inner {
         id: comm,
         job,
@@ -203,6 +226,8 @@ pub(super) fn assemble(
         rank,
         nranks,
         worlds: base.worlds,
+        cards,
+        hosts,
         children: AtomicU32::new(0),
         shrunk: AtomicU32::new(0),
         forced: forced(settings),
@@ -210,6 +235,7 @@ pub(super) fn assemble(
         topology,
         driver: Exclusive::new(driver, notice::wanted(settings, Level::Warn)),
         shared,
+        memory,
         shortage: Arc::clone(data.shortage()),
         recorder: services.recorder(),
         attended: Mutex::new(None),
@@ -231,24 +257,30 @@ pub(super) fn assemble(
     Ok(inner)
 }
 
-/// Begins the failure gossip over what the bootstrap left of its ring, if there was one.
+/// The ranks of this host and the post for what they say, and the ring: what a bootstrap left of it,
+/// and how it is closed.
+type Neighbours =
+    (Option<RingStreams>, Vec<(Rank, Arc<PeerProcess>)>, Arc<Post>, Option<(Dialling, Arc<Arrivals>)>);
+
 fn start_gossip(
     (rank, nranks): (Rank, u32),
-    ring: Option<RingStreams>,
-    watched: Vec<Watched>,
-    mending: (Dialling, &Arc<Arrivals>),
+    (ring, locals, post, mending): Neighbours,
     owner: Owning,
 ) -> Result<Arc<GossipTask>> {
     let mut gossip = Gossip::new(rank, nranks);
-    let Some(RingStreams { next, prev }) = ring else {
-        return GossipTask::start(&Service::get()?, gossip, [None, None], watched, mending, Box::new(owner));
-    };
-    for (stream, neighbour) in [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)] {
-        if stream.is_none() {
-            gossip.lost(Rank(neighbour % nranks), clock::now());
+    let ring = match ring.filter(|_| mending.is_some()) {
+        Some(RingStreams { next, prev }) => {
+            for (stream, neighbour) in [(&next, rank.0 + 1), (&prev, rank.0 + nranks - 1)] {
+                if stream.is_none() {
+                    gossip.lost(Rank(neighbour % nranks), clock::now());
+                }
+            }
+            [next, prev]
         }
-    }
-    GossipTask::start(&Service::get()?, gossip, [next, prev], watched, mending, Box::new(owner))
+        None => [None, None],
+    };
+    let ways = Ways { locals, post, ring, mending };
+    GossipTask::start(&Service::get()?, gossip, rank, ways, Box::new(owner))
 }
 
 /// What a communicator begins with.
@@ -265,101 +297,122 @@ pub(super) struct Base<'a> {
     pub(super) services: &'a Arc<ProcessServices>,
 }
 
-/// This rank's resources and its knowledge of the others, once all of them are ready.
-pub(super) struct Gathered {
-    memory: Arc<RankMemory>,
+/// What a rank of a communicator has of its own.
+pub(super) struct Own {
+    pub(super) memory: Arc<RankMemory>,
     shared: Arc<Shared>,
     inbox: Inbox,
     data: DataListener,
-    /// The data listeners of all ranks.
-    listeners: Vec<SocketAddr>,
-    /// The host of each rank, as the topology is to see it.
-    hosts: Vec<u64>,
-    /// Whether the ranks of this host outnumber their processors.
-    crowded: bool,
-    peers: Vec<Peer>,
-    watched: Vec<Watched>,
-    events: Events,
+    pub(super) post: Arc<Post>,
 }
 
-/// Makes this rank's memory and listeners, exchanges addresses, and tries the peers of this host.
+/// This rank's resources and its knowledge of the others, once all of them are ready.
+pub(super) struct Gathered {
+    pub(super) own: Own,
+    pub(super) cards: Vec<Arc<Known>>,
+    /// The host of each rank, as the topology is to see it.
+    pub(super) hosts: Vec<u64>,
+    pub(super) peers: Vec<Peer>,
+    pub(super) events: Events,
+}
+
+impl Own {
+    /// Takes memory, and a place at the listener of this process.
+    pub(super) fn take(base: &Base<'_>) -> Result<Self> {
+        let Base { job, ref key, identity, ref worlds, ip, settings, .. } = *base;
+        let Identity { comm, rank } = identity;
+        let nranks = worlds.len() as u32;
+        let channels = settings.number(Key::Channels) as u16;
+        let arena = Arena::of_process()?;
+        let memory = RankMemory::shared(identity, Layout::new(nranks, channels)?, &arena)?;
+        let shared = shared(&memory);
+        let inbox = Inbox::default();
+        let scope = Scope { job, key: key.clone(), comm, rank, nranks, channels };
+        let data = DataListener::open(ip, scope, Arc::clone(&inbox), wake_by(&shared))?;
+        let post = Post::open(comm, rank)?;
+        local::enter(job, &memory);
+        Ok(Self { memory, shared, inbox, data, post })
+    }
+}
+
+/// Takes this rank's resources, exchanges addresses, and meets the processes of this host.
 ///
 /// Returns when all ranks have done so.
-pub(super) fn gather(
+fn gather(
     base: &Base<'_>,
     row: &CommRow,
     phases: &mut Phases,
     ranks: &mut dyn Exchange,
     deadline: Ns,
 ) -> Result<Gathered> {
-    let Base { job, key, identity, worlds, ip, settings, services, .. } = base;
+    let Base { job, key, identity, worlds, settings, services, .. } = base;
     let Identity { comm, rank } = *identity;
-    let nranks = worlds.len() as u32;
     let recorder = services.recorder();
-    let channels = settings.number(Key::Channels) as u16;
-    let memory = RankMemory::shared(*identity, Layout::new(nranks, channels)?, true)?;
-    let shared = shared(&memory);
-    let inbox = Inbox::default();
-    let scope = Scope { job: *job, key: key.clone(), comm, rank, nranks, channels };
-    let data = DataListener::open(SocketAddr::new(*ip, 0), scope, Arc::clone(&inbox), wake_by(&shared))?;
-    let terms = Terms { job: *job, key: key.clone(), memory: Arc::clone(&memory) };
+    let own = Own::take(base)?;
+    let process = Process::own(settings)?;
+    let arena = Arena::of_process()?;
+    let terms = Terms { job: *job, key: key.clone(), identity: *identity, process: process.process, arena };
     let path = recorder.beside(&format!("{comm}-{rank}.link"));
     let door = MemoryListener::open(terms, path, draw_name()?)?;
-    local::enter(*job, &memory);
 
     let card = Card {
-        process: Process::own(settings)?.encode(),
-        data: data.address(),
+        process: process.encode(),
+        data: own.data.address(),
         local: door.path().map(PathBuf::from),
         name: door.name().map(String::from),
         recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
         control: services.control().map(|p| p.display().to_string()).unwrap_or_default(),
         allowed: Allowed::here(),
+        memory: own.memory.at().unwrap_or(0),
     };
-    let (cards, processes) = exchange(ranks, &card)?;
-    tell_peers(row, worlds, &cards, &processes);
-    let crowded = is_crowded(rank, &cards, &processes);
+    let cards = exchange(ranks, &card)?;
+    tell_peers(row, worlds, &cards);
 
     let mut events = row.events();
     phases.publish(&mut events);
     phases.begin(Phase::Connect, Some(row));
     sys::not_forked()?;
-    let listeners = cards.iter().map(|card| card.data).collect();
     let meeting = Meeting {
         forced: settings.text(Key::Transport),
-        identity: *identity,
         job: *job,
+        own: &own.memory,
         door: &door,
-        ranks: candidates(cards, &processes),
+        ranks: candidates(&cards),
         deadline,
     };
-    let tried = meeting.try_all(&mut || ranks.serve())?;
+    let known = meeting.known()?;
+    let held = ranks.all_gather(&meeting.held(&known))?;
+    let tried = meeting.try_all(known, &held, &mut || ranks.serve())?;
     phases.begin(Phase::Barrier, Some(row));
     sys::not_forked()?;
     phases.publish(&mut events);
     // Also a barrier: a rank that has the reports of all others knows that none connects to its
     // listener any more.
     let told = ranks.all_gather(&tried.report())?;
-    let Met { peers, watched, hosts, note } = meeting.meet(tried, &told, &mut || ranks.serve())?;
+    let Met { peers, hosts, note } = meeting.meet(tried, &told, &mut || ranks.serve())?;
     phases.end(Some(row));
     phases.publish(&mut events);
     drop(meeting);
     drop(door);
+    own.post.met();
     if let Some(note) = note {
         notice::say(settings, Level::Warn, &note);
     }
-    Ok(Gathered { memory, shared, inbox, data, listeners, hosts, crowded, peers, watched, events })
+    Ok(Gathered { own, cards, hosts, peers, events })
 }
 
 /// Where each rank can be reached, from its card.
-fn candidates(cards: Vec<Card>, processes: &[Process]) -> Vec<Candidate<'_>> {
-    let candidate = |(card, process): (Card, _)| Candidate {
-        process,
-        data: card.data,
-        path: card.local,
-        name: card.name,
-    };
-    cards.into_iter().zip(processes).map(candidate).collect()
+fn candidates(cards: &[Arc<Known>]) -> Vec<Candidate<'_>> {
+    cards
+        .iter()
+        .map(|known| Candidate {
+            process: &known.process,
+            data: known.card.data,
+            path: known.card.local.clone(),
+            name: known.card.name.clone(),
+            memory: known.card.memory,
+        })
+        .collect()
 }
 
 /// What the service thread may touch.

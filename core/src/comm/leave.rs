@@ -83,7 +83,10 @@ impl Inner {
         let mut driver = self.driver()?;
         driver.engine.row().phase(Phase::Finish, Ns(took.as_nanos() as u64));
         match finished {
-            Finished::All => Ok(()),
+            Finished::All => {
+                self.memory.finished();
+                Ok(())
+            }
             // This rank's work is done, and the others may still need each other.
             Finished::Without(ranks) => {
                 let text = format!(

@@ -10,6 +10,7 @@
 //! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
 //! | `child` | communicators made from another one |
 //! | `exchange` | how ranks tell each other what they need while one is made |
+//! | `joining` | init that does not block |
 //! | `phases` | the progress of init |
 //! | `links` | which links a request needs, and bringing them up |
 //! | `meet` | which ranks share memory, found by trying |
@@ -28,6 +29,7 @@ mod exchange;
 mod exclusive;
 pub mod group;
 mod init;
+mod joining;
 mod leave;
 mod links;
 mod owned;
@@ -48,6 +50,7 @@ use crate::memory::{Element, Region, View, ViewMut, view_of, view_of_mut};
 use crate::types::{CollKind, CommId, JobId, Rank, ReduceOp};
 
 pub use child::Invitation;
+pub use joining::Joining;
 pub use pending::Pending;
 pub(crate) use state::Inner;
 
@@ -109,7 +112,7 @@ impl Communicator {
     /// # Errors
     /// As `from_env`.
     pub fn init(id: &crate::bootstrap::id::UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Self> {
-        init::join(id, rank, nranks, config).map(|inner| Self { inner, finished: false })
+        init::join(id, rank, nranks, config, None).map(|inner| Self { inner, finished: false })
     }
 
     /// This rank.

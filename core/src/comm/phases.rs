@@ -1,9 +1,11 @@
 //! The phases of init: logged as they begin and end, shown in the recorder's row, and recorded in
 //! its ring once it exists. A phase has the same times in all three.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{self, Ns, Raw};
+use crate::comm::joining::Watch;
 use crate::config::Settings;
 use crate::diagnose;
 use crate::event::{Event, publish_at};
@@ -22,6 +24,8 @@ pub(super) struct Phases {
     took: Vec<(Phase, Duration)>,
     /// Whether each phase is logged as it begins and ends.
     is_told: bool,
+    /// Who polls the state of an init that does not block.
+    watch: Option<Arc<Watch>>,
 }
 
 #[derive(Debug)]
@@ -44,6 +48,15 @@ impl Phases {
         Self { is_told: notice::wanted(settings, Level::Trace), ..Self::default() }
     }
 
+    /// Likewise, polled through `watch`.
+    pub(super) fn watched(settings: &Settings, watch: Option<Arc<Watch>>) -> Self {
+        Self { watch, ..Self::of(settings) }
+    }
+
+    pub(super) fn watch(&self) -> Option<Arc<Watch>> {
+        self.watch.clone()
+    }
+
     /// The total of the ended phases, and each duration: `12.4 ms (CheckIn 11.2 ms, Ring 1.2 ms)`.
     pub(super) fn took(&self) -> String {
         let text = |duration: Duration| diagnose::duration(duration.as_nanos() as u64);
@@ -61,6 +74,9 @@ impl Phases {
         let _ = clock::now();
         let observed = observer::begin(|| Call::Phase(phase));
         let (at, began) = (clock::raw(), clock::now());
+        if let Some(watch) = &self.watch {
+            watch.begins(phase);
+        }
         if let Some(row) = row {
             row.phase_began(phase, at);
         }

@@ -11,6 +11,7 @@ use crate::bootstrap::auth::Key as JobKey;
 use crate::bootstrap::root_task::Seat;
 use crate::clock::Stopwatch;
 use crate::collective::{Descriptor, Numbering, Tally};
+use crate::comm::cards::Known;
 use crate::comm::links::Links;
 use crate::comm::owned::Owned;
 use crate::comm::services::ProcessServices;
@@ -25,6 +26,7 @@ use crate::plan::{Shape, Topology};
 use crate::reactor::Interest;
 use crate::recorder::{Events, Recorder};
 use crate::sys;
+use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::listen::Listener as DataListener;
 use crate::transport::socket::shortage::Shortage;
 use crate::types::{Algorithm, CommId, JobId, Rank};
@@ -115,6 +117,9 @@ pub(crate) struct Inner {
     pub(crate) nranks: u32,
     /// The rank in the job's root communicator of each rank.
     pub(super) worlds: Vec<Rank>,
+    /// What is known of each rank, and its host as the topology sees it.
+    pub(super) cards: Vec<Arc<Known>>,
+    pub(super) hosts: Vec<u64>,
     /// How many communicators were made from this one.
     pub(super) children: AtomicU32,
     /// How many were made of the ranks that are left of this one.
@@ -124,6 +129,8 @@ pub(crate) struct Inner {
     pub(super) timeout: Duration,
     pub(super) driver: Exclusive,
     pub(super) shared: Arc<Shared>,
+    /// This rank's own memory.
+    pub(super) memory: Arc<RankMemory>,
     /// What this rank lacks for connections.
     pub(super) shortage: Arc<Shortage>,
     pub(super) recorder: Arc<Recorder>,

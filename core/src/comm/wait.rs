@@ -10,8 +10,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use crate::clock::{self, Raw};
 use crate::reactor::Interest;
 use crate::sys::futex;
@@ -171,16 +169,8 @@ impl Waiter {
         if fds.is_empty() {
             return sleep_unless(word, ON_WORD, recheck, |word| futex::wait(word, ON_WORD, longest));
         }
-        let bell = self.memory.doorbell().expect("a rank that waits for descriptors has a doorbell");
-        sleep_unless(word, ON_SOCKETS, recheck, |_| {
-            let mut polled = Vec::with_capacity(fds.len() + 1);
-            polled.push(PollFd::new(bell, PollFlags::IN));
-            polled.extend(fds.iter().map(Interest::poll_fd));
-            let limit = Timespec { tv_sec: 0, tv_nsec: longest.as_nanos() as _ };
-            // Interrupted or timed out: the driver looks again.
-            let _ = poll(&mut polled, Some(&limit));
-            bell.clear();
-        })
+        let bell = self.memory.bell().expect("a rank that waits for descriptors has a doorbell");
+        sleep_unless(word, ON_SOCKETS, recheck, |_| bell.sleep(&self.memory, fds, longest))
     }
 }
 
@@ -188,6 +178,7 @@ impl Waiter {
 #[cfg(not(any(miri, loom)))]
 mod tests {
     use super::*;
+    use crate::transport::shm::arena::Arena;
     use crate::transport::shm::memory::{Identity, Layout};
     use crate::types::{CommId, Rank};
     use std::os::fd::AsRawFd;
@@ -196,7 +187,11 @@ mod tests {
 
     fn memory(bell: bool) -> Arc<RankMemory> {
         let identity = Identity { comm: CommId(1), rank: Rank(0) };
-        RankMemory::private(identity, Layout::new(1, 1).unwrap(), bell).unwrap()
+        let layout = Layout::new(1, 1).unwrap();
+        if !bell {
+            return RankMemory::private(identity, layout).unwrap();
+        }
+        RankMemory::shared(identity, layout, &Arena::new().unwrap()).unwrap()
     }
 
     /// Waits until another thread sets `there` after `delay`; returns the last action, and how late

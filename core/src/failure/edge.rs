@@ -20,6 +20,7 @@ const REFUSED: Duration = Duration::from_millis(500);
 const TRY: Duration = Duration::from_secs(60);
 
 /// How to connect to the ranks of a communicator.
+#[derive(Clone)]
 pub(crate) struct Dialling {
     pub(crate) job: JobId,
     pub(crate) comm: CommId,

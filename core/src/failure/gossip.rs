@@ -214,7 +214,7 @@ impl Gossip {
     pub fn next(&self) -> Option<Rank> {
         let n = self.lives.len();
         let mut after = (1..n).map(|d| Rank(((self.me.index() + d) % n) as u32));
-        after.find(|rank| !self.has_left(*rank) && !(self.is_sharing() && self.has_died(*rank)))
+        after.find(|rank| !(self.has_left(*rank) || self.is_sharing() && self.has_died(*rank)))
     }
 
     /// Whether a neighbour's stream is no longer needed.
@@ -268,6 +268,7 @@ impl Gossip {
     pub fn ask(&mut self, to: Rank, call: Descriptor) {
         let hops = self.lives.len() as u32;
         self.pass(&[Side::Next, Side::Previous], (self.me, to), call, hops);
+        self.out.push((To::Local, GossipMessage::Called { from: self.me, to, call, hops: 0 }));
     }
 
     /// Sends a question once each way; [`joined`](Self::joined) repeats it for a new neighbour.

@@ -1,35 +1,28 @@
 //! Runs the failure gossip of one communicator: the [`gossip`](super::gossip) machine on real
 //! streams, in the service thread.
 //!
-//! Messages also go over the control connections of local peers. The end of such a connection
-//! reports a death without waiting for the ring.
+//! Messages also go to the peers of this host, over the connections between processes, which all
+//! communicators share ([`lines`](super::lines)). The end of such a connection reports a death
+//! without waiting for the ring. Where all ranks are on one host there is no ring.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::net::{SendFlags, send};
-
 use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::failure::edge::{Dialling, Edge};
-use crate::failure::gossip::{Decision, Gossip, Report, Share, Side, To};
-use crate::failure::line::{FAREWELL, Heard, Line, written};
+use crate::failure::gossip::{Decision, Gossip, GossipMessage, Report, Share, Side, To};
+use crate::failure::lines::{Post, letter};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
-use crate::sys::unix::Stream;
-use crate::transport::meet::Watched;
-use crate::transport::shm::connect::PeerMemory;
-use crate::transport::shm::memory::RankMemory;
+use crate::transport::line::{Heard, LINE_MAX, Line};
+use crate::transport::shm::peer::PeerProcess;
 use crate::transport::socket::arrivals::Arrivals;
 use crate::types::Rank;
 
-/// Interval at which the locks of local peers are checked for deaths that end no stream.
-///
-/// A check costs one system call per peer, even while nothing happens.
-const LOCKS: Duration = Duration::from_millis(250);
 /// The longest sleep while other ranks have not finished.
 const STEP: Duration = Duration::from_secs(1);
 
@@ -54,12 +47,22 @@ pub(crate) trait Owner: Send {
     fn decided(&self, decision: &Decision);
 }
 
-/// A local peer that is watched, and the line to it.
+/// A rank of this host in another process.
 struct Local {
     rank: Rank,
-    memory: Arc<RankMemory>,
-    has_lock: bool,
-    line: Line<Stream>,
+    peer: Arc<PeerProcess>,
+}
+
+/// What the gossip of a rank runs over.
+pub(crate) struct Ways {
+    /// The ranks of this host in other processes.
+    pub(crate) locals: Vec<(Rank, Arc<PeerProcess>)>,
+    /// Where messages of the ranks of this host arrive.
+    pub(crate) post: Arc<Post>,
+    /// The streams of the ring, to the next and from the previous rank, if they are there already.
+    pub(crate) ring: [Option<RingStream>; 2],
+    /// How the ring is closed and kept closed; `None`: all ranks are on this host.
+    pub(crate) mending: Option<(Dialling, Arc<Arrivals>)>,
 }
 
 struct State {
@@ -89,7 +92,7 @@ pub(crate) enum Unshared {
 /// The communicator's handle of the task: reports what it found and waits for the decision.
 pub(crate) struct GossipTask {
     state: Arc<(Mutex<State>, Condvar)>,
-    handle: Handle,
+    handle: Arc<Handle>,
 }
 
 /// A stream of the ring: its direction and the rank at its other end.
@@ -108,14 +111,14 @@ struct Neighbour {
 
 struct Round {
     state: Arc<(Mutex<State>, Condvar)>,
+    me: Rank,
     lines: Vec<Neighbour>,
     locals: Vec<Local>,
+    post: Arc<Post>,
     /// How to connect to the rank that becomes the next one, and the streams of ranks that connect
     /// because this rank has become their next one.
-    dialling: Dialling,
+    mending: Option<(Dialling, Arc<Arrivals>)>,
     edge: Option<Edge>,
-    arrivals: Arc<Arrivals>,
-    locks_due: Ns,
     owner: Box<dyn Owner>,
     is_told: bool,
 }
@@ -126,55 +129,58 @@ impl std::fmt::Debug for GossipTask {
     }
 }
 
+/// Encodes a message as a line.
+///
+/// `None` if it is longer than the receiver accepts. The creating code bounds the content.
+pub(super) fn written(message: &impl serde::Serialize) -> Option<Vec<u8>> {
+    let mut text = serde_json::to_vec(message).ok()?;
+    text.push(b'\n');
+    debug_assert!(text.len() <= LINE_MAX, "{} bytes", text.len());
+    (text.len() <= LINE_MAX).then_some(text)
+}
+
 fn lock(state: &(Mutex<State>, Condvar)) -> MutexGuard<'_, State> {
     state.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GossipTask {
-    /// Starts the gossip over the ring's streams, to the next and from the previous rank.
-    ///
-    /// They are `None` on a communicator of one rank.
+    /// Starts the gossip of `me`.
     pub(crate) fn start(
         service: &Arc<Service>,
         gossip: Gossip,
-        streams: [Option<RingStream>; 2],
-        watched: Vec<Watched>,
-        (dialling, arrivals): (Dialling, &Arc<Arrivals>),
+        me: Rank,
+        Ways { locals, post, ring, mending }: Ways,
         owner: Box<dyn Owner>,
     ) -> crate::Result<Arc<Self>> {
         let state = Arc::new((Mutex::new(State { gossip, flushed: false }), Condvar::new()));
         let sides = [Side::Next, Side::Previous];
-        let lines = streams.into_iter().zip(sides).filter_map(|(stream, side)| {
+        let lines = ring.into_iter().zip(sides).filter_map(|(stream, side)| {
             let RingStream { fd, early, peer } = stream?;
             Some(Neighbour { side, rank: peer, line: Line::new(fd, early), tells: true })
         });
-        let lines = lines.collect();
-        let local = |Watched { rank, peer: PeerMemory { memory, control }, has_lock }| Local {
-            rank,
-            memory,
-            has_lock,
-            line: Line::new(control, Vec::new()),
-        };
-        let locals = watched.into_iter().map(local).collect();
         let round = Round {
             state: Arc::clone(&state),
-            lines,
-            locals,
-            dialling,
+            me,
+            lines: lines.collect(),
+            locals: locals.into_iter().map(|(rank, peer)| Local { rank, peer }).collect(),
+            post: Arc::clone(&post),
+            mending: mending.as_ref().map(|(dialling, arrivals)| (dialling.clone(), Arc::clone(arrivals))),
             edge: None,
-            arrivals: Arc::clone(arrivals),
-            locks_due: clock::now(),
             owner,
             is_told: false,
         };
-        let gossip = Arc::new(Self { state, handle: service.add(round)? });
-        // Weak: the callback that the listener keeps must not keep the gossip alive.
-        let it = Arc::downgrade(&gossip);
-        arrivals.call(move || {
-            if let Some(gossip) = it.upgrade() {
-                gossip.handle.nudge();
-            }
-        });
+        let handle = Arc::new(service.add(round)?);
+        post.read_by(&handle);
+        let gossip = Arc::new(Self { state, handle });
+        if let Some((_, arrivals)) = mending {
+            // Weak: the callback that the listener keeps must not keep the gossip alive.
+            let it = Arc::downgrade(&gossip);
+            arrivals.call(move || {
+                if let Some(gossip) = it.upgrade() {
+                    gossip.handle.nudge();
+                }
+            });
+        }
         Ok(gossip)
     }
 
@@ -315,7 +321,6 @@ impl GossipTask {
 impl Task for Round {
     fn interests(&self, out: &mut Vec<Interest>) {
         out.extend(self.lines.iter().filter_map(|neighbour| neighbour.line.interest()));
-        out.extend(self.locals.iter().filter_map(|local| local.line.interest()));
         out.extend(self.edge.iter().flat_map(Edge::fds));
     }
 
@@ -325,12 +330,15 @@ impl Task for Round {
         let gossip = &mut state.gossip;
         gossip.called(self.owner.called());
         for Neighbour { side, rank, line, tells } in &mut self.lines {
-            let ended = line.read(|message| match message {
-                Heard::GossipMessage(message) => {
+            let ended = line.read(|heard| {
+                // The stream is authenticated. A line that does not parse comes from a newer
+                // version and is skipped.
+                if let Heard::Text(text) = heard
+                    && let Ok(message) = serde_json::from_slice(text)
+                {
                     *tells = true;
                     gossip.received(Some(*side), message, now);
                 }
-                Heard::Farewell => {}
             });
             if ended && *tells {
                 gossip.lost(*rank, now);
@@ -339,22 +347,22 @@ impl Task for Round {
         self.watch(gossip, now);
         let again = self.mend(gossip, now);
         self.close_spent(gossip);
-        let mut due = [gossip.tick(now), again].into_iter().flatten().min();
+        let due = [gossip.tick(now), again].into_iter().flatten().min();
         for (to, message) in gossip.take_out() {
-            let Some(text) = written(&message) else { continue };
             match to {
                 // Where the ring is broken, the copy in the other direction arrives.
                 To::Ring(side) => {
+                    let Some(text) = written(&message) else { continue };
                     let ways = self.lines.iter_mut().filter(|neighbour| neighbour.side == side);
                     ways.for_each(|neighbour| neighbour.line.say(&text));
                 }
-                To::Local => self.locals.iter_mut().for_each(|local| local.line.say(&text)),
+                To::Local => self.tell_locals(&message),
             }
         }
         self.lines.iter_mut().for_each(|neighbour| neighbour.line.write());
-        self.locals.iter_mut().for_each(|local| local.line.write());
-        // A local peer that is stopped reads nothing, and must not delay a rank that leaves.
-        let flushed = self.edge.is_none() && self.lines.iter().all(|neighbour| neighbour.line.is_flushed());
+        let flushed = self.edge.is_none()
+            && self.lines.iter().all(|neighbour| neighbour.line.is_flushed())
+            && self.locals.iter().all(|local| local.peer.is_flushed());
         let mut open = self.lines.iter().map(|neighbour| neighbour.rank);
         let may_close = !state.gossip.is_leaving() || state.gossip.may_close(&mut open);
         state.flushed = flushed && may_close && !state.gossip.is_undecided();
@@ -367,35 +375,46 @@ impl Task for Round {
         gossip.take_asked().iter().for_each(|(from, call)| self.owner.asked(*from, call));
         drop(state);
         self.state.1.notify_all();
-        if !self.locals.is_empty() {
-            due = [due, Some(self.locks_due)].into_iter().flatten().min();
-        }
         Turn::Again(due)
     }
 }
 
 impl Round {
+    /// Hears the ranks of this host, and which of their processes have ended.
     fn watch(&mut self, gossip: &mut Gossip, now: Ns) {
-        let look_at_locks = now >= self.locks_due;
-        if look_at_locks {
-            self.locks_due = now.after(LOCKS);
+        // Looked at before the messages are taken: what an ended process had to say has arrived.
+        let ended: Vec<(bool, bool)> =
+            self.locals.iter().map(|local| (local.peer.is_dead(), local.peer.has_left())).collect();
+        for (from, message) in self.post.take() {
+            // A process tells only of communicators that it has ranks of.
+            let is_known = |process| self.locals.iter().any(|local| local.peer.process() == process);
+            if from.is_none_or(is_known) {
+                gossip.received(None, message, now);
+            }
         }
-        self.locals.retain_mut(|local| {
-            let dead = look_at_locks && local.has_lock && local.memory.is_dead();
-            // Read after the lock was checked: a rank that leaves sends its farewell before it
-            // releases its lock.
-            let mut left = false;
-            let ended = local.line.read(|heard| match heard {
-                Heard::GossipMessage(message) => gossip.received(None, message, now),
-                Heard::Farewell => left = true,
-            });
-            if left {
+        for (local, (is_dead, has_left)) in self.locals.iter().zip(&ended) {
+            if *has_left {
                 gossip.left(local.rank);
-            } else if ended || dead {
+            } else if *is_dead {
                 gossip.lost(local.rank, now);
             }
-            !(left || ended || dead)
-        });
+        }
+        let mut ended = ended.iter();
+        self.locals.retain(|_| ended.next().is_none_or(|(is_dead, has_left)| !is_dead && !has_left));
+    }
+
+    /// Tells the other ranks of this host.
+    fn tell_locals(&self, message: &GossipMessage) {
+        self.post.tell_here(message);
+        let Some(text) = letter(self.post.comm(), message) else { return };
+        let mut told: Vec<u64> = Vec::new();
+        for Local { peer, .. } in &self.locals {
+            // One letter is for all ranks of a process.
+            if !told.contains(&peer.process()) {
+                told.push(peer.process());
+                peer.say(&text);
+            }
+        }
     }
 
     /// Closes the streams that have ended, and the streams that are no longer needed.
@@ -412,7 +431,8 @@ impl Round {
     /// Connects to the next rank where the previous next rank has left, and accepts the streams of
     /// ranks whose next rank this one has become. Returns when to check again.
     fn mend(&mut self, gossip: &mut Gossip, now: Ns) -> Option<Ns> {
-        for (rank, fd) in self.arrivals.take() {
+        let (dialling, arrivals) = self.mending.as_ref()?;
+        for (rank, fd) in arrivals.take() {
             let line = Line::new(fd, Vec::new());
             self.lines.push(Neighbour { side: Side::Previous, rank, line, tells: false });
             gossip.joined(Side::Previous);
@@ -435,7 +455,7 @@ impl Round {
             return None;
         };
         if self.edge.as_ref().is_none_or(|edge| edge.to() != next) {
-            self.edge = Some(self.dialling.dial(next, now));
+            self.edge = Some(dialling.dial(next, now));
         }
         let edge = self.edge.as_mut()?;
         match edge.turn(now) {
@@ -472,12 +492,9 @@ impl Drop for Round {
             let mut buffer = [0; 4096];
             while rustix::io::read(stream.as_fd(), &mut buffer).is_ok_and(|n| n > 0) {}
         }
-        for local in &mut self.locals {
-            // Best effort: a peer that has left does not need it, and a peer that read nothing so
-            // far receives the farewell over the ring.
-            if let (true, true, Some(stream)) = (left, local.line.is_flushed(), local.line.stream()) {
-                let _ = send(stream.as_fd(), &[FAREWELL], SendFlags::NOSIGNAL);
-            }
+        if left {
+            // The connections to their processes stay open for other communicators.
+            self.tell_locals(&GossipMessage::Farewell { rank: self.me });
         }
     }
 }

@@ -5,33 +5,42 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The seals that keep a memfd from shrinking under its readers (a SIGBUS) and from growing beyond
-/// its budget.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-
-/// A memfd of `len` zero bytes whose length cannot be changed.
-///
-/// It is sparse: pages cost memory once they are written.
+/// An empty memfd that can grow but not shrink: readers that have mapped a part of it that exists
+/// never get a SIGBUS.
 ///
 /// # Errors
-/// `Unavailable` if this process may not create such a file, `System` if the kernel refuses.
-pub fn sealed_memfd(name: &str, len: u64) -> Result<OwnedFd> {
-    super::process::check_file_size(len)?;
-    let refuse = |e: Errno| Error::system(format!("making a memfd of {len} bytes"), e);
+/// `System` if the kernel refuses.
+pub fn growing_memfd(name: &str) -> Result<OwnedFd> {
+    let refuse = |e: Errno| Error::system("making a memfd", e);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create(name, flags).map_err(refuse)?;
-    rustix::fs::ftruncate(&fd, len).map_err(refuse)?;
-    rustix::fs::fcntl_add_seals(&fd, SEALS | SealFlags::SEAL).map_err(refuse)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::SEAL).map_err(refuse)?;
     Ok(fd)
 }
 
-/// Refuses a descriptor unless it is a memfd of exactly `len` bytes that cannot shrink.
+/// Makes it `len` bytes long. What is added is zero, and costs memory once it is written.
+///
+/// # Errors
+/// `Unavailable` if this process may not have such a file, `System` if the kernel refuses.
+pub fn grow(fd: impl AsFd, len: u64) -> Result<()> {
+    super::process::check_file_size(len)?;
+    rustix::fs::ftruncate(fd, len).map_err(|e| Error::system(format!("growing a memfd to {len} bytes"), e))
+}
+
+/// Gives the memory of a part of a memfd back to the kernel; it reads as zero from then on.
+pub fn give_back(fd: impl AsFd, at: u64, len: u64) {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    // A kernel that refuses keeps the memory until the file is closed.
+    let _ = rustix::fs::fallocate(fd, how, at, len);
+}
+
+/// Refuses a descriptor unless it is a memfd that cannot shrink and has `len` bytes.
 ///
 /// Mapping any other descriptor could end in SIGBUS.
 ///
@@ -41,12 +50,12 @@ pub fn check_sealed(fd: impl AsFd, len: u64) -> Result<()> {
     let refuse =
         |what: String| Err(Error::new(ErrorKind::Usage, format!("a peer's memory is refused: {what}")));
     match rustix::fs::fcntl_get_seals(&fd) {
-        Ok(seals) if seals.contains(SEALS) => {}
+        Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
         Ok(seals) => return refuse(format!("its length is not sealed ({seals:?})")),
         Err(e) => return refuse(format!("it is no memfd ({e})")),
     }
     match rustix::fs::fstat(&fd) {
-        Ok(stat) if stat.st_size as u64 == len => Ok(()),
+        Ok(stat) if stat.st_size as u64 >= len => Ok(()),
         Ok(stat) => refuse(format!("it has {} bytes, not {len}", stat.st_size)),
         Err(e) => refuse(e.to_string()),
     }
@@ -63,8 +72,7 @@ pub enum Access {
 
 /// A range of memory that other processes may read and write at any time.
 ///
-/// It is a mapping of a file from its beginning, or fresh zero bytes of this process. It is
-/// accessed only through atomics and raw pointers, and unmapped when dropped.
+/// It is a mapping of a part of a file, or fresh zero bytes of this process. It is accessed only through atomics and raw pointers, and unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -83,12 +91,20 @@ impl Mapping {
     /// # Errors
     /// `System` if the kernel refuses, as it does for zero bytes.
     pub fn new(fd: impl AsFd, len: usize, access: Access) -> Result<Self> {
+        Self::part(fd, 0, len, access)
+    }
+
+    /// Maps `len` bytes of a file from byte `at`, which is a multiple of the page size.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn part(fd: impl AsFd, at: u64, len: usize, access: Access) -> Result<Self> {
         let prot = match access {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: the kernel chooses a free range, so no memory in use is replaced.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) };
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, at) };
         Self::mapped(base, len)
     }
 
@@ -236,13 +252,20 @@ mod tests {
     use super::*;
     use crate::sys::process;
 
+    fn memfd(len: u64) -> OwnedFd {
+        let fd = growing_memfd("ccl-test").unwrap();
+        grow(&fd, len).unwrap();
+        fd
+    }
+
     #[test]
-    fn a_sealed_memfd_keeps_its_length_and_others_are_refused() {
-        let fd = sealed_memfd("ccl-test", 8192).unwrap();
+    fn a_memfd_grows_and_never_shrinks_and_others_are_refused() {
+        let fd = memfd(8192);
         check_sealed(&fd, 8192).unwrap();
         assert!(rustix::fs::ftruncate(&fd, 4096).is_err());
-        assert!(rustix::fs::ftruncate(&fd, 16384).is_err());
-        assert!(check_sealed(&fd, 4096).unwrap_err().to_string().contains("8192 bytes, not 4096"));
+        assert!(check_sealed(&fd, 16384).unwrap_err().to_string().contains("8192 bytes, not 16384"));
+        grow(&fd, 16384).unwrap();
+        check_sealed(&fd, 16384).unwrap();
         let open = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&open, 8192).unwrap();
         assert!(check_sealed(&open, 8192).unwrap_err().to_string().contains("not sealed"));
@@ -260,16 +283,34 @@ mod tests {
     fn a_limit_on_file_sizes_is_an_error_and_not_the_end_of_the_process() {
         let status = process::in_fork(|| {
             process::limit_file_size(8191);
-            let error = sealed_memfd("ccl-test", 8192).unwrap_err();
+            let fd = growing_memfd("ccl-test").unwrap();
+            let error = grow(&fd, 8192).unwrap_err();
             let is_said = error.to_string().contains("8191") && error.hint.contains("ulimit -f");
-            i32::from(!is_said || sealed_memfd("ccl-test", 4096).is_err())
+            i32::from(!is_said || grow(&fd, 4096).is_err())
         });
         assert_eq!(status, Some(0));
     }
 
     #[test]
+    fn a_part_that_is_given_back_reads_as_zero() {
+        let fd = memfd(3 * 4096);
+        let (all, last) = (
+            Mapping::new(&fd, 3 * 4096, Access::ReadWrite).unwrap(),
+            Mapping::part(&fd, 8192, 4096, Access::ReadWrite).unwrap(),
+        );
+        for at in [0, 4096, 8192] {
+            all.u64_at(at).store(7, std::sync::atomic::Ordering::Relaxed);
+        }
+        let load = |mapping: &Mapping, at| mapping.u64_at(at).load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(load(&last, 0), 7);
+        give_back(&fd, 8192, 4096);
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks * 512, 8192);
+        assert_eq!((load(&all, 4096), load(&all, 8192), load(&last, 0)), (7, 0, 0));
+    }
+
+    #[test]
     fn a_mapping_is_shared() {
-        let fd = sealed_memfd("ccl-test", 4096).unwrap();
+        let fd = memfd(4096);
         let (a, b) = (
             Mapping::new(&fd, 4096, Access::ReadWrite).unwrap(),
             Mapping::new(&fd, 4096, Access::Read).unwrap(),
@@ -282,7 +323,7 @@ mod tests {
     /// The rules of record locks that the rest relies on.
     #[test]
     fn the_alive_lock_shows_through_a_peers_descriptor_and_falls_with_any_descriptor_of_the_owner() {
-        let fd = sealed_memfd("ccl-test", 4096).unwrap();
+        let fd = memfd(4096);
         let (to_child, from_parent) = rustix::pipe::pipe().unwrap();
         let (to_parent, from_child) = rustix::pipe::pipe().unwrap();
         let say = |fd: &OwnedFd| rustix::io::write(fd, b"x").unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::faulty::{self, Fault};
+use super::shm::arena::Arena;
 use super::shm::link as memory_link;
 use super::shm::memory::{Identity, Layout, RankMemory};
 use super::sim::Net;
@@ -25,14 +26,12 @@ struct Lane {
 fn through_memory(kind: TransportKind) -> Lane {
     let layout = Layout::new(2, 1).unwrap();
     let id = |rank| Identity { comm: CommId(1), rank: Rank(rank) };
-    let own = [0, 1].map(|n| RankMemory::shared(id(n), layout, false).unwrap());
+    let arena = Arena::new().unwrap();
+    let own = [0, 1].map(|n| RankMemory::shared(id(n), layout, &arena).unwrap());
     // Ranks of one process share the mapping. Ranks of other processes map each other's file.
     let seen = |n: usize| match kind {
         TransportKind::InProcess => Arc::clone(&own[n]),
-        _ => {
-            let fd = rustix::io::fcntl_dupfd_cloexec(own[n].memfd().unwrap(), 0).unwrap();
-            RankMemory::of_peer(id(n as u32), layout, fd, None).unwrap()
-        }
+        _ => RankMemory::again(&own[n]).unwrap(),
     };
     let channel = ChannelId(0);
     let sender = SendLink::Memory(memory_link::Sender::pair(&own[0], channel, &seen(1)));

@@ -3,7 +3,8 @@
 //!
 //! Ranks of one host share memory unless no connection can be made between them: containers without
 //! a common folder or network, or processes of two users. The ranks find these pairs by trying.
-//! Each rank tries to connect to its higher peers and reports its failures to all ranks. From these
+//! Processes meet once: those that met before, for another communicator, stay met. The first rank of
+//! each process tries to connect to the others', and reports its failures to all ranks. From these
 //! reports all ranks compute the same groups. Within a group every rank has met every other rank.
 //! Between groups the ranks use sockets, as they do between hosts.
 
@@ -18,9 +19,10 @@ use crate::bootstrap::host::Identity as Process;
 use crate::clock::Ns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::harmless;
-use crate::transport::shm::connect::{Listener, LocalPeer, PeerMemory, Reached};
+use crate::transport::shm::connect::{Listener, LocalPeer, Reached};
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, RankMemory};
+use crate::transport::shm::peer::PeerProcess;
 use crate::types::{JobId, Rank, TransportKind, TransportReason};
 
 /// The longest reason that is sent to all ranks. Every pair of ranks of a large host may have one.
@@ -49,14 +51,6 @@ pub(crate) struct Peer {
     pub(crate) pid: u32,
 }
 
-/// A local peer in another process: its memory with its alive lock, and its control connection.
-pub(crate) struct Watched {
-    pub(crate) rank: Rank,
-    pub(crate) peer: PeerMemory,
-    /// Whether its alive lock shows whether it lives. A process cannot see its own lock.
-    pub(crate) has_lock: bool,
-}
-
 /// A rank with the addresses that it announced to all ranks.
 #[derive(Debug)]
 pub(crate) struct Candidate<'a> {
@@ -67,6 +61,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) path: Option<PathBuf>,
     /// The abstract name of its memory listener, if that has one.
     pub(crate) name: Option<String>,
+    /// Where its memory begins in that of its process.
+    pub(crate) memory: u64,
 }
 
 /// What is known once all listeners are open.
@@ -74,17 +70,18 @@ pub(crate) struct Candidate<'a> {
 pub(crate) struct Meeting<'a> {
     /// The value of `CCL_TRANSPORT`.
     pub(crate) forced: &'a str,
-    pub(crate) identity: Identity,
     pub(crate) job: JobId,
+    /// This rank's own memory.
+    pub(crate) own: &'a Arc<RankMemory>,
     pub(crate) door: &'a Listener,
     pub(crate) ranks: Vec<Candidate<'a>>,
     pub(crate) deadline: Ns,
 }
 
-/// The results of this rank's own attempts, by peer.
+/// The processes that this rank has met, and the results of its own attempts.
 #[derive(Debug, Default)]
 pub(crate) struct Tried {
-    met: BTreeMap<Rank, PeerMemory>,
+    met: BTreeMap<u64, Arc<PeerProcess>>,
     failed: Vec<Failed>,
 }
 
@@ -96,9 +93,9 @@ struct Failed {
 }
 
 /// How each rank is reached.
+#[derive(Debug)]
 pub(crate) struct Met {
     pub(crate) peers: Vec<Peer>,
-    pub(crate) watched: Vec<Watched>,
     /// The host of each rank, as the topology shall see it.
     pub(crate) hosts: Vec<u64>,
     /// A message for the user; only one of all ranks has it.
@@ -141,7 +138,7 @@ impl Meeting<'_> {
 
     /// The transport that the links to a peer should use, and why.
     fn wanted(&self, peer: Rank) -> Result<(TransportKind, TransportReason)> {
-        let own = self.ranks[self.identity.rank.index()].process;
+        let own = self.ranks[self.me().index()].process;
         let process = self.ranks[peer.index()].process;
         let same_host = process.host == own.host;
         let same_process = same_host && process.process == own.process;
@@ -150,25 +147,81 @@ impl Meeting<'_> {
         })
     }
 
-    fn others(&self) -> impl Iterator<Item = Rank> + use<> {
-        let me = self.identity.rank;
-        (0..self.ranks.len() as u32).map(Rank).filter(move |rank| *rank != me)
+    fn me(&self) -> Rank {
+        self.own.identity().rank
     }
 
-    /// Connects to all higher ranks that should be reached through memory of another process.
+    fn process(&self, rank: Rank) -> u64 {
+        self.ranks[rank.index()].process.process
+    }
+
+    /// The lowest rank of the process of a rank.
+    fn first_of(&self, rank: Rank) -> Rank {
+        let process = self.process(rank);
+        let first = (0..).map(Rank).zip(&self.ranks).find(|(_, one)| one.process.process == process);
+        first.map_or(rank, |(first, _)| first)
+    }
+
+    /// The processes of this host that this one has met before, in other communicators. They stay
+    /// met as long as they are held.
+    ///
+    /// # Errors
+    /// A rank cannot be reached as `CCL_TRANSPORT` demands.
+    pub(crate) fn known(&self) -> Result<Tried> {
+        let mut tried = Tried::default();
+        for rank in (0..self.ranks.len() as u32).map(Rank).filter(|rank| *rank != self.me()) {
+            if self.wanted(rank)?.0 == TransportKind::Shm {
+                let process = self.process(rank);
+                tried.met.extend(PeerProcess::find(process).map(|peer| (process, peer)));
+            }
+        }
+        Ok(tried)
+    }
+
+    /// For each rank, whether this rank holds its process; to be told to all.
+    pub(crate) fn held(&self, known: &Tried) -> Vec<u8> {
+        self.ranks.iter().map(|rank| u8::from(known.met.contains_key(&rank.process.process))).collect()
+    }
+
+    /// Whether all ranks of the processes of two ranks hold the other process.
+    fn both_hold(&self, held: &[Vec<u8>], a: Rank, b: Rank) -> bool {
+        let of = |rank: Rank| {
+            let process = self.process(rank);
+            let its = self.ranks.iter().enumerate().filter(move |(_, one)| one.process.process == process);
+            its.map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        let says = |a: usize, b: usize| held.get(a).and_then(|its| its.get(b)) == Some(&1);
+        let (of_a, of_b) = (of(a), of(b));
+        of_a.iter().all(|a| of_b.iter().all(|b| says(*a, *b) && says(*b, *a)))
+    }
+
+    /// Meets the processes of this host that are not met: the first rank of each process connects to
+    /// the first ranks of processes of higher ranks. `held` is what each rank holds.
     ///
     /// # Errors
     /// The error of the first peer that answered wrongly or not in time, or the error of `still`.
-    pub(crate) fn try_all(&self, still: &mut dyn FnMut() -> Result<()>) -> Result<Tried> {
-        let mut tried = Tried::default();
-        for rank in self.others() {
-            if self.wanted(rank)?.0 != TransportKind::Shm || rank < self.identity.rank {
+    pub(crate) fn try_all(
+        &self,
+        mut tried: Tried,
+        held: &[Vec<u8>],
+        still: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Tried> {
+        let me = self.me();
+        for rank in (0..self.ranks.len() as u32).map(Rank).filter(|rank| self.first_of(*rank) == *rank) {
+            if self.process(rank) == self.process(me) || self.wanted(rank)?.0 != TransportKind::Shm {
+                continue;
+            }
+            if self.both_hold(held, me, rank) {
+                continue;
+            }
+            tried.met.remove(&self.process(rank));
+            if self.first_of(me) != me || rank < me {
                 continue;
             }
             let candidate = &self.ranks[rank.index()];
             let peer = LocalPeer { rank, path: candidate.path.clone(), name: candidate.name.clone() };
             match self.door.reach(&peer, self.deadline, still)? {
-                Reached::Met(met) => drop(tried.met.insert(rank, met)),
+                Reached::Met(met) => drop(tried.met.insert(self.process(rank), met)),
                 Reached::Unreachable(why) => {
                     let why = harmless(&why, LONGEST_REASON).into_owned();
                     tried.failed.push(Failed { rank: rank.0, why });
@@ -178,24 +231,22 @@ impl Meeting<'_> {
         Ok(tried)
     }
 
-    /// Takes the connections of the lower ranks, and decides how each rank is reached. `told` holds
-    /// the report of every rank.
+    /// Takes the processes that connected to this one, maps the memory of the ranks of this host,
+    /// and decides how each rank is reached. `told` holds the report of every rank.
     ///
     /// # Errors
     /// A peer that cannot be reached as `CCL_TRANSPORT` demands, or that left in the meantime.
     pub(crate) fn meet(
         &self,
-        tried: Tried,
+        mut tried: Tried,
         told: &[Vec<u8>],
         still: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Met> {
-        let Self { forced, identity, ranks, .. } = self;
-        let me = identity.rank;
-        let severed = severed(told)?;
+        let Self { forced, ranks, .. } = self;
+        let me = self.me();
+        let severed = self.all_severed(severed(told)?);
         let hosts = hosts(ranks, forced, &severed);
-        let mut met = tried.met;
         let mut peers = Vec::with_capacity(ranks.len());
-        let mut watched = Vec::new();
         for (at, candidate) in ranks.iter().enumerate() {
             let peer = Rank(at as u32);
             let network = Reach::Network(candidate.data);
@@ -214,37 +265,62 @@ impl Meeting<'_> {
                         }
                         (network, TransportReason::NoSharedMemory)
                     }
-                    TransportKind::InProcess => {
-                        let memory = local::find(self.job, Identity { comm: identity.comm, rank: peer });
-                        let memory =
-                            memory.ok_or_else(|| self.unreachable(peer, "it has left this process"))?;
-                        (Reach::Memory(memory), why)
-                    }
-                    TransportKind::Shm => {
-                        let peer_memory = match met.remove(&peer) {
-                            Some(peer_memory) => peer_memory,
-                            None => self.door.wait_for(peer, self.deadline, still)?,
-                        };
-                        let reach = Reach::Memory(Arc::clone(&peer_memory.memory));
-                        let has_lock = self.has_lock(candidate.process);
-                        watched.push(Watched { rank: peer, peer: peer_memory, has_lock });
-                        (reach, why)
+                    TransportKind::InProcess | TransportKind::Shm => {
+                        (Reach::Memory(self.memory_of(peer, &mut tried, still)?), why)
                     }
                 }
             };
             let process = candidate.process;
             peers.push(Peer { reach, why, host: process.host_name.clone(), pid: process.pid });
         }
-        Ok(Met { peers, watched, hosts, note: note(me, &severed) })
+        Ok(Met { peers, hosts, note: note(me, &severed) })
     }
 
-    /// Whether a peer's alive lock shows whether the peer lives. A process that holds several ranks
-    /// and maps their files loses their locks when it closes the first of those files. A process
-    /// also never sees its own locks.
-    fn has_lock(&self, process: &Process) -> bool {
-        let own = self.ranks[self.identity.rank.index()].process;
-        let count = self.ranks.iter().filter(|one| one.process.process == process.process).count();
-        process.process != own.process && !(count > 1 && self.forced == "shm")
+    /// The memory of a rank of this host.
+    fn memory_of(
+        &self,
+        rank: Rank,
+        tried: &mut Tried,
+        still: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Arc<RankMemory>> {
+        let identity = Identity { rank, ..self.own.identity() };
+        let process = self.process(rank);
+        if process == self.process(self.me()) {
+            let memory = local::find(self.job, identity);
+            let memory = memory.ok_or_else(|| self.unreachable(rank, "it has left this process"))?;
+            return if self.forced == "shm" { RankMemory::again(&memory) } else { Ok(memory) };
+        }
+        let peer = match tried.met.get(&process) {
+            Some(peer) => Arc::clone(peer),
+            None => {
+                let (mine, its) = (self.first_of(self.me()), self.first_of(rank));
+                // What connected to the first rank of this process can be found by all.
+                let peer = if mine == self.me() {
+                    self.door.wait_for(its, self.deadline, still)?
+                } else {
+                    let peer = PeerProcess::find(process);
+                    peer.ok_or_else(|| self.unreachable(rank, "its process has left this one"))?
+                };
+                tried.met.insert(process, Arc::clone(&peer));
+                peer
+            }
+        };
+        RankMemory::of_peer(identity, *self.own.layout(), &peer, self.ranks[rank.index()].memory)
+    }
+
+    /// All pairs of ranks whose processes could not connect.
+    fn all_severed(&self, firsts: Severed) -> Severed {
+        let mut all = Severed::new();
+        for ((low, high), why) in &firsts {
+            let of = |rank: u32| {
+                let process = self.process(Rank(rank));
+                (0_u32..).zip(&self.ranks).filter(move |(_, one)| one.process.process == process)
+            };
+            for (a, _) in of(*low) {
+                all.extend(of(*high).map(|(b, _)| ((a.min(b), a.max(b)), why.clone())));
+            }
+        }
+        all
     }
 }
 

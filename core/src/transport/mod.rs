@@ -28,6 +28,7 @@ mod conformance;
 pub mod faulty;
 #[cfg(test)]
 pub(crate) mod late;
+pub(crate) mod line;
 pub(crate) mod meet;
 pub mod shm;
 pub mod sim;

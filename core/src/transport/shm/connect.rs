@@ -1,15 +1,15 @@
-//! How ranks in different processes of one host connect and map each other's memory.
+//! How processes of one host meet: they connect, and get each other's memory.
 //!
-//! Each rank listens at a path in its runtime folder, which other users cannot enter and which
+//! A rank that is to meet others listens at a path in its runtime folder, which other users cannot enter and which
 //! works across network namespaces. It also listens at an abstract name, for peers that see another
 //! file system. Other users could listen at an abstract name first, or fill its queue. So the name
 //! is drawn at random, only the peers are told it, and it is tried only if the path does not lead
 //! to the peer.
 //!
 //! Of two ranks the lower connects to the higher. Each checks that the other's user is its own, and
-//! both prove to each other that they know the job's key. Then each sends one message with the
-//! descriptors of its memory and its doorbell attached. The connection stays open: its end shows
-//! that the peer's process is gone. If no such connection can be made between two ranks of one host
+//! both prove to each other that they know the job's key. Then each sends one message, which names
+//! its process, with the descriptors of its memory and its doorbell attached. The connection stays
+//! open: its end shows that the peer's process is gone. If no such connection can be made between two ranks of one host
 //! (two containers without a common folder or network, or two users), the ranks learn why and use
 //! sockets.
 //!
@@ -31,23 +31,27 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::arena::Arena;
 use super::door::{Door, Inbox};
-use super::memory::{Identity, RankMemory};
+use super::memory::Identity;
+use super::peer::PeerProcess;
 use crate::bootstrap::auth::{HandshakeError, Hello, Key, Purpose, connect_blocking, fill_random};
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, OPEN_FILES, Result};
 use crate::reactor::{Handle, Service};
 use crate::sys;
+use crate::sys::fds::{Doorbell, Fd};
 use crate::sys::process::NEEDS_MEMORY;
 use crate::sys::unix::{self, Name, Stream};
 use crate::types::{JobId, Rank};
 
-/// The message that each side sends with its descriptors attached.
-const SWAP: &[u8; 8] = b"cclSWAP\x01";
+/// The message that each side sends with its descriptors attached; 8 bytes that name its process
+/// follow.
+const SWAP: &[u8; 8] = b"cclSWAP\x02";
+const SWAP_BYTES: usize = SWAP.len() + 8;
 /// Sent by an acceptor instead of `SWAP` if it has no room for the descriptors it received.
 const FULL: &[u8; 8] = b"cclFULL\x01";
-/// Sent by an acceptor instead of `SWAP` if its kernel has no memory for the peer's memory or the
-/// process has no room to map it.
+/// Sent by an acceptor instead of `SWAP` if its kernel has no memory for the descriptors.
 const NO_MEMORY: &[u8; 8] = b"cclNMEM\x01";
 /// How long to wait for the reason why a peer left.
 const CAUSE_WITHIN: Duration = Duration::from_millis(200);
@@ -64,8 +68,12 @@ pub struct Terms {
     pub job: JobId,
     /// The job's secret.
     pub key: Key,
-    /// The rank's own memory, created by [`RankMemory::shared`].
-    pub memory: Arc<RankMemory>,
+    /// The rank that meets others.
+    pub identity: Identity,
+    /// Its process, as [`Identity`](crate::bootstrap::host::Identity) has it.
+    pub process: u64,
+    /// The memory of its process.
+    pub arena: Arc<Arena>,
 }
 
 /// A rank of this host, in another process.
@@ -79,31 +87,13 @@ pub struct LocalPeer {
     pub name: Option<String>,
 }
 
-/// The result of trying to reach a peer's memory.
+/// The result of trying to meet a peer's process.
 #[derive(Debug)]
 pub enum Reached {
-    /// The peer.
-    Met(PeerMemory),
+    /// The process.
+    Met(Arc<PeerProcess>),
     /// No connection to a process of this user could be made; the text gives the reasons.
     Unreachable(String),
-}
-
-/// A peer in another process: its memory, and the connection that ends with its process.
-#[derive(Debug)]
-pub struct PeerMemory {
-    /// The peer's memory, with its doorbell.
-    pub memory: Arc<RankMemory>,
-    /// The kept connection. It carries only what its owner sends on it.
-    pub control: Stream,
-}
-
-impl PeerMemory {
-    /// Whether the peer's process is gone: the connection has ended, or no process holds the
-    /// memory's alive lock.
-    #[must_use]
-    pub fn is_dead(&self) -> bool {
-        unix::at_end(&self.control) || self.memory.is_dead()
-    }
 }
 
 /// The file of a socket. Dropping it removes the file, but not in a forked child.
@@ -229,7 +219,7 @@ impl Listener {
         rank: Rank,
         deadline: Ns,
         still: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<PeerMemory> {
+    ) -> Result<Arc<PeerProcess>> {
         self.inbox.take(rank, deadline, still)
     }
 
@@ -262,7 +252,7 @@ impl Listener {
         if let Err(e) = check_user(&stream) {
             return refuse(e.what);
         }
-        let me = self.terms.memory.identity();
+        let me = self.terms.identity;
         let hello = Hello::new(Purpose::Memory, self.terms.job, me.comm, me.rank, rank);
         match connect_blocking(&mut stream, &self.terms.key, hello, deadline) {
             Ok(()) => {}
@@ -277,7 +267,7 @@ impl Listener {
             ) => return refuse(e.into_error(&format!("rank {rank}")).to_string()),
             Err(e) => return Err(e.into_error(&format!("rank {rank}"))),
         }
-        send_own(&stream, &self.terms.memory)?;
+        send_own(&stream, &self.terms)?;
         let mut swap = Swap::new(stream, Identity { rank, ..me }, deadline);
         while !swap.receive()? {
             let left = deadline.since(clock::now());
@@ -288,7 +278,7 @@ impl Listener {
             // An interruption and the end of the time are both handled above.
             let _ = poll(&mut [PollFd::new(&swap.stream, PollFlags::IN)], Some(&limit));
         }
-        swap.finish(&self.terms.memory).map(Reached::Met)
+        swap.finish(&self.terms.arena).map(Reached::Met)
     }
 }
 
@@ -387,12 +377,14 @@ pub(super) fn check_user(stream: &Stream) -> Result<()> {
 
 /// Sends the descriptors of memory and doorbell with a few bytes, which fit at once into the empty
 /// buffer of a new connection.
-pub(super) fn send_own(stream: &Stream, memory: &RankMemory) -> Result<()> {
-    let memfd = memory.memfd().expect("a rank with peers in other processes has a shared memory");
-    let fds: Vec<_> = [Some(memfd), memory.doorbell().map(AsFd::as_fd)].into_iter().flatten().collect();
-    match unix::send_with(stream, SWAP, &fds) {
-        Ok(sent) if sent == SWAP.len() => Ok(()),
-        Ok(_) => Err(Error::new(ErrorKind::System, "a peer's socket takes no 8 bytes")),
+pub(super) fn send_own(stream: impl AsFd, terms: &Terms) -> Result<()> {
+    let fds = [terms.arena.memfd(), terms.arena.bell().doorbell().as_fd()];
+    let mut bytes = [0; SWAP_BYTES];
+    bytes[..SWAP.len()].copy_from_slice(SWAP);
+    bytes[SWAP.len()..].copy_from_slice(&terms.process.to_le_bytes());
+    match unix::send_with(stream, &bytes, &fds) {
+        Ok(SWAP_BYTES) => Ok(()),
+        Ok(_) => Err(Error::new(ErrorKind::System, "a peer's socket takes no 16 bytes")),
         Err(e) => Err(Error::system("sending the memory's descriptor", e)),
     }
 }
@@ -404,32 +396,21 @@ pub(super) struct Swap {
     pub(super) peer: Identity,
     pub(super) deadline: Ns,
     got: usize,
+    bytes: [u8; SWAP_BYTES],
     fds: Vec<OwnedFd>,
 }
 
 impl Swap {
     pub(super) const fn new(stream: Stream, peer: Identity, deadline: Ns) -> Self {
-        Self { stream, peer, deadline, got: 0, fds: Vec::new() }
+        Self { stream, peer, deadline, got: 0, bytes: [0; SWAP_BYTES], fds: Vec::new() }
     }
 
     /// Receives what has arrived, and returns whether the message is complete.
     pub(super) fn receive(&mut self) -> Result<bool> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Unavailable, what));
-        while self.got < SWAP.len() {
-            let mut bytes = [0; SWAP.len()];
-            match unix::recv_with(&self.stream, &mut bytes[self.got..], &mut self.fds) {
+        while self.got < SWAP_BYTES {
+            match unix::recv_with(&self.stream, &mut self.bytes[self.got..], &mut self.fds) {
                 Ok(0) => return refuse("it closed the connection instead of sending its memory"),
-                Ok(n) if bytes[self.got..][..n] == FULL[self.got..][..n] => {
-                    let what = "its process has no descriptors left to take this rank's memory";
-                    return Err(Error::new(ErrorKind::Unavailable, what).hint(OPEN_FILES));
-                }
-                Ok(n) if bytes[self.got..][..n] == NO_MEMORY[self.got..][..n] => {
-                    let what = "its process has no memory left to map this rank's";
-                    return Err(Error::new(ErrorKind::Unavailable, what).hint(NEEDS_MEMORY));
-                }
-                Ok(n) if bytes[self.got..][..n] != SWAP[self.got..][..n] => {
-                    return refuse("it sent something else than its memory");
-                }
                 Ok(n) => self.got += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -438,6 +419,18 @@ impl Swap {
                     return Err(Error::system("receiving a peer's memory", e));
                 }
             }
+            let word = &self.bytes[..self.got.min(SWAP.len())];
+            if *word == FULL[..word.len()] && word.len() > 4 {
+                let what = "its process has no descriptors left to take this process's memory";
+                return Err(Error::new(ErrorKind::Unavailable, what).hint(OPEN_FILES));
+            }
+            if *word == NO_MEMORY[..word.len()] && word.len() > 4 {
+                let what = "its kernel has no memory left to take this process's";
+                return Err(Error::new(ErrorKind::Unavailable, what).hint(NEEDS_MEMORY));
+            }
+            if *word != SWAP[..word.len()] {
+                return refuse("it sent something else than its memory");
+            }
             if self.fds.len() > 2 {
                 return refuse("it sent more descriptors than memory and doorbell");
             }
@@ -445,20 +438,14 @@ impl Swap {
         Ok(true)
     }
 
-    /// Maps the received memory.
-    pub(super) fn finish(self, own: &RankMemory) -> Result<PeerMemory> {
-        let mut fds = self.fds.into_iter();
-        let Some(memfd) = fds.next() else {
-            return Err(Error::new(ErrorKind::Unavailable, "it sent no descriptor of its memory"));
-        };
-        match RankMemory::of_peer(self.peer, *own.layout(), memfd, fds.next()) {
-            Ok(memory) => Ok(PeerMemory { memory, control: self.stream }),
-            Err(error) => {
-                if let Some(e) = error.io() {
-                    tell_lack(&self.stream, e);
-                }
-                Err(error)
-            }
-        }
+    /// The process that was met. It can be found from now on.
+    pub(super) fn finish(self, own: &Arc<Arena>) -> Result<Arc<PeerProcess>> {
+        let [memfd, doorbell] = <[OwnedFd; 2]>::try_from(self.fds).map_err(|_| {
+            Error::new(ErrorKind::Unavailable, "it sent no descriptors of its memory and doorbell")
+        })?;
+        let process = self.bytes[SWAP.len()..].try_into().map_or(0, u64::from_le_bytes);
+        let own = Arc::clone(own);
+        let given = (Fd::new(memfd), Doorbell::received(doorbell)?);
+        Ok(PeerProcess::new(process, own, given, self.stream))
     }
 }

@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::connect::{PeerMemory, Swap, Terms, check_user, send_own};
+use super::connect::{Swap, Terms, check_user, send_own};
 use super::memory::Identity;
+use super::peer::PeerProcess;
 use crate::bootstrap::auth::{Accepted, Accepting, Hello, Purpose};
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,7 +40,7 @@ pub(super) struct Inbox {
 
 #[derive(Debug, Default)]
 struct Arrived {
-    peers: Vec<PeerMemory>,
+    peers: Vec<(Rank, Arc<PeerProcess>)>,
     /// Why connections were refused, for the error of a wait for a peer that never comes. Bounded.
     refused: Vec<String>,
 }
@@ -51,11 +52,11 @@ impl Inbox {
     }
 
     fn has(&self, rank: Rank) -> bool {
-        self.lock().peers.iter().any(|peer| peer.memory.identity().rank == rank)
+        self.lock().peers.iter().any(|(peer, _)| *peer == rank)
     }
 
-    fn put(&self, peer: PeerMemory) {
-        self.lock().peers.push(peer);
+    fn put(&self, rank: Rank, peer: Arc<PeerProcess>) {
+        self.lock().peers.push((rank, peer));
         self.bell.notify_all();
     }
 
@@ -71,13 +72,13 @@ impl Inbox {
         rank: Rank,
         deadline: Ns,
         still: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<PeerMemory> {
+    ) -> Result<Arc<PeerProcess>> {
         loop {
             still()?;
             let mut arrived = self.lock();
-            let found = arrived.peers.iter().position(|peer| peer.memory.identity().rank == rank);
+            let found = arrived.peers.iter().position(|(peer, _)| *peer == rank);
             if let Some(at) = found {
-                return Ok(arrived.peers.swap_remove(at));
+                return Ok(arrived.peers.swap_remove(at).1);
             }
             let left = deadline.since(clock::now());
             if left.is_zero() {
@@ -139,7 +140,7 @@ impl Door {
     }
 
     fn prove(&mut self, now: Ns) {
-        let (job, comm) = (self.terms.job, self.terms.memory.identity().comm);
+        let (job, comm) = (self.terms.job, self.terms.identity.comm);
         let key = &self.terms.key;
         let lookup = |of: JobId, within: CommId| (of == job && within == comm).then(|| key.clone());
         for accepting in std::mem::take(&mut self.proving) {
@@ -159,7 +160,7 @@ impl Door {
 
     /// Whether this is a lower rank that connects for the first time.
     fn admit(&self, hello: &Hello) -> Result<(), String> {
-        let me = self.terms.memory.identity().rank;
+        let me = self.terms.identity.rank;
         if hello.purpose != Purpose::Memory || hello.to != me || hello.from >= me {
             return Err(format!("rank {} came to rank {me} for {:?}", hello.from, hello.purpose));
         }
@@ -177,14 +178,14 @@ impl Door {
                     Err(Error::new(ErrorKind::Timeout, "it did not send its memory in time"))
                 }
                 false => Ok(Err(swap)),
-                // The peer's memory is mapped before this rank's own is sent: a peer that has
+                // The peer's process can be found before this one's memory is sent: a peer that has
                 // received it may rely on being met.
                 true => swap
-                    .finish(&self.terms.memory)
-                    .and_then(|peer| send_own(&peer.control, &self.terms.memory).map(|()| Ok(peer))),
+                    .finish(&self.terms.arena)
+                    .and_then(|peer| peer.over(|stream| send_own(stream, &self.terms)).map(|()| Ok(peer))),
             });
             match result {
-                Ok(Ok(peer)) => self.inbox.put(peer),
+                Ok(Ok(peer)) => self.inbox.put(rank, peer),
                 Ok(Err(waiting)) => self.swapping.push(waiting),
                 Err(e) => self.inbox.refuse(format!("rank {rank}: {e}")),
             }
@@ -217,46 +218,18 @@ impl Task for Door {
 #[cfg(test)]
 #[cfg(not(any(miri, loom)))]
 mod tests {
-    use super::super::memory::{Layout, RankMemory};
+    use super::super::arena::Arena;
     use super::*;
     use crate::bootstrap::auth::Key;
     use crate::sys::unix::Name;
-
-    #[test]
-    fn a_rank_without_memory_says_so_to_the_one_it_leaves() {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        let status = crate::sys::process::in_fork(|| {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("door.link");
-            let listener = unix::listen(Name::Path(&path)).unwrap();
-            let near = unix::connect(Name::Path(&path)).unwrap();
-            let far = unix::accept(&listener).unwrap().unwrap();
-            let id = |rank| Identity { comm: CommId(1), rank: Rank(rank) };
-            let memory = |rank| RankMemory::shared(id(rank), Layout::new(2, 1).unwrap(), false).unwrap();
-            let (mine, other) = (memory(0), memory(1));
-            send_own(&near, &mine).unwrap();
-            let soon = clock::now().after(PATIENCE);
-            let mut swap = Swap::new(far, id(0), soon);
-            assert!(swap.receive().unwrap());
-            // Leave no room for another megabyte of addresses.
-            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-            let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
-            let maximum = getrlimit(Resource::As).maximum;
-            setrlimit(Resource::As, Rlimit { current: Some(pages * 4096 + (64 << 10)), maximum }).unwrap();
-            assert!(swap.finish(&other).is_err());
-            let error = Swap::new(near, id(1), soon).receive().unwrap_err().to_string();
-            i32::from(!(error.contains("no memory left") && error.contains("ulimit -v")))
-        });
-        assert_eq!(status, Some(0));
-    }
 
     #[test]
     fn a_crowd_is_taken_in_turns() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("door.link");
         let identity = Identity { comm: CommId(1), rank: Rank(1) };
-        let memory = RankMemory::shared(identity, Layout::new(2, 1).unwrap(), false).unwrap();
-        let terms = Terms { job: JobId(1), key: Key([1; 32]), memory };
+        let arena = Arena::new().unwrap();
+        let terms = Terms { job: JobId(1), key: Key([1; 32]), identity, process: 1, arena };
         let listener = unix::listen(Name::Path(&path)).unwrap();
         let mut door = Door::new(terms, Arc::default(), vec![listener]);
         let crowd: Vec<_> = (0..PER_TURN + 5).map(|_| unix::connect(Name::Path(&path)).unwrap()).collect();

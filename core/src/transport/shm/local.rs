@@ -42,7 +42,7 @@ mod tests {
     fn a_rank_is_found_while_it_lives() {
         let job = JobId(0xa11);
         let id = |rank| Identity { comm: CommId(3), rank: Rank(rank) };
-        let memory = RankMemory::private(id(1), Layout::new(2, 1).unwrap(), false).unwrap();
+        let memory = RankMemory::private(id(1), Layout::new(2, 1).unwrap()).unwrap();
         enter(job, &memory);
         assert!(Arc::ptr_eq(&find(job, id(1)).unwrap(), &memory));
         assert!(find(job, id(0)).is_none());

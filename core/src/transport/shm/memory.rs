@@ -13,19 +13,20 @@
 //! The position of everything is a pure function of the number of ranks and channels. The file is
 //! sparse: an unused lane costs nothing. Zeroed memory is an empty lane. Nothing that a peer wrote
 //! is trusted before it is checked: identity and length when the memory is mapped, headers and acks
-//! at each look.
+//! at each look. It is a part of the memory of its process ([`arena`](super::arena)).
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use super::arena::{Arena, Part};
+use super::bell::Bell;
+use super::peer::PeerProcess;
 use super::sleep;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{LaneId, LaneTerms, PAIR_SLOT_BYTES, PAIR_SLOTS, Readers, SHARED_SLOT_BYTES, SHARED_SLOTS};
-use crate::sys::fds::{Doorbell, Fd};
-use crate::sys::shared::{self, Access, Mapping, Owner};
+use crate::sys::shared::{self, Access, Mapping};
 use crate::types::{ChannelId, CommId, Rank, TransportKind};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cclRANK\x01");
@@ -102,7 +103,7 @@ impl Layout {
         let shared_data = headers_end.checked_next_multiple_of(PAGE)?;
         let pair_data = shared_data.checked_add(SHARED_SLOTS as usize * SHARED_SLOT_BYTES as usize)?;
         let pair_bytes = PAIR_SLOTS as usize * PAIR_SLOT_BYTES as usize;
-        let size = pair_data.checked_add(pairs.checked_mul(pair_bytes)?)?;
+        let size = pair_data.checked_add(pairs.checked_mul(pair_bytes)?)?.checked_next_multiple_of(PAGE)?;
         (size <= isize::MAX as usize / 2).then_some(Self {
             nranks,
             channels,
@@ -171,86 +172,98 @@ pub struct Identity {
 pub struct RankMemory {
     identity: Identity,
     layout: Layout,
+    // Dropped before the part that it maps.
     mapping: Mapping,
-    /// The only descriptor of the file. No other descriptor of an own file may ever be opened in
-    /// this process, because closing it would release the alive lock.
-    memfd: Option<Fd>,
-    doorbell: Option<Doorbell>,
-    transport: TransportKind,
+    home: Home,
+}
+
+/// Whose memory it is a part of.
+enum Home {
+    /// Of this process's.
+    Own(Part),
+    /// Of this process's, mapped once more.
+    Again(Arc<RankMemory>),
+    /// Of a peer process's.
+    Peer(Arc<PeerProcess>),
+    /// Of nobody's else.
+    #[cfg(test)]
+    Private,
 }
 
 impl fmt::Debug for RankMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RankMemory({} rank {}, {})", self.identity.comm, self.identity.rank, self.transport)
+        write!(f, "RankMemory({} rank {}, {})", self.identity.comm, self.identity.rank, self.transport())
     }
 }
 
 impl RankMemory {
-    /// Creates this rank's memory as a file that peers in other processes can map, and takes its
-    /// alive lock. `bell`: whether the rank will ever sleep on sockets too, and so needs a
-    /// doorbell.
+    /// Takes a part of `arena` for this rank, which peers in other processes can map.
     ///
     /// # Errors
     /// `System` if the kernel refuses.
-    pub fn shared(identity: Identity, layout: Layout, bell: bool) -> Result<Arc<Self>> {
-        let fd =
-            shared::sealed_memfd(&format!("ccl-{}-{}", identity.comm, identity.rank), layout.size as u64)?;
-        let fd = Fd::new(fd);
-        let mapping = Mapping::new(&fd, layout.size, Access::ReadWrite)?;
-        shared::lock_alive(&fd)?;
-        Self::own(identity, layout, mapping, Some(fd), bell)
+    pub fn shared(identity: Identity, layout: Layout, arena: &Arc<Arena>) -> Result<Arc<Self>> {
+        let part = arena.part(layout.size as u64)?;
+        let mapping = Mapping::part(arena.memfd(), part.at(), layout.size, Access::ReadWrite)?;
+        Ok(Self::own(identity, layout, mapping, Home::Own(part)))
     }
 
-    /// Creates memory without a file, which no other process can map.
+    /// Creates memory that no other process can map.
     #[cfg(test)]
-    pub fn private(identity: Identity, layout: Layout, bell: bool) -> Result<Arc<Self>> {
-        Self::own(identity, layout, Mapping::private(layout.size)?, None, bell)
+    pub fn private(identity: Identity, layout: Layout) -> Result<Arc<Self>> {
+        Ok(Self::own(identity, layout, Mapping::private(layout.size)?, Home::Private))
     }
 
-    fn own(
-        identity: Identity,
-        layout: Layout,
-        mapping: Mapping,
-        memfd: Option<Fd>,
-        bell: bool,
-    ) -> Result<Arc<Self>> {
-        let doorbell = if bell { Some(Doorbell::new()?) } else { None };
-        let made = Self { identity, layout, mapping, memfd, doorbell, transport: TransportKind::InProcess };
+    fn own(identity: Identity, layout: Layout, mapping: Mapping, home: Home) -> Arc<Self> {
+        let made = Self { identity, layout, mapping, home };
         for (at, word) in made.identity_words().into_iter().enumerate() {
             made.mapping.u64_at(AT_IDENTITY + 8 * at).store(word, Ordering::Relaxed);
         }
         made.mapping.u64_at(AT_MAGIC).store(MAGIC, Ordering::Release);
-        Ok(Arc::new(made))
+        Arc::new(made)
     }
 
-    /// Maps the memory that a peer sent, if it is what this rank expects.
+    /// Maps the memory of a rank of another process, which begins at byte `at` of that process's, if
+    /// it is what this rank expects.
     ///
     /// # Errors
     /// `Usage` with a description of what is wrong with the memory; `System` if the kernel refuses.
     pub fn of_peer(
         identity: Identity,
         layout: Layout,
-        memfd: OwnedFd,
-        doorbell: Option<OwnedFd>,
+        peer: &Arc<PeerProcess>,
+        at: u64,
     ) -> Result<Arc<Self>> {
-        shared::check_sealed(&memfd, layout.size as u64).map_err(|e| e.with_peer(identity.rank))?;
-        let mapping = Mapping::new(&memfd, layout.size, Access::ReadWrite)?;
-        let doorbell = doorbell.map(Doorbell::received).transpose()?;
-        let memfd = Some(Fd::new(memfd));
-        let made = Self { identity, layout, mapping, memfd, doorbell, transport: TransportKind::Shm };
+        let refuse = |what: String| {
+            Error::new(ErrorKind::Usage, what)
+                .with_peer(identity.rank)
+                .hint("run the same version of ccl with the same settings on all ranks")
+        };
+        let end = at.checked_add(layout.size as u64).filter(|_| at.is_multiple_of(PAGE as u64));
+        let end = end.ok_or_else(|| refuse(format!("a peer's memory begins at byte {at}")))?;
+        shared::check_sealed(peer.memfd(), end).map_err(|e| e.with_peer(identity.rank))?;
+        let mapping = Mapping::part(peer.memfd(), at, layout.size, Access::ReadWrite)?;
+        let made = Self { identity, layout, mapping, home: Home::Peer(Arc::clone(peer)) };
         let magic = made.mapping.u64_at(AT_MAGIC).load(Ordering::Acquire);
         let found: [u64; 6] =
             std::array::from_fn(|at| made.mapping.u64_at(AT_IDENTITY + 8 * at).load(Ordering::Relaxed));
         if magic != MAGIC || found != made.identity_words() {
-            let what = format!(
-                "a peer's memory says {magic:x} {found:x?}, not {MAGIC:x} {:x?}",
-                made.identity_words()
-            );
-            return Err(Error::new(ErrorKind::Usage, what)
-                .with_peer(identity.rank)
-                .hint("run the same version of ccl with the same settings on all ranks"));
+            let expected = made.identity_words();
+            return Err(refuse(format!(
+                "a peer's memory says {magic:x} {found:x?}, not {MAGIC:x} {expected:x?}"
+            )));
         }
         Ok(Arc::new(made))
+    }
+
+    /// Maps the memory of a rank of this process once more, as if it were another's.
+    ///
+    /// # Errors
+    /// `System` if the kernel refuses.
+    pub fn again(of: &Arc<Self>) -> Result<Arc<Self>> {
+        let Home::Own(part) = &of.home else { return Ok(Arc::clone(of)) };
+        let mapping = Mapping::part(part.arena().memfd(), part.at(), of.layout.size, Access::ReadWrite)?;
+        let home = Home::Again(Arc::clone(of));
+        Ok(Arc::new(Self { identity: of.identity, layout: of.layout, mapping, home }))
     }
 
     fn identity_words(&self) -> [u64; 6] {
@@ -274,21 +287,42 @@ impl RankMemory {
     pub const fn layout(&self) -> &Layout {
         &self.layout
     }
-    /// `Shm` if it was mapped from another process, else `InProcess`.
+    /// `InProcess` if it is this process's own, mapped once; else `Shm`.
     #[must_use]
     pub const fn transport(&self) -> TransportKind {
-        self.transport
+        match self.home {
+            Home::Again(_) | Home::Peer(_) => TransportKind::Shm,
+            _ => TransportKind::InProcess,
+        }
     }
-    /// The descriptor to send to a peer in another process. It must be sent as it is: if a
-    /// duplicate were made and closed, the alive lock would be lost.
+    /// Where own memory begins in the memory of this process.
     #[must_use]
-    pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
-        self.memfd.as_ref().map(AsFd::as_fd)
+    pub fn at(&self) -> Option<u64> {
+        match &self.home {
+            Home::Own(part) => Some(part.at()),
+            _ => None,
+        }
     }
-    /// The doorbell that wakes the rank while it sleeps on sockets too.
+    /// The process of a peer in another one.
     #[must_use]
-    pub const fn doorbell(&self) -> Option<&Doorbell> {
-        self.doorbell.as_ref()
+    pub const fn peer(&self) -> Option<&Arc<PeerProcess>> {
+        match &self.home {
+            Home::Peer(peer) => Some(peer),
+            _ => None,
+        }
+    }
+    /// All ranks have finished: none uses this own memory any more.
+    pub fn finished(&self) {
+        if let Home::Own(part) = &self.home {
+            part.finished();
+        }
+    }
+    /// The doorbell that wakes own drivers that sleep on descriptors.
+    pub(crate) fn bell(&self) -> Option<&Bell> {
+        match &self.home {
+            Home::Own(part) => Some(part.arena().bell()),
+            _ => None,
+        }
     }
 
     /// Publishes the call that this rank works on now. The descriptors of earlier calls stay for a
@@ -339,21 +373,17 @@ impl RankMemory {
     pub fn wake_if_asleep(&self) {
         match sleep::look(self.sleeping()) {
             sleep::ON_WORD => crate::sys::futex::wake_one(self.sleeping()),
-            sleep::ON_SOCKETS => {
-                if let Some(bell) = &self.doorbell {
-                    bell.notify();
-                }
-            }
+            sleep::ON_SOCKETS => self.ring(),
             _ => {}
         }
     }
-
-    /// Whether the rank's process is gone: its alive lock is free. Own memory is never dead.
-    #[must_use]
-    pub fn is_dead(&self) -> bool {
-        match (&self.memfd, self.transport) {
-            (Some(fd), TransportKind::Shm) => shared::owner(fd).is_ok_and(|owner| owner == Owner::None),
-            _ => false,
+    fn ring(&self) {
+        match &self.home {
+            Home::Own(part) => part.arena().bell().doorbell().notify(),
+            Home::Peer(peer) => peer.doorbell().notify(),
+            Home::Again(own) => own.ring(),
+            #[cfg(test)]
+            Home::Private => {}
         }
     }
 
@@ -407,7 +437,7 @@ mod tests {
             }
             ranges.sort_unstable();
             assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0), "{nranks} ranks, {channels} channels");
-            assert_eq!(ranges.last().unwrap().1, layout.size());
+            assert_eq!(ranges.last().unwrap().1.next_multiple_of(PAGE), layout.size());
         }
     }
 
@@ -420,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_read_whole_while_it_changes() {
-        let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap(), false).unwrap();
+        let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap()).unwrap();
         assert_eq!(memory.descriptor(0), None);
         let rounds = if cfg!(miri) { 50 } else { 50_000 };
         std::thread::scope(|scope| {
@@ -445,13 +475,15 @@ mod tests {
 
     #[test]
     fn a_rank_of_few_calls_tells_no_more() {
-        let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap(), false).unwrap();
+        let memory = RankMemory::private(id(0), Layout::new(2, 1).unwrap()).unwrap();
         memory.set_descriptor([3; 4]);
         assert_eq!((memory.descriptor(0), memory.descriptor(1)), (Some([3; 4]), None));
     }
 
     #[cfg(not(miri))]
     mod processes {
+        use std::os::fd::{BorrowedFd, OwnedFd};
+
         use super::*;
         use crate::sys::process;
 
@@ -462,11 +494,13 @@ mod tests {
         #[test]
         fn a_peers_memory_must_be_the_one_expected() {
             let layout = Layout::new(3, 2).unwrap();
-            let memory = RankMemory::shared(id(1), layout, true).unwrap();
-            let map = |identity, layout| {
-                let bell = received(memory.doorbell().unwrap().as_fd());
-                RankMemory::of_peer(identity, layout, received(memory.memfd().unwrap()), Some(bell))
-            };
+            let arena = Arena::new().unwrap();
+            let first = RankMemory::shared(id(0), layout, &arena).unwrap();
+            let memory = RankMemory::shared(id(1), layout, &arena).unwrap();
+            assert_eq!((first.at(), memory.at()), (Some(0), Some(layout.size() as u64)));
+            let process = PeerProcess::with(received(arena.memfd()));
+            let map_at = |identity, layout, at| RankMemory::of_peer(identity, layout, &process, at);
+            let map = |identity, layout: Layout| map_at(identity, layout, memory.at().unwrap());
             let peer = map(id(1), layout).unwrap();
             assert_eq!(peer.transport(), TransportKind::Shm);
             memory.set_descriptor([9; 4]);
@@ -477,6 +511,11 @@ mod tests {
                 refused(Identity { comm: CommId(8), ..id(1) }, layout).to_string().contains("memory says")
             );
             assert!(refused(id(1), Layout::new(4, 2).unwrap()).to_string().contains("bytes"));
+            for at in [1, 64, u64::MAX - 4095] {
+                let said = map_at(id(1), layout, at).unwrap_err().to_string();
+                assert!(said.contains(&format!("begins at byte {at}")), "{said}");
+            }
+            assert!(map_at(id(1), layout, 1 << 60).unwrap_err().to_string().contains("bytes, not"));
             memory.mapping.u64_at(AT_IDENTITY).store(VERSION + 1, Ordering::Relaxed);
             assert!(refused(id(1), layout).to_string().contains("same version"));
         }
@@ -484,9 +523,12 @@ mod tests {
         #[test]
         fn a_sparse_memory_costs_what_is_touched() {
             let layout = Layout::new(1024, 16).unwrap();
-            let memory = RankMemory::shared(id(0), layout, false).unwrap();
-            let stat = rustix::fs::fstat(memory.memfd().unwrap()).unwrap();
-            assert!(stat.st_size > 1 << 30 && stat.st_blocks * 512 <= 8192, "{} blocks", stat.st_blocks);
+            let arena = Arena::new().unwrap();
+            let memory = RankMemory::shared(id(0), layout, &arena).unwrap();
+            let blocks = || rustix::fs::fstat(arena.memfd()).unwrap().st_blocks;
+            assert!(layout.size() > 1 << 30 && blocks() * 512 <= 8192, "{} blocks", blocks());
+            drop(memory);
+            assert_eq!(blocks(), 0);
         }
 
         #[test]
@@ -496,10 +538,11 @@ mod tests {
             let (hold, release) = rustix::pipe::pipe().unwrap();
             let linger = || rustix::io::read(&hold, &mut [0; 1]).map_or(1, |_| 0);
             let pid = process::fork(|| {
-                let memory = RankMemory::shared(id(1), layout, false).unwrap();
+                let arena = Arena::new().unwrap();
+                let _memory = RankMemory::shared(id(1), layout, &arena).unwrap();
                 // The descriptor is sent twice, as if to two peers. The lock must survive that.
                 for _ in 0..2 {
-                    crate::sys::unix::send_with(&theirs, b"x", &[memory.memfd().unwrap()]).unwrap();
+                    crate::sys::unix::send_with(&theirs, b"x", &[arena.memfd()]).unwrap();
                 }
                 process::fork(linger);
                 linger()
@@ -509,12 +552,12 @@ mod tests {
                 let _ = crate::sys::unix::recv_with(&ours, &mut [0; 1], &mut fds);
                 std::thread::yield_now();
             }
-            let peers: Vec<_> =
-                fds.into_iter().map(|fd| RankMemory::of_peer(id(1), layout, fd, None).unwrap()).collect();
-            assert!(!peers[0].is_dead());
+            let peers: Vec<_> = fds.into_iter().map(PeerProcess::with).collect();
+            assert!(peers.iter().all(|peer| RankMemory::of_peer(id(1), layout, peer, 0).is_ok()));
+            assert!(!peers[0].is_unlocked());
             process::kill(pid);
             assert_eq!(process::wait(pid), None);
-            assert!(peers[0].is_dead() && peers[1].is_dead());
+            assert!(peers[0].is_unlocked() && peers[1].is_unlocked());
             rustix::io::write(&release, b"x").unwrap();
         }
     }

@@ -1,4 +1,5 @@
-//! The reader's side of setting up lanes: a listener in the service thread.
+//! The reader's side of setting up lanes: a listener in the service thread, one for all
+//! communicators of this process that use the same interface.
 //!
 //! A connection must prove within [`PROVE_WITHIN`] that its process knows the job's key and is a
 //! rank of this communicator with a lane to this rank. Strangers (scanners, half-open connections,
@@ -12,10 +13,10 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +32,7 @@ use crate::bootstrap::auth::{Accepted, Accepting, Hello, Key, PROTOCOL, Purpose}
 use crate::clock::Ns;
 use crate::error::{Error, Result};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
+use crate::sys;
 use crate::sys::fds::Fd;
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
@@ -95,39 +97,84 @@ pub struct Counts {
     pub incomplete: AtomicU64,
 }
 
-/// A listener in the service thread. Dropping it closes the port.
+/// A communicator's rank as the listener admits streams to it. Dropping it refuses them, and
+/// closes the port if it is the last.
 #[derive(Debug)]
 pub struct Listener {
+    id: u64,
+    edges: Arc<Arrivals>,
+    listening: Arc<Listening>,
+}
+
+/// A listener in the service thread.
+#[derive(Debug)]
+struct Listening {
     address: SocketAddr,
     counts: Arc<Counts>,
     shortage: Arc<Shortage>,
+    entries: Entries,
+    task: Handle,
+}
+
+/// The listeners of this process.
+static LISTENING: Mutex<Vec<Weak<Listening>>> = Mutex::new(Vec::new());
+
+/// Those to whom a listener admits streams.
+type Entries = Arc<Mutex<Vec<Entry>>>;
+
+#[derive(Clone)]
+struct Entry {
+    id: u64,
+    scope: Scope,
+    inbox: Inbox,
+    wake: Arc<dyn Fn() + Send + Sync>,
     edges: Arc<Arrivals>,
-    _task: Handle,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({} rank {})", self.scope.comm, self.scope.rank)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is one push, one pop or one retain.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Listener {
-    /// Listens on `address`; port 0 lets the kernel choose. `wake` is called after a lane has been
-    /// put into the inbox.
+    /// Admits streams to a rank on the listener of this process at `address`, whose port the kernel
+    /// chooses if there is none yet. `wake` is called after a lane has been put into the inbox.
     ///
     /// # Errors
     /// `System` if it cannot listen on the address.
     pub fn open(
+        address: IpAddr,
+        scope: Scope,
+        inbox: Inbox,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<Self> {
+        Ok(Self::on(Listening::at(address)?, scope, inbox, wake))
+    }
+
+    /// Listens at an address of its own.
+    #[cfg(test)]
+    pub fn alone(
         address: SocketAddr,
         scope: Scope,
         inbox: Inbox,
         wake: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self> {
-        let refused = |e| Error::system(format!("listening for data on {address}"), e);
-        let socket =
-            Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))
-                .map_err(refused)?;
-        socket.bind(&address.into()).map_err(refused)?;
-        socket.listen(1024).map_err(refused)?;
-        let address = socket.local_addr().map_err(refused)?.as_socket().unwrap_or(address);
-        let task = Accept::new(Fd::new(socket.into()), scope, inbox, wake);
-        let (counts, edges) = (Arc::clone(&task.counts), Arc::clone(&task.edges));
-        let shortage = Arc::clone(&task.shortage);
-        Ok(Self { address, counts, shortage, edges, _task: Service::get()?.add(task)? })
+        Ok(Self::on(Arc::new(Listening::open(address)?), scope, inbox, wake))
+    }
+
+    fn on(listening: Arc<Listening>, scope: Scope, inbox: Inbox, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let edges = Arc::<Arrivals>::default();
+        let entry = Entry { id, scope, inbox, wake, edges: Arc::clone(&edges) };
+        lock(&listening.entries).push(entry);
+        Self { id, edges, listening }
     }
 
     /// The streams that carry the failure gossip and no data.
@@ -137,25 +184,70 @@ impl Listener {
 
     /// The address at which it listens.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> SocketAddr {
+        self.listening.address
     }
     /// The resource that it lacks to accept waiting connections, if any.
     #[must_use]
-    pub const fn shortage(&self) -> &Arc<Shortage> {
-        &self.shortage
+    pub fn shortage(&self) -> &Arc<Shortage> {
+        &self.listening.shortage
     }
-    /// Its counters.
+    /// Its counters, of all ranks to which it admits streams.
     #[must_use]
     pub fn counts(&self) -> &Counts {
-        &self.counts
+        &self.listening.counts
     }
 }
 
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if sys::forked() {
+            // A copy: another thread of the parent may hold the lock.
+            return;
+        }
+        lock(&self.listening.entries).retain(|entry| entry.id != self.id);
+        // Streams of lanes that were not complete are closed.
+        self.listening.task.nudge();
+    }
+}
+
+impl Listening {
+    /// The listener of this process at that address.
+    fn at(address: IpAddr) -> Result<Arc<Self>> {
+        sys::not_forked()?;
+        let mut all = lock(&LISTENING);
+        let known: Vec<Arc<Self>> = all.iter().filter_map(Weak::upgrade).collect();
+        all.retain(|known| known.strong_count() > 0);
+        if let Some(known) = known.iter().find(|known| known.address.ip() == address) {
+            return Ok(Arc::clone(known));
+        }
+        let made = Arc::new(Self::open(SocketAddr::new(address, 0))?);
+        all.push(Arc::downgrade(&made));
+        drop(all);
+        Ok(made)
+    }
+
+    fn open(address: SocketAddr) -> Result<Self> {
+        let refused = |e| Error::system(format!("listening for data on {address}"), e);
+        let socket =
+            Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))
+                .map_err(refused)?;
+        socket.bind(&address.into()).map_err(refused)?;
+        socket.listen(1024).map_err(refused)?;
+        let address = socket.local_addr().map_err(refused)?.as_socket().unwrap_or(address);
+        let accept = Accept::new(Fd::new(socket.into()), Entries::default());
+        let (counts, shortage) = (Arc::clone(&accept.counts), Arc::clone(&accept.shortage));
+        let entries = Arc::clone(&accept.entries);
+        Ok(Self { address, counts, shortage, entries, task: Service::get()?.add(accept)? })
+    }
+}
+
+/// The entry, the channel and the writer of a lane.
+type LaneKey = (u64, ChannelId, Rank);
+
 /// The streams of a lane that is not complete yet.
 struct Set {
-    channel: ChannelId,
-    from: Rank,
+    lane: LaneKey,
     streams: Vec<Option<Stream>>,
     deadline: Ns,
 }
@@ -165,13 +257,10 @@ struct Accept {
     paused: Option<Ns>,
     unproven: Vec<Accepting<Stream>>,
     sets: Vec<Set>,
-    complete: BTreeSet<(ChannelId, Rank)>,
-    scope: Scope,
-    inbox: Inbox,
-    wake: Arc<dyn Fn() + Send + Sync>,
+    complete: BTreeSet<LaneKey>,
+    entries: Entries,
     counts: Arc<Counts>,
     shortage: Arc<Shortage>,
-    edges: Arc<Arrivals>,
 }
 
 impl Task for Accept {
@@ -203,19 +292,16 @@ impl Task for Accept {
 }
 
 impl Accept {
-    fn new(socket: Fd, scope: Scope, inbox: Inbox, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
+    fn new(socket: Fd, entries: Entries) -> Self {
         Self {
             socket,
             paused: None,
             unproven: Vec::new(),
             sets: Vec::new(),
             complete: BTreeSet::new(),
-            scope,
-            inbox,
-            wake,
+            entries,
             counts: Arc::default(),
             shortage: Arc::default(),
-            edges: Arc::default(),
         }
     }
 
@@ -249,54 +335,74 @@ impl Accept {
     }
 
     fn prove(&mut self, now: Ns) {
-        let scope = self.scope.clone();
-        let lookup = |job, comm| ((job, comm) == (scope.job, scope.comm)).then(|| scope.key.clone());
+        if self.unproven.is_empty() {
+            return;
+        }
+        let entries = lock(&self.entries).clone();
+        let lookup = |job, comm| {
+            let scopes = || entries.iter().map(|entry| &entry.scope);
+            scopes().find(|scope| (job, comm) == (scope.job, scope.comm)).map(|scope| scope.key.clone())
+        };
         for accepting in std::mem::take(&mut self.unproven) {
-            match accepting.turn(now, &lookup) {
-                Accepted::Pending(still) => self.unproven.push(still),
-                Accepted::Done(hello, mut stream) if scope.is_for(&hello, Purpose::Gossip) => {
-                    // As with lanes: if the stream has already ended, the first read reports it.
-                    let _ = stream.write(&CONFIRMED);
-                    if let Some(fd) = Arc::into_inner(stream.0) {
-                        self.edges.put(hello.from, fd);
-                    }
+            let (hello, mut stream) = match accepting.turn(now, &lookup) {
+                Accepted::Pending(still) => {
+                    self.unproven.push(still);
+                    continue;
                 }
-                Accepted::Done(hello, stream) if self.admit(&hello, now) => {
-                    let set =
-                        self.sets.iter_mut().find(|s| (s.channel, s.from) == (hello.channel, hello.from));
-                    if let Some(set) = set {
-                        set.streams[hello.index as usize] = Some(stream);
-                    }
-                }
-                Accepted::Done(..) | Accepted::Failed(_) => {
+                Accepted::Done(hello, stream) => (hello, stream),
+                Accepted::Failed(_) => {
                     self.counts.strangers.fetch_add(1, Ordering::Relaxed);
+                    continue;
                 }
+            };
+            if let Some(entry) = entries.iter().find(|entry| entry.scope.is_for(&hello, Purpose::Gossip)) {
+                // As with lanes: if the stream has already ended, the first read reports it.
+                let _ = stream.write(&CONFIRMED);
+                if let Some(fd) = Arc::into_inner(stream.0) {
+                    entry.edges.put(hello.from, fd);
+                }
+                continue;
+            }
+            let lane = self.admit(&entries, &hello, now);
+            let set = self.sets.iter_mut().find(|set| Some(set.lane) == lane);
+            match set.and_then(|set| set.streams.get_mut(hello.index as usize)) {
+                Some(place) => *place = Some(stream),
+                None => drop(self.counts.strangers.fetch_add(1, Ordering::Relaxed)),
             }
         }
     }
 
-    /// Whether this stream has a place. Creates the set if the stream is the first of its lane.
-    fn admit(&mut self, hello: &Hello, now: Ns) -> bool {
-        let lane = (hello.channel, hello.from);
-        if !self.scope.admits(hello) || self.complete.contains(&lane) {
-            return false;
+    /// The lane in which this stream has a place. Creates the set if the stream is the first of its
+    /// lane.
+    fn admit(&mut self, entries: &[Entry], hello: &Hello, now: Ns) -> Option<LaneKey> {
+        let entry = entries.iter().find(|entry| entry.scope.admits(hello))?;
+        let lane = (entry.id, hello.channel, hello.from);
+        if self.complete.contains(&lane) {
+            return None;
         }
         let count = hello.count as usize;
-        match self.sets.iter().find(|set| (set.channel, set.from) == lane) {
-            Some(set) => set.streams.len() == count,
+        match self.sets.iter().find(|set| set.lane == lane) {
+            Some(set) => (set.streams.len() == count).then_some(lane),
             None => {
                 let streams = (0..count).map(|_| None).collect();
                 let deadline = now.after(COMPLETE_WITHIN);
-                self.sets.push(Set { channel: lane.0, from: lane.1, streams, deadline });
-                true
+                self.sets.push(Set { lane, streams, deadline });
+                Some(lane)
             }
         }
     }
 
-    /// Hands over complete lanes, and drops streams that have ended and sets that are overdue.
+    /// Hands over complete lanes, and drops streams that have ended, and sets that are overdue or
+    /// whose reader has gone.
     fn gather(&mut self, now: Ns) {
-        let mut any = false;
+        if self.sets.is_empty() && self.complete.is_empty() {
+            return;
+        }
+        let entries = lock(&self.entries).clone();
+        self.complete.retain(|(id, ..)| entries.iter().any(|entry| entry.id == *id));
+        let mut called: Vec<&Entry> = Vec::new();
         for mut set in std::mem::take(&mut self.sets) {
+            let Some(entry) = entries.iter().find(|entry| entry.id == set.lane.0) else { continue };
             for stream in &mut set.streams {
                 if stream.as_ref().is_some_and(|s| !is_quiet(s)) {
                     *stream = None;
@@ -304,29 +410,28 @@ impl Accept {
             }
             let there = set.streams.iter().flatten().count();
             if there == set.streams.len() {
-                self.complete(set);
-                any = true;
+                self.complete(set, entry);
+                called.push(entry);
             } else if now >= set.deadline {
                 self.counts.incomplete.fetch_add(there as u64, Ordering::Relaxed);
             } else if there > 0 {
                 self.sets.push(set);
             }
         }
-        if any {
-            (self.wake)();
-        }
+        called.iter().for_each(|entry| (entry.wake)());
     }
 
-    fn complete(&mut self, set: Set) {
+    fn complete(&mut self, set: Set, entry: &Entry) {
         let mut streams: Vec<Stream> = set.streams.into_iter().flatten().collect();
         // A new connection has room for a byte. If the write fails, the stream has ended, and the
         // lane's first read reports that.
         for stream in &mut streams {
             let _ = stream.write(&CONFIRMED);
         }
-        let receiver = Receiver::new(streams.into_iter().map(|stream| stream.0).collect(), set.from);
-        self.complete.insert((set.channel, set.from));
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push((set.channel, set.from, receiver));
+        let (_, channel, from) = set.lane;
+        let receiver = Receiver::new(streams.into_iter().map(|stream| stream.0).collect(), from);
+        self.complete.insert(set.lane);
+        lock(&entry.inbox).push((channel, from, receiver));
         self.counts.lanes.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -363,7 +468,10 @@ mod tests {
             nranks: 2,
             channels: 1,
         };
-        (Accept::new(Fd::new(listener.into()), scope, Inbox::default(), Arc::new(|| ())), address)
+        let (inbox, edges) = (Inbox::default(), Arc::default());
+        let entry = Entry { id: 0, scope, inbox, wake: Arc::new(|| ()), edges };
+        let entries = Arc::new(Mutex::new(vec![entry]));
+        (Accept::new(Fd::new(listener.into()), entries), address)
     }
 
     fn interests(task: &Accept) -> usize {

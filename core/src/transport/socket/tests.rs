@@ -54,7 +54,7 @@ impl Reader {
         let address = address.parse().unwrap();
         // A child that another test is forking may still hold a port that was freed.
         let listener =
-            until(|| Listener::open(address, scope(), Arc::clone(&inbox), Arc::clone(&wake) as _).ok());
+            until(|| Listener::alone(address, scope(), Arc::clone(&inbox), Arc::clone(&wake) as _).ok());
         Self { listener, inbox, woken }
     }
     fn address(&self) -> SocketAddr {

@@ -11,7 +11,9 @@ use crate::bootstrap::auth::Key;
 use crate::clock::{self, Ns};
 use crate::config::environment;
 use crate::error::{Error, ErrorKind};
-use crate::transport::shm::connect::{Listener, LocalPeer, PeerMemory, Reached, Terms, draw_name};
+use crate::transport::shm::arena::Arena;
+use crate::transport::shm::connect::{Listener, LocalPeer, Reached, Terms, draw_name};
+use crate::transport::shm::peer::PeerProcess;
 use crate::types::{ChannelId, JobId, TransportKind};
 
 const JOB: &str = "CCL_TEST_JOB";
@@ -24,13 +26,24 @@ fn soon() -> Ns {
 }
 
 fn terms(job: JobId, rank: u32, key: u8) -> Terms {
-    let memory = RankMemory::shared(id(rank), Layout::new(3, 1).unwrap(), true).unwrap();
-    Terms { job, key: Key([key; 32]), memory }
+    let arena = Arena::new().unwrap();
+    Terms { job, key: Key([key; 32]), identity: id(rank), process: u64::from(rank), arena }
 }
 
-fn lanes(own: &Arc<RankMemory>, peer: &PeerMemory) -> (Sender, Receiver) {
-    let to = Sender::pair(own, ChannelId(0), &peer.memory);
-    let from = Receiver::pair(own, ChannelId(0), &peer.memory);
+/// The lanes to and from a rank of another process. The memory of both is the first of its process.
+fn lanes(terms: &Terms, rank: u32, peer: &Arc<PeerProcess>) -> (Sender, Receiver) {
+    let layout = Layout::new(3, 1).unwrap();
+    let own = RankMemory::shared(terms.identity, layout, &terms.arena).unwrap();
+    let deadline = soon();
+    let other = loop {
+        match RankMemory::of_peer(id(rank), layout, peer, 0) {
+            Ok(other) => break other,
+            // It takes its memory only now.
+            Err(e) => assert!(clock::now() < deadline, "{e}"),
+        }
+    };
+    let to = Sender::pair(&own, ChannelId(0), &other);
+    let from = Receiver::pair(&own, ChannelId(0), &other);
     assert_eq!((to.transport(), from.transport()), (TransportKind::Shm, TransportKind::Shm));
     (to, from)
 }
@@ -81,7 +94,7 @@ fn peer_process() {
     match met {
         Err(e) => println!("\n@ failed: {e}"),
         Ok(peer) => {
-            let (mut to, mut from) = lanes(&terms.memory, &peer);
+            let (mut to, mut from) = lanes(&terms, 0, &peer);
             let (n, bytes) = take(&mut from);
             assert!(try_send(&mut to, n + 1, bytes.len()));
             // If the rank is killed, its lock must become free and its connection must end,
@@ -144,7 +157,7 @@ impl Drop for Peer {
     }
 }
 
-fn meet(job: JobId, folder: &Path, namespace: bool, end: fn(Peer, &PeerMemory)) {
+fn meet(job: JobId, folder: &Path, namespace: bool, end: fn(Peer, &PeerProcess)) {
     let mut other = Peer::start(job, 2, 1, folder, namespace);
     let path = other.says();
     let terms = terms(job, 0, 1);
@@ -155,10 +168,11 @@ fn meet(job: JobId, folder: &Path, namespace: bool, end: fn(Peer, &PeerMemory)) 
         panic!("not met");
     };
     drop(listener);
-    let (mut to, mut from) = lanes(&terms.memory, &met);
+    let (mut to, mut from) = lanes(&terms, 2, &met);
     assert!(try_send(&mut to, 7, 1000));
     assert_eq!(take(&mut from), (8, bytes_of(8, 1000)));
     assert_eq!(other.says(), "echoed");
+    met.serve(true, |_| ());
     assert!(!met.is_dead());
     end(other, &met);
     assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0, "a socket file was left behind");
@@ -166,12 +180,13 @@ fn meet(job: JobId, folder: &Path, namespace: bool, end: fn(Peer, &PeerMemory)) 
 
 /// Waits until both the alive lock and the connection show the death. The kernel releases the two
 /// one after the other; each alone is enough.
-fn dead_soon(peer: &PeerMemory) {
+fn dead_soon(peer: &PeerProcess) {
     let begin = clock::now();
-    while !(peer.memory.is_dead() && crate::sys::unix::at_end(&peer.control)) {
+    while !(peer.is_unlocked() && peer.is_at_end()) {
         assert!(clock::now().since(begin) < Duration::from_millis(900), "its death is not seen");
         clock::sleep(Duration::from_millis(1));
     }
+    peer.serve(true, |_| ());
     assert!(peer.is_dead());
 }
 
@@ -180,6 +195,7 @@ fn two_processes_meet_and_one_leaves() {
     let folder = private_folder();
     meet(JobId(0xc1), folder.path(), false, |other, peer| {
         other.end();
+        peer.serve(true, |_| ());
         assert!(peer.is_dead());
     });
 }

@@ -17,7 +17,7 @@ use crate::types::{CommId, Rank};
 /// The memories of `n` ranks of one process, with one channel.
 fn ranks(n: u32) -> Vec<Arc<RankMemory>> {
     let layout = Layout::new(n, 1).unwrap();
-    (0..n).map(|r| RankMemory::private(id(r), layout, false).unwrap()).collect()
+    (0..n).map(|r| RankMemory::private(id(r), layout).unwrap()).collect()
 }
 
 fn id(rank: u32) -> Identity {

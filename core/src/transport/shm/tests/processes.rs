@@ -1,27 +1,20 @@
 //! Tests with two processes.
 
-use std::os::fd::AsFd;
-
 use super::*;
 use crate::comm::wait::{SLEEP, Waiter};
 use crate::sys::process;
+use crate::transport::shm::arena::Arena;
 use crate::types::{ChannelId, TransportKind};
-
-/// The other rank's memory, as a peer process would map it.
-fn mapped(memory: &RankMemory) -> Arc<RankMemory> {
-    let fd = rustix::io::fcntl_dupfd_cloexec(memory.memfd().unwrap(), 0).unwrap();
-    let bell = rustix::io::fcntl_dupfd_cloexec(memory.doorbell().unwrap().as_fd(), 0).unwrap();
-    RankMemory::of_peer(memory.identity(), *memory.layout(), fd, Some(bell)).unwrap()
-}
 
 #[test]
 fn two_processes_exchange_messages() {
     const ROUNDS: u64 = 2_000;
     let layout = Layout::new(2, 1).unwrap();
-    let memories = [0, 1].map(|r| RankMemory::shared(id(r), layout, true).unwrap());
+    let arena = Arena::new().unwrap();
+    let memories = [0, 1].map(|r| RankMemory::shared(id(r), layout, &arena).unwrap());
     // The parent maps both memories as a peer would. So it does not matter that the fork closes the
     // child's copies of the descriptors.
-    let peers = [mapped(&memories[0]), mapped(&memories[1])];
+    let peers = [0, 1].map(|r| RankMemory::again(&memories[r]).unwrap());
     let run = |me: usize| {
         let (own, peer) = (&memories[me], &peers[1 - me]);
         let mut to = Sender::pair(own, ChannelId(0), peer);

@@ -1,6 +1,5 @@
-//! One gossip stream of a communicator: reads and writes whole messages, one JSON text per line.
-//!
-//! JSON lines are rare, and they are readable when a job is debugged with a packet capture.
+//! A stream of text lines between two processes, as the failure gossip uses it: reads and writes
+//! whole lines without blocking.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,68 +7,66 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use crate::failure::gossip::{GossipMessage, MESSAGE_MAX};
 use crate::reactor::Interest;
 
 /// Byte that a process writes on its control connections before it closes them without having died.
-pub(super) const FAREWELL: u8 = b'.';
+pub(crate) const FAREWELL: u8 = b'.';
+/// The longest line. A stream with a longer one ends.
+pub(crate) const LINE_MAX: usize = (2 << 20) + 1024;
 
 /// One connection, with the received bytes not yet parsed and the bytes still to send.
-pub(super) struct Line<F: AsFd> {
+pub(crate) struct Line<F: AsFd> {
     stream: Option<F>,
     input: Vec<u8>,
     output: VecDeque<u8>,
 }
 
 /// Something received on a line.
-pub(super) enum Heard {
-    GossipMessage(GossipMessage),
+pub(crate) enum Heard<'a> {
+    /// A line, with its end.
+    Text(&'a [u8]),
     /// The process at the other end closes the connection next. It has not died.
     Farewell,
 }
 
-/// Encodes a message as it is sent on a line.
-///
-/// `None` if it is longer than the receiver accepts. The creating code bounds the content.
-pub(super) fn written(message: &GossipMessage) -> Option<Vec<u8>> {
-    let mut text = serde_json::to_vec(message).ok()?;
-    text.push(b'\n');
-    debug_assert!(text.len() <= MESSAGE_MAX, "{} bytes", text.len());
-    (text.len() <= MESSAGE_MAX).then_some(text)
+impl<F: AsFd> std::fmt::Debug for Line<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Line(open {}, {} bytes to send)", self.is_open(), self.output.len())
+    }
 }
 
 impl<F: AsFd> Line<F> {
     /// `early`: the bytes that were received on the stream before.
-    pub(super) fn new(stream: F, early: Vec<u8>) -> Self {
+    pub(crate) fn new(stream: F, early: Vec<u8>) -> Self {
         Self { stream: Some(stream), input: early, output: VecDeque::new() }
     }
 
-    pub(super) fn stream(&self) -> Option<&F> {
+    pub(crate) fn stream(&self) -> Option<&F> {
         self.stream.as_ref()
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.stream.is_some()
     }
 
     /// Whether all queued bytes were handed to the kernel.
-    pub(super) fn is_flushed(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.output.is_empty()
     }
 
-    pub(super) fn interest(&self) -> Option<Interest> {
+    pub(crate) fn interest(&self) -> Option<Interest> {
         let stream = self.stream.as_ref()?;
         Some(Interest { fd: stream.as_fd().as_raw_fd(), read: true, write: !self.output.is_empty() })
     }
 
-    pub(super) fn say(&mut self, text: &[u8]) {
+    pub(crate) fn say(&mut self, text: &[u8]) {
         if self.stream.is_some() {
             self.output.extend(text);
         }
     }
 
     /// Reads all messages that have arrived. Returns whether the stream has just ended.
-    pub(super) fn read(&mut self, mut hear: impl FnMut(Heard)) -> bool {
+    pub(crate) fn read(&mut self, mut hear: impl FnMut(Heard<'_>)) -> bool {
         let mut buffer = [0; 4096];
         // Bytes received during the bootstrap are parsed before newly received ones.
         self.hear(&mut hear);
@@ -81,8 +78,8 @@ impl<F: AsFd> Line<F> {
                 Ok(_) | Err(_) => return self.end(),
             }
             self.hear(&mut hear);
-            // The remaining bytes are the beginning of one message.
-            if self.input.len() >= MESSAGE_MAX {
+            // The remaining bytes are the beginning of one line.
+            if self.input.len() >= LINE_MAX {
                 return self.end();
             }
         }
@@ -90,7 +87,7 @@ impl<F: AsFd> Line<F> {
     }
 
     /// Parses the complete lines received so far.
-    fn hear(&mut self, hear: &mut impl FnMut(Heard)) {
+    fn hear(&mut self, hear: &mut impl FnMut(Heard<'_>)) {
         loop {
             if self.input.first() == Some(&FAREWELL) {
                 self.input.remove(0);
@@ -99,11 +96,7 @@ impl<F: AsFd> Line<F> {
             }
             let Some(at) = self.input.iter().position(|&b| b == b'\n') else { return };
             let line: Vec<u8> = self.input.drain(..=at).collect();
-            // The stream is authenticated. A line that does not parse comes from a newer version
-            // and is skipped.
-            if let Ok(message) = serde_json::from_slice(&line) {
-                hear(Heard::GossipMessage(message));
-            }
+            hear(Heard::Text(&line));
         }
     }
 
@@ -112,7 +105,7 @@ impl<F: AsFd> Line<F> {
         self.stream.take().is_some()
     }
 
-    pub(super) fn write(&mut self) {
+    pub(crate) fn write(&mut self) {
         while let (Some(stream), false) = (&self.stream, self.output.is_empty()) {
             match send(stream.as_fd(), self.output.as_slices().0, SendFlags::NOSIGNAL) {
                 Ok(n) => drop(self.output.drain(..n)),
