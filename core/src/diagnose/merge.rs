@@ -174,7 +174,7 @@ fn ranks_of(
         for Overflow { table, rows } in &one.process.overflow {
             let (pid, host) = (one.process.pid, &one.process.host);
             notes.push(match table.as_str() {
-                "Rings" => format!("pid {pid} on {host}: {rows} threads found no ring: their events are lost"),
+                "Rings" => format!("pid {pid} on {host}: {rows} events of threads that found no ring are lost"),
                 _ => format!(
                     "pid {pid} on {host}: {rows} rows of {table} found no place in its recorder and are not shown"
                 ),

@@ -20,6 +20,9 @@ use crate::clock::{self, Raw};
 use crate::event::{Event, Subscriber};
 use crate::sys;
 
+/// After how many events a thread that found no ring looks for one again.
+const AGAIN: u64 = 256;
+
 /// Records the events of one communicator on one rank, or of the process.
 ///
 /// They go into the ring of the thread that publishes them.
@@ -104,7 +107,7 @@ struct ThreadRing {
     recorder: Weak<Recorder>,
     /// The ring's number and where its words lie; `None` if all rings were taken.
     place: Option<Location>,
-    /// The number of the next event.
+    /// The number of the next event; without a ring, of events so far.
     next: u64,
     /// The number from which a mark is due although the owner is the same: a reader of the last
     /// events finds a mark among them, however many were overwritten.
@@ -128,9 +131,6 @@ struct Location {
 impl ThreadRing {
     fn open(recorder: &Arc<Recorder>, owner: Option<Owner>) -> Self {
         let taken = recorder.take_ring(owner.is_none());
-        if taken.is_none() {
-            recorder.overflow(Table::Rings);
-        }
         let words = recorder.memory.words();
         let place = taken.map(|(at, _, _)| {
             let word = |table, word: usize| recorder.capacity.offset(table) / 8 + word;
@@ -158,8 +158,10 @@ impl ThreadRing {
     }
 
     #[inline]
-    fn record(&mut self, recorder: &Recorder, owner: Option<Owner>, raw: Raw, event: &Event) {
-        let Some(Location { about, first, mask, .. }) = self.place else { return };
+    fn record(&mut self, recorder: &Arc<Recorder>, owner: Option<Owner>, raw: Raw, event: &Event) {
+        let Some(Location { about, first, mask, .. }) = self.place else {
+            return self.record_without(recorder, owner, raw, event);
+        };
         let words = recorder.memory.words();
         let slot = |n: u64| &words[first + (n & mask) as usize * slot::WORDS..][..slot::WORDS];
         let put = |n: u64, [a, b, c, d, e, f]: Words| {
@@ -178,6 +180,20 @@ impl ThreadRing {
         self.next = self.next.wrapping_add(1);
         // The next slot was last touched one lap ago: prefetch it for the next event.
         sys::prefetch(&slot(self.next)[0]);
+    }
+
+    /// All rings were taken: counts the event, or tries again now and then.
+    #[cold]
+    fn record_without(&mut self, recorder: &Arc<Recorder>, owner: Option<Owner>, raw: Raw, event: &Event) {
+        self.next += 1;
+        if self.next.is_multiple_of(AGAIN) {
+            let other = Self::open(recorder, owner);
+            if other.place.is_some() {
+                *self = other;
+                return self.record(recorder, owner, raw, event);
+            }
+        }
+        recorder.overflow(Table::Rings);
     }
 }
 

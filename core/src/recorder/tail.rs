@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 
 use super::codec::{self, Mark, Owner};
-use super::layout::{Table, ring, slot};
+use super::layout::{Table, header, ring, slot};
 use super::protocol::slot_read;
 use super::words::{MAX_BYTES, TableSpan, state, word};
 use crate::clock::Raw;
@@ -45,7 +45,8 @@ pub struct Reading {
     pub owner: Option<Owner>,
     /// The events, in the order in which they happened.
     pub events: Vec<Recorded>,
-    /// The number of events that were overwritten before they were read.
+    /// The number of events that were overwritten before they were read, or, without an owner, of
+    /// events of threads that found no ring.
     ///
     /// Where several owners share a ring, they are counted for the owner of the last of them.
     pub lost: u64,
@@ -58,6 +59,8 @@ pub struct Reading {
 #[derive(Clone, Default, Debug)]
 pub struct Cursor {
     rings: BTreeMap<usize, Position>,
+    /// The events of threads that found no ring, so far.
+    without_ring: u64,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -102,6 +105,21 @@ impl std::ops::Deref for Piece<'_> {
 /// `words` begin with the header. `piece` fetches a number of words from a word of the mapping on,
 /// or fewer if the mapping ends before.
 pub(super) fn events<'a>(
+    words: &[AtomicU64],
+    cursor: &mut Cursor,
+    piece: impl Fn(usize, usize) -> Option<Piece<'a>>,
+) -> Vec<Reading> {
+    let mut readings = of_rings(words, cursor, piece);
+    let without_ring = word(words, header::overflow(Table::Rings));
+    let lost = without_ring.saturating_sub(cursor.without_ring);
+    cursor.without_ring = without_ring;
+    if lost > 0 {
+        readings.push(Reading { lost, ..Reading::default() });
+    }
+    readings
+}
+
+fn of_rings<'a>(
     words: &[AtomicU64],
     cursor: &mut Cursor,
     piece: impl Fn(usize, usize) -> Option<Piece<'a>>,

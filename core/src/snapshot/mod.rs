@@ -508,7 +508,7 @@ pub struct RingSnapshot {
 pub struct Overflow {
     /// The table.
     pub table: String,
-    /// The number of rows.
+    /// The number of rows; for `Rings`, of events of threads that found none.
     pub rows: u64,
 }
 

@@ -110,7 +110,8 @@ impl Queue {
 
     /// Counts events that are not exported.
     pub(super) fn lost(&self, events: u64) {
-        self.lock().counts.lost += events;
+        let mut state = self.lock();
+        state.counts.lost = state.counts.lost.saturating_add(events);
     }
 
     /// Queues the facts that there is space for.

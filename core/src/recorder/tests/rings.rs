@@ -165,6 +165,25 @@ fn threads_without_a_ring_are_counted() {
 }
 
 #[test]
+fn a_thread_without_a_ring_is_heard_once_one_is_free_and_readers_know_what_they_lack() {
+    let recorder = Recorder::heap();
+    let (_row, mut events) = comm(&recorder, 1);
+    let (mut cursor, reader) = (Cursor::default(), recorder.reader());
+    let taken: Vec<_> = (0..RING_SLOTS.len()).map(|_| recorder.take_ring(false).unwrap().0).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..255).for_each(|seq| events.take(number(seq)));
+            let readings = reader.events(&mut cursor).unwrap();
+            assert_eq!((readings.len(), readings[0].owner, readings[0].lost), (1, None, 255));
+            assert!(reader.events(&mut cursor).unwrap().is_empty(), "told once");
+            recorder.lock().rings[taken[0]].is_taken = false;
+            (255..300).for_each(|seq| events.take(number(seq)));
+            assert_eq!(told(&reader.events(&mut cursor).unwrap()), [(owner(1), (255..300).collect(), 0)]);
+        });
+    });
+}
+
+#[test]
 fn a_recorder_before_layout_7_has_a_ring_per_communicator() {
     let recorder = Recorder::heap();
     let (_row, mut events) = comm(&recorder, 1);
