@@ -1,6 +1,6 @@
 //! What many communicators of the processes of one host cost: nothing that a process has once.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic, and prints what it measured")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,10 @@ use serde_json::Value;
 
 const RANKS: u32 = 8;
 const COMMUNICATORS: u64 = 64;
-/// Memory of one more communicator that is not used, and of one that was used once, in each
-/// process.
-const UNUSED_KIB: u64 = 16;
+/// Memory of one more communicator that is not used, in each process: made by split, and from an id
+/// of its own, whose bootstrap leaves what it was told of each rank; and of one that was used once.
+const SPLIT_KIB: u64 = 16;
+const ID_KIB: u64 = 32;
 const USED_KIB: u64 = 256;
 
 /// The ranks of a job of `many`, each a process.
@@ -56,12 +57,12 @@ fn run(way: &str, cycles: u32) -> Vec<Vec<Value>> {
 #[test]
 fn one_more_communicator_takes_a_little_memory_and_nothing_else() {
     let is_long = environment("TEST_SIZE").is_some_and(|size| size == "long");
-    for way in ["split", "ids"] {
-        check(way, if is_long { 1000 } else { 100 });
-    }
+    let cycles = if is_long { 1000 } else { 100 };
+    check("split", cycles, SPLIT_KIB);
+    check("ids", cycles, ID_KIB);
 }
 
-fn check(way: &str, cycles: u32) {
+fn check(way: &str, cycles: u32, unused_kib: u64) {
     let said = run(way, cycles);
     let mut sums = [0; 3];
     for lines in &said {
@@ -85,7 +86,7 @@ fn check(way: &str, cycles: u32) {
         "{way}: {COMMUNICATORS} communicators of {RANKS} processes: {unused} KiB each, {used} KiB more when used once"
     );
     println!("cases: many communicators by {way} {cycles}");
-    assert!(unused <= UNUSED_KIB && unused + used <= USED_KIB, "{unused} KiB, {used} KiB");
+    assert!(unused <= unused_kib && unused + used <= USED_KIB, "{unused} KiB, {used} KiB");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What each rank tells all others about itself when a communicator is made.
+//! What each rank tells all others about itself when a communicator is made, and how.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,11 +7,25 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::host::Identity as Process;
-use crate::comm::exchange::Exchange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::recorder::{self, CommRow};
 use crate::sys::cpus::Allowed;
 use crate::types::Rank;
+
+/// The way to the other ranks while a communicator is made. All ranks make the same calls.
+pub(super) trait Exchange {
+    /// Sends this rank's block to all ranks and returns the blocks of all ranks, in rank order.
+    ///
+    /// # Errors
+    /// The error names the rank that is missing, left or gave up.
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
+
+    /// Called while this rank waits for something else.
+    ///
+    /// # Errors
+    /// A rank left or gave up.
+    fn serve(&mut self) -> Result<()>;
+}
 
 /// What each rank tells all others about itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]

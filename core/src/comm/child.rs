@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::root_task::{RootHandle, create};
 use crate::clock;
-use crate::comm::cards::tell_peers;
-use crate::comm::exchange::{Exchange, OverGossip, OverParent};
+use crate::comm::cards::{Exchange, tell_peers};
+use crate::comm::exchange::{OverGossip, OverParent};
 use crate::comm::init::{self, Base, Gathered, Own};
 use crate::comm::phases::Phases;
 use crate::comm::report;
@@ -59,8 +59,8 @@ impl Communicator {
     /// and without the ranks of `exclude`, which do not call this.
     ///
     /// It serves a communicator that has failed or was [revoked](Self::revoke), and one that goes
-    /// on. If one more rank dies meanwhile, it is left out too. The ranks keep their order. The name
-    /// of `config` is that of the new communicator; empty: `NAME/left.N`.
+    /// on. If one more rank dies meanwhile, it is left out too. The ranks keep their order. The
+    /// name of `config` is that of the new communicator; empty: `NAME/left.N`.
     ///
     /// It is collective among the ranks that are left.
     ///

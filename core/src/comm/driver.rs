@@ -25,7 +25,7 @@ use crate::plan::{Plan, Shape, Topology, select};
 
 /// Guards the buffers lent to the engine: if a panic (of an observer, say) unwinds the call, the
 /// engine lets go of them.
-struct Unwinding<'a>(&'a Inner);
+pub(super) struct Unwinding<'a>(pub(super) &'a Inner);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
@@ -53,16 +53,16 @@ impl Inner {
     }
 
     /// Carries out several requests side by side and returns when all have ended.
-    pub(crate) fn call_all(&self, calls: &[(Request, View, ViewMut)]) -> Result<()> {
-        for (request, ..) in calls {
+    pub(super) fn call_all(&self, calls: &[(Request, (View, ViewMut))]) -> Result<()> {
+        for (request, _) in calls {
             self.check(request)?;
         }
         let _guard = Unwinding(self);
         let mut driver = self.driver()?;
         let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
         let mut together = Together::default();
-        for &(request, input, output) in calls {
-            let (id, observed) = self.submit(&mut driver, request, (input, output), None)?;
+        for &(request, views) in calls {
+            let (id, observed) = self.submit(&mut driver, request, views, None)?;
             ids.push(id);
             together.push(observed);
         }

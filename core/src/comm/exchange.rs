@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::bootstrap::driver::Bootstrap;
 use crate::collective::Request;
+use crate::comm::cards::Exchange;
 use crate::comm::state::{Inner, lock};
 use crate::diagnose::ranks_text;
 use crate::error::{Error, ErrorKind, Result};
@@ -13,21 +14,6 @@ use crate::failure::gossip::{Attempt, Share};
 use crate::failure::task::{GossipTask, Unshared};
 use crate::memory::{view_of, view_of_mut};
 use crate::types::{CollKind, Datatype, Rank, ReduceOp};
-
-/// The way to the other ranks while a communicator is made. All ranks make the same calls.
-pub(super) trait Exchange {
-    /// Sends this rank's block to all ranks and returns the blocks of all ranks, in rank order.
-    ///
-    /// # Errors
-    /// The error names the rank that is missing, left or gave up.
-    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
-
-    /// Called while this rank waits for something else.
-    ///
-    /// # Errors
-    /// A rank left or gave up.
-    fn serve(&mut self) -> Result<()>;
-}
 
 impl Exchange for Bootstrap {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {

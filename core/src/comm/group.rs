@@ -1,10 +1,23 @@
-//! Sends and receives that progress together, so that no order of calls on the ranks can deadlock.
+//! Sends and receives that progress together, so that no order of calls on the ranks can deadlock:
+//! of one communicator, or of several.
 
+use std::time::Duration;
+
+use crate::clock;
 use crate::collective::Request;
+use crate::comm::Communicator;
+use crate::comm::driver::Unwinding;
 use crate::comm::state::Inner;
-use crate::error::Result;
+use crate::engine::OpId;
+use crate::error::{Error, Result};
 use crate::memory::{Element, View, ViewMut, view_of, view_of_mut};
+use crate::observer::Together;
 use crate::types::{CollKind, Rank, ReduceOp};
+
+/// How long a thread that drives several communicators spins while none moves, and how long it
+/// sleeps then between two looks.
+const SPIN: Duration = Duration::from_micros(200);
+const DOZE: Duration = Duration::from_micros(100);
 
 /// Collects sends and receives; [`run`](Self::run) carries all of them out side by side.
 ///
@@ -12,9 +25,17 @@ use crate::types::{CollKind, Rank, ReduceOp};
 #[derive(Debug)]
 pub struct Group<'a> {
     inner: &'a Inner,
-    calls: Vec<(Request, View, ViewMut)>,
+    calls: Vec<GroupCall<'a>>,
     // The views borrow the callers' buffers until `run` has returned.
     buffers: std::marker::PhantomData<&'a mut ()>,
+}
+
+/// One call of a group.
+#[derive(Debug)]
+struct GroupCall<'a> {
+    inner: &'a Inner,
+    request: Request,
+    views: (View, ViewMut),
 }
 
 impl<'a> Group<'a> {
@@ -24,24 +45,151 @@ impl<'a> Group<'a> {
 
     /// Adds a send.
     pub fn send<T: Element>(&mut self, buffer: &'a [T], peer: Rank) -> &mut Self {
-        let request = request::<T>(CollKind::Send, peer, buffer.len());
-        self.calls.push((request, view_of(buffer), ViewMut::EMPTY));
-        self
+        self.add(
+            self.inner,
+            request::<T>(CollKind::Send, peer, buffer.len()),
+            (view_of(buffer), ViewMut::EMPTY),
+        )
     }
 
     /// Adds a receive.
     pub fn recv<T: Element>(&mut self, buffer: &'a mut [T], peer: Rank) -> &mut Self {
-        let request = request::<T>(CollKind::Recv, peer, buffer.len());
-        self.calls.push((request, View::EMPTY, view_of_mut(buffer)));
+        self.add(
+            self.inner,
+            request::<T>(CollKind::Recv, peer, buffer.len()),
+            (View::EMPTY, view_of_mut(buffer)),
+        )
+    }
+
+    /// Adds a send over another communicator of this process.
+    pub fn send_on<T: Element>(&mut self, comm: &'a Communicator, buffer: &'a [T], peer: Rank) -> &mut Self {
+        self.add(
+            &comm.inner,
+            request::<T>(CollKind::Send, peer, buffer.len()),
+            (view_of(buffer), ViewMut::EMPTY),
+        )
+    }
+
+    /// Adds a receive over another communicator of this process.
+    pub fn recv_on<T: Element>(
+        &mut self,
+        comm: &'a Communicator,
+        buffer: &'a mut [T],
+        peer: Rank,
+    ) -> &mut Self {
+        self.add(
+            &comm.inner,
+            request::<T>(CollKind::Recv, peer, buffer.len()),
+            (View::EMPTY, view_of_mut(buffer)),
+        )
+    }
+
+    fn add(&mut self, inner: &'a Inner, request: Request, views: (View, ViewMut)) -> &mut Self {
+        self.calls.push(GroupCall { inner, request, views });
         self
     }
 
     /// Carries out all sends and receives; returns when all have ended.
     ///
+    /// Where one of several communicators fails, the calls of the others are carried out all the
+    /// same.
+    ///
     /// # Errors
-    /// As [`Communicator::send`](crate::comm::Communicator::send).
+    /// As [`Communicator::send`](crate::comm::Communicator::send): the first, of several.
     pub fn run(self) -> Result<()> {
-        self.inner.call_all(&self.calls)
+        let first = self.calls.first().map_or(self.inner, |call| call.inner);
+        if self.calls.iter().all(|call| std::ptr::eq(call.inner, first)) {
+            let calls: Vec<_> = self.calls.iter().map(|call| (call.request, call.views)).collect();
+            return first.call_all(&calls);
+        }
+        for call in &self.calls {
+            call.inner.check(&call.request)?;
+        }
+        let mut parts: Vec<Part<'_>> = Vec::new();
+        for call in self.calls {
+            match parts.iter_mut().find(|part| std::ptr::eq(part.inner, call.inner)) {
+                Some(part) => part.calls.push(call),
+                None => parts.push(Part::of(call)),
+            }
+        }
+        let mut together = Together::default();
+        parts.iter_mut().for_each(|part| part.begin(&mut together));
+        drive(&mut parts);
+        parts.into_iter().try_for_each(|part| part.error.map_or(Ok(()), Err))
+    }
+}
+
+/// The calls of one communicator in a group of several.
+struct Part<'a> {
+    inner: &'a Inner,
+    _guard: Unwinding<'a>,
+    calls: Vec<GroupCall<'a>>,
+    under_way: Vec<OpId>,
+    error: Option<Error>,
+}
+
+impl<'a> Part<'a> {
+    fn of(call: GroupCall<'a>) -> Self {
+        let (inner, _guard) = (call.inner, Unwinding(call.inner));
+        Self { inner, _guard, calls: vec![call], under_way: Vec::new(), error: None }
+    }
+
+    fn begin(&mut self, together: &mut Together) {
+        let begun = self.inner.driver().and_then(|mut driver| {
+            for call in &self.calls {
+                let (id, observed) = self.inner.submit(&mut driver, call.request, call.views, None)?;
+                self.under_way.push(id);
+                together.push(observed);
+            }
+            Ok(())
+        });
+        self.fail(begun);
+    }
+
+    /// What has failed has nothing under way any more.
+    fn fail(&mut self, outcome: Result<()>) {
+        if let Err(error) = outcome {
+            self.under_way.clear();
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// One turn, unless another thread drives; returns whether anything moved.
+    fn turn(&mut self) -> bool {
+        let inner = self.inner;
+        let Some(mut driver) = inner.free_driver() else { return false };
+        let moved = inner.turn_once(&mut driver);
+        self.under_way.retain(|id| !driver.engine.is_done(*id));
+        let failed = driver.engine.failure().is_some().then(|| inner.give_up(&mut driver));
+        drop(driver);
+        if let (Some(error), false) = (failed, self.under_way.is_empty()) {
+            self.fail(Err(error));
+        }
+        moved
+    }
+}
+
+/// Drives all until their calls have ended. It locks one driver at a time.
+fn drive(parts: &mut [Part<'_>]) {
+    let mut still = None;
+    loop {
+        let mut moved = false;
+        for part in parts.iter_mut().filter(|part| !part.under_way.is_empty()) {
+            moved |= part.turn();
+        }
+        if parts.iter().all(|part| part.under_way.is_empty()) {
+            return;
+        }
+        if moved {
+            still = None;
+            continue;
+        }
+        let now = clock::now();
+        if now.since(*still.get_or_insert(now)) < SPIN {
+            std::hint::spin_loop();
+        } else {
+            clock::sleep(DOZE);
+        }
     }
 }
 

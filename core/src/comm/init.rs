@@ -15,11 +15,9 @@ use crate::bootstrap::rendezvous;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
-use crate::comm::cards::{Card, Known, exchange, is_crowded, tell_peers};
-use crate::comm::exchange::Exchange;
-use crate::comm::joining::Watch;
+use crate::comm::cards::{Card, Exchange, Known, exchange, is_crowded, tell_peers};
 use crate::comm::links::Links;
-use crate::comm::phases::Phases;
+use crate::comm::phases::{Phases, Watch};
 use crate::comm::report;
 use crate::comm::services::ProcessServices;
 use crate::comm::state::{Attended, Driver, Exclusive, Inner, Shared, lock};
@@ -184,36 +182,20 @@ pub(super) fn assemble(
     let topology = Arc::new(Topology::new(&hosts, channels));
     row.groups(|rank| topology.group(rank).0);
     let bind = Some(SocketAddr::new(ip, 0));
-    let owner = Owning {
-        shared: Arc::clone(&shared),
-        memory: Arc::clone(&memory),
-        services: Arc::downgrade(services),
-    };
-    let of_host = |(at, peer): (usize, &Peer)| match &peer.reach {
-        Reach::Memory(memory) => Some((Rank(at as u32), Arc::clone(memory.peer()?))),
-        Reach::Myself | Reach::Network(_) => None,
-    };
-    let locals = peers.iter().enumerate().filter_map(of_host).collect();
     // Where all ranks share memory, the connections between their processes are enough.
     let mending = hosts.iter().any(|host| *host != hosts[0]).then(|| {
         let listeners = cards.iter().map(|card| card.card.data).collect();
         let dialling = Dialling { job, comm, key: base.key.clone(), me: rank, bind, listeners };
         (dialling, Arc::clone(data.edges()))
     });
-    let gossip = start_gossip((rank, nranks), (ring, locals, post, mending), owner)?;
-    let terms = carrier::Terms {
-        me: rank,
-        job,
-        comm,
-        key: base.key.clone(),
-        streams: settings.number(Key::Streams) as u32,
-        bind,
-        limit: settings.duration(Key::Timeout),
+    let neighbours = Neighbours { ring, locals: locals(&peers), post, mending };
+    let owner = Owning {
+        shared: Arc::clone(&shared),
+        memory: Arc::clone(&memory),
+        services: Arc::downgrade(services),
     };
-    let carriers: Vec<Box<dyn Carrier>> = vec![
-        Box::new(MemoryCarrier::new(Arc::clone(&memory), &peers)),
-        Box::new(SocketCarrier::new(terms, &peers, inbox, Arc::clone(data.shortage()))),
-    ];
+    let gossip = start_gossip((rank, nranks), neighbours, owner)?;
+    let carriers = carriers(&base, &memory, &peers, (inbox, &data));
     let links = Links::new(rank, Arc::clone(&memory), peers, carriers);
     let engine = Engine::new(rank, Arc::clone(&topology), row, events);
     let driver = Driver::new(engine, links, Waiter::new(Arc::clone(&memory), crowded));
@@ -243,8 +225,36 @@ pub(super) fn assemble(
         is_told: notice::wanted(settings, Level::Trace),
         settings: settings.clone(),
     });
-    let abortable = services.abortable(comm, {
-        let inner = Arc::downgrade(&inner);
+    attend(&inner, services, data);
+    Ok(inner)
+}
+
+/// What carries the messages of a rank.
+fn carriers(
+    base: &Base<'_>,
+    memory: &Arc<RankMemory>,
+    peers: &[Peer],
+    (inbox, data): (Inbox, &DataListener),
+) -> Vec<Box<dyn Carrier>> {
+    let terms = carrier::Terms {
+        me: base.identity.rank,
+        job: base.job,
+        comm: base.identity.comm,
+        key: base.key.clone(),
+        streams: base.settings.number(Key::Streams) as u32,
+        bind: Some(SocketAddr::new(base.ip, 0)),
+        limit: base.settings.duration(Key::Timeout),
+    };
+    vec![
+        Box::new(MemoryCarrier::new(Arc::clone(memory), peers)),
+        Box::new(SocketCarrier::new(terms, peers, inbox, Arc::clone(data.shortage()))),
+    ]
+}
+
+/// Keeps what a communicator needs beside itself until it closes.
+fn attend(inner: &Arc<Inner>, services: &Arc<ProcessServices>, data: DataListener) {
+    let abortable = services.abortable(inner.id, {
+        let inner = Arc::downgrade(inner);
         move |reason| {
             if let Some(inner) = inner.upgrade() {
                 inner.abort(reason);
@@ -254,17 +264,29 @@ pub(super) fn assemble(
     let services = Arc::clone(services);
     *lock(&inner.attended) =
         Some(Attended { _data: data, seat: None, _abortable: abortable, _services: services });
-    Ok(inner)
 }
 
-/// The ranks of this host and the post for what they say, and the ring: what a bootstrap left of it,
-/// and how it is closed.
-type Neighbours =
-    (Option<RingStreams>, Vec<(Rank, Arc<PeerProcess>)>, Arc<Post>, Option<(Dialling, Arc<Arrivals>)>);
+/// The ranks of this host in other processes.
+fn locals(peers: &[Peer]) -> Vec<(Rank, Arc<PeerProcess>)> {
+    let of_host = |(at, peer): (usize, &Peer)| match &peer.reach {
+        Reach::Memory(memory) => Some((Rank(at as u32), Arc::clone(memory.peer()?))),
+        Reach::Myself | Reach::Network(_) => None,
+    };
+    peers.iter().enumerate().filter_map(of_host).collect()
+}
+
+/// Whom the failure gossip of a rank reaches, and how.
+struct Neighbours {
+    /// What a bootstrap left of its ring.
+    ring: Option<RingStreams>,
+    locals: Vec<(Rank, Arc<PeerProcess>)>,
+    post: Arc<Post>,
+    mending: Option<(Dialling, Arc<Arrivals>)>,
+}
 
 fn start_gossip(
     (rank, nranks): (Rank, u32),
-    (ring, locals, post, mending): Neighbours,
+    Neighbours { ring, locals, post, mending }: Neighbours,
     owner: Owning,
 ) -> Result<Arc<GossipTask>> {
     let mut gossip = Gossip::new(rank, nranks);

@@ -3,33 +3,16 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::bootstrap::id::UniqueId;
+use crate::comm::phases::Watch;
 use crate::comm::state::lock;
 use crate::comm::{Communicator, Config, init};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys;
 use crate::types::Phase;
-
-/// What the joining thread shows, and whether it is to give up.
-#[derive(Debug, Default)]
-pub(super) struct Watch {
-    /// The phase under way, plus 1; 0: none.
-    phase: AtomicU8,
-    cancelled: AtomicBool,
-}
-
-impl Watch {
-    pub(super) fn begins(&self, phase: Phase) {
-        self.phase.store(phase as u8 + 1, Ordering::Relaxed);
-    }
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-}
 
 /// A communicator that is being made.
 ///
@@ -63,7 +46,7 @@ impl Communicator {
         let join = move || {
             let made = catch_unwind(AssertUnwindSafe(|| {
                 init::join(&id, rank, nranks, config, Some(Arc::clone(&watched)))
-                    .map(|inner| Communicator { inner, finished: false })
+                    .map(|inner| Self { inner, finished: false })
             }));
             let panicked =
                 |_| Err(Error::new(ErrorKind::Aborted, format!("the init of rank {rank} panicked")));
@@ -89,8 +72,7 @@ impl Joining {
     /// The phase of init under way; `None` before the first.
     #[must_use]
     pub fn phase(&self) -> Option<Phase> {
-        let phase = self.watch.phase.load(Ordering::Relaxed);
-        Phase::ALL.iter().copied().find(|one| *one as u8 + 1 == phase)
+        self.watch.phase()
     }
 
     /// Whether it has ended, well or not.
@@ -149,7 +131,7 @@ impl Future for Joining {
 
 impl Drop for Joining {
     fn drop(&mut self) {
-        self.watch.cancelled.store(true, Ordering::Relaxed);
+        self.watch.cancel();
         if self.is_stale() {
             // A copy: what was made belongs to the parent.
             std::mem::forget(Arc::clone(&self.outcome));

@@ -7,6 +7,8 @@
 //! | part | what it holds |
 //! |---|---|
 //! | `mod` | the calls |
+//! | `asynchronous` | the calls that own their buffers |
+//! | `group` | sends and receives that progress together |
 //! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
 //! | `child` | communicators made from another one |
 //! | `exchange` | how ranks tell each other what they need while one is made |
@@ -18,9 +20,10 @@
 //! | `unsatisfiable` | waits that can never end |
 //! | `exclusive` | the driver's lock, forked children, wakers |
 //! | `leave` | finishing together, aborting, closing |
-//! | `pending` | calls that own their buffers, and the progress thread |
+//! | `pending` | what such calls give, and the progress thread |
 //! | `owned` | what the driver keeps of such calls |
 
+mod asynchronous;
 mod cards;
 mod child;
 mod driver;
@@ -46,7 +49,7 @@ use std::sync::Arc;
 use crate::collective::Request;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{Element, Region, View, ViewMut, view_of, view_of_mut};
+use crate::memory::{Element, View, ViewMut, view_of, view_of_mut};
 use crate::types::{CollKind, CommId, JobId, Rank, ReduceOp};
 
 pub use child::Invitation;
@@ -305,63 +308,6 @@ impl Communicator {
     #[must_use]
     pub fn group(&self) -> crate::comm::group::Group<'_> {
         crate::comm::group::Group::new(&self.inner)
-    }
-
-    /// Begins an all-reduce of a buffer that the operation owns until it ends.
-    ///
-    /// The first call that needs a connection to another host makes it before it returns. That
-    /// takes as long as that rank takes to accept it, at most `CCL_TIMEOUT`.
-    ///
-    /// # Errors
-    /// The failure of the communicator.
-    pub fn all_reduce_async<T: Element>(
-        &self,
-        buffer: impl Into<Region<T>>,
-        op: ReduceOp,
-    ) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = request::<T>(CollKind::AllReduce, op, Rank(0), buffer.len());
-        pending::begin(&self.inner, request, buffer)
-    }
-
-    /// Begins a broadcast of a buffer that the operation owns until it ends.
-    ///
-    /// The first call that needs a connection to another host makes it before it returns. That
-    /// takes as long as that rank takes to accept it, at most `CCL_TIMEOUT`.
-    ///
-    /// # Errors
-    /// The failure of the communicator.
-    pub fn broadcast_async<T: Element>(
-        &self,
-        buffer: impl Into<Region<T>>,
-        root: Rank,
-    ) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = request::<T>(CollKind::Broadcast, ReduceOp::Sum, root, buffer.len());
-        pending::begin(&self.inner, request, buffer)
-    }
-
-    /// Begins to send a buffer that the operation owns until it ends.
-    ///
-    /// The first call that needs a connection to another host makes it before it returns. That
-    /// takes as long as that rank takes to accept it, at most `CCL_TIMEOUT`.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
-    pub fn send_async<T: Element>(&self, buffer: impl Into<Region<T>>, peer: Rank) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
-        pending::begin(&self.inner, request, buffer)
-    }
-
-    /// Begins to receive into a buffer that the operation owns until it ends.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
-    pub fn recv_async<T: Element>(&self, buffer: impl Into<Region<T>>, peer: Rank) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = request::<T>(CollKind::Recv, ReduceOp::Sum, peer, buffer.len());
-        pending::begin(&self.inner, request, buffer)
     }
 
     /// Ends the communicator on all ranks: every current or next call fails with `reason`.

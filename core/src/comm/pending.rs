@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use crate::clock::{self, Ns};
 use crate::collective::Request;
-use crate::comm::exclusive::of_a_parent;
+use crate::comm::exclusive::{Locked, of_a_parent};
 use crate::comm::state::{Driver, Inner, lock};
 use crate::engine::{Begun, Cause, Failure, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
-use crate::memory::{Element, Region};
+use crate::memory::{Element, Region, View, ViewMut};
 use crate::sys;
 
 /// How long the progress thread yields before it begins to doze. A time slice that it loses to
@@ -77,18 +77,19 @@ impl Driver {
     }
 }
 
-/// Submits a request whose buffer the operation owns.
+/// Submits a request whose buffer the operation owns; `views` are what it reads and writes of it.
 pub(super) fn begin<T: Element>(
     inner: &Arc<Inner>,
     request: Request,
     region: Region<T>,
+    views: impl FnOnce(ViewMut) -> (View, ViewMut),
 ) -> Result<Pending<T>> {
     inner.check(&request)?;
     let place = Arc::new(Mutex::new(CallState { region: Some(region), result: None, waker: None }));
     // A vector's buffer keeps its address when the vector moves; only the operation touches it
     // until it has ended.
     let view = lock(&place).region.as_mut().map(Region::view_mut);
-    let Some(output) = view else { unreachable!("the region was just put there") };
+    let Some(buffer) = view else { unreachable!("the region was just put there") };
     let shared = Arc::clone(&place);
     let settle = Box::new(move |result: Result<()>| {
         let mut place = lock(&shared);
@@ -102,7 +103,7 @@ pub(super) fn begin<T: Element>(
     let begun = Begun::new(ticket, Arc::clone(&attended));
     // The input is read through the same pointer: another borrow of the buffer would invalidate
     // this one. The observed call ends when this function returns.
-    let submitted = inner.submit(&mut driver, request, (output.read(), output), Some(begun));
+    let submitted = inner.submit(&mut driver, request, views(buffer), Some(begun));
     if submitted.is_err() {
         // The engine did not take it.
         driver.owned.take(ticket);
@@ -265,27 +266,33 @@ fn turn_guarded(inner: &Arc<Inner>) -> bool {
 /// One turn of a communicator that no other thread drives; true if anything moved.
 fn turn(inner: &Arc<Inner>) -> bool {
     // A caller drives it.
-    let Some(mut driver) = inner.free_driver() else { return false };
-    if inner.shared.flag.load(Ordering::Acquire) {
-        inner.look(&mut driver);
-    }
-    inner.connect(&mut driver);
-    let progress = driver.engine.turn(&clock::raw);
-    driver.engine.notify();
-    driver.settle();
-    driver.tell();
-    match progress {
-        Progress::Failed => {
-            inner.give_up(&mut driver);
-            true
+    inner.free_driver().is_some_and(|mut driver| inner.turn_once(&mut driver))
+}
+
+impl Inner {
+    /// One turn for all that wait, without waiting; returns whether anything moved.
+    pub(super) fn turn_once(&self, driver: &mut Locked<'_>) -> bool {
+        if self.shared.flag.load(Ordering::Acquire) {
+            self.look(driver);
         }
-        Progress::Blocked => {
-            inner.stands(&mut driver);
-            false
-        }
-        Progress::Advanced | Progress::Idle => {
-            driver.still = None;
-            true
+        self.connect(driver);
+        let progress = driver.engine.turn(&clock::raw);
+        driver.engine.notify();
+        driver.settle();
+        driver.tell();
+        match progress {
+            Progress::Failed => {
+                self.give_up(driver);
+                true
+            }
+            Progress::Blocked => {
+                self.stands(driver);
+                false
+            }
+            Progress::Advanced | Progress::Idle => {
+                driver.still = None;
+                true
+            }
         }
     }
 }

@@ -2,10 +2,10 @@
 //! its ring once it exists. A phase has the same times in all three.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use crate::clock::{self, Ns, Raw};
-use crate::comm::joining::Watch;
 use crate::config::Settings;
 use crate::diagnose;
 use crate::event::{Event, publish_at};
@@ -13,6 +13,30 @@ use crate::notice::{self, Level};
 use crate::observer::{self, Call, Observed};
 use crate::recorder::{CommRow, Events};
 use crate::types::Phase;
+
+/// What the joining thread shows, and whether it is to give up.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// The phase under way, plus 1; 0: none.
+    phase: AtomicU8,
+    cancelled: AtomicBool,
+}
+
+impl Watch {
+    pub(super) fn begins(&self, phase: Phase) {
+        self.phase.store(phase as u8 + 1, Ordering::Relaxed);
+    }
+    pub(super) fn phase(&self) -> Option<Phase> {
+        let phase = self.phase.load(Ordering::Relaxed);
+        Phase::ALL.iter().copied().find(|one| *one as u8 + 1 == phase)
+    }
+    pub(super) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
 
 /// The progress of init. If it is dropped early, the phase under way ends with it.
 #[derive(Default, Debug)]

@@ -69,8 +69,8 @@ pub mod header {
     pub const HOME: usize = 17;
     /// The first clock anchor: raw, monotonic, realtime.
     pub const FIRST_ANCHOR: usize = 18;
-    /// Rows of tables 1 to 9 that found no space, one word per table: see [`overflow`]. For rings it
-    /// counts the events of threads that found none.
+    /// Rows of tables 1 to 9 that found no space, one word per table: see [`overflow`]. For rings
+    /// it counts the events of threads that found none.
     pub const OVERFLOW: usize = 24;
     /// Reference of the path of the file.
     pub const PATH: usize = 34;

@@ -218,7 +218,7 @@ impl Recorder {
 
     /// Takes the largest ring that is free, or the smallest; returns whose its last events are, and
     /// the number of its marks.
-    fn take_ring(&self, smallest: bool) -> Option<(usize, Option<Owner>, u64)> {
+    pub(super) fn take_ring(&self, smallest: bool) -> Option<(usize, Option<Owner>, u64)> {
         self.take(|rows| {
             let mut rings = rows.rings.iter().map(|ring| !ring.is_taken);
             let at = if smallest { rings.rposition(|free| free) } else { rings.position(|free| free) }?;

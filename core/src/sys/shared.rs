@@ -72,7 +72,8 @@ pub enum Access {
 
 /// A range of memory that other processes may read and write at any time.
 ///
-/// It is a mapping of a part of a file, or fresh zero bytes of this process. It is accessed only through atomics and raw pointers, and unmapped when dropped.
+/// It is a mapping of a part of a file, or fresh zero bytes of this process. It is accessed only
+/// through atomics and raw pointers, and unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,

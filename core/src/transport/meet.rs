@@ -3,10 +3,10 @@
 //!
 //! Ranks of one host share memory unless no connection can be made between them: containers without
 //! a common folder or network, or processes of two users. The ranks find these pairs by trying.
-//! Processes meet once: those that met before, for another communicator, stay met. The first rank of
-//! each process tries to connect to the others', and reports its failures to all ranks. From these
-//! reports all ranks compute the same groups. Within a group every rank has met every other rank.
-//! Between groups the ranks use sockets, as they do between hosts.
+//! Processes meet once: those that met before, for another communicator, stay met. The first rank
+//! of each process tries to connect to the others', and reports its failures to all ranks. From
+//! these reports all ranks compute the same groups. Within a group every rank has met every other
+//! rank. Between groups the ranks use sockets, as they do between hosts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -195,8 +195,8 @@ impl Meeting<'_> {
         of_a.iter().all(|a| of_b.iter().all(|b| says(*a, *b) && says(*b, *a)))
     }
 
-    /// Meets the processes of this host that are not met: the first rank of each process connects to
-    /// the first ranks of processes of higher ranks. `held` is what each rank holds.
+    /// Meets the processes of this host that are not met: the first rank of each process connects
+    /// to the first ranks of processes of higher ranks. `held` is what each rank holds.
     ///
     /// # Errors
     /// The error of the first peer that answered wrongly or not in time, or the error of `still`.

@@ -4,11 +4,12 @@
 //! and finishes one CYCLES times. WAY is `split` or `ids`: each from a unique id of its own. Every
 //! rank prints what it holds at each point, as JSON.
 //!
-//! `many time COUNT 0`: how long a communicator of all ranks takes to make, by split and from an id.
+//! `many time COUNT 0`: how long a communicator of all ranks takes to make, by split and from an
+//! id.
 //!
 //! `many churn COUNT SEED`: makes COUNT communicators and finishes them, in an order that is drawn.
 
-#![allow(clippy::unwrap_used, reason = "a tool of the tests may panic")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a tool of the tests may panic, and prints")]
 
 use std::collections::BTreeMap;
 
@@ -56,7 +57,7 @@ fn from_id(world: &Communicator) -> Communicator {
     made
 }
 
-/// Makes `count` communicators of drawn ranks in drawn ways, and finishes them, while at most 8 live.
+/// Makes `count` communicators of drawn ranks in drawn ways, and finishes them; at most 8 live.
 fn churn(world: &Communicator, count: usize, seed: u64) {
     let mut random = Seed(seed);
     let (mut live, mut made) = (Vec::new(), 0);

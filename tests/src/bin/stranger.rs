@@ -45,10 +45,12 @@ fn intrude(path: &str) -> Result<()> {
         Identity::own(&settings)?.encode().iter().map(std::string::ToString::to_string).collect();
     let path = path.escape_default();
     let card = format!(
-        r#"{{"process":[{}],"data":"127.0.0.1:9","local":"{path}","name":null,"recorder":"","control":"","allowed":{{"mask":[1],"quota":null}}}}"#,
+        r#"{{"process":[{}],"data":"127.0.0.1:9","local":"{path}","name":null,"recorder":"","control":"","allowed":{{"mask":[1],"quota":null}},"memory":0}}"#,
         process.join(",")
     );
     bootstrap.all_gather(card.as_bytes())?;
+    // It has met nobody, and tells of no failures.
+    bootstrap.all_gather(&[0, 0])?;
     bootstrap.all_gather(&[])?;
     let _ring = bootstrap.into_ring()?;
     say("intruded");

@@ -1,17 +1,17 @@
 //! How processes of one host meet: they connect, and get each other's memory.
 //!
-//! A rank that is to meet others listens at a path in its runtime folder, which other users cannot enter and which
-//! works across network namespaces. It also listens at an abstract name, for peers that see another
-//! file system. Other users could listen at an abstract name first, or fill its queue. So the name
-//! is drawn at random, only the peers are told it, and it is tried only if the path does not lead
-//! to the peer.
+//! A rank that is to meet others listens at a path in its runtime folder, which other users cannot
+//! enter and which works across network namespaces. It also listens at an abstract name, for peers
+//! that see another file system. Other users could listen at an abstract name first, or fill its
+//! queue. So the name is drawn at random, only the peers are told it, and it is tried only if the
+//! path does not lead to the peer.
 //!
 //! Of two ranks the lower connects to the higher. Each checks that the other's user is its own, and
 //! both prove to each other that they know the job's key. Then each sends one message, which names
 //! its process, with the descriptors of its memory and its doorbell attached. The connection stays
-//! open: its end shows that the peer's process is gone. If no such connection can be made between two ranks of one host
-//! (two containers without a common folder or network, or two users), the ranks learn why and use
-//! sockets.
+//! open: its end shows that the peer's process is gone. If no such connection can be made between
+//! two ranks of one host (two containers without a common folder or network, or two users), the
+//! ranks learn why and use sockets.
 //!
 //! The address that a peer announces is not trusted. A rank connects to it only if it is a socket
 //! in a folder that only this user can enter, or if it has the form of a drawn name. The rank never

@@ -222,8 +222,8 @@ impl RankMemory {
         Arc::new(made)
     }
 
-    /// Maps the memory of a rank of another process, which begins at byte `at` of that process's, if
-    /// it is what this rank expects.
+    /// Maps the memory of a rank of another process, which begins at byte `at` of that process's,
+    /// if it is what this rank expects.
     ///
     /// # Errors
     /// `Usage` with a description of what is wrong with the memory; `System` if the kernel refuses.

@@ -113,6 +113,8 @@ struct Listening {
     counts: Arc<Counts>,
     shortage: Arc<Shortage>,
     entries: Entries,
+    /// The number of the next entry.
+    next: AtomicU64,
     task: Handle,
 }
 
@@ -169,8 +171,7 @@ impl Listener {
     }
 
     fn on(listening: Arc<Listening>, scope: Scope, inbox: Inbox, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = listening.next.fetch_add(1, Ordering::Relaxed);
         let edges = Arc::<Arrivals>::default();
         let entry = Entry { id, scope, inbox, wake, edges: Arc::clone(&edges) };
         lock(&listening.entries).push(entry);
@@ -238,7 +239,8 @@ impl Listening {
         let accept = Accept::new(Fd::new(socket.into()), Entries::default());
         let (counts, shortage) = (Arc::clone(&accept.counts), Arc::clone(&accept.shortage));
         let entries = Arc::clone(&accept.entries);
-        Ok(Self { address, counts, shortage, entries, task: Service::get()?.add(accept)? })
+        let (next, task) = (AtomicU64::new(0), Service::get()?.add(accept)?);
+        Ok(Self { address, counts, shortage, entries, next, task })
     }
 }
 
