@@ -139,6 +139,11 @@ fn one_of(findings: &Findings, pid: u32) -> Option<&Found> {
     those.pop()
 }
 
+/// That a job has no communicator of this name or id, but of these.
+pub(crate) fn no_comm(name: &str, names: &[String]) -> (u8, String) {
+    (exit::USAGE, format!("the job has no communicator {name}, but: {}", words::line(&names.join(", "))))
+}
+
 fn the_only_one(findings: &Findings) -> Result<Job, (u8, String)> {
     // Per job: the number of processes, the number alive, and the time of the last sign of life.
     let count = |job: Job| {

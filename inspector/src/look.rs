@@ -6,10 +6,10 @@ use ccl::config::Settings;
 use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
 use ccl::snapshot::Snapshot as JobSnapshot;
 
-use crate::choose::{choose, find};
+use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
 use crate::target::Target;
-use crate::{attach, dump, exit, words};
+use crate::{attach, dump, exit};
 
 /// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Snapshot {
     /// A process, one rank of a process, or a job; not needed if there is only one job
     #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
-    /// Show only the communicators of this name or id
+    /// Show only the communicators of this name or id, and those that they wait for
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
     /// Print it as JSON, schema ccl.snapshot/2
@@ -33,7 +33,7 @@ pub(crate) struct Open {
     /// The job, if there are several
     #[arg(long, value_name = "JOB")]
     job: Option<Target>,
-    /// Show only the communicators of this name or id
+    /// Show only the communicators of this name or id, and those that they wait for
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
     /// Print it as JSON, schema ccl.snapshot/2
@@ -104,12 +104,7 @@ fn print(
     snapshot.notes.extend(notes);
     snapshot.notes.extend(beyond);
     if let Some(name) = shown.comm {
-        snapshot.narrow(name).map_err(|names| {
-            (
-                exit::USAGE,
-                format!("the job has no communicator {name}, but: {}", words::line(&names.join(", "))),
-            )
-        })?;
+        snapshot.narrow(name).map_err(|names| no_comm(name, &names))?;
     }
     let text = if shown.json { to_json(&snapshot)? } else { render_text(&snapshot) };
     exit::say(&text)?;

@@ -474,3 +474,44 @@ fn without_a_terminal_it_says_what_to_do() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output).contains("run --inspect needs a terminal"), "{}", text(&output));
 }
+
+#[test]
+fn a_job_of_several_communicators_is_shown_whole_and_narrowed_to_one() {
+    let runtime = folder();
+    let grid = program("grid").display().to_string();
+    let absent = ["--victim", "5", "--group", "data", "--at", "5", "--steps", "0"];
+    let mut job = Job::start(runtime.path(), &[&["-n", "8", "--", &grid][..], &absent].concat());
+    let attach = format!("{} attach --comm tensor", program("ccl-inspect").display());
+    let deadline = clock::now().after(DEADLINE);
+    loop {
+        let mut snapshot = Command::new(program("ccl-inspect"));
+        let said = snapshot.arg("snapshot").env("CCL_RUNTIME_DIR", runtime.path()).output();
+        if text(&said.expect("ccl-inspect starts")).contains("BLOCKED ON rank 5") {
+            break;
+        }
+        assert!(clock::now() < deadline, "nobody waits for rank 5");
+        clock::sleep(Duration::from_millis(100));
+    }
+    let terminal = Terminal::run("groups", (120, 30), runtime, &attach);
+    let verdict = "✱ BLOCKED ON rank 5:";
+    terminal.wait_for(&[verdict, "ONLY the 4 named tensor (ranks 0-7); Esc shows all 13 communicators"]);
+    // Out to the list, in which the culprit's communicator is first.
+    terminal.press("Escape");
+    let screen = terminal.wait_for(&[verdict, "13 communicators;", "✱ BLOCKED", "behind data"]);
+    let first = screen.lines().skip_while(|line| !line.starts_with("comm ")).nth(1).unwrap_or_default();
+    assert!(
+        first.starts_with("data ") && first.contains("5,7") && first.contains("rank 5: not called"),
+        "{screen}"
+    );
+    terminal.press("Enter");
+    let screen = terminal.wait_for(&["ONLY data (ranks 5,7)", "✱ BLOCKING"]);
+    assert!(!screen.lines().any(|line| line.starts_with("0 ")), "{screen}");
+    // Each rank once, with the rank for which it waits in the end.
+    terminal.press("Escape");
+    terminal.press("1");
+    let screen = terminal.wait_for(&["blocked on", "5 in data", "7 waits, 6 behind"]);
+    assert_eq!(screen.matches("5 in data").count(), 7, "{screen}");
+    terminal.press("q");
+    terminal.wait_for(&["ended with 0"]);
+    job.end();
+}

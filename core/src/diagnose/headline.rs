@@ -47,6 +47,20 @@ impl Snapshot {
         failed().or_else(joining).or_else(blocked)
     }
 
+    /// The communicator of the first thing to say of the job.
+    #[must_use]
+    pub fn headline_comm(&self) -> Option<CommId> {
+        let failed = self.failures.first().map(|failure| failure.comm);
+        let joining = || self.not_joined.first().map(|one| one.comm);
+        failed.or_else(joining).or_else(|| self.said().next().map(|one| one.comm))
+    }
+
+    /// Whether all ranks were read, with all their communicators: then nobody waits unseen.
+    #[must_use]
+    pub fn is_all_seen(&self) -> bool {
+        self.complete && self.ranks.iter().all(|rank| rank.comms_without_row == 0)
+    }
+
     fn failed(&self, failure: &Failure) -> Culprits {
         Culprits {
             ranks: self.job_ranks(failure.comm, &failure.blamed),
@@ -56,20 +70,14 @@ impl Snapshot {
                 op => format!("{op} #{}", failure.seq),
             },
             comm: comm_name(&failure.name, failure.comm),
-            how: match failure.error.as_str() {
-                "Mismatch" => "mismatch",
-                "Peer" => "peer gone",
-                "Timeout" => "time-out",
-                "Aborted" => "aborted",
-                _ => "failed",
-            },
+            how: how_failed(&failure.error),
             since_ns: failure.since_ns,
             by: self.job_ranks(failure.comm, &failure.ranks),
             more: self.failures.len() - 1,
         }
     }
 
-    fn blocking(&self, one: &BlockedOn) -> Culprits {
+    pub(super) fn blocking(&self, one: &BlockedOn) -> Culprits {
         let (ranks, how) = match (one.missing.as_slice(), one.inside.as_slice()) {
             ([], []) if one.unseen.is_empty() => (&one.by, "all wait for each other"),
             ([], []) => (&one.unseen, "could not be read"),
@@ -120,6 +128,17 @@ impl Snapshot {
         let timed_out = self.failures.iter().filter(|failure| failure.error == "Timeout");
         let mut all = waits.chain(joins).chain(timed_out.map(|failure| failure.lasted_ns));
         all.any(|since_ns| severity(since_ns, stall_ns) == Severity::Stalled)
+    }
+}
+
+/// How an operation failed, in words.
+pub(super) fn how_failed(error: &str) -> &'static str {
+    match error {
+        "Mismatch" => "mismatch",
+        "Peer" => "peer gone",
+        "Timeout" => "time-out",
+        "Aborted" => "aborted",
+        _ => "failed",
     }
 }
 

@@ -7,6 +7,7 @@ use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::{failed, is_under_way};
 use crate::diagnose::jobs::{Job, Numbers};
 use crate::diagnose::joining::joining;
+use crate::diagnose::ranks_text;
 use crate::snapshot::update::grow;
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Culprit, Missing, Overflow, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA,
@@ -171,7 +172,12 @@ fn ranks_of(
                 ranks.insert(rank, found);
             }
         }
+        // What is known of communicators without a row is said for all processes together.
+        let is_said = |one: &ProcessSnapshot, table: &str| table == "Comms" && one.comms_without_row > 0;
         for Overflow { table, rows } in &one.process.overflow {
+            if is_said(&one.process, table) {
+                continue;
+            }
             let (pid, host) = (one.process.pid, &one.process.host);
             notes.push(match table.as_str() {
                 "Rings" => format!("pid {pid} on {host}: {rows} events of threads that found no ring are lost"),
@@ -185,7 +191,37 @@ fn ranks_of(
                 .push(format!("{} is truncated: what is shown of it may be old or absent", one.process.path));
         }
     }
-    ranks.into_values().map(|(_, rank)| rank).collect()
+    let ranks: Vec<RankSnapshot> = ranks.into_values().map(|(_, rank)| rank).collect();
+    notes.extend(without_row(&ranks));
+    ranks
+}
+
+/// How many communicators of which processes have no row, in a line per number.
+fn without_row(ranks: &[RankSnapshot]) -> Vec<String> {
+    let mut by_count: BTreeMap<u64, Vec<&RankSnapshot>> = BTreeMap::new();
+    for rank in ranks.iter().filter(|rank| rank.comms_without_row > 0) {
+        by_count.entry(rank.comms_without_row).or_default().push(rank);
+    }
+    let line = |(count, those): (u64, Vec<&RankSnapshot>)| {
+        let (what, have) = if count == 1 {
+            ("1 communicator".into(), "has")
+        } else {
+            (format!("{count} communicators"), "have")
+        };
+        match those.as_slice() {
+            [RankSnapshot { rank, pid, host, .. }] => format!(
+                "{what} of pid {pid} on {host} (rank {rank}) {have} no row in its recorder: what happens there is not seen"
+            ),
+            _ => {
+                let all: Vec<Rank> = those.iter().map(|one| one.rank).collect();
+                format!(
+                    "{what} of each process of {} {have} no row in its recorder: what happens there is not seen",
+                    ranks_text(&all)
+                )
+            }
+        }
+    };
+    by_count.into_iter().map(line).collect()
 }
 
 /// By kernel, the last sign of life of a job's processes there, if all of them ended and none
@@ -230,6 +266,7 @@ fn rank_of(one: &Given, rank: Rank, comms: Vec<CommSnapshot>) -> RankSnapshot {
         failed: process.failed,
         heartbeat_ns: process.heartbeat_ns,
         overflow: process.overflow.iter().fold(0, |sum, table| sum.saturating_add(table.rows)),
+        comms_without_row: process.comms_without_row,
         to_real_ns: process.to_real_ns,
     }
 }
@@ -339,6 +376,28 @@ mod tests {
         assert_eq!(other.missing.len(), 8);
         assert_eq!(other.missing[0].why, "no rank that was read says where it is");
         assert!(!merged(&[], &[]).complete);
+    }
+
+    #[test]
+    fn communicators_without_a_row_are_counted_aloud_once() {
+        let notes = |counts: &[u64]| {
+            let given = |(rank, count): (u32, &u64)| {
+                let mut one = process(70 + rank, vec![comm(7, rank, rank, counts.len() as u32)]);
+                let comms = Overflow { table: "Comms".into(), rows: 20 };
+                (one.process.comms_without_row, one.process.overflow) = (*count, vec![comms]);
+                one
+            };
+            let given: Vec<Given> = (0..).zip(counts).map(given).collect();
+            let job = merged(&given, &[]);
+            assert_eq!(job.is_all_seen(), counts.iter().all(|count| *count == 0));
+            job.notes
+        };
+        let unseen = "no row in its recorder: what happens there is not seen";
+        let of_each = format!("16 communicators of each process of ranks 0-2 have {unseen}");
+        assert_eq!(notes(&[16, 16, 16]), [of_each]);
+        let ended = "pid 70 on a: 20 rows of Comms found no place in its recorder and are not shown";
+        let one = format!("1 communicator of pid 71 on a (rank 1) has {unseen}");
+        assert_eq!(notes(&[0, 1]), [ended.into(), one]);
     }
 
     #[test]

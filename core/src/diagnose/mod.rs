@@ -8,7 +8,7 @@
 //! | `headline` | the state of a job in one line: the first of these answers |
 //! | `standing` | the standing of a rank; from when on a wait is reported, suspect or a stall |
 //! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
-//! | `narrow` | one communicator of a job, and all of them in a line each |
+//! | `narrow` | one communicator of a job, all of them in a line each, whom each rank waits for |
 //! | `rates` | operations and bytes per second, from two snapshots |
 //! | `text` | the answer in sentences, and the table of ranks |
 
@@ -28,7 +28,7 @@ pub use headline::{Culprits, Headline};
 pub use jobs::{Job, Numbers, jobs};
 pub use lacking::Lacking;
 pub use merge::{Given, Unreachable, merge};
-pub use narrow::CommLine;
+pub use narrow::{CommLine, Held, comms_named};
 pub use rates::{Counted, Rate};
 pub(crate) use standing::{FINISH, silent_first};
 pub use standing::{SAID_NS, Severity, call_name, comm_name, severity};

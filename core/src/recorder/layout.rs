@@ -100,6 +100,10 @@ pub mod header {
     pub const TEXTS: [usize; 3] = [8, 16, 16];
     /// The same as [`OVERFLOW`] for tables 10 and above.
     pub const OVERFLOW_MORE: usize = 88;
+    /// The number of communicators in use that have no row of `Comms`. From layout 8 on.
+    ///
+    /// Rows that communicators needed in vain count in [`OVERFLOW`] also when those have ended.
+    pub const WITHOUT_ROW: usize = 120;
     /// First word of the directory.
     pub const DIRECTORY_AT: usize = 128;
 
@@ -432,13 +436,18 @@ pub mod slot {
 
 /// The number of rows of each table.
 ///
-/// The numbers fit a process of a large job on a large host: one rank with 64 communicators at a
-/// time. A host of 64 ranks makes 63 + 1 shared lanes, 4 ring lanes and at most 126 pair lanes per
-/// communicator, so 2,048 cells hold 10 such communicators. The peers are those of ten
-/// communicators of 200 ranks. 64 communicators whose rings use two channels of two streams have
-/// 512 sockets, and two kinds of operations each. All of it, with the rings, is below 1.75 MiB: see
-/// the test. Rows that find no space are recorded in private memory, invisible from outside, and
-/// counted in `OVERFLOW`; so are the events of a thread that finds no ring.
+/// The numbers fit a process of a large job on a large host: one rank with 96 communicators at a
+/// time, that is a world, 64 groups of its host's 8 ranks, and room for half as many. A host of 64
+/// ranks makes 63 + 1 shared lanes, 4 ring lanes and at most 126 pair lanes per communicator, so
+/// 2,048 cells hold 10 such communicators, or 78 of 8 ranks. The peers are those of ten
+/// communicators of 200 ranks. 96 communicators whose rings use two channels of two streams have
+/// 768 sockets, and two kinds of operations each.
+///
+/// All of it, with the rings, is below 1.875 MiB: see the test. The file's pages are allocated and
+/// mapped when it is made, so a row costs its bytes also while it is free: 1 KiB for a
+/// communicator, 2 KiB for the durations of one kind. Rows that find no space are recorded in
+/// private memory, invisible from outside, and counted in `OVERFLOW`; so are the events of a thread
+/// that finds no ring. Communicators among them, while they are in use, count in `WITHOUT_ROW`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
     /// Rows of `Comms`.
@@ -467,12 +476,12 @@ pub const RING_SLOTS: [usize; 16] =
 impl Capacity {
     /// The normal capacity.
     pub const FULL: Self = Self {
-        comms: 64,
-        durations: 128,
+        comms: 96,
+        durations: 192,
         links: 2048,
         peers: 2048,
         strings: 128 << 10,
-        sockets: 512,
+        sockets: 768,
         ring_shift: 0,
     };
 

@@ -434,6 +434,7 @@ fn snapshot(
         comms: comms.into_iter().flatten().map(|(_, comm)| comm).collect(),
         rings: rings(words),
         overflow: overflow(words),
+        comms_without_row: at(header::WITHOUT_ROW),
         truncated: at(header::TOTAL) > words.len() as u64 * 8,
     }
 }

@@ -100,7 +100,12 @@ impl Recorder {
     }
 
     /// Whether a communicator with other ranks was neither given back nor has failed.
+    ///
+    /// Of a communicator without a row nothing else is known.
     pub(super) fn is_in_a_job(&self) -> bool {
+        if self.header(header::WITHOUT_ROW).load(Ordering::Acquire) != 0 {
+            return true;
+        }
         let first = self.capacity.offset(Table::Comms) / 8;
         let mut comms =
             self.memory.words()[first..].chunks_exact(layout::comm::WORDS).take(self.capacity.comms);

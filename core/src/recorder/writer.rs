@@ -86,6 +86,9 @@ impl Recorder {
     #[must_use]
     pub fn comm(self: &Arc<Self>, info: CommInfo<'_>) -> CommRow {
         let row = self.take(|rows| rows.comms.take());
+        if row.is_none() && !self.is_stale() {
+            self.header(header::WITHOUT_ROW).fetch_add(1, Ordering::Relaxed);
+        }
         self.note_job(JobId(0), info.job);
         let words: Span<{ comm::WORDS }> = self.span(Table::Comms, row);
         let put = |at: usize, value: u64| words[at].store(value, Ordering::Relaxed);
@@ -142,7 +145,7 @@ impl Recorder {
             Some(row) => self.memory.span(self.capacity.offset(table) + row * N * 8),
             None => {
                 self.overflow(table);
-                Arc::new(Memory::heap(N * 8)).span(0)
+                private()
             }
         }
     }
@@ -194,6 +197,11 @@ impl Recorder {
         rows.strings.insert(text.to_string(), reference);
         reference
     }
+}
+
+/// Memory for a row that no reader sees.
+fn private<const N: usize>() -> Span<N> {
+    Arc::new(Memory::heap(N * 8)).span(0)
 }
 
 impl CommRow {
@@ -312,7 +320,9 @@ impl CommRow {
     #[cold]
     fn durations_of(&self, kind: CollKind) -> Durations {
         let recorder = &self.recorder;
-        let at = self.row.and_then(|row| Some((row, recorder.take(|rows| rows.durations.take())?)));
+        // Readers could not tell whose they are.
+        let Some(row) = self.row else { return Durations { words: private(), row: None } };
+        let at = recorder.take(|rows| rows.durations.take()).map(|at| (row, at));
         let words: Span<{ durations::WORDS }> = recorder.span(Table::Durations, at.map(|(_, at)| at));
         words[durations::WHAT].store(RowState::Free as u64, Ordering::Relaxed);
         std::sync::atomic::fence(Ordering::Release);
@@ -467,7 +477,8 @@ impl CommRow {
     ) -> LinkCell {
         let recorder = &self.recorder;
         // A link of a row in private memory could not be found by readers, so it is private too.
-        let at = self.row.and_then(|row| Some((row, recorder.take(|rows| rows.links.take())?)));
+        let Some(row) = self.row else { return LinkCell::new(private(), None) };
+        let at = recorder.take(|rows| rows.links.take()).map(|at| (row, at));
         let words: Span<{ link::WORDS }> = recorder.span(Table::Links, at.map(|(_, at)| at));
         let Some((row, at)) = at else { return LinkCell::new(words, None) };
         let id: Span<{ link_id::WORDS }> = recorder.span(Table::LinkIds, Some(at));
@@ -523,8 +534,9 @@ impl Drop for CommRow {
         for at in self.durations.iter().filter_map(|durations| durations.get()?.row) {
             rows.durations.give(at);
         }
-        if let Some(at) = self.row {
-            rows.comms.give(at);
+        match self.row {
+            Some(at) => rows.comms.give(at),
+            None => _ = recorder.header(header::WITHOUT_ROW).fetch_sub(1, Ordering::Relaxed),
         }
     }
 }

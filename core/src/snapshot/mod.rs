@@ -105,6 +105,10 @@ pub struct RankSnapshot {
     pub heartbeat_ns: u64,
     /// Rows of its process that found no space in the recorder, so are not shown.
     pub overflow: u64,
+    /// The number of communicators of its process that have no row in the recorder, so are not in
+    /// `comms`: the rank may wait in one of them. Absent if there is none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub comms_without_row: u64,
     /// The time from which the ages count, in nanoseconds since 1970: now, or a dead process's last
     /// sign of life. If all processes ended together, within a moment and without a failure, the
     /// ages count from the last of their signs.
@@ -482,6 +486,10 @@ pub struct ProcessSnapshot {
     pub rings: Vec<RingSnapshot>,
     /// Rows that found no space, by table.
     pub overflow: Vec<Overflow>,
+    /// The number of communicators in use that have no row, so are not in `comms`. Absent if there
+    /// is none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub comms_without_row: u64,
     /// Whether the file is shorter than its header says.
     pub truncated: bool,
 }

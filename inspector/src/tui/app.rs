@@ -13,7 +13,7 @@ use super::history::{History, Shot};
 use super::keys::{self, Action};
 use super::listing::{About, Chosen, Look, Order};
 use super::log::{Entry, Log, Origin};
-use super::scene::Scene;
+use super::scene::{Only, Scene};
 use super::views::Screen;
 use super::views::draw::Picture;
 use super::views::header::tab_places;
@@ -107,6 +107,8 @@ pub(crate) struct App {
     launched: bool,
     /// The communicator that the user chose.
     pub(crate) comm: Option<CommId>,
+    /// The communicators to which the screens are narrowed.
+    pub(crate) only: Option<Only>,
     pub(crate) filter: Filter,
     /// A filter that is being typed.
     pub(crate) typing: Option<String>,
@@ -137,6 +139,7 @@ impl App {
             ended: Ended::No,
             launched,
             comm: None,
+            only: None,
             filter: Filter::default(),
             typing: None,
             orders: Default::default(),
@@ -157,6 +160,7 @@ impl App {
         Scene {
             job: &self.shot().snapshot,
             comm: self.comm,
+            only: self.only.as_ref().map(|only| &only.comms),
             stall_ns: self.stall_ns,
             histograms: self.shot().histograms.as_deref(),
             rates: &self.shot().rates,
@@ -179,8 +183,9 @@ impl App {
     /// Takes an input at `now_ns`; gives what the caller is to do.
     pub(crate) fn update(&mut self, input: Input, now_ns: u64) -> Option<Effect> {
         self.now_ns = now_ns;
+        let mut effect = None;
         match input {
-            Input::Key(key) if key.kind != KeyEventKind::Release => return self.press(key),
+            Input::Key(key) if key.kind != KeyEventKind::Release => effect = self.press(key),
             Input::Mouse(mouse) => self.mouse(mouse),
             Input::Resize(width, height) => self.size = (width, height),
             Input::Seen(seen) => self.see(*seen),
@@ -188,7 +193,17 @@ impl App {
             Input::Over(how) => self.ended = Ended::With(how),
             Input::Key(_) | Input::Tick => {}
         }
-        None
+        // The job, or the picture of it, may be another one now.
+        let shot = self.pinned.as_ref().unwrap_or(&self.live);
+        if let Some(only) = &mut self.only {
+            only.look(&shot.snapshot);
+        }
+        effect
+    }
+
+    /// The screens that have a tab.
+    pub(crate) fn tabs(&self) -> &'static [Screen] {
+        Screen::of_job(self.screen == Screen::Communicators || self.scene().has_several())
     }
 
     fn see(&mut self, seen: Seen) {
@@ -281,9 +296,10 @@ impl App {
 
     fn act(&mut self, action: Action) -> Option<Effect> {
         match action {
-            Action::Show(screen) => self.screen = screen,
-            Action::NextScreen => self.screen = self.screen.beside(1),
-            Action::PreviousScreen => self.screen = self.screen.beside(Screen::ALL.len() - 1),
+            Action::Show(screen) if self.tabs().contains(&screen) => self.screen = screen,
+            Action::Show(_) => self.notice = "the job has no more than one communicator".into(),
+            Action::NextScreen => self.screen = self.screen.beside(1, self.tabs()),
+            Action::PreviousScreen => self.screen = self.screen.beside(self.tabs().len() - 1, self.tabs()),
             Action::Down => self.step(|at, _| at + 1),
             Action::Up => self.step(|at, _| at.saturating_sub(1)),
             Action::Top => self.step(|_, _| 0),
@@ -356,6 +372,11 @@ impl App {
                 self.comm = comms.and_then(|comms| comms.get(*nth)).map(|comm| comm.id);
                 self.screen = Screen::Matrix;
             }
+            (Screen::Communicators, About::Communicator(id)) => {
+                self.comm = Some(*id);
+                self.only = Some(Only::named(id.to_string()));
+                self.screen = Screen::Overview;
+            }
             _ => {
                 if let Some(popup) = Popup::row(&picture.listing, picture.chosen, &self.scene()) {
                     self.open(popup);
@@ -368,6 +389,9 @@ impl App {
         if self.pinned.take().is_some() {
         } else if !self.filter.text().is_empty() {
             self.filter = Filter::default();
+        } else if self.only.take().is_some() && self.scene().has_several() {
+            // Where the next one can be chosen.
+            self.screen = Screen::Communicators;
         } else {
             self.screen = Screen::Overview;
         }
@@ -407,7 +431,12 @@ impl App {
                 self.notice = "the filter hid the culprit and was taken away".into();
                 return;
             }
-            self.filter = filter;
+            let only = self.only.take();
+            if only.is_some() && self.choose_blocking() {
+                self.notice = "the culprit is in another communicator: all are shown again".into();
+                return;
+            }
+            (self.filter, self.only) = (filter, only);
         }
         self.notice = "the rank that blocks the others was not read: see why below".into();
     }
@@ -427,7 +456,12 @@ impl App {
         let at = scene.focus().and_then(|focus| comms.iter().position(|comm| *comm == focus));
         let next = at.and_then(|at| comms.get((at + 1) % comms.len()).copied());
         if comms.len() < 2 {
-            self.notice = "there is no other communicator".into();
+            let one = if self.only.is_some() {
+                "only this communicator is shown"
+            } else {
+                "there is no other communicator"
+            };
+            self.notice = one.into();
         }
         self.comm = next;
     }
@@ -466,7 +500,7 @@ impl App {
             MouseEventKind::ScrollUp => self.step(|at, _| at.saturating_sub(WHEEL)),
             MouseEventKind::Down(MouseButton::Left) if mouse.row == TABS_LINE => {
                 let column = usize::from(mouse.column);
-                let tabs = tab_places(self.size.0.into());
+                let tabs = tab_places(self.size.0.into(), self.tabs());
                 let hit = tabs.into_iter().find(|(_, at, length)| (*at..at + length).contains(&column));
                 if let Some((screen, ..)) = hit {
                     self.screen = screen;

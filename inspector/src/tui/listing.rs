@@ -1,6 +1,7 @@
 //! A table as data: every screen is a list. Filter, order, chosen row and widths work the same on
 //! all screens, and are defined here.
 
+use ccl::types::CommId;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Row as TableRow, Table};
@@ -103,6 +104,8 @@ pub(crate) enum About {
     Comm(usize, usize),
     /// A link of a communicator of a rank.
     Link(usize, usize, usize),
+    /// A communicator, on all its ranks.
+    Communicator(CommId),
     /// A line of the log, by its number.
     Line(u64),
     /// A communicator's durations of one kind and size: the row with this number among all of them.

@@ -39,8 +39,9 @@ pub(crate) mod window;
 mod tests;
 
 use ccl::config::{Key, Settings};
+use ccl::diagnose::comms_named;
 
-use crate::choose::find;
+use crate::choose::{find, no_comm};
 use crate::exit;
 use crate::target::Target;
 
@@ -50,7 +51,7 @@ pub(crate) use log::Origin;
 use feed::{Feed, Whom};
 use listing::Look;
 use palette::{Glyphs, Palette};
-use session::{Ending, session};
+use session::{Begin, Ending, session};
 
 /// Show a job on the terminal, live: which rank is stuck, on which rank, why and since when
 ///
@@ -60,6 +61,9 @@ pub(crate) struct Attach {
     /// A process, one rank of a process, or a job; not needed if there is only one job
     #[arg(value_name = "PID | PID:RANK | JOB")]
     target: Option<Target>,
+    /// Show only the communicators of this name or id; Esc shows all
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
     #[command(flatten)]
     appearance: Appearance,
 }
@@ -110,7 +114,13 @@ impl Attach {
         let instead = "`ccl-inspect snapshot [PID | PID:RANK | JOB]` prints the same once, `ccl-inspect top` again and again, both with --json for programs";
         need_terminal("attach", instead)?;
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let (_, job) = find(&settings, self.target)?;
+        let (findings, job) = find(&settings, self.target)?;
+        if let Some(name) = &self.comm {
+            let own = findings.found.iter().filter(|one| one.is_of(&job));
+            let rows = own.flat_map(|one| job.rows(&one.given.process));
+            comms_named(rows, name).map_err(|names| no_comm(name, &names))?;
+        }
+        drop(findings);
         let failed = |e: std::io::Error| (exit::ERROR, format!("showing the job: {e}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let ending = runtime.block_on(async {
@@ -119,7 +129,8 @@ impl Attach {
             let stall_after = settings.duration(Key::StallAfter);
             let feed = Feed::start(Whom::Job(job), settings.clone())?;
             let (_said, inputs) = tokio::sync::mpsc::channel(1);
-            session(self.appearance, false, stall_after, feed, inputs, signals.next()).await
+            let begin = Begin { launched: false, stall_after, only: self.comm.clone() };
+            session(self.appearance, begin, feed, inputs, signals.next()).await
         });
         match ending.map_err(failed)? {
             Ending::Left(_) => Ok(exit::OK),

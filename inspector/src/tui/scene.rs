@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use ccl::diagnose::{Severity, severity};
+use ccl::diagnose::{Severity, comms_named, severity};
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{BlockedOn, CommSnapshot, Failure, OpSnapshot, OpState, RankSnapshot, Snapshot, State};
 use ccl::types::{ChannelId, CommId, Rank};
@@ -23,6 +23,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) job: &'a Snapshot,
     /// The communicator that the user chose.
     pub(crate) comm: Option<CommId>,
+    /// The communicators to which the screens are narrowed; `None`: all are shown.
+    pub(crate) only: Option<&'a BTreeSet<CommId>>,
     /// The length from which a wait is called a stall.
     pub(crate) stall_ns: u64,
     /// The durations of operations so far; `None` if they were not read then.
@@ -35,6 +37,29 @@ pub(crate) struct Scene<'a> {
     pub(crate) until_ns: u64,
     /// Colours and glyphs.
     pub(crate) look: Look,
+}
+
+/// The communicators to which the screens are narrowed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Only {
+    /// Their name, or the id of one.
+    pub(crate) name: String,
+    /// Those that the job has, or had when it last had one.
+    pub(crate) comms: BTreeSet<CommId>,
+}
+
+impl Only {
+    /// Those of this name or id, once they have been looked for.
+    pub(crate) const fn named(name: String) -> Self {
+        Self { name, comms: BTreeSet::new() }
+    }
+
+    /// Looks for them in the job.
+    pub(crate) fn look(&mut self, job: &Snapshot) {
+        if let Ok(comms) = comms_named(job.ranks.iter().flat_map(|rank| &rank.comms), &self.name) {
+            self.comms = comms;
+        }
+    }
 }
 
 /// A rank's part of a communicator, and the place of both in the snapshot.
@@ -67,11 +92,37 @@ impl Focused {
 }
 
 impl<'a> Scene<'a> {
-    /// The members of the communicators to show, and one entry for each rank without any.
+    /// The members of the communicators to show, and, if all are, one entry for each rank without
+    /// any.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (usize, &'a RankSnapshot, Option<Member<'a>>)> {
+        let only = self.only;
+        self.all_members().filter(move |(_, _, member)| {
+            only.is_none_or(|only| member.is_some_and(|member| only.contains(&member.comm.id)))
+        })
+    }
+
+    /// Whether a communicator is shown.
+    pub(crate) fn shows(&self, comm: CommId) -> bool {
+        self.only.is_none_or(|only| only.contains(&comm))
+    }
+
+    /// The communicators of the job, shown or not.
+    pub(crate) fn all_comms(&self) -> BTreeSet<CommId> {
+        self.all_members().filter_map(|(_, _, member)| Some(member?.comm.id)).collect()
+    }
+
+    /// Whether the job has several communicators.
+    pub(crate) fn has_several(&self) -> bool {
+        let mut ids = self.all_members().filter_map(|(_, _, member)| Some(member?.comm.id));
+        let first = ids.next();
+        ids.any(|id| Some(id) != first)
+    }
+
+    /// The members of all communicators, and one entry for each rank without any.
     ///
     /// A communicator is shown if it has not ended, if it ended by a failure, or if its rank left
     /// in good order.
-    pub(crate) fn members(&self) -> impl Iterator<Item = (usize, &'a RankSnapshot, Option<Member<'a>>)> {
+    fn all_members(&self) -> impl Iterator<Item = (usize, &'a RankSnapshot, Option<Member<'a>>)> {
         self.job.ranks.iter().enumerate().flat_map(|(at, rank)| {
             let comms = rank.comms.iter().enumerate();
             let is_last = matches!(rank.state, State::Exited | State::Left);
@@ -96,13 +147,14 @@ impl<'a> Scene<'a> {
 
     /// The communicators, in the order of their first member.
     pub(crate) fn comms(&self) -> Vec<CommId> {
-        let mut comms = Vec::new();
-        for member in self.members().filter_map(|(_, _, member)| member) {
-            if !comms.contains(&member.comm.id) {
-                comms.push(member.comm.id);
-            }
-        }
-        comms
+        let mut seen = BTreeSet::new();
+        let all = self.members().filter_map(|(_, _, member)| Some(member?.comm.id));
+        all.filter(|id| seen.insert(*id)).collect()
+    }
+
+    /// Whether a number in the communicator and in the job differ for one of these ranks.
+    pub(crate) fn are_renumbered<'b>(mut members: impl Iterator<Item = Member<'b>>) -> bool {
+        members.any(|member| member.comm.rank != member.rank.rank)
     }
 
     /// The communicator in focus.
@@ -249,6 +301,7 @@ impl<'a> Scene<'a> {
             About::Comm(at, nth) => pretty(comm(at, nth)),
             About::Link(at, nth, link) => pretty(comm(at, nth).and_then(|comm| comm.links.get(*link))),
             About::Line(number) => pretty(self.log.entries().find(|entry| entry.number == *number)),
+            About::Communicator(id) => pretty(super::views::communicators::json(self, *id).as_ref()),
             About::Durations(at) => pretty(super::views::latency::json(self, *at).as_ref()),
         }
     }

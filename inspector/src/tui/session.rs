@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, unbounded_
 use super::Appearance;
 use super::app::{App, Effect, Input, Leave};
 use super::feed::{Feed, Wants};
+use super::scene::Only;
 use super::terminal::{Capture, has_job_control};
 use super::views::Screen;
 use super::views::draw::draw;
@@ -26,6 +27,17 @@ const NOTICE: Duration = Duration::from_millis(50);
 ///
 /// Few, because each may be many lines of a rank that prints without end.
 const AT_ONCE: usize = 16;
+
+/// How a session begins.
+#[derive(Clone, Debug)]
+pub(super) struct Begin {
+    /// Whether the job was launched here.
+    pub(super) launched: bool,
+    /// From when on a wait is called a stall.
+    pub(super) stall_after: Duration,
+    /// The communicators that are shown alone.
+    pub(super) only: Option<String>,
+}
 
 /// How a session ended.
 #[derive(Debug)]
@@ -42,8 +54,7 @@ pub(super) enum Ending<T> {
 /// The terminal's; or that the feed has ended, which should not happen.
 pub(super) async fn session<T>(
     appearance: Appearance,
-    launched: bool,
-    stall_after: Duration,
+    begin: Begin,
     mut feed: Feed,
     mut said: Receiver<Input>,
     close: impl Future<Output = T>,
@@ -53,8 +64,9 @@ pub(super) async fn session<T>(
     let mut continues = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
     let mut taken = Capture::take(!appearance.no_mouse)?;
     let mut keyboard = Keyboard::start()?;
-    let mut app = App::new(look, crossterm::terminal::size()?, launched);
-    app.stall_ns = u64::try_from(stall_after.as_nanos()).unwrap_or(u64::MAX);
+    let mut app = App::new(look, crossterm::terminal::size()?, begin.launched);
+    app.only = begin.only.map(Only::named);
+    app.stall_ns = u64::try_from(begin.stall_after.as_nanos()).unwrap_or(u64::MAX);
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     tokio::pin!(close);

@@ -16,7 +16,7 @@ use super::Appearance;
 use super::app::{Input, Leave};
 use super::feed::{Feed, Whom};
 use super::log::Origin;
-use super::session::{Ending, session};
+use super::session::{Begin, Ending, session};
 use crate::words;
 
 /// The most bytes of each stream that are printed after the screen was left.
@@ -55,7 +55,8 @@ impl Window {
             let ending = runtime.block_on(async {
                 let stall_after = settings.duration(Key::StallAfter);
                 let feed = Feed::start(Whom::DescendantsOf(std::process::id()), settings)?;
-                session(appearance, true, stall_after, feed, said, closed).await
+                let begin = Begin { launched: true, stall_after, only: None };
+                session(appearance, begin, feed, said, closed).await
             });
             drop(opened);
             let (how, result) = match ending {

@@ -37,6 +37,7 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
     }
     for blocked_on in job.said() {
         let _ = writeln!(out, "{}", sentence(job, blocked_on));
+        elsewhere(out, job, blocked_on);
         if let Some(link) = &blocked_on.link {
             let _ = writeln!(out, "  {}", link_line(job, blocked_on, link));
         }
@@ -61,6 +62,20 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
         }
     }
     gone(out, job);
+}
+
+/// That ranks which are named may wait where nobody sees it.
+fn elsewhere(out: &mut String, job: &Snapshot, blocked_on: &BlockedOn) {
+    let is_unseen = |rank: &&RankSnapshot| {
+        rank.comms_without_row > 0 && blocked_on.culprits.iter().any(|culprit| culprit.rank == rank.rank)
+    };
+    let unseen: Vec<Rank> = job.ranks.iter().filter(is_unseen).map(|rank| rank.rank).collect();
+    let (itself, its) =
+        if unseen.len() == 1 { ("itself", "its recorder") } else { ("themselves", "their recorders") };
+    if !unseen.is_empty() {
+        let who = ranks_text(&unseen);
+        let _ = writeln!(out, "  {who} may {itself} wait in a communicator that has no row in {its}");
+    }
 }
 
 /// What the link of the longest wait waits for:
@@ -135,9 +150,14 @@ fn calm(job: &Snapshot) -> String {
         return in_init.iter().map(were).collect::<Vec<_>>().join("\n");
     }
     let is_in_init = || !in_init.is_empty();
+    let has_unseen = job.complete && !job.is_all_seen();
     match (job.blocked_on.is_empty(), job.complete) {
         _ if all_gone => "nobody waited",
         _ if is_in_init() => "init is under way, and nobody is known to be missing",
+        (true, _) if has_unseen => "nobody waits in the communicators that were read",
+        (false, _) if has_unseen => {
+            "running: nobody has waited for 100 ms in the communicators that were read"
+        }
         (true, true) => "nobody waits",
         (true, false) => "nobody that was read waits",
         (false, true) => "running: nobody has waited for 100 ms",

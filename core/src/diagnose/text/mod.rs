@@ -4,7 +4,7 @@ mod answer;
 
 use std::fmt::Write as _;
 
-use super::{CommLine, comm_name};
+use super::{CommLine, Held, comm_name};
 use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::text::harmless;
 use crate::types::{ChannelId, Rank};
@@ -51,22 +51,28 @@ pub fn render_answer(job: &Snapshot) -> String {
     out
 }
 
-/// The communicators in a line each, if there are several.
+/// The communicators in a line each, if there are several; first the one that the others wait for.
 fn comms(out: &mut String, job: &Snapshot) {
     let lines = job.comm_lines();
     if lines.len() < 2 {
         return;
     }
     let row = |line: &CommLine| {
-        let state = match (line.failed.as_slice(), line.inside.as_slice()) {
-            ([], []) => "in user code".to_string(),
-            ([], inside) => format!("{} inside for {}", plural(inside, "is", "are"), duration(line.since_ns)),
-            (failed, _) => format!("failed on {}", ranks_text(failed)),
+        let are = |ranks: &[Rank], there: &str| {
+            format!("{} {there} for {}", plural(ranks, "is", "are"), duration(line.since_ns))
+        };
+        let state = match line {
+            CommLine { failed, .. } if !failed.is_empty() => format!("failed on {}", ranks_text(failed)),
+            CommLine { inside, .. } if !inside.is_empty() => are(inside, "inside"),
+            CommLine { starting, .. } if !starting.is_empty() => are(starting, "in init"),
+            CommLine { finishing, .. } if !finishing.is_empty() => are(finishing, "in finish()"),
+            _ => "in user code".to_string(),
         };
         let call = if line.call.is_empty() { "-".to_string() } else { line.call.clone() };
-        [line.name.clone(), line.nranks.to_string(), ranks_text(&line.ranks), call, state]
+        let held = line.held.as_ref().map(Held::text).unwrap_or_default();
+        [line.name.clone(), line.nranks.to_string(), ranks_text(&line.ranks), call, state, held]
     };
-    let head = ["comm", "size", "ranks of the job", "last call", "state"].map(String::from);
+    let head = ["comm", "size", "ranks of the job", "last call", "state", "held up by"].map(String::from);
     aligned(out, &std::iter::once(head).chain(lines.iter().map(row)).collect::<Vec<_>>());
     out.push('\n');
 }

@@ -273,12 +273,13 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let process = read(&recorder);
     assert_eq!(process.comms.len() as u64, count);
     let overflow: Vec<_> = process.overflow.iter().map(|o| (o.table.as_str(), o.rows)).collect();
-    assert_eq!(overflow, [("Comms", 1), ("Links", 1), ("Durations", 1)]);
+    assert_eq!((overflow, process.comms_without_row), (vec![("Comms", 1)], 1));
     // A row's links end with it, whichever communicator takes the row next.
     let link = rows[3].link(ChannelId(0), Some(Rank(0)), Direction::Send, SHM);
     rows[3].called(&descriptor(CollKind::AllReduce, 1), None, clock::raw());
     rows[3].completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
-    drop(private);
+    drop((private, cell));
+    assert_eq!((read(&recorder).overflow[0].rows, read(&recorder).comms_without_row), (1, 0));
     let mut rows = rows;
     drop(rows.remove(3));
     assert_eq!(read(&recorder).comms[3].links.len(), 1);
@@ -288,6 +289,42 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     assert_eq!((comm.id, comm.ended, comm.op.called, comm.links.len()), (CommId(77), false, 0, 0));
     assert_eq!(recorder.reader().histograms().unwrap(), []);
     drop((again, link));
+}
+
+#[test]
+fn a_world_and_64_groups_of_the_ranks_of_a_host_have_rows() {
+    let recorder = Recorder::heap();
+    let peers = [0, 2, 3, 4, 5, 6, 7].map(|rank| Peer {
+        rank: Rank(rank),
+        world: Rank(rank),
+        host: "a",
+        pid: 70 + rank,
+        recorder: "",
+        control: "",
+    });
+    let make = |n: u64| {
+        let row = recorder.comm(CommInfo { id: CommId(n), nranks: 8, ..INFO });
+        row.peers(&peers);
+        let all = row.link(ChannelId(0), None, Direction::Send, SHM);
+        // A shared lane of each peer, and a pair lane to and from it.
+        let links = peers.iter().flat_map(|peer| {
+            [(0, Direction::Recv), (1, Direction::Send), (1, Direction::Recv)]
+                .map(|(channel, way)| row.link(ChannelId(channel), Some(peer.rank), way, SHM))
+        });
+        let links: Vec<_> = links.chain([all]).collect();
+        for (seq, kind) in [(1, CollKind::AllReduce), (2, CollKind::Broadcast)] {
+            row.called(&descriptor(kind, seq), None, clock::raw());
+            row.completed(&descriptor(kind, seq), ago(5), clock::raw());
+        }
+        (row, links)
+    };
+    let made: Vec<_> = (1..=65).map(make).collect();
+    let process = read(&recorder);
+    assert_eq!((process.overflow.as_slice(), process.comms_without_row), (&[][..], 0));
+    assert_eq!(process.comms.len(), 65);
+    assert!(process.comms.iter().all(|comm| (comm.links.len(), comm.peers.len()) == (22, 7)));
+    assert_eq!(recorder.reader().histograms().unwrap().len(), 130);
+    drop(made);
 }
 
 #[test]
@@ -320,7 +357,9 @@ fn every_kind_has_its_histograms_until_its_row_has_another_communicator() {
     // The rows stay readable with that of the communicator.
     drop(row);
     assert_eq!(found(), expected);
-    let rows: Vec<_> = (1..64).map(|id| recorder.comm(CommInfo { id: CommId(id), ..INFO })).collect();
+    let rows: Vec<_> = (1..Capacity::FULL.comms as u64)
+        .map(|id| recorder.comm(CommInfo { id: CommId(id), ..INFO }))
+        .collect();
     run(&rows[9], CollKind::Barrier);
     assert_eq!(found().len(), expected.len() + 1);
     let again = recorder.comm(CommInfo { id: CommId(99), ..INFO });

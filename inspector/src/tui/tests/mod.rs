@@ -1,6 +1,7 @@
 //! The screens with made-up jobs: every state, and every key on every screen.
 
 mod calm;
+mod groups;
 mod jobs;
 mod keys;
 mod plans;

@@ -15,7 +15,7 @@ use super::super::views::Screen;
 use super::super::views::draw::draw;
 use super::{NOON, app, drawn, jobs};
 
-fn compare(name: &str, text: &str) {
+pub(super) fn compare(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tui/tests/golden").join(name);
     if ccl::config::environment("BLESS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -33,7 +33,7 @@ fn check(name: &str, job: &Snapshot, culprit: &[&str]) {
             NOON,
         );
         let mut text = String::new();
-        for screen in Screen::ALL {
+        for screen in Screen::of_job(app.scene().has_several()) {
             app.screen = *screen;
             let picture = drawn(&app);
             for word in culprit {

@@ -29,16 +29,19 @@ const fn letter(phase: Phase) -> char {
 
 /// One row per rank and communicator.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
-    let mut columns = vec![
-        Column::new("rank"),
+    let members: Vec<_> = scene.members().filter_map(|(_, _, member)| member).collect();
+    let is_renumbered = Scene::are_renumbered(members.iter().copied());
+    let mut columns = vec![Column::new("rank")];
+    columns.extend(is_renumbered.then(|| Column::new("job rank")));
+    let comm = Column::new("comm").shrinks(5).key("comm");
+    columns.extend([
         Column::new("process").key("state"),
-        Column::new("comm").shrinks(5).goes(8).key("comm"),
+        if scene.comms().len() > 1 { comm } else { comm.goes(8) },
         Column::new("took"),
         Column::new("time").shrinks(12),
         Column::new("phase").key("state"),
-    ];
+    ]);
     columns.extend(Phase::INIT.iter().zip(1..).map(|(phase, goes)| Column::new(phase.name()).goes(goes)));
-    let members: Vec<_> = scene.members().filter_map(|(_, _, member)| member).collect();
     let longest = members.iter().map(|member| total_ns(member.comm)).max().unwrap_or(0);
     let rows = members.iter().map(|member| {
         let (comm, total) = (member.comm, total_ns(member.comm));
@@ -51,14 +54,15 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             None if comm.ended => (format!("{} ended", scene.look.glyphs.idle), Role::Dim),
             None => (format!("{} made", scene.look.glyphs.exited), Role::Good),
         };
-        let mut cells = vec![
-            Cell::number(comm.rank.0),
+        let mut cells = vec![Cell::number(comm.rank.0)];
+        cells.extend(is_renumbered.then(|| Cell::number(member.rank.rank.0)));
+        cells.extend([
             scene.state(member.rank),
             Cell::text(name(&comm.name, comm.id)),
             Cell::sorted(duration(total), total),
             Cell::text(timeline(comm, longest)),
             Cell::text(text).role(role),
-        ];
+        ]);
         cells.extend(Phase::INIT.iter().map(|phase| {
             let ns = phase_ns(comm, phase.name());
             Cell::sorted(duration(ns), ns)
@@ -74,8 +78,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     });
     let absent = joining::absent(scene).map(|(one, rank, process, about)| {
         let comm = name(&one.name, one.comm);
-        let mut cells =
-            vec![Cell::number(rank.0), process, Cell::text(comm.clone()), Cell::default(), Cell::default()];
+        let mut cells = vec![Cell::number(rank.0)];
+        cells.extend(is_renumbered.then(Cell::default));
+        cells.extend([process, Cell::text(comm.clone()), Cell::default(), Cell::default()]);
         let phase = format!("{} {}", scene.look.glyphs.blocked_on, joining::word(one));
         cells.push(Cell::text(phase).role(scene.role_of_wait(one.since_ns)));
         cells.extend(Phase::INIT.iter().map(|_| Cell::default()));

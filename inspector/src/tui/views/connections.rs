@@ -9,10 +9,12 @@ use crate::tui::listing::{About, Cell, Column, Listing, Row};
 use crate::tui::palette::Role;
 use crate::tui::scene::{Member, Scene, bytes, calm, channel, fields, host, name};
 
-/// One row per link of every rank.
-pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
-    let columns = vec![
-        Column::new("rank"),
+/// The columns for one communicator or several, and where ranks have other numbers in the job.
+fn columns(are_several: bool, is_renumbered: bool) -> Vec<Column> {
+    let comm = Column::new("comm").shrinks(5).key("comm");
+    let mut columns = vec![Column::new("rank")];
+    columns.extend(is_renumbered.then(|| Column::new("job rank")));
+    columns.extend([
         Column::new("direction"),
         Column::new("peer"),
         Column::new("over"),
@@ -24,14 +26,22 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("waited").goes(6),
         Column::new("state").key("state"),
         Column::new("since"),
-        Column::new("comm").shrinks(5).goes(3).key("comm"),
+        if are_several { comm } else { comm.goes(3) },
         Column::new("peer's host").shrinks(8).goes(7),
         Column::new("rtt").goes(9),
         Column::new("retrans").goes(8),
         Column::new("unsent").goes(10),
-    ];
+    ]);
+    columns
+}
+
+/// One row per link of every rank.
+pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
+    let all: Vec<Member<'_>> = scene.members().filter_map(|(_, _, member)| member).collect();
+    let is_renumbered = Scene::are_renumbered(all.iter().copied());
+    let columns = columns(scene.comms().len() > 1, is_renumbered);
     let mut rows = Vec::new();
-    for member in scene.members().filter_map(|(_, _, member)| member) {
+    for member in all {
         let members = scene.of_comm(member.comm.id);
         for (nth, link) in member.comm.links.iter().enumerate() {
             let peer = link.peer.and_then(|peer| members.iter().find(|other| other.comm.rank == peer));
@@ -44,8 +54,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             let since_ns = link.long_wait_ns().unwrap_or(0);
             let to = link.peer.map_or_else(|| Cell::text("all"), |peer| Cell::number(peer.0));
             let [rtt, retransmits, unsent] = worst(&link.sockets);
-            let cells = vec![
-                Cell::number(member.comm.rank.0),
+            let mut cells = vec![Cell::number(member.comm.rank.0)];
+            cells.extend(is_renumbered.then(|| Cell::number(member.rank.rank.0)));
+            cells.extend([
                 Cell::text(format!("{} {way}", channel(link.channel))),
                 to,
                 Cell::text(link.transport.to_string()),
@@ -62,7 +73,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
                 rtt,
                 retransmits,
                 unsent,
-            ];
+            ]);
             rows.push(Row {
                 key: format!("{} {} {nth}", member.rank.rank, member.comm.id),
                 cells,

@@ -1,8 +1,11 @@
 //! The top of every screen: the job, the ranks that block others, the age of the picture, the tabs.
 //! And its last line.
 
+use std::collections::BTreeSet;
+
 use ccl::diagnose::{Culprits, Headline, comm_name, duration, ranks_text};
 use ccl::snapshot::{NotJoined, RankSnapshot, State};
+use ccl::types::Rank;
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
@@ -17,11 +20,38 @@ const RANKS_WIDTH: usize = 22;
 /// The most columns for a communicator's name.
 const COMM_WIDTH: usize = 16;
 
-/// The header: job, verdict, tabs; and a line that says that this is not the present, if it is not.
+/// The header: job, verdict, tabs; a line that says that not all communicators are shown, and one
+/// that says that this is not the present, where that is so.
 pub(crate) fn lines(app: &App) -> Vec<Line<'static>> {
     let mut lines = vec![job(app), Line::from(verdict(app)), tabs(app)];
+    lines.extend(only(app));
     lines.extend(banner(app));
     lines
+}
+
+/// The communicators to which the screens are narrowed, and how to show all again. The two lines
+/// above are about the whole job.
+fn only(app: &App) -> Option<Line<'static>> {
+    let scene = app.scene();
+    let only = app.only.as_ref()?;
+    let ranks: BTreeSet<Rank> = only.comms.iter().flat_map(|id| scene.job.ranks_of(*id)).collect();
+    let ranks: Vec<Rank> = ranks.into_iter().collect();
+    let rows = scene.job.ranks.iter().flat_map(|rank| &rank.comms);
+    let name = rows.clone().find(|row| only.comms.contains(&row.id)).map(|row| comm_name(&row.name, row.id));
+    let name = fit(&name.unwrap_or_else(|| only.name.clone()), COMM_WIDTH, app.look.glyphs.more);
+    let those = match only.comms.len() {
+        0 | 1 => name,
+        several => format!("the {several} named {name}"),
+    };
+    let who = match ranks.as_slice() {
+        [] => "no rank is in it".to_string(),
+        ranks => fit(&ranks_text(ranks), RANKS_WIDTH, app.look.glyphs.more),
+    };
+    let text = match scene.all_comms().len() {
+        0 | 1 => format!("ONLY {those} ({who})"),
+        all => format!("ONLY {those} ({who}); Esc shows all {all} communicators"),
+    };
+    Some(Line::styled(text, app.look.palette.style(Role::Head)))
 }
 
 fn job(app: &App) -> Line<'static> {
@@ -50,8 +80,13 @@ fn job(app: &App) -> Line<'static> {
         (left, "left after a failure", Role::Bad),
         (scene.job.missing.len(), "not read", Role::Waits),
     ];
+    let unseen = scene.job.ranks.iter().map(|rank| rank.comms_without_row).max().unwrap_or(0);
     for (number, word, role) in others.into_iter().filter(|(number, ..)| *number > 0) {
         spans.push(Span::styled(format!(", {number} {word}"), palette.style(role)));
+    }
+    if unseen > 0 {
+        let text = format!(", up to {unseen} communicators unseen");
+        spans.push(Span::styled(text, palette.style(Role::Waits)));
     }
     let age = app.now_ns.saturating_sub(app.shot().taken_ns);
     let text = if app.shot().taken_ns == 0 { "no data yet".into() } else { format!("age {}", seconds(age)) };
@@ -100,15 +135,17 @@ fn verdict(app: &App) -> Vec<Span<'static>> {
 fn calm(app: &App) -> Span<'static> {
     let scene = app.scene();
     let all_gone = scene.job.ranks.iter().all(RankSnapshot::is_gone);
+    let sees_all = scene.job.is_all_seen();
     let text = match (scene.job.ranks.is_empty(), scene.job.complete) {
         (true, _) if app.ended != Ended::No => "it was over before a rank was seen",
         (true, _) => "no rank has shown itself yet",
         // Waits that every healthy job has all the time.
+        (false, true) if !sees_all && !all_gone => "nobody waits in the communicators that were read",
         (false, true) if !scene.job.blocked_on.is_empty() && !all_gone => "running",
         (false, true) => "nobody waits",
         (false, false) => "nobody that was read waits",
     };
-    let style = app.look.palette.style(role(scene.job.complete, Role::Good, Role::Dim));
+    let style = app.look.palette.style(role(sees_all, Role::Good, Role::Dim));
     Span::styled(format!("  {text}"), style)
 }
 
@@ -156,9 +193,15 @@ fn blocked_on(culprits: &Culprits, role: Role, app: &App) -> (String, String) {
     let by = ranks_text(&culprits.by);
     let by = by.trim_start_matches("ranks ").trim_start_matches("rank ");
     let waits = if culprits.by.len() > 1 { "wait" } else { "waits" };
+    let all = app.scene().job.waits().into_iter().next().map_or(0, |(_, all)| all.len());
+    let behind = match all.saturating_sub(culprits.by.len()) {
+        0 => String::new(),
+        behind => format!(", {behind} behind"),
+    };
+    let by = fit(by, RANKS_WIDTH, g.more);
     (
         format!("{mark} {who}{}: {op} of {comm}", state(culprits)),
-        format!(" {how}, {}{more}; {} {waits}", duration(culprits.since_ns), fit(by, RANKS_WIDTH, g.more)),
+        format!(" {how}, {}{more}; {by} {waits}{behind}", duration(culprits.since_ns)),
     )
 }
 
@@ -173,10 +216,10 @@ fn state(culprits: &Culprits) -> String {
 }
 
 /// The layout of the tabs: screen, first column, width.
-pub(crate) fn tab_places(width: usize) -> Vec<(Screen, usize, usize)> {
+pub(crate) fn tab_places(width: usize, tabs: &[Screen]) -> Vec<(Screen, usize, usize)> {
     let mut at = 0;
-    let wide: usize = Screen::ALL.iter().map(|screen| screen.name().len() + 4).sum();
-    let places = Screen::ALL.iter().map(|screen| {
+    let wide: usize = tabs.iter().map(|screen| screen.name().len() + 4).sum();
+    let places = tabs.iter().map(|screen| {
         // If the names do not fit, the numbers stand for them.
         let length = if wide <= width { screen.name().len() + 4 } else { 3 };
         at += length;
@@ -186,14 +229,17 @@ pub(crate) fn tab_places(width: usize) -> Vec<(Screen, usize, usize)> {
 }
 
 fn tabs(app: &App) -> Line<'static> {
-    let tabs = tab_places(app.size.0.into()).into_iter().zip(1..).map(|((screen, _, length), number)| {
+    let width = usize::from(app.size.0);
+    let tabs = tab_places(width, app.tabs()).into_iter().zip(1..).map(|((screen, _, length), number)| {
         let text = if length == 3 { format!(" {number} ") } else { format!(" {number} {} ", screen.name()) };
         let style =
             if screen == app.screen { app.look.palette.chosen() } else { app.look.palette.style(Role::Dim) };
         Span::styled(text, style)
     });
     let mut spans: Vec<_> = tabs.collect();
-    spans.push(Span::styled("  ? help", app.look.palette.style(Role::Dim)));
+    let used: usize = spans.iter().map(Span::width).sum();
+    let help = ["  ? help", " ?"][usize::from(used + 8 > width)];
+    spans.push(Span::styled(help, app.look.palette.style(Role::Dim)));
     Line::from(spans)
 }
 
@@ -240,7 +286,8 @@ pub(crate) fn footer(app: &App, hidden: usize) -> Line<'static> {
         text += &format!("filter: {}  ", app.filter.text());
     }
     if hidden > 0 {
-        let how = if app.screen == Screen::Overview { "J" } else { "Enter" };
+        let leads_on = matches!(app.screen, Screen::Overview | Screen::Communicators);
+        let how = if leads_on { "J" } else { "Enter" };
         let columns = if hidden == 1 { "column" } else { "columns" };
         text += &format!("{hidden} {columns} hidden, {how} shows all  ");
     }

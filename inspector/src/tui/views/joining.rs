@@ -13,7 +13,8 @@ use crate::tui::scene::Scene;
 
 /// The missing ranks, how that is known, and when init gives up, as `snapshot` prints them.
 pub(crate) fn lines(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
-    let sentences = scene.job.not_joined.iter().flat_map(|one| {
+    let shown = scene.job.not_joined.iter().filter(|one| scene.shows(one.comm));
+    let sentences = shown.flat_map(|one| {
         let style = scene.look.palette.style(scene.role_of_wait(one.since_ns));
         let words = wrapped(&render_not_joined(scene.job, one), width);
         words.into_iter().map(move |line| Line::styled(line, style))
@@ -36,7 +37,7 @@ pub(crate) fn word_of(scene: &Scene<'_>, missing: &Missing) -> Option<&'static s
 /// The ranks that an init lacks and that have no row themselves: rank, process state, and item.
 pub(crate) fn absent<'a>(scene: &Scene<'a>) -> impl Iterator<Item = (&'a NotJoined, Rank, Cell, About)> {
     let scene = *scene;
-    scene.job.not_joined.iter().flat_map(move |one| {
+    scene.job.not_joined.iter().filter(move |one| scene.shows(one.comm)).flat_map(move |one| {
         let members = scene.of_comm(one.comm);
         let shows = move |rank: &&Rank| members.iter().any(|member| member.comm.rank == **rank);
         one.ranks.iter().filter(move |rank| !shows(rank)).map(move |rank| {

@@ -49,7 +49,13 @@ impl Class<'_> {
     }
 }
 
-fn classes<'a>(histograms: &'a [Histogram]) -> Vec<Class<'a>> {
+/// The durations of the communicators that are shown.
+fn shown<'a>(scene: &Scene<'a>) -> Vec<Class<'a>> {
+    let all = scene.histograms.unwrap_or_default().iter();
+    classes(all.filter(|one| scene.shows(one.comm)))
+}
+
+fn classes<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> Vec<Class<'a>> {
     let mut classes: BTreeMap<(CommId, CollKind, u64), Class<'a>> = BTreeMap::new();
     for one in histograms {
         let count = one.buckets.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
@@ -127,7 +133,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             about: About::Durations(at),
         }
     };
-    let rows = classes(scene.histograms.unwrap_or_default()).iter().enumerate().map(row).collect();
+    let rows = shown(scene).iter().enumerate().map(row).collect();
     let empty = match scene.histograms {
         Some(_) => "no operation has been completed yet",
         None => "durations are read while this screen is shown: at this moment they were not",
@@ -149,7 +155,7 @@ fn means(class: &Class<'_>) -> Cell {
 /// The histogram of the chosen row, and the mean of each rank.
 pub(crate) fn below(scene: &Scene<'_>, chosen: Option<&Row>, width: usize) -> Vec<Line<'static>> {
     let Some(Row { about: About::Durations(at), .. }) = chosen else { return Vec::new() };
-    let classes = classes(scene.histograms.unwrap_or_default());
+    let classes = shown(scene);
     let Some(class) = classes.get(*at) else { return Vec::new() };
     let look = &scene.look;
     let rule = look.glyphs.line.to_string().repeat(width.saturating_sub(24));
@@ -174,7 +180,7 @@ pub(crate) fn below(scene: &Scene<'_>, chosen: Option<&Row>, width: usize) -> Ve
 
 /// A row as JSON.
 pub(crate) fn json(scene: &Scene<'_>, at: usize) -> Option<serde_json::Value> {
-    let classes = classes(scene.histograms.unwrap_or_default());
+    let classes = shown(scene);
     let class = classes.get(at)?;
     Some(serde_json::json!({
         "comm": class.comm, "name": class.name, "kind": class.kind.name(), "class_bytes": class.class_bytes,

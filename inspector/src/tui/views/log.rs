@@ -1,13 +1,15 @@
 //! The log: the events of the recorders, and the output of the ranks if they were launched here.
 
+use std::collections::BTreeSet;
+
 use ratatui::text::Line;
 
 use super::header::time_of_day;
 use super::joining;
 use crate::tui::listing::{About, Cell, Column, Listing, Row, visible};
-use crate::tui::log::Origin;
+use crate::tui::log::{Entry, Origin};
 use crate::tui::palette::Role;
-use crate::tui::scene::Scene;
+use crate::tui::scene::{Scene, name};
 
 /// One row per line, oldest first.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -28,6 +30,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let mut culprits: Vec<u32> = scene.job.ranks.iter().map(|rank| rank.rank.0).collect();
     culprits.retain(|rank| blocked_on(Some(*rank)));
     let said = scene.log.entries().filter(|entry| entry.real_ns <= scene.until_ns);
+    let said = said.filter(of_shown(scene));
     let rows = said.map(|entry| {
         let time = format!(
             "{}.{:03}",
@@ -58,6 +61,20 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         }
     });
     Listing { columns, rows: rows.collect(), empty: "nothing has happened yet".into() }
+}
+
+/// Whether a line is of a communicator that is shown, or of one of its ranks; a line has its name.
+fn of_shown(scene: &Scene<'_>) -> impl Fn(&&Entry) -> bool + use<> {
+    let members = scene.members().filter_map(|(_, _, member)| member);
+    let shown: BTreeSet<(u32, String)> =
+        members.map(|member| (member.rank.rank.0, name(&member.comm.name, member.comm.id))).collect();
+    let is_all = scene.only.is_none();
+    move |entry| {
+        let is_of = |(rank, name): &(u32, String)| {
+            entry.rank.is_none_or(|own| own == *rank) && (entry.comm.is_empty() || entry.comm == *name)
+        };
+        is_all || shown.iter().any(is_of)
+    }
 }
 
 /// The ranks that have not joined, which have no event; and the number of dropped lines.

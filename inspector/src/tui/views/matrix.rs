@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ccl::diagnose::duration;
+use ccl::diagnose::{duration, ranks_text};
 use ccl::snapshot::{CommSnapshot, Direction, OpSnapshot, OpState, State};
 use ccl::types::ChannelId;
 use ratatui::text::{Line, Span};
@@ -20,7 +20,10 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let plan = op.as_ref().and_then(|op| planned(&members, op));
     let places = plan.as_ref().map(|(plan, own)| plan.places(&members, own)).unwrap_or_default();
     let channels = channels(&members, plan.as_ref().map(|(plan, _)| plan));
-    let mut columns = vec![Column::new("rank"), Column::new("process").key("state")];
+    let is_renumbered = Scene::are_renumbered(members.iter().copied());
+    let mut columns = vec![Column::new("rank")];
+    columns.extend(is_renumbered.then(|| Column::new("job rank")));
+    columns.push(Column::new("process").key("state"));
     columns.push(Column::new(heading).key("state"));
     columns.extend([Column::new("waits for").shrinks(10), Column::new("since")]);
     let after = channels.iter().zip(1..).map(|(id, goes)| Column::new(channel(*id)).goes(goes));
@@ -28,7 +31,9 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     columns.extend([Column::new("tag").shrinks(6).goes(254), Column::new("driven").goes(255)]);
     let rows = members.iter().map(|member| {
         let comm = member.comm;
-        let mut cells = vec![Cell::number(comm.rank.0), scene.state(member.rank)];
+        let mut cells = vec![Cell::number(comm.rank.0)];
+        cells.extend(is_renumbered.then(|| Cell::number(member.rank.rank.0)));
+        cells.push(scene.state(member.rank));
         cells.push(called(scene, member, op.as_ref()));
         let wait = comm.longest_wait().filter(|link| link.long_wait_ns().is_some());
         let on = wait.map(|link| {
@@ -154,7 +159,11 @@ pub(crate) fn above(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let comms = scene.comms();
     let nth = comms.iter().position(|comm| *comm == id).unwrap_or(0) + 1;
     let text = format!("{title} of {comm}");
-    let rest = format!("{}  communicator {nth} of {}", what.unwrap_or_default(), comms.len());
+    let ranks = match Scene::are_renumbered(members.iter().copied()) {
+        true => format!(", job {}", ranks_text(&scene.job.ranks_of(id))),
+        false => String::new(),
+    };
+    let rest = format!("{}  communicator {nth} of {}{ranks}", what.unwrap_or_default(), comms.len());
     let legend = "ch: steps done of the plan; or messages in all, where its beginning is not known";
     vec![
         Line::from(vec![Span::styled(text, look.palette.style(Role::Head)), Span::raw(rest)]),

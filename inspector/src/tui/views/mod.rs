@@ -2,6 +2,7 @@
 //! input; no I/O, no clock.
 
 pub(crate) mod bootstrap;
+pub(crate) mod communicators;
 pub(crate) mod connections;
 pub(crate) mod draw;
 pub(crate) mod header;
@@ -38,6 +39,8 @@ pub(crate) enum Screen {
     Latency,
     /// Events and output.
     Log,
+    /// The communicators of a job that has several.
+    Communicators,
 }
 
 impl Screen {
@@ -50,6 +53,7 @@ impl Screen {
         Self::Bootstrap,
         Self::Latency,
         Self::Log,
+        Self::Communicators,
     ];
 
     /// The name on its tab.
@@ -62,12 +66,19 @@ impl Screen {
             Self::Bootstrap => "Init",
             Self::Latency => "Latency",
             Self::Log => "Log",
+            Self::Communicators => "Comms",
         }
     }
 
-    /// The screen this many tabs to the right, wrapping around.
-    pub(crate) fn beside(self, steps: usize) -> Self {
-        Self::ALL[(self as usize + steps) % Self::ALL.len()]
+    /// The screens of a job that has several communicators, or has not: nobody needs a list of one.
+    pub(crate) fn of_job(has_several: bool) -> &'static [Self] {
+        let all = Self::ALL;
+        if has_several { all } else { &all[..all.len() - 1] }
+    }
+
+    /// The screen this many tabs of these to the right, wrapping around.
+    pub(crate) fn beside(self, steps: usize, tabs: &[Self]) -> Self {
+        tabs[(self as usize + steps) % tabs.len()]
     }
 }
 
@@ -81,6 +92,7 @@ pub(crate) fn listing(screen: Screen, scene: &Scene<'_>) -> Listing {
         Screen::Bootstrap => bootstrap::listing(scene),
         Screen::Latency => latency::listing(scene),
         Screen::Log => log::listing(scene),
+        Screen::Communicators => communicators::listing(scene),
     }
 }
 
@@ -93,6 +105,7 @@ pub(crate) fn above(screen: Screen, scene: &Scene<'_>, width: usize) -> Vec<Line
         Screen::Rings => rings::above(scene, width),
         Screen::Bootstrap => bootstrap::above(scene, width),
         Screen::Log => log::above(scene, width),
+        Screen::Communicators => communicators::above(scene, width),
     }
 }
 
@@ -105,6 +118,7 @@ pub(crate) fn below(
 ) -> Vec<Line<'static>> {
     match screen {
         Screen::Overview => overview::below(scene, width),
+        Screen::Communicators => overview::below(&Scene { only: None, ..*scene }, width),
         Screen::Latency => latency::below(scene, chosen, width),
         Screen::Matrix | Screen::Rings | Screen::Connections | Screen::Bootstrap | Screen::Log => Vec::new(),
     }

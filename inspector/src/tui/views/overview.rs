@@ -1,10 +1,11 @@
 //! Every rank: the state of its process, where it stands, and which rank it waits for; and below,
-//! the reason.
+//! the reason. Where several communicators are shown, a rank stands where it matters most.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccl::diagnose::{Rate, duration, render_answer};
-use ccl::snapshot::{OpState, Source};
+use ccl::diagnose::{Rate, duration, ranks_text, render_answer};
+use ccl::snapshot::{OpState, RankSnapshot, Source};
+use ccl::types::{CommId, Rank};
 use ratatui::text::Line;
 
 use super::{joining, wrapped};
@@ -13,12 +14,15 @@ use crate::tui::palette::Role;
 use crate::tui::scene::{Member, Scene, fields, host, name, operation_text};
 use crate::words;
 
-/// One row per rank and communicator, and one per rank that was not read.
+/// One row per rank, and one per rank that was not read.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let hosts = short_hosts(scene);
     let short = |host: &str| hosts.get(host).cloned().unwrap_or_default();
-    let columns = columns(hosts.len());
-    let ranks = scene.members().map(|(at, rank, member)| {
+    let are_several = scene.comms().len() > 1;
+    let columns = columns(hosts.len(), are_several);
+    let in_the_end = if are_several { in_the_end(scene) } else { BTreeMap::new() };
+    let shown = if are_several { foremost(scene) } else { scene.members().collect() };
+    let ranks = shown.into_iter().map(|(at, rank, member)| {
         let about = match &member {
             Some(member) => About::Comm(member.at.0, member.at.1),
             None => About::Rank(at),
@@ -26,8 +30,8 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let comm = member.map(|member| member.comm);
         let mut cells = vec![Cell::number(rank.rank.0), scene.state(rank)];
         cells.extend(of_member(scene, member));
-        let rate = comm.and_then(|comm| scene.rates.get(&(rank.rank, comm.id)));
-        cells.extend(rates(rate));
+        cells.extend(are_several.then(|| in_the_end.get(&rank.rank).cloned().unwrap_or_default()));
+        cells.extend(rates(rate_of(scene, rank.rank)));
         cells.push(Cell::text(comm.map(|comm| name(&comm.name, comm.id)).unwrap_or_default()));
         let tag = comm.map(|comm| comm.op.tag.clone()).unwrap_or_default();
         let within = comm.map(|comm| format!("{}/{}", comm.rank, comm.nranks)).unwrap_or_default();
@@ -44,8 +48,10 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Cell::text(within),
         ]);
         cells.extend([Cell::text(source), Cell::number(rank.failed)]);
+        let comm_of_key = comm.filter(|_| !are_several).map(|comm| format!(" {}", comm.id));
         Row {
-            key: format!("{} {}", rank.rank, comm.map(|comm| comm.id).unwrap_or_default()),
+            // What matters most changes.
+            key: format!("{}{}", rank.rank, comm_of_key.unwrap_or_default()),
             cells,
             fields: fields(rank, comm),
             ranks: vec![rank.rank.0],
@@ -53,13 +59,14 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             about,
         }
     });
-    let missing = scene.job.missing.iter().enumerate().map(|(at, missing)| {
+    let lacks = scene.only.is_none_or(|only| only.iter().any(|id| lacks_ranks(scene, *id)));
+    let missing = scene.job.missing.iter().enumerate().filter(|_| lacks).map(|(at, missing)| {
         let absent = joining::word_of(scene, missing);
         let state = absent.unwrap_or("not read");
         let mut cells =
             vec![Cell::number(missing.rank.0), Cell::text(format!("? {state}")).role(Role::Waits)];
         cells.extend([Cell::text(missing.why.clone()).role(Role::Dim)]);
-        cells.extend(std::iter::repeat_n(Cell::default(), 7));
+        cells.extend(std::iter::repeat_n(Cell::default(), 7 + usize::from(are_several)));
         cells.extend([Cell::number(missing.pid), Cell::text(short(&missing.host))]);
         cells.extend(std::iter::repeat_n(Cell::default(), 3));
         let fields = vec![("state", state.into()), ("host", missing.host.clone())];
@@ -70,18 +77,83 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     Listing { columns, rows, empty: "no rank has been seen".into() }
 }
 
-/// The columns for a job on so many hosts.
-fn columns(nhosts: usize) -> Vec<Column> {
-    vec![
+/// Whether not all ranks of a communicator were read.
+fn lacks_ranks(scene: &Scene<'_>, id: CommId) -> bool {
+    let members = scene.of_comm(id);
+    members.first().is_none_or(|first| members.len() < first.comm.nranks as usize)
+}
+
+/// Each rank once, with the communicator that matters most: one in which it blocks others, else one
+/// that failed, else the one in which it waits or works, else the one that it used last.
+fn foremost<'a>(scene: &Scene<'a>) -> Vec<(usize, &'a RankSnapshot, Option<Member<'a>>)> {
+    let waits = scene.job.said().map(|one| (one.comm, one.missing.iter().chain(&one.inside)));
+    let failures = scene.job.failures.iter().map(|one| (one.comm, one.blamed.iter().chain(&[])));
+    let blocking: BTreeSet<(CommId, Rank)> =
+        waits.chain(failures).flat_map(|(comm, ranks)| ranks.map(move |rank| (comm, *rank))).collect();
+    let weight = |member: &Option<Member<'_>>| {
+        let Some(Member { comm, .. }) = member else { return (false, 0, 0) };
+        let op = comm.operation();
+        let is_attended = op.wait.as_ref().is_none_or(|wait| !wait.unattended);
+        let (class, ns) = match op.state {
+            OpState::Failed => (4, op.age_ns),
+            _ if comm.phase.is_some() => (3, comm.standing_ns().unwrap_or(0)),
+            OpState::Running => (if is_attended { 3 } else { 2 }, op.age_ns),
+            OpState::Idle | OpState::Unknown if op.kind.is_empty() => (0, 0),
+            OpState::Idle | OpState::Unknown => (1, u64::MAX - op.age_ns),
+        };
+        (blocking.contains(&(comm.id, comm.rank)), class, ns)
+    };
+    let mut found: Vec<(usize, &RankSnapshot, Option<Member<'_>>)> = Vec::new();
+    for (at, rank, member) in scene.members() {
+        match found.last_mut() {
+            Some((last, _, before)) if *last == at => {
+                if weight(&member) > weight(before) {
+                    *before = member;
+                }
+            }
+            _ => found.push((at, rank, member)),
+        }
+    }
+    found
+}
+
+/// By rank of the job, the ranks for which it waits in the end, and in which communicator: `5 in
+/// data`.
+fn in_the_end(scene: &Scene<'_>) -> BTreeMap<Rank, Cell> {
+    let cell = |ranks: &[Rank], comm: &str| {
+        let text = ranks_text(ranks);
+        let text = text.trim_start_matches("ranks ").trim_start_matches("rank ");
+        Cell::sorted(format!("{text} in {comm}"), ranks.first().map_or(0, |rank| rank.0.into()))
+    };
+    let mut cells = BTreeMap::new();
+    for one in &scene.job.not_joined {
+        let lacks = cell(&scene.job.job_ranks(one.comm, &one.ranks), &name(&one.name, one.comm));
+        for rank in scene.job.job_ranks(one.comm, &one.by) {
+            cells.entry(rank).or_insert_with(|| lacks.clone());
+        }
+    }
+    for (culprits, by) in scene.job.waits() {
+        let blocking = cell(&culprits.ranks, &culprits.comm);
+        for rank in by {
+            cells.entry(rank).or_insert_with(|| blocking.clone());
+        }
+    }
+    cells
+}
+
+/// The columns for a job on so many hosts, and for one communicator or several.
+fn columns(nhosts: usize, are_several: bool) -> Vec<Column> {
+    let comm = Column::new("comm").key("comm");
+    let mut columns = vec![
         Column::new("rank"),
         Column::new("process").key("state"),
         Column::new("operation").shrinks(16).key("op"),
         Column::new("state").shrinks(14).key("state"),
         Column::new("since"),
-        Column::new("waits for").goes(2),
+        Column::new("waits for").goes(if are_several { 3 } else { 2 }),
         Column::new("ops/s").goes(5),
         Column::new("bytes/s").goes(6),
-        Column::new("comm").shrinks(5).goes(3).key("comm"),
+        if are_several { comm.shrinks(8) } else { comm.shrinks(5).goes(3) },
         Column::new("tag").shrinks(6).goes(7),
         Column::new("pid").goes(4),
         // Where there is one, all rows say the same.
@@ -89,7 +161,11 @@ fn columns(nhosts: usize) -> Vec<Column> {
         Column::new("comm rank").goes(10),
         Column::new("source").goes(11),
         Column::new("failed").goes(9),
-    ]
+    ];
+    if are_several {
+        columns.insert(6, Column::new("blocked on").goes(2));
+    }
+    columns
 }
 
 /// The hosts, each by what tells it from the others: of long names that begin alike the narrow
@@ -119,16 +195,23 @@ fn of_member(scene: &Scene<'_>, member: Option<Member<'_>>) -> [Cell; 4] {
         Cell::text(operation_text(comm)),
         scene.standing(&member),
         comm.standing_ns().map_or_else(Cell::default, |ns| Cell::sorted(duration(ns), ns)),
-        on.map_or_else(Cell::default, |peer| Cell::number(peer.0)),
+        on.map_or_else(Cell::default, |peer| Cell::number(scene.job.job_rank(comm.id, peer).0)),
     ]
 }
 
+/// What a rank does per second in the communicators that are shown.
+fn rate_of(scene: &Scene<'_>, rank: Rank) -> Option<Rate> {
+    let own = scene.rates.range((rank, CommId(0))..=(rank, CommId(u64::MAX)));
+    let shown = own.filter(|((_, comm), _)| scene.shows(*comm)).map(|(_, rate)| *rate);
+    shown.reduce(|sum, rate| sum + rate)
+}
+
 /// Operations and bytes per second.
-fn rates(rate: Option<&Rate>) -> [Cell; 2] {
+fn rates(rate: Option<Rate>) -> [Cell; 2] {
     let Some(Rate { ops_per_s, bytes_per_s }) = rate else { return [Cell::default(), Cell::default()] };
     [
-        Cell::sorted(words::digits(*ops_per_s), (ops_per_s * 1000.0) as u64),
-        Cell::sorted(words::bytes(*bytes_per_s), *bytes_per_s as u64),
+        Cell::sorted(words::digits(ops_per_s), (ops_per_s * 1000.0) as u64),
+        Cell::sorted(words::bytes(bytes_per_s), bytes_per_s as u64),
     ]
 }
 
@@ -163,12 +246,25 @@ fn all_rates(scene: &Scene<'_>) -> String {
     format!("; all links {}/s", words::bytes(all.bytes_per_s))
 }
 
-/// The full answer, as `snapshot` prints it.
+/// The full answer, as `snapshot` prints it; of a communicator alone, what it waits for.
+fn answer(scene: &Scene<'_>) -> String {
+    let Some(only) = scene.only else { return render_answer(scene.job) };
+    let mut job = scene.job.clone();
+    job.keep_answers(only);
+    match job.headline() {
+        None if scene.job.headline().is_some() => {
+            "nobody has waited there for 100 ms; who waits elsewhere stands in the second line\n".into()
+        }
+        _ => render_answer(&job),
+    }
+}
+
+/// The answer below the list.
 pub(crate) fn below(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let look = &scene.look;
     let rule = look.glyphs.line.to_string().repeat(width.saturating_sub(6));
     let mut lines = vec![Line::styled(format!(" why {rule}"), look.palette.style(Role::Dim))];
-    for line in render_answer(scene.job).lines() {
+    for line in answer(scene).lines() {
         lines.extend(wrapped(&visible(line), width).into_iter().map(Line::from));
     }
     lines
