@@ -8,9 +8,9 @@ use ccl::types::{JobId, Rank};
 /// The target of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
-    /// A process, and with it the jobs of its ranks.
+    /// A process, and with it its job.
     Process(u32),
-    /// One rank of a process that holds several, and with it the job of that rank.
+    /// One rank of a process that holds several, and with it the job of the process.
     RankOf(u32, Rank),
     /// A job, by its public id.
     Job(JobId),

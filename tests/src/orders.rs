@@ -58,6 +58,9 @@ pub struct Orders {
     pub stay: bool,
     /// Whether it calls once more after an error.
     pub retry: bool,
+    /// Whether the victim goes wrong only when the others have long been in that iteration: none of
+    /// them is still in the operation before it.
+    pub late: bool,
 }
 
 impl Default for Orders {
@@ -75,6 +78,7 @@ impl Default for Orders {
             fork: false,
             stay: false,
             retry: false,
+            late: false,
         }
     }
 }

@@ -174,7 +174,7 @@ fn a_job_that_knows_nothing_of_it_is_exported_from_outside() {
 #[test]
 fn a_job_that_failed_is_exported_from_what_it_left() {
     let receiver = Receiver::start();
-    let orders = Orders { calls: 5, at: 5, how: How::Count, victim: 2, ..Orders::default() };
+    let orders = Orders { calls: 5, at: 5, how: How::Count, victim: 2, late: true, ..Orders::default() };
     let mut job = Setting::new(RANKS as u32, Transport::Shm, orders).start();
     for worker in &mut job.workers {
         assert!(!worker.wait().expect("it ends").success());

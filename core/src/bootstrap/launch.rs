@@ -76,7 +76,7 @@ pub(crate) struct Launched {
 impl Launched {
     /// As `environment` tells.
     ///
-    /// `CCL_RUN_ID` is the user's own name for a run, where the launcher has none.
+    /// `CCL_RUN_ID` is the user's own name for a run; it goes before the launcher's.
     #[must_use]
     pub(crate) fn own(environment: Environment<'_>) -> Self {
         let given = |name: &str| environment(name).filter(|value| !value.is_empty());
@@ -85,8 +85,9 @@ impl Launched {
             (Some(run), _) => hash(format!("CCL_RUN_ID={run}")),
             (None, (_, 0)) => 0,
             // A launch that is restarted keeps its name.
-            (None, (_, part)) => {
-                hash(format!("{part} {}", given("TORCHELASTIC_RESTART_COUNT").unwrap_or_default()))
+            (None, (whole, part)) => {
+                let restart = given("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
+                hash(format!("{whole} {part} {restart}"))
             }
         };
         let is_launched = given("WORLD_SIZE").is_some();

@@ -1,9 +1,9 @@
 //! Submitting and driving: the path of a call from the public API to the engine.
 //!
 //! The calling thread locks the driver, hands the operation to the engine and turns the engine
-//! until the operation has ended; no other thread is in between. For events from outside (a
-//! decision, a link that came up) the service thread sets a flag in [`Shared`] and notifies this
-//! rank; the driver checks the flag whenever it waits.
+//! until the operation has ended, or sleeps while another thread turns it (`exclusive`). For events
+//! from outside (a decision, a link that came up) the service thread sets a flag in [`Shared`] and
+//! notifies this rank; the driver checks the flag whenever it waits.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;

@@ -18,7 +18,7 @@
 //! | `meet` | which ranks share memory, found by trying |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
 //! | `unsatisfiable` | waits that can never end |
-//! | `exclusive` | the driver's lock, forked children, wakers |
+//! | `exclusive` | the driver's lock, which thread drives, forked children, wakers |
 //! | `leave` | finishing together, aborting, closing |
 //! | `pending` | what such calls give, and the progress thread |
 //! | `owned` | what the driver keeps of such calls |

@@ -192,7 +192,7 @@ pub mod comm {
     pub const JOB: usize = 2;
     /// This rank, and in the upper half the number of ranks.
     pub const RANK: usize = 3;
-    /// This rank's number in the job's first communicator.
+    /// This rank's number in the communicator that this one was made from.
     pub const WORLD: usize = 4;
     /// Level of detail, which can be changed at any time.
     pub const LEVEL: usize = 5;
@@ -345,7 +345,7 @@ pub mod peer {
     pub const RECORDER: usize = 3;
     /// Reference of the path of its control socket.
     pub const CONTROL: usize = 4;
-    /// Its rank in the job's first communicator.
+    /// Its number in the communicator that this one was made from.
     pub const WORLD: usize = 5;
     /// Its group plus 1, once the ranks have agreed on groups: who shares memory with whom.
     pub const GROUP: usize = 6;

@@ -31,7 +31,7 @@ pub struct CommInfo<'a> {
     pub rank: Rank,
     /// The number of ranks.
     pub nranks: u32,
-    /// This rank's number in the job's first communicator.
+    /// This rank's number in the communicator that this one was made from.
     pub world: Rank,
 }
 
@@ -40,7 +40,7 @@ pub struct CommInfo<'a> {
 pub struct Peer<'a> {
     /// The member's rank.
     pub rank: Rank,
-    /// Its rank in the job's first communicator.
+    /// Its number in the communicator that this one was made from.
     pub world: Rank,
     /// Its host.
     pub host: &'a str,

@@ -186,7 +186,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// The jobs of these processes, the one with the most ranks first.
+    /// The jobs of these processes, the one with the most living processes first.
     ///
     /// A job belongs to one user: of users whose recorders name the same job, the one with the most
     /// living processes.

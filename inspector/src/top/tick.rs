@@ -40,7 +40,7 @@ pub(super) struct Tick {
 /// A rank at one moment: of its communicators, the one in which an operation is under way longest.
 #[derive(Clone, PartialEq, Default, Debug, Serialize)]
 pub(super) struct Line {
-    /// The rank, in the communicator that the job began with.
+    /// The rank in the job.
     pub(super) rank: Rank,
     /// Its pid, as it sees it.
     pub(super) pid: u32,

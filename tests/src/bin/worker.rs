@@ -17,6 +17,9 @@ use ccl_tests::blocked::block_service;
 use ccl_tests::job::{Line, Possessions};
 use ccl_tests::orders::{How, Orders};
 
+/// How long the victim waits that is to be late.
+const LATE: Duration = Duration::from_millis(300);
+
 fn say(line: &Line) {
     let text = serde_json::to_string(line).expect("a line is plain data");
     let mut out = std::io::stdout().lock();
@@ -73,6 +76,9 @@ fn pairs(comm: &Communicator, count: usize) -> Result<()> {
 /// What the victim does instead of its call; gives whether it has left.
 fn go_wrong(comm: &Communicator, orders: &Orders) -> Result<bool> {
     let count = orders.count;
+    if orders.late {
+        clock::sleep(LATE);
+    }
     match orders.how {
         How::Sleep => {
             say(&Line::Sleeps { at: orders.at });

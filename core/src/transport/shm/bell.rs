@@ -144,3 +144,73 @@ fn poll_with(bell: Option<&Doorbell>, fds: &[Interest], longest: Duration) {
     // Interrupted or timed out: the driver looks again.
     let _ = poll(&mut polled, Some(&limit));
 }
+
+#[cfg(test)]
+#[cfg(not(any(miri, loom)))]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::arena::Arena;
+    use super::super::memory::{Identity, Layout};
+    use super::super::sleep::{ON_SOCKETS, sleep_unless};
+    use super::*;
+    use crate::clock;
+    use crate::seed::Seed;
+    use crate::types::{CommId, Rank};
+
+    /// Longer than all of the test takes if every ring is heard.
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn each_of_several_sleepers_is_woken_whoever_polls() {
+        const SLEEPERS: usize = 4;
+        const ROUNDS: u64 = 400;
+        let arena = Arena::new().unwrap();
+        let memory = |rank: usize| {
+            let identity = Identity { comm: CommId(1), rank: Rank(rank as u32) };
+            RankMemory::shared(identity, Layout::new(SLEEPERS as u32, 1).unwrap(), &arena).unwrap()
+        };
+        let memories: Vec<_> = (0..SLEEPERS).map(memory).collect();
+        let (told, heard): (Vec<_>, Vec<_>) =
+            (0..SLEEPERS).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).unzip();
+        let socket = std::os::unix::net::UnixStream::pair().unwrap();
+        let fds = [Interest { fd: socket.0.as_raw_fd(), read: true, write: false }];
+        let began = clock::now();
+        std::thread::scope(|scope| {
+            for (at, memory) in memories.iter().enumerate() {
+                let (told, heard, fds) = (&told[at], &heard[at], &fds);
+                scope.spawn(move || {
+                    let mut last = 0;
+                    while last < ROUNDS {
+                        let there = || told.load(Ordering::Acquire) > last;
+                        let bell = memory.bell().unwrap();
+                        sleep_unless(memory.sleeping(), ON_SOCKETS, &mut || there(), |_| {
+                            bell.sleep(memory, fds, LONG);
+                        });
+                        if there() {
+                            last = told.load(Ordering::Acquire);
+                            heard.store(last, Ordering::Release);
+                        }
+                    }
+                });
+            }
+            let mut random = Seed(7);
+            for round in 1..=ROUNDS {
+                // All of them, or all but one that goes on sleeping until the next round.
+                let spared = random.place(SLEEPERS + 1);
+                let called = (0..SLEEPERS).filter(|at| *at != spared || round == ROUNDS);
+                for at in called.clone() {
+                    told[at].store(round, Ordering::Release);
+                    memories[at].wake_if_asleep();
+                }
+                for at in called {
+                    while heard[at].load(Ordering::Acquire) < round {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+        });
+        assert!(clock::now().since(began) < LONG, "a ring was not heard");
+    }
+}
