@@ -481,17 +481,20 @@ fn a_job_of_several_communicators_is_shown_whole_and_narrowed_to_one() {
     let grid = program("grid").display().to_string();
     let absent = ["--victim", "5", "--group", "data", "--at", "5", "--steps", "0"];
     let mut job = Job::start(runtime.path(), &[&["-n", "8", "--", &grid][..], &absent].concat());
-    let attach = format!("{} attach --comm tensor", program("ccl-inspect").display());
     let deadline = clock::now().after(DEADLINE);
-    loop {
+    // Named by its id: this user may have other jobs.
+    let id = loop {
         let mut snapshot = Command::new(program("ccl-inspect"));
         let said = snapshot.arg("snapshot").env("CCL_RUNTIME_DIR", runtime.path()).output();
-        if text(&said.expect("ccl-inspect starts")).contains("BLOCKED ON rank 5") {
-            break;
+        let said = text(&said.expect("ccl-inspect starts"));
+        let id = said.lines().find_map(|line| line.strip_prefix("job ")?.split(' ').next().map(String::from));
+        if let (true, Some(id)) = (said.contains("BLOCKED ON rank 5"), id) {
+            break id;
         }
         assert!(clock::now() < deadline, "nobody waits for rank 5");
         clock::sleep(Duration::from_millis(100));
-    }
+    };
+    let attach = format!("{} attach --comm tensor {id}", program("ccl-inspect").display());
     let terminal = Terminal::run("groups", (120, 30), runtime, &attach);
     let verdict = "✱ BLOCKED ON rank 5:";
     terminal.wait_for(&[verdict, "ONLY the 4 named tensor (ranks 0-7); Esc shows all 13 communicators"]);

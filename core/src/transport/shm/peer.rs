@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys::fds::{Doorbell, Fd};
 use crate::sys::shared::{self, Owner};
 #[cfg(test)]
+#[cfg(not(any(miri, loom)))]
 use crate::sys::unix;
 use crate::sys::unix::Stream;
 use crate::transport::line::{FAREWELL, Heard, Line};
@@ -67,6 +68,7 @@ impl PeerProcess {
 
     /// A process whose memory is that of `fd`.
     #[cfg(test)]
+    #[cfg(not(any(miri, loom)))]
     pub(super) fn with(fd: std::os::fd::OwnedFd) -> Arc<Self> {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().join("socket");
@@ -129,6 +131,7 @@ impl PeerProcess {
 
     /// Whether the connection has ended.
     #[cfg(test)]
+    #[cfg(not(any(miri, loom)))]
     pub(super) fn is_at_end(&self) -> bool {
         self.line().stream().is_none_or(unix::at_end)
     }
