@@ -5,7 +5,7 @@
 mod common;
 
 use ccl::config::Key;
-use ccl::{Communicator, Config, Rank, ReduceOp};
+use ccl::{Communicator, Config, ErrorKind, Rank, ReduceOp};
 
 fn named(name: &str) -> Config {
     Config { name: name.into(), settings: None }
@@ -109,6 +109,30 @@ fn a_communicator_that_goes_on_is_shrunk_and_one_is_revoked() {
             }
         }
         assert_eq!(sum(&comm, me), 6);
+        comm.finish().unwrap();
+    });
+}
+
+#[test]
+fn ranks_with_other_settings_make_no_child_and_the_parent_goes_on() {
+    common::with_ranks(3, &common::settings(&[]), |comm| {
+        let me = comm.rank().0;
+        let config = || {
+            let settings = (me == 1).then(|| common::settings(&[(Key::Channels, "3")]));
+            Config { name: "part".into(), settings }
+        };
+        for kind in ["split", "shrink"] {
+            let error = match kind {
+                "split" => comm.split(Some(0), 0, config()).unwrap_err(),
+                _ => comm.shrink(&[], config()).unwrap_err(),
+            };
+            assert_eq!(error.kind, ErrorKind::Mismatch, "{kind}: {error}");
+            assert!(
+                error.what.contains("CCL_CHANNELS") && error.what.contains("rank 1 has"),
+                "{kind}: {error}"
+            );
+            assert_eq!(sum(&comm, me), 3);
+        }
         comm.finish().unwrap();
     });
 }

@@ -106,16 +106,16 @@ pub struct Groups {
 impl Groups {
     /// Makes a rank's group of each kind. All ranks of `world` call this.
     ///
-    /// Each group gets a unique id of its own, which its first rank creates and `world` carries, as
-    /// PyTorch's store does. With `alone` the world then ends, and nothing holds the groups
-    /// together but the processes.
+    /// `world` is divided once for each kind, and stays. With `ids` each group gets a unique id of
+    /// its own instead, which its first rank creates and `world` carries, as PyTorch's store does.
+    /// The world then ends, and nothing holds the groups together but the processes.
     ///
     /// # Errors
     /// The world has another number of ranks than the grid, and errors of ccl.
     pub fn make(
         world: Communicator,
         shape: Shape,
-        alone: bool,
+        ids: bool,
     ) -> std::result::Result<Self, Box<dyn std::error::Error>> {
         let (me, nranks) = (world.rank().0, world.nranks());
         if shape.nranks() != nranks {
@@ -123,9 +123,11 @@ impl Groups {
         }
         let mut parallel = Vec::new();
         for group in PARALLEL {
-            parallel.push(from_id(&world, &shape.members(group, me), group)?);
+            let members = shape.members(group, me);
+            let make = if ids { from_id } else { from_world };
+            parallel.push(make(&world, &members, group)?);
         }
-        if alone {
+        if ids {
             world.finish()?;
             return Ok(Self { world: None, parallel });
         }
@@ -164,6 +166,16 @@ impl Groups {
     }
 }
 
+/// A communicator of these ranks of the world, as its part. Their first rank is its colour.
+fn from_world(world: &Communicator, members: &[u32], group: Group) -> Result<Communicator> {
+    let part = world.split(members.first().copied(), 0, named(group))?;
+    Ok(part.expect("a rank with a colour gets a communicator"))
+}
+
+fn named(group: Group) -> Config {
+    Config { name: group.to_string(), ..Config::default() }
+}
+
 /// A communicator of these ranks of the world, from an id that the first of them creates.
 fn from_id(world: &Communicator, members: &[u32], group: Group) -> Result<Communicator> {
     let me = world.rank().0;
@@ -179,8 +191,7 @@ fn from_id(world: &Communicator, members: &[u32], group: Group) -> Result<Commun
     said.copy_from_slice(&all[first..first + ID]);
     let id = UniqueId::from_bytes(&said)?;
     let rank = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
-    let config = Config { name: group.to_string(), ..Config::default() };
-    Communicator::init(&id, rank, members.len() as u32, config)
+    Communicator::init(&id, rank, members.len() as u32, named(group))
 }
 
 #[cfg(test)]

@@ -50,10 +50,29 @@ pub enum Line {
         /// The iteration.
         at: u64,
     },
+    /// It makes an id with which other processes join.
+    Invites {
+        /// The id, in hexadecimal digits.
+        id: String,
+    },
+    /// An all-reduce was right.
+    Reduced {
+        /// The communicator.
+        comm: String,
+        /// The ranks of the job that took part, ascending.
+        ranks: Vec<u32>,
+    },
+    /// It does now what the other ranks must notice.
+    Deviates {
+        /// When, on the monotonic clock.
+        at_ns: u64,
+    },
     /// A call failed.
     Error {
         /// The rank that reports it.
         rank: u32,
+        /// The communicator.
+        comm: String,
         /// The kind of error.
         kind: String,
         /// The full text.
@@ -97,6 +116,7 @@ impl Line {
     pub fn error(rank: u32, error: &ccl::Error) -> Self {
         Self::Error {
             rank,
+            comm: error.at.comm.clone().unwrap_or_default(),
             kind: format!("{:?}", error.kind),
             text: error.to_string(),
             op: error.at.op.map(|(kind, seq)| format!("{kind} #{seq}")),
@@ -220,6 +240,11 @@ pub struct Setting {
     ///
     /// If empty, the ranks are workers and follow the orders.
     pub steps: Vec<String>,
+    /// The argument of the program `life`; without one no rank is that program.
+    pub life: Option<String>,
+    /// Whether the ranks meet by a file in the job's folder, which has a key of its own, instead of
+    /// at an address with a secret.
+    pub has_file: bool,
     /// Variables for all ranks.
     pub variables: Vec<(String, String)>,
     /// Variables per rank.
@@ -235,8 +260,9 @@ impl Setting {
     #[must_use]
     pub fn new(nranks: u32, transport: Transport, orders: Orders) -> Self {
         let address = "127.0.0.1".into();
-        let (steps, variables, own_variables, wrap) = Default::default();
-        Self { nranks, transport, orders, steps, variables, own_variables, wrap, address }
+        let (steps, life, variables, own_variables, wrap) = Default::default();
+        let has_file = false;
+        Self { nranks, transport, orders, steps, life, has_file, variables, own_variables, wrap, address }
     }
 
     /// Starts all ranks.
@@ -252,8 +278,12 @@ impl Setting {
         let processes = if self.transport == Transport::InProcess { 1 } else { self.nranks };
         let start = |rank: u32| {
             let words: Vec<String> = self.wrap.get(rank as usize).cloned().unwrap_or_default();
-            let steps = self.steps.get(rank as usize);
-            let path = program(if steps.is_some() { "steps" } else { "worker" });
+            let (name, arguments) = match (&self.life, self.steps.get(rank as usize)) {
+                (Some(life), _) => ("life", vec![life.clone()]),
+                (None, Some(steps)) => ("steps", vec![steps.clone()]),
+                (None, None) => ("worker", self.orders.words()),
+            };
+            let path = program(name);
             let mut command = match words.split_first() {
                 Some((first, rest)) => {
                     let mut command = Command::new(first);
@@ -262,16 +292,20 @@ impl Setting {
                 }
                 None => Command::new(path),
             };
-            match steps {
-                Some(steps) => command.arg(steps),
-                None => command.args(self.orders.words()),
-            };
+            command.args(arguments);
             if self.transport == Transport::InProcess {
                 command.env("THREADS", self.nranks.to_string());
             } else {
                 command.env("RANK", rank.to_string()).env("WORLD_SIZE", self.nranks.to_string());
-                command.env("LOCAL_RANK", rank.to_string()).env("MASTER_ADDR", &self.address);
-                command.env("MASTER_PORT", port.to_string());
+                command.env("LOCAL_RANK", rank.to_string());
+                if self.has_file {
+                    command.env("CCL_RENDEZVOUS_FILE", folder.path().join("id"));
+                } else {
+                    command.env("MASTER_ADDR", &self.address).env("MASTER_PORT", port.to_string());
+                }
+            }
+            if !self.has_file {
+                command.env("CCL_JOB_SECRET", "of this test");
             }
             match self.transport {
                 Transport::Socket => drop(command.env("CCL_TRANSPORT", "socket")),
@@ -281,7 +315,7 @@ impl Setting {
                 }
                 Transport::InProcess | Transport::Shm => {}
             }
-            command.env("CCL_RUNTIME_DIR", folder.path()).env("CCL_JOB_SECRET", "of this test");
+            command.env("CCL_RUNTIME_DIR", folder.path());
             command.env("CCL_INIT_TIMEOUT", "60").env("CCL_TIMEOUT", "60").env("CCL_DEBUG", "WARN");
             command.envs(self.variables.iter().cloned());
             command.envs(self.own_variables.get(rank as usize).into_iter().flatten().cloned());
@@ -365,8 +399,13 @@ impl Worker {
 
     /// Continues it where it holds, or lets it end where it stays.
     pub fn go(&mut self) {
+        self.tell("");
+    }
+
+    /// Writes a line to its standard input.
+    pub fn tell(&mut self, line: &str) {
         if let Some(input) = &mut self.child.stdin {
-            let _ = input.write_all(b"\n").and_then(|()| input.flush());
+            let _ = writeln!(input, "{line}").and_then(|()| input.flush());
         }
     }
 

@@ -12,6 +12,7 @@
 //! | [`scripts`], [`steps`] | scenarios with the steps of every rank: the files, and the steps |
 //! | [`conduct`], [`said`] | running them on processes; what a rank said, and what it must say |
 //! | [`deaths`] | rounds of `kill -9`: errors of the survivors, how soon, what remains |
+//! | [`life`] | communicators made from one another, shrunk, grown and revoked |
 //! | [`blocked`] | service threads that are stuck |
 //! | [`truth`] | drawn faults, and whether every statement of `ccl-inspect` on them is true |
 //! | [`otlp`], [`traces`] | a collector of OpenTelemetry spans, and the checks of a job's traces |
@@ -28,6 +29,7 @@ pub mod deaths;
 pub mod drawn;
 pub mod hosts;
 pub mod job;
+pub mod life;
 pub mod matrix;
 pub mod measured;
 pub mod nvtx;

@@ -162,6 +162,7 @@ fn judge_failure(drawn: &Drawn, (rank, failure): &(Rank, Failure)) -> Outcome {
     );
     let line = Line::Error {
         rank: rank.0,
+        comm: String::new(),
         kind,
         text,
         op,

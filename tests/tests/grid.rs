@@ -1,6 +1,7 @@
 //! A job of many communicators, as one: a grid of ranks in which one rank deviates in one group,
-//! both drawn. Every tool names that process and that communicator, asked from any process, from
-//! the files of the dead, and from a dump.
+//! both drawn. The groups are parts of one communicator, or made from ids. Every tool names that
+//! process and that communicator, asked from any process, from the files of the dead, and from a
+//! dump.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -23,7 +24,8 @@ const RANKS: u32 = 8;
 /// What is drawn.
 #[derive(Clone, Debug)]
 struct Drawn {
-    /// Whether each group has an id of its own, and there is no communicator of all.
+    /// Whether each group has an id of its own, and there is no communicator of all; otherwise the
+    /// groups are parts of that one.
     ids: bool,
     /// Emulated hosts.
     hosts: u32,
@@ -216,11 +218,13 @@ fn carry_out(drawn: &Drawn, wrong: &mut Vec<String>, matrix: &mut Matrix) {
 
 #[test]
 fn a_rank_that_deviates_in_one_of_its_groups_is_named_with_that_group() {
-    let seeds = if ccl::config::environment("TEST_SIZE").as_deref() == Some("long") { 0..40 } else { 0..8 };
-    let (mut wrong, mut matrix) = (Vec::new(), Matrix::default());
+    let seeds = if ccl::config::environment("TEST_SIZE").as_deref() == Some("long") { 0..40 } else { 0..10 };
+    let (mut wrong, mut matrices) = (Vec::new(), [Matrix::default(), Matrix::default()]);
     for seed in seeds.clone() {
-        carry_out(&Drawn::of(seed), &mut wrong, &mut matrix);
+        let drawn = Drawn::of(seed);
+        carry_out(&drawn, &mut wrong, &mut matrices[usize::from(drawn.ids)]);
     }
-    println!("{matrix}\ncases: grid {}", seeds.end);
+    let [parts, ids] = matrices;
+    println!("groups made by split:\n{parts}\n\ngroups made from ids:\n{ids}\ncases: grid {}", seeds.end);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

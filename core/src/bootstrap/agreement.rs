@@ -17,13 +17,19 @@ pub(crate) fn own_settings(settings: &Settings) -> Vec<(String, String)> {
 
 /// The first setting that differs between ranks, as a fault. The text is the same on every rank.
 pub(crate) fn differing_settings(peers: &[Introduction]) -> Option<Fault> {
+    differing(&peers.iter().map(|peer| peer.settings.as_slice()).collect::<Vec<_>>())
+}
+
+/// The same, of the values of each rank.
+pub(crate) fn differing(peers: &[&[(String, String)]]) -> Option<Fault> {
     let first = peers.first()?;
-    let value = |peer: &Introduction, name: &str| {
-        peer.settings.iter().find(|(n, _)| n == name).map_or_else(String::new, |(_, v)| v.clone())
+    let value = |peer: &[(String, String)], name: &str| {
+        peer.iter().find(|(n, _)| n == name).map_or_else(String::new, |(_, v)| v.clone())
     };
-    for (name, here) in &first.settings {
-        let differ = |(_, peer): &(usize, &Introduction)| value(peer, name) != *here;
-        let others: Vec<(usize, &Introduction)> = peers.iter().enumerate().filter(differ).collect();
+    for (name, here) in *first {
+        let differ = |(_, peer): &(usize, &[(String, String)])| value(peer, name) != *here;
+        let all = peers.iter().copied().enumerate();
+        let others: Vec<(usize, &[(String, String)])> = all.filter(differ).collect();
         if let Some((_, other)) = others.first() {
             let ranks: Vec<Rank> = others.iter().map(|(rank, _)| Rank(*rank as u32)).collect();
             let there = value(other, name);

@@ -21,7 +21,7 @@
 //! Not implemented: several roots for one job, the network transport as carrier of the ring, and
 //! the launchers Open MPI, MPICH and Slurm.
 
-mod agreement;
+pub(crate) mod agreement;
 pub mod auth;
 mod dial;
 mod door;

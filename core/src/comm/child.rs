@@ -7,6 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use serde::{Deserialize, Serialize};
+
+use crate::bootstrap::agreement::{differing, own_settings};
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::root_task::{RootHandle, create};
 use crate::clock;
@@ -200,11 +203,13 @@ fn shrink(parent: &Arc<Inner>, exclude: &[Rank], config: &Config) -> Result<Arc<
         let attempt = Attempt { nth, without: without.into_iter().collect() };
         let mut ranks = OverGossip::new(Arc::clone(&gossip), parent, attempt);
         let made = left(parent, (nth, &exclude), &mut ranks, config);
-        // One more died: those that are left try again without it.
-        if made.is_err() && ranks.has_grown() {
-            continue;
+        match &made {
+            // One more died: those that are left try again without it.
+            Err(_) if ranks.has_grown() => continue,
+            Err(error) => ranks.give_up(error),
+            Ok(_) => {}
         }
-        return made.map_err(here);
+        return made;
     }
 }
 
@@ -238,7 +243,8 @@ fn left(
         );
         return Err(Error::new(ErrorKind::Mismatch, what)
             .with_peer(rank)
-            .hint("give the same list on all ranks"));
+            .hint("give the same list on all ranks")
+            .in_comm(&parent.name, parent.rank));
     }
     let made = part.make(&services, row, ranks);
     let concluded = match &made {
@@ -284,6 +290,35 @@ fn invite(parent: &Arc<Inner>) -> Result<Invitation> {
 
 fn named(config: &Config, otherwise: impl FnOnce() -> String) -> String {
     if config.name.is_empty() { otherwise() } else { config.name.clone() }
+}
+
+/// What each rank of a child tells the others.
+#[derive(Debug, Serialize, Deserialize)]
+struct Said {
+    /// Where its memory begins in that of its process.
+    memory: u64,
+    /// The settings that must be equal on all ranks.
+    settings: Vec<(String, String)>,
+}
+
+impl Said {
+    /// Tells all ranks, and returns what all told, if their settings agree.
+    fn exchange(&self, ranks: &mut dyn Exchange) -> Result<Vec<Self>> {
+        let own = serde_json::to_vec(self)
+            .map_err(|e| Error::new(ErrorKind::System, format!("writing where memory is: {e}")))?;
+        let read = |(rank, block): (usize, Vec<u8>)| {
+            serde_json::from_slice(&block).map_err(|e| {
+                let what = format!("what rank {rank} tells of its part cannot be read: {e}");
+                Error::new(ErrorKind::Mismatch, what).with_peer(Rank(rank as u32))
+            })
+        };
+        let all = ranks.all_gather(&own)?.into_iter().enumerate().map(read).collect::<Result<Vec<Self>>>()?;
+        let settings: Vec<_> = all.iter().map(|said| said.settings.as_slice()).collect();
+        match differing(&settings) {
+            Some(fault) => Err(Error::new(ErrorKind::Mismatch, fault.text).hint("give all ranks the same")),
+            None => Ok(all),
+        }
+    }
 }
 
 /// This rank's part of a communicator that is made of ranks of a parent.
@@ -336,9 +371,9 @@ impl Part<'_> {
             services,
         };
         let own = Own::take(&base)?;
-        let at = own.memory.at().unwrap_or(0).to_le_bytes();
-        let places = ranks.all_gather(&at)?;
-        let peers = self.peers(&own.memory, &places)?;
+        let said = Said { memory: own.memory.at().unwrap_or(0), settings: own_settings(&self.settings) };
+        let said = said.exchange(ranks)?;
+        let peers = self.peers(&own.memory, &said)?;
         own.post.met();
         let of_members = |member: &Rank| Arc::clone(&self.parent.cards[member.index()]);
         let cards: Vec<_> = self.members.iter().map(of_members).collect();
@@ -352,9 +387,8 @@ impl Part<'_> {
         Ok(inner)
     }
 
-    /// How this rank reaches the others: as in the parent. `places` are where the memory of each
-    /// begins in that of its process.
-    fn peers(&self, own: &Arc<RankMemory>, places: &[Vec<u8>]) -> Result<Vec<Peer>> {
+    /// How this rank reaches the others: as in the parent.
+    fn peers(&self, own: &Arc<RankMemory>, said: &[Said]) -> Result<Vec<Peer>> {
         let driver = self.parent.driver()?;
         let mut peers = Vec::with_capacity(self.members.len());
         for (at, member) in self.members.iter().enumerate() {
@@ -364,9 +398,8 @@ impl Part<'_> {
                 Reach::Myself => Reach::Myself,
                 Reach::Network(address) => Reach::Network(*address),
                 Reach::Memory(memory) => {
-                    let place = places[at].as_slice().try_into().map_or(u64::MAX, u64::from_le_bytes);
                     let identity = Identity { comm: self.id, rank };
-                    Reach::Memory(self.memory_of(identity, memory, (own, place))?)
+                    Reach::Memory(self.memory_of(identity, memory, (own, said[at].memory))?)
                 }
             };
             peers.push(Peer { reach, why: known.why, host: known.host.clone(), pid: known.pid });
@@ -400,11 +433,16 @@ impl Part<'_> {
         let made = made.and_then(|inner| match concluded {
             Ok(()) => Ok(inner),
             Err(error) => {
-                inner.abort(&error.what);
+                // Others may have concluded that all went well.
+                inner.end_all("gave up", &error.what);
                 inner.close();
                 Err(error)
             }
         });
-        made.map_err(|error| error.in_comm(&self.name, self.rank()))
+        made.map_err(|error| match error.at.comm {
+            // The ranks that it names are those of that communicator.
+            Some(_) => error,
+            None => error.in_comm(&self.name, self.rank()),
+        })
     }
 }

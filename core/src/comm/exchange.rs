@@ -68,15 +68,20 @@ impl<'a> OverParent<'a> {
     fn round(&mut self, kind: u8, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.rounds_left = self.rounds_left.saturating_sub(1);
         let all = self.parent.gather_blocks(&[&[kind], own].concat())?;
-        let block = |(at, member): (usize, &Rank)| match all[member.index()].split_first() {
-            Some((&SAID, block)) => Ok(block.to_vec()),
-            Some((_, why)) => {
-                let what = format!("rank {at} gave up: {}", String::from_utf8_lossy(why));
-                Err(Error::new(ErrorKind::Unavailable, what).with_peer(Rank(at as u32)))
-            }
-            None => Err(Error::new(ErrorKind::Mismatch, format!("rank {at} said nothing"))),
-        };
+        let block = |(at, member): (usize, &Rank)| said_by(Rank(at as u32), &all[member.index()]);
         self.members.iter().enumerate().map(block).collect()
+    }
+}
+
+/// What a rank tells in its block, unless it gives up.
+fn said_by(rank: Rank, block: &[u8]) -> Result<Vec<u8>> {
+    match block.split_first() {
+        Some((&SAID, block)) => Ok(block.to_vec()),
+        Some((_, why)) => {
+            let what = format!("rank {rank} gave up: {}", String::from_utf8_lossy(why));
+            Err(Error::new(ErrorKind::Unavailable, what).with_peer(rank))
+        }
+        None => Err(Error::new(ErrorKind::Mismatch, format!("rank {rank} said nothing")).with_peer(rank)),
     }
 }
 
@@ -96,8 +101,11 @@ pub(super) struct OverGossip {
     attempt: Attempt,
     /// The ranks that are left, as ranks of the parent.
     members: Vec<Rank>,
-    me: Rank,
+    /// The parent's name and this rank there.
+    me: (String, Rank),
     round: u32,
+    /// Whether a round failed: the others know.
+    is_over: bool,
     limit: Duration,
 }
 
@@ -106,7 +114,8 @@ impl OverGossip {
     pub(super) fn new(gossip: Arc<GossipTask>, parent: &Inner, attempt: Attempt) -> Self {
         let members = (0..parent.nranks).map(Rank).filter(|rank| !attempt.without.contains(rank));
         let (members, limit) = (members.collect(), parent.timeout);
-        Self { gossip, attempt, members, me: parent.rank, round: 0, limit }
+        let me = (parent.name.clone(), parent.rank);
+        Self { gossip, attempt, members, me, round: 0, is_over: false, limit }
     }
 
     pub(super) fn members(&self) -> &[Rank] {
@@ -121,16 +130,40 @@ impl OverGossip {
     /// Sends this rank's block to all ranks and returns theirs. `lacks` is called while some are
     /// missing, with their ranks among those that are left.
     pub(super) fn round(&mut self, own: &[u8], lacks: &mut dyn FnMut(&[Rank])) -> Result<Vec<Vec<u8>>> {
-        let share =
-            Share { rank: self.me, attempt: self.attempt.clone(), round: self.round, block: own.to_vec() };
-        self.round += 1;
+        let share = self.share(SAID, own);
         let is_last = self.round == ROUNDS_LEFT;
         let members = &self.members;
         let mut of_members = |missing: &[Rank]| {
             let at = missing.iter().filter_map(|rank| members.binary_search(rank).ok());
             lacks(&at.map(|at| Rank(at as u32)).collect::<Vec<_>>());
         };
-        self.gossip.share(share, is_last, self.limit, &mut of_members).map_err(|why| match why {
+        let shared = self.gossip.share(share, is_last, self.limit, &mut of_members);
+        let blocks = shared.map_err(|why| self.unshared(why)).and_then(|blocks| {
+            let said = members.iter().zip(&blocks).map(|(rank, block)| said_by(*rank, block));
+            said.collect::<Result<Vec<_>>>()
+        });
+        self.is_over = blocks.is_err();
+        // The ranks that it names are those of the parent.
+        blocks.map_err(|error| error.in_comm(&self.me.0, self.me.1))
+    }
+
+    /// Tells the ranks that wait for this one's next block that there will be none, and why.
+    pub(super) fn give_up(&mut self, why: &Error) {
+        if !self.is_over && self.round < ROUNDS_LEFT {
+            let share = self.share(GAVE_UP, why.what.as_bytes());
+            self.gossip.tell(share);
+        }
+    }
+
+    fn share(&mut self, kind: u8, own: &[u8]) -> Share {
+        let (attempt, block) = (self.attempt.clone(), [&[kind], own].concat());
+        let share = Share { rank: self.me.1, attempt, round: self.round, block };
+        self.round += 1;
+        share
+    }
+
+    fn unshared(&self, why: Unshared) -> Error {
+        match why {
             Unshared::Grew => grown(),
             Unshared::Without(ranks) => {
                 let what = format!("{} did not call shrink() within {:?}", ranks_text(&ranks), self.limit);
@@ -141,7 +174,7 @@ impl OverGossip {
                     None => error,
                 }
             }
-        })
+        }
     }
 }
 

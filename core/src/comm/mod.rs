@@ -1,8 +1,9 @@
 //! The public API: init of a communicator, its calls, its end.
 //!
 //! A [`Communicator`] is one rank of a group. Its calls take slices and block until done, or take a
-//! [`Region`](crate::Region) and return a [`Pending`]. All ranks make the same collective calls in the same order;
-//! a rank that calls something else is detected before any output changes, and named.
+//! [`Region`](crate::Region) and return a [`Pending`]. All ranks make the same collective calls in
+//! the same order; a rank that calls something else is detected before any output changes, and
+//! named.
 //!
 //! | part | what it holds |
 //! |---|---|

@@ -93,14 +93,41 @@ impl<'a> Times<'a> {
             found.iter().filter(|other| other.comm != failure.comm && self.blamed(other) != Some(who));
         let before = before.filter_map(|other| Some((failed_at(other.comm)?, other.comm)));
         let earliest = before.filter(|(at, _)| *at <= first).min();
-        // Or its end is seen in several of its communicators: first is the one that it was inside
-        // of, or that it used least recently, as programs use their communicators in turn.
+        // Or its end is seen in several of its communicators.
         let same = || {
             let same = found.iter().filter(|other| self.blamed(other) == Some(who));
-            let first = same.max_by_key(|other| self.unused_ns(who, other.comm))?;
-            (first.comm != failure.comm).then_some(first.comm)
+            let first = self.missed_first(who, &same.map(|other| other.comm).collect::<Vec<_>>())?;
+            (first != failure.comm).then_some(first)
         };
         earliest.map(|(_, comm)| comm).or_else(same)
+    }
+
+    /// The communicator in which a process was missed first that has ended, of those in which its
+    /// end is seen: the one that it was inside of. Otherwise one in which others made a call that
+    /// it had not made, and of these one that no other comes before. If there are several, the one
+    /// that it used least recently, as programs use their communicators in turn.
+    fn missed_first(&self, who: usize, comms: &[CommId]) -> Option<CommId> {
+        let (inside, missed): (Vec<CommId>, _) =
+            comms.iter().partition(|comm| self.unused_ns(who, **comm) == u64::MAX);
+        let is_missed =
+            |comm: &CommId| self.ranks.iter().any(|one| self.misses(one, who, *comm) == Some(true));
+        let missed: Vec<CommId> = missed.into_iter().filter(is_missed).collect();
+        // A rank of both that made the call of one had not come to the other.
+        let comes_before = |one: CommId, other: CommId| {
+            let waits = |rank| (self.misses(rank, who, one), self.misses(rank, who, other));
+            self.ranks.iter().any(|rank| waits(rank) == (Some(true), Some(false)))
+        };
+        let first = missed.iter().filter(|comm| !missed.iter().any(|other| comes_before(*other, **comm)));
+        let first: Vec<CommId> = first.copied().collect();
+        let some = [inside, first, missed, comms.to_vec()].into_iter().find(|some| !some.is_empty())?;
+        some.into_iter().max_by_key(|comm| self.unused_ns(who, *comm))
+    }
+
+    /// Whether a process that is in a communicator failed there in a call that `who` had not made.
+    fn misses(&self, rank: &RankSnapshot, who: usize, comm: CommId) -> Option<bool> {
+        let op = failed_operation(row(rank, comm)?);
+        let made = row(&self.ranks[who], comm).map_or(0, CommSnapshot::last_called);
+        Some(op.is_some_and(|op| is_pair(&op.kind) || op.seq > made))
     }
 
     /// How long a process had not used a communicator when it was last seen; the longest time if it
@@ -110,6 +137,10 @@ impl<'a> Times<'a> {
         let unused = rows.map(|row| row.operation()).filter(|op| !op.kind.is_empty());
         unused.map(|op| if op.state == OpState::Idle { op.age_ns } else { u64::MAX }).max().unwrap_or(0)
     }
+}
+
+fn row(rank: &RankSnapshot, comm: CommId) -> Option<&CommSnapshot> {
+    rank.comms.iter().find(|row| row.id == comm)
 }
 
 /// How long ago a communicator failed on a rank.

@@ -102,8 +102,8 @@ struct Neighbour {
     line: Line<Fd>,
     /// Whether the end of the stream means that the peer died.
     ///
-    /// For a stream opened after the bootstrap, it does so only once a message was received on it.
-    /// The connecting rank may have dropped the stream as it was opened, because all ranks have
+    /// For a stream opened after the bootstrap, it does so only once the peer has greeted. The
+    /// connecting rank may have dropped the stream as it was opened, because all ranks have
     /// finished. The accepting rank may already have left. A rank that died is then found by
     /// connecting to it.
     tells: bool,
@@ -247,6 +247,12 @@ impl GossipTask {
         self.lock().gossip.gone()
     }
 
+    /// Tells all ranks this rank's block of a round, and waits for none.
+    pub(crate) fn tell(&self, share: Share) {
+        self.lock().gossip.share(share);
+        self.handle.nudge();
+    }
+
     /// Tells all ranks that an attempt does not leave out this rank's block of a round, and waits,
     /// at most `limit`, for theirs. `lacks` is called with the ranks whose blocks have not arrived,
     /// again and again. In the last round, what others may have received is awaited a little before
@@ -300,13 +306,14 @@ impl GossipTask {
         self.flush(limit);
     }
 
-    /// Waits, at most `limit`, until all queued messages are sent.
+    /// Waits, at most `limit`, until all queued messages are sent, before this rank closes.
     ///
     /// A rank that closes its streams before that loses its last messages, and looks dead to the
     /// others. Time in which the process is stopped hardly counts.
     pub(crate) fn flush(&self, limit: Duration) {
         let mut left = limit;
         let mut state = self.lock();
+        state.gossip.stop_sharing();
         state.flushed = false;
         self.handle.nudge();
         while !state.flushed && !left.is_zero() {
@@ -330,15 +337,17 @@ impl Task for Round {
         let gossip = &mut state.gossip;
         gossip.called(self.owner.called());
         for Neighbour { side, rank, line, tells } in &mut self.lines {
-            let ended = line.read(|heard| {
+            let ended = line.read(|heard| match heard {
                 // The stream is authenticated. A line that does not parse comes from a newer
                 // version and is skipped.
-                if let Heard::Text(text) = heard
-                    && let Ok(message) = serde_json::from_slice(text)
-                {
-                    *tells = true;
-                    gossip.received(Some(*side), message, now);
+                Heard::Text(text) => {
+                    if let Ok(message) = serde_json::from_slice(text) {
+                        *tells = true;
+                        gossip.received(Some(*side), message, now);
+                    }
                 }
+                Heard::Greeting => *tells = true,
+                Heard::Farewell => {}
             });
             if ended && *tells {
                 gossip.lost(*rank, now);
@@ -433,7 +442,7 @@ impl Round {
     fn mend(&mut self, gossip: &mut Gossip, now: Ns) -> Option<Ns> {
         let (dialling, arrivals) = self.mending.as_ref()?;
         for (rank, fd) in arrivals.take() {
-            let line = Line::new(fd, Vec::new());
+            let line = Line::greeting(fd);
             self.lines.push(Neighbour { side: Side::Previous, rank, line, tells: false });
             gossip.joined(Side::Previous);
         }
@@ -462,7 +471,7 @@ impl Round {
             Ok(None) => Some(edge.wake()),
             Ok(Some(fd)) => {
                 self.edge = None;
-                let line = Line::new(fd, Vec::new());
+                let line = Line::greeting(fd);
                 self.lines.push(Neighbour { side: Side::Next, rank: next, line, tells: false });
                 gossip.joined(Side::Next);
                 None

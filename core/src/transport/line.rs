@@ -25,6 +25,9 @@ pub(crate) struct Line<F: AsFd> {
 pub(crate) enum Heard<'a> {
     /// A line, with its end.
     Text(&'a [u8]),
+    /// The process at the other end takes part. From now on the end of the stream is that process's
+    /// end, unless it said farewell.
+    Greeting,
     /// The process at the other end closes the connection next. It has not died.
     Farewell,
 }
@@ -39,6 +42,11 @@ impl<F: AsFd> Line<F> {
     /// `early`: the bytes that were received on the stream before.
     pub(crate) fn new(stream: F, early: Vec<u8>) -> Self {
         Self { stream: Some(stream), input: early, output: VecDeque::new() }
+    }
+
+    /// A stream that was opened after the bootstrap: an empty line goes ahead.
+    pub(crate) fn greeting(stream: F) -> Self {
+        Self { output: VecDeque::from(*b"\n"), ..Self::new(stream, Vec::new()) }
     }
 
     pub(crate) fn stream(&self) -> Option<&F> {
@@ -96,7 +104,7 @@ impl<F: AsFd> Line<F> {
             }
             let Some(at) = self.input.iter().position(|&b| b == b'\n') else { return };
             let line: Vec<u8> = self.input.drain(..=at).collect();
-            hear(Heard::Text(&line));
+            hear(if line == b"\n" { Heard::Greeting } else { Heard::Text(&line) });
         }
     }
 

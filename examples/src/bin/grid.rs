@@ -23,7 +23,8 @@ struct Arguments {
     /// Ranks of a pipeline.
     #[arg(long, default_value_t = 2)]
     pipeline: u32,
-    /// Make each group from a unique id of its own, without a communicator of all ranks.
+    /// Make each group from a unique id of its own, then end the communicator of all ranks. Without
+    /// this the groups are parts of that one.
     #[arg(long)]
     ids: bool,
     /// The rank that deviates; none if there is no such rank.

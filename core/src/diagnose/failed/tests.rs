@@ -183,3 +183,59 @@ fn what_did_not_fail_is_no_failure() {
     let failed = [rank(0, &FAILED), rank(1, &FAILED)];
     assert!(!is_under_way(&failed, &waits(CommId(0))));
 }
+
+/// What one rank did last in a communicator: its rank there, the state, the number, how long ago.
+type Last = (u32, OpState, u64, u64);
+
+/// Processes 0 to 3, of which 3 is dead; in the communicators of these ids, of which each process
+/// but the dead one knows that it is. Checks in which one it was missed.
+fn check_missed(processes: [&[(u64, Last)]; 4], first: u64) {
+    let dead_in = |comm: u64| processes[3].iter().find(|(id, _)| *id == comm).map(|(_, last)| Rank(last.0));
+    let process = |(at, rows): (u32, &&[(u64, Last)])| {
+        let row = |&(comm, (rank, state, seq, age_ns)): &(u64, Last)| {
+            let failure = FailureSnapshot {
+                error: "Peer".into(),
+                blamed: dead_in(comm),
+                text: "a process ended".into(),
+                age_ns: 900,
+            };
+            let kind = "AllReduce".to_string();
+            let op = OpSnapshot { kind, seq, called: seq, state, age_ns, ..OpSnapshot::default() };
+            let failure = (at != 3).then_some(failure);
+            CommSnapshot { id: CommId(comm), rank: Rank(rank), nranks: 4, op, failure, ..Default::default() }
+        };
+        let comms = rows.iter().map(row).collect();
+        RankSnapshot { rank: Rank(at), state: State::Dead, comms, ..RankSnapshot::default() }
+    };
+    let ranks: Vec<RankSnapshot> = (0..).zip(&processes).map(process).collect();
+    let found = failed(&ranks);
+    assert_eq!((found[0].comm, found[0].follows), (CommId(first), None), "{found:?}");
+    let follows = |one: &Failure| one.follows == Some(CommId(first));
+    assert!(found[1..].iter().all(follows), "{found:?}");
+}
+
+#[test]
+fn a_process_that_died_between_its_calls_was_missed_where_others_called_first() {
+    use OpState::{Failed, Idle, Running};
+    // 1: all, used every few steps; 2: processes 1 and 3, after 3: processes 2 and 3.
+    let uninvolved = (1, (0, Idle, 4, 9_000));
+    check_missed(
+        [
+            &[uninvolved],
+            &[(1, (1, Idle, 4, 9_000)), (2, (0, Failed, 8, 950))],
+            &[(1, (2, Idle, 4, 9_000)), (3, (0, Failed, 8, 950))],
+            &[(1, (3, Idle, 4, 9_000)), (2, (1, Idle, 7, 4_000)), (3, (1, Idle, 7, 5_000))],
+        ],
+        3,
+    );
+    // Process 1 waits where it was missed; who is not concerned has come to the call of all.
+    let others = (1, (0, Failed, 5, 950));
+    let dead = [(1, (3, Idle, 4, 9_000)), (2, (1, Idle, 7, 5_000)), (3, (1, Idle, 8, 100))];
+    let third: &[(u64, Last)] = &[(1, (2, Failed, 5, 950)), (3, (0, Idle, 8, 100))];
+    check_missed([&[others], &[(1, (1, Idle, 4, 9_000)), (2, (0, Failed, 8, 950))], third, &dead], 2);
+    // Process 1 is late in a call that the dead one had made.
+    check_missed([&[others], &[(1, (1, Idle, 4, 9_000)), (2, (0, Failed, 7, 950))], third, &dead], 1);
+    // It was inside a call that no other rank had made.
+    let dead = [(1, (3, Running, 5, 50)), (2, (1, Idle, 7, 5_000))];
+    check_missed([&[uninvolved], &[(2, (0, Failed, 8, 950))], &[(1, (2, Idle, 4, 9_000))], &dead], 1);
+}

@@ -52,6 +52,11 @@ impl Gossip {
         self.sharing.is_some()
     }
 
+    /// This rank closes: what it knows it has passed on, and the ring needs no more repair.
+    pub fn stop_sharing(&mut self) {
+        self.sharing = None;
+    }
+
     /// Tells all ranks this rank's block of a round. Earlier attempts are forgotten.
     pub fn share(&mut self, share: Share) {
         let Attempt { nth, without } = &share.attempt;

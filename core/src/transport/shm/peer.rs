@@ -161,6 +161,7 @@ impl PeerProcess {
         let mut line = self.line();
         let ended = line.read(|heard| match heard {
             Heard::Text(text) => hear(text),
+            Heard::Greeting => {}
             Heard::Farewell => self.has_left.store(true, Ordering::Release),
         });
         line.write();
