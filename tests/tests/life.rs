@@ -1,6 +1,6 @@
 //! Communicators of processes that are made from one another, shrunk, grown, revoked, and ended
-//! while one is being made: drawn by seed, over every transport. Every rank ends, and says who ended
-//! what and why.
+//! while one is being made: drawn by seed, over every transport. Every rank ends, and says who
+//! ended what and why.
 
 #![expect(clippy::print_stdout, reason = "a test that shows its table")]
 
