@@ -9,6 +9,7 @@
 //! | [`scenario`] | fault scenarios as data: what is injected, what must be reported |
 //! | [`drawn`] | one drawn instance of a scenario, and the result it must have |
 //! | [`processes`], [`simulated`] | running instances, on processes and in the simulator |
+//! | [`groups`] | the same for jobs of several communicators, in the simulator and on processes |
 //! | [`scripts`], [`steps`] | scenarios with the steps of every rank: the files, and the steps |
 //! | [`conduct`], [`said`] | running them on processes; what a rank said, and what it must say |
 //! | [`deaths`] | rounds of `kill -9`: errors of the survivors, how soon, what remains |
@@ -27,6 +28,7 @@ pub mod blocked;
 pub mod conduct;
 pub mod deaths;
 pub mod drawn;
+pub mod groups;
 pub mod hosts;
 pub mod job;
 pub mod life;

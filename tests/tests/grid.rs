@@ -5,63 +5,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use ccl::clock;
 use ccl::seed::Seed;
-use ccl::snapshot::{BlockedOn, Snapshot};
-use ccl::types::{CommId, Rank};
+use ccl::snapshot::Snapshot;
+use ccl_tests::groups::{Drawn, Says, of, simulate, waiting};
 use ccl_tests::job::PATIENCE;
 use ccl_tests::matrix::Matrix;
 use ccl_tests::processes::inspect;
 use ccl_tests::programs::program;
+use ccl_tests::scenario::RunsIn;
 use rustix::process::{Pid, Signal, kill_process};
-
-const RANKS: u32 = 8;
-
-/// What is drawn.
-#[derive(Clone, Debug)]
-struct Drawn {
-    /// Whether each group has an id of its own, and there is no communicator of all; otherwise the
-    /// groups are parts of that one.
-    ids: bool,
-    /// Emulated hosts.
-    hosts: u32,
-    victim: u32,
-    group: &'static str,
-    how: &'static str,
-    at: u64,
-}
-
-impl Drawn {
-    fn of(seed: u64) -> Self {
-        let mut random = Seed(seed);
-        let ids = seed % 2 == 1;
-        let groups: &[_] =
-            if ids { &["tensor", "data", "pipeline"] } else { &["tensor", "data", "pipeline", "world"] };
-        let group = groups[random.below(groups.len() as u64) as usize];
-        let ways = ["absent", "stopped", "killed", "count", "elsewhere", "root"];
-        // A pipeline has no root.
-        let ways = if group == "pipeline" { &ways[..5] } else { &ways[..] };
-        let how = ways[random.below(ways.len() as u64) as usize];
-        // In the first steps nothing tells in which order a program uses its communicators.
-        let at = if group == "world" { 8 } else { 5 + random.below(4) };
-        let (hosts, victim) = (1 + seed as u32 / 2 % 2, random.below(u64::from(RANKS)) as u32);
-        Self { ids, hosts, victim, group, how, at }
-    }
-
-    /// What is to be said: the class, and the communicator.
-    fn expected(&self) -> String {
-        let class = match self.how {
-            "killed" => "died",
-            "count" | "root" => "differs",
-            _ => "waits",
-        };
-        format!("{class} {}", self.group)
-    }
-}
 
 /// The processes of a job; killed when dropped.
 struct Grid {
@@ -77,14 +33,19 @@ impl Grid {
             command.args(["--steps", "0", "--work-ms", "2", "--count", "64"]);
             command.args(drawn.ids.then_some("--ids"));
             command.args(["--victim", &drawn.victim.to_string(), "--at", &drawn.at.to_string()]);
-            command.args(["--group", drawn.group, "--how", drawn.how]);
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", RANKS.to_string());
-            command.env("CCL_HOSTID", format!("host{}", rank * drawn.hosts / RANKS));
+            command.args([
+                "--group",
+                &drawn.group,
+                "--how",
+                &format!("{:?}", drawn.scenario.how).to_lowercase(),
+            ]);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", drawn.nranks().to_string());
+            command.env("CCL_HOSTID", format!("host{}", drawn.host(rank)));
             command.env("CCL_RENDEZVOUS_FILE", folder.path().join("id")).env("CCL_TIMEOUT", "120");
             command.env("CCL_RUNTIME_DIR", folder.path()).env("CCL_DEBUG", "NONE");
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
         };
-        let ranks = (0..RANKS).map(start).collect();
+        let ranks = (0..drawn.nranks()).map(start).collect();
         Self { folder, ranks }
     }
 
@@ -108,60 +69,11 @@ impl Drop for Grid {
     }
 }
 
-/// The ranks of the job that these ranks of a communicator are.
-fn ranks_of(job: &Snapshot, comm: CommId, ranks: &[Rank]) -> BTreeSet<Rank> {
-    job.job_ranks(comm, ranks).into_iter().collect()
-}
-
-/// The ranks that wait for the first culprit, directly or behind others.
-fn waiting(job: &Snapshot, one: &BlockedOn) -> BTreeSet<Rank> {
-    let behind = one.behind.iter().flat_map(|behind| ranks_of(job, behind.comm, &behind.by));
-    ranks_of(job, one.comm, &one.by).into_iter().chain(behind).collect()
-}
-
-/// What a snapshot says first: the class and the communicator, and the ranks named.
-fn said(job: &Snapshot) -> (String, BTreeSet<Rank>) {
-    if let Some(one) = job.failures.first() {
-        let class = if one.error == "Mismatch" { "differs" } else { "died" };
-        // Of two ranks that call different things none is to blame: both are shown.
-        let culprits: BTreeSet<Rank> = one.culprits.iter().map(|culprit| culprit.rank).collect();
-        let both = if culprits.is_empty() { ranks_of(job, one.comm, &one.ranks) } else { culprits };
-        return (format!("{class} {}", one.name), both);
-    }
-    let Some(one) = job.said().next() else { return ("nothing".into(), BTreeSet::new()) };
-    (format!("waits {}", one.name), one.culprits.iter().map(|culprit| culprit.rank).collect())
-}
-
 /// Checks what a snapshot says; gives the sentence on what is wrong.
 fn check(drawn: &Drawn, from: &str, job: &Snapshot, wrong: &mut Vec<String>, matrix: &mut Matrix) {
-    let (said, named) = said(job);
-    matrix.add(drawn.expected(), &said);
-    let mut expect = |holds: bool, what: String| {
-        if !holds {
-            wrong.push(format!("{drawn:?} from {from}: {what}"));
-        }
-    };
-    expect(said == drawn.expected(), format!("said {said:?}: {}", ccl::diagnose::render_answer(job)));
-    let victim = Rank(drawn.victim);
-    let is_pair = drawn.expected().starts_with("differs") && drawn.group != "world";
-    let is_right = if is_pair { named.contains(&victim) } else { named == BTreeSet::from([victim]) };
-    expect(is_right, format!("named {named:?}"));
-    let numbers: Vec<u32> = job.ranks.iter().map(|rank| rank.rank.0).collect();
-    expect(
-        numbers == (0..RANKS).collect::<Vec<_>>(),
-        format!("ranks {numbers:?}, missing {:?}", job.missing),
-    );
-    if let Some(first) = job.failures.first() {
-        let others = &job.failures[1..];
-        expect(first.follows.is_none(), "the first failure follows another".into());
-        expect(others.iter().all(|one| one.follows.is_some()), format!("several causes: {others:?}"));
-    } else if let Some(one) = job.said().next() {
-        let others: BTreeSet<Rank> = (0..RANKS).map(Rank).filter(|rank| *rank != victim).collect();
-        let mut waiting = waiting(job, one);
-        waiting.remove(&victim);
-        expect(waiting == others, format!("waiting are {waiting:?}"));
-        expect(job.said().count() == 1, "several are said to block the others".into());
-    }
+    let (said, problems) = drawn.judge(job);
+    matrix.add(drawn.expected(), said);
+    wrong.extend(problems.iter().map(|what| format!("{drawn} from {from}: {what}")));
 }
 
 /// Runs one case; adds what is wrong.
@@ -170,7 +82,7 @@ fn carry_out(drawn: &Drawn, wrong: &mut Vec<String>, matrix: &mut Matrix) {
     let folder = grid.folder.path().to_path_buf();
     let path = folder.to_str().unwrap().to_string();
     let dump = folder.join("job.tar.zst").to_str().unwrap().to_string();
-    if drawn.expected().starts_with("waits") {
+    if drawn.scenario.expect == Says::Waits {
         // Asked until nothing moves any more.
         let end = clock::now().after(PATIENCE);
         loop {
@@ -218,13 +130,36 @@ fn carry_out(drawn: &Drawn, wrong: &mut Vec<String>, matrix: &mut Matrix) {
 
 #[test]
 fn a_rank_that_deviates_in_one_of_its_groups_is_named_with_that_group() {
-    let seeds = if ccl::config::environment("TEST_SIZE").as_deref() == Some("long") { 0..40 } else { 0..10 };
+    let scenarios = of(RunsIn::Processes);
+    let seeds = if ccl::config::environment("TEST_SIZE").as_deref() == Some("long") { 0..80 } else { 0..10 };
     let (mut wrong, mut matrices) = (Vec::new(), [Matrix::default(), Matrix::default()]);
     for seed in seeds.clone() {
-        let drawn = Drawn::of(seed);
+        let drawn = Drawn::new(&Seed(seed).one_of(&scenarios), seed, Some([2; 3]));
         carry_out(&drawn, &mut wrong, &mut matrices[usize::from(drawn.ids)]);
     }
     let [parts, ids] = matrices;
     println!("groups made by split:\n{parts}\n\ngroups made from ids:\n{ids}\ncases: grid {}", seeds.end);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn in_the_simulator() {
+    let (mut wrong, mut matrices) = (Vec::new(), [Matrix::default(), Matrix::default()]);
+    let scenarios = of(RunsIn::Sim);
+    for scenario in &scenarios {
+        for seed in 0..100 {
+            let drawn = Drawn::new(scenario, seed, None);
+            match simulate(&drawn) {
+                Ok((said, problems)) => {
+                    matrices[usize::from(drawn.ids)].add(drawn.expected(), said);
+                    wrong.extend(problems.iter().map(|what| format!("{drawn}: {what}")));
+                }
+                Err(why) => wrong.push(format!("{drawn}: {why}")),
+            }
+        }
+    }
+    let [parts, ids] = matrices;
+    println!("groups made by split:\n{parts}\n\ngroups made from ids:\n{ids}");
+    println!("cases: grid-sim {}", 100 * scenarios.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

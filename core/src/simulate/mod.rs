@@ -5,10 +5,12 @@
 //! The same seed gives the same run, event by event.
 
 mod late;
+mod processes;
 #[cfg(test)]
 mod tests;
 
 pub use late::Late;
+pub use processes::Processes;
 
 use std::sync::Arc;
 
@@ -20,10 +22,10 @@ use crate::engine::{Engine, Failure, Mover, Op, Processor, Progress, Wait};
 use crate::event::Subscriber;
 use crate::memory::{Slot, View, ViewMut};
 use crate::plan::{Lane, LaneId, LaneSet, LaneTerms, Plan, Shape, Topology};
-use crate::recorder::Recorder;
 use crate::recorder::reader::Reader;
+use crate::recorder::{CommInfo, CommRow, Recorder};
 use crate::seed::Seed;
-use crate::snapshot::{Snapshot, Source};
+use crate::snapshot::{ProcessSnapshot, Snapshot, Source};
 use crate::transport::faulty::{self, Fault};
 use crate::transport::sim::{Net, Receiver, Sender};
 use crate::transport::{RecvLink, SendLink};
@@ -74,7 +76,7 @@ pub struct Cluster<S: Subscriber, M: Mover = Processor> {
     numbers: Vec<Numbering>,
     faults: Vec<LaneFault>,
     draw: Seed,
-    recorder: Arc<Recorder>,
+    recorders: Vec<Arc<Recorder>>,
 }
 
 impl<S: Subscriber + Default> Cluster<S> {
@@ -95,22 +97,31 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         delay_ns: (u64, u64),
         faults: &[LaneFault],
     ) -> Self {
+        let recorder = Recorder::heap();
+        let nranks = topology.nranks();
+        let row = |rank| {
+            let (id, job) = (CommId(seed), JobId(seed));
+            recorder.comm(CommInfo { id, job, name: "sim", rank, nranks, world: rank })
+        };
+        let rows = (0..nranks).map(Rank).map(row).collect();
+        Self::recorded(mover, rows, vec![Arc::clone(&recorder)], topology, seed, delay_ns, faults)
+    }
+
+    /// The same, with the rows in which the ranks record, and whose they are.
+    fn recorded(
+        mover: impl Fn(Rank) -> M,
+        rows: Vec<CommRow>,
+        recorders: Vec<Arc<Recorder>>,
+        topology: Topology,
+        seed: u64,
+        delay_ns: (u64, u64),
+        faults: &[LaneFault],
+    ) -> Self {
         let topology = Arc::new(topology);
         let n = topology.nranks();
-        let recorder = Recorder::heap();
-        let engines = (0..n).map(|rank| {
-            let info = crate::recorder::CommInfo {
-                id: CommId(seed),
-                job: JobId(seed),
-                name: "sim",
-                rank: Rank(rank),
-                nranks: n,
-                world: Rank(rank),
-            };
-            let (rank, topology) = (Rank(rank), Arc::clone(&topology));
-            Engine::moved_by(mover(rank), rank, topology, recorder.comm(info), S::default())
-        });
-        let engines = engines.collect();
+        let engine =
+            |(rank, row)| Engine::moved_by(mover(rank), rank, Arc::clone(&topology), row, S::default());
+        let engines: Vec<_> = (0..).map(Rank).zip(rows).map(engine).collect();
         let mut cluster = Self {
             net: Net::new(seed, delay_ns),
             engines,
@@ -119,7 +130,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             faults: faults.to_vec(),
             draw: Seed(seed).part(u64::MAX),
             topology,
-            recorder,
+            recorders,
         };
         cluster.connect();
         cluster
@@ -311,12 +322,13 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
     /// # Errors
     /// As [`Reader::snapshot`].
     pub fn snapshot(&mut self) -> crate::Result<Snapshot> {
+        self.note_waits();
+        snapshot_of(&self.recorders)
+    }
+
+    fn note_waits(&mut self) {
         let now = Raw(self.net.now().0);
         self.engines.iter_mut().for_each(|engine| engine.note_waits(now));
-        let process = Reader::borrow(Arc::clone(&self.recorder)).snapshot()?;
-        let jobs = diagnose::jobs([&process]);
-        let given = Given { process, source: Source::Mapping, letter: None, ended: false };
-        Ok(diagnose::merge(&[given], &jobs.into_iter().next().unwrap_or_default(), &[]))
     }
 
     /// The virtual time, in nanoseconds since the start.
@@ -324,6 +336,23 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
     pub fn now_ns(&self) -> u64 {
         self.net.now().0
     }
+}
+
+/// What the cells of these recorders say, each of which is a process.
+fn snapshot_of(recorders: &[Arc<Recorder>]) -> crate::Result<Snapshot> {
+    let mut given = Vec::new();
+    for (pid, recorder) in (1..).zip(recorders) {
+        // All are in this process: numbers tell them apart, as a launcher gives them.
+        let process = ProcessSnapshot {
+            pid,
+            path: String::new(),
+            launch_rank: Some(Rank(pid - 1)),
+            ..Reader::borrow(Arc::clone(recorder)).snapshot()?
+        };
+        given.push(Given { process, source: Source::Mapping, letter: None, ended: false });
+    }
+    let jobs = diagnose::jobs(given.iter().map(|one| &one.process));
+    Ok(diagnose::merge(&given, &jobs.into_iter().next().unwrap_or_default(), &[]))
 }
 
 impl Buffers {

@@ -136,6 +136,12 @@ impl Net {
         lock(&self.time).now
     }
 
+    /// Lets time pass until then, if that is later.
+    pub fn wait_until(&self, then: Ns) {
+        let mut time = lock(&self.time);
+        time.now = time.now.max(then);
+    }
+
     /// Jumps to the next arrival and makes its readers ready. Returns `false` if no message is on
     /// its way: then every rank that waits will wait for ever.
     pub fn advance(&self) -> bool {
