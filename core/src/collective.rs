@@ -104,7 +104,39 @@ pub struct Descriptor {
     pub plan: u64,
 }
 
+/// A call of which all-gathers are parts. They carry it as an operator, which those of a program
+/// never do, so that each is a mismatch with any other call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartOf {
+    /// `split()`.
+    Split,
+    /// `invite()`.
+    Invite,
+}
+
+impl PartOf {
+    /// The request of such an all-gather of `count` elements.
+    #[must_use]
+    pub const fn gathers(self, dtype: Datatype, count: u64) -> Request {
+        let op = match self {
+            Self::Split => ReduceOp::Max,
+            Self::Invite => ReduceOp::Min,
+        };
+        Request { kind: CollKind::AllGather, dtype, op, root: Rank(0), count }
+    }
+}
+
 impl Descriptor {
+    /// The name of the call: `AllGather`, or `split()` for a part of that.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match (self.kind, self.op) {
+            (CollKind::AllGather, ReduceOp::Max) => "split()",
+            (CollKind::AllGather, ReduceOp::Min) => "invite()",
+            (kind, _) => kind.name(),
+        }
+    }
+
     /// The bytes of `count` elements.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
@@ -155,9 +187,11 @@ impl Descriptor {
                 found.push(format!("{name} {a} / {b}"));
             }
         };
-        compare("kind", self.kind.to_string(), other.kind.to_string());
+        compare("kind", self.name().to_string(), other.name().to_string());
         compare("dtype", self.dtype.to_string(), other.dtype.to_string());
-        compare("op", self.op.to_string(), other.op.to_string());
+        if (self.kind, other.kind) != (CollKind::AllGather, CollKind::AllGather) {
+            compare("op", self.op.to_string(), other.op.to_string());
+        }
         compare("root", self.root.to_string(), other.root.to_string());
         compare("count", self.count.to_string(), other.count.to_string());
         compare("seq", self.seq.to_string(), other.seq.to_string());

@@ -114,6 +114,76 @@ fn a_communicator_that_goes_on_is_shrunk_and_one_is_revoked() {
 }
 
 #[test]
+fn what_a_rank_calls_instead_of_making_a_child_is_a_mismatch() {
+    let ways = ["split", "invite"];
+    for way in ways {
+        common::with_ranks(3, &common::settings(&[]), |comm| {
+            let error = match (comm.rank().0, way) {
+                // As many elements, and a number that no length may be.
+                (1, "split") => comm.all_gather(&[1_i64 << 40; 4], &mut [0; 12]).unwrap_err(),
+                (1, _) => comm.all_gather(&[1_i64 << 40], &mut [0; 3]).unwrap_err(),
+                (_, "split") => comm.split(Some(0), 0, Config::default()).unwrap_err(),
+                _ => comm.invite().unwrap_err(),
+            };
+            assert_eq!(error.kind, ErrorKind::Mismatch, "{error}");
+            let kinds = [format!("{way}() / AllGather"), format!("AllGather / {way}()")];
+            assert!(kinds.iter().any(|kinds| error.what.contains(kinds)), "{error}");
+        });
+    }
+}
+
+#[test]
+fn ranks_that_shrink_at_different_times_meet_and_those_that_disagree_say_so() {
+    let settings = common::settings(&[(Key::Timeout, "1")]);
+    common::with_ranks(3, &settings, |comm| {
+        let me = comm.rank().0;
+        if me == 1 {
+            // The others give one attempt up meanwhile.
+            ccl::clock::sleep(std::time::Duration::from_millis(1500));
+        } else {
+            let error = comm.shrink(&[], Config::default()).unwrap_err();
+            assert!(error.what.contains("rank 1 did not call shrink()"), "{error}");
+        }
+        let left = comm.shrink(&[], Config::default()).unwrap();
+        assert_eq!((left.name(), sum(&left, me)), ("test/left.1", 3));
+        left.finish().unwrap();
+        comm.finish().unwrap();
+    });
+    common::with_ranks(4, &common::settings(&[(Key::Timeout, "60")]), |comm| {
+        let me = comm.rank().0;
+        let began = ccl::clock::now();
+        let without: &[Rank] = if me == 1 { &[Rank(0), Rank(2)] } else { &[Rank(0)] };
+        if me != 0 {
+            let error = comm.shrink(without, Config::default()).unwrap_err();
+            assert!(error.what.contains("leaves other ranks out than"), "{error}");
+        }
+        assert!(ccl::clock::now().since(began).as_secs() < 30);
+        comm.barrier().unwrap();
+        comm.finish().unwrap();
+    });
+}
+
+#[test]
+fn threads_that_shrink_one_communicator_get_one_each() {
+    common::with_ranks(3, &common::settings(&[]), |comm| {
+        let shrink = || {
+            let left = comm.shrink(&[], Config::default()).unwrap();
+            let sum = sum(&left, comm.rank().0);
+            let name = left.name().to_string();
+            left.finish().unwrap();
+            (name, sum)
+        };
+        let mut made = std::thread::scope(|scope| {
+            let threads = [(); 2].map(|()| scope.spawn(shrink));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        made.sort();
+        assert_eq!(made, [("test/left.0".into(), 3), ("test/left.1".into(), 3)]);
+        comm.finish().unwrap();
+    });
+}
+
+#[test]
 fn ranks_with_other_settings_make_no_child_and_the_parent_goes_on() {
     common::with_ranks(3, &common::settings(&[]), |comm| {
         let me = comm.rank().0;
@@ -193,12 +263,14 @@ fn an_init_that_does_not_block_is_polled_and_given_up() {
     });
     drop(root);
 
-    let (id, root) = ccl::create_id(&settings).unwrap();
-    let left = Communicator::init_async(&id, 0, 2, config()).unwrap();
-    ccl::clock::sleep(std::time::Duration::from_millis(200));
-    drop(left);
-    let began = ccl::clock::now();
-    let error = Communicator::init(&id, 1, 2, config()).unwrap_err();
-    assert!(ccl::clock::now().since(began).as_secs() < 5, "{error}");
-    drop(root);
+    for wait_ms in [0, 1, 200] {
+        let (id, root) = ccl::create_id(&settings).unwrap();
+        let left = Communicator::init_async(&id, 0, 2, config()).unwrap();
+        ccl::clock::sleep(std::time::Duration::from_millis(wait_ms));
+        drop(left);
+        let began = ccl::clock::now();
+        let error = Communicator::init(&id, 1, 2, config()).unwrap_err();
+        assert!(ccl::clock::now().since(began).as_secs() < 5, "{wait_ms}: {error}");
+        drop(root);
+    }
 }

@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use ccl::config::Key;
-use ccl::{Rank, ReduceOp, clock};
+use ccl::{Config, Rank, ReduceOp, clock};
 
 const THREADS: i32 = 4;
 const CALLS: usize = 25;
@@ -93,6 +93,39 @@ fn while_one_thread_waits_the_calls_of_another_end() {
                 comm.recv(&mut [0], other).unwrap();
                 comm.barrier().unwrap();
             }
+            comm.finish().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_group_of_several_communicators_ends_while_another_thread_drives_one_of_them() {
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, "60")]);
+        common::with_ranks(2, &settings, |comm| {
+            let other = Rank(1 - comm.rank().0);
+            let second = comm.split(Some(0), 0, Config::default()).unwrap().unwrap();
+            let mut got = ([0; 50], [0; 60]);
+            if comm.rank() == Rank(0) {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| comm.barrier().unwrap());
+                    clock::sleep(Duration::from_millis(5));
+                    let mut group = comm.group();
+                    group.recv(&mut got.0, other).recv_on(&second, &mut got.1, other);
+                    group.run().unwrap();
+                    comm.send(&[0], other).unwrap();
+                });
+                assert_eq!(got, ([1; 50], [2; 60]));
+            } else {
+                clock::sleep(Duration::from_millis(20));
+                let mut group = comm.group();
+                group.send(&[1; 50], other).send_on(&second, &[2; 60], other);
+                group.run().unwrap();
+                // Only after the group has ended there does this rank come to the barrier.
+                comm.recv(&mut [0], other).unwrap();
+                comm.barrier().unwrap();
+            }
+            second.finish().unwrap();
             comm.finish().unwrap();
         });
     }

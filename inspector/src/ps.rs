@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use ccl::config::{Key, Settings};
-use ccl::diagnose::{Given, Job, comm_name, merge};
+use ccl::diagnose::{Given, Job, Numbers, comm_name, merge};
 use ccl::snapshot::{CommSnapshot, Snapshot};
-use ccl::types::{CommId, Rank};
+use ccl::types::Rank;
 
 use crate::discover::{self, Findings, Found, door};
 use crate::table::table;
@@ -86,10 +86,16 @@ fn snapshots(findings: &mut Findings) -> Vec<Snapshot> {
 
 fn list(findings: &Findings) -> String {
     let jobs = findings.jobs();
+    let numbers = |job| {
+        let of_it = findings.found.iter().filter(|one| one.is_of(job));
+        Numbers::new(job, of_it.map(|one| &one.given.process))
+    };
+    let jobs: Vec<(&Job, Numbers<'_>)> = jobs.iter().map(|job| (job, numbers(job))).collect();
     let mut rows: Vec<_> = findings.found.iter().flat_map(|one| rows(one, &jobs)).collect();
     rows.sort();
     let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
-    let columns = ["JOB", "RANK", "PID", "USER", "HOST", "STATE", "COMM", "OPERATION", "RECORDER"];
+    let columns =
+        ["JOB", "RANK", "PID", "USER", "HOST", "STATE", "COMM", "COMM RANK", "OPERATION", "RECORDER"];
     let mut text = table(columns, &rows);
     for (file, why) in &findings.refused {
         text += &format!("{} cannot be read: {why}\n", words::path(file));
@@ -104,35 +110,38 @@ fn place(one: &Found) -> String {
 }
 
 /// One row per rank and communicator, with its sort key; a process without ranks has one row too.
-fn rows(one: &Found, jobs: &[Job]) -> Vec<(impl Ord + use<>, [String; 9])> {
+fn rows(one: &Found, jobs: &[(&Job, Numbers<'_>)]) -> Vec<(impl Ord + use<>, [String; 10])> {
     let process = &one.given.process;
     let host = if process.host_id.is_empty() {
         process.host.clone()
     } else {
         format!("{}/{}", process.host, process.host_id)
     };
-    let row = |key, [job, rank, comm, op]: [String; 4]| {
+    let row = |key, [job, rank, comm, of_comm, op]: [String; 5]| {
         let pid = one.process.unwrap_or(process.pid).to_string();
         let state = one.given.state().to_string();
         let user = one.owner.map_or_else(|| "-".into(), |owner| owner.to_string());
-        ((!process.alive, key), [job, rank, pid, user, host.clone(), state, comm, op, place(one)])
+        ((!process.alive, key), [job, rank, pid, user, host.clone(), state, comm, of_comm, op, place(one)])
     };
-    let of_comm = |comm: &CommSnapshot| {
+    let of_comm = |(at, comm): (usize, &CommSnapshot)| {
         let name = comm_name(&comm.name, comm.id);
         let op = if comm.op.kind.is_empty() {
             "-".to_string()
         } else {
             format!("{} #{} {}", comm.op.kind, comm.op.seq, comm.op.state)
         };
-        let job = jobs.iter().find(|job| job.is_named(comm.job)).map_or(comm.job, |job| job.id);
-        let key = (job, comm.world, comm.id);
-        row(key, [job.to_string(), format!("{}/{}", comm.rank, comm.nranks), name, op])
+        let known = jobs.iter().find(|(job, _)| job.is_named(comm.job));
+        let (job, rank) =
+            known.map_or((comm.job, comm.world), |(job, numbers)| (job.id, numbers.of_row(process, comm)));
+        let key = (job, rank, at);
+        row(key, [job.to_string(), rank.to_string(), name, format!("{}/{}", comm.rank, comm.nranks), op])
     };
     // If the process has left all its communicators, the last ones show which job it belonged to.
     let has_left = process.comms.iter().all(|comm| comm.ended);
-    let mut rows: Vec<_> = process.comms.iter().filter(|comm| has_left || !comm.ended).map(of_comm).collect();
+    let shown = process.comms.iter().enumerate().filter(|(_, comm)| has_left || !comm.ended);
+    let mut rows: Vec<_> = shown.map(of_comm).collect();
     if rows.is_empty() {
-        rows.push(row((process.job, Rank(0), CommId(0)), ["-"; 4].map(String::from)));
+        rows.push(row((process.job, Rank(0), 0), ["-"; 5].map(String::from)));
     }
     rows
 }
@@ -140,7 +149,7 @@ fn rows(one: &Found, jobs: &[Job]) -> Vec<(impl Ord + use<>, [String; 9])> {
 #[cfg(test)]
 mod tests {
     use ccl::snapshot::{ProcessSnapshot, Source};
-    use ccl::types::JobId;
+    use ccl::types::{CommId, JobId};
 
     use super::*;
 
@@ -164,12 +173,12 @@ mod tests {
                 None,
                 "f".into(),
             );
-            let rows =
-                rows(&one, &[]).into_iter().map(|(_, row)| format!("{} {} {}", row[0], row[1], row[5]));
+            let rows = rows(&one, &[]).into_iter();
+            let rows = rows.map(|(_, row)| format!("{} {} {} {}", row[0], row[1], row[5], row[7]));
             rows.collect::<Vec<_>>()
         };
-        assert_eq!(said(&[true], false), ["000000000000010b 3/4 left"]);
-        assert_eq!(said(&[true, false], true), ["000000000000010b 3/4 running"]);
-        assert_eq!(said(&[], true), ["- - running"]);
+        assert_eq!(said(&[true], false), ["000000000000010b 3 left 3/4"]);
+        assert_eq!(said(&[true, false], true), ["000000000000010b 3 running 3/4"]);
+        assert_eq!(said(&[], true), ["- - running -"]);
     }
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use ccl::diagnose::ranks_text;
 use ccl::text::harmless;
 pub(crate) use ccl::text::utc;
+use ccl::types::Rank;
 
 /// The most bytes of a foreign text that are repeated in a sentence.
 const LINE_BYTES: usize = 16 << 10;
@@ -51,6 +53,12 @@ pub(crate) fn bytes(bytes: f64) -> String {
 /// A number with about three digits.
 pub(crate) fn digits(number: f64) -> String {
     if number == 0.0 || number >= 100.0 { format!("{number:.0}") } else { format!("{number:.1}") }
+}
+
+/// A list of ranks without the word: `0-2,5`.
+pub(crate) fn ranks(ranks: &[Rank]) -> String {
+    let text = ranks_text(ranks);
+    text.split_once(' ').map_or_else(String::new, |(_, numbers)| numbers.to_string())
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ use crate::types::{JobId, Phase, Rank};
 
 /// How long a failed bootstrap tries to notify the other ranks.
 const TELL_WITHIN: Duration = Duration::from_millis(300);
+/// How long one that is cancelled tries to reach the root, to notify the other ranks.
+const REACH_WITHIN: Duration = Duration::from_secs(1);
 /// How often a waiting call checks whether it was cancelled.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Tags from here on are reserved for the bootstrap.
@@ -407,9 +409,15 @@ impl Ring {
         cancelled: Cancelled<'_>,
         mut done: impl FnMut(&mut Member, &mut Io<'_>) -> Option<T>,
     ) -> Result<T> {
+        // A rank that gives up before it has reached the root is no rank to the others.
+        let mut give_up_at = None;
         loop {
             self.net.turn(&mut self.member);
-            if self.member.fault().is_none() && cancelled() {
+            let mut is_told = || {
+                let at = *give_up_at.get_or_insert_with(|| clock::now().after(REACH_WITHIN));
+                !self.member.is_dialling() || clock::now() >= at
+            };
+            if self.member.fault().is_none() && cancelled() && is_told() {
                 let text = format!("rank {} was aborted during initialization", self.rank);
                 let fault = Fault::new(ErrorKind::Aborted, &[self.rank], text);
                 self.call(|member, io| member.fail(fault, io));

@@ -13,6 +13,7 @@ use crate::bootstrap::agreement::{differing, own_settings};
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::root_task::{RootHandle, create};
 use crate::clock;
+use crate::collective::PartOf;
 use crate::comm::cards::{Exchange, tell_peers};
 use crate::comm::exchange::{OverGossip, OverParent};
 use crate::comm::init::{self, Base, Gathered, Own};
@@ -30,11 +31,9 @@ use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, RankMemory};
 use crate::types::{CommId, Phase, Rank, TransportKind};
 
-/// The first word that each rank says in a split, so that no other call is taken for one.
-const SPLIT: i64 = i64::from_le_bytes(*b"cclSPLIT");
-/// The words that each rank says: `SPLIT`, the number of the child, whether it takes part, its
+/// The words that each rank says in a split: the number of the child, whether it takes part, its
 /// colour, its key.
-const WORDS: usize = 5;
+const WORDS: usize = 4;
 /// The rounds in which a child is made: where the memory of each rank is, and the conclusion.
 const ROUNDS: u32 = 2;
 
@@ -134,12 +133,15 @@ impl Invitation {
 
 impl Inner {
     /// Shows a text beside the operations that are carried out within `work`.
-    fn tagged<T>(&self, text: &str, work: impl FnOnce() -> T) -> T {
+    fn tagged<T>(&self, text: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let former = self.driver().map(|driver| driver.tag.clone()).unwrap_or_default();
         self.tag(text);
         let done = work();
         self.tag(&former);
-        done
+        done.map_err(|mut error| {
+            error.what = format!("in {text}(): {}", error.what);
+            error
+        })
     }
 }
 
@@ -158,7 +160,7 @@ fn split(parent: &Arc<Inner>, colour: Option<u32>, key: i32, config: &Config) ->
         members,
         settings: config.settings.clone().unwrap_or_else(|| parent.settings.clone()),
     };
-    let made = part.row().and_then(|(services, row)| part.make(&services, row, &mut ranks));
+    let made = part.row().and_then(|(services, row, phases)| part.make(&services, row, phases, &mut ranks));
     let concluded = ranks.conclude(made.as_ref().err());
     part.concluded(made, concluded).map(Some)
 }
@@ -167,19 +169,19 @@ fn split(parent: &Arc<Inner>, colour: Option<u32>, key: i32, config: &Config) ->
 /// without one.
 fn parts(parent: &Arc<Inner>, nth: u32, colour: Option<u32>, key: i32) -> Result<Vec<Rank>> {
     let (takes_part, of) = (colour.is_some(), colour.unwrap_or(0));
-    let own = [SPLIT, i64::from(nth), i64::from(takes_part), i64::from(of), i64::from(key)];
-    let said = parent.gather_words(&own)?;
+    let own = [i64::from(nth), i64::from(takes_part), i64::from(of), i64::from(key)];
+    let said = parent.gather_words(PartOf::Split, &own)?;
     let mut members = Vec::new();
     for (at, words) in (0_u32..).zip(said.chunks_exact(WORDS)) {
-        if words[..2] != own[..2] {
+        if words[0] != own[0] {
             let what = format!("rank {at} did not call split() for the same child");
             return Err(Error::new(ErrorKind::Mismatch, what)
                 .with_peer(Rank(at))
                 .hint("make all ranks call the same, in the same order")
                 .in_comm(&parent.name, parent.rank));
         }
-        if words[2..4] == own[2..4] {
-            members.push((words[4], Rank(at)));
+        if words[1..3] == own[1..3] {
+            members.push((words[3], Rank(at)));
         }
     }
     members.sort_unstable();
@@ -197,18 +199,29 @@ fn shrink(parent: &Arc<Inner>, exclude: &[Rank], config: &Config) -> Result<Arc<
     let Some(gossip) = lock(&parent.gossip).clone() else {
         return Err(here(Error::new(ErrorKind::Usage, "the communicator is closed")));
     };
-    let nth = parent.shrunk.fetch_add(1, Ordering::Relaxed);
+    // One after the other: all ranks number them alike.
+    let mut shrunk = lock(&parent.shrunk);
+    let mut left_over = parent.timeout;
     loop {
+        let nth = *shrunk;
         let without: BTreeSet<Rank> = gossip.gone().into_iter().chain(exclude.iter().copied()).collect();
         let attempt = Attempt { nth, without: without.into_iter().collect() };
-        let mut ranks = OverGossip::new(Arc::clone(&gossip), parent, attempt);
+        let mut ranks = OverGossip::new(Arc::clone(&gossip), parent, attempt, left_over);
         let made = left(parent, (nth, &exclude), &mut ranks, config);
-        match &made {
+        if made.is_err() && ranks.has_grown() {
             // One more died: those that are left try again without it.
-            Err(_) if ranks.has_grown() => continue,
-            Err(error) => ranks.give_up(error),
-            Ok(_) => {}
+            continue;
         }
+        if let Some(theirs) = ranks.behind() {
+            // The others gave an attempt up that this rank did not take part in.
+            *shrunk = theirs;
+            left_over = ranks.left_over();
+            continue;
+        }
+        if let Err(error) = &made {
+            ranks.give_up(error);
+        }
+        *shrunk = nth.saturating_add(1);
         return made;
     }
 }
@@ -229,24 +242,13 @@ fn left(
         members,
         settings: config.settings.clone().unwrap_or_else(|| parent.settings.clone()),
     };
-    let (services, row) = part.row()?;
+    let (services, row, phases) = part.row()?;
     row.init_until(Some(clock::now().after(parent.timeout)));
     let listed: Vec<u8> = exclude.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
-    let lists = ranks.round(&listed, &mut |missing| row.absent(missing.len() as u32, &runs(missing)))?;
+    ranks.round(&listed, &mut |missing| row.absent(missing.len() as u32, &runs(missing)))?;
     row.absent(0, &[]);
     row.init_until(None);
-    if let Some(at) = lists.iter().position(|list| *list != listed) {
-        let rank = part.members[at];
-        let what = format!(
-            "rank {rank} leaves other ranks out than rank {}, which leaves out {exclude:?}",
-            parent.rank
-        );
-        return Err(Error::new(ErrorKind::Mismatch, what)
-            .with_peer(rank)
-            .hint("give the same list on all ranks")
-            .in_comm(&parent.name, parent.rank));
-    }
-    let made = part.make(&services, row, ranks);
+    let made = part.make(&services, row, phases, ranks);
     let concluded = match &made {
         Ok(_) => ranks.all_gather(&[]).map(drop),
         Err(_) => Ok(()),
@@ -273,7 +275,7 @@ fn invite(parent: &Arc<Inner>) -> Result<Invitation> {
         Some(Err(error)) => error.what.as_bytes().to_vec(),
         None => Vec::new(),
     };
-    let blocks = parent.gather_blocks(&said)?;
+    let blocks = parent.gather_blocks(PartOf::Invite, &said)?;
     let (id, root) = match made.transpose()? {
         Some((id, root)) => (id, Some(root)),
         None => {
@@ -341,25 +343,26 @@ impl Part<'_> {
         self.members.iter().map(|member| self.parent.worlds[member.index()]).collect()
     }
 
-    /// The row that shows it from now on.
-    fn row(&self) -> Result<(Arc<ProcessServices>, CommRow)> {
+    /// The row that shows it from now on, in the first phase of its init.
+    fn row(&self) -> Result<(Arc<ProcessServices>, CommRow, Phases)> {
         let (services, _) = ProcessServices::of_process(&self.settings)?;
         let world = self.parent.worlds[self.parent.rank.index()];
         let (rank, nranks) = (self.rank(), self.members.len() as u32);
         let info = CommInfo { id: self.id, job: self.parent.job, name: &self.name, rank, nranks, world };
         let row = services.recorder().comm(info);
         row.begin_level(&self.settings);
-        Ok((services, row))
+        let mut phases = Phases::of(&self.settings);
+        phases.begin(Phase::Exchange, Some(&row));
+        Ok((services, row, phases))
     }
 
     fn make(
         &self,
         services: &Arc<ProcessServices>,
         row: CommRow,
+        mut phases: Phases,
         ranks: &mut dyn Exchange,
     ) -> Result<Arc<Inner>> {
-        let mut phases = Phases::of(&self.settings);
-        phases.begin(Phase::Exchange, Some(&row));
         let base = Base {
             name: &self.name,
             job: self.parent.job,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bootstrap::driver::Bootstrap;
-use crate::collective::Request;
+use crate::collective::PartOf;
 use crate::comm::cards::Exchange;
 use crate::comm::state::{Inner, lock};
 use crate::diagnose::ranks_text;
@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Attempt, Share};
 use crate::failure::task::{GossipTask, Unshared};
 use crate::memory::{view_of, view_of_mut};
-use crate::types::{CollKind, Datatype, Rank, ReduceOp};
+use crate::types::{Datatype, Rank};
 
 impl Exchange for Bootstrap {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -67,7 +67,7 @@ impl<'a> OverParent<'a> {
 
     fn round(&mut self, kind: u8, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.rounds_left = self.rounds_left.saturating_sub(1);
-        let all = self.parent.gather_blocks(&[&[kind], own].concat())?;
+        let all = self.parent.gather_blocks(PartOf::Split, &[&[kind], own].concat())?;
         let block = |(at, member): (usize, &Rank)| said_by(Rank(at as u32), &all[member.index()]);
         self.members.iter().enumerate().map(block).collect()
     }
@@ -106,16 +106,25 @@ pub(super) struct OverGossip {
     round: u32,
     /// Whether a round failed: the others know.
     is_over: bool,
+    /// The number that the others' attempt has by now, if this one was given up before.
+    behind: Option<u32>,
+    /// How long it may wait for others.
+    left_over: Duration,
     limit: Duration,
 }
 
 impl OverGossip {
     /// An attempt of `parent` without these ranks.
-    pub(super) fn new(gossip: Arc<GossipTask>, parent: &Inner, attempt: Attempt) -> Self {
+    pub(super) fn new(
+        gossip: Arc<GossipTask>,
+        parent: &Inner,
+        attempt: Attempt,
+        left_over: Duration,
+    ) -> Self {
         let members = (0..parent.nranks).map(Rank).filter(|rank| !attempt.without.contains(rank));
         let (members, limit) = (members.collect(), parent.timeout);
         let me = (parent.name.clone(), parent.rank);
-        Self { gossip, attempt, members, me, round: 0, is_over: false, limit }
+        Self { gossip, attempt, members, me, round: 0, is_over: false, behind: None, left_over, limit }
     }
 
     pub(super) fn members(&self) -> &[Rank] {
@@ -127,17 +136,27 @@ impl OverGossip {
         self.gossip.gone().iter().any(|rank| !self.attempt.without.contains(rank))
     }
 
+    /// The number of the attempt to join instead.
+    pub(super) const fn behind(&self) -> Option<u32> {
+        self.behind
+    }
+
+    /// How long it may still wait for others.
+    pub(super) const fn left_over(&self) -> Duration {
+        self.left_over
+    }
+
     /// Sends this rank's block to all ranks and returns theirs. `lacks` is called while some are
     /// missing, with their ranks among those that are left.
     pub(super) fn round(&mut self, own: &[u8], lacks: &mut dyn FnMut(&[Rank])) -> Result<Vec<Vec<u8>>> {
         let share = self.share(SAID, own);
         let is_last = self.round == ROUNDS_LEFT;
-        let members = &self.members;
+        let members = self.members.clone();
         let mut of_members = |missing: &[Rank]| {
             let at = missing.iter().filter_map(|rank| members.binary_search(rank).ok());
             lacks(&at.map(|at| Rank(at as u32)).collect::<Vec<_>>());
         };
-        let shared = self.gossip.share(share, is_last, self.limit, &mut of_members);
+        let shared = self.gossip.share(share, is_last, &mut self.left_over, &mut of_members);
         let blocks = shared.map_err(|why| self.unshared(why)).and_then(|blocks| {
             let said = members.iter().zip(&blocks).map(|(rank, block)| said_by(*rank, block));
             said.collect::<Result<Vec<_>>>()
@@ -162,9 +181,18 @@ impl OverGossip {
         share
     }
 
-    fn unshared(&self, why: Unshared) -> Error {
+    fn unshared(&mut self, why: Unshared) -> Error {
         match why {
             Unshared::Grew => grown(),
+            Unshared::Behind(nth) => {
+                self.behind = Some(nth);
+                Error::new(ErrorKind::Unavailable, "the other ranks have given this attempt up")
+            }
+            Unshared::Differs(rank) => {
+                let what = format!("rank {rank} leaves other ranks out than rank {}", self.me.1);
+                let error = Error::new(ErrorKind::Mismatch, what).with_peer(rank);
+                error.hint("give the same list on all ranks")
+            }
             Unshared::Without(ranks) => {
                 let what = format!("{} did not call shrink() within {:?}", ranks_text(&ranks), self.limit);
                 let error =
@@ -195,24 +223,34 @@ impl Exchange for OverGossip {
     }
 }
 
+/// The most bytes of a block: a longer one is no block.
+const MAX_BLOCK: usize = 1 << 20;
+
 impl Inner {
     /// The block of every rank; they may differ in length.
-    pub(super) fn gather_blocks(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let lengths = self.gather_words(&[own.len() as i64])?;
-        let longest = lengths.iter().max().map_or(0, |longest| *longest as usize);
+    pub(super) fn gather_blocks(&self, call: PartOf, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut lengths = Vec::with_capacity(self.nranks as usize);
+        for (rank, length) in (0..).map(Rank).zip(self.gather_words(call, &[own.len() as i64])?) {
+            let length = usize::try_from(length).ok().filter(|length| *length <= MAX_BLOCK);
+            lengths.push(length.ok_or_else(|| {
+                let what = format!("rank {rank} says more than {MAX_BLOCK} bytes");
+                Error::new(ErrorKind::Mismatch, what).with_peer(rank).in_comm(&self.name, self.rank)
+            })?);
+        }
+        let longest = lengths.iter().max().copied().unwrap_or(0);
         let mut padded = own.to_vec();
         padded.resize(longest, 0);
         let mut all = vec![0_u8; longest * self.nranks as usize];
-        let request = gathering(Datatype::U8, longest);
+        let request = call.gathers(Datatype::U8, longest as u64);
         self.call(request, view_of(&padded), view_of_mut(&mut all))?;
         let blocks = all.chunks(longest.max(1)).zip(lengths);
-        Ok(blocks.map(|(block, length)| block[..length as usize].to_vec()).collect())
+        Ok(blocks.map(|(block, length)| block[..length].to_vec()).collect())
     }
 
     /// The words of every rank, all as many.
-    pub(super) fn gather_words(&self, own: &[i64]) -> Result<Vec<i64>> {
+    pub(super) fn gather_words(&self, call: PartOf, own: &[i64]) -> Result<Vec<i64>> {
         let mut all = vec![0_i64; own.len() * self.nranks as usize];
-        let request = gathering(Datatype::I64, own.len());
+        let request = call.gathers(Datatype::I64, own.len() as u64);
         self.call(request, view_of(own), view_of_mut(&mut all))?;
         Ok(all)
     }
@@ -223,8 +261,4 @@ impl Inner {
         let error = Error::new(decision.trouble.kind(), decision.text).with_peer(decision.about);
         Some(error.in_comm(&self.name, self.rank))
     }
-}
-
-const fn gathering(dtype: Datatype, count: usize) -> Request {
-    Request { kind: CollKind::AllGather, dtype, op: ReduceOp::Sum, root: Rank(0), count: count as u64 }
 }

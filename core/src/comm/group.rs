@@ -18,6 +18,8 @@ use crate::types::{CollKind, Rank, ReduceOp};
 /// sleeps then between two looks.
 const SPIN: Duration = Duration::from_micros(200);
 const DOZE: Duration = Duration::from_micros(100);
+/// How often it asks threads that drive one of them to let go.
+const ASK: Duration = Duration::from_millis(1);
 
 /// Collects sends and receives; [`run`](Self::run) carries all of them out side by side.
 ///
@@ -154,10 +156,12 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// One turn, unless another thread drives; returns whether anything moved.
-    fn turn(&mut self) -> bool {
+    /// One turn; returns whether anything moved. While another thread drives, it does nothing,
+    /// unless it `asks` that thread to let go.
+    fn turn(&mut self, asks: bool) -> bool {
         let inner = self.inner;
-        let Some(mut driver) = inner.free_driver() else { return false };
+        let locked = if asks { inner.driver().ok() } else { inner.free_driver() };
+        let Some(mut driver) = locked else { return false };
         let moved = inner.turn_once(&mut driver);
         self.under_way.retain(|id| !driver.engine.is_done(*id));
         let failed = driver.engine.failure().is_some().then(|| inner.give_up(&mut driver));
@@ -172,10 +176,16 @@ impl<'a> Part<'a> {
 /// Drives all until their calls have ended. It locks one driver at a time.
 fn drive(parts: &mut [Part<'_>]) {
     let mut still = None;
+    let mut asked = clock::now();
     loop {
         let mut moved = false;
+        // Another thread that drives moves these calls too, but only they know when they ended.
+        let asks = clock::now().since(asked) >= ASK;
         for part in parts.iter_mut().filter(|part| !part.under_way.is_empty()) {
-            moved |= part.turn();
+            moved |= part.turn(asks);
+        }
+        if asks {
+            asked = clock::now();
         }
         if parts.iter().all(|part| part.under_way.is_empty()) {
             return;

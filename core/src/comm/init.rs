@@ -211,7 +211,7 @@ pub(super) fn assemble(
         cards,
         hosts,
         children: AtomicU32::new(0),
-        shrunk: AtomicU32::new(0),
+        shrunk: Mutex::new(0),
         forced: forced(settings),
         timeout: settings.duration(Key::Timeout),
         topology,

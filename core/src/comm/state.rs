@@ -123,7 +123,7 @@ pub(crate) struct Inner {
     /// How many communicators were made from this one.
     pub(super) children: AtomicU32,
     /// How many were made of the ranks that are left of this one.
-    pub(super) shrunk: AtomicU32,
+    pub(super) shrunk: Mutex<u32>,
     pub(super) topology: Arc<Topology>,
     pub(super) forced: Option<Algorithm>,
     pub(super) timeout: Duration,

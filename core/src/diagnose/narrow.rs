@@ -37,6 +37,8 @@ pub struct CommLine {
     pub since_ns: u64,
     /// The ranks of the job on which it failed.
     pub failed: Vec<Rank>,
+    /// Those of them that were inside a call: it failed on the others between two calls.
+    pub failed_inside: Vec<Rank>,
     /// What keeps it from going on, if it has waited long enough to be reported, or has failed.
     pub held: Option<Held>,
 }
@@ -67,8 +69,21 @@ impl Held {
     }
 }
 
-/// The ranks of the job by communicator and rank in it.
-type Numbers = BTreeMap<(CommId, Rank), Rank>;
+impl CommLine {
+    /// `failed on rank 2`, or `failed on rank 2, between two calls on rank 3`.
+    #[must_use]
+    pub fn failed_text(&self) -> String {
+        let is_between = |rank: &&Rank| !self.failed_inside.contains(rank);
+        let between: Vec<Rank> = self.failed.iter().filter(is_between).copied().collect();
+        match (self.failed_inside.as_slice(), between.as_slice()) {
+            (inside, []) => format!("failed on {}", ranks_text(inside)),
+            ([], between) => format!("failed between two calls on {}", ranks_text(between)),
+            (inside, between) => {
+                format!("failed on {}, between two calls on {}", ranks_text(inside), ranks_text(between))
+            }
+        }
+    }
+}
 
 impl Snapshot {
     /// The communicators of the job that have not ended or have failed: first the one that the
@@ -140,7 +155,9 @@ impl Snapshot {
         all
     }
 
-    fn numbers(&self) -> Numbers {
+    /// The ranks of the job by communicator and rank in it.
+    #[must_use]
+    pub fn numbers(&self) -> BTreeMap<(CommId, Rank), Rank> {
         let rows = self.ranks.iter().flat_map(|one| one.comms.iter().map(move |row| (row, one.rank)));
         rows.map(|(row, rank)| ((row.id, row.rank), rank)).collect()
     }
@@ -238,6 +255,7 @@ fn add(line: &mut CommLine, seq: &mut u64, rank: Rank, comm: &CommSnapshot) {
     }
     if comm.has_failed() {
         line.failed.push(rank);
+        line.failed_inside.extend((op.state == OpState::Failed).then_some(rank));
         return;
     }
     match (&comm.phase, op.state) {
@@ -310,6 +328,7 @@ mod tests {
             ranks: ranks(&[1, 2]),
             call: "AllReduce #5".into(),
             failed: ranks(&[2]),
+            failed_inside: ranks(&[2]),
             ..CommLine::default()
         };
         assert_eq!(job().comm_lines(), [world, data]);

@@ -85,6 +85,10 @@ pub(crate) enum Finished {
 pub(crate) enum Unshared {
     /// One more is gone.
     Grew,
+    /// They have begun a later attempt, of this number.
+    Behind(u32),
+    /// This rank told something else where all tell the same.
+    Differs(Rank),
     /// These have not told anything in time.
     Without(Vec<Rank>),
 }
@@ -253,26 +257,33 @@ impl GossipTask {
         self.handle.nudge();
     }
 
-    /// Tells all ranks that an attempt does not leave out this rank's block of a round, and waits,
-    /// at most `limit`, for theirs. `lacks` is called with the ranks whose blocks have not arrived,
-    /// again and again. In the last round, what others may have received is awaited a little before
-    /// one more rank that is gone counts.
+    /// Tells all ranks that an attempt does not leave out this rank's block of a round, and waits
+    /// for theirs, as long as there is time `left`. `lacks` is called with the ranks whose blocks
+    /// have not arrived, again and again. In the first round all tell the same. In the last round,
+    /// what others may have received is awaited a little before one more rank that is gone counts.
     pub(crate) fn share(
         &self,
         share: Share,
         is_last: bool,
-        limit: Duration,
+        left: &mut Duration,
         lacks: &mut dyn FnMut(&[Rank]),
     ) -> Result<Vec<Vec<u8>>, Unshared> {
         let (attempt, round) = (share.attempt.clone(), share.round);
+        let own = share.block.clone();
         let mut state = self.lock();
         state.gossip.share(share);
         let nranks = state.gossip.nranks();
         let members = (0..nranks).map(Rank).filter(|rank| !attempt.without.contains(rank));
         let members: Vec<Rank> = members.collect();
         self.handle.nudge();
-        let (mut left, mut grace) = (limit, if is_last { GRACE } else { Duration::ZERO });
+        let mut grace = if is_last { GRACE } else { Duration::ZERO };
+        let mut behind = GRACE;
         loop {
+            if round == 0
+                && let Some(rank) = state.gossip.differs(&attempt, &own)
+            {
+                return Err(Unshared::Differs(rank));
+            }
             let blocks: BTreeMap<Rank, &[u8]> = state.gossip.shares(&attempt, round).collect();
             let missing = members.iter().filter(|rank| !blocks.contains_key(rank)).copied();
             let missing: Vec<Rank> = missing.collect();
@@ -283,18 +294,26 @@ impl GossipTask {
             if grew && grace.is_zero() {
                 return Err(Unshared::Grew);
             }
+            // What it lacks may be on its way from ranks that came to the end of this attempt.
+            let later = state.gossip.later(&attempt);
+            if let Some(nth) = later.filter(|_| behind.is_zero()) {
+                return Err(Unshared::Behind(nth));
+            }
             if left.is_zero() {
                 return Err(Unshared::Without(missing));
             }
             drop(state);
             lacks(&missing);
-            let (step, began) = (left.min(FLUSH_STEP), clock::now());
+            let (step, began) = ((*left).min(FLUSH_STEP), clock::now());
             let waited = self.state.1.wait_timeout(self.lock(), step).unwrap_or_else(PoisonError::into_inner);
             state = waited.0;
             let took = clock::now().since(began).min(step);
-            left = left.saturating_sub(took);
+            *left = left.saturating_sub(took);
             if grew {
                 grace = grace.saturating_sub(took);
+            }
+            if later.is_some() {
+                behind = behind.saturating_sub(took);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ccl::diagnose::{call_name, comm_name, duration, ranks_text};
-use ccl::snapshot::{BlockedOn, Failure, NotJoined, OpState, State};
+use ccl::snapshot::{BlockedOn, Failure, NotJoined, OpState, Snapshot, State};
 use ccl::types::{Phase, Rank};
 
 use super::tick::{Line, Tick};
@@ -12,27 +12,28 @@ use crate::words;
 /// The column headings.
 pub(super) const HEAD: &str = "RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR\n";
 
-/// The lines of a tick: the ranks that block others, then all ranks.
-pub(super) fn lines(tick: &Tick) -> String {
+/// The lines of a tick of this job: the ranks that block others, then all ranks. Ranks are those of
+/// the job.
+pub(super) fn lines(tick: &Tick, job: &Snapshot) -> String {
     let mut out = String::new();
     let when = words::utc(tick.real_ns);
     let time = when.split(' ').nth(1).unwrap_or_default();
     for one in &tick.failures {
-        let _ = writeln!(out, "{time} {}", failed(one));
+        let _ = writeln!(out, "{time} {}", failed(job, one));
     }
     for one in &tick.not_joined {
-        let _ = writeln!(out, "{time} {}", not_joined(one));
+        let _ = writeln!(out, "{time} {}", not_joined(job, one));
     }
     if tick.blocked_on.is_empty() && tick.failures.is_empty() && tick.not_joined.is_empty() {
         let who = if tick.complete { "nobody" } else { "nobody that was read" };
         let _ = writeln!(out, "{time} {who} has waited for 100 ms");
     }
     for blocked_on in &tick.blocked_on {
-        let _ = writeln!(out, "{time} {}", verdict(tick, blocked_on));
+        let _ = writeln!(out, "{time} {}", verdict(job, blocked_on));
     }
     let several = tick.ranks.iter().any(|one| one.comm.is_some() && one.comm != tick.ranks[0].comm);
     for line in &tick.ranks {
-        let _ = writeln!(out, "{}", rank(line, several).trim_end());
+        let _ = writeln!(out, "{}", rank(job, line, several).trim_end());
     }
     for missing in &tick.missing {
         let _ = writeln!(out, "{:>4} ?       not read: {}", missing.rank.0, words::line(&missing.why));
@@ -41,7 +42,7 @@ pub(super) fn lines(tick: &Tick) -> String {
 }
 
 /// `FAILED AllReduce #5 of world (Peer), by rank 2: the process of rank 2 ended without ...`.
-fn failed(failure: &Failure) -> String {
+fn failed(job: &Snapshot, failure: &Failure) -> String {
     let name = comm_name(&failure.name, failure.comm);
     let what = match failure.op.as_str() {
         "" => name,
@@ -49,7 +50,7 @@ fn failed(failure: &Failure) -> String {
     };
     let by = match failure.blamed.as_slice() {
         [] => String::new(),
-        blamed => format!(", by {}", ranks_text(blamed)),
+        blamed => format!(", by {}", ranks_text(&job.job_ranks(failure.comm, blamed))),
     };
     let text =
         if failure.text.is_empty() { String::new() } else { format!(": {}", words::line(&failure.text)) };
@@ -57,22 +58,24 @@ fn failed(failure: &Failure) -> String {
 }
 
 /// `NOT JOINED rank 3 of world (3 of 4 have); ranks 0-2 wait 12.0 s in init, which ...`.
-fn not_joined(one: &NotJoined) -> String {
+fn not_joined(job: &Snapshot, one: &NotJoined) -> String {
     let name = comm_name(&one.name, one.comm);
     let who = match one.count {
         Some(count) => {
             let have = one.nranks.saturating_sub(count);
-            format!("{} of {name} ({have} of {} have)", ranks_text(&one.ranks), one.nranks)
+            let who = ranks_text(&job.job_ranks(one.comm, &one.ranks));
+            format!("{who} of {name} ({have} of {} have)", one.nranks)
         }
         None => format!("{name} (the bootstrap root, which rank 0 opens, has not answered)"),
     };
     let wait = if one.by.len() == 1 { "waits" } else { "wait" };
     let (since, until) = (duration(one.since_ns), duration(one.gives_up_ns));
-    format!("NOT JOINED {who}; {} {wait} {since} in init, which gives up in {until}", ranks_text(&one.by))
+    let by = ranks_text(&job.job_ranks(one.comm, &one.by));
+    format!("NOT JOINED {who}; {by} {wait} {since} in init, which gives up in {until}")
 }
 
 /// `BLOCKED ON rank 2 (stopped): not in AllReduce #5 of world; ranks 0-1,3 wait 1.5 s`.
-fn verdict(tick: &Tick, blocked_on: &BlockedOn) -> String {
+fn verdict(job: &Snapshot, blocked_on: &BlockedOn) -> String {
     let name = comm_name(&blocked_on.name, blocked_on.comm);
     let op = format!("{} of {name}", call_name(&blocked_on.op, blocked_on.seq));
     let mut parts = Vec::new();
@@ -81,33 +84,31 @@ fn verdict(tick: &Tick, blocked_on: &BlockedOn) -> String {
         (&blocked_on.inside, "inside"),
         (&blocked_on.unseen, "not read, for"),
     ];
+    let of = |ranks: &[Rank]| job.job_ranks(blocked_on.comm, ranks);
     for (ranks, how) in groups.into_iter().filter(|(ranks, _)| !ranks.is_empty()) {
         let how =
             if parts.is_empty() { format!("{how} {op}") } else { how.trim_end_matches(", for").to_string() };
-        parts.push(format!("{}{}: {how}", ranks_text(ranks), state_of(tick, blocked_on, ranks)));
+        let ranks = of(ranks);
+        parts.push(format!("{}{}: {how}", ranks_text(&ranks), state_of(job, &ranks)));
     }
     if parts.is_empty() {
         parts.push(format!("nobody in particular in {op}"));
     }
     let wait = if blocked_on.by.len() == 1 { "waits" } else { "wait" };
     let since = duration(blocked_on.since_ns);
-    format!("BLOCKED ON {}; {} {wait} {since}", parts.join(", "), ranks_text(&blocked_on.by))
+    format!("BLOCKED ON {}; {} {wait} {since}", parts.join(", "), ranks_text(&of(&blocked_on.by)))
 }
 
-/// The state of a single rank, if it is worth a word.
-fn state_of(tick: &Tick, blocked_on: &BlockedOn, ranks: &[Rank]) -> String {
+/// The state of a single rank of the job, if it is worth a word.
+fn state_of(job: &Snapshot, ranks: &[Rank]) -> String {
     let [one] = ranks else { return String::new() };
-    // The lines name ranks of the communicator that the job began with; other ranks are not
-    // matched.
-    let world = tick.ranks.iter().all(|line| line.comm == Some(blocked_on.comm));
-    let line = tick.ranks.iter().find(|line| world && line.rank == *one);
-    match line.map(|line| line.state) {
+    match job.ranks.iter().find(|rank| rank.rank == *one).map(|rank| rank.state) {
         None | Some(State::Running | State::Unknown) => String::new(),
         Some(state) => format!(" ({state})"),
     }
 }
 
-fn rank(line: &Line, several: bool) -> String {
+fn rank(job: &Snapshot, line: &Line, several: bool) -> String {
     let state = match line.state {
         State::Stopped => "STOPPED".to_string(),
         State::Dead => "DEAD".to_string(),
@@ -127,7 +128,8 @@ fn rank(line: &Line, several: bool) -> String {
     let ops = line.ops_per_s.map_or_else(|| "-".to_string(), words::digits);
     let bytes = line.bytes_per_s.map_or_else(|| "-".to_string(), words::bytes);
     let waits = line.waits.as_ref().map_or_else(String::new, |wait| {
-        let who = wait.waits_for.map_or_else(|| "?".to_string(), |rank| rank.to_string());
+        let who = line.comm.zip(wait.waits_for).map(|(comm, rank)| job.job_rank(comm, rank));
+        let who = who.map_or_else(|| "?".to_string(), |rank| rank.to_string());
         format!("{who} {} {}", wait.why, duration(wait.since_ns))
     });
     format!("{:>4} {state:<7} {op:<19} {age:>8} {ops:>7} {bytes:>8}  {waits}", line.rank.0)
@@ -135,7 +137,7 @@ fn rank(line: &Line, several: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ccl::snapshot::{Missing, Waits};
+    use ccl::snapshot::{CommSnapshot, Missing, RankSnapshot, Waits};
     use ccl::types::CommId;
 
     use super::super::tick::{LongestWait, Op};
@@ -178,9 +180,34 @@ mod tests {
         }
     }
 
+    /// The job of a tick, whose communicator 1 has its ranks from `first` on.
+    fn job(tick: &Tick, first: u32) -> Snapshot {
+        let rank = |line: &Line| {
+            let rank = Rank(line.rank.0 + first);
+            let comms = vec![CommSnapshot { id: CommId(1), rank: line.rank, ..CommSnapshot::default() }];
+            RankSnapshot { rank, state: line.state, comms, ..RankSnapshot::default() }
+        };
+        Snapshot { ranks: tick.ranks.iter().map(rank).collect(), ..Snapshot::default() }
+    }
+
+    fn said(tick: &Tick) -> String {
+        lines(tick, &job(tick, 0))
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_job() {
+        let tick = tick();
+        let said = lines(&tick, &job(&tick, 4));
+        assert!(
+            said.contains("BLOCKED ON rank 6 (stopped): not in AllReduce #812 of world; ranks 4-5 wait"),
+            "{said}"
+        );
+        assert!(said.contains("  6 peer 1.5 s"), "{said}");
+    }
+
     #[test]
     fn a_tick_is_a_verdict_and_a_line_per_rank_within_80_columns() {
-        let said = HEAD.to_string() + &lines(&tick());
+        let said = HEAD.to_string() + &said(&tick());
         assert_eq!(
             said,
             "\
@@ -202,7 +229,7 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         (line.ops_per_s, line.bytes_per_s) = (Some(123_456.0), Some(9.9e11));
         line.waits =
             Some(LongestWait { waits_for: Some(Rank(1022)), why: Waits::Credit, since_ns: 5000 * SECOND });
-        let said = lines(&tick);
+        let said = said(&tick);
         let longest = said.lines().skip(1).map(|line| line.chars().count()).max();
         assert!(longest <= Some(82), "{said}");
     }
@@ -212,7 +239,7 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         let check = |change: &dyn Fn(&mut Tick), expect: &str| {
             let mut tick = tick();
             change(&mut tick);
-            assert_eq!(lines(&tick).lines().next().unwrap(), format!("18:52:46 {expect}"));
+            assert_eq!(said(&tick).lines().next().unwrap(), format!("18:52:46 {expect}"));
         };
         check(&|tick| tick.blocked_on.clear(), "nobody has waited for 100 ms");
         check(
@@ -253,7 +280,7 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         let (ranks, by, since_ns) = (vec![Rank(3)], vec![Rank(0), Rank(1)], 12 * SECOND);
         let (nranks, count, gives_up_ns) = (4, Some(1), 108 * SECOND);
         tick.not_joined = vec![NotJoined { comm, name, nranks, count, ranks, by, since_ns, gives_up_ns }];
-        let said = lines(&tick);
+        let said = said(&tick);
         assert!(
             said.starts_with(
                 "18:52:46 FAILED world (Peer), by rank 2: it ended\\nAWAITED\n18:52:46 NOT JOINED rank 3 of world (3 of 4 have); \
@@ -271,7 +298,7 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         tick.ranks[1].name = "tp".into();
         (tick.ranks[2].op, tick.ranks[2].phase) = (Op::default(), Some("Ring".into()));
         (tick.ranks[2].ops_per_s, tick.ranks[2].bytes_per_s) = (None, None);
-        let said = lines(&tick);
+        let said = said(&tick);
         for expect in [
             "world:AllReduce #812 ",
             "tp:AllReduce #812 FAILED",

@@ -11,7 +11,7 @@ use ccl::diagnose::{Counted, Given, merge};
 use ccl::recorder::Reader;
 use ccl::snapshot::Snapshot;
 
-use crate::choose::find;
+use crate::choose::{find, no_comm};
 use crate::discover::{self, Found};
 use crate::exit;
 use crate::members::JobMembers;
@@ -33,6 +33,9 @@ pub(crate) struct Top {
     /// Time between two ticks, as 1s, 500ms or 2m
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = every)]
     every: Duration,
+    /// Show only the communicators of this name or id, and those that they wait for
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
     /// End after this many ticks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -58,19 +61,22 @@ impl Top {
         let mut before: Option<(Counted, clock::Ns)> = None;
         let mut ticks = 0;
         loop {
-            let job = watch.look();
+            let mut job = watch.look();
             if watch.watched.is_empty() {
                 return Err((exit::ERROR, format!("job {} ended just now", watch.members.job().id)));
+            }
+            if let Some(name) = &self.comm {
+                job.narrow(name).map_err(|names| no_comm(name, &names))?;
             }
             let (counted, now) = (Counted::of(&job), clock::now());
             let since = before.as_ref().map(|(counted, then)| (counted, now.since(*then)));
             let status = exit::status(&job, &watch.settings);
-            let tick = Tick::new(job, &counted, since);
+            let tick = Tick::new(&job, &counted, since);
             let text = if self.json {
                 serde_json::to_string(&tick).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
             } else {
                 let head = if ticks % HEAD_EVERY == 0 { lines::HEAD } else { "" };
-                head.to_string() + &lines::lines(&tick)
+                head.to_string() + &lines::lines(&tick, &job)
             };
             if !exit::say_more(&text)? {
                 return Ok(exit::OK);

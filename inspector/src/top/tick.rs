@@ -95,7 +95,7 @@ pub(super) struct LongestWait {
 
 impl Tick {
     /// A snapshot as a tick; `before` has the counters of the tick before, and the time since then.
-    pub(super) fn new(job: Snapshot, counted: &Counted, before: Option<(&Counted, Duration)>) -> Self {
+    pub(super) fn new(job: &Snapshot, counted: &Counted, before: Option<(&Counted, Duration)>) -> Self {
         let line = |rank: &RankSnapshot| {
             let rate = before.and_then(|(before, passed)| counted.of_rank(before, passed, rank.rank));
             Line {
@@ -115,9 +115,9 @@ impl Tick {
             complete: job.complete,
             ranks: job.ranks.iter().map(line).collect(),
             blocked_on: job.said().cloned().collect(),
-            failures: job.failures,
-            not_joined: job.not_joined,
-            missing: job.missing,
+            failures: job.failures.clone(),
+            not_joined: job.not_joined.clone(),
+            missing: job.missing.clone(),
         }
     }
 }
@@ -179,7 +179,7 @@ mod tests {
     fn line(job: &Snapshot, before: Option<&Snapshot>) -> Line {
         let counted = before.map(Counted::of);
         let before = counted.as_ref().map(|counted| (counted, Duration::from_millis(500)));
-        Tick::new(job.clone(), &Counted::of(job), before).ranks.remove(0)
+        Tick::new(job, &Counted::of(job), before).ranks.remove(0)
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl<'a> Grid<'a> {
     /// What a rank calls at a step; it may make none of its calls from the deviation on.
     fn calls(&self, rank: u32, step: u64) -> (Vec<Call>, bool) {
         let mut calls = Vec::new();
-        let has_world = !self.drawn.ids && step % 4 == 0;
+        let has_world = !self.drawn.ids && step.is_multiple_of(4);
         for group in ["tensor", "pipeline", "data"].into_iter().chain(has_world.then_some("world")) {
             let how = (rank == self.drawn.victim && step == self.drawn.at && group == self.drawn.group)
                 .then_some(self.drawn.scenario.how);

@@ -198,6 +198,10 @@ impl Member {
     pub(crate) const fn phase(&self) -> Phase {
         self.phase
     }
+    /// Whether nobody can be told anything yet: the root has not been reached.
+    pub(crate) const fn is_dialling(&self) -> bool {
+        matches!(self.root, ToTheRoot::Dialling(_))
+    }
     /// The ranks that the root waits for, as it reported last; `None` if it has not reported yet.
     pub(crate) const fn absent(&self) -> Option<&Absent> {
         self.absent.as_ref()

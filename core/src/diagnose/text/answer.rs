@@ -20,6 +20,8 @@ const MAX_SENTENCE: usize = 4 << 10;
 const MAX_GONE: usize = 8;
 /// The most communicators that are listed as failed after others.
 const MAX_FOLLOWED: usize = 16;
+/// The most ranks of a communicator in another order whose numbers in the job are listed.
+const MAX_RENUMBERED: usize = 64;
 /// The most calls for which the ranks that lack them are listed.
 const MAX_LACKING: usize = 3;
 
@@ -200,6 +202,9 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
         text => format!(": {text}"),
     };
     let _ = writeln!(out, "FAILED {what} ({}){by}{text}", failure.error);
+    if let Some(numbers) = renumbered(job, failure.comm).filter(|_| !text.is_empty()) {
+        let _ = writeln!(out, "  {numbers}");
+    }
     for called in &failure.calls {
         let _ = writeln!(
             out,
@@ -220,6 +225,29 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
         let _ =
             writeln!(out, "  {} had not called it by then", described(job, failure.comm, &failure.missing));
     }
+}
+
+/// `ranks 0-1 of tensor are ranks 2-3 of the job`: how to read a message of a communicator, which
+/// has its own numbers. `None` if they are the job's.
+fn renumbered(job: &Snapshot, comm: CommId) -> Option<String> {
+    let rows = job.ranks.iter().flat_map(|one| one.comms.iter().map(move |row| (row, one.rank)));
+    let rows = rows.filter(|(row, _)| row.id == comm);
+    let names = rows.clone().map(|(row, _)| &row.name).next()?;
+    let mut pairs: Vec<(Rank, Rank)> = rows.map(|(row, rank)| (row.rank, rank)).collect();
+    pairs.sort_unstable();
+    if pairs.iter().all(|(own, rank)| own == rank) {
+        return None;
+    }
+    let name = comm_name(names, comm);
+    let (own, ranks): (Vec<Rank>, Vec<Rank>) = pairs.iter().copied().unzip();
+    if ranks.is_sorted() {
+        let are = plural(&own, &format!("of {name} is"), &format!("of {name} are"));
+        return Some(format!("{are} {} of the job", ranks_text(&ranks)));
+    }
+    let pair = |(own, rank): &(Rank, Rank)| format!("{own} is {rank}");
+    let all: Vec<String> = pairs.iter().take(MAX_RENUMBERED).map(pair).collect();
+    let more = if pairs.len() > all.len() { ", ..." } else { "" };
+    Some(format!("ranks of {name} as ranks of the job: {}{more}", all.join(", ")))
 }
 
 /// One sentence with the ranks that have not joined, how this is known and when init gives up.

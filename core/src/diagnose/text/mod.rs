@@ -62,7 +62,7 @@ fn comms(out: &mut String, job: &Snapshot) {
             format!("{} {there} for {}", plural(ranks, "is", "are"), duration(line.since_ns))
         };
         let state = match line {
-            CommLine { failed, .. } if !failed.is_empty() => format!("failed on {}", ranks_text(failed)),
+            CommLine { failed, .. } if !failed.is_empty() => line.failed_text(),
             CommLine { inside, .. } if !inside.is_empty() => are(inside, "inside"),
             CommLine { starting, .. } if !starting.is_empty() => are(starting, "in init"),
             CommLine { finishing, .. } if !finishing.is_empty() => are(finishing, "in finish()"),
@@ -148,6 +148,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             };
             let state = match (op.state, op.error.as_str()) {
                 (OpState::Failed, error) if !error.is_empty() => format!("failed: {error}"),
+                (OpState::Idle, _) if comm.has_failed() => "failed between calls".to_string(),
                 (OpState::Idle, _) => "in user code".to_string(),
                 (state, _) => state.to_string(),
             };

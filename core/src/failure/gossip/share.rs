@@ -57,13 +57,9 @@ impl Gossip {
         self.sharing = None;
     }
 
-    /// Tells all ranks this rank's block of a round. Earlier attempts are forgotten.
+    /// Tells all ranks this rank's block of a round. Attempts of earlier numbers are forgotten.
     pub fn share(&mut self, share: Share) {
-        let Attempt { nth, without } = &share.attempt;
-        self.shares.retain(|known| {
-            let its = &known.attempt;
-            its.nth > *nth || (its.nth == *nth && without.iter().all(|rank| its.without.contains(rank)))
-        });
+        self.shares.retain(|known| known.attempt.nth >= share.attempt.nth);
         self.sharing = Some(share.attempt.clone());
         self.keep(share.clone());
         self.flood(&GossipMessage::Share(share));
@@ -73,6 +69,18 @@ impl Gossip {
     pub fn shares(&self, attempt: &Attempt, round: u32) -> impl Iterator<Item = (Rank, &[u8])> {
         let of = move |share: &&Share| share.attempt == *attempt && share.round == round;
         self.shares.iter().filter(of).map(|share| (share.rank, share.block.as_slice()))
+    }
+
+    /// A rank that told another block in the first round of an attempt of this number, whichever
+    /// ranks it leaves out.
+    pub fn differs(&self, attempt: &Attempt, own: &[u8]) -> Option<Rank> {
+        let is_of = |share: &&Share| (share.attempt.nth, share.round) == (attempt.nth, 0);
+        self.shares.iter().filter(is_of).find(|share| share.block != own).map(|share| share.rank)
+    }
+
+    /// The number of the latest attempt that another rank has begun, if this one is an earlier one.
+    pub fn later(&self, attempt: &Attempt) -> Option<u32> {
+        self.shares.iter().map(|share| share.attempt.nth).max().filter(|nth| *nth > attempt.nth)
     }
 
     /// Keeps another rank's block; returns whether it is new.

@@ -2,13 +2,14 @@
 //! what keeps it from going on. First is the one that everything waits for. Enter narrows all
 //! screens to one of them.
 
-use ccl::diagnose::{CommLine, Held, duration, ranks_text};
+use ccl::diagnose::{CommLine, Held, duration};
 use ccl::types::CommId;
 use ratatui::text::Line;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row, fit};
 use crate::tui::palette::Role;
 use crate::tui::scene::{Scene, calm};
+use crate::words;
 
 /// One row per communicator, whichever the screens are narrowed to.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
@@ -26,8 +27,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let nranks = scene.job.ranks.len() + scene.job.missing.len();
     let row = |line: CommLine| {
         let (state, since_ns) = state(scene, &line);
-        let ranks = ranks_text(&line.ranks);
-        let ranks = ranks.trim_start_matches("ranks ").trim_start_matches("rank ");
+        let ranks = words::ranks(&line.ranks);
         let unread = (line.nranks as usize).saturating_sub(line.ranks.len());
         let unread = if unread > 0 { format!(", {unread} not read") } else { String::new() };
         let first = line.ranks.first().map_or(0, |rank| rank.0.into());

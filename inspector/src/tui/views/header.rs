@@ -14,6 +14,7 @@ use crate::tui::app::{App, Ended};
 use crate::tui::keys::{Action, KEYS};
 use crate::tui::listing::{fit, visible};
 use crate::tui::palette::Role;
+use crate::words;
 
 /// The most columns for a list of ranks.
 const RANKS_WIDTH: usize = 22;
@@ -190,15 +191,14 @@ fn blocked_on(culprits: &Culprits, role: Role, app: &App) -> (String, String) {
     let who = fit(&ranks_text(&culprits.ranks), RANKS_WIDTH, g.more);
     let comm = fit(&culprits.comm, COMM_WIDTH, g.more);
     let more = if *more > 0 { format!("; {more} more") } else { String::new() };
-    let by = ranks_text(&culprits.by);
-    let by = by.trim_start_matches("ranks ").trim_start_matches("rank ");
+    let by = words::ranks(&culprits.by);
     let waits = if culprits.by.len() > 1 { "wait" } else { "waits" };
     let all = app.scene().job.waits().into_iter().next().map_or(0, |(_, all)| all.len());
     let behind = match all.saturating_sub(culprits.by.len()) {
         0 => String::new(),
         behind => format!(", {behind} behind"),
     };
-    let by = fit(by, RANKS_WIDTH, g.more);
+    let by = fit(&by, RANKS_WIDTH, g.more);
     (
         format!("{mark} {who}{}: {op} of {comm}", state(culprits)),
         format!(" {how}, {}{more}; {by} {waits}{behind}", duration(culprits.since_ns)),

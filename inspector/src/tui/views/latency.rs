@@ -15,6 +15,7 @@ use super::wrapped;
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
 use crate::tui::palette::Role;
 use crate::tui::scene::{Scene, bytes, name};
+use crate::words;
 
 /// Columns of a bar below the list.
 const BAR: u64 = 40;
@@ -34,6 +35,13 @@ struct Class<'a> {
 }
 
 impl Class<'_> {
+    /// Its ranks as ranks of the job.
+    fn ranks(&self, numbers: &BTreeMap<(CommId, Rank), Rank>) -> Vec<Rank> {
+        let of_job = |rank: &Rank| numbers.get(&(self.comm, *rank)).copied().unwrap_or(*rank);
+        let mut ranks: Vec<Rank> = self.means.keys().map(of_job).collect();
+        ranks.sort_unstable();
+        ranks
+    }
     fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
@@ -89,7 +97,14 @@ fn classes<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> Vec<Class
 
 /// One row per communicator, kind and size class.
 pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
-    let columns = vec![
+    // One name may stand for several: the ranks tell which one it is.
+    let is_one = !scene.has_several();
+    let numbers = scene.job.numbers();
+    let of_which = |class: &Class<'_>| match is_one {
+        true => name(class.name, class.comm),
+        false => format!("{} {}", name(class.name, class.comm), words::ranks(&class.ranks(&numbers))),
+    };
+    let mut columns = vec![
         Column::new("operation"),
         Column::new("up to"),
         Column::new("count"),
@@ -99,17 +114,18 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         Column::new("p99 <"),
         Column::new("max <"),
         Column::new("ranks' means"),
-        Column::new("comm").shrinks(5).goes(1),
         Column::new("bytes").goes(3),
     ];
+    let comm = Column::new("comm").shrinks(12);
+    columns.insert(0, if is_one { comm.goes(1) } else { comm });
     let row = |(at, class): (usize, &Class<'_>)| {
         let count = class.count();
         let mean = class.sum_ns / count.max(1);
         let bound = |ns: Option<u64>| {
             ns.map_or_else(|| Cell::sorted("off scale", u64::MAX), |ns| Cell::sorted(duration(ns), ns))
         };
-        let comm = name(class.name, class.comm);
         let cells = vec![
+            Cell::text(of_which(class)),
             Cell::text(class.kind.name()),
             class
                 .class_bytes
@@ -121,14 +137,13 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             bound(class.percentile(990)),
             bound(class.percentile(1000)),
             means(class),
-            Cell::text(comm.clone()),
             Cell::sorted(bytes(class.sum_bytes), class.sum_bytes),
         ];
         Row {
             key: format!("{} {} {:?}", class.comm, class.kind, class.class_bytes),
             cells,
-            fields: vec![("comm", comm), ("op", class.kind.name().into())],
-            ranks: class.means.keys().map(|rank| rank.0).collect(),
+            fields: vec![("comm", name(class.name, class.comm)), ("op", class.kind.name().into())],
+            ranks: class.ranks(&numbers).iter().map(|rank| rank.0).collect(),
             blocked_on: false,
             about: About::Durations(at),
         }
@@ -171,8 +186,10 @@ pub(crate) fn below(scene: &Scene<'_>, chosen: Option<&Row>, width: usize) -> Ve
             Span::styled(bar, look.palette.style(Role::Good)),
         ]));
     }
-    let means: Vec<_> =
-        class.means.iter().map(|(rank, mean)| format!("rank {rank} {}", duration(*mean))).collect();
+    let mean = |(rank, mean): (&Rank, &u64)| {
+        format!("rank {} {}", scene.job.job_rank(class.comm, *rank), duration(*mean))
+    };
+    let means: Vec<_> = class.means.iter().map(mean).collect();
     let text = format!(" mean by rank, waiting included: {}", means.join(", "));
     lines.extend(wrapped(&text, width).into_iter().map(Line::from));
     lines

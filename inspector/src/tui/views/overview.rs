@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccl::diagnose::{Rate, duration, ranks_text, render_answer};
+use ccl::diagnose::{Rate, duration, render_answer};
 use ccl::snapshot::{OpState, RankSnapshot, Source};
 use ccl::types::{CommId, Rank};
 use ratatui::text::Line;
@@ -121,9 +121,10 @@ fn foremost<'a>(scene: &Scene<'a>) -> Vec<(usize, &'a RankSnapshot, Option<Membe
 /// data`.
 fn in_the_end(scene: &Scene<'_>) -> BTreeMap<Rank, Cell> {
     let cell = |ranks: &[Rank], comm: &str| {
-        let text = ranks_text(ranks);
-        let text = text.trim_start_matches("ranks ").trim_start_matches("rank ");
-        Cell::sorted(format!("{text} in {comm}"), ranks.first().map_or(0, |rank| rank.0.into()))
+        Cell::sorted(
+            format!("{} in {comm}", words::ranks(ranks)),
+            ranks.first().map_or(0, |rank| rank.0.into()),
+        )
     };
     let mut cells = BTreeMap::new();
     for one in &scene.job.not_joined {
