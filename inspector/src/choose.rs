@@ -93,7 +93,12 @@ pub(crate) fn job_of_descendants(findings: &Findings, ancestor: u32) -> Option<J
 /// The exit status, and why no job or no single job is meant.
 pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<Job, (u8, String)> {
     let Some(target) = target else { return the_only_one(findings) };
-    let of = |process: &Found| findings.jobs().into_iter().find(|job| process.is_of(job));
+    // A process that was asked to join another job, in vain, is one of its own.
+    let of = |one: &Found| {
+        let is_in = |job: &Job| one.is_of(job) && job.rows(&one.given.process).any(|row| !row.ended);
+        let jobs = || findings.jobs().into_iter();
+        jobs().find(is_in).or_else(|| jobs().find(|job| one.is_of(job)))
+    };
     let unknown = || Err((exit::ERROR, nothing(findings, &format!("nothing is known of {target}"))));
     match target {
         Target::Job(id) => findings.jobs().into_iter().find(|job| job.is_named(id)).map_or_else(unknown, Ok),
@@ -243,6 +248,11 @@ mod tests {
         let mut once = found(3, true, &[(7, 0), (8, 3)]);
         once.given.process.comms[0].ended = true;
         check(vec![once], Some("3"), Ok(8));
+        // It left one, and those of that one are a job of their own.
+        let mut grew = found(4, true, &[(10, 0), (11, 0)]);
+        grew.given.process.comms[1].ended = true;
+        let all_of_it = || vec![found(6, true, &[(11, 1)]), found(7, true, &[(11, 2)]), grew.clone()];
+        check(all_of_it(), Some("4"), Ok(10));
         let mut renamed = found(5, true, &[(7, 0)]);
         renamed.given.process.job = JobId(99);
         check(vec![renamed], Some("5"), Ok(7));

@@ -109,7 +109,11 @@ impl JobMembers {
             of_it.filter(|one| self.met.contains(&one.who())).count()
         };
         let is_it = |job: &Job| met(job) > 0 || job.ids.iter().any(|id| self.job.is_named(*id));
-        let Some(mut job) = findings.jobs().into_iter().filter(is_it).max_by_key(met) else { return };
+        let jobs = findings
+            .jobs()
+            .into_iter()
+            .filter(|job| self.job.owner.is_none_or(|_| job.owner == self.job.owner));
+        let Some(mut job) = jobs.filter(is_it).max_by_key(met) else { return };
         // What has ended since is known under the ids that it had. An id that was only shown until
         // the root answered names nothing any more.
         if job.is_named(self.job.id) {

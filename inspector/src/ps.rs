@@ -130,7 +130,7 @@ fn rows(one: &Found, jobs: &[(&Job, Numbers<'_>)]) -> Vec<(impl Ord + use<>, [St
         } else {
             format!("{} #{} {}", comm.op.kind, comm.op.seq, comm.op.state)
         };
-        let known = jobs.iter().find(|(job, _)| job.is_named(comm.job));
+        let known = jobs.iter().find(|(job, _)| one.is_of(job) && job.is_named(comm.job));
         let (job, rank) =
             known.map_or((comm.job, comm.world), |(job, numbers)| (job.id, numbers.of_row(process, comm)));
         let key = (job, rank, at);

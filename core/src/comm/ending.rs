@@ -57,8 +57,25 @@ impl Inner {
         let error = self.error(driver, &failure);
         let blamed = decision.as_ref().and_then(Decision::blamed);
         driver.engine.row().ended_by(error.kind as u8, blamed, &error.what, clock::raw());
+        let error = self.with_job_ranks(error);
         driver.ended = Some(error.clone());
         driver.fail_owned(&error);
+        error
+    }
+
+    /// Adds which ranks of the job this one and the peer are, if they have other numbers there:
+    /// launchers and tools count those.
+    fn with_job_ranks(&self, mut error: Error) -> Error {
+        let named = [Some(self.rank), error.at.peer].into_iter().flatten();
+        let named: Vec<(Rank, Rank)> =
+            named.filter_map(|rank| Some((rank, *self.worlds.get(rank.index())?))).collect();
+        if named.iter().all(|(rank, of_job)| rank == of_job) {
+            return error;
+        }
+        let pair = |(rank, of_job): &(Rank, Rank)| format!("rank {rank} is rank {of_job}");
+        let pairs = named.iter().map(pair).collect::<Vec<_>>().join(", ");
+        let before = if error.hint.is_empty() { "" } else { "; " };
+        error.hint += &format!("{before}in the job, {pairs}");
         error
     }
 

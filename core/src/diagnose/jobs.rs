@@ -20,6 +20,9 @@ pub struct Job {
     pub id: JobId,
     /// The ids that its communicators carry, that one included. Each names the job.
     pub ids: BTreeSet<JobId>,
+    /// The user of its processes, as the owner of their files tells: any user can write a recorder
+    /// with another job's ids. `None` if it is not known.
+    pub owner: Option<u32>,
 }
 
 impl Job {
@@ -44,7 +47,7 @@ impl Job {
 impl From<JobId> for Job {
     /// The job of which this id alone is known.
     fn from(id: JobId) -> Self {
-        Self { id, ids: BTreeSet::from([id]) }
+        Self { id, ids: BTreeSet::from([id]), owner: None }
     }
 }
 
@@ -121,7 +124,7 @@ fn job_of(members: &[&ProcessSnapshot]) -> (Job, usize) {
     let largest = largest
         .max_by_key(|(id, (_, nranks, at))| (*nranks, std::cmp::Reverse(*at), std::cmp::Reverse(**id)));
     let (id, ranks) = largest.map_or_else(Default::default, |(id, (job, ..))| (*job, ranks[id].len()));
-    (Job { id, ids }, ranks.max(members.len()))
+    (Job { id, ids, owner: None }, ranks.max(members.len()))
 }
 
 /// Disjoint sets of indices.

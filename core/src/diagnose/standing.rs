@@ -97,10 +97,11 @@ impl Snapshot {
         self.blocked_on.iter().filter(move |one| one.is_long() || for_the_gone(one))
     }
 
-    /// Whether that rank of a communicator is to blame for a failure.
+    /// Whether that rank of a communicator is to blame for a failure that followed no other.
     #[must_use]
     pub fn is_blamed(&self, comm: CommId, rank: Rank) -> bool {
-        self.failures.iter().any(|failure| failure.comm == comm && failure.blamed.contains(&rank))
+        let mut causes = self.failures.iter().filter(|failure| failure.follows.is_none());
+        causes.any(|failure| failure.comm == comm && failure.blamed.contains(&rank))
     }
 
     /// Whether that rank of a communicator blocks others, or is to blame for a failure.

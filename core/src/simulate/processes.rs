@@ -1,5 +1,5 @@
-//! Simulated processes that are in several communicators: a [`Cluster`] for each communicator, and a
-//! recorder for each process. Time goes on for all of them together.
+//! Simulated processes that are in several communicators: a [`Cluster`] for each communicator, and
+//! a recorder for each process. Time goes on for all of them together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ const DELAY_NS: (u64, u64) = (100, 50_000);
 /// How long a process works before a call.
 const WORK: Duration = Duration::from_micros(1);
 
-/// How far back the time of the processes begins, in ticks of the clock of recorders: it is the real
-/// one, and what began after now has no age.
+/// How far back the time of the processes begins, in ticks of the clock of recorders: it is the
+/// real one, and what began after now has no age.
 const AGO: u64 = 30_000_000_000;
 
 /// Processes and the communicators between them.
@@ -42,7 +42,8 @@ impl Processes {
         Self { recorders, clusters: Vec::new(), seed: Seed(seed), now }
     }
 
-    /// Connects these processes, in the order of their ranks, and returns the communicator's number.
+    /// Connects these processes, in the order of their ranks, and returns the communicator's
+    /// number.
     ///
     /// `hosts` has the host of each rank. As a part of the communicator `whole`, which has all
     /// processes, it belongs to that one's job; otherwise to one of its own, as if it was made from
@@ -104,7 +105,8 @@ impl Processes {
         self.clusters[comm].is_done(rank)
     }
 
-    /// The state in the cells of all processes, as [`Cluster::snapshot`]. Ages tell what was earlier.
+    /// The state in the cells of all processes, as [`Cluster::snapshot`]. Ages tell what was
+    /// earlier.
     ///
     /// # Errors
     /// As [`Cluster::snapshot`].

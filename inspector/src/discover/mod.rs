@@ -55,7 +55,7 @@ impl Found {
     }
     /// Whether it reports on this job.
     pub(crate) fn is_of(&self, job: &Job) -> bool {
-        job.includes(&self.given.process)
+        job.owner.is_none_or(|owner| self.owner == Some(owner)) && job.includes(&self.given.process)
     }
     /// The ids of its communicators that are not known to belong to this job; none of another
     /// user's, who may make up any.
@@ -188,26 +188,21 @@ pub(crate) struct Findings {
 impl Findings {
     /// The jobs of these processes, the one with the most living processes first.
     ///
-    /// A job belongs to one user: of users whose recorders name the same job, the one with the most
-    /// living processes.
+    /// A job belongs to one user. Of jobs of several users with the same id, the one with the most
+    /// living processes comes first.
     pub(crate) fn jobs(&self) -> Vec<Job> {
         let users: BTreeSet<Option<u32>> = self.found.iter().map(|one| one.owner).collect();
         let mut jobs: Vec<(usize, usize, Job)> = Vec::new();
         for user in users {
             let own = || self.found.iter().filter(move |one| one.owner == user);
-            for job in diagnose::jobs(own().map(|one| &one.given.process)) {
+            for mut job in diagnose::jobs(own().map(|one| &one.given.process)) {
+                job.owner = user;
                 let of_it = || own().filter(|one| one.is_of(&job));
                 jobs.push((of_it().filter(|one| one.process.is_some()).count(), of_it().count(), job));
             }
         }
         jobs.sort_by_key(|(living, all, _)| std::cmp::Reverse((*living, *all)));
-        let mut told: Vec<Job> = Vec::new();
-        for (.., job) in jobs {
-            if !told.iter().any(|other| other.ids.intersection(&job.ids).next().is_some()) {
-                told.push(job);
-            }
-        }
-        told
+        jobs.into_iter().map(|(.., job)| job).collect()
     }
 }
 
@@ -330,7 +325,11 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: &Job) -> Vec<Unreachabl
                         // Its process was started after all processes were searched.
                         let mut one = found(process, owner, &[], path);
                         one.meet();
-                        findings.add(one);
+                        // Or its communicator was made after it was read.
+                        match findings.found.iter_mut().find(|known| known.who() == one.who()) {
+                            Some(known) => known.given = one.given,
+                            None => findings.add(one),
+                        }
                         continue;
                     }
                     Ok(_) => format!("{} tells of something else", path.display()),

@@ -18,8 +18,14 @@ pub(super) fn lines(tick: &Tick, job: &Snapshot) -> String {
     let mut out = String::new();
     let when = words::utc(tick.real_ns);
     let time = when.split(' ').nth(1).unwrap_or_default();
-    for one in &tick.failures {
+    let is_cause = |one: &&Failure| one.follows.is_none();
+    for one in tick.failures.iter().filter(is_cause) {
         let _ = writeln!(out, "{time} {}", failed(job, one));
+    }
+    match tick.failures.iter().filter(|one| one.follows.is_some()).count() {
+        0 => {}
+        1 => out += &format!("{time} 1 communicator failed after that, as its ranks left\n"),
+        more => out += &format!("{time} {more} communicators failed after that, as their ranks left\n"),
     }
     for one in &tick.not_joined {
         let _ = writeln!(out, "{time} {}", not_joined(job, one));
@@ -280,10 +286,12 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         let (ranks, by, since_ns) = (vec![Rank(3)], vec![Rank(0), Rank(1)], 12 * SECOND);
         let (nranks, count, gives_up_ns) = (4, Some(1), 108 * SECOND);
         tick.not_joined = vec![NotJoined { comm, name, nranks, count, ranks, by, since_ns, gives_up_ns }];
+        tick.failures.push(Failure { follows: Some(comm), ..tick.failures[0].clone() });
         let said = said(&tick);
         assert!(
             said.starts_with(
-                "18:52:46 FAILED world (Peer), by rank 2: it ended\\nAWAITED\n18:52:46 NOT JOINED rank 3 of world (3 of 4 have); \
+                "18:52:46 FAILED world (Peer), by rank 2: it ended\\nAWAITED\n18:52:46 1 communicator failed after that, as its ranks \
+                 left\n18:52:46 NOT JOINED rank 3 of world (3 of 4 have); \
                  ranks 0-1 wait 12.0 s in init, which gives up in 108.0 s\n"
             ),
             "{said}"

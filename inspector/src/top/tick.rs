@@ -131,6 +131,7 @@ fn shown(rank: &RankSnapshot) -> Option<&CommSnapshot> {
         match op.state {
             OpState::Failed => (3, op.age_ns),
             OpState::Running => (2, op.age_ns),
+            OpState::Idle if op.kind.is_empty() => (0, 0),
             OpState::Idle | OpState::Unknown => (1, u64::MAX - op.age_ns),
         }
     };
@@ -202,6 +203,9 @@ mod tests {
         check(&[], None);
         check(&[(OpState::Idle, 50), (OpState::Idle, 5)], Some(2));
         check(&[(OpState::Idle, 5), (OpState::Running, 7), (OpState::Running, 9)], Some(3));
+        let mut unused = comm(1, OpState::Idle, 0, 0, 0);
+        unused.op.kind.clear();
+        assert_eq!(line(&job(vec![unused, comm(2, OpState::Idle, 50, 0, 0)]), None).comm, Some(CommId(2)));
         check(&[(OpState::Failed, 1), (OpState::Running, 7)], Some(1));
     }
 

@@ -153,7 +153,8 @@ impl<'a> Grid<'a> {
         [(group, factor), (group, request(CollKind::AllReduce, 0, count))]
     }
 
-    /// Runs until no rank goes on; the group, cause and ranks of the first failure, if there is one.
+    /// Runs until no rank goes on; the group, cause and ranks of the first failure, if there is
+    /// one.
     fn run(&mut self) -> Option<(&'static str, Cause, Vec<u32>)> {
         let mut draw = Seed(self.drawn.seed).part(1);
         let program = |rank| {

@@ -43,10 +43,12 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
         if let Some(link) = &blocked_on.link {
             let _ = writeln!(out, "  {}", link_line(job, blocked_on, link));
         }
+        let culprits: Vec<Rank> = blocked_on.culprits.iter().map(|culprit| culprit.rank).collect();
         for itself in &blocked_on.waits_in {
             let _ = writeln!(
                 out,
-                "  it waits itself in {} of {} for {}, so the waits form a cycle",
+                "  {} itself in {} of {} for {}, so the waits form a cycle",
+                plural(&culprits, "waits", "wait"),
                 call_name(&itself.op, itself.seq),
                 comm_name(&itself.name, itself.comm),
                 ranks_text(&job.job_ranks(itself.comm, &itself.through))
@@ -202,7 +204,7 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
         text => format!(": {text}"),
     };
     let _ = writeln!(out, "FAILED {what} ({}){by}{text}", failure.error);
-    if let Some(numbers) = renumbered(job, failure.comm).filter(|_| !text.is_empty()) {
+    if let Some(numbers) = renumbered(job, failure.comm) {
         let _ = writeln!(out, "  {numbers}");
     }
     for called in &failure.calls {

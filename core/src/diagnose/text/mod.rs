@@ -63,7 +63,11 @@ fn comms(out: &mut String, job: &Snapshot) {
         };
         let state = match line {
             CommLine { failed, .. } if !failed.is_empty() => line.failed_text(),
-            CommLine { inside, .. } if !inside.is_empty() => are(inside, "inside"),
+            CommLine { inside, under_way, call, .. } if !inside.is_empty() => match under_way.as_slice() {
+                [one] if one == call => are(inside, "inside"),
+                // Not all are in the last call.
+                calls => are(inside, &format!("inside {}", calls.join(", "))),
+            },
             CommLine { starting, .. } if !starting.is_empty() => are(starting, "in init"),
             CommLine { finishing, .. } if !finishing.is_empty() => are(finishing, "in finish()"),
             _ => "in user code".to_string(),
