@@ -5,6 +5,9 @@
 mod common;
 
 use ccl::config::Key;
+use ccl::diagnose::{Given, merge, render_answer};
+use ccl::recorder::Reader;
+use ccl::snapshot::Source;
 use ccl::{Communicator, Config, ErrorKind, Rank, ReduceOp};
 
 fn named(name: &str) -> Config {
@@ -138,8 +141,13 @@ fn ranks_that_shrink_at_different_times_meet_and_those_that_disagree_say_so() {
     common::with_ranks(3, &settings, |comm| {
         let me = comm.rank().0;
         if me == 1 {
-            // The others give one attempt up meanwhile.
-            ccl::clock::sleep(std::time::Duration::from_millis(1500));
+            // The others wait for this one, which is seen, and then give that attempt up.
+            ccl::clock::sleep(std::time::Duration::from_millis(700));
+            let process = Reader::of_process().unwrap().snapshot().unwrap();
+            let given = Given { process, source: Source::Mapping, letter: None, ended: false };
+            let seen = render_answer(&merge(&[given], &comm.job().into(), &[]));
+            assert!(seen.contains("NOT JOINED rank 1 ") && seen.contains("it has not called shrink(), where ranks 0,2 wait"), "{seen}");
+            ccl::clock::sleep(std::time::Duration::from_millis(800));
         } else {
             let error = comm.shrink(&[], Config::default()).unwrap_err();
             assert!(error.what.contains("rank 1 did not call shrink()"), "{error}");

@@ -159,7 +159,9 @@ fn the_only_one(findings: &Findings) -> Result<Job, (u8, String)> {
     };
     let mut jobs: Vec<_> = findings.jobs().into_iter().map(count).collect();
     let any_lives = jobs.iter().any(|(_, alive, ..)| *alive > 0);
+    let all = jobs.len();
     jobs.retain(|(_, alive, ..)| *alive > 0 || !any_lives);
+    let ended = all - jobs.len();
     if jobs.len() < 2 {
         return jobs
             .pop()
@@ -176,6 +178,9 @@ fn the_only_one(findings: &Findings) -> Result<Job, (u8, String)> {
             "\n  {}  processes: {all}, alive: {alive}, last sign of life: {seconds} s ago",
             job.id
         );
+    }
+    if ended > 0 {
+        let _ = write!(text, "\n  and {ended} whose processes have all ended: ccl-inspect ps lists all");
     }
     Err((exit::USAGE, text))
 }
@@ -233,6 +238,20 @@ mod tests {
         check(vec![found(1, true, &[(7, 0)]), found(2, false, &[(8, 0)])], None, Ok(7));
         check(vec![found(1, false, &[(7, 0)])], None, Ok(7));
         check(vec![found(1, true, &[(7, 0)]), found(2, true, &[(8, 0)])], None, Err(exit::USAGE));
+    }
+
+    #[test]
+    fn a_job_has_the_recorders_of_one_user() {
+        let of = |owner: u32, one: Found| Found { owner: Some(owner), ..one };
+        // The second user's processes name the first one's job, and are more.
+        let all = [(1, 7), (2, 8), (3, 8), (4, 8)].map(|(pid, owner)| of(owner, found(pid, true, &[(5, pid)])));
+        let findings = Findings { found: all.into(), ..Findings::default() };
+        let pids = |target: &str| {
+            let job = choose(&findings, Some(target.parse().unwrap())).unwrap();
+            let of_it = findings.found.iter().filter(|one| one.is_of(&job));
+            of_it.map(|one| one.given.process.pid).collect::<Vec<_>>()
+        };
+        assert_eq!((pids("1"), pids("3")), (vec![1], vec![2, 3, 4]));
     }
 
     #[test]

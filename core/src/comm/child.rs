@@ -160,7 +160,7 @@ fn split(parent: &Arc<Inner>, colour: Option<u32>, key: i32, config: &Config) ->
         members,
         settings: config.settings.clone().unwrap_or_else(|| parent.settings.clone()),
     };
-    let made = part.row().and_then(|(services, row, phases)| part.make(&services, row, phases, &mut ranks));
+    let made = part.row(Phase::Exchange).and_then(|(services, row, phases)| part.make(&services, row, phases, &mut ranks));
     let concluded = ranks.conclude(made.as_ref().err());
     part.concluded(made, concluded).map(Some)
 }
@@ -242,12 +242,13 @@ fn left(
         members,
         settings: config.settings.clone().unwrap_or_else(|| parent.settings.clone()),
     };
-    let (services, row, phases) = part.row()?;
+    let (services, row, mut phases) = part.row(Phase::CheckIn)?;
     row.init_until(Some(clock::now().after(parent.timeout)));
     let listed: Vec<u8> = exclude.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
     ranks.round(&listed, &mut |missing| row.absent(missing.len() as u32, &runs(missing)))?;
     row.absent(0, &[]);
     row.init_until(None);
+    phases.begin(Phase::Exchange, Some(&row));
     let made = part.make(&services, row, phases, ranks);
     let concluded = match &made {
         Ok(_) => ranks.all_gather(&[]).map(drop),
@@ -344,7 +345,7 @@ impl Part<'_> {
     }
 
     /// The row that shows it from now on, in the first phase of its init.
-    fn row(&self) -> Result<(Arc<ProcessServices>, CommRow, Phases)> {
+    fn row(&self, first: Phase) -> Result<(Arc<ProcessServices>, CommRow, Phases)> {
         let (services, _) = ProcessServices::of_process(&self.settings)?;
         let world = self.parent.worlds[self.parent.rank.index()];
         let (rank, nranks) = (self.rank(), self.members.len() as u32);
@@ -352,7 +353,7 @@ impl Part<'_> {
         let row = services.recorder().comm(info);
         row.begin_level(&self.settings);
         let mut phases = Phases::of(&self.settings);
-        phases.begin(Phase::Exchange, Some(&row));
+        phases.begin(first, Some(&row));
         Ok((services, row, phases))
     }
 

@@ -35,7 +35,7 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
         let _ = writeln!(out, "{}", render_not_joined(job, one));
     }
     if job.headline().is_none() {
-        let _ = writeln!(out, "{}", calm(job));
+        let _ = writeln!(out, "{}{}", calm(job), stopped(job));
     }
     for blocked_on in job.said() {
         let _ = writeln!(out, "{}", sentence(job, blocked_on));
@@ -130,6 +130,13 @@ fn sockets(
     let links = comms.filter(move |one| (one.id, one.rank) == (comm, at)).flat_map(|one| &one.links);
     let asked = links.filter(move |link| link.peer == Some(to) && is_asked(link.direction, link.channel));
     asked.flat_map(|link| &link.sockets)
+}
+
+/// `; rank 4 is STOPPED`: nobody waits for it yet.
+fn stopped(job: &Snapshot) -> String {
+    let ranks = job.ranks.iter().filter(|rank| rank.state == State::Stopped).map(|rank| rank.rank);
+    let ranks: Vec<Rank> = ranks.collect();
+    if ranks.is_empty() { String::new() } else { format!("; {} STOPPED", plural(&ranks, "is", "are")) }
 }
 
 /// The answer if there is nothing to report.
@@ -269,6 +276,14 @@ pub fn render_not_joined(job: &Snapshot, one: &NotJoined) -> String {
         format!("; init gives up in {} (CCL_INIT_TIMEOUT)", duration(one.gives_up_ns))
     };
     let since = duration(one.since_ns);
+    if is_child(job, one.comm) {
+        let (it, has) = if one.ranks.len() == 1 { ("it", "has") } else { ("they", "have") };
+        let until = match is_over {
+            true => String::new(),
+            false => format!("; shrink() gives up in {} (CCL_TIMEOUT)", duration(one.gives_up_ns)),
+        };
+        return format!("NOT JOINED {who} of {name}: {it} {has} not called shrink(), where {by} for {since}{until}");
+    }
     match one.count {
         None => format!(
             "NOT JOINED {name}: the bootstrap root, which rank 0 opens, has not answered; {by} for it in init for {since}{until}"
@@ -286,6 +301,15 @@ pub fn render_not_joined(job: &Snapshot, one: &NotJoined) -> String {
             )
         }
     }
+}
+
+/// Whether a communicator is made from another one, whose job it has.
+fn is_child(job: &Snapshot, comm: CommId) -> bool {
+    let is_of = |rank: &RankSnapshot| {
+        let own = rank.comms.iter().find(|row| row.id == comm).map(|row| row.job);
+        rank.comms.iter().any(|row| row.id != comm && Some(row.job) == own)
+    };
+    job.ranks.iter().any(is_of)
 }
 
 impl NotJoined {

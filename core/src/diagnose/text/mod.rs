@@ -175,8 +175,10 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
     std::array::from_fn(|_| cells.next().unwrap_or_default())
 }
 
+/// The links that wait long, with the ranks of the job.
 fn waiting_links(out: &mut String, job: &Snapshot) {
     let mut first = true;
+    let numbers = job.numbers();
     for rank in &job.ranks {
         for comm in rank.comms.iter().filter(|comm| !comm.ended || comm.has_failed()) {
             // A failed operation no longer waits, nor does a dead rank.
@@ -185,6 +187,10 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                 if std::mem::take(&mut first) {
                     out.push_str("\nlinks that wait\n");
                 }
+                let of_job = |rank: Rank| numbers.get(&(comm.id, rank)).copied().unwrap_or(rank);
+                let whom = |peer: Option<Rank>, none: &str| {
+                    peer.map_or_else(|| none.into(), |peer| format!("rank {}", of_job(peer)))
+                };
                 let channel = match link.channel {
                     ChannelId::P2P => "p2p".to_string(),
                     channel => format!("channel {channel}"),
@@ -193,15 +199,15 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                     out,
                     "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, {} for {} ({}) for {}{}",
                     comm_name(&comm.name, comm.id),
-                    comm.rank,
+                    rank.rank,
                     link.direction,
-                    link.peer.map_or_else(|| "all".into(), |peer| format!("rank {peer}")),
+                    whom(link.peer, "all"),
                     link.transport,
                     link.posted,
                     link.moved,
                     link.done,
                     if is_over { "waited" } else { "waits" },
-                    link.waits_for.or(link.peer).map_or_else(|| "?".into(), |peer| format!("rank {peer}")),
+                    whom(link.waits_for.or(link.peer), "?"),
                     link.waits,
                     duration(link.since_ns),
                     link.peer.map_or_else(String::new, |peer| {
