@@ -377,7 +377,8 @@ fn a_list_shows_jobs_alive_and_dead_and_cleans_up() {
         text(&output.stdout)
     };
     let said = list(&[]);
-    let line = |rank: u32| said.lines().find(|l| l.starts_with(&format!("{}  {rank}/2", job.id))).unwrap();
+    let line = |rank: u32| said.lines().find(|l| l.starts_with(&format!("{}  {rank} ", job.id))).unwrap();
+    assert!(line(1).contains("  1/2  "), "{said}");
     assert!(
         said.starts_with("JOB ") && line(0).contains(" running ") && line(1).contains(" dead "),
         "{said}"
