@@ -146,7 +146,11 @@ fn ranks_that_shrink_at_different_times_meet_and_those_that_disagree_say_so() {
             let process = Reader::of_process().unwrap().snapshot().unwrap();
             let given = Given { process, source: Source::Mapping, letter: None, ended: false };
             let seen = render_answer(&merge(&[given], &comm.job().into(), &[]));
-            assert!(seen.contains("NOT JOINED rank 1 ") && seen.contains("it has not called shrink(), where ranks 0,2 wait"), "{seen}");
+            assert!(
+                seen.contains("NOT JOINED rank 1 ")
+                    && seen.contains("it has not called shrink(), where ranks 0,2 wait"),
+                "{seen}"
+            );
             ccl::clock::sleep(std::time::Duration::from_millis(800));
         } else {
             let error = comm.shrink(&[], Config::default()).unwrap_err();

@@ -160,7 +160,9 @@ fn split(parent: &Arc<Inner>, colour: Option<u32>, key: i32, config: &Config) ->
         members,
         settings: config.settings.clone().unwrap_or_else(|| parent.settings.clone()),
     };
-    let made = part.row(Phase::Exchange).and_then(|(services, row, phases)| part.make(&services, row, phases, &mut ranks));
+    let made = part
+        .row(Phase::Exchange)
+        .and_then(|(services, row, phases)| part.make(&services, row, phases, &mut ranks));
     let concluded = ranks.conclude(made.as_ref().err());
     part.concluded(made, concluded).map(Some)
 }

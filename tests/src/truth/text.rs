@@ -95,7 +95,9 @@ const BLOCKED_ON: [(&str, Make); 22] = [
 ];
 
 /// Lines of the first part.
-const LINES: [(&str, Make); 33] = [
+const LINES: [(&str, Make); 35] = [
+    ("{} is stopped", stopped),
+    ("{} are stopped", stopped),
     ("nobody waits", |_| one(Claim::NobodyWaits)),
     ("nobody waited", |_| one(Claim::NobodyWaits)),
     ("nobody that was read waits", |_| one(Claim::NobodyWaits)),
@@ -167,7 +169,7 @@ fn silent(h: &[&str]) -> Option<Vec<Claim>> {
 }
 
 /// The sentence of a failure, between `; `.
-const SENTENCE: [(&str, Make); 11] = [
+const SENTENCE: [(&str, Make); 12] = [
     ("the process of rank {} ended without leaving the communicator", |h| ended(h[0], End::Lost)),
     ("rank {} aborted: it panicked", |h| ended(h[0], End::Panicked)),
     ("rank {} aborted: it dropped the communicator without finish()", |h| ended(h[0], End::Dropped)),
@@ -188,6 +190,7 @@ const SENTENCE: [(&str, Make); 11] = [
     }),
     ("rank {} called {} #{} (count {}, {}) from rank {}", called_pair),
     ("rank {} called {} #{} (count {}, {}) to rank {}", called_pair),
+    ("rank {} called {} #{} (count {}, {})", called_pair),
     ("rank {} / rank {} differ in {}", nothing),
     ("make all ranks call the same, in the same order, before they finish()", nothing),
 ];

@@ -35,7 +35,8 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
         let _ = writeln!(out, "{}", render_not_joined(job, one));
     }
     if job.headline().is_none() {
-        let _ = writeln!(out, "{}{}", calm(job), stopped(job));
+        let _ = writeln!(out, "{}", calm(job));
+        stopped(out, job);
     }
     for blocked_on in job.said() {
         let _ = writeln!(out, "{}", sentence(job, blocked_on));
@@ -132,11 +133,13 @@ fn sockets(
     asked.flat_map(|link| &link.sockets)
 }
 
-/// `; rank 4 is STOPPED`: nobody waits for it yet.
-fn stopped(job: &Snapshot) -> String {
+/// `rank 4 is stopped`: nobody waits for it yet.
+fn stopped(out: &mut String, job: &Snapshot) {
     let ranks = job.ranks.iter().filter(|rank| rank.state == State::Stopped).map(|rank| rank.rank);
     let ranks: Vec<Rank> = ranks.collect();
-    if ranks.is_empty() { String::new() } else { format!("; {} STOPPED", plural(&ranks, "is", "are")) }
+    if !ranks.is_empty() {
+        let _ = writeln!(out, "{} stopped", plural(&ranks, "is", "are"));
+    }
 }
 
 /// The answer if there is nothing to report.
@@ -282,7 +285,9 @@ pub fn render_not_joined(job: &Snapshot, one: &NotJoined) -> String {
             true => String::new(),
             false => format!("; shrink() gives up in {} (CCL_TIMEOUT)", duration(one.gives_up_ns)),
         };
-        return format!("NOT JOINED {who} of {name}: {it} {has} not called shrink(), where {by} for {since}{until}");
+        return format!(
+            "NOT JOINED {who} of {name}: {it} {has} not called shrink(), where {by} for {since}{until}"
+        );
     }
     match one.count {
         None => format!(
