@@ -468,7 +468,7 @@ fn row(columns: &Columns, text: &str) -> Option<Vec<Claim>> {
     let for_ns = duration(time.strip_prefix("after ").unwrap_or(time))?;
     let stand = match stand.trim() {
         "running" => Stand::Running,
-        "in user code" => Stand::Idle,
+        "in user code" | "failed between calls" => Stand::Idle,
         stand => Stand::Failed(stand.strip_prefix("failed: ")?.into()),
     };
     let call = match call.trim() {
