@@ -174,7 +174,7 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
     lanes.needs_notify |= lanes_needs_notify;
 }
 
-#[inline]
+#[inline(always)]
 fn source(
     operand: Operand,
     len: usize,
@@ -217,7 +217,7 @@ fn source(
     }
 }
 
-#[inline]
+#[inline(always)]
 fn destination(
     operand: Operand,
     len: usize,

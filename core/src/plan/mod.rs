@@ -282,7 +282,7 @@ impl Plan {
     }
 
     /// Step `index` of program `channel`; `index` is below `len`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn step(&self, topology: &Topology, channel: u16, index: u64) -> Step {
         match self {
