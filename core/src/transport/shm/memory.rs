@@ -480,7 +480,7 @@ mod tests {
         assert_eq!((memory.descriptor(0), memory.descriptor(1)), (Some([3; 4]), None));
     }
 
-    #[cfg(not(miri))]
+    #[cfg(not(any(miri, loom)))]
     mod processes {
         use std::os::fd::{BorrowedFd, OwnedFd};
 
