@@ -242,10 +242,12 @@ mod tests {
 
     #[test]
     fn a_job_has_the_recorders_of_one_user() {
-        let of = |owner: u32, one: Found| Found { owner: Some(owner), ..one };
         // The second user's processes name the first one's job, and are more.
-        let all =
-            [(1, 7), (2, 8), (3, 8), (4, 8)].map(|(pid, owner)| of(owner, found(pid, true, &[(5, pid)])));
+        let all = [(1, 7), (2, 8), (3, 8), (4, 8)].map(|(pid, owner)| {
+            let mut one = found(pid, true, &[(5, pid)]);
+            one.owner = Some(owner);
+            one
+        });
         let findings = Findings { found: all.into(), ..Findings::default() };
         let pids = |target: &str| {
             let job = choose(&findings, Some(target.parse().unwrap())).unwrap();
