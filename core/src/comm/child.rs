@@ -164,6 +164,11 @@ fn split(parent: &Arc<Inner>, colour: Option<u32>, key: i32, config: &Config) ->
         .row(Phase::Exchange)
         .and_then(|(services, row, phases)| part.make(&services, row, phases, &mut ranks));
     let concluded = ranks.conclude(made.as_ref().err());
+    let made = match &concluded {
+        // Peers that heard earlier that the parent failed may have given their parts back.
+        Err(error) if made.is_err() && parent.has_failed().is_some() => Err(error.clone()),
+        _ => made,
+    };
     part.concluded(made, concluded).map(Some)
 }
 

@@ -256,7 +256,7 @@ impl Inner {
     }
 
     /// Why the communicator has failed, if all ranks know that it has.
-    fn has_failed(&self) -> Option<Error> {
+    pub(super) fn has_failed(&self) -> Option<Error> {
         let decision = lock(&self.shared.decision).clone()?;
         let error = Error::new(decision.trouble.kind(), decision.text).with_peer(decision.about);
         Some(error.in_comm(&self.name, self.rank))
