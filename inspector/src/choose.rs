@@ -93,7 +93,7 @@ pub(crate) fn job_of_descendants(findings: &Findings, ancestor: u32) -> Option<J
 /// The exit status, and why no job or no single job is meant.
 pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<Job, (u8, String)> {
     let Some(target) = target else { return the_only_one(findings) };
-    // A process that was asked to join another job, in vain, is one of its own.
+    // After a failed grow() an ended row names another job: the rows that have not ended decide.
     let of = |one: &Found| {
         let is_in = |job: &Job| one.is_of(job) && job.rows(&one.given.process).any(|row| !row.ended);
         let jobs = || findings.jobs().into_iter();

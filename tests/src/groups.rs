@@ -155,7 +155,7 @@ impl Drawn {
         let mut drawn = Seed(name);
         let shape = shape.unwrap_or_else(|| [(); 3].map(|()| 2 + drawn.below(2) as u32));
         let ids = seed % 2 == 1;
-        // Where groups are made from ids there is no communicator of all.
+        // A job whose groups are made from ids has no communicator of all ranks.
         let groups: Vec<&String> = scenario.groups.iter().filter(|group| !ids || *group != "world").collect();
         let group = groups.get(drawn.below(groups.len() as u64) as usize).map_or("world", |group| group);
         Self {
