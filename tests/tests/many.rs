@@ -13,10 +13,9 @@ use serde_json::Value;
 
 const RANKS: u32 = 8;
 const COMMUNICATORS: u64 = 64;
-/// Memory of one more communicator that is not used, in each process: made by split, and from an id
-/// of its own, whose bootstrap leaves what it was told of each rank; and of one that was used once.
-const SPLIT_KIB: u64 = 16;
-const ID_KIB: u64 = 32;
+/// Memory of one more communicator in each process: of one that is not used, and of one that was
+/// used once.
+const UNUSED_KIB: u64 = 16;
 const USED_KIB: u64 = 256;
 
 /// The ranks of a job of `many`, each a process.
@@ -58,11 +57,11 @@ fn run(way: &str, cycles: u32) -> Vec<Vec<Value>> {
 fn one_more_communicator_takes_a_little_memory_and_nothing_else() {
     let is_long = environment("TEST_SIZE").is_some_and(|size| size == "long");
     let cycles = if is_long { 1000 } else { 100 };
-    check("split", cycles, SPLIT_KIB);
-    check("ids", cycles, ID_KIB);
+    check("split", cycles);
+    check("ids", cycles);
 }
 
-fn check(way: &str, cycles: u32, unused_kib: u64) {
+fn check(way: &str, cycles: u32) {
     let said = run(way, cycles);
     let mut sums = [0; 3];
     for lines in &said {
@@ -86,7 +85,7 @@ fn check(way: &str, cycles: u32, unused_kib: u64) {
         "{way}: {COMMUNICATORS} communicators of {RANKS} processes: {unused} KiB each, {used} KiB more when used once"
     );
     println!("cases: many communicators by {way} {cycles}");
-    assert!(unused <= unused_kib && unused + used <= USED_KIB, "{unused} KiB, {used} KiB");
+    assert!(unused <= UNUSED_KIB && unused + used <= USED_KIB, "{unused} KiB, {used} KiB");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! What each rank tells all others about itself when a communicator is made, and how.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,45 +29,85 @@ pub(super) trait Exchange {
 }
 
 /// What each rank tells all others about itself.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Card {
-    pub(super) process: Vec<u8>,
-    /// Where its data listener is.
-    pub(super) data: SocketAddr,
+    process: Vec<u8>,
+    door: Door,
+    lives: Lives,
+}
+
+/// How a rank's memory is reached while the communicator is made.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Door {
     /// Where its memory listener is in the file system.
-    pub(super) local: Option<PathBuf>,
+    pub(super) path: Option<PathBuf>,
     /// The abstract name at which its memory listener is.
     pub(super) name: Option<String>,
-    pub(super) recorder: String,
-    pub(super) control: String,
-    /// Which processors it may use.
-    pub(super) allowed: Allowed,
     /// Where its memory begins in that of its process.
     pub(super) memory: u64,
 }
 
+/// Where a rank is found as long as its communicator lives: the same for all ranks of a thread.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Lives {
+    /// Where its data listener is.
+    pub(super) data: SocketAddr,
+    pub(super) recorder: String,
+    pub(super) control: String,
+    /// Which processors it may use.
+    pub(super) allowed: Allowed,
+}
+
 /// What is known of a rank.
-#[derive(Clone, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub(super) struct Known {
-    pub(super) card: Card,
     pub(super) process: Process,
+    pub(super) lives: Lives,
+}
+
+/// What is known of the last rank of each process, by its host and process: communicators of the
+/// same processes keep it once.
+static KNOWN: Mutex<BTreeMap<(u64, u64), Weak<Known>>> = Mutex::new(BTreeMap::new());
+
+impl Known {
+    /// The same value that another communicator keeps, if one does.
+    fn shared(self) -> Arc<Self> {
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = known.entry((self.process.host, self.process.process)).or_default();
+        match kept.upgrade().filter(|kept| **kept == self) {
+            Some(kept) => kept,
+            None => {
+                let shared = Arc::new(self);
+                *kept = Arc::downgrade(&shared);
+                shared
+            }
+        }
+    }
+}
+
+impl Card {
+    pub(super) fn new(process: &Process, door: Door, lives: Lives) -> Self {
+        Self { process: process.encode(), door, lives }
+    }
 }
 
 /// Gives every rank everybody's card.
-pub(super) fn exchange(ranks: &mut dyn Exchange, card: &Card) -> Result<Vec<Arc<Known>>> {
+pub(super) fn exchange(ranks: &mut dyn Exchange, card: &Card) -> Result<Vec<(Arc<Known>, Door)>> {
     let own = serde_json::to_vec(card)
         .map_err(|e| Error::new(ErrorKind::System, format!("writing a card: {e}")))?;
     let read = |(rank, bytes): (usize, Vec<u8>)| {
         let card: Option<Card> = serde_json::from_slice(&bytes).ok();
         let read = card.and_then(|card| Some((Process::decode(&card.process)?.0, card)));
-        let Some((process, card)) = read else {
+        let Some((process, Card { door, lives, .. })) = read else {
             let what = format!("what rank {rank} tells about itself cannot be read");
             let hint = "run the same version of ccl on all ranks";
             return Err(Error::new(ErrorKind::Mismatch, what).with_peer(Rank(rank as u32)).hint(hint));
         };
-        Ok(Arc::new(Known { card, process }))
+        Ok((Known { process, lives }.shared(), door))
     };
-    ranks.all_gather(&own)?.into_iter().enumerate().map(read).collect()
+    let cards = ranks.all_gather(&own)?.into_iter().enumerate().map(read).collect();
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, known| known.strong_count() > 0);
+    cards
 }
 
 /// Records where each rank runs; `worlds` holds its rank in the job's root communicator.
@@ -79,8 +120,8 @@ pub(super) fn tell_peers(row: &CommRow, worlds: &[Rank], cards: &[Arc<Known>]) {
             world: worlds[rank],
             host: &known.process.host_name,
             pid: known.process.pid,
-            recorder: &known.card.recorder,
-            control: &known.card.control,
+            recorder: &known.lives.recorder,
+            control: &known.lives.control,
         })
         .collect();
     row.peers(&peers);
@@ -90,6 +131,6 @@ pub(super) fn tell_peers(row: &CommRow, worlds: &[Rank], cards: &[Arc<Known>]) {
 pub(super) fn is_crowded(rank: Rank, cards: &[Arc<Known>]) -> bool {
     let own = &cards[rank.index()];
     let local = cards.iter().filter(|known| known.process.host == own.process.host);
-    let local: Vec<_> = local.map(|known| &known.card.allowed).collect();
-    own.card.allowed.is_crowded(&local)
+    let local: Vec<_> = local.map(|known| &known.lives.allowed).collect();
+    own.lives.allowed.is_crowded(&local)
 }

@@ -15,7 +15,7 @@ use crate::bootstrap::rendezvous;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
-use crate::comm::cards::{Card, Exchange, Known, exchange, is_crowded, tell_peers};
+use crate::comm::cards::{Card, Door, Exchange, Known, Lives, exchange, is_crowded, tell_peers};
 use crate::comm::links::Links;
 use crate::comm::phases::{Phases, Watch};
 use crate::comm::report;
@@ -160,7 +160,10 @@ fn make_named(
     row.init_until(None);
     let inner = assemble(base, row, gathered, Some(ring))?;
     notes.iter().for_each(|note| notice::say(&settings, Level::Warn, note));
-    report::announce(&inner, &settings);
+    // Further communicators of the process are seen where the first one is.
+    if rank == Rank(0) && services.is_unannounced() {
+        report::announce(&inner, &settings);
+    }
     report::made(&inner, &settings, &phases);
     Ok(inner)
 }
@@ -184,7 +187,7 @@ pub(super) fn assemble(
     let bind = Some(SocketAddr::new(ip, 0));
     // Where all ranks share memory, the connections between their processes are enough.
     let mending = hosts.iter().any(|host| *host != hosts[0]).then(|| {
-        let listeners = cards.iter().map(|card| card.card.data).collect();
+        let listeners = cards.iter().map(|card| card.lives.data).collect();
         let dialling = Dialling { job, comm, key: base.key.clone(), me: rank, bind, listeners };
         (dialling, Arc::clone(data.edges()))
     });
@@ -377,17 +380,19 @@ fn gather(
     let path = recorder.beside(&format!("{comm}-{rank}.link"));
     let door = MemoryListener::open(terms, path, draw_name()?)?;
 
-    let card = Card {
-        process: process.encode(),
-        data: own.data.address(),
-        local: door.path().map(PathBuf::from),
+    let listens = Door {
+        path: door.path().map(PathBuf::from),
         name: door.name().map(String::from),
+        memory: own.memory.at().unwrap_or(0),
+    };
+    let lives = Lives {
+        data: own.data.address(),
         recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
         control: services.control().map(|p| p.display().to_string()).unwrap_or_default(),
         allowed: Allowed::here(),
-        memory: own.memory.at().unwrap_or(0),
     };
-    let cards = exchange(ranks, &card)?;
+    let (cards, doors): (Vec<_>, Vec<_>) =
+        exchange(ranks, &Card::new(&process, listens, lives))?.into_iter().unzip();
     tell_peers(row, worlds, &cards);
 
     let mut events = row.events();
@@ -399,7 +404,7 @@ fn gather(
         job: *job,
         own: &own.memory,
         door: &door,
-        ranks: candidates(&cards),
+        ranks: candidates(&cards, doors),
         deadline,
     };
     let known = meeting.known()?;
@@ -424,15 +429,16 @@ fn gather(
 }
 
 /// Where each rank can be reached, from its card.
-fn candidates(cards: &[Arc<Known>]) -> Vec<Candidate<'_>> {
+fn candidates(cards: &[Arc<Known>], doors: Vec<Door>) -> Vec<Candidate<'_>> {
     cards
         .iter()
-        .map(|known| Candidate {
+        .zip(doors)
+        .map(|(known, Door { path, name, memory })| Candidate {
             process: &known.process,
-            data: known.card.data,
-            path: known.card.local.clone(),
-            name: known.card.name.clone(),
-            memory: known.card.memory,
+            data: known.lives.data,
+            path,
+            name,
+            memory,
         })
         .collect()
 }

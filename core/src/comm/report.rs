@@ -71,10 +71,10 @@ pub(super) fn call(inner: &Inner, request: &Request, seq: u64, shape: &Shape) {
     notice::print(&format!("rank {rank} of {name} calls {kind} #{seq}{what}, {bytes} bytes, by {algorithm}"));
 }
 
-/// The line that rank 0 prints once: the job, how its ranks reach each other, and how to inspect
-/// it.
+/// The line that rank 0 prints once per process: the job, how its ranks reach each other, and how
+/// to inspect it.
 pub(super) fn announce(inner: &Inner, settings: &Settings) {
-    if inner.rank != Rank(0) || settings.text(Key::Log) == "NONE" {
+    if settings.text(Key::Log) == "NONE" {
         return;
     }
     let transports = inner.driver().map(|driver| driver.links.transports()).unwrap_or_default();

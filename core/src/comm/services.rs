@@ -5,7 +5,7 @@
 //! the last communicator.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -36,6 +36,7 @@ pub(crate) struct ProcessServices {
     _anchors: Option<Handle>,
     server: Option<Arc<Server>>,
     sweeps: Arc<AtomicU32>,
+    announced: AtomicBool,
     recorder: Arc<Recorder>,
 }
 
@@ -51,7 +52,9 @@ impl ProcessServices {
         if settings.number(Key::Observe) == 0 {
             // Unobserved: private memory and no tasks.
             let sweeps = Arc::new(AtomicU32::new(0));
-            let unseen = Self { _anchors: None, server: None, sweeps, recorder: Recorder::heap() };
+            let recorder = Recorder::heap();
+            let announced = AtomicBool::new(false);
+            let unseen = Self { _anchors: None, server: None, sweeps, announced, recorder };
             return Ok((Arc::new(unseen), Vec::new()));
         }
         let mut slot = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +82,8 @@ impl ProcessServices {
             gap: SECOND_ANCHOR,
         };
         let anchors = Some(Service::get()?.add(anchors)?);
-        let services = Arc::new(Self { _anchors: anchors, server, sweeps, recorder });
+        let services =
+            Arc::new(Self { _anchors: anchors, server, sweeps, announced: AtomicBool::new(false), recorder });
         *slot = Arc::downgrade(&services);
         Ok((services, notes))
     }
@@ -101,6 +105,11 @@ impl ProcessServices {
         abort: impl Fn(&str) + Send + Sync + 'static,
     ) -> Option<crate::control::server::Abortable> {
         self.server.as_ref().map(|server| server.abortable(comm, abort))
+    }
+
+    /// Whether nothing has said yet how to look at this process: true for the first caller.
+    pub(crate) fn is_unannounced(&self) -> bool {
+        !self.announced.swap(true, Ordering::Relaxed)
     }
 
     /// A peer died: removes its socket as soon as the kernel has freed the peer's lock.

@@ -206,6 +206,11 @@ const STATICS: &[(&str, &str, &str)] = &[
         "LISTENING",
         "the data listeners of the process, one per interface",
     ),
+    (
+        "core/src/comm/cards.rs",
+        "KNOWN",
+        "what is known of the processes of peers, kept once for all communicators",
+    ),
     ("core/src/comm/services.rs", "OF_PROCESS", "the services of the process, shared by its communicators"),
     ("core/ffi/nvtx-sys/src/tool.rs", "SLOTS", "what NVTX's one tool of the process fills"),
     ("core/ffi/nvtx-sys/src/tool.rs", "TABLES", "where those slots are; constant"),
