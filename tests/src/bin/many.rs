@@ -26,8 +26,12 @@ fn holds() -> serde_json::Value {
     let count = |path: &str| std::fs::read_dir(path).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
     let smaps = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-    let pss = smaps.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
-    let pss: u64 = pss.split_whitespace().next().unwrap().parse().unwrap();
+    let part = |name: &str| -> u64 {
+        let kib = smaps.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        kib.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    // Without the program's file: how much of it is this process's depends on who else runs it.
+    let pss = part("Pss_Anon:") + part("Pss_Shmem:");
     let sockets = kinds.get("socket").copied().unwrap_or_default();
     serde_json::json!({
         // Reading the folder takes one itself.

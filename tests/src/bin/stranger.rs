@@ -45,7 +45,7 @@ fn intrude(path: &str) -> Result<()> {
         Identity::own(&settings)?.encode().iter().map(std::string::ToString::to_string).collect();
     let path = path.escape_default();
     let card = format!(
-        r#"{{"process":[{}],"data":"127.0.0.1:9","local":"{path}","name":null,"recorder":"","control":"","allowed":{{"mask":[1],"quota":null}},"memory":0}}"#,
+        r#"{{"process":[{}],"door":{{"path":"{path}","name":null,"memory":0}},"lives":{{"data":"127.0.0.1:9","recorder":"","control":"","allowed":{{"mask":[1],"quota":null}}}}}}"#,
         process.join(",")
     );
     bootstrap.all_gather(card.as_bytes())?;
