@@ -61,7 +61,12 @@ fn of_a_mismatch_those_are_to_blame_who_called_something_else_than_most_ranks_di
     // Two against two, or some were not read: no side is blamed, but the calls of both are listed.
     let one = check(&[fits.clone(), other.clone(), other.clone(), fits.clone()], "Mismatch", &[]);
     assert_eq!(calls(&one), [2, 2]);
-    check(&[fits.clone(), fits.clone(), other], "Mismatch", &[]);
+    check(&[fits.clone(), fits.clone(), other.clone()], "Mismatch", &[]);
+    // One of four had not called, as it was still in the call before: two against one.
+    let before = Did { seq: 6, ..fits.clone() };
+    check(&[fits.clone(), fits.clone(), other.clone(), before.clone()], "Mismatch", &[2]);
+    // Two had not: one against one.
+    check(&[fits.clone(), other.clone(), before.clone(), before], "Mismatch", &[]);
     // They differ in an earlier call, or one is ahead: only the message says it.
     let ahead = Did { seq: 8, ..fits.clone() };
     let one = check(&[fits.clone(), fits, ahead], "Mismatch", &[]);
