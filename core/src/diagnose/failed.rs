@@ -3,9 +3,9 @@
 //! A failing rank records the operation, the kind of error, the message that all ranks share and,
 //! where all agree on one, the rank to blame: the rank that died or aborted. Two kinds need a look
 //! at the other ranks. The message of a *mismatch* names two sides; the cells hold what each rank
-//! called under that number, `finish()` too, and those who called something else than most ranks did
-//! are to blame. For a *timeout* the ranks to blame are those that had not called the operation, or
-//! are still in it and have not noticed. Nothing is said that does not follow from the snapshots.
+//! called under that number, `finish()` too, and those who called something else than most did are
+//! to blame. For a *timeout* the ranks to blame are those that had not called the operation, or are
+//! still in it and have not noticed. Nothing is said that does not follow from the snapshots.
 //!
 //! A program that fails in one communicator leaves all of them, and the other ranks fail in turn:
 //! a failure *follows* another one if the process to blame had failed there before, or if the same
@@ -280,8 +280,8 @@ fn call(op: &OpSnapshot) -> String {
     }
 }
 
-/// The ranks that called something else than most ranks did: at least half of all, and more than the
-/// others that called anything or were not read.
+/// The ranks that called something else than most ranks did: at least half of all, and more than
+/// the others that called anything or were not read.
 fn minority(calls: &[Called], nranks: usize, read: usize) -> Vec<Rank> {
     let Some((most, others)) = calls.split_first() else { return Vec::new() };
     let others: BTreeSet<Rank> = others.iter().flat_map(|called| &called.ranks).copied().collect();
