@@ -210,7 +210,7 @@ closed_set! {
 closed_set! {
     /// How the bytes of a link travel.
     TransportKind {
-        /// Pointers between ranks of one process.
+        /// Memory of a process, between ranks of it.
         InProcess = 0,
         /// A shared memory mapping between processes of one host.
         Shm = 1,
@@ -362,4 +362,16 @@ pub struct Outline {
     pub shape: Shape,
     /// The hash of the topology.
     pub topology: u64,
+}
+/// Converts ascending ranks to runs (first and last).
+#[must_use]
+pub fn runs(ranks: &[Rank]) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank.0) => *last = rank.0,
+            _ => runs.push((rank.0, rank.0)),
+        }
+    }
+    runs
 }

@@ -5,7 +5,7 @@ use super::frame::{Fields, put, put_bytes};
 use super::lobby::EQUAL_SECRETS;
 use crate::error::{Error, ErrorKind};
 use crate::text::harmless;
-use crate::types::Rank;
+use crate::types::{Rank, runs};
 
 /// The reason, and the ranks that caused it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,18 +102,6 @@ pub fn name_ranks(ranks: &[Rank]) -> String {
         .collect();
     let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
     format!("{} {}{more}", if ranks.len() == 1 { "rank" } else { "ranks" }, shown.join(", "))
-}
-
-/// Converts ascending ranks to runs (first and last).
-pub(crate) fn runs(ranks: &[Rank]) -> Vec<(u32, u32)> {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
-            _ => runs.push((rank.0, rank.0)),
-        }
-    }
-    runs
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::fault::{Fault, runs};
+use super::fault::Fault;
 use super::frame::{Fields, frame, printable, put, put_bytes};
 use super::launch::Origin;
-use crate::types::Rank;
+use crate::types::{Rank, runs};
 
 /// The longest block of an all-gather and the longest tagged message.
 pub(crate) const MAX_BLOCK: usize = 1 << 20;

@@ -27,7 +27,7 @@ mod dial;
 mod door;
 pub mod driver;
 pub mod fault;
-mod frame;
+pub(crate) mod frame;
 pub mod greet;
 pub mod handshake;
 pub mod host;

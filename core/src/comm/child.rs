@@ -1,7 +1,7 @@
 //! Communicators made from another one: its children.
 //!
-//! A child asks nothing of the network that its parent does not have. Its ranks tell each other
-//! over the parent where they are, and it has the parent's key and job.
+//! A child needs no rendezvous. Its ranks tell each other over the parent where they are, and it has
+//! the parent's key and job.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::agreement::{differing, own_settings};
+use crate::bootstrap::frame::printable;
 use crate::bootstrap::id::UniqueId;
 use crate::bootstrap::root_task::{RootHandle, create};
 use crate::clock;
@@ -24,12 +25,13 @@ use crate::comm::state::{Inner, lock};
 use crate::comm::{Communicator, Config};
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::gossip::Attempt;
+use crate::failure::gossip::{Attempt, bounded};
 use crate::recorder::{CommInfo, CommRow};
+use crate::text::harmless;
 use crate::transport::meet::{Peer, Reach};
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, RankMemory};
-use crate::types::{CommId, Phase, Rank, TransportKind};
+use crate::types::{CommId, Phase, Rank, TransportKind, runs};
 
 /// The words that each rank says in a split: the number of the child, whether it takes part, its
 /// colour, its key.
@@ -43,10 +45,12 @@ impl Communicator {
     ///
     /// A rank whose colour is `None` gets none. The name of `config` is that of the child; empty:
     /// `NAME/N.COLOUR`, the name of this communicator, how many were made from it before, and the
-    /// colour. Its settings are those of this communicator, unless `config` has others.
+    /// colour. Its settings are those of this communicator, unless `config` has others; ranks reach
+    /// each other as in this communicator, whatever settings say (`CCL_TRANSPORT`,
+    /// `CCL_SOCKET_IFNAME`, `CCL_HOSTID`).
     ///
     /// It is collective: all ranks of this communicator call it, in the same order as its
-    /// collectives. No rank connects to anything that this communicator does not use. The child
+    /// collectives. On one host it takes no connection. The child
     /// lives on when this communicator has finished or failed.
     ///
     /// # Errors
@@ -264,23 +268,11 @@ fn left(
     part.concluded(made, concluded)
 }
 
-/// Ranks, ascending, as runs: first and last.
-fn runs(ranks: &[Rank]) -> Vec<(u32, u32)> {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
-            _ => runs.push((rank.0, rank.0)),
-        }
-    }
-    runs
-}
-
 fn invite(parent: &Arc<Inner>) -> Result<Invitation> {
     let made = if parent.rank == Rank(0) { Some(create(&parent.settings)) } else { None };
     let said = match &made {
         Some(Ok((id, _))) => id.to_bytes().to_vec(),
-        Some(Err(error)) => error.what.as_bytes().to_vec(),
+        Some(Err(error)) => bounded(&error.what).into_bytes(),
         None => Vec::new(),
     };
     let blocks = parent.gather_blocks(PartOf::Invite, &said)?;
@@ -289,7 +281,7 @@ fn invite(parent: &Arc<Inner>) -> Result<Invitation> {
         None => {
             let id = blocks[0].as_slice().try_into().ok().and_then(|bytes| UniqueId::from_bytes(bytes).ok());
             let why = || {
-                let what = format!("rank 0 cannot make an id: {}", String::from_utf8_lossy(&blocks[0]));
+                let what = format!("rank 0 cannot make an id: {}", printable(&blocks[0]));
                 Error::new(ErrorKind::Unavailable, what).in_comm(&parent.name, parent.rank)
             };
             (id.ok_or_else(why)?, None)
@@ -319,13 +311,16 @@ impl Said {
         let read = |(rank, block): (usize, Vec<u8>)| {
             serde_json::from_slice(&block).map_err(|e| {
                 let what = format!("what rank {rank} tells of its part cannot be read: {e}");
-                Error::new(ErrorKind::Mismatch, what).with_peer(Rank(rank as u32))
+                Error::new(ErrorKind::Mismatch, harmless(&what, usize::MAX)).with_peer(Rank(rank as u32))
             })
         };
         let all = ranks.all_gather(&own)?.into_iter().enumerate().map(read).collect::<Result<Vec<Self>>>()?;
         let settings: Vec<_> = all.iter().map(|said| said.settings.as_slice()).collect();
         match differing(&settings) {
-            Some(fault) => Err(Error::new(ErrorKind::Mismatch, fault.text).hint("give all ranks the same")),
+            Some(fault) => {
+                let what = harmless(&fault.text, usize::MAX);
+                Err(Error::new(ErrorKind::Mismatch, what).hint("give all ranks the same"))
+            }
             None => Ok(all),
         }
     }

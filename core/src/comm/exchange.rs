@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bootstrap::driver::Bootstrap;
+use crate::bootstrap::frame::printable;
 use crate::collective::PartOf;
 use crate::comm::cards::Exchange;
 use crate::comm::state::{Inner, lock};
 use crate::diagnose::ranks_text;
 use crate::error::{Error, ErrorKind, Result};
-use crate::failure::gossip::{Attempt, Share};
+use crate::failure::gossip::{Attempt, Share, bounded};
 use crate::failure::task::{GossipTask, Unshared};
 use crate::memory::{view_of, view_of_mut};
 use crate::types::{Datatype, Rank};
@@ -51,8 +52,8 @@ impl<'a> OverParent<'a> {
     /// A rank gave up, or the parent failed.
     pub(super) fn conclude(mut self, gave_up: Option<&Error>) -> Result<()> {
         let (kind, text) = match gave_up {
-            Some(error) => (GAVE_UP, error.what.as_str()),
-            None => (SAID, ""),
+            Some(error) => (GAVE_UP, bounded(&error.what)),
+            None => (SAID, String::new()),
         };
         let mut outcome = Ok(());
         while self.rounds_left > 0 {
@@ -78,7 +79,7 @@ fn said_by(rank: Rank, block: &[u8]) -> Result<Vec<u8>> {
     match block.split_first() {
         Some((&SAID, block)) => Ok(block.to_vec()),
         Some((_, why)) => {
-            let what = format!("rank {rank} gave up: {}", String::from_utf8_lossy(why));
+            let what = format!("rank {rank} gave up: {}", printable(why));
             Err(Error::new(ErrorKind::Unavailable, what).with_peer(rank))
         }
         None => Err(Error::new(ErrorKind::Mismatch, format!("rank {rank} said nothing")).with_peer(rank)),
@@ -169,7 +170,7 @@ impl OverGossip {
     /// Tells the ranks that wait for this one's next block that there will be none, and why.
     pub(super) fn give_up(&mut self, why: &Error) {
         if !self.is_over && self.round < ROUNDS_LEFT {
-            let share = self.share(GAVE_UP, why.what.as_bytes());
+            let share = self.share(GAVE_UP, bounded(&why.what).as_bytes());
             self.gossip.tell(share);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::bootstrap::fault::name_ranks;
 use crate::clock::{self, Ns};
 use crate::comm::state::{DECISION, Inner, lock};
 use crate::error::Result;
@@ -9,7 +10,7 @@ use crate::failure::gossip::{Decision, Report, Trouble, bounded};
 use crate::failure::task::Finished;
 use crate::notice::{self, Level};
 use crate::observer::{self, Call};
-use crate::types::{Phase, Rank};
+use crate::types::Phase;
 
 /// How long leaving waits for the farewell to be on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -94,7 +95,7 @@ impl Inner {
                     self.name,
                     self.rank,
                     self.timeout,
-                    listed(&ranks)
+                    name_ranks(&ranks)
                 );
                 notice::say(&self.settings, Level::Warn, &text);
                 Ok(())
@@ -119,26 +120,5 @@ impl Inner {
             gossip.flush(DECISION);
         }
         drop(lock(&self.attended).take());
-    }
-}
-
-/// A list of ranks for messages: `ranks 1, 2 and 5`.
-fn listed(ranks: &[Rank]) -> String {
-    let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    match names.split_last() {
-        None => "nobody".into(),
-        Some((one, [])) => format!("rank {one}"),
-        Some((last, others)) => format!("ranks {} and {last}", others.join(", ")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_are_listed_as_people_do() {
-        let list = |ranks: &[u32]| listed(&ranks.iter().copied().map(Rank).collect::<Vec<_>>());
-        assert_eq!([list(&[]), list(&[3]), list(&[1, 2, 5])], ["nobody", "rank 3", "ranks 1, 2 and 5"]);
     }
 }

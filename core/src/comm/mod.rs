@@ -14,13 +14,16 @@
 //! | `child` | communicators made from another one |
 //! | `exchange` | how ranks tell each other what they need while one is made |
 //! | `joining` | init that does not block |
-//! | `phases` | the progress of init |
+//! | `phases`, `report` | the progress of init, and what is said of it on standard error |
+//! | `cards` | what each rank tells all others about itself |
+//! | `state`, `services` | what a communicator is made of; what a process keeps beside them |
 //! | `links` | which links a request needs, and bringing them up |
-//! | `meet` | which ranks share memory, found by trying |
 //! | `driver` | submitting and driving the engine, waiting, deadlines, failing |
 //! | `unsatisfiable` | waits that can never end |
 //! | `exclusive` | the driver's lock, which thread drives, forked children, wakers |
+//! | `wait` | how a driver waits |
 //! | `leave` | finishing together, aborting, closing |
+//! | `ending` | how a failure becomes the one error of all ranks |
 //! | `pending` | what such calls give, and the progress thread |
 //! | `owned` | what the driver keeps of such calls |
 
@@ -61,7 +64,8 @@ pub(crate) use state::Inner;
 /// The options of one communicator.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Its name in messages, the recorder and the inspector; empty: `world`.
+    /// Its name in messages, the recorder and the inspector; empty: `world`, or the name that the
+    /// call by which it is made says.
     pub name: String,
     /// Settings that override those of the process.
     ///
@@ -111,11 +115,11 @@ impl Communicator {
     }
 
     /// Joins as `rank` of `nranks` with a unique id that one of them made
-    /// ([`create`](crate::bootstrap::root_task::create)).
+    /// ([`create_id`](crate::create_id)).
     ///
     /// # Errors
     /// As `from_env`.
-    pub fn init(id: &crate::bootstrap::id::UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Self> {
+    pub fn init(id: &crate::UniqueId, rank: u32, nranks: u32, config: Config) -> Result<Self> {
         init::join(id, rank, nranks, config, None).map(|inner| Self { inner, finished: false })
     }
 
@@ -150,8 +154,7 @@ impl Communicator {
         self.inner.recorder_path()
     }
 
-    /// The number of events that this rank has recorded in its ring so far, overwritten ones
-    /// included.
+    /// The number of events that this rank has recorded so far, overwritten ones included.
     ///
     /// 0 in a forked child.
     #[must_use]

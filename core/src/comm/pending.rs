@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::clock::{self, Ns};
+use crate::clock::{self, Ns, Stopwatch};
 use crate::collective::Request;
 use crate::comm::exclusive::{Locked, of_a_parent};
 use crate::comm::state::{Driver, Inner, lock};
+use crate::comm::wait::MESSAGE;
 use crate::engine::{Begun, Cause, Failure, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
@@ -286,7 +287,12 @@ impl Inner {
                 true
             }
             Progress::Blocked => {
-                self.stands(driver);
+                let now = clock::now();
+                let still = driver.still.get_or_insert_with(|| Stopwatch::start(now)).look(now);
+                // A message may be on its way.
+                if still >= MESSAGE {
+                    self.stands(driver);
+                }
                 false
             }
             Progress::Advanced | Progress::Idle => {

@@ -1,5 +1,5 @@
-//! The phases of init: logged as they begin and end, shown in the recorder's row, and recorded in
-//! its ring once it exists. A phase has the same times in all three.
+//! The phases of init: logged as they begin and end, shown in the recorder's row, and recorded as
+//! events once all are known. A phase has the same times in all three.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

@@ -77,7 +77,7 @@ pub(crate) struct Driver {
     pub(super) engine: Engine<Events>,
     pub(super) links: Links,
     pub(super) waiter: Waiter,
-    /// The descriptors a sleep listens to. Kept: waiting allocates nothing.
+    /// The descriptors a sleep listens to. Kept, so that not every wait allocates.
     pub(super) interests: Vec<Interest>,
     pub(super) owned: Owned,
     /// Who waited for what has ended: woken when the lock is let go of.

@@ -17,7 +17,7 @@ use crate::transport::shm::memory::RankMemory;
 use crate::transport::shm::sleep::{ON_SOCKETS, ON_WORD, sleep_unless};
 
 /// A wait longer than this is recorded: a message takes less.
-const MESSAGE: Duration = Duration::from_micros(1);
+pub(super) const MESSAGE: Duration = Duration::from_micros(1);
 /// How long a wait spins: ten times what it takes to wake a sleeper, and a small part of a slice.
 /// Of the lengths tried, from 20 us up, it has the lowest mean time per operation beside other busy
 /// processes, and is as good as any without them.

@@ -259,7 +259,7 @@ fn launched<'p>(
         let rank = process.launch_rank.filter(|rank| is_one && taken.insert(*rank))?;
         numbered.entry(key).or_default().insert(rank);
     }
-    let next = taken.last().map_or(0, |last| last.0 + 1);
+    let next = taken.last().map_or(0, |last| last.0.saturating_add(1));
     number_the_rest(&mut numbered, next);
     Some(numbered)
 }
@@ -267,8 +267,10 @@ fn launched<'p>(
 /// Numbers the processes without a number, from `next` on.
 fn number_the_rest(of: &mut BTreeMap<Known, BTreeSet<Rank>>, next: u32) {
     let last = of.values().flatten().max().map_or(0, |last| last.0.saturating_add(1));
-    for (at, own) in (next.max(last)..).zip(of.values_mut().filter(|own| own.is_empty())) {
-        own.insert(Rank(at));
+    let mut number = next.max(last);
+    for own in of.values_mut().filter(|own| own.is_empty()) {
+        own.insert(Rank(number));
+        number = number.saturating_add(1);
     }
 }
 

@@ -25,6 +25,15 @@ pub fn joining(ranks: &[RankSnapshot]) -> Vec<NotJoined> {
     comms.into_values().filter_map(|waiting| of_comm(&waiting)).collect()
 }
 
+impl NotJoined {
+    /// Whether the communicator has all ranks of a job of which so many are known: its ranks are
+    /// those of the job. Those of another that were not read cannot be told from others.
+    #[must_use]
+    pub const fn is_of(&self, known: usize) -> bool {
+        self.nranks as usize >= known
+    }
+}
+
 /// Whether it still looks for the root, or for its neighbour on the ring: after that all ranks have
 /// joined.
 fn checks_in(comm: &CommSnapshot) -> bool {

@@ -73,8 +73,10 @@ pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapsho
     let ranks = ranks_of(given, (job, &numbers), &mut notes);
     let not_joined = joining(&ranks);
     let mut missing = missing(given, (job, &numbers), &ranks, unreachable);
+    let known = ranks.len() + missing.len();
     for one in &mut missing {
-        if let Some(why) = not_joined.iter().find_map(|waits| waits.why(one.rank)).filter(|_| one.pid == 0) {
+        let mut of_all = not_joined.iter().filter(|waits| waits.is_of(known));
+        if let Some(why) = of_all.find_map(|waits| waits.why(one.rank)).filter(|_| one.pid == 0) {
             one.why = why;
         }
     }

@@ -3,8 +3,8 @@
 //! anything.
 
 use super::{
-    CommSnapshot, FailureSnapshot, LinkSnapshot, OpSnapshot, Overflow, PeerSnapshot, PhaseSnapshot,
-    ProcessSnapshot, SocketSnapshot,
+    CommSnapshot, FailureSnapshot, InitSnapshot, LinkSnapshot, OpSnapshot, Overflow, PeerSnapshot,
+    PhaseSnapshot, ProcessSnapshot, SocketSnapshot,
 };
 use crate::text::{harmless, is_harmful};
 
@@ -22,6 +22,11 @@ const MAX_TEXT_BYTES: usize = 16 << 20;
 /// The most bytes of one text, such as a name or a path. It may be repeated for each of a thousand
 /// rows.
 const MAX_TEXT: usize = 4 << 10;
+
+/// The most ranges of absent ranks of an init.
+const MAX_ABSENT_RUNS: usize = 3;
+/// The most ranks in them: the most ranks of a communicator.
+const MAX_ABSENT: u64 = 1 << 16;
 
 /// The approximate memory of a row, without its texts.
 const ROW: usize = 200;
@@ -47,6 +52,7 @@ impl ProcessSnapshot {
         let [links, sockets, peers, phases] = self.rows();
         bytes <= MAX_TEXT_BYTES
             && self.comms.len() <= MAX_COMMS
+            && self.comms.iter().filter_map(|comm| comm.init.as_ref()).all(InitSnapshot::is_believed)
             && self.rings.len().max(self.overflow.len()) <= MAX_RINGS
             && [links, sockets, peers, phases].iter().all(|count| *count <= MAX_CELLS)
     }
@@ -102,9 +108,23 @@ impl ProcessSnapshot {
     }
 }
 
+impl InitSnapshot {
+    /// Whether a recorder could hold these ranges, which readers expand to ranks.
+    fn is_believed(&self) -> bool {
+        let mut ranks = 0;
+        for (first, last) in &self.absent_runs {
+            let Some(more) = last.0.checked_sub(first.0) else { return false };
+            ranks += u64::from(more) + 1;
+        }
+        self.absent_runs.len() <= MAX_ABSENT_RUNS
+            && ranks <= u64::from(self.absent.unwrap_or(0)).min(MAX_ABSENT)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Rank;
 
     #[test]
     fn a_text_stands_on_one_line_and_in_its_order() {
@@ -149,5 +169,15 @@ mod tests {
                 .for_each(|comm| comm.links.resize(MAX_CELLS / 2 + 1, LinkSnapshot::default()));
         });
         check(false, &|process| process.comms[1].name = "x".repeat(MAX_TEXT_BYTES + 1));
+        // They are listed rank by rank.
+        let lacks = |absent: u32, runs: &[(u32, u32)]| {
+            let absent_runs = runs.iter().map(|(first, last)| (Rank(*first), Rank(*last))).collect();
+            Some(InitSnapshot { absent: Some(absent), absent_runs, ..InitSnapshot::default() })
+        };
+        check(true, &|process| process.comms[1].init = lacks(5, &[(0, 1), (4, 4), (6, 7)]));
+        check(false, &|process| process.comms[1].init = lacks(5, &[(0, 1), (4, 4), (6, 8)]));
+        check(false, &|process| process.comms[1].init = lacks(9, &[(0, 0), (2, 2), (4, 4), (6, 6)]));
+        check(false, &|process| process.comms[1].init = lacks(9, &[(2, 1)]));
+        check(false, &|process| process.comms[1].init = lacks(u32::MAX, &[(0, u32::MAX - 1)]));
     }
 }

@@ -117,8 +117,9 @@ fn edges(job: &Job<'_>, waits: &[WaitEdges]) -> Edges {
 /// one that it is shown behind.
 ///
 /// A rank that is absent from one communicator is soon missed in all its others. First is the one
-/// that the others lead to; else the one that the process used least recently, as programs use
-/// their communicators in turn; else the one where others have waited longest.
+/// that the others lead to; else the one that the fewest other ranks hold; else the one that the
+/// process used least recently, as programs use their communicators in turn; else the one where
+/// others have waited longest.
 fn folded(
     job: &Job<'_>,
     waits: &[WaitEdges],

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use super::{CommLine, Held, comm_name};
 use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::text::harmless;
-use crate::types::{ChannelId, Rank};
+use crate::types::{ChannelId, Rank, runs};
 use answer::{answer, silence};
 
 pub use answer::render_not_joined;
@@ -240,14 +240,7 @@ fn plural(ranks: &[Rank], one: &str, many: &str) -> String {
 /// A list of ranks: `rank 3`, `ranks 0-2,5`.
 #[must_use]
 pub fn ranks_text(ranks: &[Rank]) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if last.wrapping_add(1) == rank.0 => *last = rank.0,
-            _ => runs.push((rank.0, rank.0)),
-        }
-    }
-    runs_text(&runs)
+    runs_text(&runs(ranks))
 }
 
 /// The same for ranges of ranks, first and last.

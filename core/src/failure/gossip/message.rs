@@ -12,8 +12,9 @@ use crate::types::{ChannelId, CollKind, Rank};
 const TEXT_MAX: usize = 2000;
 /// The longest message, as JSON.
 ///
-/// Text grows to twice its length at most, a report holds 16 calls of fewer than 200 bytes each,
-/// and a tally takes fewer than 220 bytes per peer: with 8,000 peers it still fits.
+/// Text grows to twice its length at most, and a report holds 16 calls of fewer than 200 bytes
+/// each. A tally takes fewer than 220 bytes per peer, a share fewer than 30 for each rank that it
+/// leaves out: with 8,000 ranks they still fit.
 pub const MESSAGE_MAX: usize = 2 << 20;
 
 /// The kind of problem.

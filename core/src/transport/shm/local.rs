@@ -1,4 +1,4 @@
-//! A list of the ranks of this process: several ranks in one process reach each other by pointer.
+//! A list of the ranks of this process: several ranks in one process find each other's memory.
 //!
 //! The list owns no memory and makes no decisions. A rank that ends disappears from it.
 

@@ -31,7 +31,13 @@ pub(crate) const fn word(one: &NotJoined) -> &'static str {
 
 /// The same for a rank that was not read; `None` if no init lacks it.
 pub(crate) fn word_of(scene: &Scene<'_>, missing: &Missing) -> Option<&'static str> {
-    scene.job.not_joined.iter().find(|one| one.ranks.contains(&missing.rank)).map(word)
+    let mut of_all = scene.job.not_joined.iter().filter(|one| one.is_of(known(scene)));
+    of_all.find(|one| one.ranks.contains(&missing.rank)).map(word)
+}
+
+/// How many ranks of the job are known.
+fn known(scene: &Scene<'_>) -> usize {
+    scene.job.ranks.len() + scene.job.missing.len()
 }
 
 /// The ranks that an init lacks and that have no row themselves: rank, process state, and item.
@@ -40,9 +46,11 @@ pub(crate) fn absent<'a>(scene: &Scene<'a>) -> impl Iterator<Item = (&'a NotJoin
     scene.job.not_joined.iter().filter(move |one| scene.shows(one.comm)).flat_map(move |one| {
         let members = scene.of_comm(one.comm);
         let shows = move |rank: &&Rank| members.iter().any(|member| member.comm.rank == **rank);
+        let is_of_all = one.is_of(known(&scene));
         one.ranks.iter().filter(move |rank| !shows(rank)).map(move |rank| {
-            let read = scene.job.ranks.iter().enumerate().find(|(_, read)| read.rank == *rank);
-            let unread = || scene.job.missing.iter().position(|missing| missing.rank == *rank);
+            let is_it = |of_job: Rank| is_of_all && of_job == *rank;
+            let read = scene.job.ranks.iter().enumerate().find(|(_, read)| is_it(read.rank));
+            let unread = || scene.job.missing.iter().position(|missing| is_it(missing.rank));
             let (process, about) = match read {
                 Some((at, read)) => (scene.state(read), About::Rank(at)),
                 None => (
