@@ -1,7 +1,7 @@
 //! Communicators made from another one: its children.
 //!
-//! A child needs no rendezvous. Its ranks tell each other over the parent where they are, and it has
-//! the parent's key and job.
+//! A child needs no rendezvous. Its ranks tell each other over the parent where they are, and it
+//! has the parent's key and job.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
