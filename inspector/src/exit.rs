@@ -2,19 +2,16 @@
 
 use std::io::Write;
 
-use ccl::config::{Key, Settings};
 use ccl::snapshot::Snapshot;
 use ccl::text::is_harmful;
 
-/// It answered, no rank has waited for `CCL_STALL_AFTER`, and the ranks agree.
-///
-/// Whether the job has failed or died is in the output.
+/// It answered, and no verdict stands that is more than a suspicion.
 pub(crate) const OK: u8 = 0;
 /// Something failed.
 pub(crate) const ERROR: u8 = 1;
 /// The arguments are wrong.
 pub(crate) const USAGE: u8 = 2;
-/// A rank has waited for `CCL_STALL_AFTER` or longer.
+/// A verdict says that the job is stalled or has failed.
 pub(crate) const STALL: u8 = 10;
 /// Ranks called different operations.
 pub(crate) const MISMATCH: u8 = 11;
@@ -25,16 +22,16 @@ pub(crate) const INCOMPLETE: u8 = 13;
 
 /// The text about them in `--help`.
 pub(crate) const HELP: &str = "\
-Exit status: 0 answered and none of the others (whether the job has failed or died is in the text and the JSON: failures, state), 1 error, 2 usage, 10 stall (a rank has waited for as long as CCL_STALL_AFTER), 11 mismatch (ranks called different things), \
+Exit status: 0 answered and none of the others, 1 error, 2 usage, 10 stall (a verdict says STALLED: an operation failed, a process is dead, stopped or starved, ranks wait in a circle, \
+a link does not answer, or a rank has been awaited for as long as CCL_STALL_AFTER), 11 mismatch (ranks called different things), \
 12 losses (not all that happened got into a trace or export), 13 incomplete (not all ranks could be read). Of 10, 11 and 13 the one is given that \
 says most: 11, else 10, else 13. `run` gives the worst status of its ranks.";
 
 /// The exit status of a look at a job.
-pub(crate) fn status(job: &Snapshot, settings: &Settings) -> u8 {
-    let stall_ns = settings.duration(Key::StallAfter).as_nanos() as u64;
+pub(crate) fn status(job: &Snapshot) -> u8 {
     match () {
         () if job.is_mismatch() => MISMATCH,
-        () if job.has_stalled(stall_ns) => STALL,
+        () if job.has_stalled() => STALL,
         () if !job.complete => INCOMPLETE,
         () => OK,
     }
@@ -83,32 +80,27 @@ fn write(text: &str) -> Result<bool, (u8, String)> {
 
 #[cfg(test)]
 mod tests {
-    use ccl::snapshot::{BlockedOn, Failure, NotJoined};
+    use ccl::snapshot::{Class, Standing, Verdict};
 
     use super::*;
 
     #[test]
-    fn the_status_says_what_says_most_and_a_stall_from_its_time_on() {
-        const SECOND: u64 = 1_000_000_000;
-        let mut settings = Settings::default();
-        let check = |job: &Snapshot, settings: &Settings, expect| assert_eq!(status(job, settings), expect);
-        let whole = Snapshot { complete: true, ..Snapshot::default() };
-        check(&whole, &settings, OK);
-        check(&Snapshot::default(), &settings, INCOMPLETE);
-        let waits = |since_ns| vec![BlockedOn { since_ns, ..BlockedOn::default() }];
-        let stalls = Snapshot { blocked_on: waits(30 * SECOND), ..Snapshot::default() };
-        check(&stalls, &settings, STALL);
-        let short = Snapshot { blocked_on: waits(30 * SECOND - 1), ..whole.clone() };
-        check(&short, &settings, OK);
-        settings.set(Key::StallAfter, "2.5").unwrap();
-        check(&short, &settings, STALL);
-        let joins = NotJoined { since_ns: 3 * SECOND, ..NotJoined::default() };
-        check(&Snapshot { not_joined: vec![joins], ..Snapshot::default() }, &settings, STALL);
-        let failure =
-            |error: &str, lasted_ns| vec![Failure { error: error.into(), lasted_ns, ..Failure::default() }];
-        check(&Snapshot { failures: failure("Timeout", 3 * SECOND), ..whole.clone() }, &settings, STALL);
-        check(&Snapshot { failures: failure("Peer", 3 * SECOND), ..whole }, &settings, OK);
-        check(&Snapshot { failures: failure("Mismatch", 0), ..stalls }, &settings, MISMATCH);
+    fn the_status_says_what_says_most_and_suspicions_say_nothing() {
+        let check = |verdicts: &[(Class, Standing)], complete, expect| {
+            let verdict = |(class, standing): &(Class, Standing)| Verdict {
+                class: *class,
+                standing: *standing,
+                ..Verdict::default()
+            };
+            let verdicts = verdicts.iter().map(verdict).collect();
+            assert_eq!(status(&Snapshot { complete, verdicts, ..Snapshot::default() }), expect);
+        };
+        check(&[], true, OK);
+        check(&[], false, INCOMPLETE);
+        check(&[(Class::NotJoined, Standing::Suspect)], true, OK);
+        check(&[(Class::NotJoined, Standing::Suspect)], false, INCOMPLETE);
+        check(&[(Class::NotJoined, Standing::Stalled)], false, STALL);
+        check(&[(Class::PeerDead, Standing::Stalled), (Class::Mismatch, Standing::Stalled)], false, MISMATCH);
     }
 
     #[test]

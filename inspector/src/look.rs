@@ -1,8 +1,11 @@
-//! `ccl-inspect snapshot` and `ccl-inspect open`: one job, now or after its end.
+//! Looks at one job, now or after its end; `ccl-inspect snapshot` and `ccl-inspect open` show what
+//! was seen.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use ccl::config::Settings;
+use ccl::clock;
+use ccl::config::{Key, Settings};
 use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
 use ccl::snapshot::Snapshot as JobSnapshot;
 
@@ -10,6 +13,10 @@ use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
 use crate::target::Target;
 use crate::{attach, dump, exit};
+
+/// The time between two readings of a job in which something waits: longer than a message takes on
+/// a busy machine, and short for someone who waits for the answer.
+pub(crate) const BETWEEN: Duration = Duration::from_millis(250);
 
 /// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -47,12 +54,7 @@ impl Snapshot {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let (mut findings, job) = find(&settings, self.target)?;
-        let unreachable = discover::follow_peers(&mut findings, &job);
-        let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
-        let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings };
-        print(findings, &job, &unreachable, notes, &shown)
+        print(&now(self.target, self.comm.as_deref())?, self.json)
     }
 }
 
@@ -62,60 +64,105 @@ impl Open {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings };
-        if dump::is_bundle(&self.path) {
-            let dump = dump::open(&self.path).map_err(|why| (exit::ERROR, why))?;
-            let job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
-            return print(dump.findings, &job, &dump.unreachable, dump.notes, &shown);
-        }
-        let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
-        let job = choose(&findings, self.job)?;
-        let why = format!("only {} was opened, and it is not there", self.path.display());
-        let unreachable = discover::only_these(&findings, &job, &why);
-        print(findings, &job, &unreachable, Vec::new(), &shown)
+        print(&then(&self.path, self.job, self.comm.as_deref())?, self.json)
     }
 }
 
-/// How a job is shown.
-struct Shown<'a> {
-    comm: Option<&'a str>,
-    json: bool,
-    settings: &'a Settings,
+/// The job that `target` means, as it is now, with its verdicts.
+///
+/// Where something waits it is read twice: only what both readings show is a verdict.
+///
+/// # Errors
+/// The exit status and why there is nothing to show.
+pub(crate) fn now(target: Option<Target>, comm: Option<&str>) -> Result<JobSnapshot, (u8, String)> {
+    let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+    let (mut findings, job) = find(&settings, target)?;
+    let unreachable = discover::follow_peers(&mut findings, &job);
+    findings.found.retain(|one| one.is_of(&job));
+    let notes = attach::ask_all(findings.found.iter_mut());
+    let first = merged(&findings, &job, &unreachable, notes);
+    if !first.wants_second_reading() {
+        return judged(first, None, comm, &settings);
+    }
+    clock::sleep(BETWEEN);
+    for one in &mut findings.found {
+        if let Ok(reader) = one.open() {
+            one.reread(&reader);
+        }
+    }
+    let notes = attach::ask_all(findings.found.iter_mut());
+    let second = merged(&findings, &job, &unreachable, notes);
+    judged(second, Some(&first), comm, &settings)
 }
 
-fn print(
-    findings: Findings,
-    job: &Job,
-    unreachable: &[Unreachable],
-    notes: Vec<String>,
-    shown: &Shown<'_>,
-) -> Result<u8, (u8, String)> {
-    let aside = findings
-        .aside
-        .into_iter()
-        .filter(|(ids, _)| ids.iter().any(|id| job.is_named(*id)))
-        .map(|(_, note)| note);
-    let notes: Vec<String> = notes.into_iter().chain(aside).collect();
-    let found: Vec<_> = findings.found.into_iter().filter(|one| one.is_of(job)).collect();
-    let beyond: Vec<_> = found.iter().filter_map(attach::beyond_its_state).collect();
-    let given: Vec<Given> = found.into_iter().map(|one| one.given).collect();
+/// The job that files or a dump tell of, with its verdicts.
+///
+/// # Errors
+/// The exit status and why there is nothing to show.
+pub(crate) fn then(
+    path: &Path,
+    job: Option<Target>,
+    comm: Option<&str>,
+) -> Result<JobSnapshot, (u8, String)> {
+    let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+    let (mut findings, job, unreachable, notes) = if dump::is_bundle(path) {
+        let dump = dump::open(path).map_err(|why| (exit::ERROR, why))?;
+        let job = choose(&dump.findings, job.or(Some(Target::Job(dump.job))))?;
+        (dump.findings, job, dump.unreachable, dump.notes)
+    } else {
+        let findings = discover::at(path).map_err(|why| (exit::ERROR, why))?;
+        let job = choose(&findings, job)?;
+        let why = format!("only {} was opened, and it is not there", path.display());
+        let unreachable = discover::only_these(&findings, &job, &why);
+        (findings, job, unreachable, Vec::new())
+    };
+    findings.found.retain(|one| one.is_of(&job));
+    let snapshot = merged(&findings, &job, &unreachable, notes);
+    // Files do not change: a second reading would show the same.
+    let again = snapshot.clone();
+    judged(snapshot, Some(&again), comm, &settings)
+}
+
+/// What the readings show, and what must be said of them.
+fn merged(findings: &Findings, job: &Job, unreachable: &[Unreachable], notes: Vec<String>) -> JobSnapshot {
+    let given: Vec<Given> = findings.found.iter().map(|one| one.given.clone()).collect();
     let mut snapshot = merge(&given, job, unreachable);
     snapshot.notes.extend(notes);
-    snapshot.notes.extend(beyond);
-    if let Some(name) = shown.comm {
-        snapshot.narrow(name).map_err(|names| no_comm(name, &names))?;
-    }
-    let text = if shown.json { to_json(&snapshot)? } else { render_text(&snapshot) };
-    exit::say(&text)?;
-    Ok(exit::status(&snapshot, shown.settings))
+    let aside = findings.aside.iter().filter(|(ids, _)| ids.iter().any(|id| job.is_named(*id)));
+    snapshot.notes.extend(aside.map(|(_, note)| note.clone()));
+    snapshot.notes.extend(findings.found.iter().filter_map(attach::beyond_its_state));
+    snapshot
 }
 
-/// A snapshot as one line of JSON.
+fn judged(
+    mut snapshot: JobSnapshot,
+    before: Option<&JobSnapshot>,
+    comm: Option<&str>,
+    settings: &Settings,
+) -> Result<JobSnapshot, (u8, String)> {
+    if let Some(name) = comm {
+        snapshot.narrow(name).map_err(|names| no_comm(name, &names))?;
+    }
+    snapshot.judge(before, stall_ns(settings));
+    Ok(snapshot)
+}
+
+/// `CCL_STALL_AFTER`.
+pub(crate) fn stall_ns(settings: &Settings) -> u64 {
+    settings.duration(Key::StallAfter).as_nanos() as u64
+}
+
+fn print(snapshot: &JobSnapshot, json: bool) -> Result<u8, (u8, String)> {
+    let text = if json { to_json(snapshot)? } else { render_text(snapshot) };
+    exit::say(&text)?;
+    Ok(exit::status(snapshot))
+}
+
+/// A value as one line of JSON.
 ///
 /// # Errors
 /// The exit status and why it cannot be written.
-fn to_json(snapshot: &JobSnapshot) -> Result<String, (u8, String)> {
-    let json = serde_json::to_string(snapshot).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))?;
+pub(crate) fn to_json(value: &impl serde::Serialize) -> Result<String, (u8, String)> {
+    let json = serde_json::to_string(value).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))?;
     Ok(json + "\n")
 }

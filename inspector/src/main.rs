@@ -3,6 +3,7 @@
 
 mod attach;
 mod cgroup;
+mod check;
 mod choose;
 mod discover;
 mod doctor;
@@ -41,6 +42,8 @@ enum Verb {
     Attach(tui::Attach),
     Ps(ps::Ps),
     Snapshot(look::Snapshot),
+    Stalls(check::Stalls),
+    Check(check::Check),
     Top(top::Top),
     Dump(dump::Dump),
     Open(look::Open),
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
         Verb::Attach(attach) => attach.run(),
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
+        Verb::Stalls(stalls) => stalls.run(),
+        Verb::Check(check) => check.run(),
         Verb::Top(top) => top.run(),
         Verb::Dump(dump) => dump.run(),
         Verb::Open(open) => open.run(),

@@ -1,7 +1,7 @@
 //! The state of a job in one line: what failed, else which ranks have not joined, else which ranks
 //! block others.
 
-use super::{Severity, call_name, comm_name, severity};
+use super::{call_name, comm_name};
 use crate::snapshot::{BlockedOn, Failure, NotJoined, Snapshot, State};
 use crate::types::{CommId, Rank};
 
@@ -112,22 +112,6 @@ impl Snapshot {
     fn state_of_one(&self, comm: CommId, ranks: &[Rank]) -> Option<State> {
         let [rank] = ranks else { return None };
         self.state_of(comm, *rank).filter(|state| !matches!(state, State::Running | State::Unknown))
-    }
-
-    /// Whether ranks called different operations.
-    #[must_use]
-    pub fn is_mismatch(&self) -> bool {
-        self.failures.iter().any(|failure| failure.error == "Mismatch")
-    }
-
-    /// Whether a rank has waited for `CCL_STALL_AFTER`, or had when it gave up.
-    #[must_use]
-    pub fn has_stalled(&self, stall_ns: u64) -> bool {
-        let waits = self.blocked_on.iter().map(|one| one.since_ns);
-        let joins = self.not_joined.iter().map(|one| one.since_ns);
-        let timed_out = self.failures.iter().filter(|failure| failure.error == "Timeout");
-        let mut all = waits.chain(joins).chain(timed_out.map(|failure| failure.lasted_ns));
-        all.any(|since_ns| severity(since_ns, stall_ns) == Severity::Stalled)
     }
 }
 

@@ -103,6 +103,7 @@ pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapsho
         blocked_on,
         failures,
         not_joined,
+        verdicts: Vec::new(),
         from_real_ns: given.iter().map(|one| one.process.from_real_ns).min().unwrap_or(0),
         to_real_ns: given.iter().map(|one| one.process.to_real_ns).max().unwrap_or(0),
         ranks,

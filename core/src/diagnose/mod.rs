@@ -10,6 +10,7 @@
 //! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
 //! | `narrow` | one communicator of a job, all of them in a line each, whom each rank waits for |
 //! | `rates` | operations and bytes per second, from two snapshots |
+//! | `verdict` | what is wrong, whose fault it is and what to do next |
 //! | `text` | the answer in sentences, and the table of ranks |
 
 pub mod blocked;
@@ -23,6 +24,7 @@ mod narrow;
 mod rates;
 mod standing;
 mod text;
+mod verdict;
 
 pub use headline::{Culprits, Headline};
 pub use jobs::{Job, Numbers, jobs};
@@ -32,4 +34,8 @@ pub use narrow::{CommLine, Held, comms_named};
 pub use rates::{Counted, Rate};
 pub(crate) use standing::{FINISH, silent_first};
 pub use standing::{SAID_NS, Severity, call_name, comm_name, severity};
-pub use text::{duration, ranks_text, render_answer, render_not_joined, render_text, runs_text};
+pub use text::{
+    duration, ranks_text, render_answer, render_next, render_not_joined, render_text, render_verdict,
+    render_verdicts, runs_text,
+};
+pub use verdict::verdicts;

@@ -11,6 +11,7 @@ pub(crate) mod bounds;
 mod failure;
 mod socket;
 pub(crate) mod update;
+mod verdict;
 mod words;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ use crate::types::{ChannelId, CommId, JobId, Rank};
 pub use failure::{Called, Failure, FailureSnapshot, InitSnapshot, NotJoined};
 pub use socket::{SocketSnapshot, TcpState};
 pub use update::Update;
+pub use verdict::{Class, Confidence, Next, Reason, Side, Standing, Verdict};
 pub use words::{Direction, OpState, Source, State, Transport, Waits, Why};
 
 /// The schema of [`Snapshot`].
@@ -52,6 +54,9 @@ pub struct Snapshot {
     /// Communicators whose init waits for ranks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_joined: Vec<NotJoined>,
+    /// What is wrong with the job, whose fault it is and what to do next; the first is told first.
+    /// Empty if nothing is wrong, or has been for long enough.
+    pub verdicts: Vec<Verdict>,
     /// When the first recorder was read, in nanoseconds since 1970.
     pub from_real_ns: u64,
     /// When the last recorder was read.

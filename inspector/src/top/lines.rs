@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ccl::diagnose::{call_name, comm_name, duration, ranks_text};
+use ccl::diagnose::{call_name, comm_name, duration, ranks_text, render_next, render_verdict};
 use ccl::snapshot::{BlockedOn, Failure, NotJoined, OpState, Snapshot, State};
 use ccl::types::{Phase, Rank};
 
@@ -18,6 +18,12 @@ pub(super) fn lines(tick: &Tick, job: &Snapshot) -> String {
     let mut out = String::new();
     let when = words::utc(tick.real_ns);
     let time = when.split(' ').nth(1).unwrap_or_default();
+    for verdict in &tick.verdicts {
+        let _ = writeln!(out, "{time} {}", words::line(&render_verdict(verdict)));
+        if let Some(next) = verdict.next.first() {
+            let _ = writeln!(out, "{time}   next: {}", words::line(&render_next(next)));
+        }
+    }
     let is_cause = |one: &&Failure| one.follows.is_none();
     for one in tick.failures.iter().filter(is_cause) {
         let _ = writeln!(out, "{time} {}", failed(job, one));

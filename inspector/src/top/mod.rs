@@ -13,10 +13,10 @@ use ccl::snapshot::Snapshot;
 
 use crate::choose::{find, no_comm};
 use crate::discover::{self, Found};
-use crate::exit;
 use crate::members::JobMembers;
 use crate::target::Target;
 use crate::words;
+use crate::{exit, look};
 use tick::Tick;
 
 /// The column headings are repeated after this many ticks.
@@ -59,18 +59,25 @@ impl Top {
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let mut watch = Watch::begin(self.target)?;
         let mut before: Option<(Counted, clock::Ns)> = None;
+        let mut last: Option<Snapshot> = None;
         let mut ticks = 0;
         loop {
             let mut job = watch.look();
+            if last.is_none() && job.wants_second_reading() {
+                last = Some(job);
+                clock::sleep(look::BETWEEN);
+                job = watch.look();
+            }
             if watch.watched.is_empty() {
                 return Err((exit::ERROR, format!("job {} ended just now", watch.members.job().id)));
             }
             if let Some(name) = &self.comm {
                 job.narrow(name).map_err(|names| no_comm(name, &names))?;
             }
+            job.judge(last.as_ref(), look::stall_ns(&watch.settings));
             let (counted, now) = (Counted::of(&job), clock::now());
             let since = before.as_ref().map(|(counted, then)| (counted, now.since(*then)));
-            let status = exit::status(&job, &watch.settings);
+            let status = exit::status(&job);
             let tick = Tick::new(&job, &counted, since);
             let text = if self.json {
                 serde_json::to_string(&tick).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
@@ -86,6 +93,7 @@ impl Top {
                 return Ok(status);
             }
             before = Some((counted, now));
+            last = Some(job);
             clock::sleep(self.every);
         }
     }

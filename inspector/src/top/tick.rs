@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ccl::diagnose::Counted;
 use ccl::snapshot::{
-    BlockedOn, CommSnapshot, Failure, Missing, NotJoined, OpState, RankSnapshot, Snapshot, State, Waits,
+    BlockedOn, CommSnapshot, Failure, Missing, NotJoined, OpState, RankSnapshot, Snapshot, State, Verdict,
+    Waits,
 };
 use ccl::types::{CommId, JobId, Rank};
 use serde::Serialize;
@@ -23,6 +24,8 @@ pub(super) struct Tick {
     pub(super) real_ns: u64,
     /// Whether all ranks are in `ranks`.
     pub(super) complete: bool,
+    /// The verdicts, as in `ccl.snapshot/2`.
+    pub(super) verdicts: Vec<Verdict>,
     /// The ranks that block others for long enough to be reported, as in `ccl.snapshot/2`.
     pub(super) blocked_on: Vec<BlockedOn>,
     /// Failures, as in `ccl.snapshot/2`.
@@ -113,6 +116,7 @@ impl Tick {
             job: job.job,
             real_ns: job.to_real_ns,
             complete: job.complete,
+            verdicts: job.verdicts.clone(),
             ranks: job.ranks.iter().map(line).collect(),
             blocked_on: job.said().cloned().collect(),
             failures: job.failures.clone(),

@@ -25,7 +25,7 @@ use super::log::{Entry, Origin};
 use crate::choose::job_of_descendants;
 use crate::discover::{self, Found, door};
 use crate::members::JobMembers;
-use crate::{attach, words};
+use crate::{attach, look, words};
 
 /// The time between two looks at the known processes while they move.
 const LOOK: Duration = Duration::from_millis(250);
@@ -248,6 +248,7 @@ impl Follower {
         snapshot.notes.extend(notes);
         snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::beyond_its_state(&one.found)));
         snapshot.notes.iter_mut().for_each(|note| *note = words::line(note));
+        snapshot.judge(Some(&self.last.snapshot), look::stall_ns(&self.settings));
         let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(RankSnapshot::is_gone);
         self.counted = match self.counted.take().filter(|_| wants.histograms) {
             Some((at, read)) if now.since(at) < COUNT => Some((at, read)),

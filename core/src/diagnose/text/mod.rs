@@ -1,6 +1,7 @@
 //! A job's snapshot as text for an engineer: first the answer, then the evidence, then everything.
 
 mod answer;
+mod verdict;
 
 use std::fmt::Write as _;
 
@@ -11,6 +12,7 @@ use crate::types::{ChannelId, Rank, runs};
 use answer::{answer, silence};
 
 pub use answer::render_not_joined;
+pub use verdict::{render_next, render_verdict, render_verdicts};
 
 /// The most bytes of a line that quotes the text of others: names of files, hosts, reasons.
 const MAX_LINE: usize = 16 << 10;
@@ -32,10 +34,11 @@ pub fn render_text(job: &Snapshot) -> String {
     out
 }
 
-/// The first part of [`render_text`]: failures, ranks that block others, ranks not read, and notes.
+/// The first part of [`render_text`]: verdicts, failures, ranks that block others, ranks not read,
+/// and notes.
 #[must_use]
 pub fn render_answer(job: &Snapshot) -> String {
-    let mut out = String::new();
+    let mut out = render_verdicts(job);
     answer(&mut out, job);
     for missing in &job.missing {
         let place = match (missing.host.as_str(), missing.pid) {

@@ -1,0 +1,165 @@
+//! Verdicts on what has failed: the failure recorded its cause, and the cells hold both sides.
+
+use super::{Groups, named, process, verb};
+use crate::diagnose::{call_name, comm_name, duration, ranks_text};
+use crate::snapshot::{
+    Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, RankSnapshot, Reason, Side,
+    Snapshot, Standing, Verdict,
+};
+use crate::text::harmless;
+use crate::types::Rank;
+
+/// The longest quoted message of ranks, in bytes.
+const MAX_TEXT: usize = 2 << 10;
+/// The most calls of a mismatch that are listed.
+const MAX_CALLS: usize = 8;
+
+/// The verdicts on the failures that follow from no other.
+pub(super) fn verdicts(job: &Snapshot) -> Vec<Verdict> {
+    job.failures
+        .iter()
+        .filter(|failure| failure.follows.is_none())
+        .flat_map(|one| of_failure(job, one))
+        .collect()
+}
+
+fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
+    let mut groups = Groups::default();
+    for culprit in &failure.culprits {
+        let rank = process::of(job, culprit.rank);
+        groups.add(what(job, failure, rank), culprit.clone());
+    }
+    // Blamed are also ranks that could not be read.
+    let read: Vec<Rank> = failure.culprits.iter().map(|culprit| culprit.rank).collect();
+    for rank in job.job_ranks(failure.comm, &failure.blamed).into_iter().filter(|rank| !read.contains(rank)) {
+        groups.add(what(job, failure, None), Culprit { rank, ..Culprit::default() });
+    }
+    if groups.0.is_empty() {
+        groups.0.insert(what(job, failure, None), Vec::new());
+    }
+    groups.0.into_iter().map(|(what, culprits)| verdict(job, failure, what, culprits)).collect()
+}
+
+/// What a rank to blame did, or what happened to it.
+fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Class, Reason) {
+    let itself = || rank.and_then(process::condition);
+    match failure.error.as_str() {
+        "Mismatch" => (Class::Mismatch, field(job, failure)),
+        // No rank is to blame for a link that failed.
+        "Peer" if failure.blamed.is_empty() => (Class::Link, Reason::Unreachable),
+        "Peer" => (Class::PeerDead, rank.map_or(Reason::Killed, process::end)),
+        "Aborted" if rank.is_some_and(|rank| process::end(rank) == Reason::Panicked) => {
+            (Class::PeerDead, Reason::Panicked)
+        }
+        "Aborted" => (Class::Aborted, Reason::Aborts),
+        "Timeout" => itself().unwrap_or(match failure.missing.is_empty() {
+            true => (Class::StuckLocal, Reason::Inside),
+            false => (Class::NotJoined, Reason::UserCode),
+        }),
+        _ => itself().unwrap_or((Class::StuckLocal, Reason::Inside)),
+    }
+}
+
+/// The first field in which the calls of a mismatch differ.
+fn field(job: &Snapshot, failure: &Failure) -> Reason {
+    if failure.calls.iter().any(|called| called.call == crate::diagnose::FINISH) {
+        return Reason::Finished;
+    }
+    let is_it = |row: &&CommSnapshot| row.id == failure.comm;
+    let rows = || job.ranks.iter().flat_map(|rank| &rank.comms).filter(is_it);
+    let op_of = |called: &Called| -> Option<&OpSnapshot> {
+        let row = rows().find(|row| called.ranks.contains(&row.rank))?;
+        Some(&row.op).filter(|op| op.seq == failure.seq)
+    };
+    let ops: Vec<&OpSnapshot> = failure.calls.iter().filter_map(op_of).collect();
+    let Some((first, others)) = ops.split_first() else { return Reason::Calls };
+    let differs = |is: fn(&OpSnapshot, &OpSnapshot) -> bool| others.iter().any(|other| is(first, other));
+    match () {
+        () if differs(|a, b| a.kind != b.kind) => Reason::Kind,
+        () if differs(|a, b| a.dtype != b.dtype) => Reason::Dtype,
+        () if differs(|a, b| a.op != b.op) => Reason::Operator,
+        () if differs(|a, b| a.root != b.root) => Reason::Root,
+        () if differs(|a, b| a.count != b.count) => Reason::Count,
+        () => Reason::Calls,
+    }
+}
+
+fn verdict(
+    job: &Snapshot,
+    failure: &Failure,
+    (class, reason): (Class, Reason),
+    culprits: Vec<Culprit>,
+) -> Verdict {
+    let comm = comm_name(&failure.name, failure.comm);
+    let op = match failure.op.as_str() {
+        "" => comm,
+        op => format!("{} of {comm}", call_name(op, failure.seq)),
+    };
+    let victims: Vec<Rank> = job
+        .job_ranks(failure.comm, &failure.ranks)
+        .into_iter()
+        .filter(|rank| !culprits.iter().any(|culprit| culprit.rank == *rank))
+        .collect();
+    let who = named(&culprits);
+    let has = verb(culprits.len(), "has", "have");
+    let (side, confidence) = match class {
+        Class::Mismatch if culprits.is_empty() => (Side::Application, Confidence::Probable),
+        Class::Mismatch | Class::Aborted | Class::NotJoined => (Side::Application, Confidence::Certain),
+        Class::Link => (Side::Network, Confidence::Probable),
+        _ => process::side(reason),
+    };
+    let text = match (class, culprits.is_empty()) {
+        (Class::Mismatch, true) => format!("ranks called different things in {op}"),
+        (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
+        (Class::Link, _) => format!("a link of {op} failed, and no process is to blame: host or network"),
+        (Class::Aborted, false) => format!("{who} gave {op} up"),
+        (Class::NotJoined, _) => format!("{who} had not called {op} when it timed out"),
+        (Class::StuckLocal, true) => {
+            format!("{op} timed out: who held it up does not follow from what was read")
+        }
+        (Class::StuckLocal, false) if reason == Reason::Inside => {
+            format!("{who} {has} not come out of {op}, which timed out on the others")
+        }
+        (_, true) => format!("{op} failed, and nobody says who is to blame"),
+        _ => format!("{who} {}", process::ended(reason, culprits.len())),
+    };
+    let lasted = match failure.lasted_ns {
+        0 => String::new(),
+        ns => format!(", after {} in it", duration(ns)),
+    };
+    let victims_text = match victims.as_slice() {
+        [] => String::new(),
+        some => format!("; {op} failed on {} {} ago{lasted}", ranks_text(some), duration(failure.since_ns)),
+    };
+    Verdict {
+        class,
+        standing: Standing::Stalled,
+        reason,
+        comm: failure.comm,
+        name: failure.name.clone(),
+        op: failure.op.clone(),
+        seq: failure.seq,
+        since_ns: failure.since_ns,
+        side,
+        confidence,
+        why: format!("{text}{victims_text}"),
+        evidence: evidence(job, failure, &culprits),
+        culprits,
+        victims,
+        ..Verdict::default()
+    }
+}
+
+/// What was seen, a line each: what each group called, what the ranks were told, the processes.
+fn evidence(job: &Snapshot, failure: &Failure, culprits: &[Culprit]) -> Vec<String> {
+    let called = |called: &Called| {
+        format!("{} called {}", ranks_text(&job.job_ranks(failure.comm, &called.ranks)), called.call)
+    };
+    let mut lines: Vec<String> = failure.calls.iter().take(MAX_CALLS).map(called).collect();
+    if !failure.text.is_empty() {
+        lines.push(format!("the ranks were told: {}", harmless(&failure.text, MAX_TEXT)));
+    }
+    let processes = culprits.iter().filter_map(|culprit| process::of(job, culprit.rank));
+    lines.extend(processes.take(MAX_CALLS).flat_map(process::evidence));
+    lines
+}

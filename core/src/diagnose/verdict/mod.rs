@@ -1,0 +1,99 @@
+//! Verdicts: from what failed, who has not joined and who blocks others to what is wrong, whose
+//! fault it is and what to do next.
+//!
+//! A failure is a verdict at once. A wait is a verdict once it has lasted for a second: suspect at
+//! first, stalled as soon as a later reading shows the same wait, or, where the culprit is only
+//! late, after `CCL_STALL_AFTER`: a checkpoint on one rank is no fault. Dead processes are read
+//! once, as nothing changes there any more.
+//!
+//! Each culprit is judged by what its own process shows first: it has ended, it is stopped, it
+//! starves. Only where nothing is wrong with the process itself, the waits decide: it waits for
+//! those who wait for it, it has not called, or the link between them does not answer.
+
+mod failed;
+mod next;
+mod process;
+mod waiting;
+
+use std::collections::BTreeMap;
+
+use crate::snapshot::{Class, Culprit, Reason, Snapshot, Standing, Verdict};
+use crate::types::Rank;
+
+/// Shorter waits are no verdict: a checkpoint, a first contact or a busy machine.
+const SUSPECT_NS: u64 = 1_000_000_000;
+
+/// What is wrong with a job, the first to be told first.
+///
+/// `before` is an earlier reading of the same job, if it was read twice; `stall_ns` is
+/// `CCL_STALL_AFTER`.
+#[must_use]
+pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec<Verdict> {
+    let mut found = failed::verdicts(job);
+    let has_failed = !found.is_empty();
+    found.extend(waiting::verdicts(job, before, stall_ns));
+    // A stopped process is said once, with those that wait for it.
+    let known: Vec<Culprit> = found.iter().flat_map(|verdict| verdict.culprits.clone()).collect();
+    if !has_failed {
+        found.extend(process::idle(job).into_iter().filter(|one| !known.contains(&one.culprits[0])));
+    }
+    for verdict in &mut found {
+        verdict.next = next::steps(job, verdict);
+    }
+    found.sort_by_key(|one| (std::cmp::Reverse(one.standing == Standing::Stalled), one.class));
+    found
+}
+
+/// The worst a job has, as its exit status tells it: whether ranks called different things, and
+/// whether something is stalled.
+impl Snapshot {
+    /// Judges the job anew: see [`verdicts`].
+    pub fn judge(&mut self, before: Option<&Self>, stall_ns: u64) {
+        self.verdicts = verdicts(self, before, stall_ns);
+    }
+
+    /// Whether ranks called different operations.
+    #[must_use]
+    pub fn is_mismatch(&self) -> bool {
+        self.verdicts.iter().any(|verdict| verdict.class == Class::Mismatch)
+    }
+
+    /// Whether a verdict stands that is more than a suspicion.
+    #[must_use]
+    pub fn has_stalled(&self) -> bool {
+        self.verdicts.iter().any(|verdict| verdict.standing == Standing::Stalled)
+    }
+
+    /// Whether a second reading could tell more: a wait is long enough to be judged.
+    #[must_use]
+    pub fn wants_second_reading(&self) -> bool {
+        let is_live = self.ranks.iter().any(|rank| !rank.is_gone());
+        is_live && self.blocked_on.iter().any(|one| one.since_ns >= SUSPECT_NS)
+    }
+}
+
+/// Culprits by what is wrong with each: one verdict for each group.
+#[derive(Default)]
+struct Groups(BTreeMap<(Class, Reason), Vec<Culprit>>);
+
+impl Groups {
+    fn add(&mut self, what: (Class, Reason), culprit: Culprit) {
+        self.0.entry(what).or_default().push(culprit);
+    }
+}
+
+/// `rank 3 (pid 71 on a)`, or `ranks 0-2`.
+fn named(culprits: &[Culprit]) -> String {
+    match culprits {
+        [one] if one.pid != 0 => format!("rank {} (pid {} on {})", one.rank, one.pid, one.host),
+        all => super::ranks_text(&all.iter().map(|one| one.rank).collect::<Vec<Rank>>()),
+    }
+}
+
+/// The verb that fits the number of culprits.
+const fn verb<'a>(count: usize, one: &'a str, many: &'a str) -> &'a str {
+    if count == 1 { one } else { many }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! What to do next: one table, by what is wrong.
+
+use crate::snapshot::{Class, Culprit, Next, RankSnapshot, Reason, Snapshot, Verdict};
+
+use super::process;
+
+/// The most culprits for which commands are given.
+const MAX_CULPRITS: usize = 3;
+
+/// A command for each culprit, with `{pid}` where its pid stands.
+type Step = (&'static str, &'static str);
+
+/// For each thing that may be wrong, the commands that help most, and what each tells or does.
+const fn table(class: Class, reason: Reason) -> &'static [Step] {
+    match reason {
+        Reason::Stopped => &[
+            ("kill -CONT {pid}", "lets it go on"),
+            ("grep -E 'State|TracerPid' /proc/{pid}/status", "shows whether a debugger holds it"),
+        ],
+        Reason::Starved => &[
+            ("cat /proc/{pid}/cgroup", "names the control group whose cpu.max or cpu.cfs_quota_us limits it"),
+            ("top -H -p {pid}", "shows what its threads get of the processors"),
+        ],
+        Reason::Uninterruptible => &[
+            (
+                "cat /proc/{pid}/stack",
+                "as root: where in the kernel it waits, a file system that hangs for instance",
+            ),
+            ("dmesg | tail", "shows what the kernel says of the device"),
+        ],
+        Reason::Dying => &[("cat /proc/{pid}/status", "shows how much memory is still to be given back")],
+        Reason::Oom => &[
+            ("journalctl -k | grep -i oom", "shows what the kernel killed and why"),
+            ("cat /proc/meminfo", "shows the memory of the machine"),
+        ],
+        Reason::Killed => &[
+            ("journalctl -k | grep -i -E 'oom|{pid}'", "shows whether the kernel killed it"),
+            ("dmesg | grep -i -E 'killed|segfault' | tail", "shows crashes and kills"),
+        ],
+        Reason::Exited | Reason::Panicked | Reason::Aborts => &[(
+            "ccl-inspect dump {job} -o job.ccl",
+            "keeps the evidence; then read the program's own output of that rank",
+        )],
+        Reason::UserCode | Reason::Late | Reason::Cycle => &[
+            ("ccl-inspect stack {job}", "shows where the processes are"),
+            ("py-spy dump --pid {pid}", "shows the Python stack of a rank"),
+        ],
+        Reason::Inside => &[
+            ("ccl-inspect stack {job}", "shows where the processes are"),
+            ("gdb -p {pid} -batch -ex 'thread apply all bt'", "shows the native stack"),
+        ],
+        Reason::NeverJoined => &[
+            ("ccl-inspect ps", "lists the processes that have started here"),
+            ("grep -i -E 'error|rank' LOG", "in the launcher's log: why that rank has not come"),
+        ],
+        Reason::Unreachable | Reason::Lossy | Reason::Throttled => &[
+            ("ss -tino state established", "shows retransmits and windows of the streams"),
+            ("ip -s link", "shows errors and drops of the interfaces"),
+        ],
+        Reason::Kind
+        | Reason::Dtype
+        | Reason::Operator
+        | Reason::Root
+        | Reason::Count
+        | Reason::Calls
+        | Reason::Finished => &[("ccl-inspect explain {job}", "shows the call of each rank")],
+        Reason::NotRead => match class {
+            Class::Unread => &[("ccl-inspect snapshot {pid}", "there: reads the ranks of that host")],
+            _ => &[],
+        },
+        Reason::Corrupt => &[("ip -s link", "shows errors of the interfaces")],
+        Reason::Unknown => &[],
+    }
+}
+
+/// The next commands of a verdict, the most useful first.
+pub(super) fn steps(job: &Snapshot, verdict: &Verdict) -> Vec<Next> {
+    let mut steps: Vec<Next> = Vec::new();
+    for (command, what) in table(verdict.class, verdict.reason) {
+        let mut those = verdict.culprits.iter().take(MAX_CULPRITS).peekable();
+        if !command.contains("{pid}") || those.peek().is_none() {
+            let is_whole = !command.contains("{pid}");
+            let host =
+                verdict.culprits.first().filter(|_| !command.contains("{job}")).map(|one| one.host.clone());
+            let command = command.replace("{job}", &job.job.to_string());
+            steps.extend(is_whole.then(|| Next {
+                host: host.unwrap_or_default(),
+                command,
+                what: (*what).into(),
+            }));
+            continue;
+        }
+        for culprit in those.filter(|culprit| culprit.pid != 0) {
+            let (host, pid) = (culprit.host.clone(), pid(job, culprit).to_string());
+            let command = command.replace("{pid}", &pid).replace("{job}", &job.job.to_string());
+            steps.push(Next { host, command, what: (*what).into() });
+        }
+    }
+    steps
+}
+
+/// The pid under which a culprit is known on its host, outside of its pid namespace.
+fn pid(job: &Snapshot, culprit: &Culprit) -> u32 {
+    let outer = |rank: &RankSnapshot| Some(rank.outer_pid).filter(|pid| *pid != 0);
+    process::of(job, culprit.rank).and_then(outer).unwrap_or(culprit.pid)
+}

@@ -1,0 +1,280 @@
+//! Each class from snapshots written by hand, and the thresholds.
+
+use super::*;
+use crate::snapshot::{
+    BlockedOn, Called, CommSnapshot, Confidence, Failure, LinkSnapshot, Missing, NotJoined, OpSnapshot,
+    OpState, RankSnapshot, Side, SocketSnapshot, State, WaitingLink,
+};
+use crate::types::CommId;
+
+const SECOND: u64 = 1_000_000_000;
+const COMM: CommId = CommId(1);
+
+/// A job of four ranks, of which all but `absent` are inside AllReduce #5.
+fn job(absent: &[u32]) -> Snapshot {
+    let rank = |at: u32| {
+        let is_in = !absent.contains(&at);
+        let op = OpSnapshot {
+            kind: "AllReduce".into(),
+            seq: if is_in { 5 } else { 4 },
+            called: if is_in { 5 } else { 4 },
+            state: if is_in { OpState::Running } else { OpState::Idle },
+            age_ns: 3 * SECOND,
+            ..OpSnapshot::default()
+        };
+        let row = CommSnapshot { id: COMM, rank: Rank(at), nranks: 4, op, ..CommSnapshot::default() };
+        RankSnapshot {
+            rank: Rank(at),
+            pid: 70 + at,
+            host: "a".into(),
+            state: State::Running,
+            comms: vec![row],
+            ..RankSnapshot::default()
+        }
+    };
+    Snapshot { ranks: (0..4).map(rank).collect(), complete: true, ..Snapshot::default() }
+}
+
+fn ranks(numbers: &[u32]) -> Vec<Rank> {
+    numbers.iter().copied().map(Rank).collect()
+}
+
+fn culprits(numbers: &[u32]) -> Vec<Culprit> {
+    numbers.iter().map(|at| Culprit { rank: Rank(*at), pid: 70 + at, host: "a".into() }).collect()
+}
+
+fn blocked(missing: &[u32], inside: &[u32], by: &[u32], since_ns: u64) -> BlockedOn {
+    let all: Vec<u32> = missing.iter().chain(inside).copied().collect();
+    BlockedOn {
+        comm: COMM,
+        name: "world".into(),
+        op: "AllReduce".into(),
+        seq: 5,
+        missing: ranks(missing),
+        inside: ranks(inside),
+        culprits: culprits(&all),
+        by: ranks(by),
+        since_ns,
+        ..BlockedOn::default()
+    }
+}
+
+type Expect<'a> = (Class, Reason, &'a [u32], Standing);
+
+/// The verdicts on a job that was read twice with the same result.
+fn check(job: &Snapshot, expect: &[Expect<'_>]) -> Vec<Verdict> {
+    let found = verdicts(job, Some(job), 30 * SECOND);
+    let of = |one: &Verdict| {
+        (one.class, one.reason, one.culprits.iter().map(|one| one.rank.0).collect::<Vec<_>>(), one.standing)
+    };
+    let found_all: Vec<_> = found.iter().map(of).collect();
+    let expect: Vec<_> =
+        expect.iter().map(|(class, reason, who, how)| (*class, *reason, who.to_vec(), *how)).collect();
+    assert_eq!(found_all, expect, "{found:#?}");
+    found
+}
+
+#[test]
+fn who_is_late_is_suspect_from_a_second_on_and_stalled_after_the_setting() {
+    let waits = |since_ns| {
+        let blocked_on = vec![blocked(&[2], &[], &[0, 1, 3], since_ns)];
+        Snapshot { blocked_on, ..job(&[2]) }
+    };
+    check(&waits(SECOND - 1), &[]);
+    let is = |how| [(Class::NotJoined, Reason::UserCode, &[2][..], how)];
+    check(&waits(SECOND), &is(Standing::Suspect));
+    check(&waits(30 * SECOND - 1), &is(Standing::Suspect));
+    let found = check(&waits(30 * SECOND), &is(Standing::Stalled));
+    let one = &found[0];
+    assert_eq!((one.side, one.confidence), (Side::Application, Confidence::Certain));
+    assert_eq!(one.victims, ranks(&[0, 1, 3]));
+    assert_eq!(
+        one.why,
+        "rank 2 (pid 72 on a) has not called AllReduce #5 of world and is in user code; ranks 0-1,3 wait \
+         for it in AllReduce #5 of world for 30.0 s"
+    );
+    assert!(
+        one.next
+            .iter()
+            .any(|next| (next.host.as_str(), next.command.as_str()) == ("a", "py-spy dump --pid 72"))
+    );
+}
+
+#[test]
+fn what_ails_the_process_itself_decides_and_each_ailment_is_a_verdict() {
+    let with = |state: State, letter: Option<char>| {
+        let mut job =
+            Snapshot { blocked_on: vec![blocked(&[1, 2], &[], &[0, 3], 2 * SECOND)], ..job(&[1, 2]) };
+        (job.ranks[2].state, job.ranks[2].letter) = (state, letter);
+        job
+    };
+    let late: Expect<'_> = (Class::NotJoined, Reason::UserCode, &[1], Standing::Suspect);
+    let two = |class, reason| [(class, reason, &[2][..], Standing::Stalled), late];
+    let found = check(&with(State::Stopped, Some('T')), &two(Class::StuckLocal, Reason::Stopped));
+    assert_eq!(found[0].next[0].command, "kill -CONT 72");
+    check(&with(State::Running, Some('D')), &two(Class::StuckLocal, Reason::Uninterruptible));
+    check(&with(State::Dead, None), &two(Class::PeerDead, Reason::Killed));
+    // A rank that is inside and does not wait may be at work: it has the time of one that is late.
+    let inside = Snapshot { blocked_on: vec![blocked(&[], &[2], &[0, 1, 3], 2 * SECOND)], ..job(&[]) };
+    check(&inside, &[(Class::StuckLocal, Reason::Inside, &[2], Standing::Suspect)]);
+}
+
+#[test]
+fn a_wait_is_stalled_only_if_both_readings_show_the_same() {
+    let at = |real_s: u64, seq, since_s: u64| {
+        let wait = BlockedOn { seq, ..blocked(&[2], &[], &[0, 1, 3], since_s * SECOND) };
+        let mut job = Snapshot { blocked_on: vec![wait], to_real_ns: real_s * SECOND, ..job(&[2]) };
+        job.ranks[2].state = State::Stopped;
+        job
+    };
+    let standing = |now: &Snapshot, before: Option<&Snapshot>| verdicts(now, before, 30 * SECOND)[0].standing;
+    assert_eq!(standing(&at(10, 5, 4), None), Standing::Suspect);
+    assert_eq!(standing(&at(10, 5, 4), Some(&at(9, 5, 3))), Standing::Stalled);
+    assert_eq!(standing(&at(10, 5, 4), Some(&at(9, 4, 3))), Standing::Suspect, "another call");
+    assert_eq!(standing(&at(10, 5, 2), Some(&at(7, 5, 3))), Standing::Suspect, "it began anew");
+    // The dead are read once.
+    let mut dead = at(10, 5, 4);
+    dead.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
+    assert_eq!(standing(&dead, None), Standing::Stalled);
+}
+
+#[test]
+fn waits_in_a_circle_are_a_deadlock_told_once() {
+    let send = |from: u32, to: u32| BlockedOn {
+        op: "Send".into(),
+        seq: 1,
+        ..blocked(&[to], &[], &[from], 2 * SECOND)
+    };
+    let blocked_on = vec![send(0, 1), send(1, 2), send(2, 0)];
+    let found = check(
+        &Snapshot { blocked_on, ..job(&[]) },
+        &[(Class::Deadlock, Reason::Cycle, &[0, 1, 2], Standing::Stalled)],
+    );
+    assert_eq!(
+        found[0].why,
+        "rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 2 in Send #1 of world, rank 2 for \
+         rank 0 in Send #1 of world"
+    );
+    // A chain that ends at a rank in user code is none.
+    let blocked_on = vec![send(0, 1), send(1, 2)];
+    let found = verdicts(&Snapshot { blocked_on, ..job(&[]) }, None, 30 * SECOND);
+    assert!(found.iter().all(|one| one.class != Class::Deadlock), "{found:?}");
+}
+
+#[test]
+fn a_link_that_does_not_answer_is_blamed_unless_the_rank_is_late_itself() {
+    let silent = SocketSnapshot { timeouts: 4, heard_ns: 4 * SECOND, ..SocketSnapshot::default() };
+    let with = |mut job: Snapshot, one: BlockedOn, sockets: Vec<SocketSnapshot>| {
+        let link = LinkSnapshot { peer: Some(Rank(0)), sockets, ..LinkSnapshot::default() };
+        job.ranks[2].comms[0].links = vec![link];
+        let link = WaitingLink { rank: Rank(0), peer: Rank(2), ..WaitingLink::default() };
+        job.blocked_on = vec![BlockedOn { link: Some(link), ..one }];
+        job
+    };
+    let inside = || blocked(&[], &[2], &[0, 1, 3], 4 * SECOND);
+    let is = |class, reason, how| [(class, reason, &[2][..], how)];
+    check(
+        &with(job(&[]), inside(), vec![silent.clone()]),
+        &is(Class::Link, Reason::Unreachable, Standing::Stalled),
+    );
+    check(&with(job(&[]), inside(), Vec::new()), &is(Class::StuckLocal, Reason::Inside, Standing::Suspect));
+    let late = blocked(&[2], &[], &[0, 1, 3], 4 * SECOND);
+    check(&with(job(&[2]), late, vec![silent]), &is(Class::NotJoined, Reason::UserCode, Standing::Suspect));
+}
+
+#[test]
+fn ranks_that_could_not_be_read_are_only_possible_culprits() {
+    let wait =
+        BlockedOn { unseen: ranks(&[3]), culprits: Vec::new(), ..blocked(&[], &[], &[0, 1], 31 * SECOND) };
+    let missing = vec![Missing { rank: Rank(3), host: "b".into(), pid: 9, why: "far".into() }];
+    let mut job = Snapshot { blocked_on: vec![wait], missing, ..job(&[]) };
+    job.ranks.truncate(3);
+    let found = check(&job, &[(Class::Unread, Reason::NotRead, &[3], Standing::Stalled)]);
+    assert_eq!(found[0].confidence, Confidence::Possible);
+    assert_eq!(found[0].culprits[0], Culprit { rank: Rank(3), pid: 9, host: "b".into() });
+}
+
+#[test]
+fn who_never_came_to_init_is_named() {
+    let with = |since_ns| NotJoined {
+        comm: COMM,
+        name: "world".into(),
+        nranks: 4,
+        count: Some(1),
+        ranks: ranks(&[3]),
+        by: ranks(&[0, 1, 2]),
+        since_ns,
+        gives_up_ns: 88 * SECOND,
+    };
+    let joining = |since_ns| Snapshot { not_joined: vec![with(since_ns)], ..Snapshot::default() };
+    check(&joining(SECOND - 1), &[]);
+    let is = |how| [(Class::NotJoined, Reason::NeverJoined, &[3][..], how)];
+    let found = check(&joining(12 * SECOND), &is(Standing::Suspect));
+    assert_eq!(
+        found[0].why,
+        "rank 3 has not come to the init of world; ranks 0-2 wait in init for 12.0 s; init gives up in 88.0 s"
+    );
+    check(&joining(30 * SECOND), &is(Standing::Stalled));
+}
+
+#[test]
+fn failures_are_verdicts_at_once_by_their_kind_and_by_what_was_called() {
+    let failed = |error: &str, blamed: &[u32]| Failure {
+        comm: COMM,
+        name: "world".into(),
+        error: error.into(),
+        op: "AllReduce".into(),
+        seq: 5,
+        ranks: ranks(&[0, 1, 2, 3]),
+        blamed: ranks(blamed),
+        culprits: culprits(blamed),
+        ..Failure::default()
+    };
+    let with = |failure: Failure| Snapshot { failures: vec![failure], ..job(&[]) };
+    fn is<'a>(class: Class, reason: Reason, who: &'a [u32]) -> [Expect<'a>; 1] {
+        [(class, reason, who, Standing::Stalled)]
+    }
+    check(&with(failed("Peer", &[])), &is(Class::Link, Reason::Unreachable, &[]));
+    check(&with(failed("Aborted", &[1])), &is(Class::Aborted, Reason::Aborts, &[1]));
+    let mut dead = with(failed("Peer", &[2]));
+    dead.ranks[2].state = State::Dead;
+    let found = check(&dead, &is(Class::PeerDead, Reason::Killed, &[2]));
+    assert_eq!(found[0].victims, ranks(&[0, 1, 3]));
+    let late = Failure { missing: ranks(&[2]), ..failed("Timeout", &[2]) };
+    check(&with(late.clone()), &is(Class::NotJoined, Reason::UserCode, &[2]));
+    let mut stopped = with(late);
+    stopped.ranks[2].state = State::Stopped;
+    check(&stopped, &is(Class::StuckLocal, Reason::Stopped, &[2]));
+
+    let called = |ranks: &[u32], call: &str| Called {
+        ranks: ranks.iter().copied().map(Rank).collect(),
+        call: call.into(),
+    };
+    let calls = vec![called(&[0, 1, 3], "AllReduce of 8 F32, Sum"), called(&[2], "another")];
+    let mismatch = with(Failure { calls, ..failed("Mismatch", &[2]) });
+    let differs = |change: fn(&mut OpSnapshot), reason| {
+        let mut job = mismatch.clone();
+        change(&mut job.ranks[2].comms[0].op);
+        check(&job, &is(Class::Mismatch, reason, &[2]));
+    };
+    differs(|op| op.count = 9, Reason::Count);
+    differs(|op| op.root = Rank(1), Reason::Root);
+    differs(|op| op.dtype = "F64".into(), Reason::Dtype);
+    differs(|op| op.op = "Max".into(), Reason::Operator);
+    differs(|op| op.kind = "Broadcast".into(), Reason::Kind);
+    differs(|_| {}, Reason::Calls);
+    // What failed because of that is none of its own.
+    let follows = Failure { follows: Some(COMM), comm: CommId(2), ..failed("Aborted", &[2]) };
+    let mut both = mismatch;
+    both.failures.push(follows);
+    check(&both, &is(Class::Mismatch, Reason::Calls, &[2]));
+}
+
+#[test]
+fn a_stopped_process_for_which_nobody_waits_is_a_suspicion() {
+    let mut job = job(&[0, 1, 2, 3]);
+    job.ranks[1].state = State::Stopped;
+    check(&job, &[]);
+    job.ranks[1].heartbeat_ns = 2 * SECOND;
+    check(&job, &[(Class::StuckLocal, Reason::Stopped, &[1], Standing::Suspect)]);
+}

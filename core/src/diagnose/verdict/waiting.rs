@@ -1,0 +1,389 @@
+//! Verdicts on what waits: ranks that block others, ranks that have not joined.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Groups, SUSPECT_NS, named, process, verb};
+use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text};
+use crate::snapshot::{
+    BlockedOn, Class, Confidence, Culprit, Direction, NotJoined, OpState, RankSnapshot, Reason, Side,
+    Snapshot, SocketSnapshot, Standing, TcpState, Verdict, WaitingLink,
+};
+use crate::types::{CommId, Rank, runs};
+
+/// The most lines about links of a verdict.
+const MAX_LINES: usize = 4;
+
+/// The verdicts on the waits of a job.
+pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec<Verdict> {
+    let circle = Circle::of(job);
+    let joining = job.not_joined.iter().filter(|one| one.since_ns >= SUSPECT_NS);
+    let mut found: Vec<Verdict> = joining.map(|one| never_joined(job, one, stall_ns)).collect();
+    for one in job.said().filter(|one| one.since_ns >= SUSPECT_NS || is_for_gone(job, one)) {
+        let is_confirmed = is_over(job, one) || before.is_some_and(|before| lasts(before, job, one));
+        for mut verdict in of_wait(job, one, &circle) {
+            verdict.standing = standing(&verdict, is_confirmed, stall_ns);
+            // Each wait of a circle leads to the same one.
+            let is_known = |other: &Verdict| {
+                verdict.class == Class::Deadlock
+                    && (other.class, &other.culprits) == (verdict.class, &verdict.culprits)
+            };
+            if !found.iter().any(is_known) {
+                found.push(verdict);
+            }
+        }
+    }
+    found
+}
+
+/// Whether somebody lives who waits for a rank that is gone.
+fn is_for_gone(job: &Snapshot, one: &BlockedOn) -> bool {
+    one.culprits.iter().filter_map(|culprit| process::of(job, culprit.rank)).any(RankSnapshot::is_gone)
+}
+
+/// Whether all that wait are gone: nothing changes any more.
+fn is_over(job: &Snapshot, one: &BlockedOn) -> bool {
+    !one.by.is_empty() && one.by.iter().all(|rank| job.is_gone(one.comm, *rank))
+}
+
+/// Whether an earlier reading shows the same wait, which has lasted since.
+fn lasts(before: &Snapshot, job: &Snapshot, now: &BlockedOn) -> bool {
+    let apart_ns = job.to_real_ns.abs_diff(before.to_real_ns);
+    before.blocked_on.iter().any(|then| {
+        let is_same = (then.comm, &then.op, then.seq) == (now.comm, &now.op, now.seq);
+        let holders = |one: &BlockedOn| {
+            one.missing.iter().chain(&one.inside).chain(&one.unseen).copied().collect::<BTreeSet<Rank>>()
+        };
+        // A wait that began anew is shorter than the time between the readings.
+        is_same && holders(then) == holders(now) && now.since_ns >= apart_ns
+    })
+}
+
+/// How sure it is that somebody has to act.
+fn standing(verdict: &Verdict, is_confirmed: bool, stall_ns: u64) -> Standing {
+    let is_patient =
+        matches!(verdict.class, Class::NotJoined | Class::Unread) || verdict.reason == Reason::Inside;
+    let is_long = verdict.since_ns >= if is_patient { stall_ns } else { SUSPECT_NS.min(stall_ns) };
+    if is_long && (is_confirmed || is_patient) { Standing::Stalled } else { Standing::Suspect }
+}
+
+/// The verdicts on one wait: one for each group of culprits that the same is wrong with.
+fn of_wait(job: &Snapshot, one: &BlockedOn, circle: &Circle) -> Vec<Verdict> {
+    let mut groups = Groups::default();
+    for culprit in &one.culprits {
+        let Some(rank) = process::of(job, culprit.rank) else { continue };
+        groups.add(what(job, one, rank, circle), culprit.clone());
+    }
+    if one.culprits.is_empty() {
+        let what = match silent_link(job, one) {
+            Some(_) => (Class::Link, Reason::Unreachable),
+            None if one.unseen.is_empty() => (Class::Deadlock, Reason::Cycle),
+            None => (Class::Unread, Reason::NotRead),
+        };
+        let unread = |rank: &Rank| {
+            let missing = job.missing.iter().find(|missing| missing.rank == *rank);
+            missing.map_or_else(
+                || Culprit { rank: *rank, ..Culprit::default() },
+                |missing| Culprit { rank: *rank, pid: missing.pid, host: missing.host.clone() },
+            )
+        };
+        let unseen = job.job_ranks(one.comm, &one.unseen);
+        match one.unseen.is_empty() {
+            true => groups.0.entry(what).or_default().extend(circle.members(job)),
+            false => unseen.iter().for_each(|rank| groups.add(what, unread(rank))),
+        }
+    }
+    if let Some(those) = groups.0.get_mut(&(Class::Deadlock, Reason::Cycle)) {
+        *those = circle.members(job).collect();
+    }
+    groups.0.into_iter().map(|(what, culprits)| verdict(job, one, what, culprits, circle)).collect()
+}
+
+/// What is wrong with a rank that others wait for.
+fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -> (Class, Reason) {
+    if let Some(what) = process::condition(rank) {
+        return what;
+    }
+    if circle.has(rank.rank) {
+        return (Class::Deadlock, Reason::Cycle);
+    }
+    let row = rank.comms.iter().find(|row| row.id == one.comm);
+    let is_missing = row.is_some_and(|row| one.missing.contains(&row.rank));
+    let is_inside_earlier = row.is_some_and(|row| row.op.state == OpState::Running);
+    match silent_link(job, one) {
+        Some(_) if !is_missing || is_inside_earlier => (Class::Link, Reason::Unreachable),
+        _ if is_missing && !is_inside_earlier => (Class::NotJoined, Reason::UserCode),
+        _ => (Class::StuckLocal, Reason::Inside),
+    }
+}
+
+/// The stream between those that wait and the rank they wait for on which an answer is overdue.
+fn silent_link<'a>(job: &'a Snapshot, one: &BlockedOn) -> Option<&'a SocketSnapshot> {
+    let link = one.link.as_ref()?;
+    let WaitingLink { rank, peer, .. } = *link;
+    let of = |at: Rank, to: Rank| {
+        let rows = job.ranks.iter().flat_map(|rank| &rank.comms);
+        let rows = rows.filter(move |row| (row.id, row.rank) == (one.comm, at));
+        let links = rows.flat_map(|row| &row.links).filter(move |link| link.peer == Some(to));
+        links.flat_map(|link| &link.sockets)
+    };
+    let is_silent = |socket: &&SocketSnapshot| {
+        socket.unanswered() > 0 || (socket.state == TcpState::SynSent && socket.age_ns >= SUSPECT_NS)
+    };
+    of(rank, peer).chain(of(peer, rank)).find(is_silent)
+}
+
+fn verdict(
+    job: &Snapshot,
+    one: &BlockedOn,
+    (class, reason): (Class, Reason),
+    culprits: Vec<Culprit>,
+    circle: &Circle,
+) -> Verdict {
+    let op = format!("{} of {}", call_name(&one.op, one.seq), comm_name(&one.name, one.comm));
+    let mut victims: BTreeSet<Rank> = job.job_ranks(one.comm, &one.by).into_iter().collect();
+    for behind in &one.behind {
+        victims.extend(job.job_ranks(behind.comm, &behind.by));
+    }
+    culprits.iter().filter(|_| class != Class::Deadlock).for_each(|one| {
+        victims.remove(&one.rank);
+    });
+    let who = named(&culprits);
+    let (is, has) = (verb(culprits.len(), "is", "are"), verb(culprits.len(), "has", "have"));
+    let it = verb(culprits.len(), "it", "them");
+    let by: Vec<Rank> = job.job_ranks(one.comm, &one.by);
+    let waits = format!(
+        "{} {} for {it} in {op} for {}",
+        ranks_text(&by),
+        verb(by.len(), "waits", "wait"),
+        duration(one.since_ns)
+    );
+    let (side, confidence, text) = match reason {
+        Reason::Stopped => (Side::Machine, Confidence::Certain, format!("{who} {is} stopped")),
+        Reason::Uninterruptible => (
+            Side::Machine,
+            Confidence::Probable,
+            format!("{who} {is} in an uninterruptible wait of the kernel"),
+        ),
+        Reason::Starved => {
+            (Side::Machine, Confidence::Certain, format!("{who} {is} not given the processor"))
+        }
+        Reason::Dying => {
+            (Side::Machine, Confidence::Certain, format!("{who} {is} ending: its memory is being torn down"))
+        }
+        Reason::Cycle => (Side::Application, Confidence::Certain, circle.text()),
+        Reason::UserCode => (
+            Side::Application,
+            Confidence::Certain,
+            format!("{who} {has} not called {op} and {is} in user code"),
+        ),
+        Reason::Inside => {
+            (Side::Library, Confidence::Possible, format!("{who} {is} inside {op} and {has} stopped moving"))
+        }
+        Reason::Unreachable => (
+            Side::Network,
+            Confidence::Probable,
+            format!("the host of {who} does not answer: host or network"),
+        ),
+        Reason::NotRead => {
+            (Side::Unknown, Confidence::Possible, format!("{who} could not be read and may be the one"))
+        }
+        other => {
+            let (side, confidence) = process::side(other);
+            (side, confidence, format!("{who} {}", process::ended(other, culprits.len())))
+        }
+    };
+    let mut verdict = Verdict {
+        class,
+        reason,
+        victims: victims.into_iter().collect(),
+        comm: one.comm,
+        name: one.name.clone(),
+        op: one.op.clone(),
+        seq: one.seq,
+        since_ns: one.since_ns,
+        side,
+        confidence,
+        why: format!("{text}; {waits}"),
+        evidence: evidence(job, one, &culprits),
+        culprits,
+        ..Verdict::default()
+    };
+    if class == Class::Deadlock {
+        verdict.why = text;
+    }
+    verdict
+}
+
+/// What was seen, a line each.
+fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for rank in culprits.iter().take(MAX_LINES).filter_map(|culprit| process::of(job, culprit.rank)) {
+        lines.extend(process::evidence(rank));
+        lines.extend(rank.comms.iter().filter(|row| row.id == one.comm).map(|row| {
+            let op = row.operation();
+            let call = call_name(&op.kind, op.seq);
+            let since = duration(op.age_ns);
+            match op.state {
+                _ if op.kind.is_empty() => format!("rank {}: it has called nothing there yet", rank.rank),
+                OpState::Running => format!("rank {}: it has been inside {call} for {since}", rank.rank),
+                OpState::Failed => format!("rank {}: {call} failed {since} ago", rank.rank),
+                OpState::Idle | OpState::Unknown => format!("rank {}: it left {call} {since} ago", rank.rank),
+            }
+        }));
+    }
+    if let Some(socket) = silent_link(job, one) {
+        lines.push(format!(
+            "the stream {} to {} is {}, {} tries unanswered, nothing heard for {}",
+            socket.local,
+            socket.remote,
+            socket.state,
+            socket.unanswered(),
+            duration(socket.heard_ns)
+        ));
+    }
+    if let Some(link) = &one.link {
+        let [rank, peer] = [link.rank, link.peer].map(|rank| job.job_rank(one.comm, rank));
+        let way = if link.direction == Direction::Recv { "from" } else { "to" };
+        lines.push(format!(
+            "rank {rank}: message {} {way} rank {peer} on channel {} ({}) is due since {}",
+            link.step.saturating_add(1),
+            link.channel,
+            link.transport,
+            duration(link.since_ns)
+        ));
+    }
+    lines
+}
+
+fn never_joined(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Verdict {
+    let ranks = job.job_ranks(one.comm, &one.ranks);
+    let culprit = |rank: &Rank| {
+        let read = process::of(job, *rank).map(process::culprit);
+        let missing = job.missing.iter().find(|missing| missing.rank == *rank);
+        let named = missing.map(|one| Culprit { rank: *rank, pid: one.pid, host: one.host.clone() });
+        read.or(named).unwrap_or_else(|| Culprit { rank: *rank, ..Culprit::default() })
+    };
+    let (comm, by) = (comm_name(&one.name, one.comm), job.job_ranks(one.comm, &one.by));
+    let waits = format!(
+        "{} {} in init for {}",
+        ranks_text(&by),
+        verb(by.len(), "waits", "wait"),
+        duration(one.since_ns)
+    );
+    let gives_up = match one.gives_up_ns {
+        0 => String::new(),
+        ns => format!("; init gives up in {}", duration(ns)),
+    };
+    let who = match one.count {
+        None => "the bootstrap root, which rank 0 opens, has not answered".to_string(),
+        Some(_) => {
+            let has = verb(ranks.len(), "has", "have");
+            format!("{} {has} not come to the init of {comm}", runs_text(&runs(&ranks)))
+        }
+    };
+    Verdict {
+        class: Class::NotJoined,
+        standing: if one.since_ns >= stall_ns { Standing::Stalled } else { Standing::Suspect },
+        reason: Reason::NeverJoined,
+        culprits: ranks.iter().map(culprit).collect(),
+        victims: by,
+        comm: one.comm,
+        name: one.name.clone(),
+        since_ns: one.since_ns,
+        side: Side::Application,
+        confidence: if one.count.is_some() { Confidence::Certain } else { Confidence::Probable },
+        why: format!("{who}; {waits}{gives_up}"),
+        evidence: one
+            .count
+            .map(|count| {
+                format!(
+                    "the bootstrap root has heard of {} of {} ranks",
+                    one.nranks.saturating_sub(count),
+                    one.nranks
+                )
+            })
+            .into_iter()
+            .collect(),
+        ..Verdict::default()
+    }
+}
+
+/// The ranks of the job that wait for each other in circles, each with the rank it waits for there.
+struct Circle(BTreeMap<Rank, (Rank, String)>);
+
+impl Circle {
+    /// The shortest circle through the waits that are long enough to be judged.
+    fn of(job: &Snapshot) -> Self {
+        // Per rank: whom it waits for, and in which operation.
+        let mut waits: BTreeMap<Rank, BTreeMap<Rank, String>> = BTreeMap::new();
+        let mut add = |comm: CommId, by: &[Rank], holders: &[Rank], op: String| {
+            for rank in job.job_ranks(comm, by) {
+                for holder in job.job_ranks(comm, holders).into_iter().filter(|holder| *holder != rank) {
+                    waits.entry(rank).or_default().entry(holder).or_insert_with(|| op.clone());
+                }
+            }
+        };
+        for one in job.blocked_on.iter().filter(|one| one.since_ns >= SUSPECT_NS) {
+            let holders: Vec<Rank> = one.missing.iter().chain(&one.inside).copied().collect();
+            let op = |op: &str, seq, name: &str, comm| {
+                format!("{} of {}", call_name(op, seq), comm_name(name, comm))
+            };
+            add(one.comm, &one.by, &holders, op(&one.op, one.seq, &one.name, one.comm));
+            for other in one.behind.iter().chain(&one.waits_in) {
+                add(other.comm, &other.by, &other.through, op(&other.op, other.seq, &other.name, other.comm));
+            }
+        }
+        let shortest = waits.keys().filter_map(|rank| path_back(&waits, *rank)).min_by_key(Vec::len);
+        let path = shortest.unwrap_or_default();
+        let next = |at: usize| path[(at + 1) % path.len()];
+        let edge = |(at, rank): (usize, &Rank)| (*rank, (next(at), waits[rank][&next(at)].clone()));
+        Self(path.iter().enumerate().map(edge).collect())
+    }
+
+    fn has(&self, rank: Rank) -> bool {
+        self.0.contains_key(&rank)
+    }
+
+    /// The processes in it.
+    fn members<'a>(&'a self, job: &'a Snapshot) -> impl Iterator<Item = Culprit> + 'a {
+        self.0.keys().filter_map(|rank| process::of(job, *rank)).map(process::culprit)
+    }
+
+    /// `rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 0 in Send #1 of world`.
+    fn text(&self) -> String {
+        let Some((first, (mut to, op))) = self.0.iter().next().map(|(rank, edge)| (*rank, edge.clone()))
+        else {
+            return "all wait for each other".into();
+        };
+        let mut text = format!("rank {first} waits for rank {to} in {op}");
+        while to != first && text.len() < 1 << 10 {
+            let (next, op) = &self.0[&to];
+            text += &format!(", rank {to} for rank {next} in {op}");
+            to = *next;
+        }
+        text
+    }
+}
+
+/// The shortest way along the waits from a rank back to itself.
+fn path_back(waits: &BTreeMap<Rank, BTreeMap<Rank, String>>, from: Rank) -> Option<Vec<Rank>> {
+    let mut came: BTreeMap<Rank, Rank> = BTreeMap::new();
+    let mut next = std::collections::VecDeque::from([from]);
+    while let Some(rank) = next.pop_front() {
+        for to in waits.get(&rank).into_iter().flat_map(BTreeMap::keys) {
+            if *to == from {
+                let mut path = vec![rank];
+                while path[path.len() - 1] != from {
+                    path.push(came[&path[path.len() - 1]]);
+                }
+                path.reverse();
+                return Some(path);
+            }
+            if let std::collections::btree_map::Entry::Vacant(free) = came.entry(*to) {
+                free.insert(rank);
+                next.push_back(*to);
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,170 @@
+//! Verdicts: what is wrong with a job, whose fault it is and what to do next, as plain data.
+
+use serde::{Deserialize, Serialize};
+
+use super::Culprit;
+use super::words::words;
+use crate::types::{CommId, Rank};
+
+words! {
+    /// What is wrong, in the order in which it is told.
+    Class {
+        /// Ranks called different operations.
+        Mismatch = "MISMATCH",
+        /// The process of a rank ended without leaving.
+        PeerDead = "PEER_DEAD",
+        /// A rank aborted the communicator.
+        Aborted = "ABORTED",
+        /// A process cannot go on: it is stopped, starved, being torn down, or stuck in the kernel
+        /// or in the library.
+        StuckLocal = "STUCK_LOCAL",
+        /// Ranks wait for each other in a circle.
+        Deadlock = "DEADLOCK",
+        /// A rank has not called what others wait in, or has not come to init.
+        NotJoined = "NOT_JOINED",
+        /// The network between ranks does not carry what it should.
+        Link = "LINK",
+        /// Ranks wait for a rank that could not be read.
+        Unread = "UNREAD",
+        /// A rank or a link holds up the others again and again.
+        Slow = "SLOW",
+    }
+}
+words! {
+    /// How sure it is that somebody has to act.
+    Standing {
+        /// It may be a fault.
+        Suspect = "suspect",
+        /// It is one.
+        Stalled = "stalled",
+    }
+}
+words! {
+    /// What the culprit did, or what happened to it.
+    Reason {
+        /// It called another kind of operation.
+        Kind = "kind",
+        /// It called with another element type.
+        Dtype = "dtype",
+        /// It called with another operator.
+        Operator = "op",
+        /// It called with another root.
+        Root = "root",
+        /// It called with another number of elements.
+        Count = "count",
+        /// It had called `finish()`.
+        Finished = "finished",
+        /// The calls differ in what was not recorded.
+        Calls = "calls",
+        /// It was killed by a signal, or by what cannot be told.
+        Killed = "killed",
+        /// The kernel killed it for want of memory.
+        Oom = "oom",
+        /// It called `exit()` or returned from `main` without leaving.
+        Exited = "exited",
+        /// A thread panicked.
+        Panicked = "panicked",
+        /// It dropped the communicator, or aborted it.
+        Aborts = "aborts",
+        /// It is stopped by a signal or a debugger.
+        Stopped = "stopped",
+        /// It does not get the processor.
+        Starved = "starved",
+        /// Its memory is being torn down.
+        Dying = "dying",
+        /// It is in an uninterruptible wait in the kernel.
+        Uninterruptible = "uninterruptible",
+        /// It is inside the operation, and waits for nobody.
+        Inside = "inside",
+        /// It waits for others that wait for it.
+        Cycle = "cycle",
+        /// It is in user code and has not called the operation.
+        UserCode = "in user code",
+        /// It has not come to init.
+        NeverJoined = "never joined",
+        /// The other host does not answer.
+        Unreachable = "unreachable",
+        /// Segments are lost and sent again.
+        Lossy = "lossy",
+        /// The socket is busy, but little gets through.
+        Throttled = "throttled",
+        /// The link brought what was not sent.
+        Corrupt = "corrupt",
+        /// It comes later than all others.
+        Late = "late",
+        /// It could not be read.
+        NotRead = "not read",
+    }
+}
+words! {
+    /// On whose side the fault is.
+    Side {
+        /// The program that calls the library.
+        Application = "application",
+        /// This library.
+        Library = "library",
+        /// The network or the other host.
+        Network = "network",
+        /// The machine, its operator or its scheduler.
+        Machine = "machine",
+    }
+}
+words! {
+    /// How sure the verdict is.
+    Confidence {
+        /// It follows from what was read.
+        Certain = "certain",
+        /// Another cause would be unusual.
+        Probable = "probable",
+        /// Other causes are as likely.
+        Possible = "possible",
+    }
+}
+
+/// A verdict on a job.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Verdict {
+    /// What is wrong.
+    pub class: Class,
+    /// Whether it is a fault or may be one.
+    pub standing: Standing,
+    /// What the culprits did, or what happened to them.
+    pub reason: Reason,
+    /// The processes to blame, by their ranks in the job; empty if it is not known which.
+    pub culprits: Vec<Culprit>,
+    /// The ranks of the job that wait, or on which the operation failed.
+    pub victims: Vec<Rank>,
+    /// The communicator.
+    pub comm: CommId,
+    /// Its name.
+    pub name: String,
+    /// The operation; empty if it is in none.
+    pub op: String,
+    /// The number of the call.
+    pub seq: u64,
+    /// How long ago it began.
+    pub since_ns: u64,
+    /// On whose side the fault is.
+    pub side: Side,
+    /// How sure that is.
+    pub confidence: Confidence,
+    /// What is wrong, in one sentence.
+    pub why: String,
+    /// What was seen, a line each.
+    pub evidence: Vec<String>,
+    /// What to do next, the most useful first.
+    pub next: Vec<Next>,
+}
+
+/// A command to type, or something to do.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Next {
+    /// The host to type it on; empty if any will do.
+    pub host: String,
+    /// The command.
+    pub command: String,
+    /// What it tells or does.
+    pub what: String,
+}

@@ -1,0 +1,176 @@
+//! `ccl-inspect check` and `ccl-inspect stalls`: the verdicts on a job, for scripts and for people.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use ccl::diagnose::render_verdicts;
+use ccl::snapshot::{Class, Snapshot, Standing, Verdict};
+use ccl::types::JobId;
+use serde::Serialize;
+
+use crate::target::Target;
+use crate::{exit, look};
+
+/// The schema of [`Told`].
+const SCHEMA: &str = "ccl.verdicts/1";
+
+/// Check a job: the exit status tells whether something is wrong with it
+#[derive(clap::Args, Debug)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    subject: Subject,
+    /// What counts as wrong, separated by commas; nothing else changes the exit status
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', default_value = "stall,mismatch,slow")]
+    fail_on: Vec<Wrong>,
+}
+
+/// Show only what is wrong in a job: who is stuck, on whom, why, since when, and what to do next
+#[derive(clap::Args, Debug)]
+pub(crate) struct Stalls {
+    #[command(flatten)]
+    subject: Subject,
+}
+
+/// The job to look at.
+#[derive(clap::Args, Debug)]
+struct Subject {
+    /// A process, one rank of a process, or a job; not needed if there is only one job
+    #[arg(value_name = "PID | PID:RANK | JOB", conflicts_with = "file")]
+    target: Option<Target>,
+    /// Read recorder files or a dump instead of living processes
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// Show only the communicators of this name or id, and those that they wait for
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
+    /// Print it as JSON, schema ccl.verdicts/1
+    #[arg(long)]
+    json: bool,
+}
+
+/// What may be wrong with a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Wrong {
+    /// A verdict says STALLED
+    Stall,
+    /// Ranks called different things
+    Mismatch,
+    /// A rank or link holds up the others again and again
+    Slow,
+    /// Events were lost, or rows of a recorder
+    Drop,
+}
+
+impl Check {
+    /// Prints the verdicts that count.
+    ///
+    /// # Errors
+    /// The exit status and why there is nothing to print.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let job = self.subject.look()?;
+        self.subject.print(&job)?;
+        Ok(status(&job, &self.fail_on))
+    }
+}
+
+impl Stalls {
+    /// Prints all verdicts.
+    ///
+    /// # Errors
+    /// The exit status and why there is nothing to print.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let job = self.subject.look()?;
+        self.subject.print(&job)?;
+        Ok(exit::status(&job))
+    }
+}
+
+impl Subject {
+    fn look(&self) -> Result<Snapshot, (u8, String)> {
+        match &self.file {
+            Some(path) => look::then(path, self.target, self.comm.as_deref()),
+            None => look::now(self.target, self.comm.as_deref()),
+        }
+    }
+
+    fn print(&self, job: &Snapshot) -> Result<(), (u8, String)> {
+        exit::say(&if self.json { look::to_json(&Told::of(job))? } else { text(job) })
+    }
+}
+
+/// The verdicts on a job.
+#[derive(Serialize)]
+struct Told<'a> {
+    schema: &'static str,
+    job: JobId,
+    /// Whether all ranks were read.
+    complete: bool,
+    /// When the last recorder was read, in nanoseconds since 1970.
+    to_real_ns: u64,
+    verdicts: &'a [Verdict],
+}
+
+impl<'a> Told<'a> {
+    fn of(job: &'a Snapshot) -> Self {
+        let Snapshot { complete, to_real_ns, verdicts, .. } = job;
+        Self { schema: SCHEMA, job: job.job, complete: *complete, to_real_ns: *to_real_ns, verdicts }
+    }
+}
+
+fn text(job: &Snapshot) -> String {
+    let mut out = render_verdicts(job);
+    let who = if job.complete { "all ranks" } else { "the ranks that were read" };
+    if job.verdicts.is_empty() {
+        let _ = writeln!(out, "HEALTHY: nothing is wrong with {who} of job {}", job.job);
+    }
+    if !job.complete {
+        let (read, known) = (job.ranks.len(), job.ranks.len() + job.missing.len());
+        let _ = writeln!(out, "incomplete: {read} of {known} ranks were read");
+    }
+    out
+}
+
+/// The exit status if only this counts as wrong.
+fn status(job: &Snapshot, fail_on: &[Wrong]) -> u8 {
+    let counts = |wrong| fail_on.contains(&wrong);
+    let stands = |verdict: &Verdict| {
+        verdict.standing == Standing::Stalled && !matches!(verdict.class, Class::Mismatch | Class::Slow)
+    };
+    let is_slow = || job.verdicts.iter().any(|verdict| verdict.class == Class::Slow);
+    let drops = || job.ranks.iter().any(|rank| rank.overflow > 0 || rank.comms_without_row > 0);
+    match () {
+        () if counts(Wrong::Mismatch) && job.is_mismatch() => exit::MISMATCH,
+        () if counts(Wrong::Stall) && job.verdicts.iter().any(stands) => exit::STALL,
+        () if counts(Wrong::Slow) && is_slow() => exit::STALL,
+        () if counts(Wrong::Drop) && drops() => exit::LOSSES,
+        () if !job.complete => exit::INCOMPLETE,
+        () => exit::OK,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl::snapshot::RankSnapshot;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_asked_for_counts() {
+        use Wrong::{Drop, Mismatch, Slow, Stall};
+        let check = |class: Option<Class>, fail_on: &[Wrong], expect| {
+            let verdict = |class| Verdict { class, standing: Standing::Stalled, ..Verdict::default() };
+            let ranks = vec![RankSnapshot { overflow: 1, ..RankSnapshot::default() }];
+            let verdicts = class.map(verdict).into_iter().collect();
+            let job = Snapshot { complete: true, ranks, verdicts, ..Snapshot::default() };
+            assert_eq!(status(&job, fail_on), expect, "{class:?} {fail_on:?}");
+        };
+        check(Some(Class::PeerDead), &[Stall], exit::STALL);
+        check(Some(Class::PeerDead), &[Mismatch, Slow], exit::OK);
+        check(Some(Class::Mismatch), &[Stall, Mismatch], exit::MISMATCH);
+        check(Some(Class::Mismatch), &[Stall], exit::OK);
+        check(Some(Class::Slow), &[Stall, Mismatch], exit::OK);
+        check(Some(Class::Slow), &[Slow], exit::STALL);
+        check(None, &[Stall, Mismatch, Slow], exit::OK);
+        check(None, &[Drop], exit::LOSSES);
+    }
+}
