@@ -98,7 +98,7 @@ settings! {
     Timeout, "CCL_TIMEOUT", None, Kind::Seconds, "1800",
         "Seconds without progress of any operation under way until a communicator gives up and names the ranks that block it.";
     StallAfter, "CCL_STALL_AFTER", None, Kind::Seconds, "30",
-        "Seconds that a rank must have waited until ccl-inspect calls it a stall, with exit status 10.";
+        "Seconds that a rank must have been awaited until that is a stall, with exit status 10; what is certainly a fault is one at once.";
     Observe, "CCL_OBSERVE", None, Kind::Number(0, 1), "1",
         "0 switches recorder and control socket off.";
     Level, "CCL_LEVEL", None, Kind::Number(0, 3), "1",

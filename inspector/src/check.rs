@@ -101,12 +101,15 @@ impl Subject {
 /// The verdicts on a job.
 #[derive(Serialize)]
 struct Told<'a> {
+    /// [`SCHEMA`].
     schema: &'static str,
+    /// The public job id.
     job: JobId,
     /// Whether all ranks were read.
     complete: bool,
     /// When the last recorder was read, in nanoseconds since 1970.
     to_real_ns: u64,
+    /// The verdicts, as in `ccl.snapshot/2`; empty if nothing is wrong.
     verdicts: &'a [Verdict],
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn now(target: Option<Target>, comm: Option<&str>) -> Result<JobSnaps
     findings.found.retain(|one| one.is_of(&job));
     let notes = attach::ask_all(findings.found.iter_mut());
     let first = merged(&findings, &job, &unreachable, notes);
-    if !first.wants_second_reading() {
+    if !first.wants_second_reading(stall_ns(&settings)) {
         return judged(first, None, comm, &settings);
     }
     clock::sleep(BETWEEN);

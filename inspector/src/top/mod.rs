@@ -63,7 +63,7 @@ impl Top {
         let mut ticks = 0;
         loop {
             let mut job = watch.look();
-            if last.is_none() && job.wants_second_reading() {
+            if last.is_none() && job.wants_second_reading(look::stall_ns(&watch.settings)) {
                 last = Some(job);
                 clock::sleep(look::BETWEEN);
                 job = watch.look();

@@ -81,6 +81,17 @@ pub enum End {
 /// One claim. Ranks are those of the job's only communicator; times are nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Claim {
+    /// A verdict.
+    Verdict {
+        /// What is wrong.
+        class: String,
+        /// What the culprits did, if that is said.
+        reason: Option<String>,
+        /// Whether it is more than a suspicion.
+        is_stalled: bool,
+        /// The ranks to blame, if they are said.
+        culprits: Option<Vec<u32>>,
+    },
     /// No rank waits.
     NobodyWaits,
     /// Init is under way, and no rank is known to be missing.

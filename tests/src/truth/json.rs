@@ -30,6 +30,7 @@ pub fn claims(snapshot: &Snapshot) -> Vec<Claim> {
     claims.push(Claim::Read { ranks: snapshot.ranks.len(), of });
     claims.extend(snapshot.ranks.iter().flat_map(rank));
     claims.extend(silent_first(snapshot));
+    claims.extend(super::verdict::claims(snapshot));
     claims
 }
 

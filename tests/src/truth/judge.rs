@@ -11,6 +11,7 @@ use ccl::clock::Ns;
 use super::claim::{Call, Claim, End, How, Stand};
 use super::draw::{Class, Draw};
 use super::timeline::{Made, Timeline};
+use super::verdict;
 use crate::scripts::Network;
 
 /// How long after its report a rank may begin a step, on a busy machine.
@@ -86,6 +87,9 @@ impl Scene<'_> {
     /// Why it is false.
     pub fn judge(&self, claim: &Claim) -> Judged {
         match claim {
+            Claim::Verdict { class, reason, culprits, .. } => {
+                verdict::judge(self.draw, self.view, (class, reason.as_deref()), culprits.as_deref())
+            }
             Claim::NobodyWaits => self.nobody_waits(),
             Claim::NotCalled { ranks, call } => self.each(ranks, |rank| self.not_called(rank, call)),
             Claim::Inside { ranks, call } => self.each(ranks, |rank| self.is_inside(rank, call)),

@@ -13,6 +13,7 @@
 //! | [`timeline`] | what each rank did, and when |
 //! | [`claim`] | the claims that may be made of a job |
 //! | [`text`], [`json`] | the claims of a snapshot |
+//! | [`verdict`] | verdicts as claims, and which of them are false |
 //! | [`words`] | patterns with holes, ranks and times |
 //! | [`judge`] | which claims are false |
 //! | [`run`] | running draws, and their matrix |
@@ -24,6 +25,7 @@ pub mod judge;
 pub mod run;
 pub mod text;
 pub mod timeline;
+mod verdict;
 pub mod words;
 
 pub use draw::Draw;

@@ -309,8 +309,11 @@ impl Runner<'_> {
         match self.draw.class {
             Class::Mismatch(_) => &[11],
             Class::NeverJoined if !is_early => &[13],
-            Class::Healthy | Class::Straggler | Class::Killed | Class::Left => &[0],
+            Class::Healthy | Class::Straggler => &[0],
+            Class::Killed | Class::Left => &[10],
             _ if is_early => &[10],
+            // It is a stall from a second on.
+            Class::Stopped => &[0, 10],
             _ => &[0],
         }
     }

@@ -541,7 +541,7 @@ fn answer(line: &str) -> Option<Vec<Claim>> {
     if let Some(text) = line.strip_prefix("NOT JOINED ") {
         return not_joined(text);
     }
-    first(&LINES, line)
+    super::verdict::line(line).or_else(|| first(&LINES, line))
 }
 
 #[cfg(test)]

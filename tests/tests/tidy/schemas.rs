@@ -17,10 +17,16 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
          `ccl-inspect ps --json` prints an array of `ccl.snapshot/2`, one per job, without links.",
         &[
             "core/src/snapshot/mod.rs",
+            "core/src/snapshot/verdict.rs",
             "core/src/snapshot/failure.rs",
             "core/src/snapshot/words.rs",
             "core/src/snapshot/socket.rs",
         ],
+    ),
+    (
+        "ccl.verdicts/1",
+        "What is wrong with a job: `ccl-inspect stalls --json`, `ccl-inspect check --json`.",
+        &["inspector/src/check.rs"],
     ),
     ("ccl.top/2", "A line per tick: `ccl-inspect top --json`.", &["inspector/src/top/tick.rs"]),
     (

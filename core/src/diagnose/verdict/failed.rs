@@ -42,7 +42,7 @@ fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
 
 /// What a rank to blame did, or what happened to it.
 fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Class, Reason) {
-    let itself = || rank.and_then(process::condition);
+    let itself = || rank.and_then(|rank| process::condition(job, rank));
     match failure.error.as_str() {
         "Mismatch" => (Class::Mismatch, field(job, failure)),
         // No rank is to blame for a link that failed.

@@ -20,8 +20,13 @@ use std::collections::BTreeMap;
 use crate::snapshot::{Class, Culprit, Reason, Snapshot, Standing, Verdict};
 use crate::types::Rank;
 
-/// Shorter waits are no verdict: a checkpoint, a first contact or a busy machine.
+/// Shorter waits are no verdict: a checkpoint, a first contact or a busy machine; unless
+/// `CCL_STALL_AFTER` is shorter still.
 const SUSPECT_NS: u64 = 1_000_000_000;
+
+const fn suspect_ns(stall_ns: u64) -> u64 {
+    if stall_ns < SUSPECT_NS { stall_ns } else { SUSPECT_NS }
+}
 
 /// What is wrong with a job, the first to be told first.
 ///
@@ -44,8 +49,6 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
     found
 }
 
-/// The worst a job has, as its exit status tells it: whether ranks called different things, and
-/// whether something is stalled.
 impl Snapshot {
     /// Judges the job anew: see [`verdicts`].
     pub fn judge(&mut self, before: Option<&Self>, stall_ns: u64) {
@@ -66,9 +69,9 @@ impl Snapshot {
 
     /// Whether a second reading could tell more: a wait is long enough to be judged.
     #[must_use]
-    pub fn wants_second_reading(&self) -> bool {
+    pub fn wants_second_reading(&self, stall_ns: u64) -> bool {
         let is_live = self.ranks.iter().any(|rank| !rank.is_gone());
-        is_live && self.blocked_on.iter().any(|one| one.since_ns >= SUSPECT_NS)
+        is_live && self.blocked_on.iter().any(|one| one.since_ns >= suspect_ns(stall_ns))
     }
 }
 

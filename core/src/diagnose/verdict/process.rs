@@ -1,5 +1,6 @@
 //! What the process of a rank shows of itself, whatever its communicators show.
 
+use crate::diagnose::silent_first;
 use crate::snapshot::{
     Class, Confidence, Culprit, RankSnapshot, Reason, Side, Snapshot, Standing, State, Verdict,
 };
@@ -9,9 +10,16 @@ use crate::types::Rank;
 const SILENT_NS: u64 = 1_000_000_000;
 
 /// What is wrong with a process itself; `None` if nothing is.
-pub(super) fn condition(rank: &RankSnapshot) -> Option<(Class, Reason)> {
+///
+/// Where all are gone, as in files, death does not distinguish them. One that fell silent clearly
+/// before the others, and whose end nobody noticed, was stopped.
+pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
+    let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
     match (rank.state, rank.letter) {
-        (State::Dead, Some('Z' | 'X' | 'x')) if rank.failed == 0 => Some((Class::PeerDead, end(rank))),
+        (State::Dead | State::Exited | State::Left, _) if all_gone => {
+            let is_silent = silent_first(&job.ranks).is_some_and(|(at, _)| job.ranks[at].rank == rank.rank);
+            is_silent.then_some((Class::StuckLocal, Reason::Stopped))
+        }
         (State::Dead | State::Exited | State::Left, _) => Some((Class::PeerDead, end(rank))),
         (State::Stopped, _) => Some((Class::StuckLocal, Reason::Stopped)),
         (State::Running, Some('D')) => Some((Class::StuckLocal, Reason::Uninterruptible)),

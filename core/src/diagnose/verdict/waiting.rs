@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Groups, SUSPECT_NS, named, process, verb};
+use super::{Groups, SUSPECT_NS, named, process, suspect_ns, verb};
 use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text};
 use crate::snapshot::{
     BlockedOn, Class, Confidence, Culprit, Direction, NotJoined, OpState, RankSnapshot, Reason, Side,
@@ -15,10 +15,11 @@ const MAX_LINES: usize = 4;
 
 /// The verdicts on the waits of a job.
 pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec<Verdict> {
-    let circle = Circle::of(job);
-    let joining = job.not_joined.iter().filter(|one| one.since_ns >= SUSPECT_NS);
+    let circle = Circle::of(job, suspect_ns(stall_ns));
+    let suspect_ns = suspect_ns(stall_ns);
+    let joining = job.not_joined.iter().filter(|one| one.since_ns >= suspect_ns);
     let mut found: Vec<Verdict> = joining.map(|one| never_joined(job, one, stall_ns)).collect();
-    for one in job.said().filter(|one| one.since_ns >= SUSPECT_NS || is_for_gone(job, one)) {
+    for one in job.said().filter(|one| one.since_ns >= suspect_ns || is_for_gone(job, one)) {
         let is_confirmed = is_over(job, one) || before.is_some_and(|before| lasts(before, job, one));
         for mut verdict in of_wait(job, one, &circle) {
             verdict.standing = standing(&verdict, is_confirmed, stall_ns);
@@ -62,7 +63,7 @@ fn lasts(before: &Snapshot, job: &Snapshot, now: &BlockedOn) -> bool {
 fn standing(verdict: &Verdict, is_confirmed: bool, stall_ns: u64) -> Standing {
     let is_patient =
         matches!(verdict.class, Class::NotJoined | Class::Unread) || verdict.reason == Reason::Inside;
-    let is_long = verdict.since_ns >= if is_patient { stall_ns } else { SUSPECT_NS.min(stall_ns) };
+    let is_long = verdict.since_ns >= if is_patient { stall_ns } else { suspect_ns(stall_ns) };
     if is_long && (is_confirmed || is_patient) { Standing::Stalled } else { Standing::Suspect }
 }
 
@@ -100,7 +101,7 @@ fn of_wait(job: &Snapshot, one: &BlockedOn, circle: &Circle) -> Vec<Verdict> {
 
 /// What is wrong with a rank that others wait for.
 fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -> (Class, Reason) {
-    if let Some(what) = process::condition(rank) {
+    if let Some(what) = process::condition(job, rank) {
         return what;
     }
     if circle.has(rank.rank) {
@@ -147,8 +148,6 @@ fn verdict(
     culprits.iter().filter(|_| class != Class::Deadlock).for_each(|one| {
         victims.remove(&one.rank);
     });
-    let who = named(&culprits);
-    let (is, has) = (verb(culprits.len(), "is", "are"), verb(culprits.len(), "has", "have"));
     let it = verb(culprits.len(), "it", "them");
     let by: Vec<Rank> = job.job_ranks(one.comm, &one.by);
     let waits = format!(
@@ -157,7 +156,34 @@ fn verdict(
         verb(by.len(), "waits", "wait"),
         duration(one.since_ns)
     );
-    let (side, confidence, text) = match reason {
+    let (side, confidence, text) = told(reason, &culprits, &op, circle);
+    let mut verdict = Verdict {
+        class,
+        reason,
+        victims: victims.into_iter().collect(),
+        comm: one.comm,
+        name: one.name.clone(),
+        op: one.op.clone(),
+        seq: one.seq,
+        since_ns: one.since_ns,
+        side,
+        confidence,
+        why: format!("{text}; {waits}"),
+        evidence: evidence(job, one, &culprits),
+        culprits,
+        ..Verdict::default()
+    };
+    if class == Class::Deadlock {
+        verdict.why = text;
+    }
+    verdict
+}
+
+/// Whose fault it is, how sure that is, and what is said of the culprits.
+fn told(reason: Reason, culprits: &[Culprit], op: &str, circle: &Circle) -> (Side, Confidence, String) {
+    let who = named(culprits);
+    let (is, has) = (verb(culprits.len(), "is", "are"), verb(culprits.len(), "has", "have"));
+    match reason {
         Reason::Stopped => (Side::Machine, Confidence::Certain, format!("{who} {is} stopped")),
         Reason::Uninterruptible => (
             Side::Machine,
@@ -191,27 +217,7 @@ fn verdict(
             let (side, confidence) = process::side(other);
             (side, confidence, format!("{who} {}", process::ended(other, culprits.len())))
         }
-    };
-    let mut verdict = Verdict {
-        class,
-        reason,
-        victims: victims.into_iter().collect(),
-        comm: one.comm,
-        name: one.name.clone(),
-        op: one.op.clone(),
-        seq: one.seq,
-        since_ns: one.since_ns,
-        side,
-        confidence,
-        why: format!("{text}; {waits}"),
-        evidence: evidence(job, one, &culprits),
-        culprits,
-        ..Verdict::default()
-    };
-    if class == Class::Deadlock {
-        verdict.why = text;
     }
-    verdict
 }
 
 /// What was seen, a line each.
@@ -313,7 +319,7 @@ struct Circle(BTreeMap<Rank, (Rank, String)>);
 
 impl Circle {
     /// The shortest circle through the waits that are long enough to be judged.
-    fn of(job: &Snapshot) -> Self {
+    fn of(job: &Snapshot, suspect_ns: u64) -> Self {
         // Per rank: whom it waits for, and in which operation.
         let mut waits: BTreeMap<Rank, BTreeMap<Rank, String>> = BTreeMap::new();
         let mut add = |comm: CommId, by: &[Rank], holders: &[Rank], op: String| {
@@ -323,7 +329,7 @@ impl Circle {
                 }
             }
         };
-        for one in job.blocked_on.iter().filter(|one| one.since_ns >= SUSPECT_NS) {
+        for one in job.blocked_on.iter().filter(|one| one.since_ns >= suspect_ns) {
             let holders: Vec<Rank> = one.missing.iter().chain(&one.inside).copied().collect();
             let op = |op: &str, seq, name: &str, comm| {
                 format!("{} of {}", call_name(op, seq), comm_name(name, comm))
