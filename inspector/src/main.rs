@@ -2,7 +2,6 @@
 //! ccl jobs, and launches them.
 
 mod attach;
-mod cgroup;
 mod choose;
 mod discover;
 mod doctor;

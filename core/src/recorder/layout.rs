@@ -21,7 +21,7 @@ pub mod histogram;
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 
@@ -104,6 +104,18 @@ pub mod header {
     ///
     /// Rows that communicators needed in vain count in [`OVERFLOW`] also when those have ended.
     pub const WITHOUT_ROW: usize = 120;
+    /// How the process ended, as it said itself: [`super::Ending`], and in the upper half the
+    /// signal. From layout 9 on.
+    pub const END: usize = 121;
+    /// The kills for want of memory that its memory group had counted when the recorder was made,
+    /// plus 1; 0: not known. From layout 9 on.
+    pub const OOM_FIRST: usize = 122;
+    /// The same now; sampled once a second.
+    pub const OOM_LATEST: usize = 123;
+    /// Reference of the path of that group's folder. From layout 9 on.
+    pub const CGROUP: usize = 124;
+    /// The inode of that folder: the same path may lead to another group elsewhere.
+    pub const CGROUP_INODE: usize = 125;
     /// First word of the directory.
     pub const DIRECTORY_AT: usize = 128;
 
@@ -113,6 +125,23 @@ pub mod header {
         let number = table as usize;
         if OVERFLOW + number < PATH { OVERFLOW + number } else { OVERFLOW_MORE + number - 10 }
     }
+}
+
+/// How a process ended: the low half of [`header::END`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Ending {
+    /// Nothing was said: the process lives, or it was killed.
+    Nothing = 0,
+    /// It left every communicator by `finish()`.
+    Finished = 1,
+    /// It exited with a communicator in use, or gave one up without `finish()`.
+    Exited = 2,
+    /// A thread of it panicked. The upper half counts the seconds since; a process that lives on
+    /// takes it back.
+    Panicked = 3,
+    /// A signal that the process has a handler of ours for ended it.
+    Signalled = 4,
 }
 
 /// The kind of memory that holds a mapping.

@@ -28,6 +28,7 @@ pub mod capture;
 mod cells;
 mod codec;
 mod decode;
+mod ending;
 pub mod layout;
 mod mapping;
 pub mod place;
