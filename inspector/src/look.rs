@@ -9,7 +9,7 @@ use ccl::snapshot::Snapshot as JobSnapshot;
 use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
 use crate::target::Target;
-use crate::{attach, dump, exit};
+use crate::{attach, dump, exit, facts};
 
 /// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -51,6 +51,7 @@ impl Snapshot {
         let (mut findings, job) = find(&settings, self.target)?;
         let unreachable = discover::follow_peers(&mut findings, &job);
         let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
+        facts::gather(findings.found.iter_mut().filter(|one| one.is_of(&job)));
         let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings };
         print(findings, &job, &unreachable, notes, &shown)
     }

@@ -1,0 +1,127 @@
+//! What the processes of this kernel do, and how those that are dead ended, as far as their
+//! recorders do not say it: /proc, control groups and the kernel's log.
+
+mod memory;
+pub(crate) mod reading;
+mod texts;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ccl::clock;
+use ccl::snapshot::{CommSnapshot, End, OpSnapshot, ProcessFacts, ProcessSnapshot, ThreadFacts};
+use ccl::types::CommId;
+
+use crate::discover::Found;
+use crate::process;
+use memory::Log;
+use reading::Reading;
+
+/// How long something must have waited in a communicator for its processes to be read twice.
+const WAITS_NS: u64 = 1_000_000_000;
+/// The time between two readings of a process.
+const BETWEEN: Duration = Duration::from_millis(250);
+
+/// Adds the facts to these processes of a job.
+///
+/// Processes that share a communicator in which something has waited for a second are read twice,
+/// a quarter of a second apart. Called last: a later reading of a recorder knows nothing of them.
+pub(crate) fn gather<'a>(found: impl Iterator<Item = &'a mut Found>) {
+    let mut found: Vec<&mut Found> = found.collect();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let is_here = |process: &ProcessSnapshot| !process.boot_id.is_empty() && process.boot_id == boot.trim();
+
+    let begun = clock::now();
+    let first: Vec<Option<Reading>> = found.iter().map(|one| living(one).and_then(Reading::of)).collect();
+    let chosen: Vec<bool> = {
+        let waiting = waiting(found.iter().map(|one| &one.given.process));
+        let is_in = |one: &&mut Found| one.given.process.comms.iter().any(|comm| waiting.contains(&comm.id));
+        found.iter().zip(&first).map(|(one, first)| first.is_some() && is_in(one)).collect()
+    };
+    if chosen.contains(&true) {
+        clock::sleep(BETWEEN.saturating_sub(clock::now().since(begun)));
+    }
+    let mut log = None;
+    for ((one, first), chosen) in found.iter_mut().zip(first).zip(chosen) {
+        let again = if chosen { living(one).and_then(Reading::of) } else { None };
+        let facts = &mut one.given.process.facts;
+        // What a process says of itself here is not measured by anybody.
+        *facts = ProcessFacts {
+            end: facts.end,
+            signal: facts.signal,
+            cgroup: std::mem::take(&mut facts.cgroup),
+            oom_kills: facts.oom_kills,
+            ..ProcessFacts::default()
+        };
+        match (first, again) {
+            (Some(first), Some(again)) => again.tell(Some(&first), facts),
+            (Some(first), None) => first.tell(None, facts),
+            _ => {}
+        }
+        let process = &one.given.process;
+        if process.facts.end == End::Killed && is_here(process) {
+            let oom_kills = memory::kills(process);
+            let oom_logged = log.get_or_insert_with(Log::of_kernel).has(process);
+            let facts = &mut one.given.process.facts;
+            (facts.oom_kills, facts.oom_logged) = (oom_kills, oom_logged);
+        }
+        one.given.process.facts.bound();
+    }
+}
+
+/// The threads of a process, the first 64.
+pub(crate) fn threads(pid: u32) -> Vec<ThreadFacts> {
+    Reading::of(pid).map(|reading| reading.threads).unwrap_or_default()
+}
+
+/// The living process of a recorder, as seen from here.
+///
+/// The pid may have become another process's since it was found.
+fn living(one: &Found) -> Option<u32> {
+    let process = &one.given.process;
+    let is_it = |pid: &u32| {
+        process::stat(*pid).is_some_and(|stat| process.start_ticks == 0 || stat.start == process.start_ticks)
+    };
+    one.process.filter(|_| process.alive).filter(is_it)
+}
+
+/// The communicators in which something has waited for a second.
+fn waiting<'a>(processes: impl Iterator<Item = &'a ProcessSnapshot>) -> BTreeSet<CommId> {
+    let waits = |comm: &&CommSnapshot| {
+        let op = |op: &OpSnapshot| op.wait.as_ref().is_some_and(|wait| wait.since_ns >= WAITS_NS);
+        let in_init = comm.phase.as_ref().is_some_and(|phase| phase.duration_ns >= WAITS_NS);
+        let link = || comm.links.iter().any(|link| link.waits_for.is_some() && link.since_ns >= WAITS_NS);
+        !comm.ended && (in_init || op(&comm.op) || comm.p2p.as_ref().is_some_and(op) || link())
+    };
+    processes.flat_map(|process| &process.comms).filter(waits).map(|comm| comm.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl::snapshot::{LinkSnapshot, OpWait, PhaseSnapshot};
+    use ccl::types::Rank;
+
+    use super::*;
+
+    #[test]
+    fn a_communicator_in_which_something_waits_for_a_second_is_looked_at_twice() {
+        let check = |expect: bool, change: &dyn Fn(&mut CommSnapshot)| {
+            let mut comm = CommSnapshot { id: CommId(7), ..CommSnapshot::default() };
+            change(&mut comm);
+            let process = ProcessSnapshot { comms: vec![comm], ..ProcessSnapshot::default() };
+            assert_eq!(waiting([&process].into_iter()).contains(&CommId(7)), expect, "{process:?}");
+        };
+        let wait = |since_ns| Some(OpWait { since_ns, ..OpWait::default() });
+        let link = |waits_for| LinkSnapshot { since_ns: WAITS_NS, waits_for, ..LinkSnapshot::default() };
+        check(false, &|_| {});
+        check(false, &|comm| comm.op.wait = wait(WAITS_NS - 1));
+        check(true, &|comm| comm.op.wait = wait(WAITS_NS));
+        check(false, &|comm| (comm.op.wait, comm.ended) = (wait(WAITS_NS), true));
+        check(true, &|comm| comm.p2p = Some(OpSnapshot { wait: wait(WAITS_NS), ..OpSnapshot::default() }));
+        check(true, &|comm| {
+            comm.phase = Some(PhaseSnapshot { duration_ns: WAITS_NS, ..PhaseSnapshot::default() });
+        });
+        check(true, &|comm| comm.links.push(link(Some(Rank(1)))));
+        check(false, &|comm| comm.links.push(link(None)));
+    }
+}
