@@ -70,8 +70,9 @@ impl Open {
             let job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
             return print(dump.findings, &job, &dump.unreachable, dump.notes, &shown);
         }
-        let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
+        let mut findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, self.job)?;
+        facts::gather(findings.found.iter_mut().filter(|one| one.is_of(&job)));
         let why = format!("only {} was opened, and it is not there", self.path.display());
         let unreachable = discover::only_these(&findings, &job, &why);
         print(findings, &job, &unreachable, Vec::new(), &shown)

@@ -110,13 +110,15 @@ pub(super) fn facts(words: &[AtomicU64], alive: bool) -> (ProcessFacts, Option<M
         n if n == Ending::Exited as u64 => End::Exited,
         n if n == Ending::Panicked as u64 => End::Panicked,
         n if n == Ending::Signalled as u64 => End::Signalled,
+        n if n == Ending::Killed as u64 => End::Killed,
         0 if is_told && !alive => End::Killed,
         _ => End::Unknown,
     };
+    let has_signal = end == End::Signalled || u64::from(said) == Ending::Killed as u64;
     let [first, latest] = [header::OOM_FIRST, header::OOM_LATEST].map(at);
     let facts = ProcessFacts {
         end,
-        signal: u8::try_from(upper).ok().filter(|signal| end == End::Signalled && (1..=64).contains(signal)),
+        signal: u8::try_from(upper).ok().filter(|signal| has_signal && (1..=64).contains(signal)),
         cgroup: string(words, at(header::CGROUP)),
         oom_kills: if first == 0 { 0 } else { latest.saturating_sub(first) },
         ..ProcessFacts::default()

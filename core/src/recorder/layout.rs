@@ -142,6 +142,8 @@ pub enum Ending {
     Panicked = 3,
     /// A signal that the process has a handler of ours for ended it.
     Signalled = 4,
+    /// It said nothing, and its launcher saw which signal ended it.
+    Killed = 5,
 }
 
 /// The kind of memory that holds a mapping.

@@ -13,7 +13,7 @@ words! {
         Exited = "exited",
         /// It panicked.
         Panicked = "panicked",
-        /// A signal ended it, as it said itself or as its launcher saw.
+        /// A signal ended it, as its own handler said.
         Signalled = "signalled",
         /// It is dead and said nothing: it was killed, or left by `_exit`.
         Killed = "killed",
@@ -29,7 +29,8 @@ words! {
 pub struct ProcessFacts {
     /// How it ended; `unknown` while it lives, and of recorders before layout 9.
     pub end: End,
-    /// The signal that ended it: as its own handler said, or as its launcher saw.
+    /// The signal that ended it: as its own handler said, or, if it was killed, as its launcher
+    /// (`ccl-inspect run`) saw. Absent if not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<u8>,
     /// The folder of its memory control group; empty if none counts.

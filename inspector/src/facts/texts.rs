@@ -26,7 +26,7 @@ pub(super) fn stat(line: &str) -> Option<ThreadStat> {
     let name = line.get(opens + 1..closes)?.to_string();
     let fields: Vec<&str> = line.get(closes + 1..)?.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    let letter = fields.first()?.chars().next()?;
+    let letter = fields.first()?.chars().next().filter(char::is_ascii_alphabetic)?;
     Some(ThreadStat {
         name,
         letter,

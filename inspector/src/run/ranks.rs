@@ -42,6 +42,14 @@ pub(super) struct Ended {
     status: std::io::Result<ExitStatus>,
 }
 
+impl Ended {
+    /// Its pid and the signal that ended it, if one did.
+    pub(super) fn signal(&self) -> Option<(u32, u8)> {
+        let signal = self.status.as_ref().ok()?.signal()?;
+        Some((self.pid, u8::try_from(signal).ok()?))
+    }
+}
+
 impl Ranks {
     /// No ranks yet; ranks that are asked to end will have `grace` to do so.
     pub(super) fn new(grace: Duration) -> Self {

@@ -47,7 +47,10 @@ fn without_numbers(line: &str) -> String {
             rest = digits.trim_start_matches(|c: char| c.is_ascii_hexdigit());
         } else if let Some(word) = NUMBERED.iter().find(|word| rest.starts_with(**word)) {
             out.push_str(word);
-            rest = rest[word.len()..].trim_start_matches(|c: char| c.is_ascii_digit());
+            rest = &rest[word.len()..];
+            if !rest.starts_with("0x") {
+                rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+            }
         } else {
             out.push(c);
             rest = &rest[c.len_utf8()..];
