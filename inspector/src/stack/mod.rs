@@ -25,7 +25,7 @@ use tool::Tools;
 /// The schema of [`Stacks`].
 pub(crate) const SCHEMA: &str = "ccl.stack/1";
 /// How many processes are looked at together.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 4;
 
 /// Show the stacks of a job's processes on this machine, those that are equal together
 ///

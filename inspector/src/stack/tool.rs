@@ -15,6 +15,7 @@ use ccl::text::harmless;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{Taken, safe};
+use crate::facts::threads;
 use crate::process;
 
 /// How long all tools together may take for a process.
@@ -48,6 +49,10 @@ impl Tools {
     /// # Errors
     /// Why none has.
     pub(super) fn ask(&self, pid: u32) -> Result<Taken, Vec<String>> {
+        // It cannot be held, and its memory may be locked: whoever looks into it may never end.
+        if threads(pid).iter().any(|thread| thread.letter == Some('D')) {
+            return Err(vec!["a thread is in state D, so no debugger was asked".into()]);
+        }
         let end = clock::now().after(MOST);
         let letter = || process::stat(pid).map(|stat| stat.state);
         let was_stopped = matches!(letter(), Some('T' | 't'));
@@ -61,7 +66,7 @@ impl Tools {
         };
         let by_python = self.py_spy.as_deref().filter(|_| runs_python(pid)).and_then(|tool| {
             let words = ["dump".into(), "--pid".into(), pid.to_string(), "--nonblocking".into()];
-            ask("py-spy", self.command(tool, pid, &words), &["Process ", "Python ", "Thread ", "    "])
+            ask("py-spy", self.command(tool, pid, &words), &["Thread ", "    "])
         });
         let found = by_python.or_else(|| {
             let tool = self.gdb.as_deref()?;
@@ -171,8 +176,12 @@ fn run(mut command: Command, end: Ns) -> Result<String, String> {
 /// Ends what is left of a tool: the processes that it started, and itself.
 fn close(child: &mut Child) {
     signal(child, Signal::KILL);
-    // It is dead, so waiting ends.
-    let _ = child.wait();
+    // One that reads a file of the process may be kept by its file system. It ends when that
+    // answers.
+    let end = clock::now().after(LETS_GO);
+    while matches!(child.try_wait(), Ok(None)) && clock::now() < end {
+        clock::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Sends a signal to the group of a tool that has not been waited for.
@@ -182,10 +191,13 @@ fn signal(child: &Child, signal: Signal) {
     let _ = group.map(|group| kill_process_group(group, signal));
 }
 
-/// The lines of an output that begin in one of these ways, safe to print.
+/// The lines of an output from the first thread on that begin in one of these ways, safe to print.
+///
+/// What stands before is about the tool, and about the command line, in which ranks differ.
 fn tidy(output: &str, begins: &[&str]) -> Vec<String> {
     let is_meant = |line: &&str| begins.iter().any(|begin| line.starts_with(begin));
-    let lines = output.lines().filter(is_meant).take(MOST_LINES);
+    let threads = output.lines().skip_while(|line| !line.starts_with("Thread "));
+    let lines = threads.filter(is_meant).take(MOST_LINES);
     lines.map(|line| harmless(line.trim_end(), MOST_OF_LINE).into_owned()).collect()
 }
 
@@ -217,9 +229,14 @@ mod tests {
         let end = clock::now().after(Duration::from_secs(20));
         let said = run(shell("printf 'warning: x\\nThread 1\\n#0  a\\033[2J\\n'"), end).unwrap();
         assert_eq!(tidy(&said, &["Thread ", "#"]), ["Thread 1", "#0  a\\u{1b}[2J"]);
-        let endless = run(shell("while :; do echo '#0  xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'; done"), end);
+        let endless = run(
+            shell("echo 'Thread 1'; while :; do echo '#0  xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'; done"),
+            end,
+        );
         let endless = endless.unwrap();
         assert_eq!((endless.len() as u64, tidy(&endless, &["#"]).len()), (MOST_BYTES, MOST_LINES));
         assert_eq!(tidy("Threa", &["Thread "]), Vec::<String>::new());
+        let python = "Process 7: python3 -c\n    x\nPython v3\n\nThread 7 (idle): \"w\"\n    f (a.py:3)\n";
+        assert_eq!(tidy(python, &["Thread ", "    "]), ["Thread 7 (idle): \"w\"", "    f (a.py:3)"]);
     }
 }
