@@ -2,6 +2,7 @@
 //! ran out, whether it is kept from processors, and where its threads are.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -68,7 +69,8 @@ fn end_of(how: &str, variables: &[(&str, &str)]) -> (State, End, Option<u8>) {
 #[test]
 fn each_end_is_told_by_its_own_word() {
     let exporter = [("OTEL_TRACES_EXPORTER", "otlp"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")];
-    let cases: &[(&str, &[(&str, &str)], End, Option<u8>)] = &[
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+    let cases: &[(&str, Variables<'_>, End, Option<u8>)] = &[
         ("exit", &[], End::Exited, None),
         ("return", &[], End::Exited, None),
         ("drop", &[], End::Exited, None),

@@ -16,7 +16,10 @@
 //! slots: each event that the head counts is in its slot, or is overwritten and counted as lost.
 
 pub mod durations;
+mod ending;
 pub mod histogram;
+
+pub use ending::Ending;
 
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
@@ -125,25 +128,6 @@ pub mod header {
         let number = table as usize;
         if OVERFLOW + number < PATH { OVERFLOW + number } else { OVERFLOW_MORE + number - 10 }
     }
-}
-
-/// How a process ended: the low half of [`header::END`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u64)]
-pub enum Ending {
-    /// Nothing was said: the process lives, or it was killed.
-    Nothing = 0,
-    /// It left every communicator by `finish()`.
-    Finished = 1,
-    /// It exited with a communicator in use, or gave one up without `finish()`.
-    Exited = 2,
-    /// A thread of it panicked. The upper half counts the seconds since; a process that lives on
-    /// takes it back.
-    Panicked = 3,
-    /// A signal that the process has a handler of ours for ended it.
-    Signalled = 4,
-    /// It said nothing, and its launcher saw which signal ended it.
-    Killed = 5,
 }
 
 /// The kind of memory that holds a mapping.

@@ -21,9 +21,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{Signal as Arrival, SignalKind, signal};
 
 use self::ranks::Ranks;
+use crate::exit;
 use crate::tui::window::Window;
 use crate::tui::{Appearance, Leave, Origin, need_terminal};
-use crate::{discover, exit};
 
 /// How long output may still arrive after every process that could write it has ended.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -142,8 +142,6 @@ impl Run {
         let job = job(self.hosts.is_some(), hosts.is_some())?;
         let width = self.label_width.map_or_else(|| (self.ranks - 1).to_string().len(), usize::from);
 
-        // Ranks find their runtime folder by the same settings.
-        let settings = Settings::of_process().ok();
         let mut ranks = Ranks::new(self.grace);
         for place in environment::places(self.ranks, nhosts) {
             let entry = hosts.as_ref().map(|hosts| hosts.entry(place.host)).unwrap_or_default();
@@ -160,14 +158,9 @@ impl Run {
             tokio::select! {
                 ended = ranks.next() => match ended {
                     None => break ranks.worst(),
-                    Some(ended) => {
-                        if let (Some(settings), Some((pid, signal))) = (&settings, ended.signal()) {
-                            discover::note_signal(settings, pid, signal);
-                        }
-                        if let Some(news) = ranks.note(&ended) {
-                            outputs.err.say(&news).await;
-                        }
-                    }
+                    Some(ended) => if let Some(news) = ranks.note(&ended) {
+                        outputs.err.say(&news).await;
+                    },
                 },
                 number = signals.next() => {
                     window.iter_mut().for_each(|window| window.close());

@@ -1,15 +1,15 @@
 //! Which stacks are alike: those that differ only in addresses and in the numbers of threads and
 //! processes.
 
-use super::{Alike, Taken};
+use super::{Alike, Seen};
 
 /// The words before a number that names a thread or a process.
 const NUMBERED: [&str; 4] = ["LWP ", "Thread ", "Process ", "process "];
 
 /// Stacks of several processes as one, where they are alike.
-pub(super) fn merge(taken: Vec<Taken>) -> Vec<Alike> {
+pub(super) fn merge(seen: Vec<Seen>) -> Vec<Alike> {
     let mut merged: Vec<(Vec<String>, Alike)> = Vec::new();
-    for one in taken {
+    for one in seen {
         let key: Vec<String> = one.lines.iter().map(|line| without_numbers(line)).collect();
         let known = merged.iter_mut().find(|(known, alike)| *known == key && alike.by == one.by);
         match known {
@@ -23,7 +23,7 @@ pub(super) fn merge(taken: Vec<Taken>) -> Vec<Alike> {
                 }
             }
             None => {
-                let Taken { ranks, pid, by, lines, notes } = one;
+                let Seen { ranks, pid, by, lines, notes } = one;
                 merged.push((key, Alike { ranks, pids: vec![pid], by: by.into(), lines, notes }));
             }
         }
@@ -65,9 +65,9 @@ mod tests {
 
     use super::*;
 
-    fn taken(rank: u32, by: &'static str, lines: &[&str]) -> Taken {
+    fn seen(rank: u32, by: &'static str, lines: &[&str]) -> Seen {
         let lines = lines.iter().map(|line| (*line).to_string()).collect();
-        Taken { ranks: vec![Rank(rank)], pid: 100 + rank, by, lines, notes: vec!["n".into()] }
+        Seen { ranks: vec![Rank(rank)], pid: 100 + rank, by, lines, notes: vec!["n".into()] }
     }
 
     #[test]
@@ -83,11 +83,11 @@ mod tests {
     #[test]
     fn alike_stacks_are_one_and_others_are_apart() {
         let merged = merge(vec![
-            taken(5, "gdb", &["Thread 1 (LWP 9)", "#0 0x1 in a"]),
-            taken(0, "gdb", &["Thread 1 (LWP 7)", "#0 0xff in a"]),
-            taken(1, "gdb", &["Thread 1 (LWP 8)", "#0 0x2 in b"]),
-            taken(2, "kernel", &["Thread 1 (LWP 8)", "#0 0x2 in a"]),
-            taken(3, "gdb", &["Thread 1 (LWP 8)"]),
+            seen(5, "gdb", &["Thread 1 (LWP 9)", "#0 0x1 in a"]),
+            seen(0, "gdb", &["Thread 1 (LWP 7)", "#0 0xff in a"]),
+            seen(1, "gdb", &["Thread 1 (LWP 8)", "#0 0x2 in b"]),
+            seen(2, "kernel", &["Thread 1 (LWP 8)", "#0 0x2 in a"]),
+            seen(3, "gdb", &["Thread 1 (LWP 8)"]),
         ]);
         let shown: Vec<(Vec<u32>, Vec<u32>)> = merged
             .iter()

@@ -95,7 +95,7 @@ pub(crate) struct Elsewhere {
 
 /// The stack of one process.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-struct Taken {
+struct Seen {
     ranks: Vec<Rank>,
     pid: u32,
     by: &'static str,
@@ -195,17 +195,17 @@ fn not_here(missing: Missing) -> Elsewhere {
 }
 
 /// Takes the stacks of these processes.
-fn take(here: &[(u32, Vec<Rank>)]) -> Vec<Taken> {
+fn take(here: &[(u32, Vec<Rank>)]) -> Vec<Seen> {
     let tools = Tools::of_path(&ccl::config::environment("PATH").unwrap_or_default());
     let one = |(pid, ranks): &(u32, Vec<Rank>)| {
-        let mut taken = tools.ask(*pid).unwrap_or_else(|notes| Taken {
+        let mut seen = tools.ask(*pid).unwrap_or_else(|notes| Seen {
             by: "kernel",
             lines: kernel::lines(*pid),
             notes,
-            ..Taken::default()
+            ..Seen::default()
         });
-        (taken.pid, taken.ranks) = (*pid, ranks.clone());
-        taken
+        (seen.pid, seen.ranks) = (*pid, ranks.clone());
+        seen
     };
     let mut all = Vec::new();
     for some in here.chunks(AT_ONCE) {

@@ -14,7 +14,7 @@ use ccl::clock::{self, Ns};
 use ccl::text::harmless;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::{Taken, safe};
+use super::{Seen, safe};
 use crate::facts::threads;
 use crate::process;
 
@@ -48,7 +48,7 @@ impl Tools {
     ///
     /// # Errors
     /// Why none has.
-    pub(super) fn ask(&self, pid: u32) -> Result<Taken, Vec<String>> {
+    pub(super) fn ask(&self, pid: u32) -> Result<Seen, Vec<String>> {
         // It cannot be held, and its memory may be locked: whoever looks into it may never end.
         if threads(pid).iter().any(|thread| thread.letter == Some('D')) {
             return Err(vec!["a thread is in state D, so no debugger was asked".into()]);
@@ -77,7 +77,7 @@ impl Tools {
             notes.push(format!("process {pid} is stopped now: kill -CONT {pid}"));
         }
         match found {
-            Some((by, lines)) => Ok(Taken { by, lines, notes, ..Taken::default() }),
+            Some((by, lines)) => Ok(Seen { by, lines, notes, ..Seen::default() }),
             None => Err(notes),
         }
     }
