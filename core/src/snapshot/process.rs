@@ -100,3 +100,30 @@ impl ProcessFacts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_lives_on_has_not_ended() {
+        let check = |lives: bool, dying: bool, expect: (End, Option<u8>)| {
+            let facts = ProcessFacts { end: End::Killed, signal: Some(9), dying, ..ProcessFacts::default() };
+            let shown = facts.shown(lives);
+            assert_eq!((shown.end, shown.signal), expect, "{lives} {dying}");
+        };
+        check(true, false, (End::Unknown, None));
+        check(true, true, (End::Killed, Some(9)));
+        check(false, false, (End::Killed, Some(9)));
+    }
+
+    #[test]
+    fn words_of_later_versions_are_unknown_and_nothing_is_absent() {
+        let facts: ProcessFacts = serde_json::from_str(r#"{"end":"evaporated","new":1}"#).unwrap();
+        assert_eq!(facts, ProcessFacts::default());
+        let killed = ProcessFacts { end: End::Killed, signal: Some(9), ..ProcessFacts::default() };
+        let json = serde_json::to_string(&killed).unwrap();
+        assert!(json.contains(r#""end":"killed","signal":9,"oom_kills":0"#), "{json}");
+        assert_eq!(serde_json::from_str::<ProcessFacts>(&json).unwrap(), killed);
+    }
+}
