@@ -141,6 +141,18 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_has_exited_and_is_not_waited_for_is_dying() {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        let mut child = std::process::Command::new("/bin/true").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+        waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        let reading = Reading::of(child.id()).unwrap();
+        assert!(reading.dying && reading.threads[0].letter == Some('Z'), "{reading:?}");
+        child.wait().unwrap();
+        assert_eq!(Reading::of(child.id()), None);
+    }
+
+    #[test]
     fn this_process_is_seen_to_run() {
         let own = std::process::id();
         let reading = Reading::of(own).unwrap();
