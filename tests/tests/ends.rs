@@ -18,6 +18,13 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A running job, ended with the test.
 struct Launched(Child);
 
+impl Launched {
+    /// The launcher, which stands for its job: other tests run jobs beside this one.
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
 impl Drop for Launched {
     fn drop(&mut self) {
         let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
@@ -164,11 +171,11 @@ fn a_rank_whose_quota_is_used_up_is_starved_and_one_that_waits_is_not() {
     group.set("cpu.cfs_quota_us", "5000");
     let runtime = folder();
     let ending = program("ending").to_string_lossy().into_owned();
-    let _job = start(runtime.path(), "2", &[&ending, "starve", &group.0.to_string_lossy()]);
+    let job = start(runtime.path(), "2", &[&ending, "starve", &group.0.to_string_lossy()]);
     let is_measured = |snapshot: &Snapshot| {
         snapshot.ranks.len() == 2 && snapshot.ranks.iter().all(|rank| rank.facts.is_starved.is_some())
     };
-    let snapshot = seen(&["snapshot", "--json"], runtime.path(), is_measured);
+    let snapshot = seen(&["snapshot", "--json", &job.pid()], runtime.path(), is_measured);
     let [busy, waits] = [0, 1].map(|number| &rank(&snapshot, number).facts);
     assert_eq!(busy.is_starved, Some(true), "{busy:?}");
     assert!(busy.throttled > 0 && busy.cpu_pct < 50, "{busy:?}");
@@ -183,7 +190,7 @@ fn a_rank_whose_quota_is_used_up_is_starved_and_one_that_waits_is_not() {
     // A dump keeps what it saw.
     let dump = runtime.path().join("d.tar.zst");
     let made = Command::new(program("ccl-inspect"))
-        .args(["dump", "-o"])
+        .args(["dump", &job.pid(), "-o"])
         .arg(&dump)
         .env("CCL_RUNTIME_DIR", runtime.path())
         .output()
@@ -195,8 +202,8 @@ fn a_rank_whose_quota_is_used_up_is_starved_and_one_that_waits_is_not() {
 }
 
 /// What `stack` prints, as JSON.
-fn stacks(command: &mut Command, runtime: &Path) -> serde_json::Value {
-    let output = command.env("CCL_RUNTIME_DIR", runtime).output().unwrap();
+fn stacks(command: &mut Command) -> serde_json::Value {
+    let output = command.output().unwrap();
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output)))
 }
 
@@ -216,16 +223,20 @@ fn stacks_of_the_ranks_here_are_shown_and_the_others_are_listed() {
     let ending = program("ending").to_string_lossy().into_owned();
     // The last rank has no recorder: it might as well be anywhere.
     let script = format!("[ $RANK = 3 ] && export CCL_OBSERVE=0; exec {ending} sleep");
-    let _job = start(runtime.path(), "4", &["sh", "-c", &script]);
+    let job = start(runtime.path(), "4", &["sh", "-c", &script]);
     let waits = |snapshot: &Snapshot| {
         let waits = snapshot.ranks.iter().filter(|rank| rank.comms.iter().any(|comm| comm.op.wait.is_some()));
         snapshot.ranks.len() == 3 && waits.count() == 2
     };
-    let snapshot = seen(&["snapshot", "--json"], runtime.path(), waits);
-    let inspector = || Command::new(program("ccl-inspect"));
+    let snapshot = seen(&["snapshot", "--json", &job.pid()], runtime.path(), waits);
+    let asks = |words: &[&str]| {
+        let mut command = Command::new(program("ccl-inspect"));
+        command.args(["stack", &job.pid()]).args(words).env("CCL_RUNTIME_DIR", runtime.path());
+        command
+    };
 
     // Without a debugger the kernel is asked.
-    let by_kernel = stacks(inspector().args(["stack", "--json"]).env("PATH", "/nowhere"), runtime.path());
+    let by_kernel = stacks(asks(&["--json"]).env("PATH", "/nowhere"));
     assert_eq!(ranks(&by_kernel), [vec![0, 1, 2], vec![3]], "{by_kernel:#}");
     for one in by_kernel["stacks"].as_array().unwrap() {
         assert_eq!(one["by"], "kernel");
@@ -239,17 +250,16 @@ fn stacks_of_the_ranks_here_are_shown_and_the_others_are_listed() {
     assert_eq!(lost["command"], format!("ccl-inspect stack {}", lost["pid"]));
 
     // With one, its stacks name functions; the processes run on.
-    let with_tools = stacks(inspector().args(["stack", "--json", "--rank", "0"]), runtime.path());
+    let with_tools = stacks(&mut asks(&["--json", "--rank", "0"]));
     assert_eq!(ranks(&with_tools), [vec![0], vec![]], "{with_tools:#}");
     if with_tools["stacks"][0]["by"] == "gdb" {
         assert!(with_tools.to_string().contains("sleep_for_ever"), "{with_tools:#}");
     }
-    let after = inspect(&["snapshot", "--json"], runtime.path()).unwrap();
+    let after = inspect(&["snapshot", "--json", &job.pid()], runtime.path()).unwrap();
     assert!(after.ranks.iter().all(|rank| rank.state == State::Running), "{after:?}");
     assert_eq!(rank(&after, 0).pid, rank(&snapshot, 0).pid);
 
-    let none = inspector().args(["stack", "--rank", "9"]).env("CCL_RUNTIME_DIR", runtime.path()).output();
-    let none = none.unwrap();
+    let none = asks(&["--rank", "9"]).output().unwrap();
     assert_eq!(none.status.code(), Some(1), "{}", text(&none));
 
     // In another pid namespace the processes are not seen, and it says so.
@@ -262,7 +272,8 @@ fn stacks_of_the_ranks_here_are_shown_and_the_others_are_listed() {
         );
         return;
     }
-    let unseen = stacks(inside.arg(program("ccl-inspect")).args(["stack", "--json"]), runtime.path());
+    inside.arg(program("ccl-inspect")).args(["stack", "--json", &snapshot.job.to_string()]);
+    let unseen = stacks(inside.env("CCL_RUNTIME_DIR", runtime.path()));
     assert_eq!(ranks(&unseen), [vec![], vec![0, 1, 2, 3]], "{unseen:#}");
     let why = unseen["missing"][0]["why"].as_str().unwrap();
     assert!(why.contains("another pid namespace"), "{why}");
