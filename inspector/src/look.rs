@@ -51,7 +51,7 @@ impl Snapshot {
         let (mut findings, job) = find(&settings, self.target)?;
         let unreachable = discover::follow_peers(&mut findings, &job);
         let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
-        facts::gather(findings.found.iter_mut().filter(|one| one.is_of(&job)));
+        facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
         let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings };
         print(findings, &job, &unreachable, notes, &shown)
     }
@@ -72,7 +72,7 @@ impl Open {
         }
         let mut findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, self.job)?;
-        facts::gather(findings.found.iter_mut().filter(|one| one.is_of(&job)));
+        facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
         let why = format!("only {} was opened, and it is not there", self.path.display());
         let unreachable = discover::only_these(&findings, &job, &why);
         print(findings, &job, &unreachable, Vec::new(), &shown)

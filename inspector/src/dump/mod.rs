@@ -69,7 +69,7 @@ impl Dump {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let (mut findings, job) = find(&settings, self.target)?;
         let unreachable = discover::follow_peers(&mut findings, &job);
-        facts::gather(findings.found.iter_mut().filter(|one| one.is_of(&job)));
+        facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
         let (manifest, snapshot, files) = gather(&findings.found, &job, unreachable).map_err(failed)?;
         let packed = bundle::pack(&files, manifest.taken_real_ns / 1_000_000_000).map_err(failed)?;
         write_new(&self.output, &packed).map_err(failed)?;

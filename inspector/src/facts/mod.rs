@@ -5,10 +5,10 @@ mod memory;
 pub(crate) mod reading;
 mod texts;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ccl::clock;
+use ccl::clock::{self, Ns};
 use ccl::snapshot::{CommSnapshot, End, OpSnapshot, ProcessFacts, ProcessSnapshot, ThreadFacts};
 use ccl::types::CommId;
 
@@ -23,49 +23,68 @@ const WAITS_NS: u64 = 1_000_000_000;
 const BETWEEN: Duration = Duration::from_millis(250);
 
 /// Adds the facts to these processes of a job.
-///
-/// Processes that share a communicator in which something has waited for a second are read twice,
-/// a quarter of a second apart. Called last: a later reading of a recorder knows nothing of them.
-pub(crate) fn gather<'a>(found: impl Iterator<Item = &'a mut Found>) {
-    let mut found: Vec<&mut Found> = found.collect();
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let is_here = |process: &ProcessSnapshot| !process.boot_id.is_empty() && process.boot_id == boot.trim();
+pub(crate) fn gather(found: &mut [&mut Found]) {
+    begin(found.iter().map(|one| &**one)).tell(found);
+}
 
-    let begun = clock::now();
-    let first: Vec<Option<Reading>> = found.iter().map(|one| living(one).and_then(Reading::of)).collect();
-    let chosen: Vec<bool> = {
+/// The first readings of processes.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    at: Ns,
+    /// By pid, pid namespace and the time when the recorder was made.
+    first: BTreeMap<(u32, u64, u64), Reading>,
+}
+
+/// Reads these processes for the first time; whoever reads recorders twice may do so meanwhile.
+pub(crate) fn begin<'a>(found: impl Iterator<Item = &'a Found>) -> Begun {
+    let at = clock::now();
+    let read = |one: &Found| Some((one.who(), living(one).and_then(Reading::of)?));
+    Begun { at, first: found.filter_map(read).collect() }
+}
+
+impl Begun {
+    /// Adds the facts to these processes of a job.
+    ///
+    /// Processes that share a communicator in which something has waited for a second are read
+    /// again, a quarter of a second after the first reading or later. Called last: a later reading
+    /// of a recorder knows nothing of the facts.
+    pub(crate) fn tell(mut self, found: &mut [&mut Found]) {
         let waiting = waiting(found.iter().map(|one| &one.given.process));
-        let is_in = |one: &&mut Found| one.given.process.comms.iter().any(|comm| waiting.contains(&comm.id));
-        found.iter().zip(&first).map(|(one, first)| first.is_some() && is_in(one)).collect()
-    };
-    if chosen.contains(&true) {
-        clock::sleep(BETWEEN.saturating_sub(clock::now().since(begun)));
-    }
-    let mut log = None;
-    for ((one, first), chosen) in found.iter_mut().zip(first).zip(chosen) {
-        let again = if chosen { living(one).and_then(Reading::of) } else { None };
-        let facts = &mut one.given.process.facts;
-        // What a process says of itself here is not measured by anybody.
-        *facts = ProcessFacts {
-            end: facts.end,
-            signal: facts.signal,
-            cgroup: std::mem::take(&mut facts.cgroup),
-            oom_kills: facts.oom_kills,
-            ..ProcessFacts::default()
-        };
-        match (first, again) {
-            (Some(first), Some(again)) => again.tell(Some(&first), facts),
-            (Some(first), None) => first.tell(None, facts),
-            _ => {}
+        let is_in = |one: &Found| one.given.process.comms.iter().any(|comm| waiting.contains(&comm.id));
+        let is_chosen = |one: &Found| is_in(one) && self.first.contains_key(&one.who());
+        let chosen: Vec<bool> = found.iter().map(|one| is_chosen(one)).collect();
+        if chosen.contains(&true) {
+            clock::sleep(BETWEEN.saturating_sub(clock::now().since(self.at)));
         }
-        let process = &one.given.process;
-        if process.facts.end == End::Killed && is_here(process) {
-            let oom_kills = memory::kills(process);
-            let oom_logged = log.get_or_insert_with(Log::of_kernel).has(process);
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let mut log = None;
+        for (one, chosen) in found.iter_mut().zip(chosen) {
+            let first = self.first.remove(&one.who());
+            let again = if chosen { living(one).and_then(Reading::of) } else { None };
             let facts = &mut one.given.process.facts;
-            (facts.oom_kills, facts.oom_logged) = (oom_kills, oom_logged);
+            // What a process says of itself here is not measured by anybody.
+            *facts = ProcessFacts {
+                end: facts.end,
+                signal: facts.signal,
+                cgroup: std::mem::take(&mut facts.cgroup),
+                oom_kills: facts.oom_kills,
+                ..ProcessFacts::default()
+            };
+            match (first, again) {
+                (Some(first), Some(again)) => again.tell(Some(&first), facts),
+                (Some(first), None) => first.tell(None, facts),
+                _ => {}
+            }
+            let process = &one.given.process;
+            let is_here = !process.boot_id.is_empty() && process.boot_id == boot.trim();
+            if process.facts.end == End::Killed && is_here {
+                let oom_kills = memory::kills(process);
+                let oom_logged = log.get_or_insert_with(Log::of_kernel).has(process);
+                let facts = &mut one.given.process.facts;
+                (facts.oom_kills, facts.oom_logged) = (oom_kills, oom_logged);
+            }
+            one.given.process.facts.bound();
         }
-        one.given.process.facts.bound();
     }
 }
 
