@@ -12,7 +12,7 @@ use ccl::snapshot::Snapshot as JobSnapshot;
 use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
 use crate::target::Target;
-use crate::{attach, dump, exit};
+use crate::{attach, dump, exit, facts};
 
 /// The time between two readings of a job in which something waits: longer than a message takes on
 /// a busy machine, and short for someone who waits for the answer.
@@ -79,20 +79,21 @@ pub(crate) fn now(target: Option<Target>, comm: Option<&str>) -> Result<JobSnaps
     let (mut findings, job) = find(&settings, target)?;
     let unreachable = discover::follow_peers(&mut findings, &job);
     findings.found.retain(|one| one.is_of(&job));
-    let notes = attach::ask_all(findings.found.iter_mut());
-    let first = merged(&findings, &job, &unreachable, notes);
-    if !first.wants_second_reading(stall_ns(&settings)) {
-        return judged(first, None, comm, &settings);
-    }
-    clock::sleep(BETWEEN);
-    for one in &mut findings.found {
-        if let Ok(reader) = one.open() {
-            one.reread(&reader);
+    let facts = facts::begin(findings.found.iter());
+    let mut notes = attach::ask_all(findings.found.iter_mut());
+    let first = merged(&findings, &job, &unreachable, Vec::new());
+    let before = first.wants_second_reading(stall_ns(&settings)).then_some(first);
+    if before.is_some() {
+        clock::sleep(BETWEEN);
+        for one in &mut findings.found {
+            if let Ok(reader) = one.open() {
+                one.reread(&reader);
+            }
         }
+        notes = attach::ask_all(findings.found.iter_mut());
     }
-    let notes = attach::ask_all(findings.found.iter_mut());
-    let second = merged(&findings, &job, &unreachable, notes);
-    judged(second, Some(&first), comm, &settings)
+    facts.tell(&mut findings.found.iter_mut().collect::<Vec<_>>());
+    judged(merged(&findings, &job, &unreachable, notes), before.as_ref(), comm, &settings)
 }
 
 /// The job that files or a dump tell of, with its verdicts.
@@ -110,8 +111,9 @@ pub(crate) fn then(
         let job = choose(&dump.findings, job.or(Some(Target::Job(dump.job))))?;
         (dump.findings, job, dump.unreachable, dump.notes)
     } else {
-        let findings = discover::at(path).map_err(|why| (exit::ERROR, why))?;
+        let mut findings = discover::at(path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, job)?;
+        facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
         let why = format!("only {} was opened, and it is not there", path.display());
         let unreachable = discover::only_these(&findings, &job, &why);
         (findings, job, unreachable, Vec::new())

@@ -2,7 +2,6 @@
 //! ccl jobs, and launches them.
 
 mod attach;
-mod cgroup;
 mod check;
 mod choose;
 mod discover;
@@ -10,6 +9,7 @@ mod doctor;
 mod dump;
 mod exit;
 mod export;
+mod facts;
 mod look;
 mod members;
 mod pages;
@@ -17,6 +17,7 @@ mod process;
 mod ps;
 mod run;
 mod search;
+mod stack;
 mod table;
 mod target;
 mod top;
@@ -49,6 +50,7 @@ enum Verb {
     Open(look::Open),
     Trace(trace::Trace),
     Export(export::Export),
+    Stack(stack::Stack),
     Run(run::Run),
     Doctor(doctor::Doctor),
     Completions(pages::Completions),
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Verb::Open(open) => open.run(),
         Verb::Trace(trace) => trace.run(),
         Verb::Export(export) => export.run(),
+        Verb::Stack(stack) => stack.run(),
         Verb::Run(run) => run.run(),
         Verb::Doctor(doctor) => doctor.run(),
         Verb::Completions(completions) => completions.run(&Cli::command()),

@@ -97,9 +97,18 @@ pub(crate) fn user(pid: u32) -> Option<u32> {
     one_user(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
+/// The group that a process runs as, in the same way.
+pub(crate) fn group(pid: u32) -> Option<u32> {
+    one_of(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "Gid:")
+}
+
 fn one_user(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    // The real, effective, saved and file system user ids.
+    one_of(status, "Uid:")
+}
+
+fn one_of(status: &str, field: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    // The real, effective, saved and file system ids.
     let mut users = line.split_whitespace().map(|word| word.parse::<u32>().ok());
     let real = users.next()??;
     users.all(|one| one == Some(real)).then_some(real)

@@ -324,7 +324,7 @@ fn verbs() -> Vec<String> {
 #[test]
 fn completions_and_pages_know_every_verb() {
     let verbs = verbs();
-    for verb in ["ps", "snapshot", "top", "dump", "open", "run", "doctor", "completions", "man"] {
+    for verb in ["ps", "snapshot", "top", "dump", "open", "stack", "run", "doctor", "completions", "man"] {
         assert!(verbs.iter().any(|one| one == verb), "{verb} in {verbs:?}");
     }
     for shell in ["bash", "zsh", "fish"] {

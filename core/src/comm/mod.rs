@@ -355,6 +355,7 @@ impl Drop for Communicator {
         }
         if !self.finished {
             let panics = std::thread::panicking();
+            self.inner.recorder.gave_up(panics);
             self.inner.abort(if panics {
                 "it panicked"
             } else {

@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::event::{Event, publish};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::recorder::{Events, Recorder};
+use crate::sys::cgroup::MemoryGroup;
 use crate::types::CommId;
 
 /// How often the clocks are read together, so that drift between readings stays far below a
@@ -64,6 +65,10 @@ impl ProcessServices {
         let recorder = Recorder::for_process(settings)?;
         let Launched { name, rank } = Launched::own(&environment);
         recorder.set_launch(name, rank);
+        let group = MemoryGroup::own();
+        if let Some(group) = &group {
+            recorder.set_memory_group(group);
+        }
         let mut notes = recorder.notes().to_vec();
         let server = match Server::beside(&recorder, settings).map(Arc::new) {
             Ok(server) => Some(server),
@@ -78,6 +83,8 @@ impl ProcessServices {
             recorder: Arc::clone(&recorder),
             server: server.as_ref().map(Arc::downgrade).unwrap_or_default(),
             sweeps: Arc::clone(&sweeps),
+            group,
+            count_due: Ns(0),
             due: Ns(0),
             gap: SECOND_ANCHOR,
         };
@@ -123,6 +130,9 @@ struct Anchors {
     events: Events,
     server: Weak<Server>,
     sweeps: Arc<AtomicU32>,
+    /// The control group whose kills for want of memory are sampled once a second, and when next.
+    group: Option<MemoryGroup>,
+    count_due: Ns,
     due: Ns,
     /// The gap between the next reading and the one after it.
     gap: Duration,
@@ -136,6 +146,10 @@ impl Task for Anchors {
             let Anchor { raw, mono, real_ns } = self.recorder.anchor();
             publish(&mut self.events, || Event::ClockAnchored { raw: raw.0, mono_ns: mono.0, real_ns });
             self.recorder.sample_sockets();
+            if now >= self.count_due {
+                self.recorder.sample_process(self.group.as_ref());
+                self.count_due = now.after(ANCHOR);
+            }
             self.due = now.after(self.gap);
             self.gap = (self.gap * 2).min(ANCHOR);
             let left = self.sweeps.load(Ordering::Relaxed);

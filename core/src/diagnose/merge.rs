@@ -270,6 +270,7 @@ fn rank_of(one: &Given, rank: Rank, comms: Vec<CommSnapshot>) -> RankSnapshot {
         heartbeat_ns: process.heartbeat_ns,
         overflow: process.overflow.iter().fold(0, |sum, table| sum.saturating_add(table.rows)),
         comms_without_row: process.comms_without_row,
+        facts: process.facts.shown(matches!(one.state(), State::Running | State::Stopped)),
         to_real_ns: process.to_real_ns,
     }
 }

@@ -16,12 +16,15 @@
 //! slots: each event that the head counts is in its slot, or is overwritten and counted as lost.
 
 pub mod durations;
+mod ending;
 pub mod histogram;
+
+pub use ending::Ending;
 
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 
@@ -104,6 +107,18 @@ pub mod header {
     ///
     /// Rows that communicators needed in vain count in [`OVERFLOW`] also when those have ended.
     pub const WITHOUT_ROW: usize = 120;
+    /// How the process ended, as it said itself: [`super::Ending`], and in the upper half the
+    /// signal. From layout 9 on.
+    pub const END: usize = 121;
+    /// The kills for want of memory that its memory group had counted when the recorder was made,
+    /// plus 1; 0: not known. From layout 9 on.
+    pub const OOM_FIRST: usize = 122;
+    /// The same now; sampled once a second.
+    pub const OOM_LATEST: usize = 123;
+    /// Reference of the path of that group's folder. From layout 9 on.
+    pub const CGROUP: usize = 124;
+    /// The inode of that folder: the same path may lead to another group elsewhere.
+    pub const CGROUP_INODE: usize = 125;
     /// First word of the directory.
     pub const DIRECTORY_AT: usize = 128;
 

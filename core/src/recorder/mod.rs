@@ -28,6 +28,7 @@ pub mod capture;
 mod cells;
 mod codec;
 mod decode;
+mod ending;
 pub mod layout;
 mod mapping;
 pub mod place;
@@ -52,6 +53,7 @@ pub use reader::Reader;
 pub use ring::Events;
 pub use state::Recorder;
 pub use tail::Recorded;
+pub use whose::note_signal;
 pub use writer::{CommInfo, CommRow, Peer};
 
 #[cfg(test)]

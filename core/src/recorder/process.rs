@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::ending;
 use super::layout::{self, Capacity, Home, header};
 use super::mapping::Memory;
 use super::place::{self, Place};
@@ -78,6 +79,13 @@ impl Recorder {
         of_process().recorder.upgrade()
     }
 
+    /// The same where no other thread is about to make or drop one; it waits for none, so it may be
+    /// asked for in a panic.
+    pub(super) fn of_process_now() -> Option<Arc<Self>> {
+        sys::not_forked().ok()?;
+        OF_PROCESS.try_lock().ok()?.recorder.upgrade()
+    }
+
     /// One in private memory, for simulations and tests. Untouched tables cost no memory.
     #[must_use]
     pub fn heap() -> Arc<Self> {
@@ -112,10 +120,10 @@ impl Recorder {
         place: Option<Place>,
         notes: Vec<String>,
     ) -> Self {
-        let left = AtomicBool::new(false);
+        let [left, gave_up] = [false; 2].map(AtomicBool::new);
         let rows = Mutex::new(SlotPools::new(capacity));
         let (generation, made_level) = (sys::generation(), level_of(settings));
-        let recorder = Self { memory, capacity, rows, place, notes, left, generation, made_level };
+        let recorder = Self { memory, capacity, rows, place, notes, left, gave_up, generation, made_level };
         recorder.write_header(settings);
         recorder
     }
@@ -192,6 +200,7 @@ impl Handler for LeaveAtExit {
         // Another thread may be making or dropping one right now: then it stays as evidence.
         let recorder = OF_PROCESS.try_lock().ok().and_then(|slot| slot.recorder.upgrade());
         if let Some(recorder) = recorder.filter(|recorder| !recorder.is_stale()) {
+            recorder.say_exit();
             // A process that exits with a communicator in use has not left the job: others may wait
             // for it, and its file tells where it was.
             if !recorder.is_in_a_job() {
@@ -205,5 +214,8 @@ impl Handler for LeaveAtExit {
 
 fn at_exit() {
     static INSTALLED: std::sync::Once = std::sync::Once::new();
-    INSTALLED.call_once(handlers::at_exit::<LeaveAtExit>);
+    INSTALLED.call_once(|| {
+        handlers::at_exit::<LeaveAtExit>();
+        ending::say_panics();
+    });
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::capture::Capture;
 use super::decode::{self, Clock};
+use super::ending;
 use super::layout::{self, Table, comm, durations, header, histogram, ring};
 use super::state::Recorder;
 use super::tail::{Piece, events};
@@ -404,6 +405,7 @@ fn snapshot(
     decode::sockets(words, &clock, &mut comms);
     let (pid, outer_pid) = halves(at(header::PID));
     let library = at(header::LIBRARY);
+    let (facts, memory) = ending::facts(words, alive);
     ProcessSnapshot {
         schema: PROCESS_SCHEMA.into(),
         pid,
@@ -435,6 +437,8 @@ fn snapshot(
         rings: rings(words),
         overflow: overflow(words),
         comms_without_row: at(header::WITHOUT_ROW),
+        facts,
+        memory,
         truncated: at(header::TOTAL) > words.len() as u64 * 8,
     }
 }

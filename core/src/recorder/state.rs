@@ -24,6 +24,8 @@ pub struct Recorder {
     pub(super) place: Option<Place>,
     pub(super) notes: Vec<String>,
     pub(super) left: AtomicBool,
+    /// Whether a communicator was given up without `finish()`.
+    pub(super) gave_up: AtomicBool,
     pub(super) generation: u32,
     /// The level it was made with; the one in force may be a client's wish.
     pub(super) made_level: u8,
@@ -123,6 +125,7 @@ impl Recorder {
         if self.is_stale() || self.left.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.say_left();
         self.header(header::LEFT).store(1, Ordering::Release);
         if let Some(place) = self.place.as_ref().filter(|_| !self.is_evidence()) {
             place.unlink();

@@ -1,14 +1,18 @@
 //! Finding the recorders of a process, and identifying a recorder by its file and its writer.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use super::layout::header;
+use rustix::fs::OFlags;
+
+use super::layout::{Ending, header};
 use super::reader::{From, Reader, header_of};
 use super::words::{MAX_BYTES, halves, word};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::process::namespace_pids;
+use crate::sys::shared::{self, Owner};
 
 impl Reader {
     /// The recorders of a process, found among its open files.
@@ -79,6 +83,26 @@ impl Reader {
         let (written_by, written_in, _) = self.writer().unwrap_or_default();
         inner == Some(written_by) && space.is_none_or(|space| space == written_in)
     }
+}
+
+/// Writes down in the recorder of a dead child which signal ended it, unless the child said how it
+/// ended; gives whether it was written. For launchers, who alone are told.
+///
+/// # Errors
+/// `System` if the file cannot be opened or written, `Usage` if it is no recorder.
+pub fn note_signal(path: &Path, pid: u32, signal: u8) -> Result<bool> {
+    let failed = |e| Error::system(format!("opening {}", path.display()), e);
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(failed)?;
+    let words = header_of(&file, path)?;
+    let at = |n: usize| word(&words, n);
+    let is_it = halves(at(header::PID)).0 == pid && at(header::VERSION) as u32 >= 9;
+    let is_silent = at(header::END) == 0 && at(header::LEFT) == 0 && shared::owner(&file)? == Owner::None;
+    if is_it && is_silent {
+        let word = Ending::Killed as u64 | u64::from(signal) << 32;
+        file.write_all_at(&word.to_le_bytes(), header::END as u64 * 8).map_err(failed)?;
+    }
+    Ok(is_it && is_silent)
 }
 
 fn without_recorder(pid: u32) -> Error {

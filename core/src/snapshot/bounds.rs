@@ -4,7 +4,7 @@
 
 use super::{
     CommSnapshot, FailureSnapshot, InitSnapshot, LinkSnapshot, OpSnapshot, Overflow, PeerSnapshot,
-    PhaseSnapshot, ProcessSnapshot, SocketSnapshot,
+    PhaseSnapshot, ProcessFacts, ProcessSnapshot, SocketSnapshot, ThreadFacts,
 };
 use crate::text::{harmless, is_harmful};
 
@@ -16,12 +16,17 @@ pub(crate) const MAX_CELLS: usize = 1 << 14;
 pub(crate) const MAX_DURATIONS: usize = 1 << 12;
 /// The same for rings.
 pub(crate) const MAX_RINGS: usize = 1 << 10;
+/// The most threads of a process that are described.
+pub const MAX_THREADS: usize = 64;
 /// The most bytes of all texts of a process; a full recorder's take a tenth of it.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 
 /// The most bytes of one text, such as a name or a path. It may be repeated for each of a thousand
 /// rows.
 const MAX_TEXT: usize = 4 << 10;
+
+/// The most bytes of a text among facts: a path of a control group is the longest.
+const MAX_FACT: usize = 1 << 10;
 
 /// The most ranges of absent ranks of an init.
 const MAX_ABSENT_RUNS: usize = 3;
@@ -53,6 +58,7 @@ impl ProcessSnapshot {
         bytes <= MAX_TEXT_BYTES
             && self.comms.len() <= MAX_COMMS
             && self.comms.iter().filter_map(|comm| comm.init.as_ref()).all(InitSnapshot::is_believed)
+            && self.facts.threads.len() <= MAX_THREADS
             && self.rings.len().max(self.overflow.len()) <= MAX_RINGS
             && [links, sockets, peers, phases].iter().all(|count| *count <= MAX_CELLS)
     }
@@ -81,10 +87,22 @@ impl ProcessSnapshot {
     /// Calls `take` for all texts. A new field that is a text must be added here.
     fn each_text(&mut self, take: &mut dyn FnMut(&mut String)) {
         let Self {
-            schema, host, host_id, boot_id, library, path, control, settings, comms, overflow, ..
+            schema,
+            host,
+            host_id,
+            boot_id,
+            library,
+            path,
+            control,
+            settings,
+            comms,
+            overflow,
+            facts,
+            ..
         } = self;
         [schema, host, host_id, boot_id, library, path, control, settings].into_iter().for_each(&mut *take);
         overflow.iter_mut().for_each(|Overflow { table, .. }| take(table));
+        facts.each_text(take);
         for comm in comms {
             let CommSnapshot { name, op, p2p, links, phases, phase, peers, failure, .. } = comm;
             take(name);
@@ -104,6 +122,26 @@ impl ProcessSnapshot {
             for SocketSnapshot { local, remote, .. } in sockets {
                 [local, remote].into_iter().for_each(&mut *take);
             }
+        }
+    }
+}
+
+impl ProcessFacts {
+    /// Makes all texts safe to print, each on one line, and leaves out threads beyond the bound.
+    pub fn bound(&mut self) {
+        self.threads.truncate(MAX_THREADS);
+        self.each_text(&mut |text| {
+            if text.len() > MAX_FACT || text.contains(is_harmful) {
+                *text = harmless(text, MAX_FACT).into_owned();
+            }
+        });
+        self.threads.iter_mut().for_each(|one| one.letter = one.letter.filter(char::is_ascii_alphabetic));
+    }
+
+    fn each_text(&mut self, take: &mut dyn FnMut(&mut String)) {
+        take(&mut self.cgroup);
+        for ThreadFacts { name, wchan, syscall, .. } in &mut self.threads {
+            [name, wchan, syscall].into_iter().for_each(&mut *take);
         }
     }
 }
@@ -145,6 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn facts_are_cut_and_harmless() {
+        let thread = ThreadFacts {
+            name: "a\u{1b}[2J".into(),
+            wchan: "x".repeat(1 << 20),
+            letter: Some('\n'),
+            ..ThreadFacts::default()
+        };
+        let mut facts = ProcessFacts { threads: vec![thread; MAX_THREADS + 9], ..ProcessFacts::default() };
+        facts.bound();
+        let first = &facts.threads[0];
+        assert_eq!((facts.threads.len(), first.name.as_str(), first.letter), (64, "a\\u{1b}[2J", None));
+        assert_eq!(first.wchan.len(), MAX_FACT);
+    }
+
+    #[test]
     fn a_name_without_end_is_cut_before_it_is_repeated() {
         let mut process = ProcessSnapshot { host: "x".repeat(8 << 20), ..ProcessSnapshot::default() };
         assert!(process.is_believed());
@@ -162,6 +215,8 @@ mod tests {
         check(true, &|_| {});
         check(true, &|process| process.comms.resize(MAX_COMMS, CommSnapshot::default()));
         check(false, &|process| process.comms.resize(MAX_COMMS + 1, CommSnapshot::default()));
+        check(true, &|process| process.facts.threads.resize(MAX_THREADS, ThreadFacts::default()));
+        check(false, &|process| process.facts.threads.resize(MAX_THREADS + 1, ThreadFacts::default()));
         check(false, &|process| {
             process
                 .comms

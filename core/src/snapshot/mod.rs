@@ -9,6 +9,7 @@
 
 pub(crate) mod bounds;
 mod failure;
+mod process;
 mod socket;
 pub(crate) mod update;
 mod verdict;
@@ -18,7 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
+pub use bounds::MAX_THREADS;
 pub use failure::{Called, Failure, FailureSnapshot, InitSnapshot, NotJoined};
+pub use process::{End, MemoryCount, ProcessFacts, ThreadFacts};
 pub use socket::{SocketSnapshot, TcpState};
 pub use update::Update;
 pub use verdict::{Class, Confidence, Next, Reason, Side, Standing, Verdict};
@@ -114,6 +117,9 @@ pub struct RankSnapshot {
     /// `comms`: the rank may wait in one of them. Absent if there is none.
     #[serde(skip_serializing_if = "is_zero")]
     pub comms_without_row: u64,
+    /// What its process does, and how it ended. Absent if nothing is known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub facts: ProcessFacts,
     /// The time from which the ages count, in nanoseconds since 1970: now, or a dead process's last
     /// sign of life. If all processes ended together, within a moment and without a failure, the
     /// ages count from the last of their signs.
@@ -497,6 +503,13 @@ pub struct ProcessSnapshot {
     pub comms_without_row: u64,
     /// Whether the file is shorter than its header says.
     pub truncated: bool,
+    /// How it ended, and what is known of its process beside its recorder. Absent if nothing is.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub facts: ProcessFacts,
+    /// What its memory group had counted when the recorder was made. Only for readers of the
+    /// recorder itself, so not in the JSON.
+    #[serde(skip)]
+    pub memory: Option<MemoryCount>,
 }
 
 /// One ring of events.

@@ -84,6 +84,7 @@ impl ProcessSnapshot {
             comms: Vec::new(),
             rings: self.rings.clone(),
             overflow: self.overflow.clone(),
+            facts: self.facts.clone(),
             ..*self
         }
     }

@@ -58,8 +58,10 @@ words! {
         Calls = "calls",
         /// It was killed by a signal, or by what cannot be told.
         Killed = "killed",
-        /// The kernel killed it for want of memory.
+        /// The kernel killed it because memory ran out.
         Oom = "oom",
+        /// A signal ended it, as its own handler said.
+        Signalled = "signalled",
         /// It called `exit()` or returned from `main` without leaving.
         Exited = "exited",
         /// A thread panicked.

@@ -1,6 +1,7 @@
 //! Raw system interfaces, each wrapped once. A missing feature is reported as a value and is never
 //! a crash.
 
+pub mod cgroup;
 pub mod cpus;
 pub mod faults;
 pub mod fds;

@@ -14,7 +14,7 @@ static PIPE: AtomicI32 = AtomicI32::new(-1);
 /// The process that owns the pipe. A forked child has a copy of the pipe, but does not own it.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// Runs `work` on its own thread when a signal asks this process to end.
+/// Runs `work` on its own thread when a signal, whose number it is given, asks this process to end.
 ///
 /// After `work`, the signal ends the process as it would have without the handler. This holds for
 /// SIGTERM, SIGINT and SIGHUP, except for those that the program already handles or ignores. If the
@@ -23,7 +23,7 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 ///
 /// # Errors
 /// `System`: the pipe or the thread could not be created.
-pub fn before_the_end(work: fn()) -> Result<()> {
+pub fn before_the_end(work: fn(u8)) -> Result<()> {
     let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|e| Error::system("a pipe for signals", e))?;
     let thread = std::thread::Builder::new().name("ccl-signals".into());
@@ -52,7 +52,7 @@ pub fn before_the_end(work: fn()) -> Result<()> {
 }
 
 /// Waits for a signal, does the work, and then ends this process by that signal.
-fn wait(reads: &OwnedFd, work: fn()) {
+fn wait(reads: &OwnedFd, work: fn(u8)) {
     let mut signal = [0];
     loop {
         match rustix::io::read(reads, &mut signal) {
@@ -61,7 +61,7 @@ fn wait(reads: &OwnedFd, work: fn()) {
             _ => return,
         }
     }
-    work();
+    work(signal[0]);
     end_by(signal[0].into());
 }
 
@@ -108,12 +108,12 @@ mod tests {
     use crate::clock;
     use crate::sys::process::{fork, in_fork};
 
-    fn leave() {
+    fn leave(_: u8) {
         // SAFETY: it ends a forked child. The exit status shows that this function ran.
         unsafe { libc::_exit(50) }
     }
 
-    fn note() {}
+    fn note(_: u8) {}
 
     fn send(signal: libc::c_int) {
         // SAFETY: a process may send any signal to itself.

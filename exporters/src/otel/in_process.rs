@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
-use ccl::recorder::{self, Reader};
+use ccl::recorder::{self, Reader, Recorder};
 use ccl::sys::handlers::{self, Handler};
 use ccl::sys::signals;
 
@@ -103,10 +103,18 @@ pub(super) fn start(endpoint: &Endpoint, settings: Settings) -> Result<(), Strin
         own.changed.notify_all();
     });
     handlers::at_exit::<SayFarewell>();
-    if let Err(why) = signals::before_the_end(say_farewell) {
+    if let Err(why) = signals::before_the_end(end_by) {
         crate::say(&format!("OpenTelemetry: a process that a signal ends loses its last spans: {why}"));
     }
     Ok(())
+}
+
+/// A signal ends the process: its recorder tells which, and the rest is sent.
+fn end_by(signal: u8) {
+    if let Some(recorder) = Recorder::of_process() {
+        recorder.ended_by_signal(signal);
+    }
+    say_farewell();
 }
 
 /// At exit: sends the rest, if the collector takes it.

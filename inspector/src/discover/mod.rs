@@ -226,6 +226,24 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
     findings
 }
 
+/// Writes down which signal ended a child of this process, if it left a recorder of this user that
+/// does not say how it ended.
+pub(crate) fn note_signal(settings: &Settings, pid: u32, signal: u8) {
+    let uid = rustix::process::geteuid().as_raw();
+    let own = format!("ccl-{uid}");
+    for folder in folders::folders(&folders::places(settings), uid).iter().filter(|one| one.ends_with(&own)) {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_its = |path: &PathBuf| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            name.starts_with(&format!("{pid}-")) && name.ends_with(".rec")
+        };
+        for path in entries.map(|entry| entry.path()).filter(is_its) {
+            // Where it cannot be written, the end of the process stays unknown.
+            let _ = ccl::recorder::note_signal(&path, pid, signal);
+        }
+    }
+}
+
 /// The recorders of one file or of a folder of files.
 ///
 /// If the folder is a place for runtime folders, the recorders of the runtime folders in it.

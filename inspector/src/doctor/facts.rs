@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use ccl::bootstrap::interfaces;
 use ccl::config::{Key, Settings, environment};
 use ccl::recorder::place;
+use ccl::sys::cgroup;
 use rustix::process::{Resource, getrlimit};
 
-use crate::cgroup;
 use crate::discover::Findings;
 
 /// A folder or mount, and its space.
@@ -109,7 +109,7 @@ pub(super) fn gather(ranks: u64, hosts: u64, read: Result<Settings, String>, fin
     let (folder, runtime_notes) = place::chosen(&settings);
     let files = getrlimit(Resource::Nofile);
     let vmstat = cgroup::counts(&text("/proc/vmstat"));
-    let events = cgroup::files("self", "memory", ["memory.events", "memory.oom_control"]);
+    let events = cgroup::files("self", "memory", cgroup::OOM_FILES);
     let killed =
         |counts: &[(String, u64)]| counts.iter().find(|(n, _)| n == "oom_kill").map_or(0, |(_, n)| *n);
     Facts {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ccl::sys::cgroup;
 use serde::{Deserialize, Serialize};
 
 use super::secrets;
-use crate::{cgroup, process};
+use crate::process;
 
 /// The most threads of a process that are described.
 const MAX_THREADS: usize = 4096;
@@ -102,7 +103,7 @@ pub(super) fn process(pid: u32, refused: &mut Vec<(&'static str, String)>) -> Pr
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))
         .map_err(|e| refuse("the resource limits", e))
         .unwrap_or_default();
-    let events = cgroup::files(&pid.to_string(), "memory", ["memory.events", "memory.oom_control"]);
+    let events = cgroup::files(&pid.to_string(), "memory", cgroup::OOM_FILES);
     if events.is_empty() {
         refuse("the memory events of the control group", std::io::ErrorKind::NotFound.into());
     }

@@ -3,6 +3,7 @@
 
 use ccl::clock::{Anchor, Ns, Raw};
 use ccl::diagnose::Unreachable;
+use ccl::snapshot::ProcessFacts;
 use ccl::types::JobId;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,9 @@ pub(crate) struct Recorder {
     /// Whether /proc showed that its process had ended.
     #[serde(skip_serializing_if = "is_false")]
     pub(crate) ended: bool,
+    /// What its process did, and how it ended. Absent if nothing is known.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) facts: ProcessFacts,
     /// When copying began, in nanoseconds since 1970.
     pub(crate) from_real_ns: u64,
     /// When copying ended, in nanoseconds since 1970; the moment that ages count from.
@@ -72,6 +76,10 @@ pub(crate) struct Recorder {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 const fn is_false(value: &bool) -> bool {
     !*value
+}
+
+fn is_default(facts: &ProcessFacts) -> bool {
+    *facts == ProcessFacts::default()
 }
 
 /// A rank's process that is known and was not read.

@@ -29,13 +29,13 @@ use ccl::clock;
 use ccl::config::Settings;
 use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
 use ccl::recorder::{Capture, Reader};
-use ccl::snapshot::{ProcessSnapshot, Snapshot, Source};
+use ccl::snapshot::{ProcessFacts, ProcessSnapshot, Snapshot, Source};
 use serde::Serialize;
 
 use crate::choose::find;
 use crate::discover::{self, Found, door};
 use crate::target::Target;
-use crate::{exit, process, words};
+use crate::{exit, facts, process, words};
 use manifest::{Manifest, Recorder, Refused};
 use sparse::Sparse;
 
@@ -69,6 +69,7 @@ impl Dump {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let (mut findings, job) = find(&settings, self.target)?;
         let unreachable = discover::follow_peers(&mut findings, &job);
+        facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
         let (manifest, snapshot, files) = gather(&findings.found, &job, unreachable).map_err(failed)?;
         let packed = bundle::pack(&files, manifest.taken_real_ns / 1_000_000_000).map_err(failed)?;
         write_new(&self.output, &packed).map_err(failed)?;
@@ -220,6 +221,7 @@ fn copied(one: &Found, copy: Copy, at: usize) -> Result<Copied, String> {
         alive: taken.alive,
         letter,
         ended: false,
+        facts: one.given.process.facts.clone(),
         from_real_ns: taken.from_real_ns,
         real_ns: taken.at.real_ns,
         mono_ns: taken.at.mono.0,
@@ -247,12 +249,24 @@ fn source(one: &Copied) -> Source {
 /// A reading as it was at the moment of the dump.
 fn given(recorder: &Recorder, process: ProcessSnapshot, source: Source) -> Given {
     let path = recorder.path.clone();
+    let facts = facts_of(recorder, &process);
     Given {
-        process: ProcessSnapshot { path, ..process },
+        process: ProcessSnapshot { path, facts, ..process },
         source,
         letter: recorder.letter,
         ended: recorder.ended,
     }
+}
+
+/// What the kernel said at the moment of the dump; how the process ended is what its bytes say.
+fn facts_of(recorder: &Recorder, process: &ProcessSnapshot) -> ProcessFacts {
+    if recorder.facts == ProcessFacts::default() {
+        return process.facts.clone();
+    }
+    let ProcessFacts { end, signal, .. } = process.facts;
+    let mut facts = ProcessFacts { end, signal, ..recorder.facts.clone() };
+    facts.bound();
+    facts
 }
 
 fn to_json(value: &impl Serialize) -> Result<Vec<u8>, String> {

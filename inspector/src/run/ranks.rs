@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use ccl::config::Settings;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use super::Outputs;
 use super::output::Lines;
+use crate::discover;
 
 /// How long the other ranks may run after the first failure before they are asked to end.
 ///
@@ -40,6 +42,14 @@ pub(super) struct Ended {
     rank: u32,
     pid: u32,
     status: std::io::Result<ExitStatus>,
+}
+
+impl Ended {
+    /// Its pid and the signal that ended it, if one did.
+    fn signal(&self) -> Option<(u32, u8)> {
+        let signal = self.status.as_ref().ok()?.signal()?;
+        Some((self.pid, u8::try_from(signal).ok()?))
+    }
 }
 
 impl Ranks {
@@ -86,8 +96,15 @@ impl Ranks {
     }
 
     /// The next rank that ends; `None` when none is left.
+    ///
+    /// Only its launcher learns which signal ended it, and writes that down where it left evidence.
     pub(super) async fn next(&mut self) -> Option<Ended> {
-        self.endings.join_next().await?.ok()
+        let ended = self.endings.join_next().await?.ok()?;
+        // Ranks find their runtime folder by the same settings.
+        if let (Ok(settings), Some((pid, signal))) = (Settings::of_process(), ended.signal()) {
+            discover::note_signal(&settings, pid, signal);
+        }
+        Some(ended)
     }
 
     /// Records the end of a rank; gives the line to print about it.

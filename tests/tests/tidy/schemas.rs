@@ -21,6 +21,7 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
             "core/src/snapshot/failure.rs",
             "core/src/snapshot/words.rs",
             "core/src/snapshot/socket.rs",
+            "core/src/snapshot/process.rs",
         ],
     ),
     (
@@ -40,6 +41,11 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
         "The first and the last line of a process's part of a trace, and the first one of its program's spans, in their `args`; \
          the rest is Chrome's trace format.",
         &["exporters/src/trace/part.rs", "exporters/src/trace/app.rs", "exporters/src/trace/who.rs"],
+    ),
+    (
+        "ccl.stack/1",
+        "The stacks of a job's processes on this machine: `ccl-inspect stack --json`.",
+        &["inspector/src/stack/mod.rs"],
     ),
     (
         "ccl.dump/1",

@@ -17,7 +17,7 @@ mod waiting;
 
 use std::collections::BTreeMap;
 
-use crate::snapshot::{Class, Culprit, Reason, Snapshot, Standing, Verdict};
+use crate::snapshot::{Class, Confidence, Culprit, Reason, Snapshot, Standing, Verdict};
 use crate::types::Rank;
 
 /// Shorter waits are no verdict: a checkpoint, a first contact or a busy machine; unless
@@ -43,6 +43,9 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
         found.extend(process::idle(job).into_iter().filter(|one| !known.contains(&one.culprits[0])));
     }
     for verdict in &mut found {
+        if verdict.reason == Reason::Oom && process::is_logged(job, &verdict.culprits) {
+            verdict.confidence = Confidence::Certain;
+        }
         verdict.next = next::steps(job, verdict);
     }
     found.sort_by_key(|one| (std::cmp::Reverse(one.standing == Standing::Stalled), one.class));

@@ -33,7 +33,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("journalctl -k | grep -i oom", "shows what the kernel killed and why"),
             ("cat /proc/meminfo", "shows the memory of the machine"),
         ],
-        Reason::Killed => &[
+        Reason::Killed | Reason::Signalled => &[
             ("journalctl -k | grep -i -E 'oom|{pid}'", "shows whether the kernel killed it"),
             ("dmesg | grep -i -E 'killed|segfault' | tail", "shows crashes and kills"),
         ],

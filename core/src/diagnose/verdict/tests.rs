@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::snapshot::{
-    BlockedOn, Called, CommSnapshot, Confidence, Failure, LinkSnapshot, Missing, NotJoined, OpSnapshot,
-    OpState, RankSnapshot, Side, SocketSnapshot, State, WaitingLink,
+    BlockedOn, Called, CommSnapshot, End, Failure, LinkSnapshot, Missing, NotJoined, OpSnapshot, OpState,
+    ProcessFacts, RankSnapshot, Side, SocketSnapshot, State, WaitingLink,
 };
 use crate::types::CommId;
 
@@ -132,8 +132,10 @@ fn a_wait_is_stalled_only_if_both_readings_show_the_same() {
     assert_eq!(standing(&at(10, 5, 4), Some(&at(9, 5, 3))), Standing::Stalled);
     assert_eq!(standing(&at(10, 5, 4), Some(&at(9, 4, 3))), Standing::Suspect, "another call");
     assert_eq!(standing(&at(10, 5, 2), Some(&at(7, 5, 3))), Standing::Suspect, "it began anew");
-    // The dead are read once.
-    let mut dead = at(10, 5, 4);
+    // The dead are read once, and their deaths tell nothing where all are dead.
+    let sends = |from, to| BlockedOn { op: "Send".into(), ..blocked(&[to], &[], &[from], 2 * SECOND) };
+    let mut dead = Snapshot { blocked_on: vec![sends(0, 1), sends(1, 0)], ..job(&[]) };
+    assert_eq!(standing(&dead, None), Standing::Suspect);
     dead.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
     assert_eq!(standing(&dead, None), Standing::Stalled);
 }
@@ -277,4 +279,32 @@ fn a_stopped_process_for_which_nobody_waits_is_a_suspicion() {
     check(&job, &[]);
     job.ranks[1].heartbeat_ns = 2 * SECOND;
     check(&job, &[(Class::StuckLocal, Reason::Stopped, &[1], Standing::Suspect)]);
+}
+
+#[test]
+fn how_a_process_ended_or_what_keeps_it_back_is_the_reason() {
+    let with = |facts: ProcessFacts, state| {
+        let wait = blocked(&[], &[2], &[0, 1, 3], 2 * SECOND);
+        let mut job = Snapshot { blocked_on: vec![wait], ..job(&[]) };
+        (job.ranks[2].facts, job.ranks[2].state) = (facts, state);
+        job
+    };
+    let dead = |facts, reason, confidence| {
+        let found = check(&with(facts, State::Dead), &[(Class::PeerDead, reason, &[2], Standing::Stalled)]);
+        assert_eq!(found[0].confidence, confidence, "{reason}");
+        found
+    };
+    let end = |end| ProcessFacts { end, ..ProcessFacts::default() };
+    dead(end(End::Exited), Reason::Exited, Confidence::Certain);
+    dead(end(End::Panicked), Reason::Panicked, Confidence::Certain);
+    dead(ProcessFacts { signal: Some(15), ..end(End::Signalled) }, Reason::Signalled, Confidence::Certain);
+    let found = dead(end(End::Killed), Reason::Killed, Confidence::Possible);
+    assert!(found[0].evidence.contains(&"rank 2: killed, by which signal is not known".to_string()));
+    dead(ProcessFacts { oom_kills: 1, ..end(End::Killed) }, Reason::Oom, Confidence::Probable);
+    dead(ProcessFacts { oom_logged: true, ..end(End::Killed) }, Reason::Oom, Confidence::Certain);
+    let held = |facts, reason| {
+        check(&with(facts, State::Running), &[(Class::StuckLocal, reason, &[2], Standing::Stalled)]);
+    };
+    held(ProcessFacts { is_starved: Some(true), ..ProcessFacts::default() }, Reason::Starved);
+    held(ProcessFacts { dying: true, ..ProcessFacts::default() }, Reason::Dying);
 }

@@ -11,6 +11,8 @@ fn the_layout_is_the_one_that_was_published() {
     assert_eq!([Table::Sockets, Table::Durations].map(header::overflow), [33, 88]);
     assert_eq!([header::ANCHOR_LATCH, header::HOST, header::DIRECTORY_AT], [40, 56, 128]);
     assert_eq!([header::LAUNCH, header::LAUNCH_RANK, header::WITHOUT_ROW], [38, 39, 120]);
+    let ending = [header::END, header::OOM_FIRST, header::OOM_LATEST, header::CGROUP, header::CGROUP_INODE];
+    assert_eq!(ending, [121, 122, 123, 124, 125]);
 }
 
 #[test]
@@ -28,7 +30,7 @@ fn tables_are_aligned_to_lines_and_fit_their_budget() {
         assert!(header::ANCHOR + 2 * header::ANCHOR_WORDS <= header::BOOT);
         assert!(header::HOST_ID + header::TEXTS[2] <= header::OVERFLOW_MORE);
         assert!(header::OVERFLOW_MORE + TABLES.len() - 10 < header::WITHOUT_ROW);
-        assert!(header::WITHOUT_ROW < header::DIRECTORY_AT);
+        assert!(header::CGROUP_INODE < header::DIRECTORY_AT);
         assert!(comm::COLL + op::WORDS <= comm::P2P && comm::P2P + op::WORDS <= comm::TAG_LATCH);
         assert!(socket::SAMPLE + 2 * socket::SAMPLE_WORDS <= socket::WORDS);
         assert!(comm::TAG + 2 * comm::TAG_WORDS <= comm::WORDS);

@@ -4,6 +4,7 @@
 #![cfg(not(miri))]
 
 mod capture;
+mod ending;
 mod hostile;
 mod life;
 mod rings;

@@ -1,0 +1,129 @@
+//! What a process does, and how it ended: what it said itself, and what the kernel says of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::words::words;
+
+words! {
+    /// How a process ended.
+    End {
+        /// It left every communicator by `finish()`.
+        Finished = "finished",
+        /// It exited with a communicator in use, or gave one up without `finish()`.
+        Exited = "exited",
+        /// It panicked.
+        Panicked = "panicked",
+        /// A signal ended it, as its own handler said.
+        Signalled = "signalled",
+        /// It is dead and said nothing: it was killed, or left by `_exit`.
+        Killed = "killed",
+    }
+}
+
+/// What is known of a process beside its recorder's tables.
+///
+/// What lives is described as of the reading; its shares are those of the time between two readings
+/// of the kernel, a quarter of a second apart.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessFacts {
+    /// How it ended; `unknown` while it lives, and of recorders before layout 9.
+    pub end: End,
+    /// The signal that ended it: as its own handler said, or, if it was killed, as its launcher
+    /// (`ccl-inspect run`) saw. Absent if not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<u8>,
+    /// The folder of its memory control group; empty if none counts.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cgroup: String,
+    /// The processes of that group that the kernel has killed because memory ran out, since the
+    /// recorder was made.
+    pub oom_kills: u64,
+    /// Whether the kernel's log says that it killed this process because memory ran out.
+    pub oom_logged: bool,
+    /// Whether its end is in progress: all its threads are exiting, or it is a zombie.
+    pub dying: bool,
+    /// Whether it was kept from processors: its quota was used up, or its threads waited for a
+    /// processor for more than half of the time. Absent if it was not measured twice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_starved: Option<bool>,
+    /// How often its control group's quota of processor time was used up meanwhile.
+    pub throttled: u64,
+    /// How long its threads, taken together, waited for a processor, in percent of the time; 255 at
+    /// most.
+    pub run_delay_pct: u8,
+    /// How long its threads ran, in percent of the time; 255 at most.
+    pub cpu_pct: u8,
+    /// Its threads, the first 64.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<ThreadFacts>,
+}
+
+/// A thread, as the kernel describes it.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThreadFacts {
+    /// Its id, as seen by the inspector.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// Its state: R running, S and D asleep, T and t stopped, Z and X dead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub letter: Option<char>,
+    /// The kernel function in which it sleeps; empty if it does not, or if not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub wchan: String,
+    /// The system call in which it is: a name, or a number; `running` if it is in none, empty if
+    /// not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub syscall: String,
+    /// The processor time that it has used, in milliseconds.
+    pub cpu_ms: u64,
+}
+
+/// What the memory group of a process had counted when its recorder was made.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MemoryCount {
+    /// The inode of the group's folder.
+    pub inode: u64,
+    /// The kills for want of memory.
+    pub first: u64,
+}
+
+impl ProcessFacts {
+    /// The facts to show of a process: one that lives on has not ended, whatever it said.
+    #[must_use]
+    pub fn shown(&self, lives: bool) -> Self {
+        match lives && !self.dying {
+            true => Self { end: End::Unknown, signal: None, ..self.clone() },
+            false => self.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_lives_on_has_not_ended() {
+        let check = |lives: bool, dying: bool, expect: (End, Option<u8>)| {
+            let facts = ProcessFacts { end: End::Killed, signal: Some(9), dying, ..ProcessFacts::default() };
+            let shown = facts.shown(lives);
+            assert_eq!((shown.end, shown.signal), expect, "{lives} {dying}");
+        };
+        check(true, false, (End::Unknown, None));
+        check(true, true, (End::Killed, Some(9)));
+        check(false, false, (End::Killed, Some(9)));
+    }
+
+    #[test]
+    fn words_of_later_versions_are_unknown_and_nothing_is_absent() {
+        let facts: ProcessFacts = serde_json::from_str(r#"{"end":"evaporated","new":1}"#).unwrap();
+        assert_eq!(facts, ProcessFacts::default());
+        let killed = ProcessFacts { end: End::Killed, signal: Some(9), ..ProcessFacts::default() };
+        let json = serde_json::to_string(&killed).unwrap();
+        assert!(json.contains(r#""end":"killed","signal":9,"oom_kills":0"#), "{json}");
+        assert_eq!(serde_json::from_str::<ProcessFacts>(&json).unwrap(), killed);
+    }
+}
