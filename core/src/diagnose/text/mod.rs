@@ -136,6 +136,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             Source::Socket => "socket",
             Source::Mapping => "mapping",
             Source::File => "file",
+            Source::Gather => "gather",
             Source::Unknown => "?",
         }
         .into(),
