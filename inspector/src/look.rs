@@ -9,7 +9,7 @@ use ccl::snapshot::Snapshot as JobSnapshot;
 use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
 use crate::target::Target;
-use crate::{attach, dump, exit};
+use crate::{attach, dump, exit, gather};
 
 /// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -23,6 +23,9 @@ pub(crate) struct Snapshot {
     /// Print it as JSON, schema ccl.snapshot/2
     #[arg(long)]
     json: bool,
+    /// Ask no process for what other hosts know: ranks that cannot be read here are missing
+    #[arg(long)]
+    no_gather: bool,
 }
 
 /// Show the same from recorder files, as dead processes leave them, or from a dump
@@ -48,11 +51,19 @@ impl Snapshot {
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let (mut findings, job) = find(&settings, self.target)?;
-        let unreachable = discover::follow_peers(&mut findings, &job);
-        let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
-        let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings };
-        print(findings, &job, &unreachable, notes, &shown)
+        let (mut findings, mut job) = find(&settings, self.target)?;
+        let mut unreachable = discover::follow_peers(&mut findings, &job);
+        // What takes longest comes first: the readings of this host are not to grow old meanwhile.
+        let told = if self.no_gather || unreachable.is_empty() {
+            gather::Told::default()
+        } else {
+            gather::ask(&findings, &mut job, &mut unreachable)
+        };
+        let mut notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
+        notes.extend(told.notes);
+        let gathered = told.given;
+        let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings, gathered };
+        print(findings, &job, &unreachable, notes, shown)
     }
 }
 
@@ -63,17 +74,18 @@ impl Open {
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings };
+        let gathered = Vec::new();
+        let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings, gathered };
         if dump::is_bundle(&self.path) {
             let dump = dump::open(&self.path).map_err(|why| (exit::ERROR, why))?;
             let job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
-            return print(dump.findings, &job, &dump.unreachable, dump.notes, &shown);
+            return print(dump.findings, &job, &dump.unreachable, dump.notes, shown);
         }
         let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, self.job)?;
         let why = format!("only {} was opened, and it is not there", self.path.display());
         let unreachable = discover::only_these(&findings, &job, &why);
-        print(findings, &job, &unreachable, Vec::new(), &shown)
+        print(findings, &job, &unreachable, Vec::new(), shown)
     }
 }
 
@@ -82,6 +94,8 @@ struct Shown<'a> {
     comm: Option<&'a str>,
     json: bool,
     settings: &'a Settings,
+    /// Processes of which other hosts told.
+    gathered: Vec<Given>,
 }
 
 fn print(
@@ -89,7 +103,7 @@ fn print(
     job: &Job,
     unreachable: &[Unreachable],
     notes: Vec<String>,
-    shown: &Shown<'_>,
+    shown: Shown<'_>,
 ) -> Result<u8, (u8, String)> {
     let aside = findings
         .aside
@@ -99,7 +113,7 @@ fn print(
     let notes: Vec<String> = notes.into_iter().chain(aside).collect();
     let found: Vec<_> = findings.found.into_iter().filter(|one| one.is_of(job)).collect();
     let beyond: Vec<_> = found.iter().filter_map(attach::beyond_its_state).collect();
-    let given: Vec<Given> = found.into_iter().map(|one| one.given).collect();
+    let given: Vec<Given> = found.into_iter().map(|one| one.given).chain(shown.gathered).collect();
     let mut snapshot = merge(&given, job, unreachable);
     snapshot.notes.extend(notes);
     snapshot.notes.extend(beyond);

@@ -9,6 +9,7 @@ mod doctor;
 mod dump;
 mod exit;
 mod export;
+mod gather;
 mod look;
 mod members;
 mod pages;

@@ -233,7 +233,8 @@ impl Session {
                 self.say(answer, now);
                 self.closing = true;
             } else if self.ended {
-                return Fate::Leaves;
+                // It may still read what it asked for.
+                return if self.asking.is_some() { Fate::Stays } else { Fate::Leaves };
             } else {
                 match self.fill() {
                     Ok(true) => {}

@@ -303,12 +303,13 @@ impl Client {
     }
 
     /// Asks for the processes of other hosts, and of this one, that the process reaches; at most for
-    /// `limit`. What has arrived when it ends early is returned.
+    /// `limit`, which is the timeout of later requests too. What has arrived when it ends early is returned.
     ///
     /// # Errors
     /// As [`ask`](Self::ask), if nothing has arrived.
     pub fn gather(&mut self, limit: Duration) -> Result<Gathered> {
         let deadline = clock::now().after(limit);
+        self.patience = limit;
         let mut answer = self.ask(Request { request: "gather".into(), ..Request::default() });
         let mut all = Gathered { more: true, ..Gathered::default() };
         let mut bytes = 0;

@@ -43,7 +43,7 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
     (
         "control/1",
         "The lines of a control socket: requests and answers, one each. The first line of a server names this protocol in `ccl`.",
-        &["core/src/control/wire.rs", "core/src/snapshot/update.rs"],
+        &["core/src/control/wire.rs", "core/src/control/gather/answer.rs", "core/src/snapshot/update.rs"],
     ),
 ];
 
@@ -197,7 +197,9 @@ fn json(of: &str) -> String {
         return format!("array of {}", json(of));
     }
     match of {
-        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" | "Rank" | "ChannelId" => "integer".into(),
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" | "i64" | "Rank" | "ChannelId" => {
+            "integer".into()
+        }
         "f64" => "number".into(),
         "bool" => "true or false".into(),
         "String" | "&'static str" => "string".into(),

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::message::{ClockOffset, MAX_WITHOUT, WaveMessage};
+use super::answer::ClockOffset;
+use super::message::{MAX_WITHOUT, WaveMessage};
 use super::place::Place;
 use crate::clock::Ns;
 use crate::snapshot::ProcessSnapshot;

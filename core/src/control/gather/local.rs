@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::message::{GatheredRow, Lack, MAX_LINE, WaveMessage};
+use super::answer::{GatheredRow, Lack};
+use super::message::{MAX_LINE, WaveMessage};
 use crate::recorder::Recorder;
 use crate::recorder::reader::Reader;
 use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessSnapshot};

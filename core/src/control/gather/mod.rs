@@ -9,9 +9,10 @@
 //! rank of its host.
 //!
 //! [`wave`] is a state machine without I/O, [`task`] runs it in the service thread, [`message`] is
-//! what travels. What arrives is hostile until it is checked. Gathering executes nothing and
+//! what travels, [`answer`] what is gathered. What arrives is hostile until it is checked. Gathering executes nothing and
 //! changes nothing in the processes it asks.
 
+mod answer;
 mod ask;
 mod local;
 mod message;
@@ -19,7 +20,7 @@ mod place;
 mod task;
 mod wave;
 
-pub use message::{ClockOffset, Gathered, GatheredRow, Lack};
+pub use answer::{ClockOffset, Gathered, GatheredRow, Lack};
 pub(crate) use place::Place;
 pub(crate) use task::{Gathering, Member, Ticket, Way};
 pub(crate) use wave::Piece;

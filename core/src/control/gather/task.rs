@@ -9,9 +9,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
+use super::answer::{GatheredRow, Lack};
 use super::ask::{EdgeId, HARD, Seat};
 use super::local;
-use super::message::{GatheredRow, Lack, MAX_LINE, WaveMessage};
+use super::message::{MAX_LINE, WaveMessage};
 use super::place::Place;
 use super::wave::{Action, Gather, Home, Piece};
 use crate::bootstrap::auth::{Hello, Purpose, fill_random};

@@ -5,7 +5,7 @@
 //!   heard    <-  at once, and again every second: it is being answered
 //!   row      <-  a process of the neighbour's host, or of a host behind it; any number
 //!   lack     <-  ranks of which nothing is known, and why
-//!   done     <-  the end; or `seen`: the question came there by another way before
+//!   done     <-  the end; or `seen`: the question came there by another way before; or `busy`
 //! ```
 //!
 //! A rank that is silent for [`SOFT`](super::ask::SOFT) is replaced by the next rank of its host. If there is none,
@@ -15,8 +15,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::answer::{ClockOffset, GatheredRow, Lack};
 use super::ask::{Ask, BEAT, EdgeId, HARD, Seat, Stage, Try, WHOLE, Wave, who};
-use super::message::{ClockOffset, GatheredRow, Lack, WaveMessage};
+use super::message::WaveMessage;
 use super::place::Place;
 use crate::clock::Ns;
 use crate::types::Rank;
@@ -86,7 +87,8 @@ pub(super) struct Gather {
     places: BTreeMap<Seat, Place>,
     edges: BTreeMap<EdgeId, Edge>,
     waves: BTreeMap<u64, Wave>,
-    ended: VecDeque<u64>,
+    /// Questions that were answered, and to whom.
+    ended: VecDeque<(u64, Option<EdgeId>)>,
     next_edge: EdgeId,
     out: Vec<Action>,
 }
@@ -167,7 +169,14 @@ impl Gather {
         let orphans = |(wave, it): (&u64, &Wave)| (it.from == Some(id)).then_some(*wave);
         let orphans: Vec<u64> = self.waves.iter().filter_map(orphans).collect();
         orphans.into_iter().for_each(|wave| self.drop_wave(wave));
-        for ask in self.waves.values_mut().flat_map(|wave| &mut wave.asks) {
+        self.ended.retain(|(_, from)| *from != Some(id));
+        self.fails(id, None, why, now);
+    }
+
+    /// Nothing more is expected over this edge, for one question or for all.
+    fn fails(&mut self, id: EdgeId, wave: Option<u64>, why: &str, now: Ns) {
+        let waves = self.waves.iter_mut().filter(|(at, _)| wave.is_none_or(|wave| wave == **at));
+        for ask in waves.flat_map(|(_, wave)| &mut wave.asks) {
             for one in ask.tries.iter_mut().filter(|one| one.edge == id) {
                 if !matches!(one.stage, Stage::Done | Stage::Failed) {
                     one.stage = Stage::Failed;
@@ -216,6 +225,7 @@ impl Gather {
                 }
                 self.turn(wave, now);
             }
+            WaveMessage::Busy { wave } => self.fails(id, Some(wave), "it answers too many questions", now),
             WaveMessage::Row { wave, mut row } => {
                 let Some(Try { stage: Stage::Heard(clock), since, .. }) = self.a_try(wave, id) else {
                     return;
@@ -268,26 +278,31 @@ impl Gather {
         due.chain(guests.map(|(_, edge)| edge.used.after(GUEST))).min()
     }
 
+    /// Whether no question is under way.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.waves.is_empty() && self.edges.values().all(|edge| edge.is_kept)
+    }
+
     pub(super) fn take_out(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.out)
     }
 
     fn asked(&mut self, id: EdgeId, (wave, asked_ns, left_ms, without): (u64, u64, u64, Vec<Rank>), now: Ns) {
+        // Who asks twice has dropped the first answer, because nobody waited for it.
+        let is_again = self.waves.get(&wave).is_some_and(|it| it.from == Some(id));
+        if is_again {
+            self.drop_wave(wave);
+        }
+        self.ended.retain(|ended| *ended != (wave, Some(id)));
         if self.is_known(wave) {
             return self.out.push(Action::Send(id, WaveMessage::Seen { wave }));
         }
+        if self.waves.len() >= MAX_WAVES {
+            return self.out.push(Action::Send(id, WaveMessage::Busy { wave }));
+        }
         let heard = WaveMessage::Heard { wave, asked_ns, at_ns: now.0 };
         self.out.push(Action::Send(id, heard.clone()));
-        if self.waves.len() >= MAX_WAVES {
-            let place =
-                self.edges.get(&id).and_then(|edge| Some((edge.seat.0, self.places.get(&edge.seat)?)));
-            if let Some((comm, place)) = place {
-                let why = format!("their host answers {MAX_WAVES} questions already");
-                let lack = Lack { comm, ranks: place.ranks(place.own()).to_vec(), why };
-                self.out.push(Action::Send(id, WaveMessage::Lack { wave, lack }));
-            }
-            return self.out.push(Action::Send(id, WaveMessage::Done { wave }));
-        }
         let until = now.after(Duration::from_millis(left_ms).min(WHOLE));
         self.begin(wave, Some((id, heard)), without, until, now);
     }
@@ -324,7 +339,7 @@ impl Gather {
     }
 
     fn is_known(&self, wave: u64) -> bool {
-        self.waves.contains_key(&wave) || self.ended.contains(&wave)
+        self.waves.contains_key(&wave) || self.ended.iter().any(|(ended, _)| *ended == wave)
     }
 
     fn number(&mut self) -> EdgeId {
@@ -423,7 +438,7 @@ impl Gather {
                 None => Action::Tell(wave, Piece::Done),
             });
             self.waves.remove(&wave);
-            self.ended.push_back(wave);
+            self.ended.push_back((wave, from));
             if self.ended.len() > REMEMBERED {
                 self.ended.pop_front();
             }

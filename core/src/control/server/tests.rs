@@ -16,6 +16,7 @@ use crate::sys::reference::Reference;
 use crate::types::Rank;
 
 mod bounds;
+mod gather;
 
 const PATIENT: Duration = Duration::from_secs(10);
 
