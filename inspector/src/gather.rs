@@ -27,43 +27,6 @@ pub(crate) struct Told {
     pub(crate) notes: Vec<String>,
 }
 
-/// Asks for the processes in `unreachable`. Those that are told leave it; the others get one more
-/// reason. The job may turn out to be larger.
-pub(crate) fn ask(findings: &Findings, job: &mut Job, unreachable: &mut Vec<Unreachable>) -> Told {
-    let mut told = Told::default();
-    let own: Vec<&Found> = findings.found.iter().filter(|one| one.is_of(job)).collect();
-    let members = Members::of(&own);
-    let mut whys: BTreeMap<(CommId, Rank), String> = BTreeMap::new();
-    for one in askable(&own).into_iter().take(MOST_ASKED) {
-        if unreachable.is_empty() {
-            break;
-        }
-        let asked = clock::now();
-        match door::control(one).and_then(|mut client| client.gather(WHOLE)) {
-            Ok(answer) => {
-                whys.extend(whys_of(&answer));
-                told.take(answer, asked, &members);
-            }
-            Err(why) => {
-                let ProcessSnapshot { pid, host, .. } = &one.given.process;
-                told.notes.push(words::line(&format!("pid {pid} on {host} did not ask other hosts: {why}")));
-            }
-        }
-        unreachable.retain(|one| !told.has(one));
-    }
-    widen(job, &own, &told.given);
-    told.given.retain(|one| job.includes(&one.process));
-    for (at, peer) in &members.peers {
-        let is_it = |one: &&mut Unreachable| {
-            (&one.host, one.pid, &one.recorder) == (&peer.host, peer.pid, &peer.recorder)
-        };
-        if let (Some(why), Some(one)) = (whys.get(at), unreachable.iter_mut().find(is_it)) {
-            one.why = format!("{}; it could not be gathered: {why}", one.why);
-        }
-    }
-    told
-}
-
 /// The processes to be asked, the best first: leaders keep connections to other hosts.
 fn askable<'a>(own: &[&'a Found]) -> Vec<&'a Found> {
     let runs = |one: &&&Found| one.given.state() == State::Running && !one.given.process.control.is_empty();
@@ -115,6 +78,44 @@ impl Members {
 }
 
 impl Told {
+    /// Asks for the processes in `unreachable`. Those that are told leave it; the others get one more
+    /// reason. The job may turn out to be larger.
+    pub(crate) fn by_others(findings: &Findings, job: &mut Job, unreachable: &mut Vec<Unreachable>) -> Self {
+        let mut told = Self::default();
+        let own: Vec<&Found> = findings.found.iter().filter(|one| one.is_of(job)).collect();
+        let members = Members::of(&own);
+        let mut whys: BTreeMap<(CommId, Rank), String> = BTreeMap::new();
+        for one in askable(&own).into_iter().take(MOST_ASKED) {
+            if unreachable.is_empty() {
+                break;
+            }
+            let asked = clock::now();
+            match door::control(one).and_then(|mut client| client.gather(WHOLE)) {
+                Ok(answer) => {
+                    whys.extend(whys_of(&answer));
+                    told.take(answer, asked, &members);
+                }
+                Err(why) => {
+                    let ProcessSnapshot { pid, host, .. } = &one.given.process;
+                    told.notes
+                        .push(words::line(&format!("pid {pid} on {host} did not ask other hosts: {why}")));
+                }
+            }
+            unreachable.retain(|one| !told.has(one));
+        }
+        widen(job, findings, &told.given);
+        told.given.retain(|one| job.includes(&one.process));
+        for (at, peer) in &members.peers {
+            let is_it = |one: &&mut Unreachable| {
+                (&one.host, one.pid, &one.recorder) == (&peer.host, peer.pid, &peer.recorder)
+            };
+            if let (Some(why), Some(one)) = (whys.get(at), unreachable.iter_mut().find(is_it)) {
+                one.why = format!("{}; it could not be gathered: {why}", one.why);
+            }
+        }
+        told
+    }
+
     /// Takes what an answer tells of processes that nobody has told of.
     fn take(&mut self, answer: Gathered, asked: Ns, members: &Members) {
         let now = (clock::now(), clock::real_ns());
@@ -147,8 +148,12 @@ impl Told {
 }
 
 /// Joins what the gathered processes connect with the job.
-fn widen(job: &mut Job, own: &[&Found], given: &[Given]) {
-    let all = own.iter().map(|one| &one.given).chain(given).map(|one| &one.process);
+pub(crate) fn widen(job: &mut Job, findings: &Findings, given: &[Given]) {
+    if given.is_empty() {
+        return;
+    }
+    let own = findings.found.iter().filter(|one| one.is_of(job)).map(|one| &one.given);
+    let all = own.chain(given).map(|one| &one.process);
     if let Some(wider) = jobs(all).into_iter().find(|wider| wider.is_named(job.id)) {
         *job = Job { owner: job.owner, ..wider };
     }

@@ -8,8 +8,9 @@ use ccl::snapshot::Snapshot as JobSnapshot;
 
 use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
+use crate::gather::{self, Told};
 use crate::target::Target;
-use crate::{attach, dump, exit, gather};
+use crate::{attach, dump, exit};
 
 /// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -54,10 +55,9 @@ impl Snapshot {
         let (mut findings, mut job) = find(&settings, self.target)?;
         let mut unreachable = discover::follow_peers(&mut findings, &job);
         // What takes longest comes first: the readings of this host are not to grow old meanwhile.
-        let told = if self.no_gather || unreachable.is_empty() {
-            gather::Told::default()
-        } else {
-            gather::ask(&findings, &mut job, &mut unreachable)
+        let told = match self.no_gather {
+            true => Told::default(),
+            false => Told::by_others(&findings, &mut job, &mut unreachable),
         };
         let mut notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
         notes.extend(told.notes);
@@ -78,7 +78,9 @@ impl Open {
         let shown = Shown { comm: self.comm.as_deref(), json: self.json, settings: &settings, gathered };
         if dump::is_bundle(&self.path) {
             let dump = dump::open(&self.path).map_err(|why| (exit::ERROR, why))?;
-            let job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
+            let mut job = choose(&dump.findings, self.job.or(Some(Target::Job(dump.job))))?;
+            gather::widen(&mut job, &dump.findings, &dump.gathered);
+            let shown = Shown { gathered: dump.gathered, ..shown };
             return print(dump.findings, &job, &dump.unreachable, dump.notes, shown);
         }
         let findings = discover::at(&self.path).map_err(|why| (exit::ERROR, why))?;

@@ -84,6 +84,17 @@ fn ranks_of_a_host_that_cannot_be_reached_are_gathered() {
     }
     let said = text(&hosts.inspect(0, &["snapshot"]));
     assert!(said.contains("4 of 4 ranks read, from gather: ranks 2-3"), "{said}");
+    // A dump has them too.
+    for (more, status, left) in [(&[][..], 0, vec![]), (&["--no-gather"][..], 13, vec![2, 3])] {
+        let file = format!("/run/{status}.tar.zst");
+        let words: Vec<&str> = ["dump", "-o", &file].iter().chain(more).copied().collect();
+        let made = hosts.inspect(0, &words);
+        assert_eq!(made.status.code(), Some(status), "{}", text(&made));
+        let opened = hosts.inspect(0, &["open", &file, "--json"]);
+        let opened: Snapshot = serde_json::from_slice(&opened.stdout).unwrap();
+        assert_eq!(missing(&opened), left);
+        assert!(opened.ranks.iter().skip(2).all(|rank| rank.source == Source::Gather));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::wire::is_plausible;
 use crate::snapshot::ProcessSnapshot;
 use crate::text::harmless;
 use crate::types::{CommId, Rank};
@@ -82,6 +83,13 @@ pub struct Gathered {
 }
 
 impl GatheredRow {
+    /// The row of a line of JSON, which may hold anything; `None` if no recorder could hold it.
+    #[must_use]
+    pub fn of_line(line: &[u8]) -> Option<Self> {
+        let row = is_plausible(line).then(|| serde_json::from_slice::<Self>(line).ok())?;
+        row.and_then(|mut row| row.is_believed().then_some(row))
+    }
+
     /// Whether a recorder could hold it; makes its texts harmless.
     pub(crate) fn is_believed(&mut self) -> bool {
         self.letter = self.letter.filter(char::is_ascii_alphabetic);

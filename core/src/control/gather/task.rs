@@ -346,6 +346,13 @@ impl Task for Run {
     }
 }
 
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Who waits is told that nothing more comes.
+        lock(&self.shared.answers).values().for_each(|(_, call)| call());
+    }
+}
+
 impl Run {
     fn new(home: Home, shared: Arc<Shared>, recorder: Arc<Recorder>) -> Self {
         Self {

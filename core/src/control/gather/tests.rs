@@ -32,8 +32,6 @@ fn assert_clocks(world: &World, asker: usize, answer: &Answer) {
         assert!(off <= clock.error_ns, "rank {of}: {is} is not {clock:?}");
         let is_here = world.host(of) == world.host(asker);
         assert_eq!(row.clock.is_none(), is_here);
-        // Two clocks that are read within a fraction of a second.
-        assert!(clock.error_ns < 100_000_000, "{clock:?}");
     }
 }
 
@@ -50,6 +48,9 @@ fn from_any_rank_every_process_is_told_once_and_soon() {
             assert_eq!(answer.lacks, []);
             assert!(answer.took < Duration::from_millis(200), "{:?}", answer.took);
             assert_clocks(&world, asker, &answer);
+            // Half of each round trip of at most 2 ms, and there are four edges at most on a way.
+            let errors = answer.rows.iter().filter_map(|row| row.clock).map(|clock| clock.error_ns);
+            assert!(errors.max().unwrap_or(0) < 5_000_000);
             // Nothing is left of it, and a second question is answered as well.
             assert_eq!(world.gather(asker).rows.len(), nhosts * each);
             assert!(world.is_quiet());

@@ -109,15 +109,24 @@ impl Gather {
 
     /// The rank is no part of the communicator any more.
     pub(super) fn leave(&mut self, seat: Seat, now: Ns) {
+        for wave in self.waves.keys().copied().collect::<Vec<_>>() {
+            let Some(mut it) = self.waves.remove(&wave) else { continue };
+            let asks = it.asks.iter_mut().filter(|ask| ask.seat == seat && !ask.is_over);
+            let lacks: Vec<Lack> = asks
+                .filter_map(|ask| {
+                    ask.give_up("did not answer before the communicator ended here");
+                    self.over(ask)
+                })
+                .collect();
+            self.waves.insert(wave, it);
+            lacks.into_iter().for_each(|lack| self.pass_lack(wave, lack));
+        }
         self.places.remove(&seat);
         let of_it = |(id, edge): (&EdgeId, &Edge)| (edge.seat == seat).then_some(*id);
         let gone: Vec<EdgeId> = self.edges.iter().filter_map(of_it).collect();
         for edge in gone {
             self.out.push(Action::Close(edge));
             self.lost(edge, "the communicator ended here", now);
-        }
-        for ask in self.waves.values_mut().flat_map(|wave| &mut wave.asks).filter(|ask| ask.seat == seat) {
-            ask.is_over = true;
         }
         self.turn_all(now);
     }

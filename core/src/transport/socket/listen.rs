@@ -494,7 +494,8 @@ mod tests {
             channels: 1,
         };
         let (inbox, edges) = (Inbox::default(), Arc::default());
-        let entry = Entry { id: 0, scope, inbox, wake: Arc::new(|| ()), edges };
+        let gathers = Arc::default();
+        let entry = Entry { id: 0, scope, inbox, wake: Arc::new(|| ()), edges, gathers };
         let entries = Arc::new(Mutex::new(vec![entry]));
         (Accept::new(Fd::new(listener.into()), entries), address)
     }
