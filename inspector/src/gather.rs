@@ -34,9 +34,9 @@ fn askable<'a>(own: &[&'a Found]) -> Vec<&'a Found> {
     for one in own.iter().filter(runs) {
         let process = &one.given.process;
         let comms = process.comms.iter().filter(|comm| !comm.ended);
-        let spread = comms.filter(|comm| comm.peers.iter().any(|peer| peer.host != process.host));
+        let spread = comms.filter(|comm| comm.peers.iter().any(|peer| peer.host != process.host_name()));
         let leads = spread.map(|comm| {
-            let here = comm.peers.iter().filter(|peer| peer.host == process.host);
+            let here = comm.peers.iter().filter(|peer| peer.host == process.host_name());
             here.map(|peer| peer.rank).min() == Some(comm.rank)
         });
         let leads: Vec<bool> = leads.collect();
@@ -73,7 +73,7 @@ impl Members {
     /// Whether a process is one that the peers know under this rank, as far as they know it.
     fn know(&self, process: &ProcessSnapshot) -> bool {
         let mut known = process.comms.iter().filter_map(|comm| self.peers.get(&(comm.id, comm.rank)));
-        known.all(|peer| (peer.pid, &peer.host) == (process.pid, &process.host))
+        known.all(|peer| (peer.pid, peer.host.as_str()) == (process.pid, process.host_name()))
     }
 }
 
@@ -142,7 +142,8 @@ impl Told {
 
     /// Whether this process was told.
     fn has(&self, one: &Unreachable) -> bool {
-        let is_it = |given: &Given| (given.process.pid, &given.process.host) == (one.pid, &one.host);
+        let is_it =
+            |given: &Given| (given.process.pid, given.process.host_name()) == (one.pid, one.host.as_str());
         one.pid != 0 && self.given.iter().any(is_it)
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
         Ok(own) => own,
         Err(e) => return (Vec::new(), vec![Lack { why: e.to_string(), ..Lack::default() }]),
     };
-    let host = own.host.clone();
+    let host = own.host_name().to_string();
     let mut rows = vec![GatheredRow { process: own, ..GatheredRow::default() }];
     let mut known: BTreeSet<String> = rows.iter().map(|row| row.process.path.clone()).collect();
     let mut lacks: BTreeMap<(CommId, String), Vec<Rank>> = BTreeMap::new();

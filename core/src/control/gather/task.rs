@@ -34,6 +34,9 @@ const MAX_OUTPUT: usize = 64 << 20;
 /// How long to try to connect to the parent: its process may be busy with its own init.
 const KEPT_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long a rank's listener must refuse connections before the rank counts as gone.
+const REFUSED: Duration = Duration::from_millis(200);
+
 /// How a rank reaches the others of its communicator, and how they reach it.
 pub(crate) struct Way {
     pub(crate) place: Place,
@@ -411,7 +414,12 @@ impl Run {
         for id in self.dials.keys().copied().collect::<Vec<_>>() {
             let Some(dial) = self.dials.get_mut(&id) else { continue };
             match dial.streams(now) {
-                Ok(None) => {}
+                Ok(None) => {
+                    if dial.refused_since().is_some_and(|since| now.since(since) >= REFUSED) {
+                        self.dials.remove(&id);
+                        self.gather.lost(id, "nobody listens there any more", now);
+                    }
+                }
                 Ok(Some(mut streams)) => {
                     self.dials.remove(&id);
                     if let Some(fd) = streams.pop().and_then(Arc::into_inner) {
