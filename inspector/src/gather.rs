@@ -78,8 +78,8 @@ impl Members {
 }
 
 impl Told {
-    /// Asks for the processes in `unreachable`. Those that are told leave it; the others get one more
-    /// reason. The job may turn out to be larger.
+    /// Asks for the processes in `unreachable`. Those that are told leave it; the others get one
+    /// more reason. The job may turn out to be larger.
     pub(crate) fn by_others(findings: &Findings, job: &mut Job, unreachable: &mut Vec<Unreachable>) -> Self {
         let mut told = Self::default();
         let own: Vec<&Found> = findings.found.iter().filter(|one| one.is_of(job)).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::comm::cards::Known;
 use crate::comm::services::ProcessServices;
 use crate::config::{Key, Settings};
-use crate::control::gather::{Member, Place, Way};
+use crate::control::gather::{HostTree, Member, Way};
 use crate::failure::edge::Dialling;
 use crate::transport::socket::listen::Listener;
 use crate::types::Rank;
@@ -22,16 +22,16 @@ pub(super) fn member(
     listener: &Arc<Listener>,
 ) -> Option<Arc<Member>> {
     let is_observed = settings.number(Key::Observe) != 0;
-    let place = Place::new(&hosts(cards), dialling.me).filter(|_| is_observed)?;
-    let way = Way { place, dialling: dialling.clone(), listener: Arc::clone(listener) };
+    let tree = HostTree::new(&hosts(cards), dialling.me).filter(|_| is_observed)?;
+    let way = Way { tree, dialling: dialling.clone(), listener: Arc::clone(listener) };
     Member::join(&services.recorder(), way, EDGE_WITHIN).ok()
 }
 
 /// Whether the ranks of a child of a communicator have the same leaders: then its edges serve both.
 pub(super) fn same_leaders(cards: &[Arc<Known>], members: &[Rank]) -> bool {
     let leaders = |hosts: &[u64]| {
-        let place = Place::new(hosts, Rank(0));
-        place.map(|place| place.leaders()).unwrap_or_default()
+        let tree = HostTree::new(hosts, Rank(0));
+        tree.map(|tree| tree.leaders()).unwrap_or_default()
     };
     let hosts = hosts(cards);
     let of_child: Vec<u64> = members.iter().map(|member| hosts[member.index()]).collect();

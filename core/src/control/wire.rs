@@ -41,7 +41,8 @@ pub const MAX_REQUEST: usize = 64 << 10;
 pub const MAX_ANSWER: usize = 8 << 20;
 /// The most bytes of a refusal that are repeated.
 const MAX_REFUSAL: usize = 1 << 10;
-/// The most memory that all rows take that were gathered, and the most statements on what is missing.
+/// The most memory that all rows take that were gathered, and the most statements on what is
+/// missing.
 const MAX_GATHERED: usize = 64 << 20;
 const MAX_LACKS: usize = 1 << 12;
 /// How long a client waits for an answer before it reads the mapping instead.
@@ -280,16 +281,7 @@ impl Client {
                 Err(e) => return Err(unavailable(format!("the process does not listen any more: {e}"))),
             }
         }
-        loop {
-            let line = self.line(deadline)?;
-            let answer: Answer = parse(&line)?;
-            // A line without the id of this request is not its answer, or is something that a later
-            // version sends unasked.
-            if answer.id == id {
-                return answer.error.as_ref().map_or(Ok(()), |why| Err(refused(why))).map(|()| answer);
-            }
-            self.in_time(deadline)?;
-        }
+        self.next_of(id, deadline)
     }
 
     /// Requests one reading of the process's recorder.
@@ -302,8 +294,10 @@ impl Client {
         if process.is_believed() { Ok(*process) } else { Err(too_much()) }
     }
 
-    /// Asks for the processes of other hosts, and of this one, that the process reaches; at most for
-    /// `limit`, which is the timeout of later requests too. What has arrived when it ends early is returned.
+    /// Asks for the processes of other hosts, and of this one, that the process reaches.
+    ///
+    /// It takes `limit` at most, which is the timeout of later requests too. If it ends early, what
+    /// has arrived is returned.
     ///
     /// # Errors
     /// As [`ask`](Self::ask), if nothing has arrived.
@@ -311,13 +305,14 @@ impl Client {
         let deadline = clock::now().after(limit);
         self.patience = limit;
         let mut answer = self.ask(Request { request: "gather".into(), ..Request::default() });
-        let mut all = Gathered { more: true, ..Gathered::default() };
+        let mut all = Gathered::default();
         let mut bytes = 0;
-        while all.more {
+        loop {
             let part =
                 answer.and_then(|answer| answer.gather.ok_or_else(|| unavailable("an answer without rows")));
             let mut part = match part {
                 Ok(part) => part,
+                // What has arrived counts.
                 Err(error) if all.rows.is_empty() && all.lacks.is_empty() => return Err(error),
                 Err(_) => return Ok(all),
             };
@@ -330,22 +325,26 @@ impl Client {
             all.rows.append(&mut part.rows);
             all.lacks.append(&mut part.lacks);
             all.more = part.more;
-            answer = self.next_of(self.next_id - 1, deadline, all.more);
+            if !all.more {
+                break;
+            }
+            answer = self.next_of(self.next_id - 1, deadline);
         }
         Ok(all)
     }
 
-    /// The next line with this id, if one is wanted.
-    fn next_of(&mut self, id: u64, deadline: Ns, is_wanted: bool) -> Result<Answer> {
-        while is_wanted {
+    /// The next line with this id.
+    fn next_of(&mut self, id: u64, deadline: Ns) -> Result<Answer> {
+        loop {
             let line = self.line(deadline)?;
             let answer: Answer = parse(&line)?;
+            // A line without the id of this request is not its answer, or is something that a later
+            // version sends unasked.
             if answer.id == id {
                 return answer.error.as_ref().map_or(Ok(()), |why| Err(refused(why))).map(|()| answer);
             }
             self.in_time(deadline)?;
         }
-        Ok(Answer::default())
     }
 
     /// Subscribes to updates of the process, until the returned subscription is dropped.

@@ -197,9 +197,7 @@ fn json(of: &str) -> String {
         return format!("array of {}", json(of));
     }
     match of {
-        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" | "i64" | "Rank" | "ChannelId" => {
-            "integer".into()
-        }
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" | "Rank" | "ChannelId" => "integer".into(),
         "f64" => "number".into(),
         "bool" => "true or false".into(),
         "String" | "&'static str" => "string".into(),

@@ -1,11 +1,11 @@
-//! What is kept of a question while it is under way: the hosts that are asked, and the ranks of them.
+//! What is kept of a question while it is under way: the hosts and ranks that are asked.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::answer::ClockOffset;
 use super::message::{MAX_WITHOUT, WaveMessage};
-use super::place::Place;
+use super::tree::HostTree;
 use crate::clock::Ns;
 use crate::snapshot::ProcessSnapshot;
 use crate::types::{CommId, Rank};
@@ -169,9 +169,9 @@ impl Wave {
 
     /// The question, as it is passed on over a communicator. The hosts that are bypassed need not
     /// be asked by others.
-    pub(super) fn question(&self, wave: u64, place: Option<&Place>, seat: Seat, now: Ns) -> WaveMessage {
+    pub(super) fn question(&self, wave: u64, tree: Option<&HostTree>, seat: Seat, now: Ns) -> WaveMessage {
         let bypassed = self.asks.iter().filter(|ask| ask.is_bypassed && ask.seat == seat);
-        let leaders = bypassed.filter_map(|ask| place?.ranks(ask.host).first()).copied();
+        let leaders = bypassed.filter_map(|ask| tree?.ranks(ask.host).first()).copied();
         let all: BTreeSet<Rank> = leaders.chain(self.without(seat.0).iter().copied()).collect();
         let left_ms = self.until.since(now).as_millis() as u64;
         let without = all.into_iter().take(MAX_WITHOUT).collect();

@@ -13,7 +13,7 @@ use super::answer::{GatheredRow, Lack};
 use super::ask::{EdgeId, HARD, Seat};
 use super::local;
 use super::message::{MAX_LINE, WaveMessage};
-use super::place::Place;
+use super::tree::HostTree;
 use super::wave::{Action, Gather, Home, Piece};
 use crate::bootstrap::auth::{Hello, Purpose, fill_random};
 use crate::clock::{self, Ns};
@@ -39,7 +39,7 @@ const REFUSED: Duration = Duration::from_millis(200);
 
 /// How a rank reaches the others of its communicator, and how they reach it.
 pub(crate) struct Way {
-    pub(crate) place: Place,
+    pub(crate) tree: HostTree,
     pub(crate) dialling: Dialling,
     pub(crate) listener: Arc<Listener>,
 }
@@ -374,7 +374,7 @@ impl Run {
     fn grant(&mut self, wish: Wish, now: Ns) {
         match wish {
             Wish::Join(seat, way) => {
-                self.gather.join(seat, way.place.clone(), now);
+                self.gather.join(seat, way.tree.clone(), now);
                 self.ways.insert(seat, way);
             }
             Wish::Leave(seat) => {
@@ -548,6 +548,6 @@ fn dial(way: &Way, to: Rank, now: Ns) -> Option<Connecting> {
         hello: Hello::new(Purpose::Gather, job, comm, me, to),
         streams: 1,
     };
-    let limit = if way.place.parent() == Some(to) { KEPT_WITHIN } else { HARD };
+    let limit = if way.tree.parent() == Some(to) { KEPT_WITHIN } else { HARD };
     Some(Connecting::new(target, now, limit))
 }

@@ -8,9 +8,9 @@
 //!   done     <-  the end; or `seen`: the question came there by another way before; or `busy`
 //! ```
 //!
-//! A rank that is silent for [`SOFT`](super::ask::SOFT) is replaced by the next rank of its host. If there is none,
-//! the neighbours behind that host are asked from here. After [`HARD`] the host is given up. Rows
-//! are passed on as they arrive, so a process holds none of them.
+//! A rank that is silent for [`SOFT`](super::ask::SOFT) is replaced by the next rank of its host. If
+//! there is none, the neighbours behind that host are asked from here. After [`HARD`] the host is
+//! given up. Rows are passed on as they arrive, so a process holds none of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::answer::{ClockOffset, GatheredRow, Lack};
 use super::ask::{Ask, BEAT, EdgeId, HARD, Seat, Stage, Try, WHOLE, Wave, who};
 use super::message::WaveMessage;
-use super::place::Place;
+use super::tree::HostTree;
 use crate::clock::Ns;
 use crate::types::Rank;
 
@@ -84,7 +84,7 @@ pub(super) type Home = (String, String);
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     home: Home,
-    places: BTreeMap<Seat, Place>,
+    trees: BTreeMap<Seat, HostTree>,
     edges: BTreeMap<EdgeId, Edge>,
     waves: BTreeMap<u64, Wave>,
     /// Questions that were answered, and to whom.
@@ -99,9 +99,9 @@ impl Gather {
     }
 
     /// A rank of a communicator over several hosts. A leader connects to its parent.
-    pub(super) fn join(&mut self, seat: Seat, place: Place, now: Ns) {
-        let parent = place.parent();
-        self.places.insert(seat, place);
+    pub(super) fn join(&mut self, seat: Seat, tree: HostTree, now: Ns) {
+        let parent = tree.parent();
+        self.trees.insert(seat, tree);
         if let Some(parent) = parent {
             self.dial(seat, parent, true, now);
         }
@@ -121,7 +121,7 @@ impl Gather {
             self.waves.insert(wave, it);
             lacks.into_iter().for_each(|lack| self.pass_lack(wave, lack));
         }
-        self.places.remove(&seat);
+        self.trees.remove(&seat);
         let of_it = |(id, edge): (&EdgeId, &Edge)| (edge.seat == seat).then_some(*id);
         let gone: Vec<EdgeId> = self.edges.iter().filter_map(of_it).collect();
         for edge in gone {
@@ -139,10 +139,10 @@ impl Gather {
 
     /// A rank has connected to a rank of this process. `None`: the connection is to be closed.
     pub(super) fn accepted(&mut self, seat: Seat, peer: Rank, now: Ns) -> Option<EdgeId> {
-        let place = self.places.get(&seat)?;
-        let host = place.host_of(peer)?;
-        let is_neighbour = place.neighbours(place.own()).contains(&host);
-        let is_kept = place.is_leader() && place.ranks(host)[0] == peer && is_neighbour && peer > seat.1;
+        let tree = self.trees.get(&seat)?;
+        let host = tree.host_of(peer)?;
+        let is_neighbour = tree.neighbours(tree.own()).contains(&host);
+        let is_kept = tree.is_leader() && tree.ranks(host)[0] == peer && is_neighbour && peer > seat.1;
         let same = |edge: &Edge| edge.is_kept && (edge.seat, edge.peer) == (seat, peer);
         let is_kept = is_kept && !self.edges.values().any(same);
         let guests = self.edges.values().filter(|edge| !edge.is_kept).count();
@@ -166,7 +166,7 @@ impl Gather {
             for one in it.asks[at].tries.iter_mut().filter(|one| dialled(one)) {
                 (one.stage, one.sent_ns) = (Stage::Asked, now.0);
             }
-            let question = it.question(wave, self.places.get(&it.asks[at].seat), it.asks[at].seat, now);
+            let question = it.question(wave, self.trees.get(&it.asks[at].seat), it.asks[at].seat, now);
             self.out.push(Action::Send(id, question));
         }
     }
@@ -328,11 +328,11 @@ impl Gather {
         let mut asks = Vec::new();
         let mut comms = BTreeSet::new();
         // Of several ranks of a communicator in this process one asks.
-        for (seat, place) in self.places.iter().filter(|(seat, _)| comms.insert(seat.0)) {
+        for (seat, tree) in self.trees.iter().filter(|(seat, _)| comms.insert(seat.0)) {
             let above = above.filter(|(comm, _)| *comm == seat.0);
-            let came = above.and_then(|(_, peer)| place.host_of(peer));
-            for host in place.neighbours(place.own()) {
-                let is_excluded = above.is_some() && without.contains(&place.ranks(host)[0]);
+            let came = above.and_then(|(_, peer)| tree.host_of(peer));
+            for host in tree.neighbours(tree.own()) {
+                let is_excluded = above.is_some() && without.contains(&tree.ranks(host)[0]);
                 if Some(host) != came && !is_excluded {
                     asks.push(Ask::of(*seat, host, now));
                 }
@@ -431,9 +431,9 @@ impl Gather {
         }
         if is_late && std::mem::take(&mut it.is_reading) {
             let why = format!("their host was not read within {} s", WHOLE.as_secs());
-            lacks.extend(self.places.iter().next().map(|((comm, _), place)| Lack {
+            lacks.extend(self.trees.iter().next().map(|((comm, _), tree)| Lack {
                 comm: *comm,
-                ranks: place.ranks(place.own()).to_vec(),
+                ranks: tree.ranks(tree.own()).to_vec(),
                 why,
             }));
         }
@@ -457,7 +457,7 @@ impl Gather {
     /// Moves the question to one host on.
     fn turn_ask(&mut self, wave: u64, it: &mut Wave, at: usize, now: Ns) {
         let (seat, host) = (it.asks[at].seat, it.asks[at].host);
-        let Some(place) = self.places.get(&seat) else { return it.asks[at].is_over = true };
+        let Some(tree) = self.trees.get(&seat) else { return it.asks[at].is_over = true };
         let ask = &mut it.asks[at];
         ask.drop_silent(now);
         if ask.tries.iter().any(|one| matches!(one.stage, Stage::Heard(_))) {
@@ -470,7 +470,7 @@ impl Gather {
             return;
         }
         let nth = ask.tries.len();
-        if let Some(peer) = place.ranks(host).get(nth).copied().filter(|_| nth < MAX_TRIES) {
+        if let Some(peer) = tree.ranks(host).get(nth).copied().filter(|_| nth < MAX_TRIES) {
             return self.try_rank(wave, it, at, peer, now);
         }
         if ask.tries.iter().all(|one| one.stage == Stage::Failed) || now.since(ask.since) >= HARD {
@@ -480,11 +480,11 @@ impl Gather {
             return;
         }
         let is_known = |host: usize| {
-            let is_excluded = it.without(seat.0).contains(&place.ranks(host)[0]);
+            let is_excluded = it.without(seat.0).contains(&tree.ranks(host)[0]);
             is_excluded || it.asks.iter().any(|ask| (ask.seat, ask.host) == (seat, host))
         };
-        let own = place.own();
-        let behind = place.neighbours(host).into_iter().filter(|other| *other != own && !is_known(*other));
+        let own = tree.own();
+        let behind = tree.neighbours(host).into_iter().filter(|other| *other != own && !is_known(*other));
         let behind: Vec<Ask> = behind.map(|host| Ask::of(seat, host, now)).collect();
         it.asks.extend(behind);
     }
@@ -499,7 +499,7 @@ impl Gather {
         let one = Try { edge, peer, since: now, last: now, sent_ns: now.0, is_own: kept.is_none(), stage };
         it.asks[at].tries.push(one);
         if kept.is_some() {
-            let question = it.question(wave, self.places.get(&seat), seat, now);
+            let question = it.question(wave, self.trees.get(&seat), seat, now);
             self.out.push(Action::Send(edge, question));
         }
     }
@@ -512,9 +512,9 @@ impl Gather {
             }
         }
         let is_lacking = !ask.tries.iter().any(|one| one.stage == Stage::Done);
-        let place = self.places.get(&ask.seat).filter(|_| is_lacking)?;
+        let tree = self.trees.get(&ask.seat).filter(|_| is_lacking)?;
         let why = std::mem::take(&mut ask.why).join("; ");
-        Some(Lack { comm: ask.seat.0, ranks: place.ranks(ask.host).to_vec(), why })
+        Some(Lack { comm: ask.seat.0, ranks: tree.ranks(ask.host).to_vec(), why })
     }
 
     /// Ends a wave that nobody waits for.

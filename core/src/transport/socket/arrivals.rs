@@ -1,5 +1,5 @@
-//! Streams from the data listener that carry no data, kept until the failure gossip or the gathering
-//! of state takes them.
+//! Streams from the data listener that carry no data, kept until the failure gossip or the
+//! gathering of state takes them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::super::answer::{GatheredRow, Lack};
 use super::super::ask::WHOLE;
 use super::super::message::{MAX_WITHOUT, WaveMessage};
-use super::super::place::Place;
+use super::super::tree::HostTree;
 use super::super::wave::{Action, Gather, Piece};
 use crate::clock::Ns;
 use crate::snapshot::{CommSnapshot, ProcessSnapshot};
@@ -96,7 +96,7 @@ fn machine() -> (Gather, [u64; 2]) {
     let mut gather = Gather::of(("home".into(), String::new()));
     let hosts: Vec<u64> = (0..12).collect();
     let seat = (CommId(1), Rank(1));
-    gather.join(seat, Place::new(&hosts, Rank(1)).unwrap(), now);
+    gather.join(seat, HostTree::new(&hosts, Rank(1)).unwrap(), now);
     let parent = gather.take_out().into_iter().find_map(|action| match action {
         Action::Dial(edge, ..) => Some(edge),
         _ => None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::answer::{GatheredRow, Lack};
 use super::super::ask::EdgeId;
 use super::super::message::WaveMessage;
-use super::super::place::Place;
+use super::super::tree::HostTree;
 use super::super::wave::{Action, Gather, Piece};
 use crate::clock::Ns;
 use crate::seed::Seed;
@@ -93,9 +93,9 @@ impl World {
             draw,
         };
         for rank in 0..nhosts * each {
-            let place = Place::new(&hosts, Rank(rank as u32)).unwrap();
+            let tree = HostTree::new(&hosts, Rank(rank as u32)).unwrap();
             let now = world.clock(rank);
-            world.processes[rank].gather.join((COMM, Rank(rank as u32)), place, now);
+            world.processes[rank].gather.join((COMM, Rank(rank as u32)), tree, now);
             world.act(rank);
         }
         world.run(Duration::from_secs(1));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 
 use super::*;
 use crate::bootstrap::auth::Key as JobKey;
-use crate::control::gather::{Member, Place, Way};
+use crate::control::gather::{HostTree, Member, Way};
 use crate::failure::edge::Dialling;
 use crate::transport::socket::listen::{Inbox, Listener, Scope};
 
@@ -16,8 +16,8 @@ fn member(recorder: &Arc<Recorder>, other: &TcpListener) -> Arc<Member> {
     let listener = Listener::open(here, scope, Inbox::default(), Arc::new(|| ())).unwrap();
     let listeners = vec![listener.address(), other.local_addr().unwrap()];
     let dialling = Dialling { job, comm, key, me: Rank(0), bind: None, listeners };
-    let place = Place::new(&[1, 2], Rank(0)).unwrap();
-    Member::join(recorder, Way { place, dialling, listener: Arc::new(listener) }, PATIENT).unwrap()
+    let tree = HostTree::new(&[1, 2], Rank(0)).unwrap();
+    Member::join(recorder, Way { tree, dialling, listener: Arc::new(listener) }, PATIENT).unwrap()
 }
 
 #[test]

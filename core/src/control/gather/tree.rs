@@ -1,5 +1,7 @@
 //! Where a rank stands in the tree of a communicator's hosts. Pure rank arithmetic.
 
+use std::collections::BTreeMap;
+
 use crate::types::Rank;
 
 /// The most hosts below one host.
@@ -7,27 +9,25 @@ pub(super) const ARITY: usize = 8;
 
 /// The hosts of a communicator, as one rank sees them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct HostTree {
     /// The ranks of each host, ascending; the hosts in the order of their lowest ranks.
     hosts: Vec<Vec<Rank>>,
     own: usize,
     rank: Rank,
 }
 
-impl Place {
-    /// The place of `rank`. `hosts` has the host of each rank. `None` if there is one host only:
-    /// nothing is to be gathered.
+impl HostTree {
+    /// The tree as `rank` sees it. `hosts` has the host of each rank. `None` if there is one host
+    /// only: nothing is to be gathered.
     pub(crate) fn new(hosts: &[u64], rank: Rank) -> Option<Self> {
-        let mut order: Vec<u64> = Vec::new();
+        let mut order: BTreeMap<u64, usize> = BTreeMap::new();
         let mut ranks: Vec<Vec<Rank>> = Vec::new();
         for (at, host) in (0_u32..).zip(hosts) {
-            match order.iter().position(|known| known == host) {
-                Some(known) => ranks[known].push(Rank(at)),
-                None => {
-                    order.push(*host);
-                    ranks.push(vec![Rank(at)]);
-                }
+            let known = *order.entry(*host).or_insert(ranks.len());
+            if known == ranks.len() {
+                ranks.push(Vec::new());
             }
+            ranks[known].push(Rank(at));
         }
         let own = ranks.iter().position(|those| those.contains(&rank))?;
         (ranks.len() > 1).then_some(Self { hosts: ranks, own, rank })
@@ -84,10 +84,10 @@ mod tests {
     #[test]
     fn leaders_are_the_lowest_ranks_and_one_host_has_no_tree() {
         let check = |hosts: &[u64], rank: u32, expect: Option<(&[u32], bool, Option<u32>)>| {
-            let place = Place::new(hosts, Rank(rank));
-            let found = place.as_ref().map(|place| {
-                let leaders: Vec<u32> = place.leaders().iter().map(|rank| rank.0).collect();
-                (leaders, place.is_leader(), place.parent().map(|rank| rank.0))
+            let tree = HostTree::new(hosts, Rank(rank));
+            let found = tree.as_ref().map(|tree| {
+                let leaders: Vec<u32> = tree.leaders().iter().map(|rank| rank.0).collect();
+                (leaders, tree.is_leader(), tree.parent().map(|rank| rank.0))
             });
             let expect = expect.map(|(leaders, is_leader, parent)| (leaders.to_vec(), is_leader, parent));
             assert_eq!(found, expect, "{hosts:?} {rank}");
@@ -107,13 +107,13 @@ mod tests {
     fn a_leader_has_nine_neighbours_at_most_and_the_tree_reaches_all() {
         for count in 2..200_usize {
             let hosts: Vec<u64> = (0..count as u64).collect();
-            let place = Place::new(&hosts, Rank(0)).unwrap();
+            let tree = HostTree::new(&hosts, Rank(0)).unwrap();
             let (mut reached, mut next) = (BTreeSet::from([0]), vec![0]);
             while let Some(host) = next.pop() {
-                let neighbours = place.neighbours(host);
+                let neighbours = tree.neighbours(host);
                 assert!(neighbours.len() <= ARITY + 1);
                 for other in neighbours {
-                    assert!(place.neighbours(other).contains(&host), "both see the edge");
+                    assert!(tree.neighbours(other).contains(&host), "both see the edge");
                     if reached.insert(other) {
                         next.push(other);
                     }
