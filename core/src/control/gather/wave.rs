@@ -8,9 +8,9 @@
 //!   done     <-  the end; or `seen`: the question came there by another way before; or `busy`
 //! ```
 //!
-//! A rank that is silent for [`SOFT`](super::ask::SOFT) is replaced by the next rank of its host. If
-//! there is none, the neighbours behind that host are asked from here. After [`HARD`] the host is
-//! given up. Rows are passed on as they arrive, so a process holds none of them.
+//! A rank that is silent for a second is replaced by the next rank of its host. If there is none,
+//! the neighbours behind that host are asked from here. After [`HARD`] the host is given up. Rows
+//! are passed on as they arrive, so a process holds none of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
