@@ -1,8 +1,6 @@
 //! From inside one host, whose namespaces and runtime folder are its own, the ranks of the other
 //! host are gathered.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-
 use ccl::clock;
 use ccl::snapshot::{Snapshot, Source, State};
 use ccl::types::Rank;
