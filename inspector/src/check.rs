@@ -43,6 +43,9 @@ struct Subject {
     /// Show only the communicators of this name or id, and those that they wait for
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
+    /// Do not ask other hosts for the ranks that cannot be read here
+    #[arg(long, conflicts_with = "file")]
+    no_gather: bool,
     /// Print it as JSON, schema ccl.verdicts/1
     #[arg(long)]
     json: bool,
@@ -89,7 +92,7 @@ impl Subject {
     fn look(&self) -> Result<Snapshot, (u8, String)> {
         match &self.file {
             Some(path) => look::then(path, self.target, self.comm.as_deref()),
-            None => look::now(self.target, self.comm.as_deref()),
+            None => look::now(self.target, self.comm.as_deref(), !self.no_gather),
         }
     }
 

@@ -11,6 +11,7 @@ use ccl::snapshot::Snapshot as JobSnapshot;
 
 use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
+use crate::gather::{self, Told};
 use crate::target::Target;
 use crate::{attach, dump, exit, facts};
 
@@ -30,6 +31,9 @@ pub(crate) struct Snapshot {
     /// Print it as JSON, schema ccl.snapshot/2
     #[arg(long)]
     json: bool,
+    /// Ask no process for what other hosts know: ranks that cannot be read here are missing
+    #[arg(long)]
+    no_gather: bool,
 }
 
 /// Show the same from recorder files, as dead processes leave them, or from a dump
@@ -54,7 +58,7 @@ impl Snapshot {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        print(&now(self.target, self.comm.as_deref())?, self.json)
+        print(&now(self.target, self.comm.as_deref(), !self.no_gather)?, self.json)
     }
 }
 
@@ -70,18 +74,22 @@ impl Open {
 
 /// The job that `target` means, as it is now, with its verdicts.
 ///
-/// Where something waits it is read twice: only what both readings show is a verdict.
+/// Where something waits it is read twice: only what both readings show is a verdict. Other hosts
+/// are asked for what cannot be read here, if `gathers`.
 ///
 /// # Errors
 /// The exit status and why there is nothing to show.
-pub(crate) fn now(target: Option<Target>, comm: Option<&str>) -> Result<JobSnapshot, (u8, String)> {
+pub(crate) fn now(
+    target: Option<Target>,
+    comm: Option<&str>,
+    gathers: bool,
+) -> Result<JobSnapshot, (u8, String)> {
     let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-    let (mut findings, job) = find(&settings, target)?;
-    let unreachable = discover::follow_peers(&mut findings, &job);
-    findings.found.retain(|one| one.is_of(&job));
-    let facts = facts::begin(findings.found.iter());
-    let mut notes = attach::ask_all(findings.found.iter_mut());
-    let first = merged(&findings, &job, &unreachable, Vec::new());
+    let (mut findings, mut job) = find(&settings, target)?;
+    let lost = discover::follow_peers(&mut findings, &job);
+    let begun = facts::begin(findings.found.iter());
+    let mut reading = Reading::take(&mut findings, &mut job, lost.clone(), gathers);
+    let first = reading.merged(&findings, &job);
     let before = first.wants_second_reading(stall_ns(&settings)).then_some(first);
     if before.is_some() {
         clock::sleep(BETWEEN);
@@ -90,10 +98,42 @@ pub(crate) fn now(target: Option<Target>, comm: Option<&str>) -> Result<JobSnaps
                 one.reread(&reader);
             }
         }
-        notes = attach::ask_all(findings.found.iter_mut());
+        let again = gathers && !reading.gathered.is_empty();
+        let (gathered, unreachable) = (std::mem::take(&mut reading.gathered), reading.unreachable);
+        reading = Reading::take(&mut findings, &mut job, lost, again);
+        if !again {
+            (reading.gathered, reading.unreachable) = (gathered, unreachable);
+        }
     }
-    facts.tell(&mut findings.found.iter_mut().collect::<Vec<_>>());
-    judged(merged(&findings, &job, &unreachable, notes), before.as_ref(), comm, &settings)
+    begun.tell(&mut findings.found.iter_mut().collect::<Vec<_>>());
+    judged(reading.merged(&findings, &job), before.as_ref(), comm, &settings)
+}
+
+/// What was read of a job beside the recorders of this kernel.
+struct Reading {
+    gathered: Vec<Given>,
+    unreachable: Vec<Unreachable>,
+    notes: Vec<String>,
+}
+
+impl Reading {
+    /// Asks other hosts, if `gathers`, and then the processes of this one.
+    ///
+    /// What takes longest comes first: the readings of this host are not to grow old meanwhile.
+    fn take(findings: &mut Findings, job: &mut Job, mut lost: Vec<Unreachable>, gathers: bool) -> Self {
+        let told = match gathers {
+            true => Told::by_others(findings, job, &mut lost),
+            false => Told::default(),
+        };
+        let mut notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(job)));
+        notes.extend(told.notes);
+        Self { gathered: told.given, unreachable: lost, notes }
+    }
+
+    /// The job as these readings show it.
+    fn merged(&self, findings: &Findings, job: &Job) -> JobSnapshot {
+        merged(findings, job, (&self.gathered, &self.unreachable), self.notes.clone())
+    }
 }
 
 /// The job that files or a dump tell of, with its verdicts.
@@ -106,33 +146,38 @@ pub(crate) fn then(
     comm: Option<&str>,
 ) -> Result<JobSnapshot, (u8, String)> {
     let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-    let (mut findings, job, unreachable, notes) = if dump::is_bundle(path) {
+    let snapshot = if dump::is_bundle(path) {
         let dump = dump::open(path).map_err(|why| (exit::ERROR, why))?;
-        let job = choose(&dump.findings, job.or(Some(Target::Job(dump.job))))?;
-        (dump.findings, job, dump.unreachable, dump.notes)
+        let mut job = choose(&dump.findings, job.or(Some(Target::Job(dump.job))))?;
+        gather::widen(&mut job, &dump.findings, &dump.gathered);
+        merged(&dump.findings, &job, (&dump.gathered, &dump.unreachable), dump.notes)
     } else {
         let mut findings = discover::at(path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, job)?;
         facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
         let why = format!("only {} was opened, and it is not there", path.display());
         let unreachable = discover::only_these(&findings, &job, &why);
-        (findings, job, unreachable, Vec::new())
+        merged(&findings, &job, (&[], &unreachable), Vec::new())
     };
-    findings.found.retain(|one| one.is_of(&job));
-    let snapshot = merged(&findings, &job, &unreachable, notes);
     // Files do not change: a second reading would show the same.
     let again = snapshot.clone();
     judged(snapshot, Some(&again), comm, &settings)
 }
 
 /// What the readings show, and what must be said of them.
-fn merged(findings: &Findings, job: &Job, unreachable: &[Unreachable], notes: Vec<String>) -> JobSnapshot {
-    let given: Vec<Given> = findings.found.iter().map(|one| one.given.clone()).collect();
+fn merged(
+    findings: &Findings,
+    job: &Job,
+    (gathered, unreachable): (&[Given], &[Unreachable]),
+    notes: Vec<String>,
+) -> JobSnapshot {
+    let found = || findings.found.iter().filter(|one| one.is_of(job));
+    let given: Vec<Given> = found().map(|one| &one.given).chain(gathered).cloned().collect();
     let mut snapshot = merge(&given, job, unreachable);
     snapshot.notes.extend(notes);
     let aside = findings.aside.iter().filter(|(ids, _)| ids.iter().any(|id| job.is_named(*id)));
     snapshot.notes.extend(aside.map(|(_, note)| note.clone()));
-    snapshot.notes.extend(findings.found.iter().filter_map(attach::beyond_its_state));
+    snapshot.notes.extend(found().filter_map(attach::beyond_its_state));
     snapshot
 }
 

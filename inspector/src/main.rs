@@ -10,6 +10,7 @@ mod dump;
 mod exit;
 mod export;
 mod facts;
+mod gather;
 mod look;
 mod members;
 mod pages;

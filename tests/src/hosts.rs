@@ -77,6 +77,11 @@ impl Hosts {
         setting
     }
 
+    /// The network namespace of a host.
+    pub(crate) fn name(&self, host: usize) -> &str {
+        &self.names[host]
+    }
+
     /// The words that run the following command on the first host.
     #[must_use]
     pub fn on_first(&self) -> Vec<String> {

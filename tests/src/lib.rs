@@ -24,6 +24,7 @@
 //! | [`matrix`] | expected results and actual results, counted |
 //! | [`nvtx`] | the ranges of an NVTX tool, compared with the recorder |
 
+pub mod apart;
 pub mod blocked;
 pub mod conduct;
 pub mod deaths;

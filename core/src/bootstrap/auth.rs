@@ -136,6 +136,9 @@ pub enum Purpose {
     Probe = 7,
     /// Failure gossip of a communicator between two ranks that became neighbours as others left.
     Gossip = 8,
+    /// State is gathered across hosts: an edge of the tree of leaders, or a connection for one
+    /// question.
+    Gather = 9,
 }
 
 impl Purpose {
@@ -149,6 +152,7 @@ impl Purpose {
             6 => Self::Control,
             7 => Self::Probe,
             8 => Self::Gossip,
+            9 => Self::Gather,
             _ => return None,
         })
     }

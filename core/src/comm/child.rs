@@ -17,6 +17,7 @@ use crate::clock;
 use crate::collective::PartOf;
 use crate::comm::cards::{Exchange, tell_peers};
 use crate::comm::exchange::{OverGossip, OverParent};
+use crate::comm::gathers;
 use crate::comm::init::{self, Base, Gathered, Own};
 use crate::comm::phases::Phases;
 use crate::comm::report;
@@ -24,6 +25,7 @@ use crate::comm::services::ProcessServices;
 use crate::comm::state::{Inner, lock};
 use crate::comm::{Communicator, Config};
 use crate::config::Settings;
+use crate::control::gather::Member;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Attempt, bounded};
 use crate::recorder::{CommInfo, CommRow};
@@ -375,6 +377,7 @@ impl Part<'_> {
             ip: self.parent.ip,
             settings: &self.settings,
             services,
+            gathers: self.gathers(),
         };
         let own = Own::take(&base)?;
         let said = Said { memory: own.memory.at().unwrap_or(0), settings: own_settings(&self.settings) };
@@ -391,6 +394,12 @@ impl Part<'_> {
         let inner = init::assemble(base, row, Gathered { own, cards, hosts, peers, events }, None)?;
         report::made(&inner, &self.settings, &phases);
         Ok(inner)
+    }
+
+    /// What gathers for the parent, if it serves this one too.
+    fn gathers(&self) -> Option<Arc<Member>> {
+        let serves = gathers::same_leaders(&self.parent.cards, &self.members);
+        lock(&self.parent.attended).as_ref().and_then(|kept| kept.gathers.clone()).filter(|_| serves)
     }
 
     /// How this rank reaches the others: as in the parent.

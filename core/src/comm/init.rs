@@ -16,12 +16,14 @@ use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
 use crate::comm::cards::{Card, Door, Exchange, Known, Lives, exchange, is_crowded, tell_peers};
+use crate::comm::gathers;
 use crate::comm::links::Links;
 use crate::comm::phases::{Phases, Watch};
 use crate::comm::report;
 use crate::comm::services::ProcessServices;
 use crate::comm::state::{Attended, Driver, Exclusive, Inner, Shared, lock};
 use crate::config::{Key, Settings};
+use crate::control::gather::Member;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::edge::Dialling;
@@ -146,6 +148,7 @@ fn make_named(
         ip: interface.ip,
         settings: &settings,
         services: &services,
+        gathers: None,
     };
     let gathered = match gather(&base, &row, &mut phases, &mut bootstrap, deadline) {
         Ok(gathered) => gathered,
@@ -186,11 +189,12 @@ pub(super) fn assemble(
     row.groups(|rank| topology.group(rank).0);
     let bind = Some(SocketAddr::new(ip, 0));
     // Where all ranks share memory, the connections between their processes are enough.
-    let mending = hosts.iter().any(|host| *host != hosts[0]).then(|| {
-        let listeners = cards.iter().map(|card| card.lives.data).collect();
-        let dialling = Dialling { job, comm, key: base.key.clone(), me: rank, bind, listeners };
-        (dialling, Arc::clone(data.edges()))
-    });
+    let listeners = cards.iter().map(|card| card.lives.data).collect();
+    let dialling = Dialling { job, comm, key: base.key.clone(), me: rank, bind, listeners };
+    let gathers = base.gathers.clone();
+    let gathers = gathers.or_else(|| gathers::member((services, settings), &cards, &dialling, &data));
+    let is_split = hosts.iter().any(|host| *host != hosts[0]);
+    let mending = is_split.then(|| (dialling, Arc::clone(data.edges())));
     let neighbours = Neighbours { ring, locals: locals(&peers), post, mending };
     let owner = Owning {
         shared: Arc::clone(&shared),
@@ -228,7 +232,7 @@ pub(super) fn assemble(
         is_told: notice::wanted(settings, Level::Trace),
         settings: settings.clone(),
     });
-    attend(&inner, services, data);
+    attend(&inner, services, data, gathers);
     Ok(inner)
 }
 
@@ -255,7 +259,12 @@ fn carriers(
 }
 
 /// Keeps what a communicator needs beside itself until it closes.
-fn attend(inner: &Arc<Inner>, services: &Arc<ProcessServices>, data: DataListener) {
+fn attend(
+    inner: &Arc<Inner>,
+    services: &Arc<ProcessServices>,
+    data: Arc<DataListener>,
+    gathers: Option<Arc<Member>>,
+) {
     let abortable = services.abortable(inner.id, {
         let inner = Arc::downgrade(inner);
         move |reason| {
@@ -266,7 +275,7 @@ fn attend(inner: &Arc<Inner>, services: &Arc<ProcessServices>, data: DataListene
     });
     let services = Arc::clone(services);
     *lock(&inner.attended) =
-        Some(Attended { _data: data, seat: None, _abortable: abortable, _services: services });
+        Some(Attended { gathers, _data: data, seat: None, _abortable: abortable, _services: services });
 }
 
 /// The ranks of this host in other processes.
@@ -320,6 +329,8 @@ pub(super) struct Base<'a> {
     pub(super) ip: IpAddr,
     pub(super) settings: &'a Settings,
     pub(super) services: &'a Arc<ProcessServices>,
+    /// What gathers for another communicator, and serves this one too.
+    pub(super) gathers: Option<Arc<Member>>,
 }
 
 /// What a rank of a communicator has of its own.
@@ -327,7 +338,7 @@ pub(super) struct Own {
     pub(super) memory: Arc<RankMemory>,
     shared: Arc<Shared>,
     inbox: Inbox,
-    data: DataListener,
+    data: Arc<DataListener>,
     pub(super) post: Arc<Post>,
 }
 
@@ -356,7 +367,7 @@ impl Own {
         let data = DataListener::open(ip, scope, Arc::clone(&inbox), wake_by(&shared))?;
         let post = Post::open(comm, rank)?;
         local::enter(job, &memory);
-        Ok(Self { memory, shared, inbox, data, post })
+        Ok(Self { memory, shared, inbox, data: Arc::new(data), post })
     }
 }
 

@@ -34,6 +34,7 @@ mod driver;
 mod ending;
 mod exchange;
 mod exclusive;
+mod gathers;
 pub mod group;
 mod init;
 mod joining;

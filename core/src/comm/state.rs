@@ -17,6 +17,7 @@ use crate::comm::owned::Owned;
 use crate::comm::services::ProcessServices;
 use crate::comm::wait::Waiter;
 use crate::config::Settings;
+use crate::control::gather::Member;
 use crate::control::server::Abortable;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -207,7 +208,9 @@ impl Exclusive {
 
 /// What a communicator keeps running beside itself. Dropped, all of it ends.
 pub(crate) struct Attended {
-    pub(super) _data: DataListener,
+    /// Its part in gathering state across hosts.
+    pub(super) gathers: Option<Arc<Member>>,
+    pub(super) _data: Arc<DataListener>,
     /// Where this process is rank 0 of a public address: the address.
     pub(super) seat: Option<Seat>,
     pub(super) _abortable: Option<Abortable>,

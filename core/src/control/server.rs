@@ -16,11 +16,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
+use super::asking::Asking;
 use super::lease::{Base, Lease};
 use super::session::{ASK_WITHIN, Fate, Line, Session, Subscription};
 use super::share::Share;
@@ -50,7 +51,7 @@ const TURN: Duration = Duration::from_millis(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The highest level.
 const MAX_LEVEL: u8 = 3;
-const CAPABILITIES: [&str; 6] = ["hello", "snapshot", "histograms", "dump", "level", "subscribe"];
+const CAPABILITIES: [&str; 7] = ["hello", "snapshot", "histograms", "dump", "level", "subscribe", "gather"];
 /// The shortest and the longest interval of updates.
 const UPDATES: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(60)];
 /// The interval if the client does not give one, in milliseconds.
@@ -65,6 +66,8 @@ struct Shared {
     may_abort: bool,
     aborts: Mutex<Vec<(u64, CommId, Abort)>>,
     next_abort: AtomicU64,
+    /// The task.
+    task: Mutex<Weak<Handle>>,
 }
 
 impl Shared {
@@ -80,7 +83,7 @@ pub struct Server {
     inode: Option<u64>,
     shared: Arc<Shared>,
     generation: u32,
-    _task: Handle,
+    _task: Arc<Handle>,
 }
 
 /// A communicator that clients may abort, as long as this lives.
@@ -119,10 +122,12 @@ impl Server {
             may_abort: settings.number(Key::AllowControl) == 1,
             aborts: Mutex::default(),
             next_abort: AtomicU64::new(0),
+            task: Mutex::default(),
         });
         let task = Serve::new(socket, Arc::clone(&shared));
         let added = Service::get().and_then(|service| service.add(task));
-        let task = added.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        let task = Arc::new(added.inspect_err(|_| drop(std::fs::remove_file(path)))?);
+        *shared.task.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&task);
         recorder.set_control(Some(path));
         let generation = crate::sys::generation();
         let server = Self { path: path.to_path_buf(), inode: inode(path), shared, generation, _task: task };
@@ -273,6 +278,8 @@ impl Task for Serve {
             }
             let mut session = self.sessions.remove(0);
             self.update(&mut session, now, (!rests).then_some(&mut reading));
+            // Another part may follow once this one is taken.
+            hurries |= !rests && session.says_part(bounded, now);
             let fate = if rests {
                 session.rest(now)
             } else {
@@ -389,13 +396,16 @@ impl Serve {
                 return to_line(&Answer { error: Some(error), ..Answer::default() });
             }
         };
-        let answer = self
-            .fulfil(session, &request)
-            .unwrap_or_else(|error| Answer { error: Some(error), ..Answer::default() });
+        let answer = match self.fulfil(session, &request) {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Vec::new(),
+            Err(error) => Answer { error: Some(error), ..Answer::default() },
+        };
         bounded(Answer { id: request.id, ..answer })
     }
 
-    fn fulfil(&mut self, session: &mut Session, request: &Request) -> Result<Answer, Refusal> {
+    /// The answer to a request; `None` if it comes later.
+    fn fulfil(&mut self, session: &mut Session, request: &Request) -> Result<Option<Answer>, Refusal> {
         let mut answer = Answer::default();
         let failed = |e: Error| refusal("failed", e.to_string());
         let reader = self.shared.recorder.reader();
@@ -406,6 +416,7 @@ impl Serve {
             "dump" => answer.dump = Some(Box::new(dump(&reader).map_err(failed)?)),
             "level" => answer.level = Some(self.level(session, request)?),
             "subscribe" => answer.update = self.subscribe(session, request)?,
+            "gather" => return self.gather(session, request).map(|()| None),
             "abort" => answer.abort = Some(self.abort(request)?),
             "" => return Err(refusal("usage", "the request has no field \"request\"")),
             other => {
@@ -413,7 +424,22 @@ impl Serve {
                 return Err(refusal("unknown", format!("there is no request {other:?} here, but {known}")));
             }
         }
-        Ok(answer)
+        Ok(Some(answer))
+    }
+
+    /// Begins to gather what other hosts know.
+    fn gather(&self, session: &mut Session, request: &Request) -> Result<(), Refusal> {
+        let task = self.shared.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let call = move || {
+            if let Some(task) = task.upgrade() {
+                task.nudge();
+            }
+        };
+        let begun = session.asks(|| Asking::begin(request.id, call));
+        match begun.map_err(|e| refusal("failed", e.to_string()))? {
+            true => Ok(()),
+            false => Err(refusal("busy", "this client gathers already")),
+        }
     }
 
     /// Begins or ends a subscription; the first update has everything.

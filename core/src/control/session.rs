@@ -5,8 +5,9 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use super::asking::Asking;
 use super::lease::Lease;
-use super::wire::{MAX_REQUEST, is_transient};
+use super::wire::{Answer, MAX_REQUEST, is_transient};
 use crate::clock::Ns;
 use crate::reactor::Interest;
 use crate::snapshot::ProcessSnapshot;
@@ -42,6 +43,7 @@ pub(super) struct Session {
     closing: bool,
     leases: Vec<Lease>,
     subscription: Option<Subscription>,
+    asking: Option<Asking>,
 }
 
 /// The repeated updates of a client.
@@ -113,7 +115,31 @@ impl Session {
             closing: !let_in,
             leases: Vec::new(),
             subscription: None,
+            asking: None,
         }
+    }
+
+    /// Begins a question that is answered later; false if there is one already.
+    pub(super) fn asks(&mut self, begin: impl FnOnce() -> crate::Result<Asking>) -> crate::Result<bool> {
+        let is_first = self.asking.is_none();
+        if is_first {
+            self.asking = Some(begin()?);
+        }
+        Ok(is_first)
+    }
+
+    /// Queues the next part of the answer to such a question, if there is one and the client has
+    /// taken the last line; whether it did. The session must be turned after it.
+    pub(super) fn says_part(&mut self, line: impl FnOnce(Answer) -> Vec<u8>, now: Ns) -> bool {
+        let is_free = self.output.is_empty() && !self.closing;
+        let Some(part) = self.asking.as_mut().filter(|_| is_free).and_then(Asking::part) else {
+            return false;
+        };
+        if part.gather.as_ref().is_none_or(|gathered| !gathered.more) {
+            self.asking = None;
+        }
+        self.say(line(part), now);
+        true
     }
 
     /// Begins or ends a subscription.
@@ -160,7 +186,7 @@ impl Session {
         if self.sent < self.output.len() {
             return Some(self.taken.after(TAKE_WITHIN));
         }
-        let waits = self.subscription.is_some() || !self.leases.is_empty();
+        let waits = self.subscription.is_some() || self.asking.is_some() || !self.leases.is_empty();
         (!waits).then(|| self.asked.after(ASK_WITHIN))
     }
 
@@ -207,7 +233,8 @@ impl Session {
                 self.say(answer, now);
                 self.closing = true;
             } else if self.ended {
-                return Fate::Leaves;
+                // It may still read what it asked for.
+                return if self.asking.is_some() { Fate::Stays } else { Fate::Leaves };
             } else {
                 match self.fill() {
                     Ok(true) => {}

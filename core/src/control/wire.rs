@@ -8,10 +8,13 @@
 //!   server: {"id":7,"snapshot":{...}}        or {"id":7,"error":{"kind":"unknown","what":"..."}}
 //!   client: {"request":"subscribe","id":8,"every_ms":100}
 //!   server: {"id":8,"update":{...}}          repeated, each time with the rows that changed
+//!   client: {"request":"gather","id":9}
+//!   server: {"id":9,"gather":{"rows":[...],"more":true}}   repeated, until there is no more
 //! ```
 //!
 //! Unknown fields are ignored and absent fields have a default, so that either side may be older.
-//! Answers come in the order of the requests. 64-bit ids are hex strings.
+//! Answers come in the order of the requests, except that what is gathered from other hosts comes
+//! when it is there. 64-bit ids are hex strings.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::path::Path;
@@ -21,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::gather::{Gathered, GatheredRow, Lack};
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::{ProcessSnapshot, Update};
@@ -37,6 +41,10 @@ pub const MAX_REQUEST: usize = 64 << 10;
 pub const MAX_ANSWER: usize = 8 << 20;
 /// The most bytes of a refusal that are repeated.
 const MAX_REFUSAL: usize = 1 << 10;
+/// The most memory that all rows take that were gathered, and the most statements on what is
+/// missing.
+const MAX_GATHERED: usize = 64 << 20;
+const MAX_LACKS: usize = 1 << 12;
 /// How long a client waits for an answer before it reads the mapping instead.
 pub const ANSWER_WITHIN: Duration = Duration::from_millis(250);
 
@@ -68,7 +76,8 @@ impl Hello {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// The request: `hello`, `snapshot`, `histograms`, `dump`, `level`, `subscribe`, `abort`.
+    /// The request: `hello`, `snapshot`, `histograms`, `dump`, `level`, `subscribe`,
+    /// `gather`, `abort`.
     pub request: String,
     /// The id that the answer repeats.
     pub id: u64,
@@ -113,6 +122,9 @@ pub struct Answer {
     /// What changed since the last update; the first has everything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update: Option<Box<Update>>,
+    /// A part of what was gathered from other hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gather: Option<Box<Gathered>>,
     /// The number of communicators aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort: Option<u64>,
@@ -269,16 +281,7 @@ impl Client {
                 Err(e) => return Err(unavailable(format!("the process does not listen any more: {e}"))),
             }
         }
-        loop {
-            let line = self.line(deadline)?;
-            let answer: Answer = parse(&line)?;
-            // A line without the id of this request is not its answer, or is something that a later
-            // version sends unasked.
-            if answer.id == id {
-                return answer.error.as_ref().map_or(Ok(()), |why| Err(refused(why))).map(|()| answer);
-            }
-            self.in_time(deadline)?;
-        }
+        self.next_of(id, deadline)
     }
 
     /// Requests one reading of the process's recorder.
@@ -289,6 +292,59 @@ impl Client {
         let answer = self.ask(Request { request: "snapshot".into(), ..Request::default() })?;
         let mut process = answer.snapshot.ok_or_else(|| unavailable("an answer without a snapshot"))?;
         if process.is_believed() { Ok(*process) } else { Err(too_much()) }
+    }
+
+    /// Asks for the processes of other hosts, and of this one, that the process reaches.
+    ///
+    /// It takes `limit` at most, which is the timeout of later requests too. If it ends early, what
+    /// has arrived is returned.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask), if nothing has arrived.
+    pub fn gather(&mut self, limit: Duration) -> Result<Gathered> {
+        let deadline = clock::now().after(limit);
+        self.patience = limit;
+        let mut answer = self.ask(Request { request: "gather".into(), ..Request::default() });
+        let mut all = Gathered::default();
+        let mut bytes = 0;
+        loop {
+            let part =
+                answer.and_then(|answer| answer.gather.ok_or_else(|| unavailable("an answer without rows")));
+            let mut part = match part {
+                Ok(part) => part,
+                // What has arrived counts.
+                Err(error) if all.rows.is_empty() && all.lacks.is_empty() => return Err(error),
+                Err(_) => return Ok(all),
+            };
+            part.rows.retain_mut(GatheredRow::is_believed);
+            part.lacks.retain_mut(Lack::is_believed);
+            bytes += part.rows.iter_mut().map(|row| row.process.weight()).sum::<usize>();
+            if bytes > MAX_GATHERED || all.lacks.len() + part.lacks.len() > MAX_LACKS {
+                return Err(too_much());
+            }
+            all.rows.append(&mut part.rows);
+            all.lacks.append(&mut part.lacks);
+            all.more = part.more;
+            if !all.more {
+                break;
+            }
+            answer = self.next_of(self.next_id - 1, deadline);
+        }
+        Ok(all)
+    }
+
+    /// The next line with this id.
+    fn next_of(&mut self, id: u64, deadline: Ns) -> Result<Answer> {
+        loop {
+            let line = self.line(deadline)?;
+            let answer: Answer = parse(&line)?;
+            // A line without the id of this request is not its answer, or is something that a later
+            // version sends unasked.
+            if answer.id == id {
+                return answer.error.as_ref().map_or(Ok(()), |why| Err(refused(why))).map(|()| answer);
+            }
+            self.in_time(deadline)?;
+        }
     }
 
     /// Subscribes to updates of the process, until the returned subscription is dropped.
@@ -452,10 +508,15 @@ fn unavailable(what: impl Into<String>) -> Error {
 const MAX_OBJECTS: usize = 1 << 16;
 const MAX_VALUES: usize = 1 << 20;
 
+/// Whether a line has no more objects and values than one of ours: it may be parsed.
+pub(super) fn is_plausible(line: &[u8]) -> bool {
+    let count = |wanted: u8| line.iter().filter(|byte| **byte == wanted).count();
+    count(b'{') <= MAX_OBJECTS && count(b',') <= MAX_VALUES
+}
+
 /// Parses a line.
 fn parse<T: DeserializeOwned>(line: &[u8]) -> Result<T> {
-    let count = |wanted: u8| line.iter().filter(|byte| **byte == wanted).count();
-    if count(b'{') > MAX_OBJECTS || count(b',') > MAX_VALUES {
+    if !is_plausible(line) {
         return Err(too_much());
     }
     serde_json::from_slice(line)

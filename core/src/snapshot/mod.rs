@@ -512,6 +512,14 @@ pub struct ProcessSnapshot {
     pub memory: Option<MemoryCount>,
 }
 
+impl ProcessSnapshot {
+    /// The name that its peers know its host by.
+    #[must_use]
+    pub fn host_name(&self) -> &str {
+        if self.host_id.is_empty() { &self.host } else { &self.host_id }
+    }
+}
+
 /// One ring of events.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]

@@ -57,6 +57,8 @@ words! {
         Mapping = "mapping",
         /// Its file was read after it had ended, or a dump of the file.
         File = "file",
+        /// A process of its own host has read it, and told it across the network.
+        Gather = "gather",
     }
 }
 words! {

@@ -40,6 +40,24 @@ fn parse_start_ticks(line: &str) -> Option<u64> {
     line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
+/// The state letter of the process of this pid in this pid namespace that was started then.
+///
+/// `None` if there is no such process.
+pub(crate) fn letter(pid: u32, start_ticks: u64) -> Option<char> {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let letter = line.get(line.rfind(')')? + 1..)?.trim_start().chars().next();
+    letter.filter(|_| parse_start_ticks(&line) == Some(start_ticks))
+}
+
+/// The inode of the pid namespace of this process, and whether the /proc mounted here is of it.
+///
+/// `None` if the kernel does not report them.
+pub(crate) fn pid_namespace() -> Option<(u64, bool)> {
+    use std::os::unix::fs::MetadataExt;
+    let is_own = namespace_pids(None)? == [std::process::id()];
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|about| (about.ino(), is_own))
+}
+
 /// Refuses a file of `bytes` bytes if this process may not create it.
 ///
 /// The kernel would not return an error, but end the process (SIGXFSZ).
@@ -164,6 +182,15 @@ mod tests {
         assert_eq!(parse_start_ticks("71 (a"), None);
         #[cfg(not(miri))]
         assert!(start_ticks().is_some());
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_letter_is_that_of_the_process_that_was_started_then() {
+        let (own, start) = (std::process::id(), start_ticks().unwrap());
+        assert!(matches!(letter(own, start), Some('R' | 'S')));
+        assert_eq!(letter(own, start + 1), None);
+        assert_eq!(letter(u32::MAX, start), None);
     }
 
     #[test]

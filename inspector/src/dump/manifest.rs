@@ -13,6 +13,9 @@ pub(crate) const SCHEMA: &str = "ccl.dump/1";
 pub(super) const NAME: &str = "manifest.json";
 /// The name of the snapshot at the moment of the dump, schema `ccl.snapshot/2`.
 pub(super) const SNAPSHOT: &str = "snapshot.json";
+/// The name of the file of the processes that other hosts told of, a line of JSON each; absent if
+/// there are none. Their times are those of the dump's host.
+pub(super) const GATHERED: &str = "gathered.jsonl";
 /// The name of the file that describes the machine.
 pub(super) const MACHINE: &str = "machine.json";
 

@@ -4,6 +4,7 @@
 //! ```text
 //!   manifest.json      the content, and what could not be read and why    ccl.dump/1
 //!   snapshot.json      the job at that moment                          ccl.snapshot/2
+//!   gathered.jsonl     processes of other hosts, as they told
 //!   machine.json       kernel, memory, processes killed for lack of it
 //!   recorders/N.rec    the bytes of a recorder
 //!   processes/N.json   settings, limits and threads of its process
@@ -27,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 use ccl::clock;
 use ccl::config::Settings;
+use ccl::control::gather::GatheredRow;
 use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
 use ccl::recorder::{Capture, Reader};
 use ccl::snapshot::{ProcessFacts, ProcessSnapshot, Snapshot, Source};
@@ -34,6 +36,7 @@ use serde::Serialize;
 
 use crate::choose::find;
 use crate::discover::{self, Found, door};
+use crate::gather::Told;
 use crate::target::Target;
 use crate::{exit, facts, process, words};
 use manifest::{Manifest, Recorder, Refused};
@@ -45,7 +48,7 @@ pub(crate) use open::open;
 /// Save all that is needed to diagnose a job elsewhere, in one file; `open` reads it
 ///
 /// Holds the recorders of all its processes on this machine, their states, settings, limits and
-/// kernel threads. Secrets are left out.
+/// kernel threads, and the states of those on other hosts. Secrets are left out.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Dump {
     /// A process, one rank of a process, or a job; not needed if there is only one job
@@ -57,6 +60,9 @@ pub(crate) struct Dump {
     /// Print the manifest as JSON, schema ccl.dump/1
     #[arg(long)]
     json: bool,
+    /// Ask no process for what other hosts know: ranks that cannot be read here are missing
+    #[arg(long)]
+    no_gather: bool,
 }
 
 impl Dump {
@@ -67,10 +73,14 @@ impl Dump {
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let failed = |why: String| (exit::ERROR, why);
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let (mut findings, job) = find(&settings, self.target)?;
-        let unreachable = discover::follow_peers(&mut findings, &job);
+        let (mut findings, mut job) = find(&settings, self.target)?;
+        let mut unreachable = discover::follow_peers(&mut findings, &job);
+        let told = match self.no_gather {
+            true => Told::default(),
+            false => Told::by_others(&findings, &mut job, &mut unreachable),
+        };
         facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
-        let (manifest, snapshot, files) = gather(&findings.found, &job, unreachable).map_err(failed)?;
+        let (manifest, snapshot, files) = gather(&findings.found, &job, unreachable, told).map_err(failed)?;
         let packed = bundle::pack(&files, manifest.taken_real_ns / 1_000_000_000).map_err(failed)?;
         write_new(&self.output, &packed).map_err(failed)?;
         let text = if self.json {
@@ -102,6 +112,7 @@ fn gather(
     found: &[Found],
     job: &Job,
     unreachable: Vec<Unreachable>,
+    told: Told,
 ) -> Result<(Manifest, Snapshot, Files), String> {
     let mut refused: BTreeMap<(String, String), Vec<u32>> = BTreeMap::new();
     let mut refuse = |one: &Found, why: String| {
@@ -133,12 +144,16 @@ fn gather(
             job.id
         ));
     }
-    let given: Vec<Given> =
-        copies.iter().map(|one| given(&one.recorder, one.snapshot.clone(), source(one))).collect();
-    let snapshot = merge(&given, job, &unreachable);
+    let given = copies.iter().map(|one| given(&one.recorder, one.snapshot.clone(), source(one)));
+    let mut snapshot = merge(&given.chain(told.given.iter().cloned()).collect::<Vec<_>>(), job, &unreachable);
+    snapshot.notes.extend(told.notes);
 
     let machine = kernel::machine();
     let mut files = Vec::new();
+    if !told.given.is_empty() {
+        let lines = told.given.into_iter().map(|one| to_json(&row(one))).collect::<Result<Vec<_>, _>>()?;
+        files.push((manifest::GATHERED.to_string(), Sparse::of(&lines.concat())));
+    }
     let mut recorders = Vec::new();
     for (at, Copied { mut recorder, bytes, snapshot }) in copies.into_iter().enumerate() {
         if let Some(pid) = recorder.pid {
@@ -267,6 +282,11 @@ fn facts_of(recorder: &Recorder, process: &ProcessSnapshot) -> ProcessFacts {
     let mut facts = ProcessFacts { end, signal, ..recorder.facts.clone() };
     facts.bound();
     facts
+}
+
+/// A process that was gathered, as it is kept.
+fn row(one: Given) -> GatheredRow {
+    GatheredRow { process: one.process, letter: one.letter, ended: one.ended, clock: None }
 }
 
 fn to_json(value: &impl Serialize) -> Result<Vec<u8>, String> {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use ccl::diagnose::Unreachable;
+use ccl::control::gather::GatheredRow;
+use ccl::diagnose::{Given, Unreachable};
 use ccl::recorder::Capture;
 use ccl::snapshot::Source;
 use ccl::types::JobId;
@@ -23,6 +24,8 @@ const MAX_RECORDERS: usize = 1 << 12;
 pub(crate) struct Opened {
     /// Its recorders.
     pub(crate) findings: Findings,
+    /// Processes of which other hosts told.
+    pub(crate) gathered: Vec<Given>,
     /// The job of which it was made.
     pub(crate) job: JobId,
     /// The ranks that could not be read when it was made.
@@ -43,8 +46,14 @@ pub(crate) fn open(path: &Path) -> Result<Opened, String> {
 
 /// Reads a bundle, one file after the other; only the decoded content of each is kept.
 fn read_bundle(packed: impl Read, path: &Path) -> Result<Opened, String> {
-    let mut reading =
-        Reading { path, manifest: None, machine: Machine::default(), read: BTreeMap::new(), killed: 0 };
+    let mut reading = Reading {
+        path,
+        manifest: None,
+        machine: Machine::default(),
+        read: BTreeMap::new(),
+        gathered: Vec::new(),
+        killed: 0,
+    };
     bundle::unpack(packed, |name, bytes| reading.take(name, bytes))?;
     reading.end()
 }
@@ -55,6 +64,7 @@ struct Reading<'a> {
     machine: Machine,
     /// The recorders read so far, by their index in the manifest.
     read: BTreeMap<usize, Result<Found, String>>,
+    gathered: Vec<Given>,
     /// The largest number of killed processes that a control group of the job reports.
     killed: u64,
 }
@@ -80,6 +90,9 @@ impl Reading<'_> {
         };
         if name == manifest::MACHINE {
             self.machine = json(name, &bytes)?;
+        } else if name == manifest::GATHERED {
+            let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            self.gathered = lines.take(MAX_RECORDERS).map(gathered).collect::<Result<_, _>>()?;
         } else if let Some(at) = manifest.recorders.iter().position(|one| one.file == name) {
             let one = &manifest.recorders[at];
             let taken = Capture { bytes, alive: one.alive, from_real_ns: one.from_real_ns, at: one.at() };
@@ -128,8 +141,15 @@ impl Reading<'_> {
         notes
             .extend(manifest.refused.iter().map(|one| format!("not in the dump: {}: {}", one.what, one.why)));
         let unreachable = manifest.unreachable.into_iter().map(Into::into).collect();
-        Ok(Opened { findings, job: manifest.job, unreachable, notes })
+        Ok(Opened { findings, gathered: self.gathered, job: manifest.job, unreachable, notes })
     }
+}
+
+/// A process of which another host told.
+fn gathered(line: &[u8]) -> Result<Given, String> {
+    let what = || format!("{} in it has a line that no process tells", manifest::GATHERED);
+    let GatheredRow { process, letter, ended, .. } = GatheredRow::of_line(line).ok_or_else(what)?;
+    Ok(Given { process, source: Source::Gather, letter, ended })
 }
 
 fn json<T: serde::de::DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, String> {

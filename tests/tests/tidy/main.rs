@@ -211,6 +211,7 @@ const STATICS: &[(&str, &str, &str)] = &[
         "KNOWN",
         "what is known of the processes of peers, kept once for all communicators",
     ),
+    ("core/src/control/gather/task.rs", "OF_PROCESS", "what gathers for all communicators of the process"),
     ("core/src/comm/services.rs", "OF_PROCESS", "the services of the process, shared by its communicators"),
     ("core/ffi/nvtx-sys/src/tool.rs", "SLOTS", "what NVTX's one tool of the process fills"),
     ("core/ffi/nvtx-sys/src/tool.rs", "TABLES", "where those slots are; constant"),

@@ -16,6 +16,7 @@ use crate::sys::reference::Reference;
 use crate::types::Rank;
 
 mod bounds;
+mod gather;
 
 const PATIENT: Duration = Duration::from_secs(10);
 
@@ -91,7 +92,7 @@ fn nc_hears_a_hello_and_gets_answers() {
     assert_eq!((&hello["pid"], &hello["job"]), (&json!(std::process::id()), &json!("000000000000002a")));
     assert_eq!(
         hello["capabilities"],
-        json!(["hello", "snapshot", "histograms", "dump", "level", "subscribe"])
+        json!(["hello", "snapshot", "histograms", "dump", "level", "subscribe", "gather"])
     );
     let answer = nc.ask(r#"{"request":"snapshot","id":7}"#);
     assert_eq!(answer["id"], 7);

@@ -21,9 +21,13 @@ const MAX_LINE: usize = 16 << 10;
 #[must_use]
 pub fn render_text(job: &Snapshot) -> String {
     let mut out = render_answer(job);
+    let gathered = job.ranks.iter().filter(|rank| rank.source == Source::Gather).map(|rank| rank.rank);
+    let gathered: Vec<Rank> = gathered.collect();
+    let from =
+        if gathered.is_empty() { String::new() } else { format!(", from gather: {}", ranks_text(&gathered)) };
     let _ = writeln!(
         out,
-        "\njob {}  {} of {} ranks read",
+        "\njob {}  {} of {} ranks read{from}",
         job.job,
         job.ranks.len(),
         job.ranks.len() + job.missing.len()
@@ -139,6 +143,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             Source::Socket => "socket",
             Source::Mapping => "mapping",
             Source::File => "file",
+            Source::Gather => "gather",
             Source::Unknown => "?",
         }
         .into(),

@@ -1,11 +1,12 @@
-//! Streams of the failure gossip from the data listener, kept until the gossip takes them.
+//! Streams from the data listener that carry no data, kept until the failure gossip or the
+//! gathering of state takes them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::sys::fds::Fd;
 use crate::types::Rank;
 
-/// Streams from ranks whose next rank in the gossip ring is now this one.
+/// Streams from other ranks, for one purpose.
 #[derive(Default)]
 pub(crate) struct Arrivals {
     streams: Mutex<Vec<(Rank, Fd)>>,
@@ -31,6 +32,11 @@ impl Arrivals {
         if let Some(call) = &*self.called.lock().unwrap_or_else(PoisonError::into_inner) {
             call();
         }
+    }
+
+    /// The number of streams that were not taken yet.
+    pub(crate) fn len(&self) -> usize {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     pub(crate) fn take(&self) -> Vec<(Rank, Fd)> {

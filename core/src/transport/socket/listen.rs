@@ -42,6 +42,8 @@ pub const PROVE_WITHIN: Duration = Duration::from_secs(5);
 pub const COMPLETE_WITHIN: Duration = Duration::from_secs(120);
 /// The most connections that may be unproven at the same time.
 const MAX_UNPROVEN: usize = 64;
+/// The most streams for gathering that wait to be taken: a process that is not observed takes none.
+const MAX_UNTAKEN: usize = 16;
 /// The most connections accepted in one turn: the service thread has other tasks.
 const PER_TURN: usize = 32;
 /// The pause after the system refused to accept (out of descriptors).
@@ -103,6 +105,7 @@ pub struct Counts {
 pub struct Listener {
     id: u64,
     edges: Arc<Arrivals>,
+    gathers: Arc<Arrivals>,
     listening: Arc<Listening>,
 }
 
@@ -131,11 +134,23 @@ struct Entry {
     inbox: Inbox,
     wake: Arc<dyn Fn() + Send + Sync>,
     edges: Arc<Arrivals>,
+    gathers: Arc<Arrivals>,
 }
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Entry({} rank {})", self.scope.comm, self.scope.rank)
+    }
+}
+
+impl Entry {
+    /// Where streams that carry no data arrive; `None` if there are too many that nobody takes.
+    fn arrivals(&self, purpose: Purpose) -> Option<&Arrivals> {
+        match purpose {
+            Purpose::Gossip => Some(&self.edges),
+            Purpose::Gather => Some(&*self.gathers).filter(|gathers| gathers.len() < MAX_UNTAKEN),
+            _ => None,
+        }
     }
 }
 
@@ -172,15 +187,21 @@ impl Listener {
 
     fn on(listening: Arc<Listening>, scope: Scope, inbox: Inbox, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         let id = listening.next.fetch_add(1, Ordering::Relaxed);
-        let edges = Arc::<Arrivals>::default();
-        let entry = Entry { id, scope, inbox, wake, edges: Arc::clone(&edges) };
+        let [edges, gathers] = [(); 2].map(|()| Arc::<Arrivals>::default());
+        let entry =
+            Entry { id, scope, inbox, wake, edges: Arc::clone(&edges), gathers: Arc::clone(&gathers) };
         lock(&listening.entries).push(entry);
-        Self { id, edges, listening }
+        Self { id, edges, gathers, listening }
     }
 
     /// The streams that carry the failure gossip and no data.
     pub(crate) const fn edges(&self) -> &Arc<Arrivals> {
         &self.edges
+    }
+
+    /// The streams over which state is gathered across hosts.
+    pub(crate) const fn gathers(&self) -> &Arc<Arrivals> {
+        &self.gathers
     }
 
     /// The address at which it listens.
@@ -357,11 +378,13 @@ impl Accept {
                     continue;
                 }
             };
-            if let Some(entry) = entries.iter().find(|entry| entry.scope.is_for(&hello, Purpose::Gossip)) {
+            let is_for = |entry: &&Entry| entry.scope.is_for(&hello, hello.purpose);
+            let arrivals = entries.iter().find(is_for).and_then(|entry| entry.arrivals(hello.purpose));
+            if let Some(arrivals) = arrivals {
                 // As with lanes: if the stream has already ended, the first read reports it.
                 let _ = stream.write(&CONFIRMED);
                 if let Some(fd) = Arc::into_inner(stream.0) {
-                    entry.edges.put(hello.from, fd);
+                    arrivals.put(hello.from, fd);
                 }
                 continue;
             }
@@ -471,7 +494,8 @@ mod tests {
             channels: 1,
         };
         let (inbox, edges) = (Inbox::default(), Arc::default());
-        let entry = Entry { id: 0, scope, inbox, wake: Arc::new(|| ()), edges };
+        let gathers = Arc::default();
+        let entry = Entry { id: 0, scope, inbox, wake: Arc::new(|| ()), edges, gathers };
         let entries = Arc::new(Mutex::new(vec![entry]));
         (Accept::new(Fd::new(listener.into()), entries), address)
     }

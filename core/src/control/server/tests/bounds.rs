@@ -14,6 +14,7 @@ fn turned() -> (Serve, tempfile::TempDir, PathBuf) {
         may_abort: false,
         aborts: Mutex::default(),
         next_abort: AtomicU64::new(0),
+        task: Mutex::default(),
     };
     let socket = unix::listen(Name::Path(&path)).unwrap();
     (Serve::new(socket, Arc::new(shared)), folder, path)

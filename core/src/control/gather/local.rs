@@ -1,0 +1,117 @@
+//! Reads the processes of this host that share communicators with this one, for an inspector on
+//! another host: their recorders, wherever the peer tables say that they are, and their state in
+//! /proc.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::answer::{GatheredRow, Lack};
+use super::message::{MAX_LINE, WaveMessage};
+use crate::recorder::Recorder;
+use crate::recorder::reader::Reader;
+use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessSnapshot};
+use crate::sys::process;
+use crate::sys::reference::{Kind, Reference};
+use crate::types::{CommId, Rank};
+
+/// The most processes of a host that are read.
+const MAX_PROCESSES: usize = 1 << 12;
+
+/// The processes of this host, and the ranks of this host that could not be read.
+pub(super) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
+    let own = match Reader::borrow(Arc::clone(own)).snapshot() {
+        Ok(own) => own,
+        Err(e) => return (Vec::new(), vec![Lack { why: e.to_string(), ..Lack::default() }]),
+    };
+    let host = own.host_name().to_string();
+    let mut rows = vec![GatheredRow { process: own, ..GatheredRow::default() }];
+    let mut known: BTreeSet<String> = rows.iter().map(|row| row.process.path.clone()).collect();
+    let mut lacks: BTreeMap<(CommId, String), Vec<Rank>> = BTreeMap::new();
+    let mut at = 0;
+    // Each process that is read may name further ones.
+    while at < rows.len() && rows.len() < MAX_PROCESSES {
+        let comms = rows[at].process.comms.iter().filter(|comm| !comm.ended);
+        let named = comms.flat_map(|comm| comm.peers.iter().map(|peer| (comm.id, peer.clone())));
+        let named: Vec<(CommId, PeerSnapshot)> =
+            named.filter(|(_, peer)| peer.host == host && known.insert(peer.recorder.clone())).collect();
+        for (comm, peer) in named {
+            match of_peer(comm, &peer) {
+                Ok(row) => rows.push(row),
+                Err(why) => lacks.entry((comm, why)).or_default().push(peer.rank),
+            }
+        }
+        at += 1;
+    }
+    let lacks = lacks.into_iter().map(|((comm, why), ranks)| Lack { comm, ranks, why });
+    let mut lacks: Vec<Lack> = lacks.collect();
+    once(&mut rows);
+    rows.retain_mut(|row| {
+        let ranks: Vec<(CommId, Rank)> = row.process.comms.iter().map(|comm| (comm.id, comm.rank)).collect();
+        let is_short = shortened(row);
+        if !is_short && let Some((comm, rank)) = ranks.first() {
+            let why = "its state is larger than a message may be".to_string();
+            lacks.push(Lack { comm: *comm, ranks: vec![*rank], why });
+        }
+        is_short
+    });
+    (rows, lacks)
+}
+
+/// The process of a rank, if its recorder can be read here.
+fn of_peer(comm: CommId, peer: &PeerSnapshot) -> Result<GatheredRow, String> {
+    let path = Path::new(&peer.recorder);
+    // A descriptor's number holds in the namespaces of that process only.
+    if peer.recorder.is_empty() || path.starts_with("/proc") {
+        return Err("it has no recorder that others of its host can open".into());
+    }
+    let refused = |e: std::io::Error| format!("its recorder cannot be opened on its host: {e}");
+    let reference = Reference::to_itself(path).map_err(refused)?;
+    if reference.kind() != Kind::File || reference.owner() != rustix::process::geteuid().as_raw() {
+        return Err("its recorder is no file of this user on its host".into());
+    }
+    let reader = Reader::through(&reference, path).map_err(|e| e.to_string())?;
+    let process = reader.snapshot().map_err(|e| e.to_string())?;
+    let is_it = |row: &CommSnapshot| (row.id, row.rank) == (comm, peer.rank);
+    if process.pid != peer.pid || !process.comms.iter().any(is_it) {
+        return Err("its recorder tells of something else".into());
+    }
+    let (letter, ended) = fate(&process);
+    Ok(GatheredRow { process, letter, ended, clock: None })
+}
+
+/// The state letter of a process, and whether it has ended after it gave its recorder back.
+fn fate(process: &ProcessSnapshot) -> (Option<char>, bool) {
+    let here = process::pid_namespace().filter(|(namespace, _)| *namespace == process.pid_namespace);
+    let Some((_, is_own)) = here.filter(|_| process.start_ticks != 0) else { return (None, false) };
+    let pids = [process.outer_pid, process.pid];
+    match pids.iter().find_map(|pid| process::letter(*pid, process.start_ticks)) {
+        Some(letter) => (Some(letter), false),
+        None => (None, is_own && process.left && !process.alive),
+    }
+}
+
+/// Leaves the members of each communicator in one row only: all ranks record the same.
+fn once(rows: &mut [GatheredRow]) {
+    let mut told = BTreeSet::new();
+    for comm in rows.iter_mut().flat_map(|row| &mut row.process.comms) {
+        if !told.insert(comm.id) {
+            (comm.peers, comm.groups) = (Vec::new(), Vec::new());
+        }
+    }
+}
+
+/// Makes a row short enough for a message, where it is not; false if that cannot be done.
+fn shortened(row: &mut GatheredRow) -> bool {
+    let fits = |row: &GatheredRow| {
+        let message = WaveMessage::Row { wave: u64::MAX, row: Box::new(row.clone()) };
+        // A row grows by its clock on the way.
+        message.encoded().is_some_and(|line| line.len() + 128 <= MAX_LINE)
+    };
+    if !fits(row) {
+        for comm in &mut row.process.comms {
+            (comm.peers, comm.groups) = (Vec::new(), Vec::new());
+        }
+    }
+    fits(row)
+}

@@ -1,0 +1,247 @@
+//! Asks processes of this kernel for what other hosts know of a job: the ranks that could not be
+//! read here. What was read here is never replaced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ccl::clock::{self, Ns};
+use ccl::control::gather::{Gathered, GatheredRow, Lack};
+use ccl::diagnose::{Given, Job, Unreachable, jobs};
+use ccl::snapshot::{PeerSnapshot, ProcessSnapshot, Source, State};
+use ccl::types::{CommId, Rank};
+
+use crate::discover::{Findings, Found, door};
+use crate::words;
+
+/// How long a process may take for the whole answer: a little more than it gives others.
+const WHOLE: Duration = Duration::from_secs(22);
+/// The most processes that are asked, one after the other, as long as ranks are missing.
+const MOST_ASKED: usize = 3;
+
+/// What other hosts told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Processes of the job that were not read here.
+    pub(crate) given: Vec<Given>,
+    /// What else is to be said.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The processes to be asked, the best first: leaders keep connections to other hosts.
+fn askable<'a>(own: &[&'a Found]) -> Vec<&'a Found> {
+    let runs = |one: &&&Found| one.given.state() == State::Running && !one.given.process.control.is_empty();
+    let mut those: Vec<(bool, &Found)> = Vec::new();
+    for one in own.iter().filter(runs) {
+        let process = &one.given.process;
+        let comms = process.comms.iter().filter(|comm| !comm.ended);
+        let spread = comms.filter(|comm| comm.peers.iter().any(|peer| peer.host != process.host_name()));
+        let leads = spread.map(|comm| {
+            let here = comm.peers.iter().filter(|peer| peer.host == process.host_name());
+            here.map(|peer| peer.rank).min() == Some(comm.rank)
+        });
+        let leads: Vec<bool> = leads.collect();
+        if !leads.is_empty() {
+            those.push((!leads.contains(&true), one));
+        }
+    }
+    those.sort_by_key(|(follows, _)| *follows);
+    those.into_iter().map(|(_, one)| one).collect()
+}
+
+/// Why ranks are missing in an answer.
+fn whys_of(answer: &Gathered) -> impl Iterator<Item = ((CommId, Rank), String)> + '_ {
+    let of_one = |lack: &Lack| {
+        let (comm, why) = (lack.comm, lack.why.clone());
+        lack.ranks.clone().into_iter().map(move |rank| ((comm, rank), why.clone()))
+    };
+    answer.lacks.iter().flat_map(of_one)
+}
+
+/// Who the processes of this kernel are, and who they say that their peers are.
+struct Members {
+    read: BTreeSet<(u32, u64, u64)>,
+    peers: BTreeMap<(CommId, Rank), PeerSnapshot>,
+}
+
+impl Members {
+    fn of(own: &[&Found]) -> Self {
+        let comms = own.iter().flat_map(|one| &one.given.process.comms);
+        let peers = comms.flat_map(|comm| comm.peers.iter().map(|peer| ((comm.id, peer.rank), peer.clone())));
+        Self { read: own.iter().map(|one| one.who()).collect(), peers: peers.collect() }
+    }
+
+    /// Whether a process is one that the peers know under this rank, as far as they know it.
+    fn know(&self, process: &ProcessSnapshot) -> bool {
+        let mut known = process.comms.iter().filter_map(|comm| self.peers.get(&(comm.id, comm.rank)));
+        known.all(|peer| (peer.pid, peer.host.as_str()) == (process.pid, process.host_name()))
+    }
+}
+
+impl Told {
+    /// Asks for the processes in `unreachable`. Those that are told leave it; the others get one
+    /// more reason. The job may turn out to be larger.
+    pub(crate) fn by_others(findings: &Findings, job: &mut Job, unreachable: &mut Vec<Unreachable>) -> Self {
+        let mut told = Self::default();
+        let own: Vec<&Found> = findings.found.iter().filter(|one| one.is_of(job)).collect();
+        let members = Members::of(&own);
+        let mut whys: BTreeMap<(CommId, Rank), String> = BTreeMap::new();
+        for one in askable(&own).into_iter().take(MOST_ASKED) {
+            if unreachable.is_empty() {
+                break;
+            }
+            let asked = clock::now();
+            match door::control(one).and_then(|mut client| client.gather(WHOLE)) {
+                Ok(answer) => {
+                    whys.extend(whys_of(&answer));
+                    told.take(answer, asked, &members);
+                }
+                Err(why) => {
+                    let ProcessSnapshot { pid, host, .. } = &one.given.process;
+                    told.notes
+                        .push(words::line(&format!("pid {pid} on {host} did not ask other hosts: {why}")));
+                }
+            }
+            unreachable.retain(|one| !told.has(one));
+        }
+        widen(job, findings, &told.given);
+        told.given.retain(|one| job.includes(&one.process));
+        for (at, peer) in &members.peers {
+            let is_it = |one: &&mut Unreachable| {
+                (&one.host, one.pid, &one.recorder) == (&peer.host, peer.pid, &peer.recorder)
+            };
+            if let (Some(why), Some(one)) = (whys.get(at), unreachable.iter_mut().find(is_it)) {
+                one.why = format!("{}; it could not be gathered: {why}", one.why);
+            }
+        }
+        told
+    }
+
+    /// Takes what an answer tells of processes that nobody has told of.
+    fn take(&mut self, answer: Gathered, asked: Ns, members: &Members) {
+        let now = (clock::now(), clock::real_ns());
+        for row in answer.rows {
+            let process = &row.process;
+            let who = (process.pid, process.pid_namespace, process.made_real_ns);
+            let is_told = |one: &Given| {
+                (one.process.pid, one.process.pid_namespace, one.process.made_real_ns) == who
+                    && one.process.boot_id == process.boot_id
+            };
+            if members.read.contains(&who) || self.given.iter().any(is_told) {
+                continue;
+            }
+            if !members.know(process) {
+                let (pid, host) = (process.pid, &process.host);
+                self.notes.push(words::line(&format!(
+                    "pid {pid} on {host} was gathered under the rank of another process: it is not shown"
+                )));
+                continue;
+            }
+            self.given.push(given(row, asked, now));
+        }
+    }
+
+    /// Whether this process was told.
+    fn has(&self, one: &Unreachable) -> bool {
+        let is_it =
+            |given: &Given| (given.process.pid, given.process.host_name()) == (one.pid, one.host.as_str());
+        one.pid != 0 && self.given.iter().any(is_it)
+    }
+}
+
+/// Joins what the gathered processes connect with the job.
+pub(crate) fn widen(job: &mut Job, findings: &Findings, given: &[Given]) {
+    if given.is_empty() {
+        return;
+    }
+    let own = findings.found.iter().filter(|one| one.is_of(job)).map(|one| &one.given);
+    let all = own.chain(given).map(|one| &one.process);
+    if let Some(wider) = jobs(all).into_iter().find(|wider| wider.is_named(job.id)) {
+        *job = Job { owner: job.owner, ..wider };
+    }
+}
+
+/// A row with the times of this kernel's clocks. What was read while it lived was read between the
+/// question and the answer.
+fn given(row: GatheredRow, asked: Ns, (now, real_ns): (Ns, u64)) -> Given {
+    let GatheredRow { mut process, letter, ended, clock } = row;
+    let clock = clock.unwrap_or_default();
+    let first = if process.alive { asked.0 } else { 0 };
+    let here = |mono_ns: u64, error_ns: i128| {
+        let ns = i128::from(mono_ns) - i128::from(clock.offset_ns) + error_ns;
+        (ns.clamp(0, i128::from(u64::MAX)) as u64).clamp(first, now.0.max(first))
+    };
+    let error_ns = i128::from(clock.error_ns);
+    if process.to_mono_ns != 0 {
+        process.from_mono_ns = here(process.from_mono_ns, -error_ns);
+        process.to_mono_ns = here(process.to_mono_ns, error_ns);
+        let real = |mono_ns: u64| real_ns.saturating_sub(now.0.saturating_sub(mono_ns));
+        (process.from_real_ns, process.to_real_ns) = (real(process.from_mono_ns), real(process.to_mono_ns));
+    }
+    Given { process, source: Source::Gather, letter, ended }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl::control::gather::ClockOffset;
+    use ccl::snapshot::CommSnapshot;
+
+    use super::*;
+
+    fn process(pid: u32, host: &str) -> ProcessSnapshot {
+        let comm = CommSnapshot { id: CommId(1), rank: Rank(pid), ..CommSnapshot::default() };
+        ProcessSnapshot {
+            pid,
+            host: host.into(),
+            alive: true,
+            comms: vec![comm],
+            ..ProcessSnapshot::default()
+        }
+    }
+
+    #[test]
+    fn who_was_read_here_or_is_somebody_else_is_not_taken() {
+        let peer = |pid: u32, host: &str| PeerSnapshot {
+            rank: Rank(pid),
+            pid,
+            host: host.into(),
+            ..PeerSnapshot::default()
+        };
+        let peers = [peer(1, "a"), peer(2, "b"), peer(3, "b")];
+        let peers = peers.into_iter().map(|peer| ((CommId(1), peer.rank), peer)).collect();
+        let members = Members { read: BTreeSet::from([(1, 0, 0)]), peers };
+        let mut told = Told::default();
+        // Read here; of another host than known; as known, twice; of a rank that nobody knows.
+        let rows = [(1, "a"), (3, "c"), (2, "b"), (2, "b"), (9, "d")]
+            .map(|(pid, host)| GatheredRow { process: process(pid, host), ..GatheredRow::default() });
+        told.take(Gathered { rows: rows.into(), ..Gathered::default() }, Ns(0), &members);
+        let pids: Vec<u32> = told.given.iter().map(|one| one.process.pid).collect();
+        assert_eq!((pids, told.notes.len()), (vec![2, 9], 1));
+        assert!(told.given.iter().all(|one| one.source == Source::Gather));
+        let lacks =
+            |pid, host: &str| told.has(&Unreachable { pid, host: host.into(), ..Unreachable::default() });
+        assert_eq!([lacks(2, "b"), lacks(3, "b"), lacks(0, "b")], [true, false, false]);
+    }
+
+    #[test]
+    fn times_are_moved_to_the_clock_of_who_asks_and_stay_between_question_and_answer() {
+        let check = |alive: bool, (from, to): (u64, u64), (offset_ns, error_ns): (i64, u64), expect| {
+            let process = ProcessSnapshot {
+                alive,
+                from_mono_ns: from,
+                to_mono_ns: to,
+                from_real_ns: 7,
+                ..ProcessSnapshot::default()
+            };
+            let clock = Some(ClockOffset { offset_ns, error_ns });
+            let row = GatheredRow { process, clock, ..GatheredRow::default() };
+            let one = given(row, Ns(1_000), (Ns(2_000), 10_000)).process;
+            assert_eq!((one.from_mono_ns, one.to_mono_ns, one.from_real_ns, one.to_real_ns), expect);
+        };
+        check(true, (5_500, 5_600), (4_000, 10), (1_490, 1_610, 9_490, 9_610));
+        check(true, (500, 600), (-1_000, 900), (1_000, 2_000, 9_000, 10_000));
+        check(true, (500, 600), (i64::MAX, u64::MAX), (1_000, 2_000, 9_000, 10_000));
+        // It died long before.
+        check(false, (4_100, 4_200), (4_000, 10), (90, 210, 8_090, 8_210));
+        check(true, (0, 0), (4_000, 10), (0, 0, 7, 0));
+    }
+}

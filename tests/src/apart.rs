@@ -1,0 +1,145 @@
+//! Two hosts on a kernel that see nothing of each other: each has network, mount, pid and host name
+//! of its own, and a runtime folder that the other cannot reach.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::hosts::Hosts;
+use crate::job::{Job, Setting, Transport};
+use crate::orders::Orders;
+use crate::programs::program;
+
+/// Where the runtime folder is, on both hosts.
+const FOLDER: &str = "/run";
+/// What a host does before it holds its namespaces until its standard input ends.
+const BEGINS: &str = "hostname \"$0\" && mount -t tmpfs -o mode=755 none /run && echo ready && exec cat";
+
+/// The hosts; all processes on them are killed when it is dropped.
+#[derive(Debug)]
+pub struct Apart {
+    /// The first process of each, in front of which `unshare` stands.
+    holders: Vec<Child>,
+    pids: Vec<u32>,
+    _network: Hosts,
+}
+
+impl Apart {
+    /// The hosts for the test `name`.
+    ///
+    /// `None` if they cannot be made: the test is then reported as skipped and must return.
+    #[must_use]
+    #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+    pub fn for_test(name: &str) -> Option<Self> {
+        let network = Hosts::for_test(name)?;
+        let mut hosts = Self { holders: Vec::new(), pids: Vec::new(), _network: network };
+        for host in 0..2 {
+            let mut command = Command::new("ip");
+            command.args([
+                "netns",
+                "exec",
+                hosts._network.name(host),
+                "unshare",
+                "--mount",
+                "--pid",
+                "--uts",
+            ]);
+            command.args([
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "sh",
+                "-c",
+                BEGINS,
+                &format!("host{host}"),
+            ]);
+            let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            let ready = started.ok().and_then(|mut holder| {
+                let mut line = String::new();
+                let read = BufReader::new(holder.stdout.as_mut()?).read_line(&mut line);
+                let pid = child_of(holder.id());
+                hosts.holders.push(holder);
+                hosts.pids.extend(pid);
+                (read.is_ok() && line == "ready\n").then_some(pid?)
+            });
+            if ready.is_none() {
+                println!("skipped: {name}: needs root's network namespaces");
+                return None;
+            }
+        }
+        Some(hosts)
+    }
+
+    /// Starts this many ranks, half of them on each host.
+    #[must_use]
+    pub fn start(&self, nranks: u32, orders: Orders) -> Job {
+        let mut setting = Setting::new(nranks, Transport::Mixed, orders);
+        setting.address = "10.231.7.1".into();
+        setting.variables.push(("CCL_RUNTIME_DIR".into(), FOLDER.into()));
+        let enter = |rank: u32| self.entry(usize::from(rank >= nranks / 2));
+        setting.wrap = (0..nranks).map(enter).collect();
+        setting.start()
+    }
+
+    /// Runs a command on a host.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn on(&self, host: usize, words: &[&str]) -> Output {
+        let entry = self.entry(host);
+        let mut command = Command::new(&entry[0]);
+        command.args(&entry[1..]).args(words).env("CCL_RUNTIME_DIR", FOLDER).stdin(Stdio::null());
+        command.output().expect("nsenter runs")
+    }
+
+    /// Runs the inspector on a host.
+    #[must_use]
+    pub fn inspect(&self, host: usize, words: &[&str]) -> Output {
+        let inspector = program("ccl-inspect");
+        let mut all = vec![inspector.to_str().unwrap_or_default()];
+        all.extend(words);
+        self.on(host, &all)
+    }
+
+    /// The words that run the following command on a host.
+    fn entry(&self, host: usize) -> Vec<String> {
+        let pid = self.pids[host].to_string();
+        let words = ["nsenter", "--target", &pid, "--net", "--mount", "--pid", "--uts", "--"];
+        words.map(String::from).to_vec()
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        // The kernel kills all processes of a pid namespace with its first one.
+        for holder in &mut self.holders {
+            drop(holder.stdin.take());
+            let _ = holder.wait();
+        }
+    }
+}
+
+/// Sends a signal to a rank, as whose parent its worker appears here.
+///
+/// # Panics
+/// If there is no such process.
+pub fn signal(job: &Job, rank: usize, signal: Signal) {
+    let pid = child_of(job.workers[rank].pid()).and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    kill_process(pid.expect("a rank"), signal).expect("it is there");
+}
+
+/// Whether a rank is stopped.
+#[must_use]
+pub fn is_stopped(job: &Job, rank: usize) -> bool {
+    let stat = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let text = child_of(job.workers[rank].pid()).and_then(stat).unwrap_or_default();
+    text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+}
+
+/// The one child of a process.
+fn child_of(pid: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
