@@ -28,8 +28,10 @@ pub mod capture;
 mod cells;
 mod codec;
 mod decode;
+mod history;
 pub mod layout;
 mod mapping;
+mod past;
 pub mod place;
 mod process;
 mod protocol;
@@ -47,6 +49,7 @@ pub use cells::{LinkCell, OpWait};
 
 pub use capture::Capture;
 pub use codec::Owner;
+pub use past::Times;
 pub use process::tail;
 pub use reader::Reader;
 pub use ring::Events;

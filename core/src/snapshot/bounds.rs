@@ -3,10 +3,11 @@
 //! anything.
 
 use super::{
-    CommSnapshot, FailureSnapshot, InitSnapshot, LinkSnapshot, OpSnapshot, Overflow, PeerSnapshot,
-    PhaseSnapshot, ProcessSnapshot, SocketSnapshot,
+    CommSnapshot, FailureSnapshot, History, InitSnapshot, KindTotals, LinkSnapshot, OpSnapshot, Overflow,
+    PastOp, PeerSnapshot, PhaseSnapshot, ProcessSnapshot, SocketSnapshot,
 };
 use crate::text::{harmless, is_harmful};
+use crate::types::CollKind;
 
 /// The most communicators of a process; a reading with more is not believed.
 pub(crate) const MAX_COMMS: usize = 1 << 10;
@@ -22,6 +23,9 @@ const MAX_TEXT_BYTES: usize = 16 << 20;
 /// The most bytes of one text, such as a name or a path. It may be repeated for each of a thousand
 /// rows.
 const MAX_TEXT: usize = 4 << 10;
+
+/// The most operations that a row of history holds.
+pub(crate) const MAX_PAST_OPS: usize = 64;
 
 /// The most ranges of absent ranks of an init.
 const MAX_ABSENT_RUNS: usize = 3;
@@ -53,6 +57,7 @@ impl ProcessSnapshot {
         bytes <= MAX_TEXT_BYTES
             && self.comms.len() <= MAX_COMMS
             && self.comms.iter().filter_map(|comm| comm.init.as_ref()).all(InitSnapshot::is_believed)
+            && self.comms.iter().all(|comm| comm.history.is_believed())
             && self.rings.len().max(self.overflow.len()) <= MAX_RINGS
             && [links, sockets, peers, phases].iter().all(|count| *count <= MAX_CELLS)
     }
@@ -63,7 +68,8 @@ impl ProcessSnapshot {
         let mut bytes = 0;
         self.each_text(&mut |text| bytes += text.len());
         let rows = self.rows().iter().sum::<usize>() + self.rings.len() + self.overflow.len();
-        bytes + ROW * rows + size_of::<CommSnapshot>() * self.comms.len()
+        let ops: usize = self.comms.iter().map(|comm| comm.history.ops.len()).sum();
+        bytes + ROW * rows + size_of::<CommSnapshot>() * self.comms.len() + size_of::<PastOp>() * ops
     }
 
     /// The numbers of links, sockets, peers and phases.
@@ -86,8 +92,9 @@ impl ProcessSnapshot {
         [schema, host, host_id, boot_id, library, path, control, settings].into_iter().for_each(&mut *take);
         overflow.iter_mut().for_each(|Overflow { table, .. }| take(table));
         for comm in comms {
-            let CommSnapshot { name, op, p2p, links, phases, phase, peers, failure, .. } = comm;
+            let CommSnapshot { name, op, p2p, links, phases, phase, peers, failure, history, .. } = comm;
             take(name);
+            history.kinds.iter_mut().for_each(|KindTotals { kind, .. }| take(kind));
             if let Some(FailureSnapshot { error, text, .. }) = failure {
                 [error, text].into_iter().for_each(&mut *take);
             }
@@ -105,6 +112,18 @@ impl ProcessSnapshot {
                 [local, remote].into_iter().for_each(&mut *take);
             }
         }
+    }
+}
+
+impl History {
+    /// Whether a row could hold these operations, and a communicator these kinds.
+    fn is_believed(&self) -> bool {
+        let is_ascending = self.ops.windows(2).all(|two| two[0].seq < two[1].seq);
+        let times = |op: &PastOp| op.called_ns <= op.ended_ns && op.waited_ns <= op.ended_ns - op.called_ns;
+        self.ops.len() <= MAX_PAST_OPS
+            && self.kinds.len() <= CollKind::ALL.len()
+            && is_ascending
+            && self.ops.iter().all(times)
     }
 }
 

@@ -139,10 +139,10 @@ fn older_and_newer_layouts_are_read() {
     assert_eq!((there.comms[0].op.seq, there.comms[0].op.tag.as_str()), (8, ""));
     // The meaning has changed: not readable here.
     let mut later = words;
-    later[header::VERSION] = 9 | (9 << 32);
+    later[header::VERSION] = 10 | (10 << 32);
     write(&path, &later, usize::MAX);
     let error = Reader::open(&path).unwrap_err().to_string();
-    assert!(error.contains("layout 9") && error.contains("the version that wrote it"), "{error}");
+    assert!(error.contains("layout 10") && error.contains("the version that wrote it"), "{error}");
 }
 
 #[test]
