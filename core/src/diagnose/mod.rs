@@ -8,6 +8,7 @@
 //! | `headline` | the state of a job in one line: the first of these answers |
 //! | `standing` | the standing of a rank; from when on a wait is reported, suspect or a stall |
 //! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
+//! | `late` | who calls last and what that costs the others, from what the recorders kept |
 //! | `narrow` | one communicator of a job, all of them in a line each, whom each rank waits for |
 //! | `rates` | operations and bytes per second, from two snapshots |
 //! | `text` | the answer in sentences, and the table of ranks |
@@ -18,6 +19,7 @@ mod headline;
 mod jobs;
 pub mod joining;
 mod lacking;
+pub mod late;
 mod merge;
 mod narrow;
 mod rates;
@@ -27,6 +29,7 @@ mod text;
 pub use headline::{Culprits, Headline};
 pub use jobs::{Job, Numbers, jobs};
 pub use lacking::Lacking;
+pub use late::{ClockOffset, Lateness, RankLateness, kernel_clock, lateness};
 pub use merge::{Given, Unreachable, merge};
 pub use narrow::{CommLine, Held, comms_named};
 pub use rates::{Counted, Rate};
