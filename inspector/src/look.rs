@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ccl::config::Settings;
 use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
-use ccl::snapshot::Snapshot as JobSnapshot;
+use ccl::snapshot::{History, Snapshot as JobSnapshot};
 
 use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
@@ -106,6 +106,12 @@ fn print(
     if let Some(name) = shown.comm {
         snapshot.narrow(name).map_err(|names| no_comm(name, &names))?;
     }
+    // They are most of a job's JSON; `stragglers` and `explain` tell what is in them.
+    snapshot
+        .ranks
+        .iter_mut()
+        .flat_map(|rank| &mut rank.comms)
+        .for_each(|comm| comm.history = History::default());
     let text = if shown.json { to_json(&snapshot)? } else { render_text(&snapshot) };
     exit::say(&text)?;
     Ok(exit::status(&snapshot, shown.settings))

@@ -8,6 +8,7 @@ mod discover;
 mod doctor;
 mod dump;
 mod exit;
+mod explain;
 mod export;
 mod look;
 mod members;
@@ -16,6 +17,8 @@ mod process;
 mod ps;
 mod run;
 mod search;
+mod stragglers;
+mod subject;
 mod table;
 mod target;
 mod top;
@@ -41,6 +44,8 @@ enum Verb {
     Attach(tui::Attach),
     Ps(ps::Ps),
     Snapshot(look::Snapshot),
+    Stragglers(stragglers::Stragglers),
+    Explain(explain::Explain),
     Top(top::Top),
     Dump(dump::Dump),
     Open(look::Open),
@@ -61,6 +66,8 @@ fn main() -> ExitCode {
         Verb::Attach(attach) => attach.run(),
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
+        Verb::Stragglers(stragglers) => stragglers.run(),
+        Verb::Explain(explain) => explain.run(),
         Verb::Top(top) => top.run(),
         Verb::Dump(dump) => dump.run(),
         Verb::Open(open) => open.run(),

@@ -17,10 +17,21 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
          `ccl-inspect ps --json` prints an array of `ccl.snapshot/2`, one per job, without links.",
         &[
             "core/src/snapshot/mod.rs",
+            "core/src/snapshot/history.rs",
             "core/src/snapshot/failure.rs",
             "core/src/snapshot/words.rs",
             "core/src/snapshot/socket.rs",
         ],
+    ),
+    (
+        "ccl.stragglers/1",
+        "Who calls late, and what that costs the others: `ccl-inspect stragglers --json`.",
+        &["inspector/src/stragglers.rs", "core/src/diagnose/late.rs"],
+    ),
+    (
+        "ccl.explain/1",
+        "One collective on all ranks: `ccl-inspect explain --json`.",
+        &["inspector/src/explain.rs", "core/src/diagnose/explain.rs"],
     ),
     ("ccl.top/2", "A line per tick: `ccl-inspect top --json`.", &["inspector/src/top/tick.rs"]),
     (
