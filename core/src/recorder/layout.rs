@@ -450,9 +450,10 @@ pub mod slot {
 ///
 /// All of it, with the rings, is below 2 MiB: see the test. The file's pages are allocated and
 /// mapped when it is made, so a row costs its bytes also while it is free: 1 KiB for a
-/// communicator, 2 KiB for its history and for the durations of one kind. Rows that find no space are recorded in
-/// private memory, invisible from outside, and counted in `OVERFLOW`; so are the events of a thread
-/// that finds no ring. Communicators among them, while they are in use, count in `WITHOUT_ROW`.
+/// communicator, 2 KiB for its history and for the durations of one kind. Rows that find no space
+/// are recorded in private memory, invisible from outside, and counted in `OVERFLOW`; so are the
+/// events of a thread that finds no ring. Communicators among them, while they are in use, count in
+/// `WITHOUT_ROW`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
     /// Rows of `Comms`, and of `History`.

@@ -188,6 +188,24 @@ mod tests {
                 .for_each(|comm| comm.links.resize(MAX_CELLS / 2 + 1, LinkSnapshot::default()));
         });
         check(false, &|process| process.comms[1].name = "x".repeat(MAX_TEXT_BYTES + 1));
+        let kept = |ops: &[(u64, u64, u64, u64)]| History {
+            ops: ops
+                .iter()
+                .map(|(seq, called_ns, waited_ns, ended_ns)| PastOp {
+                    seq: *seq,
+                    called_ns: *called_ns,
+                    waited_ns: *waited_ns,
+                    ended_ns: *ended_ns,
+                })
+                .collect(),
+            kinds: Vec::new(),
+        };
+        check(true, &|process| process.comms[1].history = kept(&[(1, 5, 2, 7), (2, 8, 0, 9)]));
+        check(false, &|process| process.comms[1].history = kept(&[(2, 5, 2, 7), (1, 8, 0, 9)]));
+        check(false, &|process| process.comms[1].history = kept(&[(1, 7, 0, 5)]));
+        check(false, &|process| process.comms[1].history = kept(&[(1, 5, 3, 7)]));
+        check(false, &|process| process.comms[1].history = kept(&vec![(1, 5, 2, 7); MAX_PAST_OPS + 1]));
+        check(false, &|process| process.comms[1].history.kinds.resize(99, KindTotals::default()));
         // They are listed rank by rank.
         let lacks = |absent: u32, runs: &[(u32, u32)]| {
             let absent_runs = runs.iter().map(|(first, last)| (Rank(*first), Rank(*last))).collect();

@@ -6,6 +6,7 @@
 mod capture;
 mod hostile;
 mod life;
+mod past;
 mod rings;
 mod sockets;
 
