@@ -261,7 +261,9 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
             lates.push(if late_ns < late.error_ns { 0 } else { late_ns });
         }
         let before = at.checked_sub(1).and_then(|at| seqs.get(at));
-        let cycle = before.map(|before| cycle_ns(compared, *before, *seq));
+        // Between operations that are not kept next to each other, others may have been shorter.
+        let own_ns = ops.iter().map(|op| op.ended_ns).max().unwrap_or(0).saturating_sub(first_ns);
+        let cycle = before.map(|before| cycle_ns(compared, *before, *seq).max(own_ns));
         if let Some(cycle) = cycle {
             (cycles, timed) = (cycles.saturating_add(cycle), timed + 1);
         }
