@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl::clock;
 use ccl::config::{Key, Settings};
 use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
-use ccl::snapshot::Snapshot as JobSnapshot;
+use ccl::snapshot::{History, Snapshot as JobSnapshot};
 
 use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings};
@@ -191,6 +191,9 @@ fn judged(
         snapshot.narrow(name).map_err(|names| no_comm(name, &names))?;
     }
     snapshot.judge(before, stall_ns(settings));
+    // They are most of a job's JSON; `stragglers` and `explain` tell what is in them.
+    let comms = snapshot.ranks.iter_mut().flat_map(|rank| &mut rank.comms);
+    comms.for_each(|comm| comm.history = History::default());
     Ok(snapshot)
 }
 

@@ -8,6 +8,7 @@ mod discover;
 mod doctor;
 mod dump;
 mod exit;
+mod explain;
 mod export;
 mod facts;
 mod gather;
@@ -19,6 +20,8 @@ mod ps;
 mod run;
 mod search;
 mod stack;
+mod stragglers;
+mod subject;
 mod table;
 mod target;
 mod top;
@@ -46,6 +49,8 @@ enum Verb {
     Snapshot(look::Snapshot),
     Stalls(check::Stalls),
     Check(check::Check),
+    Stragglers(stragglers::Stragglers),
+    Explain(explain::Explain),
     Top(top::Top),
     Dump(dump::Dump),
     Open(look::Open),
@@ -69,6 +74,8 @@ fn main() -> ExitCode {
         Verb::Snapshot(snapshot) => snapshot.run(),
         Verb::Stalls(stalls) => stalls.run(),
         Verb::Check(check) => check.run(),
+        Verb::Stragglers(stragglers) => stragglers.run(),
+        Verb::Explain(explain) => explain.run(),
         Verb::Top(top) => top.run(),
         Verb::Dump(dump) => dump.run(),
         Verb::Open(open) => open.run(),

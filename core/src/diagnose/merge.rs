@@ -158,7 +158,8 @@ fn ranks_of(
         let later_ns = later_ns(&one.process, &ends);
         for (rank, mut comms) in comms {
             comms.iter_mut().for_each(|comm| grow(comm, later_ns));
-            let found = (one, rank_of(one, rank, comms));
+            let mut found = (one, rank_of(one, rank, comms));
+            found.1.to_mono_ns = one.process.to_mono_ns.saturating_add(later_ns);
             let Some((before, _)) = ranks.get(&rank) else {
                 ranks.insert(rank, found);
                 continue;
@@ -271,6 +272,8 @@ fn rank_of(one: &Given, rank: Rank, comms: Vec<CommSnapshot>) -> RankSnapshot {
         overflow: process.overflow.iter().fold(0, |sum, table| sum.saturating_add(table.rows)),
         comms_without_row: process.comms_without_row,
         facts: process.facts.shown(matches!(one.state(), State::Running | State::Stopped)),
+        boot_id: process.boot_id.clone(),
+        to_mono_ns: process.to_mono_ns,
         to_real_ns: process.to_real_ns,
     }
 }

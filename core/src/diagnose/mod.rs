@@ -8,17 +8,21 @@
 //! | `headline` | the state of a job in one line: the first of these answers |
 //! | `standing` | the standing of a rank; from when on a wait is reported, suspect or a stall |
 //! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
+//! | `explain` | one operation on all ranks |
+//! | `late` | who calls last and what that costs the others, from what the recorders kept |
 //! | `narrow` | one communicator of a job, all of them in a line each, whom each rank waits for |
 //! | `rates` | operations and bytes per second, from two snapshots |
 //! | `verdict` | what is wrong, whose fault it is and what to do next |
 //! | `text` | the answer in sentences, and the table of ranks |
 
 pub mod blocked;
+mod explain;
 pub mod failed;
 mod headline;
 mod jobs;
 pub mod joining;
 mod lacking;
+mod late;
 mod merge;
 mod narrow;
 mod rates;
@@ -26,9 +30,11 @@ mod standing;
 mod text;
 mod verdict;
 
+pub use explain::{Explained, ExplainedRank, Stage, explain};
 pub use headline::{Culprits, Headline};
 pub use jobs::{Job, Numbers, jobs};
 pub use lacking::Lacking;
+pub use late::{ClockOffset, Lateness, RankLateness, kernel_clock, lateness};
 pub use merge::{Given, Unreachable, merge};
 pub use narrow::{CommLine, Held, comms_named};
 pub use rates::{Counted, Rate};

@@ -30,7 +30,7 @@ use crate::error::ErrorKind;
 use crate::event::{Event, Subscriber, publish, publish_at, tags};
 use crate::memory::{Slot, ViewMut};
 use crate::plan::{Lane, LaneId, Readers, Topology};
-use crate::recorder::{CommRow, LinkCell};
+use crate::recorder::{CommRow, LinkCell, Times};
 use crate::transport::{LinkFault, RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, TransportReason};
 
@@ -42,6 +42,7 @@ use pairs::Pairs;
 use queue::Queue;
 use step::Context;
 pub use waits::Wait;
+use waits::Waited;
 
 /// The result of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +110,8 @@ pub struct Engine<S: Subscriber, M: Mover = Processor> {
     waits: Vec<Wait>,
     /// The waits recorded in the cells, each with the time when it began, oldest first.
     noted: Vec<(Wait, Raw)>,
+    /// For how long the collective under way, and the pairs have waited.
+    waited: [Waited; 2],
     /// Whether a thread waits in the call, as recorded: for collectives, and for pairs.
     attended: [Option<bool>; 2],
     failure: Option<Failure>,
@@ -146,6 +149,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             since: Raw(0),
             waits: Vec::new(),
             noted: Vec::new(),
+            waited: [Waited::default(); 2],
             attended: [None; 2],
             failure: None,
             has_failed: false,
@@ -346,6 +350,8 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             // Notify peers first: the fence would also wait for the stores that follow.
             self.lanes.notify();
             let now = clock();
+            let times = Times { called: op.began(), waited_ticks: self.waited[0].take(now), ended: now };
+            self.row.keep(op.descriptor(), times);
             self.row.completed(op.descriptor(), self.since, now);
             op.publish_completed(&mut self.events, now);
             self.ended.extend(self.collectives.pop());
@@ -382,6 +388,8 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
                     break;
                 }
                 let now = clock();
+                let times = Times { called: op.began(), waited_ticks: self.waited[1].take(now), ended: now };
+                self.row.keep_p2p(op.kind(), times);
                 self.row.p2p_completed(op.descriptor(), op.began(), now);
                 op.publish_completed(&mut self.events, now);
                 self.ended.extend(self.pairs.pop(at, &self.topology));

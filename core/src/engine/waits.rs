@@ -42,6 +42,38 @@ impl Wait {
     }
 }
 
+/// For how long operations waited: the time during which at least one wait of theirs was noted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Waited {
+    since: Option<Raw>,
+    ticks: u64,
+}
+
+impl Waited {
+    /// Whether something of theirs waits from now on.
+    fn mark(&mut self, waits: bool, now: Raw) {
+        match self.since {
+            None if waits => self.since = Some(now),
+            Some(_) if !waits => self.stop(now),
+            _ => {}
+        }
+    }
+
+    /// An operation ends, and its waits with it: for how long it waited.
+    #[inline]
+    pub(super) fn take(&mut self, now: Raw) -> u64 {
+        self.stop(now);
+        std::mem::take(&mut self.ticks)
+    }
+
+    #[inline]
+    fn stop(&mut self, now: Raw) {
+        if let Some(since) = self.since.take() {
+            self.ticks = self.ticks.saturating_add(now.0.saturating_sub(since.0));
+        }
+    }
+}
+
 impl<S: Subscriber, M: Mover> Engine<S, M> {
     /// Writes what is waited for into the cells, in place of what was. The driver calls this when
     /// it has waited for longer than a message takes, and again as long as it does; a turn that
@@ -65,6 +97,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         if ended || self.noted.len() > before || std::mem::replace(&mut self.attended, attended) != attended {
             self.note_ops();
         }
+        self.mark_waits(now);
     }
 
     /// The last turn before a sleep. What it finds awaited may have changed although nothing
@@ -83,6 +116,14 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     pub(super) fn end_waits(&mut self, now: Raw) {
         if self.end_noted(now) {
             self.note_ops();
+        }
+        self.mark_waits(now);
+    }
+
+    /// Keeps since when collectives, and sends and receives have waited.
+    fn mark_waits(&mut self, now: Raw) {
+        for (pair, waited) in [false, true].into_iter().zip(&mut self.waited) {
+            waited.mark(self.noted.iter().any(|(wait, _)| wait.is_pair() == pair), now);
         }
     }
 

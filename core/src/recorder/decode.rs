@@ -129,6 +129,7 @@ fn one(words: &[AtomicU64], row: &[AtomicU64], state: RowState, clock: &Clock) -
         consistent: false,
         peers: Vec::new(),
         groups: Vec::new(),
+        history: crate::snapshot::History::default(),
         row: None,
     }
 }

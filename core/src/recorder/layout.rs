@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header (4 KiB) | comms | histograms | link ids | links | peers | strings | ring descriptors
-//!     | ring slots | sockets | durations
+//!     | ring slots | sockets | durations | history
 //! ```
 //!
 //! The header ends with a directory of one entry {table, offset, stride, count, version} per table.
@@ -18,6 +18,7 @@
 pub mod durations;
 mod ending;
 pub mod histogram;
+pub mod history;
 
 pub use ending::Ending;
 
@@ -167,10 +168,12 @@ pub enum Table {
     Sockets = 9,
     /// Histograms of durations, one row per communicator, rank and kind: [`durations`].
     Durations = 10,
+    /// When collectives were called and ended, one row per communicator and rank: [`history`].
+    History = 11,
 }
 
 /// All tables, in the order of the file.
-pub const TABLES: [Table; 10] = [
+pub const TABLES: [Table; 11] = [
     Table::Comms,
     Table::Histograms,
     Table::LinkIds,
@@ -181,9 +184,11 @@ pub const TABLES: [Table; 10] = [
     Table::Slots,
     Table::Sockets,
     Table::Durations,
+    Table::History,
 ];
 
-/// The state of a row of `Comms`, `LinkIds`, `Peers`, `Rings`, `Sockets` or `Durations`.
+/// The state of a row of `Comms`, `LinkIds`, `Peers`, `Rings`, `Sockets`, `Durations` or
+/// `History`.
 ///
 /// It is the low byte of the row's first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -458,14 +463,15 @@ pub mod slot {
 /// communicators of 200 ranks. 96 communicators whose rings use two channels of two streams have
 /// 768 sockets, and two kinds of operations each.
 ///
-/// All of it, with the rings, is below 1.875 MiB: see the test. The file's pages are allocated and
+/// All of it, with the rings, is below 2 MiB: see the test. The file's pages are allocated and
 /// mapped when it is made, so a row costs its bytes also while it is free: 1 KiB for a
-/// communicator, 2 KiB for the durations of one kind. Rows that find no space are recorded in
-/// private memory, invisible from outside, and counted in `OVERFLOW`; so are the events of a thread
-/// that finds no ring. Communicators among them, while they are in use, count in `WITHOUT_ROW`.
+/// communicator, 2 KiB for its history and for the durations of one kind. Rows that find no space
+/// are recorded in private memory, invisible from outside, and counted in `OVERFLOW`; so are the
+/// events of a thread that finds no ring. Communicators among them, while they are in use, count in
+/// `WITHOUT_ROW`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
-    /// Rows of `Comms`.
+    /// Rows of `Comms`, and of `History`.
     pub comms: usize,
     /// Rows of `Durations`.
     pub durations: usize,
@@ -533,6 +539,7 @@ impl Capacity {
             Table::Slots => (self.rings().sum(), slot::WORDS * 8),
             Table::Sockets => (self.sockets, socket::WORDS * 8),
             Table::Durations => (self.durations, durations::WORDS * 8),
+            Table::History => (self.comms, history::WORDS * 8),
         }
     }
     /// The byte at which a table begins.

@@ -29,8 +29,10 @@ mod cells;
 mod codec;
 mod decode;
 mod ending;
+mod history;
 pub mod layout;
 mod mapping;
+mod past;
 pub mod place;
 mod process;
 mod protocol;
@@ -48,6 +50,7 @@ pub use cells::{LinkCell, OpWait};
 
 pub use capture::Capture;
 pub use codec::Owner;
+pub use past::Times;
 pub use process::tail;
 pub use reader::Reader;
 pub use ring::Events;

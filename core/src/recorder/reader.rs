@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::capture::Capture;
 use super::decode::{self, Clock};
 use super::ending;
+use super::history;
 use super::layout::{self, Table, comm, durations, header, histogram, ring};
 use super::state::Recorder;
 use super::tail::{Piece, events};
@@ -370,6 +371,17 @@ fn clock_of(words: &[AtomicU64]) -> Scale {
     Scale::between(first_anchor(words), last_anchor(words), measured(words))
 }
 
+/// The least time between two anchors of a process that give the scale of its clock.
+const APART_NS: u64 = 500_000_000;
+
+/// The scale of the process's own anchors: in tests its clock is not the reader's.
+///
+/// For a process that is too young for that it is the scale of the reading.
+fn own_scale(words: &[AtomicU64], clock: &Clock) -> Scale {
+    let (first, last) = (first_anchor(words), last_anchor(words));
+    if last.mono.0.saturating_sub(first.mono.0) < APART_NS { clock.scale } else { clock_of(words) }
+}
+
 /// Decodes a snapshot from two copies, or from two readings of the mapping itself.
 ///
 /// `then` is when the copies were made, if not now.
@@ -403,6 +415,7 @@ fn snapshot(
     // Socket samples are decoded apart: a new sample between two copies makes nothing else
     // inconsistent.
     decode::sockets(words, &clock, &mut comms);
+    history::histories(words, &own_scale(words, &clock), &mut comms);
     let (pid, outer_pid) = halves(at(header::PID));
     let library = at(header::LIBRARY);
     let (facts, memory) = ending::facts(words, alive);

@@ -51,6 +51,7 @@ pub(super) struct RingSlot {
 pub(super) struct SlotPools {
     pub(super) comms: Pool,
     pub(super) durations: Pool,
+    pub(super) histories: Pool,
     pub(super) links: Pool,
     pub(super) peers: Pool,
     pub(super) sockets: Pool,
@@ -71,6 +72,7 @@ impl SlotPools {
         Self {
             comms: Pool::new(capacity.comms),
             durations: Pool::new(capacity.durations),
+            histories: Pool::new(capacity.comms),
             links: Pool::new(capacity.links),
             peers: Pool::new(capacity.peers),
             sockets: Pool::new(capacity.sockets),

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::cells::{self, LinkCell, OpWait};
+use super::history::History;
 use super::layout::{self, RowState, Table, comm, durations, header, link, link_id, op, peer};
 use super::mapping::{Memory, Span};
 use super::protocol::latch_write;
 use super::ring::Events;
-use super::slot_pool::SlotPools;
+use super::slot_pool::{Pool, SlotPools};
 use super::state::{Recorder, end, level_of, next_generation};
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
@@ -60,13 +61,15 @@ const MOST_OF_A_FAILURE: usize = 1 << 10;
 /// The op cells have one writer, the thread that holds the engine's lock. The other words may be
 /// written from any thread.
 pub struct CommRow {
-    recorder: Arc<Recorder>,
+    pub(super) recorder: Arc<Recorder>,
     words: Span<{ comm::WORDS }>,
     /// The durations of each kind of operation, from its first completion on.
     durations: [OnceLock<Durations>; CollKind::ALL.len()],
+    /// When operations were called and ended, from the first completion on.
+    pub(super) history: OnceLock<History>,
     /// The row in the table; `None` for private memory.
-    row: Option<usize>,
-    generation: u32,
+    pub(super) row: Option<usize>,
+    pub(super) generation: u32,
     me: Rank,
     id: CommId,
     /// Nanoseconds per tick, 32.32 fixed point.
@@ -76,8 +79,8 @@ pub struct CommRow {
 }
 
 /// The durations of one kind of operation, and their row; `None` for private memory.
-struct Durations {
-    words: Span<{ durations::WORDS }>,
+pub(super) struct Durations {
+    pub(super) words: Span<{ durations::WORDS }>,
     row: Option<usize>,
 }
 
@@ -118,6 +121,7 @@ impl Recorder {
             recorder: Arc::clone(self),
             words,
             durations: Default::default(),
+            history: OnceLock::new(),
             row,
             generation,
             me: info.rank,
@@ -200,7 +204,7 @@ impl Recorder {
 }
 
 /// Memory for a row that no reader sees.
-fn private<const N: usize>() -> Span<N> {
+pub(super) fn private<const N: usize>() -> Span<N> {
     Arc::new(Memory::heap(N * 8)).span(0)
 }
 
@@ -309,38 +313,55 @@ impl CommRow {
     #[inline]
     fn count(&self, descriptor: &Descriptor, kind: CollKind, since: Raw, at: Raw) {
         if self.level() > 0 {
-            let ticks = u128::from(at.0.saturating_sub(since.0));
-            let ns = ((ticks * u128::from(self.ns_per_tick)) >> 32) as u64;
-            let durations = self.durations[kind as usize].get_or_init(|| self.durations_of(kind));
-            cells::count(&durations.words, descriptor.bytes(), ns);
+            let ns = self.ns(at.0.saturating_sub(since.0));
+            cells::count(&self.durations(kind).words, descriptor.bytes(), ns);
         }
     }
 
-    /// Takes the row of the durations of one kind.
+    /// The durations of one kind.
+    #[inline]
+    pub(super) fn durations(&self, kind: CollKind) -> &Durations {
+        self.durations[kind as usize].get_or_init(|| self.durations_of(kind))
+    }
+
+    /// Ticks as nanoseconds.
+    #[inline]
+    pub(super) fn ns(&self, ticks: u64) -> u64 {
+        ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
+    }
+
     #[cold]
     fn durations_of(&self, kind: CollKind) -> Durations {
+        let (words, row) = self.take_row(Table::Durations, |rows| &mut rows.durations, kind as u64);
+        Durations { words, row }
+    }
+
+    /// Takes a row of a table that belongs to this communicator; `kind` stands in its first word.
+    pub(super) fn take_row<const N: usize>(
+        &self,
+        table: Table,
+        pool: fn(&mut SlotPools) -> &mut Pool,
+        kind: u64,
+    ) -> (Span<N>, Option<usize>) {
         let recorder = &self.recorder;
-        // Readers could not tell whose they are.
-        let Some(row) = self.row else { return Durations { words: private(), row: None } };
-        let at = recorder.take(|rows| rows.durations.take()).map(|at| (row, at));
-        let words: Span<{ durations::WORDS }> = recorder.span(Table::Durations, at.map(|(_, at)| at));
-        words[durations::WHAT].store(RowState::Free as u64, Ordering::Relaxed);
+        // Readers could not tell whose it is.
+        let Some(row) = self.row else { return (private(), None) };
+        let at = recorder.take(|rows| pool(rows).take());
+        let words: Span<N> = recorder.span(table, at);
+        words[0].store(RowState::Free as u64, Ordering::Relaxed);
         std::sync::atomic::fence(Ordering::Release);
         for word in words.iter().skip(1).filter(|word| word.load(Ordering::Relaxed) != 0) {
             word.store(0, Ordering::Relaxed);
         }
-        if let Some((row, _)) = at {
-            let what = RowState::Live as u64
-                | (kind as u64) << 8
-                | (row as u64) << 16
-                | u64::from(self.generation) << 32;
-            words[durations::WHAT].store(what, Ordering::Release);
+        if at.is_some() {
+            let what = RowState::Live as u64 | kind << 8 | (row as u64) << 16;
+            words[0].store(what | u64::from(self.generation) << 32, Ordering::Release);
         }
-        Durations { words, row: at.map(|(_, at)| at) }
+        (words, at)
     }
 
     #[inline]
-    fn cell(&self, at: usize) -> &[AtomicU64] {
+    pub(super) fn cell(&self, at: usize) -> &[AtomicU64] {
         &self.words[at..at + op::WORDS]
     }
 
@@ -533,6 +554,9 @@ impl Drop for CommRow {
         }
         for at in self.durations.iter().filter_map(|durations| durations.get()?.row) {
             rows.durations.give(at);
+        }
+        if let Some(at) = self.history.get().and_then(|history| history.row) {
+            rows.histories.give(at);
         }
         match self.row {
             Some(at) => rows.comms.give(at),

@@ -3,10 +3,11 @@
 //! anything.
 
 use super::{
-    CommSnapshot, FailureSnapshot, InitSnapshot, LinkSnapshot, OpSnapshot, Overflow, PeerSnapshot,
-    PhaseSnapshot, ProcessFacts, ProcessSnapshot, SocketSnapshot, ThreadFacts,
+    CommSnapshot, FailureSnapshot, History, InitSnapshot, KindTotals, LinkSnapshot, OpSnapshot, Overflow,
+    PastOp, PeerSnapshot, PhaseSnapshot, ProcessFacts, ProcessSnapshot, SocketSnapshot, ThreadFacts,
 };
 use crate::text::{harmless, is_harmful};
+use crate::types::CollKind;
 
 /// The most communicators of a process; a reading with more is not believed.
 pub(crate) const MAX_COMMS: usize = 1 << 10;
@@ -27,6 +28,8 @@ const MAX_TEXT: usize = 4 << 10;
 
 /// The most bytes of a text among facts: a path of a control group is the longest.
 const MAX_FACT: usize = 1 << 10;
+/// The most operations that a row of history holds.
+pub(crate) const MAX_PAST_OPS: usize = 64;
 
 /// The most ranges of absent ranks of an init.
 const MAX_ABSENT_RUNS: usize = 3;
@@ -59,6 +62,7 @@ impl ProcessSnapshot {
             && self.comms.len() <= MAX_COMMS
             && self.comms.iter().filter_map(|comm| comm.init.as_ref()).all(InitSnapshot::is_believed)
             && self.facts.threads.len() <= MAX_THREADS
+            && self.comms.iter().all(|comm| comm.history.is_believed())
             && self.rings.len().max(self.overflow.len()) <= MAX_RINGS
             && [links, sockets, peers, phases].iter().all(|count| *count <= MAX_CELLS)
     }
@@ -69,7 +73,8 @@ impl ProcessSnapshot {
         let mut bytes = 0;
         self.each_text(&mut |text| bytes += text.len());
         let rows = self.rows().iter().sum::<usize>() + self.rings.len() + self.overflow.len();
-        bytes + ROW * rows + size_of::<CommSnapshot>() * self.comms.len()
+        let ops: usize = self.comms.iter().map(|comm| comm.history.ops.len()).sum();
+        bytes + ROW * rows + size_of::<CommSnapshot>() * self.comms.len() + size_of::<PastOp>() * ops
     }
 
     /// The numbers of links, sockets, peers and phases.
@@ -104,8 +109,9 @@ impl ProcessSnapshot {
         overflow.iter_mut().for_each(|Overflow { table, .. }| take(table));
         facts.each_text(take);
         for comm in comms {
-            let CommSnapshot { name, op, p2p, links, phases, phase, peers, failure, .. } = comm;
+            let CommSnapshot { name, op, p2p, links, phases, phase, peers, failure, history, .. } = comm;
             take(name);
+            history.kinds.iter_mut().for_each(|KindTotals { kind, .. }| take(kind));
             if let Some(FailureSnapshot { error, text, .. }) = failure {
                 [error, text].into_iter().for_each(&mut *take);
             }
@@ -143,6 +149,18 @@ impl ProcessFacts {
         for ThreadFacts { name, wchan, syscall, .. } in &mut self.threads {
             [name, wchan, syscall].into_iter().for_each(&mut *take);
         }
+    }
+}
+
+impl History {
+    /// Whether a row could hold these operations, and a communicator these kinds.
+    fn is_believed(&self) -> bool {
+        let is_ascending = self.ops.windows(2).all(|two| two[0].seq < two[1].seq);
+        let times = |op: &PastOp| op.called_ns <= op.ended_ns && op.waited_ns <= op.ended_ns - op.called_ns;
+        self.ops.len() <= MAX_PAST_OPS
+            && self.kinds.len() <= CollKind::ALL.len()
+            && is_ascending
+            && self.ops.iter().all(times)
     }
 }
 
@@ -224,6 +242,24 @@ mod tests {
                 .for_each(|comm| comm.links.resize(MAX_CELLS / 2 + 1, LinkSnapshot::default()));
         });
         check(false, &|process| process.comms[1].name = "x".repeat(MAX_TEXT_BYTES + 1));
+        let kept = |ops: &[(u64, u64, u64, u64)]| History {
+            ops: ops
+                .iter()
+                .map(|(seq, called_ns, waited_ns, ended_ns)| PastOp {
+                    seq: *seq,
+                    called_ns: *called_ns,
+                    waited_ns: *waited_ns,
+                    ended_ns: *ended_ns,
+                })
+                .collect(),
+            kinds: Vec::new(),
+        };
+        check(true, &|process| process.comms[1].history = kept(&[(1, 5, 2, 7), (2, 8, 0, 9)]));
+        check(false, &|process| process.comms[1].history = kept(&[(2, 5, 2, 7), (1, 8, 0, 9)]));
+        check(false, &|process| process.comms[1].history = kept(&[(1, 7, 0, 5)]));
+        check(false, &|process| process.comms[1].history = kept(&[(1, 5, 3, 7)]));
+        check(false, &|process| process.comms[1].history = kept(&vec![(1, 5, 2, 7); MAX_PAST_OPS + 1]));
+        check(false, &|process| process.comms[1].history.kinds.resize(99, KindTotals::default()));
         // They are listed rank by rank.
         let lacks = |absent: u32, runs: &[(u32, u32)]| {
             let absent_runs = runs.iter().map(|(first, last)| (Rank(*first), Rank(*last))).collect();

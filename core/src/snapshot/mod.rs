@@ -9,6 +9,7 @@
 
 pub(crate) mod bounds;
 mod failure;
+mod history;
 mod process;
 mod socket;
 pub(crate) mod update;
@@ -21,6 +22,7 @@ use crate::types::{ChannelId, CommId, JobId, Rank};
 
 pub use bounds::MAX_THREADS;
 pub use failure::{Called, Failure, FailureSnapshot, InitSnapshot, NotJoined};
+pub use history::{History, KindTotals, PastOp};
 pub use process::{End, MemoryCount, ProcessFacts, ThreadFacts};
 pub use socket::{SocketSnapshot, TcpState};
 pub use update::Update;
@@ -120,6 +122,12 @@ pub struct RankSnapshot {
     /// What its process does, and how it ended. Absent if nothing is known.
     #[serde(skip_serializing_if = "is_zero")]
     pub facts: ProcessFacts,
+    /// Boot id of its kernel: ranks with the same one have the same CLOCK_MONOTONIC.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+    /// The time from which the ages count, on its CLOCK_MONOTONIC; 0 if unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub to_mono_ns: u64,
     /// The time from which the ages count, in nanoseconds since 1970: now, or a dead process's last
     /// sign of life. If all processes ended together, within a moment and without a failure, the
     /// ages count from the last of their signs.
@@ -178,6 +186,10 @@ pub struct CommSnapshot {
     /// memory. Absent if not recorded, and in the snapshot of a job on all ranks but the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<u16>,
+    /// The times of some of its operations, and sums of all. Absent if nothing was kept, and in
+    /// updates to subscribers.
+    #[serde(skip_serializing_if = "History::is_empty")]
+    pub history: History,
     /// The row of the recorder that it was read from, and the row's generation. It stays the same
     /// when init changes communicator and job. Only for readers of the recorder itself, so not in
     /// the JSON.

@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{CommSnapshot, LinkSnapshot, OpSnapshot, OpState, ProcessSnapshot, SocketSnapshot, Waits};
+use super::{
+    CommSnapshot, History, LinkSnapshot, OpSnapshot, OpState, ProcessSnapshot, SocketSnapshot, Waits,
+};
 use crate::types::{ChannelId, CommId, Rank};
 
 /// The precision of the times at which something was received from another host: the kernel counts
@@ -45,7 +47,9 @@ impl ProcessSnapshot {
         let now = by_place(&self.comms);
         let removed = before.comms.iter().map(place).filter(|place| !now.contains_key(place)).collect();
         // Filtered before cloning: most rows have not changed.
-        let comms = self.comms.iter().filter(|comm| !is_known(comm)).cloned().collect();
+        // Histories would be most of what is sent.
+        let comms = self.comms.iter().filter(|comm| !is_known(comm)).cloned();
+        let comms = comms.map(|comm| CommSnapshot { history: History::default(), ..comm }).collect();
         let process = Self { comms, ..self.but_comms() };
         Update { process, removed, skipped: 0 }
     }
@@ -138,6 +142,7 @@ fn sockets(comm: &CommSnapshot) -> impl Iterator<Item = &SocketSnapshot> {
 /// A row without the values that grow by themselves.
 fn ageless(comm: &CommSnapshot) -> CommSnapshot {
     let mut still = comm.clone();
+    still.history = History::default();
     ages(&mut still).for_each(|age| *age = 0);
     still.links.iter_mut().for_each(|link| link.since_ns = 0);
     if let Some(init) = &mut still.init {

@@ -18,6 +18,7 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
         &[
             "core/src/snapshot/mod.rs",
             "core/src/snapshot/verdict.rs",
+            "core/src/snapshot/history.rs",
             "core/src/snapshot/failure.rs",
             "core/src/snapshot/words.rs",
             "core/src/snapshot/socket.rs",
@@ -28,6 +29,16 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
         "ccl.verdicts/1",
         "What is wrong with a job: `ccl-inspect stalls --json`, `ccl-inspect check --json`.",
         &["inspector/src/check.rs"],
+    ),
+    (
+        "ccl.stragglers/1",
+        "Who calls late, and what that costs the others: `ccl-inspect stragglers --json`.",
+        &["inspector/src/stragglers.rs", "core/src/diagnose/late.rs"],
+    ),
+    (
+        "ccl.explain/1",
+        "One collective on all ranks: `ccl-inspect explain --json`.",
+        &["inspector/src/explain.rs", "core/src/diagnose/explain.rs"],
     ),
     ("ccl.top/2", "A line per tick: `ccl-inspect top --json`.", &["inspector/src/top/tick.rs"]),
     (

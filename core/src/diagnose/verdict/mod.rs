@@ -13,6 +13,7 @@
 mod failed;
 mod next;
 mod process;
+mod slow;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
     // A stopped process is said once, with those that wait for it.
     let known: Vec<Culprit> = found.iter().flat_map(|verdict| verdict.culprits.clone()).collect();
     if !has_failed {
+        found.extend(slow::verdicts(job));
         found.extend(process::idle(job).into_iter().filter(|one| !known.contains(&one.culprits[0])));
     }
     for verdict in &mut found {

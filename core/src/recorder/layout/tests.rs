@@ -8,7 +8,7 @@ fn the_layout_is_the_one_that_was_published() {
     assert_eq!([comm::COLL, comm::P2P, comm::TAG, comm::WORDS], [32, 64, 104, 128]);
     assert_eq!([op::LATCH, op::FACT, op::WAITS, op::WAITS_SINCE, op::WORDS], [7, 8, 24, 25, 32]);
     assert_eq!([socket::LATCH, socket::SAMPLE, socket::SAMPLE_HEARD, socket::WORDS], [7, 8, 5, 24]);
-    assert_eq!([Table::Sockets, Table::Durations].map(header::overflow), [33, 88]);
+    assert_eq!([Table::Sockets, Table::Durations, Table::History].map(header::overflow), [33, 88, 89]);
     assert_eq!([header::ANCHOR_LATCH, header::HOST, header::DIRECTORY_AT], [40, 56, 128]);
     assert_eq!([header::LAUNCH, header::LAUNCH_RANK, header::WITHOUT_ROW], [38, 39, 120]);
     let ending = [header::END, header::OOM_FIRST, header::OOM_LATEST, header::CGROUP, header::CGROUP_INODE];
@@ -21,7 +21,7 @@ fn tables_are_aligned_to_lines_and_fit_their_budget() {
         for table in TABLES {
             assert_eq!(capacity.offset(table) % 64, 0, "{table:?}");
         }
-        assert!(capacity.total() <= 15 << 17, "{} bytes", capacity.total());
+        assert!(capacity.total() <= 2 << 20, "{} bytes", capacity.total());
         assert!(capacity.rings().all(usize::is_power_of_two));
     }
     const {
@@ -36,6 +36,7 @@ fn tables_are_aligned_to_lines_and_fit_their_budget() {
         assert!(comm::TAG + 2 * comm::TAG_WORDS <= comm::WORDS);
         assert!(crate::types::Phase::ALL.len() <= comm::PHASES_WORDS);
         assert!(crate::types::CollKind::ALL.len() <= histogram::KINDS);
+        assert!(history::OPS_COUNT == crate::snapshot::bounds::MAX_PAST_OPS);
     }
 }
 
@@ -50,6 +51,23 @@ fn buckets_and_classes_contain_what_they_say() {
         let class = histogram::class(bytes);
         assert!(histogram::class_bytes(class).is_none_or(|most| bytes <= most), "{bytes} in {class}");
         assert!(class == 0 || histogram::class_bytes(class - 1).is_some_and(|most| bytes > most));
+    }
+}
+
+#[test]
+fn a_history_keeps_the_last_four_operations_of_each_number_of_zero_bits() {
+    let kept_of = |last: u64| {
+        let mut kept = [0; history::OPS_COUNT];
+        (1..=last).for_each(|seq| kept[history::place(seq)] = seq);
+        let mut kept: Vec<u64> = kept.into_iter().filter(|seq| *seq > 0).collect();
+        kept.sort_unstable();
+        kept
+    };
+    assert_eq!(kept_of(9), [2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(kept_of(20), [4, 6, 8, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20]);
+    assert_eq!(kept_of(1 << 20).len(), history::OPS_COUNT);
+    for seq in [0, 1, 1 << 15, 1 << 16, 1 << 40, 1 << 63, u64::MAX] {
+        assert!(history::place(seq) < history::OPS_COUNT, "{seq}");
     }
 }
 

@@ -22,6 +22,8 @@ fn words() -> Vec<u64> {
     let peer = Peer { rank: Rank(0), world: Rank(0), host: "h", pid: 1, recorder: "/a.rec", control: "" };
     row.peers(&[peer]);
     row.called(&descriptor(CollKind::AllReduce, 7), None, ago(5));
+    let times = Times { called: ago(5), waited_ticks: 100, ended: clock::raw() };
+    row.keep(&descriptor(CollKind::AllReduce, 7), times);
     row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
     row.called(&descriptor(CollKind::AllReduce, 8), None, ago(5));
     let words = recorder.memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();
@@ -49,6 +51,8 @@ fn read_all(path: &Path) -> Option<ProcessSnapshot> {
     let jobs = diagnose::jobs([&given.process]);
     let job = diagnose::merge(&[given], &jobs.into_iter().next().unwrap_or_default(), &[]);
     assert!(!diagnose::render_text(&job).is_empty());
+    let _ = diagnose::lateness(&job, diagnose::kernel_clock(&job));
+    let _ = diagnose::explain(&job, None, None, diagnose::kernel_clock(&job));
     Some(process)
 }
 
@@ -62,6 +66,7 @@ fn a_cut_file_tells_what_is_left_of_it() {
     assert!(!whole.truncated && !whole.alive);
     assert_eq!((whole.comms[0].op.seq, whole.comms[0].links.len(), whole.comms[0].peers.len()), (8, 2, 1));
     assert_eq!(whole.comms[0].links[1].sockets.len(), 1);
+    assert_eq!(whole.comms[0].history.ops.len(), 1);
     for len in [0, 7, 8, 1000, 1023] {
         write(&path, &words, len);
         assert!(Reader::open(&path).unwrap_err().to_string().contains("is no recorder"), "{len}");

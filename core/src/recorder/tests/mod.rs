@@ -7,6 +7,7 @@ mod capture;
 mod ending;
 mod hostile;
 mod life;
+mod past;
 mod rings;
 mod sockets;
 

@@ -1,0 +1,337 @@
+//! Who is late: from the times at which the ranks of a communicator called its collectives.
+//!
+//! All ranks keep the times of the same operations. In each, the rank that called last is the one
+//! that the others waited for; how long those waits were the others know themselves. So the times
+//! inside say nothing about who is late (they are longest on the victims), and nothing is inferred
+//! from the neighbours of a ring.
+//!
+//! A *straggler* was last in four of five of at least ten recent operations, and cost the others a
+//! tenth of their time. One pause is one operation, so it never makes one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::{CommSnapshot, PastOp, RankSnapshot, Snapshot};
+use crate::types::{CommId, Rank};
+
+/// Operations before this moment do not count where there are enough later ones.
+const WINDOW_NS: u64 = 10_000_000_000;
+/// As many operations count even if they are older.
+const WINDOW_OPS: usize = 16;
+/// A straggler is found in no fewer operations.
+const LEAST_OPS: u64 = 10;
+/// Twice what an anchor's readings are apart, and what its conversion adds: times of two processes
+/// of a kernel that differ by less are equal.
+const SAME_KERNEL_ERROR_NS: u64 = 5_000;
+/// The kinds of which no rank ends before the last rank has called.
+const SYNCHRONIZING: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "Barrier"];
+
+/// How the clock of a process differs from the one that all are compared on.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ClockOffset {
+    /// How far its CLOCK_MONOTONIC is ahead.
+    pub ahead_ns: i64,
+    /// How wrong that may be.
+    pub error_ns: u64,
+}
+
+/// The lateness of the ranks of one communicator, over its recent operations.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lateness {
+    /// The communicator.
+    pub comm: CommId,
+    /// Its name.
+    pub name: String,
+    /// The number of its ranks.
+    pub nranks: u32,
+    /// The number of operations that are compared: recent ones that all compared ranks kept.
+    pub ops: u64,
+    /// The number of the first call among them.
+    pub first_seq: u64,
+    /// The number of the last call among them.
+    pub last_seq: u64,
+    /// The mean time from the end of one operation to the end of the next.
+    pub op_ns: u64,
+    /// Lateness below this is not told apart from none: the clocks are not better.
+    pub error_ns: u64,
+    /// The ranks that are compared, in order.
+    pub ranks: Vec<RankLateness>,
+    /// The rank that is late again and again at the cost of the others; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub straggler: Option<Rank>,
+    /// Why not all ranks, or none, are compared; absent if all are.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub incomplete: String,
+}
+
+/// The lateness of one rank.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RankLateness {
+    /// The rank in the communicator.
+    pub rank: Rank,
+    /// The rank in the job.
+    pub job_rank: Rank,
+    /// Its pid in its own pid namespace.
+    pub pid: u32,
+    /// Its host.
+    pub host: String,
+    /// In how many of the operations it was the last to call.
+    pub last: u64,
+    /// Half of the calls were later than the first rank's call by at most this.
+    pub late_p50_ns: u64,
+    /// Of 100 calls, 95 were.
+    pub late_p95_ns: u64,
+    /// What an operation cost the others, on the mean, because this rank called last: how long
+    /// they had waited when it called.
+    pub cost_ns: u64,
+    /// By how many times operations take longer because of that; 1.0 is the best.
+    pub score: f64,
+    /// The time outside of operations and in them without waiting, of all operations so far.
+    pub self_ns: u64,
+    /// The time for which it waited for other ranks, in all operations so far.
+    pub waited_ns: u64,
+}
+
+impl Lateness {
+    /// The straggler's line.
+    #[must_use]
+    pub fn straggler(&self) -> Option<&RankLateness> {
+        self.straggler.and_then(|straggler| self.ranks.iter().find(|one| one.rank == straggler))
+    }
+}
+
+/// The clock of the kernel on which most ranks of a job live; `None` for ranks of other kernels.
+#[must_use]
+pub fn kernel_clock(job: &Snapshot) -> impl Fn(&RankSnapshot) -> Option<ClockOffset> + use<> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for rank in &job.ranks {
+        *counts.entry(&rank.boot_id).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(boot, _)| boot.to_string());
+    move |rank| {
+        let is_same = most.as_ref() == Some(&rank.boot_id);
+        is_same.then_some(ClockOffset { ahead_ns: 0, error_ns: SAME_KERNEL_ERROR_NS })
+    }
+}
+
+/// The lateness in each communicator of a job in which an operation has ended, the largest first.
+///
+/// `clock` says how a rank's clock differs from the others'; ranks without an answer are not
+/// compared. [`kernel_clock`] is the answer where nothing was measured.
+#[must_use]
+pub fn lateness(job: &Snapshot, clock: impl Fn(&RankSnapshot) -> Option<ClockOffset>) -> Vec<Lateness> {
+    let mut found: Vec<Lateness> =
+        members(job).into_values().map(|members| of_comm(&members, &clock)).collect();
+    found.retain(|one| one.last_seq > 0 || !one.incomplete.is_empty());
+    found.sort_by_key(|one| (std::cmp::Reverse(one.nranks), one.name.clone(), one.comm));
+    found
+}
+
+/// The rows of one communicator by rank, with their processes.
+pub(super) type Members<'a> = BTreeMap<Rank, (&'a RankSnapshot, &'a CommSnapshot)>;
+
+/// The rows of each communicator.
+pub(super) fn members(job: &Snapshot) -> BTreeMap<CommId, Members<'_>> {
+    let mut comms: BTreeMap<CommId, Members<'_>> = BTreeMap::new();
+    for rank in &job.ranks {
+        for comm in &rank.comms {
+            let members = comms.entry(comm.id).or_default();
+            // Two rows of one rank: the row that has ended is the older one.
+            if members.get(&comm.rank).is_none_or(|(_, before)| before.ended && !comm.ended) {
+                members.insert(comm.rank, (rank, comm));
+            }
+        }
+    }
+    comms
+}
+
+/// The operations of a rank that is compared, by number, on the common clock.
+struct Compared<'a> {
+    rank: &'a RankSnapshot,
+    comm: &'a CommSnapshot,
+    ops: BTreeMap<u64, PastOp>,
+    error_ns: u64,
+}
+
+impl<'a> Compared<'a> {
+    fn of(
+        (rank, comm): (&'a RankSnapshot, &'a CommSnapshot),
+        clock: &impl Fn(&RankSnapshot) -> Option<ClockOffset>,
+    ) -> Option<Self> {
+        let ClockOffset { ahead_ns, error_ns } = clock(rank)?;
+        let here = |ns: u64| ns.saturating_sub_signed(ahead_ns);
+        let moved = |op: &PastOp| {
+            let (called_ns, ended_ns) = (here(op.called_ns), here(op.ended_ns));
+            (op.seq, PastOp { called_ns, ended_ns, ..*op })
+        };
+        let ops: BTreeMap<u64, PastOp> = comm.history.ops.iter().map(moved).collect();
+        (!ops.is_empty()).then_some(Self { rank, comm, ops, error_ns })
+    }
+
+    fn op(&self, seq: u64) -> PastOp {
+        self.ops.get(&seq).copied().unwrap_or_default()
+    }
+}
+
+fn of_comm(members: &Members<'_>, clock: &impl Fn(&RankSnapshot) -> Option<ClockOffset>) -> Lateness {
+    let compared: Vec<Compared<'_>> =
+        members.values().filter_map(|member| Compared::of(*member, clock)).collect();
+    let Some(first) = compared.first() else { return Lateness::default() };
+    let mut largest: Vec<u64> = compared.iter().map(|one| one.error_ns).collect();
+    largest.sort_unstable_by_key(|error| std::cmp::Reverse(*error));
+    let mut late = Lateness {
+        comm: first.comm.id,
+        name: first.comm.name.clone(),
+        nranks: first.comm.nranks,
+        error_ns: largest.iter().take(2).fold(0, |sum, error| sum.saturating_add(*error)),
+        incomplete: incomplete(members, &compared, clock),
+        ..Lateness::default()
+    };
+    let mut seqs: BTreeSet<u64> = first.ops.keys().copied().collect();
+    seqs.retain(|seq| compared.iter().all(|one| one.ops.contains_key(seq)));
+    if compared.len() < 2 || seqs.is_empty() {
+        return late;
+    }
+    if contradicts(&compared, &seqs, late.error_ns) {
+        late.incomplete = "the clocks of its processes differ by more than is known".into();
+        return late;
+    }
+    judge(&mut late, &compared, &seqs.into_iter().collect::<Vec<_>>());
+    late
+}
+
+/// Why not all ranks are compared; empty if all are.
+fn incomplete(
+    members: &Members<'_>,
+    compared: &[Compared<'_>],
+    clock: &impl Fn(&RankSnapshot) -> Option<ClockOffset>,
+) -> String {
+    let nranks = members.values().map(|(_, comm)| comm.nranks).max().unwrap_or(0) as usize;
+    let clockless = members.values().filter(|(rank, _)| clock(rank).is_none()).count();
+    let mut why = Vec::new();
+    let mut say = |count: usize, what: &str| {
+        if count > 0 {
+            why.push(format!("{count} of {nranks} ranks {what}"));
+        }
+    };
+    say(nranks.saturating_sub(members.len()), "were not read");
+    say(clockless, "have a clock that is not known here");
+    say(members.len().saturating_sub(clockless + compared.len()), "kept no operation");
+    why.join(", ")
+}
+
+/// Whether a rank ended an operation before another had called it, which no operation allows that
+/// synchronizes the ranks.
+fn contradicts(compared: &[Compared<'_>], seqs: &BTreeSet<u64>, error_ns: u64) -> bool {
+    let kinds = || compared.iter().flat_map(|one| &one.comm.history.kinds);
+    let synchronizes = kinds().all(|kind| {
+        let is_pair = kind.kind == "Send" || kind.kind == "Recv";
+        is_pair || SYNCHRONIZING.contains(&kind.kind.as_str())
+    });
+    synchronizes
+        && seqs.iter().any(|seq| {
+            let ops = || compared.iter().map(|one| one.op(*seq));
+            let ended = ops().map(|op| op.ended_ns).min().unwrap_or(0);
+            ops().any(|op| op.called_ns > ended.saturating_add(error_ns))
+        })
+}
+
+/// The first of the operations that count.
+fn window(compared: &[Compared<'_>], seqs: &[u64]) -> usize {
+    let ended = |seq: u64| compared.iter().map(|one| one.op(seq).ended_ns).max().unwrap_or(0);
+    let last = seqs.last().map_or(0, |seq| ended(*seq));
+    let recent = seqs.partition_point(|seq| ended(*seq) < last.saturating_sub(WINDOW_NS));
+    recent.min(seqs.len().saturating_sub(WINDOW_OPS))
+}
+
+/// Compares the ranks over these operations, which all of them kept.
+fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
+    let from = window(compared, seqs);
+    let mut lates: Vec<Vec<u64>> = vec![Vec::new(); compared.len()];
+    let (mut lasts, mut costs) = (vec![0_u64; compared.len()], vec![0_u64; compared.len()]);
+    let (mut cycles, mut timed) = (0_u64, 0_u64);
+    for (at, seq) in seqs.iter().enumerate().skip(from) {
+        let ops: Vec<PastOp> = compared.iter().map(|one| one.op(*seq)).collect();
+        let first_ns = ops.iter().map(|op| op.called_ns).min().unwrap_or(0);
+        for (op, lates) in ops.iter().zip(&mut lates) {
+            let late_ns = op.called_ns - first_ns;
+            lates.push(if late_ns < late.error_ns { 0 } else { late_ns });
+        }
+        let before = at.checked_sub(1).and_then(|at| seqs.get(at));
+        // Between operations that are not kept next to each other, others may have been shorter.
+        let own_ns = ops.iter().map(|op| op.ended_ns).max().unwrap_or(0).saturating_sub(first_ns);
+        let cycle = before.map(|before| cycle_ns(compared, *before, *seq).max(own_ns));
+        if let Some(cycle) = cycle {
+            (cycles, timed) = (cycles.saturating_add(cycle), timed + 1);
+        }
+        if let Some(last) = last_of(&ops, late.error_ns) {
+            lasts[last] += 1;
+            let cost = cost_ns(&ops, last, late.incomplete.is_empty());
+            costs[last] = costs[last].saturating_add(cycle.map_or(0, |cycle| cost.min(cycle)));
+        }
+    }
+    late.ops = (seqs.len() - from) as u64;
+    (late.first_seq, late.last_seq) = (seqs[from], seqs[seqs.len() - 1]);
+    late.op_ns = cycles / timed.max(1);
+    for (at, one) in compared.iter().enumerate() {
+        lates[at].sort_unstable();
+        let of_hundred = |share: usize| lates[at][(lates[at].len() * share).div_ceil(100).max(1) - 1];
+        let rest = cycles.saturating_sub(costs[at]).max(1);
+        let sums = &one.comm.history.kinds;
+        let sum = |of: fn(&crate::snapshot::KindTotals) -> u64| {
+            sums.iter().fold(0_u64, |sum, kind| sum.saturating_add(of(kind)))
+        };
+        let waited_ns = sum(|kind| kind.waited_ns);
+        let all_ns = sum(|kind| kind.inside_ns).saturating_add(sum(|kind| kind.outside_ns));
+        late.ranks.push(RankLateness {
+            rank: one.comm.rank,
+            job_rank: one.rank.rank,
+            pid: one.rank.pid,
+            host: one.rank.host.clone(),
+            last: lasts[at],
+            late_p50_ns: of_hundred(50),
+            late_p95_ns: of_hundred(95),
+            cost_ns: costs[at] / timed.max(1),
+            score: 1.0 + costs[at] as f64 / rest as f64,
+            self_ns: all_ns.saturating_sub(waited_ns),
+            waited_ns,
+        });
+        let is_last = lasts[at] * 5 >= late.ops * 4;
+        let is_felt = costs[at] > 0 && u128::from(costs[at]) * 10 >= u128::from(cycles);
+        if late.ops >= LEAST_OPS && is_last && is_felt {
+            late.straggler = Some(one.comm.rank);
+        }
+    }
+}
+
+/// The mean time from the end of one operation to the end of the next, between these two.
+fn cycle_ns(compared: &[Compared<'_>], before: u64, seq: u64) -> u64 {
+    let ended = |seq: u64| compared.iter().map(|one| one.op(seq).ended_ns).max().unwrap_or(0);
+    ended(seq).saturating_sub(ended(before)) / (seq - before).max(1)
+}
+
+/// The one that called last, if that can be told.
+fn last_of(ops: &[PastOp], error_ns: u64) -> Option<usize> {
+    let last = (0..ops.len()).max_by_key(|at| ops[*at].called_ns)?;
+    let first_ns = ops.iter().map(|op| op.called_ns).min()?;
+    (ops[last].called_ns - first_ns >= error_ns.max(1)).then_some(last)
+}
+
+/// How long the others, on the mean, had waited when the last one called.
+///
+/// Who did not wait was not held up. Of a communicator of which not all ranks are compared, another
+/// one may have called still later: then the last of those compared has waited itself.
+fn cost_ns(ops: &[PastOp], last: usize, is_complete: bool) -> u64 {
+    let called_ns = ops[last].called_ns;
+    let others = ops.iter().enumerate().filter(|(at, _)| *at != last);
+    let lost = |(_, op): (usize, &PastOp)| (called_ns - op.called_ns).min(op.waited_ns);
+    let sum = others.map(lost).fold(0_u64, u64::saturating_add);
+    let mean = sum / (ops.len() as u64 - 1).max(1);
+    if is_complete { mean } else { mean.saturating_sub(ops[last].waited_ns) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! The history: when collectives were called, for how long they waited, and when they ended.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::decode::Comms;
+use super::layout::history::{CALLED, ENDED, OP, OPS, OPS_COUNT, SEQ, WAITED_NS, WORDS, place};
+use super::layout::{RowState, Table, durations, histogram};
+use super::mapping::Span;
+use super::words::{TableRows, state, word};
+use crate::clock::{Raw, Scale};
+use crate::snapshot::bounds::{MAX_COMMS, MAX_DURATIONS};
+use crate::snapshot::{KindTotals, PastOp};
+use crate::types::CollKind;
+
+/// The history of one communicator and rank, and its row; `None` for private memory.
+pub(super) struct History {
+    pub(super) words: Span<WORDS>,
+    pub(super) row: Option<usize>,
+}
+
+impl History {
+    /// Keeps an operation in place of an earlier one.
+    #[inline]
+    pub(super) fn keep(&self, seq: u64, (called, ended): (Raw, Raw), waited_ns: u64) {
+        store(&self.words[OPS + place(seq) * OP..][..OP], seq, (called, ended), waited_ns);
+    }
+}
+
+/// Writes an operation in place of an earlier one.
+#[inline]
+fn store(words: &[AtomicU64], seq: u64, (called, ended): (Raw, Raw), waited_ns: u64) {
+    words[SEQ].store(0, Ordering::Relaxed);
+    fence(Ordering::Release);
+    words[CALLED].store(called.0, Ordering::Relaxed);
+    words[WAITED_NS].store(waited_ns, Ordering::Relaxed);
+    words[ENDED].store(ended.0, Ordering::Relaxed);
+    words[SEQ].store(seq, Ordering::Release);
+}
+
+/// The operation at place `at`; `None` if there is none, it is being written, or it cannot be.
+fn past(words: &[AtomicU64], at: usize, scale: &Scale) -> Option<PastOp> {
+    let seq = word(words, SEQ);
+    let [called, waited_ns, ended] = [CALLED, WAITED_NS, ENDED].map(|at| word(words, at));
+    fence(Ordering::Acquire);
+    if seq == 0 || word(words, SEQ) != seq || place(seq) != at || called > ended {
+        return None;
+    }
+    let [called_ns, ended_ns] = [called, ended].map(|raw| scale.mono(Raw(raw)).0);
+    let waited_ns = waited_ns.min(ended_ns.saturating_sub(called_ns));
+    Some(PastOp { seq, called_ns, waited_ns, ended_ns })
+}
+
+/// Adds the histories to the communicators, with times of CLOCK_MONOTONIC.
+pub(super) fn histories(words: &[AtomicU64], scale: &Scale, comms: &mut Comms) {
+    for row in TableRows::of(words, Table::History).iter().take(MAX_COMMS) {
+        let what = word(row, 0);
+        let Some(at) = owner(comms, what) else { continue };
+        let ops = row.get(OPS..).unwrap_or_default().chunks_exact(OP).take(OPS_COUNT).enumerate();
+        let mut ops: Vec<PastOp> = ops.filter_map(|(at, words)| past(words, at, scale)).collect();
+        ops.sort_unstable_by_key(|op| op.seq);
+        if let (Some((_, comm)), true) = (&mut comms[at], word(row, 0) == what) {
+            comm.history.ops = ops;
+        }
+    }
+    for row in TableRows::of(words, Table::Durations).iter().take(MAX_DURATIONS) {
+        let what = word(row, durations::WHAT);
+        let Some(at) = owner(comms, what) else { continue };
+        let Some(kind) = CollKind::from_u8((what >> 8) as u8) else { continue };
+        let cells = row.get(durations::CELLS..).unwrap_or_default().chunks_exact(histogram::CELL);
+        let mut sums = KindTotals {
+            kind: kind.to_string(),
+            waited_ns: word(row, durations::WAITED_NS),
+            outside_ns: word(row, durations::OUTSIDE_NS),
+            ..KindTotals::default()
+        };
+        for cell in cells.take(histogram::CLASSES) {
+            let counts = cell[histogram::BUCKETS..].iter().map(|count| count.load(Ordering::Relaxed));
+            sums.operations = counts.fold(sums.operations, u64::saturating_add);
+            sums.inside_ns = sums.inside_ns.saturating_add(word(cell, histogram::SUM_NS));
+        }
+        if let (Some((_, comm)), true) = (&mut comms[at], sums.operations > 0) {
+            comm.history.kinds.push(sums);
+            comm.history.kinds.truncate(CollKind::ALL.len());
+        }
+    }
+}
+
+/// The communicator's row to which a row belongs, if that still has the same communicator.
+fn owner(comms: &Comms, what: u64) -> Option<usize> {
+    let at = (what >> 16) as u16 as usize;
+    let (generation, _) = comms.get(at)?.as_ref()?;
+    (state(what) == Some(RowState::Live) && u64::from(*generation) == what >> 32).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Anchor, Ns};
+
+    fn scale() -> Scale {
+        Scale::between(Anchor::default(), Anchor::default(), 1.0)
+    }
+
+    fn words() -> [AtomicU64; OP] {
+        [const { AtomicU64::new(0) }; OP]
+    }
+
+    #[test]
+    fn what_a_row_cannot_hold_is_left_out() {
+        let check = |(seq, called, waited, ended): (u64, u64, u64, u64), at: usize, expect: Option<u64>| {
+            let words = words();
+            store(&words, seq, (Raw(called), Raw(ended)), waited);
+            let found = past(&words, at, &scale());
+            assert_eq!(found.map(|op| op.waited_ns), expect, "{seq} {called} {waited} {ended}");
+        };
+        check((6, 100, 30, 200), place(6), Some(30));
+        check((6, 100, 30, 200), place(7), None);
+        check((0, 100, 30, 200), place(0), None);
+        check((6, 200, 30, 100), place(6), None);
+        check((6, 100, u64::MAX, 200), place(6), Some(100));
+        check((u64::MAX, 0, u64::MAX, u64::MAX), place(u64::MAX), Some(0));
+        // Half written: the writer stopped.
+        let half = words();
+        store(&half, 6, (Raw(100), Raw(200)), 30);
+        half[SEQ].store(0, Ordering::Relaxed);
+        assert_eq!(past(&half, place(6), &scale()), None);
+        assert_eq!(past(&half[..2], place(6), &scale()), None);
+    }
+
+    #[test]
+    fn an_operation_is_read_whole_or_not_at_all() {
+        let cell = std::sync::Arc::new(words());
+        let written = std::sync::Arc::clone(&cell);
+        let rounds: u64 = if cfg!(miri) { 300 } else { 5_000_000 };
+        // Numbers that have the same place.
+        let writer = std::thread::spawn(move || {
+            for n in 1..=rounds {
+                store(&*written, n * 8 - 7, (Raw(n), Raw(3 * n)), n);
+            }
+        });
+        let mut seen = 0_u64;
+        while !writer.is_finished() {
+            if let Some(op) = past(&*cell, place(1), &scale()) {
+                let n = op.called_ns;
+                assert_eq!((op.seq, op.waited_ns, Ns(op.ended_ns)), (n * 8 - 7, n, Ns(3 * n)));
+                seen += 1;
+            }
+        }
+        writer.join().unwrap();
+        assert!(seen > 0 || cfg!(miri));
+    }
+}

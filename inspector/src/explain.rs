@@ -1,0 +1,215 @@
+//! `ccl-inspect explain`: one operation on all ranks.
+
+use ccl::config::Settings;
+use ccl::diagnose::{Explained, ExplainedRank, comms_named, duration, explain, kernel_clock};
+use ccl::event::Event;
+use ccl::recorder::reader::Cursor;
+use ccl::types::JobId;
+use serde::{Deserialize, Serialize};
+
+use crate::choose::no_comm;
+use crate::discover::Found;
+use crate::subject::{self, Subject};
+use crate::table::table;
+use crate::{exit, words};
+
+/// The schema of [`Told`].
+const SCHEMA: &str = "ccl.explain/1";
+
+/// Explain one collective: what it is, who called it when, who waited for whom, who ended last
+#[derive(clap::Args, Debug)]
+pub(crate) struct Explain {
+    /// A process, one rank of a process, or a job; or a recorder file, a folder of them, or a dump
+    #[arg(value_name = "PID | PID:RANK | JOB | PATH")]
+    target: Option<Subject>,
+    /// The communicator, by its name or id; else the one that holds the job up, or is in use
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
+    /// The number of the operation; else the one under way, or the last that all ranks kept
+    #[arg(long, value_name = "N")]
+    op: Option<u64>,
+    /// Print it as JSON, schema ccl.explain/1
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+struct Told {
+    /// The name of this schema.
+    schema: String,
+    /// The public job id.
+    job: JobId,
+    /// Whether all ranks of the job were read.
+    complete: bool,
+    /// The operation; absent if no collective was called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<Explained>,
+    /// Further remarks.
+    notes: Vec<String>,
+}
+
+impl Explain {
+    /// Reads the job and prints the operation.
+    ///
+    /// # Errors
+    /// The exit status and why there is nothing to print.
+    pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
+        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+        let (job, found) = subject::read(self.target.as_ref(), &settings)?;
+        let rows = job.ranks.iter().flat_map(|rank| &rank.comms);
+        let among =
+            self.comm.as_deref().map(|name| comms_named(rows, name).map_err(|all| no_comm(name, &all)));
+        let among = among.transpose()?;
+        let mut operation = explain(&job, among.as_ref(), self.op, kernel_clock(&job));
+        if let Some(operation) = operation.as_mut().filter(|operation| operation.algorithm.is_empty()) {
+            describe(operation, &found);
+        }
+        let told =
+            Told { schema: SCHEMA.into(), job: job.job, complete: job.complete, operation, notes: job.notes };
+        let text = if self.json {
+            let json = serde_json::to_string(&told);
+            json.map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
+        } else {
+            text(&told)
+        };
+        exit::say(&text)?;
+        Ok(if told.complete { exit::OK } else { exit::INCOMPLETE })
+    }
+}
+
+/// Takes what the operation was from the events of a rank whose cells have gone on.
+fn describe(told: &mut Explained, found: &[Found]) {
+    for one in found {
+        let Ok(readings) = one.open().and_then(|reader| reader.events(&mut Cursor::default())) else {
+            continue;
+        };
+        let ours = readings.iter().filter(|of| of.owner.is_some_and(|(comm, _)| comm == told.comm));
+        for event in ours.flat_map(|of| &of.events).map(|recorded| &recorded.event) {
+            if let Event::OpCompleted { kind, dtype, op, algorithm, seq, bytes, other, .. } = *event
+                && seq == told.seq
+                && !kind.is_p2p()
+            {
+                (told.kind, told.dtype, told.op) = (kind.to_string(), dtype.to_string(), op.to_string());
+                (told.algorithm, told.bytes) = (algorithm.to_string(), bytes);
+                told.count = bytes / dtype.size().max(1) as u64;
+                told.root = other.unwrap_or_default();
+                return;
+            }
+        }
+    }
+}
+
+fn text(told: &Told) -> String {
+    let mut out = String::new();
+    match &told.operation {
+        None => out.push_str("no collective was called\n"),
+        Some(operation) => of_operation(&mut out, operation),
+    }
+    for note in &told.notes {
+        out.push_str(&format!("note: {}\n", words::line(note)));
+    }
+    out
+}
+
+fn of_operation(out: &mut String, told: &Explained) {
+    let mut what = format!("{} of {}", told.call(), words::line(&told.name));
+    if !told.dtype.is_empty() {
+        what += &format!(": {} {}, {}", told.count, told.dtype, words::bytes(told.bytes as f64));
+    }
+    if ["AllReduce", "Reduce", "ReduceScatter"].contains(&told.kind.as_str()) && !told.op.is_empty() {
+        what += &format!(", {}", told.op);
+    }
+    if ["Broadcast", "Reduce"].contains(&told.kind.as_str()) {
+        what += &format!(", root {}", told.root);
+    }
+    if !told.algorithm.is_empty() {
+        what += &format!("; {}", told.algorithm);
+    }
+    if told.channels > 0 {
+        let plural = if told.channels == 1 { "" } else { "s" };
+        let chunk = words::bytes(f64::from(told.chunk_bytes));
+        what += &format!(", {} channel{plural}, chunks of {chunk}", told.channels);
+    }
+    if !told.tag.is_empty() {
+        what += &format!(" (at \"{}\")", words::line(&told.tag));
+    }
+    out.push_str(&format!("{what}\n"));
+    if !told.path.is_empty() {
+        out.push_str(&format!("{}\n", words::line(&told.path)));
+    }
+    if !told.unseen.is_empty() {
+        out.push_str(&format!("not read: comm {}\n", ccl::diagnose::ranks_text(&told.unseen)));
+    }
+    let row = |rank: &ExplainedRank| {
+        let at = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("+{}", duration(ns)));
+        let waited = rank.waited_ns.map_or_else(|| "-".into(), duration);
+        let waits_for = rank.waits_for_job_rank.map_or_else(|| "-".into(), |rank| format!("rank {rank}"));
+        [
+            rank.job_rank.to_string(),
+            rank.pid.to_string(),
+            words::line(&rank.host),
+            format!("{}/{}", rank.rank, told.nranks),
+            rank.stage.to_string(),
+            at(rank.called_ns),
+            at(rank.began_ns),
+            at(rank.ended_ns),
+            waited,
+            waits_for,
+        ]
+    };
+    let head =
+        ["rank", "pid", "host", "comm rank", "stage", "called", "began", "ended", "waited", "waits for"];
+    out.push('\n');
+    out.push_str(&table(head, &told.ranks.iter().map(row).collect::<Vec<_>>()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccl::diagnose::Stage;
+    use ccl::types::Rank;
+
+    #[test]
+    fn the_operation_its_path_and_each_rank_are_told() {
+        let rank = ExplainedRank {
+            rank: Rank(1),
+            job_rank: Rank(5),
+            pid: 71,
+            host: "a".into(),
+            stage: Stage::Inside,
+            called_ns: Some(0),
+            began_ns: Some(2_000_000),
+            waited_ns: Some(30_000_000),
+            waits_for_job_rank: Some(Rank(4)),
+            ..ExplainedRank::default()
+        };
+        let operation = Explained {
+            name: "tp".into(),
+            nranks: 2,
+            kind: "AllReduce".into(),
+            seq: 7,
+            dtype: "F32".into(),
+            op: "Sum".into(),
+            count: 1024,
+            bytes: 4096,
+            algorithm: "Ring".into(),
+            channels: 2,
+            chunk_bytes: 2048,
+            ranks: vec![rank],
+            path: "rank 4 has not called it".into(),
+            ..Explained::default()
+        };
+        let told = Told { operation: Some(operation), notes: vec!["a\nb".into()], ..Told::default() };
+        assert_eq!(
+            text(&told),
+            "AllReduce #7 of tp: 1024 F32, 4.0 KiB, Sum; Ring, 2 channels, chunks of 2.0 KiB\n\
+             rank 4 has not called it\n\n\
+             rank  pid  host  comm rank  stage   called  began    ended  waited   waits for\n\
+             5     71   a     1/2        inside  +0 ns   +2.0 ms  -      30.0 ms  rank 4\n\
+             note: a\\nb\n"
+        );
+        assert_eq!(text(&Told::default()), "no collective was called\n");
+    }
+}
