@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::standing::CLEARLY_NS;
 use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::{failed, is_under_way};
-use crate::diagnose::jobs::{Job, Numbers};
+use crate::diagnose::jobs::{Job, Numbers, recorder_name};
 use crate::diagnose::joining::joining;
 use crate::diagnose::ranks_text;
 use crate::snapshot::update::grow;
@@ -299,7 +299,8 @@ fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable])
         return Missing { rank, why, ..Missing::default() };
     };
     let tried = unreachable.iter().find(|one| {
-        let by_path = !one.recorder.is_empty() && one.recorder == peer.recorder;
+        let name = |path| recorder_name(path).unwrap_or(path);
+        let by_path = !one.recorder.is_empty() && name(&one.recorder) == name(&peer.recorder);
         by_path || (one.pid == peer.pid && one.pid != 0 && one.host == peer.host)
     });
     let why = match tried {
