@@ -40,6 +40,7 @@ impl Given {
         match (self.process.alive, self.letter) {
             (true, Some('T' | 't')) => State::Stopped,
             // The process's memory is being torn down: the lock is released last.
+            (true, Some('Z' | 'X' | 'x')) if self.process.left => State::Exited,
             (true, Some('Z' | 'X' | 'x')) => State::Dead,
             (true, _) => State::Running,
             (false, Some('Z' | 'X' | 'x')) if self.process.left => State::Exited,
@@ -475,6 +476,7 @@ mod tests {
         assert_eq!(state(false, true, Some('S')), State::Left);
         assert_eq!(state(false, true, Some('Z')), State::Exited);
         (one.ended, one.letter) = (true, None);
+        assert_eq!(state(true, true, Some('Z')), State::Exited);
         assert_eq!(one.state(), State::Exited);
     }
 
