@@ -92,6 +92,7 @@ impl Snapshot {
         // earlier call.
         let (ranks, how, op) = match self.lacking(one).into_iter().next() {
             None => (ranks.clone(), how, call_name(&one.op, one.seq)),
+            ([], []) if one.unseen.is_empty() && self.is_all_stopped() => (&one.by, "all are stopped"),
             Some(lacks) => match lacks.inside {
                 Some(inside) => (lacks.ranks, "holds it up", inside),
                 None => (lacks.ranks, how, format!("#{}", lacks.seq)),

@@ -91,6 +91,7 @@ const BLOCKED_ON: [(&str, Make); 22] = [
     ("{} are stopped", stopped),
     ("{} could not be read and may be the one", |h| one(Claim::MayBe { ranks: ranks(h[0])? })),
     ("{} could not be read and may block it too", |h| one(Claim::MayBe { ranks: ranks(h[0])? })),
+    ("no rank alone: all ranks that were read are stopped", |_| one(Claim::MayBe { ranks: Vec::new() })),
     ("nobody in particular: {}", |_| one(Claim::MayBe { ranks: Vec::new() })),
 ];
 

@@ -458,7 +458,9 @@ fn sentence(job: &Snapshot, blocked_on: &BlockedOn) -> String {
         0 => String::new(),
         _ => format!("; {} stopped", plural(&named(&stopped), "is", "are")),
     };
-    if parts.is_empty() {
+    if parts.is_empty() && job.is_all_stopped() {
+        parts.push("no rank alone: all ranks that were read are stopped".into());
+    } else if parts.is_empty() {
         parts.push("nobody in particular: who holds them up does not follow from what was read".into());
     }
     let tag = if blocked_on.tag.is_empty() { String::new() } else { format!(" (at \"{}\")", blocked_on.tag) };

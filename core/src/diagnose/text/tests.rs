@@ -267,6 +267,10 @@ fn a_wait_below_a_tenth_of_a_second_is_not_said() {
     let expect = "BLOCKED ON nobody in particular: who holds them up does not follow from what was read; ranks 0-1 wait in \
         AllReduce #7 of dp for 1.0 s";
     answered(&circle, &[expect]);
+    circle.ranks.iter_mut().for_each(|rank| rank.state = State::Stopped);
+    let expect = "BLOCKED ON no rank alone: all ranks that were read are stopped; ranks 0-1 wait in AllReduce #7 of dp for \
+        1.0 s; ranks 0-1 are stopped";
+    answered(&circle, &[expect]);
 }
 
 #[test]
