@@ -7,7 +7,7 @@ use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::{failed, is_under_way};
 use crate::diagnose::jobs::{Job, Numbers, recorder_name};
 use crate::diagnose::joining::joining;
-use crate::diagnose::ranks_text;
+use crate::diagnose::{killed, ranks_text};
 use crate::snapshot::update::grow;
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Culprit, Missing, Overflow, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA,
@@ -84,8 +84,14 @@ pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapsho
     let mut blocked_on = blocked_on(&ranks);
     let mut failures = failed(&ranks);
     // A failed operation no longer waits.
+    let waited = killed::waited(&ranks, &failures);
     let has_failed = |one: &BlockedOn| failures.iter().any(|failure| failure.comm == one.comm);
     blocked_on.retain(|one| !has_failed(one) || is_under_way(&ranks, one));
+    if let Some(waited) = waited {
+        let first = waited.first().map(|one| one.comm);
+        failures.iter_mut().for_each(|failure| failure.follows = failure.follows.or(first));
+        blocked_on = waited;
+    }
     // A rank that was read late may have called what a rank that was read early seems to lack. Only
     // a wait that began before the first reading and lasted until the last is certain.
     let skew_ns = skew_ns(given, job);
@@ -470,13 +476,13 @@ mod tests {
         assert_eq!(state(true, false, Some('T')), State::Stopped);
         assert_eq!(state(true, false, Some('t')), State::Stopped);
         assert_eq!(state(true, false, Some('Z')), State::Dead);
+        assert_eq!(state(true, true, Some('Z')), State::Exited);
         assert_eq!(state(false, false, Some('S')), State::Dead);
         // A recorder that was given back does not mean that its process ended.
         assert_eq!(state(false, true, None), State::Left);
         assert_eq!(state(false, true, Some('S')), State::Left);
         assert_eq!(state(false, true, Some('Z')), State::Exited);
         (one.ended, one.letter) = (true, None);
-        assert_eq!(state(true, true, Some('Z')), State::Exited);
         assert_eq!(one.state(), State::Exited);
     }
 

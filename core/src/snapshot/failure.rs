@@ -64,7 +64,9 @@ pub struct Failure {
     /// largest group first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Called>,
-    /// The communicator whose failure led to this one: the process to blame failed there before.
+    /// The communicator whose failure led to this one: the process to blame failed there before. Or
+    /// the one of the first wait, if ranks had waited for long, and failed only as all processes
+    /// were ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follows: Option<CommId>,
     /// The message that all ranks fail with; empty if it was not recorded.

@@ -32,7 +32,9 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
     for failure in job.failures.iter().filter(|failure| failure.follows.is_none()) {
         failed(out, job, failure);
     }
-    followed(out, job);
+    if !job.ended_waiting() {
+        followed(out, job, "as their ranks left");
+    }
     for one in &job.not_joined {
         let _ = writeln!(out, "{}", render_not_joined(job, one));
     }
@@ -67,6 +69,9 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
                 ranks_text(&job.job_ranks(behind.comm, &behind.through))
             );
         }
+    }
+    if job.ended_waiting() {
+        followed(out, job, "as their processes were ended");
     }
     gone(out, job);
 }
@@ -183,7 +188,7 @@ fn calm(job: &Snapshot) -> String {
 }
 
 /// `failed after that, where these ranks were left: data (ranks 1,3), world (ranks 0-7)`.
-fn followed(out: &mut String, job: &Snapshot) {
+fn followed(out: &mut String, job: &Snapshot, why: &str) {
     let others = || job.failures.iter().filter(|failure| failure.follows.is_some());
     let text = |failure: &Failure| {
         let name = comm_name(&failure.name, failure.comm);
@@ -195,7 +200,7 @@ fn followed(out: &mut String, job: &Snapshot) {
     }
     let more = others().count() - told.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let line = format!("  failed after that, as their ranks left: {}{more}", told.join(", "));
+    let line = format!("  failed after that, {why}: {}{more}", told.join(", "));
     let _ = writeln!(out, "{}", harmless(&line, MAX_SENTENCE));
 }
 
@@ -247,11 +252,6 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
     }
 }
 
-/// `ranks 0-1 of tensor are ranks 2-3 of the job`: how to read a message of a communicator, which
-/// has its own numbers. `None` if they are the job's.
-fn renumbered(job: &Snapshot, comm: CommId) -> Option<String> {
-    let rows = job.ranks.iter().flat_map(|one| one.comms.iter().map(move |row| (row, one.rank)));
-    let rows = rows.filter(|(row, _)| row.id == comm);
 /// `failed in AllReduce #8 on ranks 0-1, after 3.0 s in it`: the other operations that ranks were in
 /// when the communicator failed, as those that had completed the first one were.
 fn failed_elsewhere(job: &Snapshot, failure: &Failure) -> String {
@@ -276,6 +276,11 @@ fn failed_elsewhere(job: &Snapshot, failure: &Failure) -> String {
     others.into_iter().filter(|_| !failure.op.is_empty()).take(MAX_ELSEWHERE).map(line).collect()
 }
 
+/// `ranks 0-1 of tensor are ranks 2-3 of the job`: how to read a message of a communicator, which
+/// has its own numbers. `None` if they are the job's.
+fn renumbered(job: &Snapshot, comm: CommId) -> Option<String> {
+    let rows = job.ranks.iter().flat_map(|one| one.comms.iter().map(move |row| (row, one.rank)));
+    let rows = rows.filter(|(row, _)| row.id == comm);
     let names = rows.clone().map(|(row, _)| &row.name).next()?;
     let mut pairs: Vec<(Rank, Rank)> = rows.map(|(row, rank)| (row.rank, rank)).collect();
     pairs.sort_unstable();
