@@ -16,6 +16,10 @@
 //! block the others: they are blocked on the ranks that have not called, whenever the rank was
 //! stopped.
 //!
+//! A rank may have noted a wait that is over: its peer has handed over the message, or has freed the
+//! slot, by the counters of both ends. Such a rank waits for nobody: it is starved, or stopped, and
+//! is itself the end of the chain (`blocked/met.rs`).
+//!
 //! A holder may itself wait in another operation, of this communicator or another. Then it is not
 //! an end: the edge is followed, and the operation is listed `behind` the operation that it leads
 //! to. A cycle of waits has no end. Within one communicator it is listed as it is; through several,
@@ -27,6 +31,7 @@
 //! be the holder.
 
 mod ends;
+mod met;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,12 +62,17 @@ pub fn blocked_on(ranks: &[RankSnapshot]) -> Vec<BlockedOn> {
 }
 
 /// One rank's part of a communicator.
-#[derive(Clone, Copy)]
 struct Member<'a> {
     /// The index of the rank in the job.
     who: usize,
     state: State,
     comm: &'a CommSnapshot,
+    /// The time from which its ages count.
+    at_ns: u64,
+    /// Its waits, in collectives and in sends and receives.
+    waits: [Vec<Edge>; 2],
+    /// Whether it had waits there, and all of them are over: it has only to go on.
+    is_met: [bool; 2],
 }
 
 type Members<'a> = BTreeMap<Rank, Member<'a>>;
@@ -80,7 +90,9 @@ impl<'a> Job<'a> {
         let mut comms: BTreeMap<CommId, Members<'a>> = BTreeMap::new();
         for (who, rank) in ranks.iter().enumerate() {
             for comm in &rank.comms {
-                let member = Member { who, state: rank.state, comm };
+                let waits = [false, true].map(|pairs| Edge::all(comm, pairs));
+                let (state, at_ns) = (rank.state, rank.to_real_ns);
+                let member = Member { who, state, comm, at_ns, waits, is_met: [false; 2] };
                 let members = comms.entry(comm.id).or_default();
                 // Two rows of one rank: the row that has ended is the older one.
                 if members.get(&comm.rank).is_none_or(|before| before.comm.ended) {
@@ -88,6 +100,7 @@ impl<'a> Job<'a> {
                 }
             }
         }
+        comms.values_mut().for_each(met::remove);
         let some = |states: &[State]| ranks.iter().any(|rank| states.contains(&rank.state));
         Self {
             comms,
@@ -110,24 +123,20 @@ impl<'a> Job<'a> {
 }
 
 impl Member<'_> {
-    fn is_gone(self) -> bool {
+    const fn is_gone(&self) -> bool {
         self.state.is_gone()
     }
     /// Whether it left the communicator and lives on. A dead process's ended rows are evidence.
-    fn has_left(self) -> bool {
+    const fn has_left(&self) -> bool {
         self.comm.ended && !self.is_gone()
     }
     /// Whether it is inside a collective, or left one by an error.
-    fn is_inside(self) -> bool {
+    const fn is_inside(&self) -> bool {
         matches!(self.comm.op.state, OpState::Running | OpState::Failed) && !self.has_left()
     }
     /// Its waits, in collectives or in sends and receives.
     fn waiting(&self, pairs: bool) -> impl Iterator<Item = Edge> {
-        let links = self.comm.links.iter().filter(move |link| (link.channel == ChannelId::P2P) == pairs);
-        let edges: Vec<Edge> = links.filter_map(Edge::of_link).collect();
-        let op = if pairs { self.comm.p2p.as_ref() } else { Some(&self.comm.op) };
-        let own = op.and_then(Edge::of_op).filter(|own| !edges.iter().any(|edge| edge.is_of(own)));
-        edges.into_iter().chain(own)
+        self.waits[usize::from(pairs)].iter().copied()
     }
     /// Whether a thread waits in a call of it: an operation that was only begun does not block the
     /// rank.
@@ -158,6 +167,16 @@ struct Edge {
 }
 
 impl Edge {
+    /// The waits of a rank, in collectives or in sends and receives.
+    fn all(comm: &CommSnapshot, pairs: bool) -> Vec<Self> {
+        let links = comm.links.iter().filter(|link| (link.channel == ChannelId::P2P) == pairs);
+        let mut edges: Vec<Self> = links.filter_map(Self::of_link).collect();
+        let op = if pairs { comm.p2p.as_ref() } else { Some(&comm.op) };
+        let own = op.and_then(Self::of_op).filter(|own| !edges.iter().any(|edge| edge.is_of(own)));
+        edges.extend(own);
+        edges
+    }
+
     fn of_link(link: &LinkSnapshot) -> Option<Self> {
         let &LinkSnapshot { channel, direction, transport, step, waits, since_ns, op: seq, .. } = link;
         let peer = link.waits_for.or(link.peer).filter(|_| link.is_waiting())?;
@@ -229,6 +248,11 @@ fn collective(job: &Job<'_>, members: &Members<'_>) -> Option<WaitEdges> {
     wait.inside = inside;
     wait.by.extend::<BTreeSet<Rank>>(waits_too);
     wait.by.retain(|rank| !wait.missing.contains(rank) && !wait.inside.contains(rank));
+    // A rank whose message has come waits for nobody.
+    wait.by.retain(|rank| !members[rank].is_met[0]);
+    if wait.by.is_empty() && wait.inside.is_empty() {
+        return None;
+    }
     let is_attended = |rank: &Rank| members[rank].is_attended(false);
     if !wait.by.is_empty() && !wait.by.iter().any(is_attended) {
         return None;

@@ -4,24 +4,21 @@
 //! where all agree on one, the rank to blame: the rank that died or aborted. Two kinds need a look
 //! at the other ranks. The message of a *mismatch* names two sides; the cells hold what each rank
 //! called under that number, `finish()` too, and those who called something else than most did are
-//! to blame. For a *timeout* the ranks to blame are those that had not called the operation, or are
+//! to blame. Ranks that went on are counted where it follows what they called (`failed/calls.rs`). For a *timeout* the ranks to blame are those that had not called the operation, or are
 //! still in it and have not noticed. Nothing is said that does not follow from the snapshots.
 //!
 //! A program that fails in one communicator leaves all of them, and the other ranks fail in turn:
 //! a failure *follows* another one if the process to blame had failed there before, or if the same
 //! death is seen there. Those that follow come after those that do not.
 
+mod calls;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diagnose::FINISH;
 use crate::snapshot::{
-    BlockedOn, Called, CommSnapshot, Direction, Failure, FailureSnapshot, OpSnapshot, OpState, RankSnapshot,
-    State,
+    BlockedOn, CommSnapshot, Direction, Failure, FailureSnapshot, OpSnapshot, OpState, RankSnapshot, State,
 };
-use crate::types::{ChannelId, CommId, Phase, Rank};
-
-/// The most calls of a mismatch that are listed.
-const MAX_CALLS: usize = 16;
+use crate::types::{ChannelId, CommId, Rank};
 
 /// The failures in these ranks of one job, the earliest first; those that follow from others last.
 #[must_use]
@@ -180,7 +177,8 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
     let operations = || failed.iter().filter_map(|comm| Some((comm.rank, failed_operation(comm)?)));
     let is_mismatch = |error: &String| error == "Mismatch";
     let errors = || error.iter().chain(operations().map(|(_, op)| &op.error).filter(|_| error.is_none()));
-    let differs = errors().any(is_mismatch).then(|| differs(members)).flatten();
+    let text = cause.map_or("", |cause| cause.text.as_str());
+    let differs = errors().any(is_mismatch).then(|| calls::differs(members, text)).flatten();
     // The earliest: ranks that went on fail in a later one. Pairs count separately; the pair with
     // the blamed rank is preferred.
     let blamed = cause.and_then(|cause| cause.blamed);
@@ -189,12 +187,11 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         let of_pair = is_pair && (op.peer.is_none() || op.peer != blamed);
         (is_pair, of_pair, if is_pair { 0 } else { op.seq }, std::cmp::Reverse(op.age_ns))
     });
-    // A rank that failed in an earlier operation had not reached the operation in which the calls
-    // differ.
-    let operation = differs.as_ref().map_or(first_failed, |(op, _)| Some(*op));
-    let is_in_it = |op: &OpSnapshot| {
-        differs.as_ref().is_none_or(|(differs, _)| !is_pair(&op.kind) && op.seq == differs.seq)
-    };
+    // Ranks that failed in an earlier operation had not reached the one in which the calls differ,
+    // and those that failed in a later one have completed it.
+    let operation = differs.as_ref().map_or(first_failed, |differs| Some(&differs.op));
+    let collective = operation.filter(|op| !is_pair(&op.kind)).map(|op| op.seq);
+    let is_in_it = |op: &OpSnapshot| collective.is_none_or(|seq| !is_pair(&op.kind) && op.seq == seq);
     let inside = || operations().filter(|(_, op)| is_in_it(op));
     let ages = failed.iter().map(|comm| age_ns(comm));
     let ranks: Vec<Rank> = inside().map(|(rank, _)| rank).collect();
@@ -205,15 +202,15 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         op: operation.map(|op| op.kind.clone()).unwrap_or_default(),
         seq: operation.map_or(0, |op| op.seq),
         ranks: if ranks.is_empty() { failed.iter().map(|comm| comm.rank).collect() } else { ranks },
-        text: cause.map(|cause| cause.text.clone()).unwrap_or_default(),
+        text: text.to_string(),
         since_ns: ages.max().unwrap_or(0),
         lasted_ns: inside().map(|(_, op)| op.lasted_ns).max().unwrap_or(0),
-        calls: differs.as_ref().map(|(_, calls)| calls.clone()).unwrap_or_default(),
+        calls: differs.as_ref().map(|differs| differs.calls.clone()).unwrap_or_default(),
         ..Failure::default()
     };
     failure.missing = not_called(members, &failure);
     failure.blamed = match failure.error.as_str() {
-        "Mismatch" => minority(&failure.calls, first.nranks as usize, members.len()),
+        "Mismatch" => differs.map_or_else(Vec::new, |differs| differs.minority(members, first.nranks)),
         "Timeout" if failure.missing.is_empty() => still_inside(members, &failure),
         "Timeout" => failure.missing.clone(),
         "Peer" if cause.is_none() => lost(members),
@@ -229,65 +226,6 @@ fn shared<'a>(failed: &[&'a CommSnapshot]) -> Option<&'a FailureSnapshot> {
         causes().filter(|other| (&other.text, other.blamed) == (&cause.text, cause.blamed)).count()
     };
     causes().max_by_key(|cause| (cause.blamed.is_some(), tellers(cause), cause.age_ns))
-}
-
-/// The first call in which ranks differ, of the calls that they were in when they failed.
-///
-/// Returns the call of the largest group of ranks in it, and the calls of all groups.
-fn differs<'a>(members: &Members<'a>) -> Option<(&'a OpSnapshot, Vec<Called>)> {
-    let is_in_it = |op: &OpSnapshot| matches!(op.state, OpState::Failed | OpState::Running);
-    let in_some = members.values().map(|(_, comm)| &comm.op).filter(|op| is_in_it(op) && !op.kind.is_empty());
-    let seqs: BTreeSet<u64> = in_some.map(|op| op.seq).collect();
-    seqs.into_iter().take(MAX_CALLS).find_map(|seq| {
-        let calls = calls(members, seq);
-        let of_finish = |called: &&Called| called.call != FINISH;
-        let most = calls.iter().find(of_finish).and_then(|called| members.get(called.ranks.first()?));
-        most.filter(|_| calls.len() > 1).map(|(_, comm)| (&comm.op, calls.clone()))
-    })
-}
-
-/// The calls made under that number with their ranks; the largest group first.
-fn calls(members: &Members<'_>, seq: u64) -> Vec<Called> {
-    let mut calls: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
-    for (rank, (_, comm)) in members {
-        let op = &comm.op;
-        if op.seq == seq && matches!(op.state, OpState::Failed | OpState::Running) && !op.kind.is_empty() {
-            calls.entry(call(op)).or_default().push(*rank);
-        } else if comm.last_called() < seq && has_finished(comm) {
-            calls.entry(FINISH.into()).or_default().push(*rank);
-        }
-    }
-    let mut calls: Vec<Called> = calls.into_iter().map(|(call, ranks)| Called { ranks, call }).collect();
-    calls.sort_by_key(|called| std::cmp::Reverse(called.ranks.len()));
-    calls.truncate(MAX_CALLS);
-    calls
-}
-
-/// Whether it called `finish()`, which waited for the others.
-fn has_finished(comm: &CommSnapshot) -> bool {
-    comm.phase.iter().chain(&comm.phases).any(|phase| phase.phase == Phase::Finish.name())
-}
-
-/// The text of a call: `Reduce of 100 F32, Sum, root 2`.
-fn call(op: &OpSnapshot) -> String {
-    let OpSnapshot { kind, dtype, op, root, count, .. } = op;
-    match kind.as_str() {
-        "Barrier" => kind.clone(),
-        "Broadcast" => format!("{kind} of {count} {dtype}, root {root}"),
-        "Reduce" => format!("{kind} of {count} {dtype}, {op}, root {root}"),
-        "AllReduce" | "ReduceScatter" => format!("{kind} of {count} {dtype}, {op}"),
-        _ => format!("{kind} of {count} {dtype}"),
-    }
-}
-
-/// The ranks that called something else than most ranks did: at least half of all, and more than
-/// the others that called anything or were not read.
-fn minority(calls: &[Called], nranks: usize, read: usize) -> Vec<Rank> {
-    let Some((most, others)) = calls.split_first() else { return Vec::new() };
-    let others: BTreeSet<Rank> = others.iter().flat_map(|called| &called.ranks).copied().collect();
-    let unread = nranks.saturating_sub(read);
-    let is_most = most.ranks.len() * 2 >= nranks && most.ranks.len() > others.len() + unread;
-    if is_most { others.into_iter().collect() } else { Vec::new() }
 }
 
 /// The ranks that had not called the operation when it failed. A rank that learns of a failure

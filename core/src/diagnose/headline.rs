@@ -41,7 +41,7 @@ impl Snapshot {
     /// The first thing to say of the job; `None` if there is nothing to report.
     #[must_use]
     pub fn headline(&self) -> Option<Headline<'_>> {
-        let failed = || self.failures.first().map(|failure| Headline::Failed(self.failed(failure)));
+        let failed = || self.first_failure().map(|failure| Headline::Failed(self.failed(failure)));
         let joining = || self.not_joined.first().map(Headline::NotJoined);
         let blocked = || self.said().next().map(|one| Headline::BlockedOn(self.blocking(one)));
         failed().or_else(joining).or_else(blocked)
@@ -50,9 +50,22 @@ impl Snapshot {
     /// The communicator of the first thing to say of the job.
     #[must_use]
     pub fn headline_comm(&self) -> Option<CommId> {
-        let failed = self.failures.first().map(|failure| failure.comm);
+        let failed = self.first_failure().map(|failure| failure.comm);
         let joining = || self.not_joined.first().map(|one| one.comm);
         failed.or_else(joining).or_else(|| self.said().next().map(|one| one.comm))
+    }
+
+    /// The first failure, unless ranks failed only as their processes were ended while they waited.
+    fn first_failure(&self) -> Option<&Failure> {
+        self.failures.first().filter(|_| !self.ended_waiting())
+    }
+
+    /// Whether all failures follow a wait: ranks waited for long, and failed as their processes
+    /// were ended.
+    #[must_use]
+    pub fn ended_waiting(&self) -> bool {
+        let follow = self.failures.iter().all(|failure| failure.follows.is_some());
+        !self.failures.is_empty() && follow && self.said().next().is_some()
     }
 
     /// Whether all ranks were read, with all their communicators: then nobody waits unseen.
@@ -79,6 +92,7 @@ impl Snapshot {
 
     pub(super) fn blocking(&self, one: &BlockedOn) -> Culprits {
         let (ranks, how) = match (one.missing.as_slice(), one.inside.as_slice()) {
+            ([], []) if one.unseen.is_empty() && self.is_all_stopped() => (&one.by, "all are stopped"),
             ([], []) if one.unseen.is_empty() => (&one.by, "all wait for each other"),
             ([], []) => (&one.unseen, "could not be read"),
             ([], _) => (&one.inside, "holds it up"),
@@ -156,6 +170,11 @@ mod tests {
         assert!(matches!(job.headline(), Some(Headline::BlockedOn(_))));
         job.not_joined = vec![NotJoined::default()];
         assert!(matches!(job.headline(), Some(Headline::NotJoined(_))));
+        job.not_joined.clear();
+        let follows = Some(CommId(1));
+        job.failures = vec![Failure { error: "Peer".into(), follows, ..Failure::default() }; 3];
+        assert!(matches!(job.headline(), Some(Headline::BlockedOn(_))), "they were ended while they waited");
+        assert_eq!(job.headline_comm(), Some(CommId(1)));
         job.failures = vec![Failure { error: "Peer".into(), ..Failure::default() }; 3];
         let said = culprits(&job);
         assert_eq!((said.how, said.more, said.op.as_str()), ("peer gone", 2, ""));

@@ -150,10 +150,21 @@ impl Sets {
 /// A process, as its peers know it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Known {
-    /// The path of its recorder; empty if that names no file.
+    /// The name of its recorder, which is its alone; its path, if the name tells of no process;
+    /// empty if that names no file.
     recorder: String,
     /// Its host and pid, if it has no such path.
     place: (String, u32),
+}
+
+/// The name of a recorder's file, wherever that lies: `PID-NAMESPACE-TIME.rec`. A folder may be
+/// copied, moved or named in several ways; the name belongs to one process. `None` if it is not such
+/// a name.
+pub(super) fn recorder_name(path: &str) -> Option<&str> {
+    let name = path.rsplit('/').next()?;
+    let parts: Vec<&str> = name.strip_suffix(".rec")?.split('-').collect();
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    (parts.len() == 3 && parts.iter().all(is_number)).then_some(name)
 }
 
 impl Known {
@@ -161,7 +172,10 @@ impl Known {
         // A descriptor's path means something else in every process.
         match recorder.is_empty() || recorder.starts_with("/proc/") {
             true => Self { recorder: String::new(), place: (host.to_string(), pid) },
-            false => Self { recorder: recorder.to_string(), place: Default::default() },
+            false => {
+                let recorder = recorder_name(recorder).unwrap_or(recorder).to_string();
+                Self { recorder, place: Default::default() }
+            }
         }
     }
     fn peer(peer: &PeerSnapshot) -> Self {
@@ -378,6 +392,36 @@ mod tests {
             (one.comms[2].job, one.comms[2].world) = (JobId(5), Rank(at as u32 * 2 + 1));
         }
         assert_eq!(numbers(&all), [[0, 1, 1], [2, 3, 3]]);
+    }
+
+    #[test]
+    fn a_recorder_is_known_by_its_name_in_whatever_folder() {
+        let name = "27326-4026531836-1795563745140640035.rec";
+        for folder in ["", "n1/ccl-0/", "/tmp/copy/", "./"] {
+            assert_eq!(recorder_name(&format!("{folder}{name}")), Some(name));
+        }
+        for other in ["/1.rec", "/1-2-3.sock", "/1-2-.rec", "/1-2-x.rec", "/1-2-3-4.rec", ""] {
+            assert_eq!(recorder_name(other), None, "{other}");
+        }
+        // Two processes with groups of their own ids, read from a copy of their folder.
+        let mut all = [process(1, &[(5, 0, 2), (6, 0, 2)]), process(2, &[(5, 1, 2), (6, 1, 2)])];
+        let file = |pid: u32| format!("{pid}-4026531836-99.rec");
+        let peers: Vec<PeerSnapshot> = (0..2)
+            .map(|at| PeerSnapshot {
+                rank: Rank(at),
+                world: Rank(at),
+                pid: at + 1,
+                host: "a".into(),
+                recorder: format!("/run/ccl-0/{}", file(at + 1)),
+                ..PeerSnapshot::default()
+            })
+            .collect();
+        for one in &mut all {
+            one.path = format!("copy/{}", file(one.pid));
+            one.comms.iter_mut().filter(|comm| comm.id.0 == 6).for_each(|comm| comm.peers = peers.clone());
+        }
+        let job = jobs(&all).remove(0);
+        assert_eq!(Numbers::new(&job, all.iter()).all(), [0, 1].map(Rank).into());
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::standing::CLEARLY_NS;
 use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::{failed, is_under_way};
-use crate::diagnose::jobs::{Job, Numbers};
+use crate::diagnose::jobs::{Job, Numbers, recorder_name};
 use crate::diagnose::joining::joining;
-use crate::diagnose::ranks_text;
+use crate::diagnose::{killed, ranks_text};
 use crate::snapshot::update::grow;
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Culprit, Missing, Overflow, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA,
@@ -40,6 +40,7 @@ impl Given {
         match (self.process.alive, self.letter) {
             (true, Some('T' | 't')) => State::Stopped,
             // The process's memory is being torn down: the lock is released last.
+            (true, Some('Z' | 'X' | 'x')) if self.process.left => State::Exited,
             (true, Some('Z' | 'X' | 'x')) => State::Dead,
             (true, _) => State::Running,
             (false, Some('Z' | 'X' | 'x')) if self.process.left => State::Exited,
@@ -83,8 +84,14 @@ pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapsho
     let mut blocked_on = blocked_on(&ranks);
     let mut failures = failed(&ranks);
     // A failed operation no longer waits.
+    let waited = killed::waited(&ranks, &failures);
     let has_failed = |one: &BlockedOn| failures.iter().any(|failure| failure.comm == one.comm);
     blocked_on.retain(|one| !has_failed(one) || is_under_way(&ranks, one));
+    if let Some(waited) = waited {
+        let first = waited.first().map(|one| one.comm);
+        failures.iter_mut().for_each(|failure| failure.follows = failure.follows.or(first));
+        blocked_on = waited;
+    }
     // A rank that was read late may have called what a rank that was read early seems to lack. Only
     // a wait that began before the first reading and lasted until the last is certain.
     let skew_ns = skew_ns(given, job);
@@ -304,7 +311,8 @@ fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable])
         return Missing { rank, why, ..Missing::default() };
     };
     let tried = unreachable.iter().find(|one| {
-        let by_path = !one.recorder.is_empty() && one.recorder == peer.recorder;
+        let name = |path| recorder_name(path).unwrap_or(path);
+        let by_path = !one.recorder.is_empty() && name(&one.recorder) == name(&peer.recorder);
         by_path || (one.pid == peer.pid && one.pid != 0 && one.host == peer.host)
     });
     let why = match tried {
@@ -473,6 +481,7 @@ mod tests {
         assert_eq!(state(true, false, Some('T')), State::Stopped);
         assert_eq!(state(true, false, Some('t')), State::Stopped);
         assert_eq!(state(true, false, Some('Z')), State::Dead);
+        assert_eq!(state(true, true, Some('Z')), State::Exited);
         assert_eq!(state(false, false, Some('S')), State::Dead);
         // A recorder that was given back does not mean that its process ended.
         assert_eq!(state(false, true, None), State::Left);

@@ -5,6 +5,7 @@
 //! | `jobs` | which communicators are one job, and its ranks' numbers |
 //! | `merge` | from the readings of processes to the snapshot of a job |
 //! | `failed`, `joining`, `blocked` | failures, ranks not joined, blocking ranks; in this order |
+//! | `killed` | whom the ranks of a job waited for that was then killed |
 //! | `headline` | the state of a job in one line: the first of these answers |
 //! | `standing` | the standing of a rank; from when on a wait is reported, suspect or a stall |
 //! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
@@ -21,6 +22,7 @@ pub mod failed;
 mod headline;
 mod jobs;
 pub mod joining;
+mod killed;
 mod lacking;
 mod late;
 mod merge;

@@ -127,7 +127,8 @@ impl Snapshot {
             found
         };
         let mut all: BTreeMap<CommId, Held> = BTreeMap::new();
-        for one in &self.failures {
+        let failures: &[_] = if self.ended_waiting() { &[] } else { &self.failures };
+        for one in failures {
             let cause = self.failures.iter().find(|cause| Some(cause.comm) == one.follows);
             all.entry(one.comm).or_insert_with(|| Held {
                 by: of(one.comm, &one.blamed),

@@ -97,6 +97,12 @@ impl Snapshot {
         self.blocked_on.iter().filter(move |one| one.is_long() || for_the_gone(one))
     }
 
+    /// Whether the processes of all ranks that were read are stopped.
+    #[must_use]
+    pub fn is_all_stopped(&self) -> bool {
+        !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.state == State::Stopped)
+    }
+
     /// Whether that rank of a communicator is to blame for a failure that followed no other.
     #[must_use]
     pub fn is_blamed(&self, comm: CommId, rank: Rank) -> bool {

@@ -49,7 +49,7 @@ pub struct Failure {
     pub op: String,
     /// The number of the call.
     pub seq: u64,
-    /// The ranks on which it failed.
+    /// The ranks on which the operation failed, or the communicator if it failed on none.
     pub ranks: Vec<Rank>,
     /// The ranks to blame: they died, aborted, called something else than most, or had not called
     /// what timed out. Empty if it does not follow from the snapshots.
@@ -64,14 +64,16 @@ pub struct Failure {
     /// largest group first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Called>,
-    /// The communicator whose failure led to this one: the process to blame failed there before.
+    /// The communicator whose failure led to this one: the process to blame failed there before. Or
+    /// the one of the first wait, if ranks had waited for long, and failed only as all processes
+    /// were ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follows: Option<CommId>,
     /// The message that all ranks fail with; empty if it was not recorded.
     pub text: String,
     /// How long ago the first of them failed.
     pub since_ns: u64,
-    /// How long the operation had been under way when it failed.
+    /// How long the operation had been under way when it failed; 0 if no rank failed inside it.
     pub lasted_ns: u64,
 }
 

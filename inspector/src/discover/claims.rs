@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ccl::recorder::reader::Reader;
 use ccl::snapshot::ProcessSnapshot;
 use ccl::types::{CommId, JobId, Rank};
 
@@ -76,7 +77,7 @@ impl Findings {
     ///
     /// # Errors
     /// Why it was not opened, cannot be read, or is not read any more.
-    pub(super) fn read(&mut self, opened: Opened) -> Result<(ProcessSnapshot, u32), String> {
+    pub(super) fn read(&mut self, opened: Opened) -> Result<(ProcessSnapshot, u32, Reader), String> {
         let (reader, owner) = opened.map_err(|e| words::line(&e.to_string()))?;
         let cost = self.costs.entry(Some(owner)).or_default();
         cost.read = cost.read.saturating_add(reader.size());
@@ -87,7 +88,7 @@ impl Findings {
                 MOST_READ >> 20
             ));
         }
-        Ok((reader.snapshot().map_err(|e| words::line(&e.to_string()))?, owner))
+        Ok((reader.snapshot().map_err(|e| words::line(&e.to_string()))?, owner, reader))
     }
 
     /// Keeps a recorder that was read, unless the recorders of its user report too much with it.

@@ -122,6 +122,22 @@ impl Found {
             (false, false) => (None, false),
         };
     }
+    /// The same, while its recorder is open. A process that is ending may have left after it was
+    /// read: then it is read once more.
+    pub(crate) fn look_at(&mut self, reader: &Reader) {
+        self.look();
+        let is_ending = self.given.process.alive && matches!(self.given.letter, Some('Z' | 'X' | 'x'));
+        if !is_ending {
+            return;
+        }
+        if let Ok(process) = reader.snapshot() {
+            // Too much of another user's: the last reading stays.
+            let _ = self.tells(process, self.given.source);
+            let letter = self.given.letter;
+            self.look();
+            self.given.letter = self.given.letter.or(letter);
+        }
+    }
     /// A recorder of a dump; it counts as the asking user's own.
     pub(crate) const fn of_dump(given: Given, process: Option<u32>, file: PathBuf) -> Self {
         Self { given, process, file, owner: None, claimed: None }
@@ -160,7 +176,7 @@ impl Found {
         if self.tells(process, source).is_err() {
             return;
         }
-        self.look();
+        self.look_at(reader);
     }
 }
 
@@ -282,12 +298,11 @@ fn take_held(held: &Held, known: &mut BTreeSet<(u64, u64)>, findings: &mut Findi
             // Another reader of recorders, such as an inspector, may have opened another file under
             // that number.
             opened.as_ref().ok().filter(|(reader, _)| reader.identity() == Some(*identity))?;
-            let (process, owner) = findings.read(opened).ok()?;
-            Some((process, owner, holder.path.clone()))
+            Some((findings.read(opened).ok()?, holder.path.clone()))
         };
-        if let Some((process, owner, path)) = holders.iter().find_map(read) {
+        if let Some((reading, path)) = holders.iter().find_map(read) {
             known.insert(*identity);
-            findings.add(found(process, owner, holders, path));
+            findings.add(found(reading, holders, path));
         }
     }
 }
@@ -306,9 +321,7 @@ fn take(
         }
         let holders = identity.and_then(|identity| held.get(&identity));
         match findings.read(opened) {
-            Ok((process, owner)) => {
-                findings.add(found(process, owner, holders.map_or(&[], Vec::as_slice), file));
-            }
+            Ok(reading) => findings.add(found(reading, holders.map_or(&[], Vec::as_slice), file)),
             Err(why) => findings.refused.push((file, why)),
         }
     }
@@ -337,11 +350,11 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: &Job) -> Vec<Unreachabl
                     path.display()
                 ),
                 opened => match findings.read(opened) {
-                    Ok((process, owner))
-                        if process.comms.iter().any(|row| (row.id, row.rank) == (comm, peer.rank)) =>
+                    Ok(reading)
+                        if reading.0.comms.iter().any(|row| (row.id, row.rank) == (comm, peer.rank)) =>
                     {
                         // Its process was started after all processes were searched.
-                        let mut one = found(process, owner, &[], path);
+                        let mut one = found(reading, &[], path);
                         one.meet();
                         // Or its communicator was made after it was read.
                         match findings.found.iter_mut().find(|known| known.who() == one.who()) {
@@ -415,7 +428,11 @@ fn held() -> Held {
 /// The recorder and its process: of the processes that hold it open, the one that it describes.
 ///
 /// The others are readers, like this program.
-fn found(process: ProcessSnapshot, owner: u32, holders: &[descriptors::Descriptor], file: PathBuf) -> Found {
+fn found(
+    (process, owner, reader): (ProcessSnapshot, u32, Reader),
+    holders: &[descriptors::Descriptor],
+    file: PathBuf,
+) -> Found {
     let is_owner = |pid: &u32| {
         let inner = ccl::sys::process::namespace_pids(Some(*pid)).and_then(|pids| pids.last().copied());
         inner == Some(process.pid) && process::pid_namespace(*pid) == Some(process.pid_namespace)
@@ -426,7 +443,7 @@ fn found(process: ProcessSnapshot, owner: u32, holders: &[descriptors::Descripto
     let claimed = claims::Claimed::by(&mut process, owner);
     let given = Given { process, source, letter: None, ended: false };
     let mut found = Found { given, process: writer, file, owner: Some(owner), claimed };
-    found.look();
+    found.look_at(&reader);
     found
 }
 
@@ -469,6 +486,35 @@ mod tests {
         let mut found: Vec<_> = findings.found.iter().map(|found| found.file.clone()).collect();
         found.sort();
         assert_eq!(found, [one, other], "{:?}", findings.refused);
+    }
+
+    #[test]
+    fn a_process_that_left_while_it_was_read_is_not_shown_as_dead() {
+        use ccl::snapshot::State;
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        // A recorder without tables whose process has left, and a zombie that nobody reaps yet.
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("1.rec");
+        let mut words = vec![0_u64; 512];
+        (words[0], words[1]) = (u64::from_le_bytes(*b"CCLRECRD"), 1 | 1 << 32);
+        let check = |words: &[u64], state: State| {
+            std::fs::write(&file, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
+                .unwrap();
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            let only_look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(Pid::from_child(&child)), only_look).unwrap();
+            let reader = Reader::open(&file).unwrap();
+            // It was alive when it was read.
+            let process = ProcessSnapshot { alive: true, ..ProcessSnapshot::default() };
+            let given = Given { process, source: Source::Mapping, letter: None, ended: false };
+            let mut one = Found::of_dump(given, Some(child.id()), file.clone());
+            one.look_at(&reader);
+            assert_eq!(one.given.state(), state);
+            child.wait().unwrap();
+        };
+        check(&words, State::Dead);
+        words[ccl::recorder::layout::header::LEFT] = 1;
+        check(&words, State::Exited);
     }
 
     #[test]

@@ -291,7 +291,7 @@ impl Follower {
         left.for_each(|one| one.found.look());
         let mut living: Vec<&mut Followed> = self.followed.iter_mut().filter(|one| !one.is_over).collect();
         for one in &mut living {
-            one.found.look();
+            one.found.look_at(&one.reader);
         }
         let now = clock::now();
         let mut askable: Vec<_> = living.iter_mut().filter(|one| one.is_askable(now)).collect();

@@ -25,7 +25,8 @@ fn said(job: &Snapshot) -> (String, BTreeSet<Rank>) {
         let says = if one.error == "Mismatch" { Says::Differs } else { Says::Died };
         // Of two ranks that call different things none is to blame: both are shown.
         let culprits: BTreeSet<Rank> = one.culprits.iter().map(|culprit| culprit.rank).collect();
-        let both = if culprits.is_empty() { ranks_of(job, one.comm, &one.ranks) } else { culprits };
+        let calls = one.calls.iter().flat_map(|called| ranks_of(job, one.comm, &called.ranks)).collect();
+        let both = if culprits.is_empty() { calls } else { culprits };
         return (format!("{says} {}", one.name), both);
     }
     let Some(one) = job.said().next() else { return (Says::Nothing.to_string(), BTreeSet::new()) };

@@ -81,7 +81,8 @@ fn failure(one: &Failure) -> Vec<Claim> {
     let call = (!one.op.is_empty()).then(|| Call { kind: one.op.clone(), seq: one.seq, peer: None });
     let mut claims = vec![Claim::Failed {
         ranks: numbers(&one.ranks),
-        call: call.clone(),
+        // If it took no time the ranks failed outside of it.
+        call: call.clone().filter(|_| one.lasted_ns > 0),
         error: one.error.clone(),
         ago_ns: Some(one.since_ns),
         lasted_ns: Some(one.lasted_ns),

@@ -91,6 +91,7 @@ const BLOCKED_ON: [(&str, Make); 22] = [
     ("{} are stopped", stopped),
     ("{} could not be read and may be the one", |h| one(Claim::MayBe { ranks: ranks(h[0])? })),
     ("{} could not be read and may block it too", |h| one(Claim::MayBe { ranks: ranks(h[0])? })),
+    ("no rank alone: all ranks that were read are stopped", |_| one(Claim::MayBe { ranks: Vec::new() })),
     ("nobody in particular: {}", |_| one(Claim::MayBe { ranks: Vec::new() })),
 ];
 
@@ -360,6 +361,11 @@ impl Failure {
             let (call, error) = (self.call.clone(), self.error.clone());
             return one(Claim::Failed { ranks: ranks(who)?, call, error, ago_ns: None, lasted_ns: lasted });
         }
+        if let Some(parts) = holes("  failed in {} on {}, after {} in it", line) {
+            let (call, error) = (Call::parse(parts[0]), self.error.clone());
+            let (ranks, lasted_ns) = (ranks(parts[1])?, Some(duration(parts[2])?));
+            return one(Claim::Failed { ranks, call, error, ago_ns: None, lasted_ns });
+        }
         if let Some(parts) = holes("  {} had not called it by then", line) {
             let (ranks, mut claims) = described(parts[0])?;
             claims.push(Claim::HadNotCalled { ranks, call: self.call.clone()? });
@@ -552,6 +558,7 @@ mod tests {
   ranks 0-1 called AllReduce of 4 F32, Sum
   rank 2 called Reduce of 4 F32, Sum, root 1
   failed on ranks 0-2, after 1.0 s in it
+  failed in Barrier #8 on ranks 3-4, after 2.0 s in it
 BLOCKED ON rank 3 (pid 73 on a, stopped), which has not called Send for Recv #7 of dp; rank 0 waits for 14.2 s (at "step 812"); rank 4 could not be read and may block it too
   rank 0 waits for message 3 from rank 3 on channel p2p (shm), peer, for 12.0 s; 2 probes unanswered, nothing heard for 12.0 s
 not read: rank 4 (pid 9 on b): no permission

@@ -99,7 +99,7 @@ fn edges(job: &Job<'_>, waits: &[WaitEdges]) -> Edges {
     for (at, wait) in waits.iter().enumerate() {
         let (mut to, mut by) = (BTreeSet::new(), BTreeSet::new());
         for rank in wait.holders() {
-            let holder = job.comms[&wait.comm][&rank];
+            let holder = &job.comms[&wait.comm][&rank];
             let those: &[usize] = waits_of.get(&holder.who).map_or(&[], Vec::as_slice);
             if !job.is_out(holder.state) && those.iter().any(|other| *other != at) {
                 to.insert(holder.who);

@@ -1,5 +1,6 @@
 use super::*;
-use crate::snapshot::{LinkSnapshot, PhaseSnapshot};
+use crate::snapshot::{Called, LinkSnapshot, PhaseSnapshot};
+use crate::types::Phase;
 
 /// The operation of one rank, and how it ended.
 #[derive(Clone)]

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use super::{duration, plural, ranks_text, state};
 use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, silent_first};
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Direction, Failure, NotJoined, OpState, RankSnapshot, Snapshot, SocketSnapshot,
-    State, TcpState, WaitingLink, Waits,
+    BlockedOn, CommSnapshot, Direction, Failure, NotJoined, OpSnapshot, OpState, RankSnapshot, Snapshot,
+    SocketSnapshot, State, TcpState, WaitingLink, Waits,
 };
 use crate::text::{harmless, utc};
 use crate::types::{ChannelId, CommId, Rank};
@@ -22,6 +22,8 @@ const MAX_GONE: usize = 8;
 const MAX_FOLLOWED: usize = 16;
 /// The most ranks of a communicator in another order whose numbers in the job are listed.
 const MAX_RENUMBERED: usize = 64;
+/// The most other operations that are listed in which ranks failed.
+const MAX_ELSEWHERE: usize = 4;
 /// The most calls for which the ranks that lack them are listed.
 const MAX_LACKING: usize = 3;
 
@@ -30,7 +32,9 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
     for failure in job.failures.iter().filter(|failure| failure.follows.is_none()) {
         failed(out, job, failure);
     }
-    followed(out, job);
+    if !job.ended_waiting() {
+        followed(out, job, "as their ranks left");
+    }
     for one in &job.not_joined {
         let _ = writeln!(out, "{}", render_not_joined(job, one));
     }
@@ -65,6 +69,9 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
                 ranks_text(&job.job_ranks(behind.comm, &behind.through))
             );
         }
+    }
+    if job.ended_waiting() {
+        followed(out, job, "as their processes were ended");
     }
     gone(out, job);
 }
@@ -181,7 +188,7 @@ fn calm(job: &Snapshot) -> String {
 }
 
 /// `failed after that, where these ranks were left: data (ranks 1,3), world (ranks 0-7)`.
-fn followed(out: &mut String, job: &Snapshot) {
+fn followed(out: &mut String, job: &Snapshot, why: &str) {
     let others = || job.failures.iter().filter(|failure| failure.follows.is_some());
     let text = |failure: &Failure| {
         let name = comm_name(&failure.name, failure.comm);
@@ -193,7 +200,7 @@ fn followed(out: &mut String, job: &Snapshot) {
     }
     let more = others().count() - told.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let line = format!("  failed after that, as their ranks left: {}{more}", told.join(", "));
+    let line = format!("  failed after that, {why}: {}{more}", told.join(", "));
     let _ = writeln!(out, "{}", harmless(&line, MAX_SENTENCE));
 }
 
@@ -229,7 +236,13 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
         0 => String::new(),
         ns => format!(", after {} in it", duration(ns)),
     };
-    let _ = writeln!(out, "  failed on {}{after}", ranks_text(&job.job_ranks(failure.comm, &failure.ranks)));
+    let elsewhere = failed_elsewhere(job, failure);
+    // Nobody may have been in the call that differs any more.
+    if failure.lasted_ns > 0 || elsewhere.is_empty() {
+        let ranks = ranks_text(&job.job_ranks(failure.comm, &failure.ranks));
+        let _ = writeln!(out, "  failed on {ranks}{after}");
+    }
+    out.push_str(&elsewhere);
     // After a shorter time they might just have been late.
     let is_late =
         !failure.missing.is_empty() && failure.lasted_ns >= SAID_NS && failure.missing != failure.blamed;
@@ -237,6 +250,30 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
         let _ =
             writeln!(out, "  {} had not called it by then", described(job, failure.comm, &failure.missing));
     }
+}
+
+/// `failed in AllReduce #8 on ranks 0-1, after 3.0 s in it`: the other operations that ranks were in
+/// when the communicator failed, as those that had completed the first one were.
+fn failed_elsewhere(job: &Snapshot, failure: &Failure) -> String {
+    let mut others: BTreeMap<(bool, u64, &str), (Vec<Rank>, u64)> = BTreeMap::new();
+    let rows = job.ranks.iter().flat_map(|one| one.comms.iter().map(move |row| (row, one.rank)));
+    let is_other = |op: &&OpSnapshot| {
+        op.state == OpState::Failed && (op.kind.as_str(), op.seq) != (failure.op.as_str(), failure.seq)
+    };
+    let is_elsewhere = |row: &CommSnapshot| failure.lasted_ns == 0 || !failure.ranks.contains(&row.rank);
+    for (row, rank) in rows.filter(|(row, _)| row.id == failure.comm && is_elsewhere(row)) {
+        for op in std::iter::once(&row.op).chain(&row.p2p).filter(is_other) {
+            let key = (matches!(op.kind.as_str(), "Send" | "Recv"), op.seq, op.kind.as_str());
+            let (ranks, lasted_ns) = others.entry(key).or_default();
+            ranks.push(rank);
+            *lasted_ns = op.lasted_ns.max(*lasted_ns);
+        }
+    }
+    let line = |((_, seq, kind), (ranks, lasted_ns)): ((bool, u64, &str), (Vec<Rank>, u64))| {
+        let (op, ranks) = (call_name(kind, seq), ranks_text(&ranks));
+        format!("  failed in {op} on {ranks}, after {} in it\n", duration(lasted_ns))
+    };
+    others.into_iter().filter(|_| !failure.op.is_empty()).take(MAX_ELSEWHERE).map(line).collect()
 }
 
 /// `ranks 0-1 of tensor are ranks 2-3 of the job`: how to read a message of a communicator, which
@@ -458,7 +495,9 @@ fn sentence(job: &Snapshot, blocked_on: &BlockedOn) -> String {
         0 => String::new(),
         _ => format!("; {} stopped", plural(&named(&stopped), "is", "are")),
     };
-    if parts.is_empty() {
+    if parts.is_empty() && job.is_all_stopped() {
+        parts.push("no rank alone: all ranks that were read are stopped".into());
+    } else if parts.is_empty() {
         parts.push("nobody in particular: who holds them up does not follow from what was read".into());
     }
     let tag = if blocked_on.tag.is_empty() { String::new() } else { format!(" (at \"{}\")", blocked_on.tag) };

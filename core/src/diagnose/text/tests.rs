@@ -267,6 +267,10 @@ fn a_wait_below_a_tenth_of_a_second_is_not_said() {
     let expect = "BLOCKED ON nobody in particular: who holds them up does not follow from what was read; ranks 0-1 wait in \
         AllReduce #7 of dp for 1.0 s";
     answered(&circle, &[expect]);
+    circle.ranks.iter_mut().for_each(|rank| rank.state = State::Stopped);
+    let expect = "BLOCKED ON no rank alone: all ranks that were read are stopped; ranks 0-1 wait in AllReduce #7 of dp for \
+        1.0 s; ranks 0-1 are stopped";
+    answered(&circle, &[expect]);
 }
 
 #[test]
@@ -284,12 +288,28 @@ fn a_failure_comes_first_with_who_is_to_blame_and_what_each_called() {
     let mut mismatch: Vec<_> = (0..4).map(|at| failed(at, "Mismatch", None, "they differ")).collect();
     mismatch[2].comms[0].op.kind = "Broadcast".into();
     answered(
-        &job(mismatch),
+        &job(mismatch.clone()),
         &[
             "FAILED AllReduce #7 of dp (Mismatch), by rank 2 (pid 72 on a, running): they differ",
             "  ranks 0-1,3 called AllReduce of 4 F32, Sum",
             "  rank 2 called Broadcast of 4 F32, root 0",
             "  failed on ranks 0-3, after 1.0 s in it",
+        ],
+    );
+    // Two had completed it: they failed in a later one.
+    for (at, seq) in [(0, 8), (3, 9)] {
+        let op = &mut mismatch[at].comms[0].op;
+        (op.seq, op.called, op.completed, op.lasted_ns) = (seq, seq, seq - 1, seq * SECOND);
+    }
+    answered(
+        &job(mismatch),
+        &[
+            "FAILED Broadcast #7 of dp (Mismatch), by rank 1 (pid 71 on a, running): they differ",
+            "  ranks 0,2-3 called Broadcast of 4 F32, root 0",
+            "  rank 1 called AllReduce of 4 F32, Sum",
+            "  failed on ranks 1-2, after 1.0 s in it",
+            "  failed in AllReduce #8 on rank 0, after 8.0 s in it",
+            "  failed in AllReduce #9 on rank 3, after 9.0 s in it",
         ],
     );
     let mut died: Vec<_> = (0..3).map(|at| failed(at, "Peer", Some(3), "rank 3 ended\nAWAITED")).collect();
