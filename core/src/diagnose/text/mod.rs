@@ -4,7 +4,7 @@ mod answer;
 
 use std::fmt::Write as _;
 
-use super::{CommLine, Held, comm_name};
+use super::{CommLine, Held, call_name, comm_name};
 use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::text::harmless;
 use crate::types::{ChannelId, Rank, runs};
@@ -148,7 +148,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
                 (_, Some(_)) if comm.finishes() => "in finish()".into(),
                 (_, Some(phase)) => format!("in init: {}", phase.phase),
                 ("", None) => "-".into(),
-                (kind, None) => format!("{kind} #{}", op.seq),
+                (kind, None) => call_name(kind, op.seq),
             };
             let state = match (op.state, op.error.as_str()) {
                 (OpState::Failed, error) if !error.is_empty() => format!("failed: {error}"),

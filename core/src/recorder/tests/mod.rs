@@ -91,6 +91,18 @@ fn an_operation_is_seen_called_completed_and_failed() {
 }
 
 #[test]
+fn parts_of_a_call_are_shown_as_that_call() {
+    use crate::collective::{PartOf, Request};
+    for (call, name) in [(PartOf::Split, "split()"), (PartOf::Invite, "invite()")] {
+        let recorder = Recorder::heap();
+        let Request { kind, op, .. } = call.gathers(Datatype::I64, 4);
+        let row = recorder.comm(INFO);
+        row.called(&Descriptor { op, ..descriptor(kind, 3) }, None, clock::raw());
+        assert_eq!(read(&recorder).comms[0].op.kind, name);
+    }
+}
+
+#[test]
 fn what_ended_a_communicator_and_whom_its_init_lacks_is_seen() {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
