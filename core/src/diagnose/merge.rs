@@ -45,6 +45,8 @@ impl Given {
             (false, Some('Z' | 'X' | 'x')) if self.process.left => State::Exited,
             (false, _) if self.process.left && self.ended => State::Exited,
             (false, _) if self.process.left => State::Left,
+            // What its process does since is not in it.
+            (false, _) if self.source == Source::Copy => State::Unknown,
             (false, _) => State::Dead,
         }
     }

@@ -57,6 +57,8 @@ words! {
         Mapping = "mapping",
         /// Its file was read after it had ended, or a dump of the file.
         File = "file",
+        /// A copy of its recorder was read while it lived: what it did since is not known.
+        Copy = "copy",
     }
 }
 words! {

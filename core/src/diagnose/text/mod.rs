@@ -137,6 +137,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             Source::Mapping => "mapping",
             Source::File => "file",
             Source::Unknown => "?",
+            Source::Copy => "copy",
         }
         .into(),
     ];

@@ -39,6 +39,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Source::Socket => "socket",
             Source::Mapping => "mapping",
             Source::File => "file",
+            Source::Copy => "copy",
             Source::Unknown => "?",
         };
         cells.extend([
