@@ -65,8 +65,10 @@ impl Communicator {
     /// and without the ranks of `exclude`, which do not call this.
     ///
     /// It serves a communicator that has failed or was [revoked](Self::revoke), and one that goes
-    /// on. If one more rank dies meanwhile, it is left out too. The ranks keep their order. The
-    /// name of `config` is that of the new communicator; empty: `NAME/left.N`.
+    /// on. It waits for all ranks that are left, also for one that is inside a call of another
+    /// communicator: where a program has several, [revoke](Self::revoke) them first, so that each
+    /// such call ends. If one more rank dies meanwhile, it is left out too. The ranks keep their
+    /// order. The name of `config` is that of the new communicator; empty: `NAME/left.N`.
     ///
     /// It is collective among the ranks that are left.
     ///
@@ -81,6 +83,18 @@ impl Communicator {
     /// [`abort`](Self::abort). The communicator then serves [`shrink`](Self::shrink) only.
     ///
     /// It takes bounded time and never waits for peers.
+    /// A program with several communicators revokes them all before it shrinks one, here its
+    /// groups:
+    ///
+    /// ```no_run
+    /// # use ccl::{Communicator, Config, Result};
+    /// fn recover(world: &Communicator, groups: &[Communicator]) -> Result<Communicator> {
+    ///     groups.iter().for_each(|group| group.revoke("a rank died"));
+    ///     world.revoke("a rank died");
+    ///     world.shrink(&[], Config::default())
+    /// }
+    /// ```
+    ///
     pub fn revoke(&self, reason: &str) {
         self.inner.end_all("revoked it", reason);
     }

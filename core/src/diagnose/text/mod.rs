@@ -1,6 +1,7 @@
 //! A job's snapshot as text for an engineer: first the answer, then the evidence, then everything.
 
 mod answer;
+mod shrinking;
 
 use std::fmt::Write as _;
 
