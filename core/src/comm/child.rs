@@ -24,6 +24,7 @@ use crate::comm::services::ProcessServices;
 use crate::comm::state::{Inner, lock};
 use crate::comm::{Communicator, Config};
 use crate::config::Settings;
+use crate::diagnose::ranks_text;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Attempt, bounded};
 use crate::recorder::{CommInfo, CommRow};
@@ -82,7 +83,6 @@ impl Communicator {
     /// Ends the calls of all ranks: each fails with `Aborted` and `reason`, as after
     /// [`abort`](Self::abort). The communicator then serves [`shrink`](Self::shrink) only.
     ///
-    /// It takes bounded time and never waits for peers.
     /// A program with several communicators revokes them all before it shrinks one, here its
     /// groups:
     ///
@@ -95,6 +95,7 @@ impl Communicator {
     /// }
     /// ```
     ///
+    /// It takes bounded time and never waits for peers.
     pub fn revoke(&self, reason: &str) {
         self.inner.end_all("revoked it", reason);
     }
@@ -218,7 +219,9 @@ fn shrink(parent: &Arc<Inner>, exclude: &[Rank], config: &Config) -> Result<Arc<
     parent.own().map_err(here)?;
     let exclude: BTreeSet<Rank> = exclude.iter().copied().collect();
     if exclude.contains(&parent.rank) || exclude.iter().any(|rank| rank.0 >= parent.nranks) {
-        let what = format!("rank {} cannot leave {exclude:?} out of {} ranks", parent.rank, parent.nranks);
+        let listed: Vec<Rank> = exclude.iter().copied().collect();
+        let (rank, nranks) = (parent.rank, parent.nranks);
+        let what = format!("rank {rank} cannot leave {} out of {nranks} ranks", ranks_text(&listed));
         return Err(here(Error::new(ErrorKind::Usage, what)));
     }
     let Some(gossip) = lock(&parent.gossip).clone() else {

@@ -137,8 +137,8 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             Source::Socket => "socket",
             Source::Mapping => "mapping",
             Source::File => "file",
-            Source::Unknown => "?",
             Source::Copy => "copy",
+            Source::Unknown => "?",
         }
         .into(),
     ];
@@ -155,6 +155,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             let state = match (op.state, op.error.as_str()) {
                 (OpState::Failed, error) if !error.is_empty() => format!("failed: {error}"),
                 (OpState::Idle, _) if comm.has_failed() => "failed between calls".to_string(),
+                (OpState::Idle, _) if comm.phase.is_some() => OpState::Running.to_string(),
                 (OpState::Idle, _) => "in user code".to_string(),
                 (state, _) => state.to_string(),
             };
