@@ -137,6 +137,12 @@ impl Descriptor {
         }
     }
 
+    /// Whether it is a part of a call of another name.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        self.name() != self.kind.name()
+    }
+
     /// The bytes of `count` elements.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
@@ -181,13 +187,18 @@ impl Descriptor {
     /// The fields in which two descriptors differ, for people: `count 4 / 8, op Sum / Max`.
     #[must_use]
     pub fn differences(&self, other: &Self) -> String {
+        let (own, its) = (self.name(), other.name());
+        // What a part of a call carries is no choice of the program.
+        if own != its && (self.is_part() || other.is_part()) {
+            return format!("kind {own} / {its}");
+        }
         let mut found = Vec::new();
         let mut compare = |name: &str, a: String, b: String| {
             if a != b {
                 found.push(format!("{name} {a} / {b}"));
             }
         };
-        compare("kind", self.name().to_string(), other.name().to_string());
+        compare("kind", own.to_string(), its.to_string());
         compare("dtype", self.dtype.to_string(), other.dtype.to_string());
         if (self.kind, other.kind) != (CollKind::AllGather, CollKind::AllGather) {
             compare("op", self.op.to_string(), other.op.to_string());
@@ -330,6 +341,12 @@ mod tests {
             assert!(base.differences(&other).contains(" / "), "{}", base.differences(&other));
         }
         assert_eq!(Descriptor::decode([200, 0, 0, 0]), None);
+        // What a split gathers is not what the program called.
+        let Request { kind, dtype, op, .. } = PartOf::Split.gathers(Datatype::I64, 4);
+        let split = Descriptor { kind, dtype, op, ..base };
+        assert_eq!(split.differences(&base), "kind split() / Reduce");
+        let gather = Descriptor { op: ReduceOp::Sum, ..split };
+        assert_eq!(gather.differences(&split), "kind AllGather / split()");
     }
 
     #[test]

@@ -156,8 +156,11 @@ impl fmt::Display for Error {
         if let Some(rank) = self.at.rank {
             write!(f, "rank {rank}: ")?;
         }
-        if let Some((kind, seq)) = self.at.op {
-            write!(f, "{kind} #{seq}: ")?;
+        match self.at.op {
+            // A call that was refused has no number.
+            Some((kind, 0)) => write!(f, "{kind}: ")?,
+            Some((kind, seq)) => write!(f, "{kind} #{seq}: ")?,
+            None => {}
         }
         if let Some(channel) = self.at.channel {
             write!(f, "channel {channel}: ")?;
@@ -182,5 +185,16 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_deref().map(|e| e as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_was_refused_has_no_number() {
+        let said = |seq| Error::new(ErrorKind::Usage, "no").in_op(CollKind::Broadcast, seq).to_string();
+        assert_eq!((said(0).as_str(), said(3).as_str()), ("Broadcast: no", "Broadcast #3: no"));
     }
 }

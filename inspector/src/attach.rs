@@ -7,7 +7,8 @@ use ccl::clock;
 use ccl::control::wire::Client;
 use ccl::diagnose::ranks_text;
 use ccl::error::{Error, ErrorKind, Result};
-use ccl::snapshot::{ProcessSnapshot, State};
+use ccl::snapshot::{ProcessSnapshot, Source, State};
+use ccl::text::utc;
 use ccl::types::Rank;
 
 use crate::discover::{Found, door};
@@ -45,10 +46,20 @@ pub(crate) fn at_once<T: Send, R: Send>(of: &mut [T], what: impl Fn(&mut T) -> R
 
 /// A note on a process whose state does not tell everything.
 ///
-/// Three cases: it runs as far as its recorder tells, but lives where it cannot be inspected; it is
-/// dead as a rank, and the process lives; or its pid here differs from the one in its recorder.
+/// Four cases: what was read is a copy of the recorder of a process that lives; it runs as far as
+/// its recorder tells, but lives where it cannot be inspected; it is dead as a rank, and the process
+/// lives; or its pid here differs from the one in its recorder.
 pub(crate) fn beyond_its_state(one: &Found) -> Option<String> {
     let about = &one.given.process;
+    if one.given.source == Source::Copy {
+        return Some(format!(
+            "{} is a copy, as of {}, of the recorder of pid {} on {}, which lives: what it did since is not in it",
+            words::path(&one.file),
+            utc(about.to_real_ns),
+            about.pid,
+            about.host
+        ));
+    }
     if one.given.state() == State::Dead {
         let Fate::Lives(pid, _) = process::fate(about) else { return None };
         let program = words::path(&process::program(pid)?);

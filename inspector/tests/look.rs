@@ -290,6 +290,28 @@ fn the_dead_tell_by_their_files() {
 }
 
 #[test]
+fn a_copy_of_a_living_jobs_files_is_told_from_files_of_the_dead() {
+    let mut job = Job::start(0x5a, 3, 2, &[]);
+    job.kill(1);
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(job.files()).unwrap().flatten().filter(|file| file.path().is_file()) {
+        std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+    }
+    let path = folder.path().to_str().unwrap();
+    let (seen, _) = snapshot(&["open", path]);
+    assert_eq!(states(&seen), [State::Unknown, State::Dead, State::Unknown]);
+    assert_eq!(seen.blocked_on[0].missing, ranks(&[2]), "{:?}", seen.blocked_on);
+    let notes = seen.notes.iter().filter(|note| note.contains(" is a copy, as of ")).count();
+    assert_eq!((notes, seen.notes.len()), (2, 2), "{:?}", seen.notes);
+    let said = text(&inspect(&["open", path]).stdout);
+    assert!(!said.contains("no rank that was read lives") && !said.contains("no rank any more"), "{said}");
+    // They have ended: the copies are all that is left.
+    job.kill(0);
+    job.kill(2);
+    assert_eq!(states(&snapshot(&["open", path]).0), [State::Dead; 3]);
+}
+
+#[test]
 fn a_process_that_runs_another_program_now_is_dead_as_a_rank_and_lives() {
     let mut job = Job::start(0x59, 2, 9, &[]);
     say(&mut job.ranks[1], "exec");

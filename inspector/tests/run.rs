@@ -130,6 +130,29 @@ fn who_fails_a_moment_later_is_not_interrupted_while_it_says_why() {
 }
 
 #[test]
+fn the_others_go_on_if_they_shall_and_the_status_stays_the_worst() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = format!(
+        "if [ $RANK = 1 ]; then kill -9 $$; fi; while [ ! -e {} ]; do sleep 0.01; done; echo went on; exit $RANK",
+        go.display()
+    );
+    let mut command = launcher(&["-n", "3", "--keep-going"], &script);
+    let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut errors = std::io::BufReader::new(running.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut errors, &mut said).unwrap();
+    assert!(
+        said.contains("rank 1 (pid ") && said.ends_with("was ended by signal 9; 2 still run\n"),
+        "{said}"
+    );
+    std::fs::write(&go, "").unwrap();
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(sorted_lines(&output.stdout), ["[0] went on", "[2] went on"]);
+    assert_eq!(output.status.code(), Some(137));
+}
+
+#[test]
 fn who_ignores_the_request_to_end_is_killed_after_the_grace_period() {
     let mark = mark("ignores");
     let began = clock::now();

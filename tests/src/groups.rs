@@ -37,6 +37,10 @@ pub enum How {
     Root,
     /// It waits for a message in another of its groups that nobody sends.
     Elsewhere,
+    /// It works for a while instead of making the call, and goes on without the group.
+    Forget,
+    /// It and the ranks of another of its groups call there for ever.
+    Busy,
     /// Its lane to the next rank of the group goes silent.
     LinkCut,
 }
@@ -154,7 +158,8 @@ impl Drawn {
             scenario.name.bytes().fold(seed, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let mut drawn = Seed(name);
         let shape = shape.unwrap_or_else(|| [(); 3].map(|()| 2 + drawn.below(2) as u32));
-        let ids = seed % 2 == 1;
+        let is_of_world = scenario.groups.iter().all(|group| group == "world");
+        let ids = seed % 2 == 1 && !is_of_world;
         // A job whose groups are made from ids has no communicator of all ranks.
         let groups: Vec<&String> = scenario.groups.iter().filter(|group| !ids || *group != "world").collect();
         let group = groups.get(drawn.below(groups.len() as u64) as usize).map_or("world", |group| group);
@@ -169,6 +174,14 @@ impl Drawn {
             group: group.to_string(),
             scenario: scenario.clone(),
         }
+    }
+
+    /// The ranks that deviate.
+    #[must_use]
+    pub fn culprits(&self) -> Vec<u32> {
+        let other = if self.group == "data" { "tensor" } else { "data" };
+        let is_busy = self.scenario.how == How::Busy;
+        if is_busy { self.members(other, self.victim) } else { vec![self.victim] }
     }
 
     /// The number of ranks.

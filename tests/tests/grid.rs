@@ -19,6 +19,10 @@ use ccl_tests::programs::program;
 use ccl_tests::scenario::RunsIn;
 use rustix::process::{Pid, Signal, kill_process};
 
+/// How long the others must have waited before a job is asked for what it says: longer than a rank
+/// that forgets a call works before it goes on.
+const LASTED_NS: u64 = 1_300_000_000;
+
 /// The processes of a job; killed when dropped.
 struct Grid {
     folder: tempfile::TempDir,
@@ -88,9 +92,10 @@ fn carry_out(drawn: &Drawn, wrong: &mut Vec<String>, matrix: &mut Matrix) {
         loop {
             let seen = inspect(&["snapshot", "--json", &grid.ranks[0].id().to_string()], &folder);
             let stands = |job: &Snapshot| {
+                let wait = drawn.nranks() as usize - drawn.culprits().len();
                 job.said()
                     .next()
-                    .is_some_and(|one| one.since_ns > 300_000_000 && waiting(job, one).len() >= 7)
+                    .is_some_and(|one| one.since_ns > LASTED_NS && waiting(job, one).len() >= wait)
             };
             if seen.as_ref().is_ok_and(stands) || clock::now() >= end {
                 break;

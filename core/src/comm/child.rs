@@ -26,6 +26,7 @@ use crate::comm::state::{Inner, lock};
 use crate::comm::{Communicator, Config};
 use crate::config::Settings;
 use crate::control::gather::Member;
+use crate::diagnose::ranks_text;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Attempt, bounded};
 use crate::recorder::{CommInfo, CommRow};
@@ -67,8 +68,10 @@ impl Communicator {
     /// and without the ranks of `exclude`, which do not call this.
     ///
     /// It serves a communicator that has failed or was [revoked](Self::revoke), and one that goes
-    /// on. If one more rank dies meanwhile, it is left out too. The ranks keep their order. The
-    /// name of `config` is that of the new communicator; empty: `NAME/left.N`.
+    /// on. It waits for all ranks that are left, also for one that is inside a call of another
+    /// communicator: where a program has several, [revoke](Self::revoke) them first, so that each
+    /// such call ends. If one more rank dies meanwhile, it is left out too. The ranks keep their
+    /// order. The name of `config` is that of the new communicator; empty: `NAME/left.N`.
     ///
     /// It is collective among the ranks that are left.
     ///
@@ -81,6 +84,18 @@ impl Communicator {
 
     /// Ends the calls of all ranks: each fails with `Aborted` and `reason`, as after
     /// [`abort`](Self::abort). The communicator then serves [`shrink`](Self::shrink) only.
+    ///
+    /// A program with several communicators revokes them all before it shrinks one, here its
+    /// groups:
+    ///
+    /// ```no_run
+    /// # use ccl::{Communicator, Config, Result};
+    /// fn recover(world: &Communicator, groups: &[Communicator]) -> Result<Communicator> {
+    ///     groups.iter().for_each(|group| group.revoke("a rank died"));
+    ///     world.revoke("a rank died");
+    ///     world.shrink(&[], Config::default())
+    /// }
+    /// ```
     ///
     /// It takes bounded time and never waits for peers.
     pub fn revoke(&self, reason: &str) {
@@ -206,7 +221,9 @@ fn shrink(parent: &Arc<Inner>, exclude: &[Rank], config: &Config) -> Result<Arc<
     parent.own().map_err(here)?;
     let exclude: BTreeSet<Rank> = exclude.iter().copied().collect();
     if exclude.contains(&parent.rank) || exclude.iter().any(|rank| rank.0 >= parent.nranks) {
-        let what = format!("rank {} cannot leave {exclude:?} out of {} ranks", parent.rank, parent.nranks);
+        let listed: Vec<Rank> = exclude.iter().copied().collect();
+        let (rank, nranks) = (parent.rank, parent.nranks);
+        let what = format!("rank {rank} cannot leave {} out of {nranks} ranks", ranks_text(&listed));
         return Err(here(Error::new(ErrorKind::Usage, what)));
     }
     let Some(gossip) = lock(&parent.gossip).clone() else {

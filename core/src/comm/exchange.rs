@@ -158,7 +158,7 @@ impl OverGossip {
             lacks(&at.map(|at| Rank(at as u32)).collect::<Vec<_>>());
         };
         let shared = self.gossip.share(share, is_last, &mut self.left_over, &mut of_members);
-        let blocks = shared.map_err(|why| self.unshared(why)).and_then(|blocks| {
+        let blocks = shared.map_err(|why| self.unshared(why, own)).and_then(|blocks| {
             let said = members.iter().zip(&blocks).map(|(rank, block)| said_by(*rank, block));
             said.collect::<Result<Vec<_>>>()
         });
@@ -182,15 +182,20 @@ impl OverGossip {
         share
     }
 
-    fn unshared(&mut self, why: Unshared) -> Error {
+    fn unshared(&mut self, why: Unshared, own: &[u8]) -> Error {
         match why {
             Unshared::Grew => grown(),
             Unshared::Behind(nth) => {
                 self.behind = Some(nth);
                 Error::new(ErrorKind::Unavailable, "the other ranks have given this attempt up")
             }
-            Unshared::Differs(rank) => {
-                let what = format!("rank {rank} leaves other ranks out than rank {}", self.me.1);
+            Unshared::Differs(rank, block) => {
+                let theirs = block.get(1..).unwrap_or_default();
+                let (theirs, ours) = (listed(theirs), listed(own));
+                let what = format!(
+                    "rank {rank} leaves other ranks out than rank {}: {theirs}, not {ours}",
+                    self.me.1
+                );
                 let error = Error::new(ErrorKind::Mismatch, what).with_peer(rank);
                 error.hint("give the same list on all ranks")
             }
@@ -206,6 +211,17 @@ impl OverGossip {
         }
     }
 }
+
+/// A list of ranks, of four bytes each.
+fn listed(block: &[u8]) -> String {
+    let (words, _) = block.as_chunks::<4>();
+    let ranks: Vec<Rank> =
+        words.iter().take(MAX_LISTED).map(|word| Rank(u32::from_le_bytes(*word))).collect();
+    if ranks.is_empty() { "none".into() } else { ranks_text(&ranks) }
+}
+
+/// The most ranks of such a list that are shown.
+const MAX_LISTED: usize = 64;
 
 /// The rounds among the ranks that are left: who takes part, where the memory of each rank is, and
 /// the conclusion.

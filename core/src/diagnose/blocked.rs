@@ -22,8 +22,10 @@
 //!
 //! A holder may itself wait in another operation, of this communicator or another. Then it is not
 //! an end: the edge is followed, and the operation is listed `behind` the operation that it leads
-//! to. A cycle of waits has no end. Within one communicator it is listed as it is; through several,
-//! the rank of the cycle for which the most processes wait stands for it.
+//! to. A wait that is much younger than the operation's is no reason for it: such a holder is busy
+//! elsewhere, and an end. A cycle of waits has no end. Within one communicator it is listed as it
+//! is; through several, the rank that went on while others waited for it stands for it, or else the
+//! one for which the most processes wait.
 //!
 //! A dead rank is a holder if other ranks live, and a stopped rank if other ranks run. If all ranks
 //! are dead, as in files, death does not distinguish them, and the cells are read as they were. If

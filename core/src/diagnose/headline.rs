@@ -80,7 +80,7 @@ impl Snapshot {
             state: self.state_of_one(failure.comm, &failure.blamed),
             op: match failure.op.as_str() {
                 "" => String::new(),
-                op => format!("{op} #{}", failure.seq),
+                op => call_name(op, failure.seq),
             },
             comm: comm_name(&failure.name, failure.comm),
             how: how_failed(&failure.error),

@@ -46,6 +46,8 @@ impl Given {
             (false, Some('Z' | 'X' | 'x')) if self.process.left => State::Exited,
             (false, _) if self.process.left && self.ended => State::Exited,
             (false, _) if self.process.left => State::Left,
+            // What its process does since is not in it.
+            (false, _) if self.source == Source::Copy => State::Unknown,
             (false, _) => State::Dead,
         }
     }
@@ -202,9 +204,27 @@ fn ranks_of(
                 .push(format!("{} is truncated: what is shown of it may be old or absent", one.process.path));
         }
     }
-    let ranks: Vec<RankSnapshot> = ranks.into_values().map(|(_, rank)| rank).collect();
+    let mut ranks: Vec<RankSnapshot> = ranks.into_values().map(|(_, rank)| rank).collect();
+    name_alike(&mut ranks);
     notes.extend(without_row(&ranks));
     ranks
+}
+
+/// Gives all rows of a communicator the name that its lowest rank has for it: the ranks that join
+/// one may call it otherwise than those that grew.
+fn name_alike(ranks: &mut [RankSnapshot]) {
+    let mut names: BTreeMap<CommId, (Rank, String)> = BTreeMap::new();
+    for row in ranks.iter().flat_map(|rank| &rank.comms).filter(|row| !row.name.is_empty()) {
+        let named = names.entry(row.id).or_insert_with(|| (row.rank, row.name.clone()));
+        if row.rank < named.0 {
+            *named = (row.rank, row.name.clone());
+        }
+    }
+    for row in ranks.iter_mut().flat_map(|rank| &mut rank.comms) {
+        if let Some((_, name)) = names.get(&row.id) {
+            row.name.clone_from(name);
+        }
+    }
 }
 
 /// How many communicators of which processes have no row, in a line per number.
@@ -367,6 +387,15 @@ mod tests {
             recorder: format!("/{pid}.rec"),
             ..PeerSnapshot::default()
         }
+    }
+
+    #[test]
+    fn a_communicator_has_the_name_that_its_lowest_rank_gives_it() {
+        let named = |rank: u32, name: &str| CommSnapshot { name: name.into(), ..comm(7, rank, rank, 3) };
+        let given = [process(13, vec![named(2, "world")]), process(12, vec![named(1, "world/grown")])];
+        let seen = merged(&given, &[]);
+        assert!(seen.ranks.iter().all(|rank| rank.comms[0].name == "world/grown"), "{:?}", seen.ranks);
+        assert!(seen.clone().narrow("world/grown").is_ok() && seen.clone().narrow("world").is_err());
     }
 
     #[test]

@@ -13,10 +13,11 @@ pub fn comm_name(name: &str, id: CommId) -> String {
     if name.is_empty() { id.to_string() } else { name.to_string() }
 }
 
-/// The displayed name of a call: `AllReduce #7`. `finish()` has no number.
+/// The displayed name of a call: `AllReduce #7`. Calls of the library that are no operations, or
+/// several, have no number: `finish()`, `split()`.
 #[must_use]
 pub fn call_name(op: &str, seq: u64) -> String {
-    if op == FINISH { op.to_string() } else { format!("{op} #{seq}") }
+    if op.ends_with("()") { op.to_string() } else { format!("{op} #{seq}") }
 }
 
 /// The operation of ranks that wait in `finish()`.

@@ -466,8 +466,20 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             self.row.failed(op.descriptor(), error, now);
             op.publish_failed(&mut self.events, (error, failure.peer), now);
         }
-        for op in self.pairs.take_all() {
+        // Of several sends and receives the cell describes the one that waits, else the first.
+        let waits = self.waits_to_tell()[1].map(|(wait, _)| (wait.peer, wait.direction));
+        let waits = waits.and_then(|(peer, way)| self.pairs.first_of(peer, way));
+        let told = waits.or_else(|| self.pairs.oldest()).map(|op| {
+            let outline = op.outline(self.topology_hash);
+            self.row.p2p_under_way(op.descriptor(), outline, op.peer(), op.began());
+            op.number()
+        });
+        let pairs = self.pairs.take_all();
+        let (first, others): (Vec<&Op>, _) = pairs.iter().partition(|op| Some(op.number()) == told);
+        for op in first.into_iter().chain(others) {
             self.row.p2p_failed(op.descriptor(), error, now);
+        }
+        for op in pairs {
             op.publish_failed(&mut self.events, (error, failure.peer), now);
         }
         if failure.kind() == ErrorKind::Aborted {

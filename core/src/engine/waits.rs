@@ -151,7 +151,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
 
     /// What collectives, and what sends and receives have waited for longest; of several, one in
     /// whose call somebody waits.
-    fn waits_to_tell(&self) -> [Option<(&Wait, OpWait)>; 2] {
+    pub(super) fn waits_to_tell(&self) -> [Option<(&Wait, OpWait)>; 2] {
         [false, true].map(|pair| {
             let told = |(wait, since): &'_ (Wait, Raw)| {
                 let Wait { peer, direction, .. } = *wait;

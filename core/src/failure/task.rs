@@ -87,8 +87,8 @@ pub(crate) enum Unshared {
     Grew,
     /// They have begun a later attempt, of this number.
     Behind(u32),
-    /// This rank told something else where all tell the same.
-    Differs(Rank),
+    /// This rank told this where all tell the same.
+    Differs(Rank, Vec<u8>),
     /// These have not told anything in time.
     Without(Vec<Rank>),
 }
@@ -280,9 +280,9 @@ impl GossipTask {
         let mut behind = GRACE;
         loop {
             if round == 0
-                && let Some(rank) = state.gossip.differs(&attempt, &own)
+                && let Some((rank, block)) = state.gossip.differs(&attempt, &own)
             {
-                return Err(Unshared::Differs(rank));
+                return Err(Unshared::Differs(rank, block.to_vec()));
             }
             let blocks: BTreeMap<Rank, &[u8]> = state.gossip.shares(&attempt, round).collect();
             let missing = members.iter().filter(|rank| !blocks.contains_key(rank)).copied();

@@ -170,8 +170,12 @@ pub(super) fn op_fact(
     latch_write(&cell[op::LATCH], &cell[op::FACT..], &fact);
 }
 
-/// Records that operation `number` failed.
+/// Records that operation `number` failed. The first one stays: it is the one under way, which the
+/// cell describes.
 pub(super) fn op_failed(cell: &OpWords, number: u64, error: u8, at: Raw) {
+    if cell[op::FAILED].load(Ordering::Relaxed) != 0 {
+        return;
+    }
     cell[op::FAILED_AT].store(at.0, Ordering::Relaxed);
     cell[op::ERROR].store(u64::from(error) + 1, Ordering::Relaxed);
     cell[op::FAILED].store(number.max(1), Ordering::Release);

@@ -239,7 +239,7 @@ fn operation(row: &[AtomicU64], cell: usize, clock: &Clock, tag: &str, me: Rank,
         Some(noted) => {
             // A receive describes itself as the matching send.
             let kind = if pair && noted.root != me { CollKind::Recv } else { noted.kind };
-            seen.kind = kind.to_string();
+            seen.kind = if kind == noted.kind { noted.name() } else { kind.name() }.into();
             seen.dtype = noted.dtype.to_string();
             seen.op = noted.op.to_string();
             seen.root = noted.root;

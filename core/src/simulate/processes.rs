@@ -99,6 +99,11 @@ impl Processes {
         }
     }
 
+    /// Lets so much time pass, counted in ticks of the clock of recorders.
+    pub fn pass(&mut self, ticks: Duration) {
+        self.now = self.now.after(ticks);
+    }
+
     /// As [`Cluster::is_done`], of one communicator.
     #[must_use]
     pub fn is_done(&self, comm: usize, rank: Rank) -> bool {

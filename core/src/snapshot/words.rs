@@ -59,6 +59,8 @@ words! {
         File = "file",
         /// A process of its own host has read it, and told it across the network.
         Gather = "gather",
+        /// A copy of its recorder was read while it lived: what it did since is not known.
+        Copy = "copy",
     }
 }
 words! {

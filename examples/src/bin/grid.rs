@@ -64,6 +64,11 @@ enum How {
     Root,
     /// It waits for a message in another of its groups that nobody sends.
     Elsewhere,
+    /// It works for a second instead of making the call, and goes on; it makes none in this group
+    /// any more.
+    Forget,
+    /// It and the ranks of another of its groups call there for ever.
+    Busy,
 }
 
 fn signal(signal: Signal) -> std::io::Result<()> {
@@ -74,14 +79,41 @@ fn signal(signal: Signal) -> std::io::Result<()> {
 struct Worker<'a> {
     arguments: &'a Arguments,
     groups: Groups,
+    shape: Shape,
     rank: u32,
 }
 
 impl Worker<'_> {
+    /// Another of the rank's groups.
+    fn other_than(&self, group: Group) -> &Communicator {
+        self.groups.of(if group == Group::Data { Group::Tensor } else { Group::Data })
+    }
+
+    /// Whether this rank makes no calls in this group any more.
+    fn has_forgotten(&self, step: u64, group: Group) -> bool {
+        let Arguments { victim, at, how, group: drawn, .. } = *self.arguments;
+        how == How::Forget && (self.rank, group) == (victim, drawn) && step >= at
+    }
+
+    /// Whether this rank is in the group in which the victim and all others are busy.
+    fn is_busy(&self, step: u64, group: Group) -> bool {
+        let Arguments { victim, at, how, group: drawn, .. } = *self.arguments;
+        let other = if drawn == Group::Data { Group::Tensor } else { Group::Data };
+        let busy = || self.shape.members(other, victim).contains(&self.rank);
+        how == How::Busy && (step, group) == (at, drawn) && victim < self.shape.nranks() && busy()
+    }
+
     /// Does at this step what the victim does before its call in this group, if this rank is it;
     /// returns how the call itself deviates.
     fn deviates(&self, step: u64, group: Group) -> Result<Option<How>, Box<dyn std::error::Error>> {
         let Arguments { victim, at, how, group: drawn, .. } = *self.arguments;
+        if self.is_busy(step, group) {
+            println!("rank {} is busy in another group than {group} at step {at}", self.rank);
+            let mut values = vec![1f32; self.arguments.count];
+            loop {
+                self.other_than(group).all_reduce_in_place(&mut values, ReduceOp::Max)?;
+            }
+        }
         if (self.rank, step, group) != (victim, at, drawn) {
             return Ok(None);
         }
@@ -91,11 +123,12 @@ impl Worker<'_> {
             How::Stopped => signal(Signal::STOP)?,
             How::Killed => signal(Signal::KILL)?,
             How::Elsewhere => {
-                let other = if group == Group::Data { Group::Tensor } else { Group::Data };
-                let other = self.groups.of(other);
+                let other = self.other_than(group);
                 other.recv(&mut [0f32], Rank((other.rank().0 + 1) % other.nranks()))?;
             }
+            How::Forget => clock::sleep(Duration::from_secs(1)),
             How::Count | How::Root => return Ok(Some(how)),
+            How::Busy => {}
         }
         Ok(None)
     }
@@ -103,6 +136,9 @@ impl Worker<'_> {
     /// Hands activations on from stage to stage, and gradients back.
     fn pass(&self, step: u64) -> Result<(), Box<dyn std::error::Error>> {
         let more = usize::from(self.deviates(step, Group::Pipeline)? == Some(How::Count));
+        if self.has_forgotten(step, Group::Pipeline) {
+            return Ok(());
+        }
         let mut values = vec![1f32; self.arguments.count + more];
         let stages = self.groups.of(Group::Pipeline);
         let (me, last) = (stages.rank().0, stages.nranks() - 1);
@@ -122,6 +158,9 @@ impl Worker<'_> {
     /// The first rank of a group hands out a factor, and all add up what they have.
     fn add(&self, group: Group, step: u64) -> Result<(), Box<dyn std::error::Error>> {
         let how = self.deviates(step, group)?;
+        if self.has_forgotten(step, group) {
+            return Ok(());
+        }
         let comm = self.groups.of(group);
         let root = if how == Some(How::Root) { comm.nranks() - 1 } else { 0 };
         let mut factor = [if comm.rank().0 == root { step as f32 } else { 0.0 }];
@@ -162,7 +201,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let rank = world.rank().0;
     println!("rank {rank} is process {}: {}", std::process::id(), shape.position(rank));
     let groups = Groups::make(world, shape, arguments.ids)?;
-    let worker = Worker { arguments, groups, rank };
+    let worker = Worker { arguments, groups, shape, rank };
     let steps = worker.run()?;
     println!("rank {rank}: {steps} steps");
     Ok(worker.groups.finish()?)

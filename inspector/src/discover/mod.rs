@@ -121,6 +121,22 @@ impl Found {
             (false, true) => process::fate(process).told(),
             (false, false) => (None, false),
         };
+        if self.is_copy() {
+            self.given.source = Source::Copy;
+        }
+    }
+    /// Whether it is a copy of the recorder of a process that lives, which holds its own.
+    fn is_copy(&self) -> bool {
+        let process = &self.given.process;
+        let Fate::Lives(pid, _) = process::fate(process) else { return false };
+        if process.alive || process.left {
+            return false;
+        }
+        let this = descriptors::identity(&self.file).ok();
+        let others = descriptors::of(pid).unwrap_or_default().into_iter();
+        let mut others = others.filter(|one| Some(one.identity) != this);
+        let is_it = |reader: &Reader| reader.writer().is_ok_and(|writer| writer == self.who());
+        others.any(|one| door::recorder(&one.path).is_ok_and(|(reader, _)| is_it(&reader)))
     }
     /// The same, while its recorder is open. A process that is ending may have left after it was
     /// read: then it is read once more.

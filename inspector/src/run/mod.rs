@@ -30,9 +30,9 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// Start the ranks of a job here, with torchrun's environment
 ///
-/// Every line of output is labelled with its rank. When one rank fails, the others are ended. The
-/// exit status is the highest among the ranks that ended by themselves; a signal counts as 128 +
-/// its number.
+/// Every line of output is labelled with its rank. When one rank fails, the others are ended (see
+/// --keep-going). The exit status is the highest among the ranks that ended by themselves; a signal
+/// counts as 128 + its number.
 #[derive(clap::Args, Debug)]
 #[command(mut_args(only_with_inspect))]
 pub(crate) struct Run {
@@ -45,6 +45,9 @@ pub(crate) struct Run {
     /// Seconds between asking a rank to end (SIGTERM) and ending it (SIGKILL)
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
+    /// Let the other ranks go on when one fails, as a program needs that shrinks its communicators
+    #[arg(long)]
+    keep_going: bool,
     /// Digits of a label; default: those of the highest rank
     #[arg(long, value_name = "DIGITS", value_parser = clap::value_parser!(u8).range(0..=20))]
     label_width: Option<u8>,
@@ -142,7 +145,7 @@ impl Run {
         let job = job(self.hosts.is_some(), hosts.is_some())?;
         let width = self.label_width.map_or_else(|| (self.ranks - 1).to_string().len(), usize::from);
 
-        let mut ranks = Ranks::new(self.grace);
+        let mut ranks = Ranks::new(self.grace, self.keep_going);
         for place in environment::places(self.ranks, nhosts) {
             let entry = hosts.as_ref().map(|hosts| hosts.entry(place.host)).unwrap_or_default();
             let mut command = hosts::enter(&entry);

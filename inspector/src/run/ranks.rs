@@ -27,6 +27,8 @@ pub(super) struct Ranks {
     endings: JoinSet<Ended>,
     streams: JoinSet<()>,
     grace: Duration,
+    /// Whether the others go on when a rank fails.
+    keeps_going: bool,
     /// The signal that all running ranks get next, and when.
     due: Option<(Instant, Signal)>,
     /// The signals that were sent to all running ranks.
@@ -53,13 +55,15 @@ impl Ended {
 }
 
 impl Ranks {
-    /// No ranks yet; ranks that are asked to end will have `grace` to do so.
-    pub(super) fn new(grace: Duration) -> Self {
+    /// No ranks yet; ranks that are asked to end will have `grace` to do so. If one fails, the
+    /// others are asked to, unless the job `keeps_going`.
+    pub(super) fn new(grace: Duration, keeps_going: bool) -> Self {
         Self {
             running: Vec::new(),
             endings: JoinSet::new(),
             streams: JoinSet::new(),
             grace,
+            keeps_going,
             due: None,
             sent: Vec::new(),
             interrupted: None,
@@ -109,7 +113,7 @@ impl Ranks {
 
     /// Records the end of a rank; gives the line to print about it.
     ///
-    /// A first failure ends the other ranks a moment later.
+    /// A first failure ends the other ranks a moment later, unless the job keeps going.
     pub(super) fn note(&mut self, ended: &Ended) -> Option<String> {
         self.running.retain(|(rank, _)| *rank != ended.rank);
         let (status, how) = match &ended.status {
@@ -124,6 +128,9 @@ impl Ranks {
         let (rank, pid, others) = (ended.rank, ended.pid, self.running.len());
         if !self.sent.is_empty() || self.due.is_some() || others == 0 {
             return Some(format!("rank {rank} (pid {pid}) {how}"));
+        }
+        if self.keeps_going {
+            return Some(format!("rank {rank} (pid {pid}) {how}; {others} still run"));
         }
         self.due = Some((Instant::now() + LAST_WORDS, Signal::TERM));
         Some(format!("rank {rank} (pid {pid}) {how}; ending the {others} that still run"))
@@ -209,7 +216,7 @@ mod tests {
     use super::*;
 
     fn check(before: &[Signal], statuses: &[i32], expect: u8) {
-        let mut ranks = Ranks::new(Duration::ZERO);
+        let mut ranks = Ranks::new(Duration::ZERO, false);
         ranks.sent.extend(before);
         for (rank, raw) in (0..).zip(statuses) {
             ranks.note(&Ended { rank, pid: 1, status: Ok(ExitStatus::from_raw(*raw)) });
@@ -226,5 +233,20 @@ mod tests {
         check(&[Signal::TERM], &[exited(3), 15, exited(143), 0], 3);
         check(&[Signal::TERM], &[exited(3), 9], 137);
         check(&[Signal::TERM, Signal::KILL], &[exited(3), 9, 11], 139);
+    }
+
+    #[test]
+    fn who_keeps_going_asks_nobody_to_end() {
+        for keeps_going in [false, true] {
+            let mut ranks = Ranks::new(Duration::ZERO, keeps_going);
+            // No process has the other rank's number: nothing is sent before it is due.
+            ranks.running = vec![(1, Pid::INIT)];
+            let ended = Ended { rank: 0, pid: 7, status: Ok(ExitStatus::from_raw(9)) };
+            let said = ranks.note(&ended).unwrap();
+            let rest = if keeps_going { "1 still run" } else { "ending the 1 that still run" };
+            assert_eq!(said, format!("rank 0 (pid 7) was ended by signal 9; {rest}"));
+            assert_eq!((ranks.due.is_none(), ranks.worst()), (keeps_going, 137));
+            ranks.running.clear();
+        }
     }
 }

@@ -104,7 +104,8 @@ fn verdict(job: &Snapshot, blocked_on: &BlockedOn) -> String {
         parts.push(format!("{}{}: {how}", ranks_text(&ranks), state_of(job, &ranks)));
     }
     if parts.is_empty() {
-        let none = if job.is_all_stopped() { "no rank alone, all are stopped," } else { "nobody in particular" };
+        let none =
+            if job.is_all_stopped() { "no rank alone, all are stopped," } else { "nobody in particular" };
         parts.push(format!("{none} in {op}"));
     }
     let wait = if blocked_on.by.len() == 1 { "waits" } else { "wait" };

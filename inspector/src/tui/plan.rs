@@ -48,8 +48,10 @@ impl Planned {
     /// The plan of a collective; `None` if no visible input leads to its hash.
     pub(crate) fn of(members: &[Member<'_>], op: &OpSnapshot) -> Option<Self> {
         let nranks = members.first()?.comm.nranks;
+        // What `split()` and `invite()` consist of.
+        let kind = if op.kind.ends_with("()") { CollKind::AllGather.name() } else { &op.kind };
         let request = Request {
-            kind: named(CollKind::ALL, &op.kind, CollKind::name).filter(|kind| !kind.is_p2p())?,
+            kind: named(CollKind::ALL, kind, CollKind::name).filter(|kind| !kind.is_p2p())?,
             dtype: named(Datatype::ALL, &op.dtype, Datatype::name)?,
             op: named(ReduceOp::ALL, &op.op, ReduceOp::name)?,
             root: op.root,

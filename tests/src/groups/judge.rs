@@ -47,6 +47,7 @@ impl Drawn {
         };
         expect(said == self.expected(), format!("said {said:?}: {}", ccl::diagnose::render_answer(job)));
         let victim = Rank(self.victim);
+        let culprits: BTreeSet<Rank> = self.culprits().into_iter().map(Rank).collect();
         let numbers: Vec<u32> = job.ranks.iter().map(|rank| rank.rank.0).collect();
         let is_pair = self.members(&self.group, self.victim).len() == 2;
         let is_right = match self.scenario.expect {
@@ -58,7 +59,7 @@ impl Drawn {
                 let is_half = calls.iter().any(|call| call.ranks.len() * 2 >= numbers.len());
                 !is_half && calls.iter().any(|call| call.ranks == [victim])
             }
-            Says::Differs | Says::Died | Says::Waits => named == BTreeSet::from([victim]),
+            Says::Differs | Says::Died | Says::Waits => named == culprits,
         };
         expect(is_right, format!("named {named:?}"));
         let all: Vec<u32> = (0..self.nranks()).collect();
@@ -68,9 +69,10 @@ impl Drawn {
             expect(first.follows.is_none(), "the first failure follows another".into());
             expect(others.iter().all(|one| one.follows.is_some()), format!("several causes: {others:?}"));
         } else if let Some(one) = job.said().next() {
-            let others: BTreeSet<Rank> = all.into_iter().map(Rank).filter(|rank| *rank != victim).collect();
+            let all: BTreeSet<Rank> = all.into_iter().map(Rank).collect();
+            let others: BTreeSet<Rank> = all.difference(&culprits).copied().collect();
             let mut waiting = waiting(job, one);
-            waiting.remove(&victim);
+            waiting.retain(|rank| !culprits.contains(rank));
             expect(waiting == others, format!("waiting are {waiting:?}"));
             expect(job.said().count() == 1, "several are said to block the others".into());
         }

@@ -1,6 +1,7 @@
 //! Runs instances in the simulator: the same plans, engine, cells and diagnosis, without processes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ccl::engine::Cause;
 use ccl::seed::Seed;
@@ -10,6 +11,9 @@ use ccl::{ChannelId, CollKind, Datatype, Rank, ReduceOp, Request};
 
 use super::{Drawn, How, KINDS, Says};
 
+/// How long a rank works that has forgotten a call, in ticks of the clock of recorders: others have
+/// waited for it for long when it goes on.
+const FORGETS: Duration = Duration::from_secs(2);
 /// Elements of the tensors.
 const COUNT: u64 = 64;
 /// How many steps the others could make after the victim's last one: more than it takes until all
@@ -43,8 +47,8 @@ pub fn carry_out(drawn: &Drawn) -> Result<(String, Vec<String>), String> {
     Ok((said, wrong))
 }
 
-/// A call: in which group, and what.
-type Call = (&'static str, Request);
+/// A call: in which group, and what; `None` if the rank works instead.
+type Call = (&'static str, Option<Request>);
 
 struct Grid<'a> {
     drawn: &'a Drawn,
@@ -105,12 +109,16 @@ impl<'a> Grid<'a> {
         for group in ["tensor", "pipeline", "data"].into_iter().chain(has_world.then_some("world")) {
             let how = (rank == self.drawn.victim && step == self.drawn.at && group == self.drawn.group)
                 .then_some(self.drawn.scenario.how);
+            if self.has_forgotten(rank, step, group) {
+                calls.extend(how.map(|_| (group, None)));
+                continue;
+            }
             match how {
                 Some(How::Absent) => return (calls, true),
                 Some(How::Elsewhere) => {
                     let other = if group == "data" { "tensor" } else { "data" };
                     let next = (self.rank_in(other, rank) + 1) % self.size(other);
-                    calls.push((other, request(CollKind::Recv, next, 1)));
+                    calls.push((other, Some(request(CollKind::Recv, next, 1))));
                     return (calls, true);
                 }
                 _ if group == "pipeline" => calls.extend(self.pass(rank, how)),
@@ -118,6 +126,12 @@ impl<'a> Grid<'a> {
             }
         }
         (calls, false)
+    }
+
+    /// Whether a rank leaves out its calls in this group.
+    fn has_forgotten(&self, rank: u32, step: u64, group: &str) -> bool {
+        let Drawn { victim, at, group: drawn, scenario, .. } = self.drawn;
+        scenario.how == How::Forget && (rank, group) == (*victim, drawn) && step >= *at
     }
 
     fn rank_in(&self, group: &str, rank: u32) -> u32 {
@@ -135,7 +149,7 @@ impl<'a> Grid<'a> {
         let mut calls = Vec::new();
         let mut call = |is_there: bool, kind, peer| {
             if is_there {
-                calls.push(("pipeline", request(kind, peer, count)));
+                calls.push(("pipeline", Some(request(kind, peer, count))));
             }
         };
         call(me > 0, CollKind::Recv, me.wrapping_sub(1));
@@ -150,7 +164,7 @@ impl<'a> Grid<'a> {
         let root = if how == Some(How::Root) { self.size(group) - 1 } else { 0 };
         let count = COUNT + u64::from(how == Some(How::Count));
         let factor = request(CollKind::Broadcast, root, 1);
-        [(group, factor), (group, request(CollKind::AllReduce, 0, count))]
+        [factor, request(CollKind::AllReduce, 0, count)].map(|call| (group, Some(call)))
     }
 
     /// Runs until no rank goes on; the group, cause and ranks of the first failure, if there is
@@ -173,10 +187,19 @@ impl<'a> Grid<'a> {
         loop {
             let is_free =
                 |at: &usize| last[*at].is_none_or(|(comm, rank)| self.processes.is_done(comm, rank));
-            let free: Vec<usize> =
+            let mut free: Vec<usize> =
                 (0..programs.len()).filter(|at| programs[*at].len() > 0).filter(is_free).collect();
+            // A rank that works comes when all others wait.
+            let works = |at: &usize| matches!(programs[*at].as_slice(), [(_, None), ..]);
+            if !free.iter().all(works) {
+                free.retain(|at| !works(at));
+            }
             let at = *free.get(draw.below(free.len() as u64) as usize)?;
-            let (group, request) = programs[at].next()?;
+            let (group, Some(request)) = programs[at].next()? else {
+                self.processes.pass(FORGETS);
+                last[at] = None;
+                continue;
+            };
             let (comm, rank) = self.groups[at][group];
             last[at] = Some((comm, rank));
             if let Err((rank, failure)) = self.processes.call(comm, rank, request) {

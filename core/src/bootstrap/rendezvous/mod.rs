@@ -130,7 +130,7 @@ pub fn meet(
 fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Assignment, Way)> {
     let given = |name: &str| environment(name).filter(|value| !value.is_empty());
     let missing = |what: &str, why: &str| {
-        Err(Error::new(ErrorKind::Usage, format!("{what} is not set, but {why}"))
+        Err(Error::new(ErrorKind::Usage, format!("{what} not set, but {why}"))
             .hint("run under torchrun or ccl-inspect run, or set RANK, WORLD_SIZE and CCL_COMM_ID=host:port"))
     };
     let Some(nranks) = number(environment, "WORLD_SIZE")? else {
@@ -140,11 +140,11 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Assignme
         let left = ["RANK", "MASTER_ADDR"].into_iter().find(|name| given(name).is_some());
         let left = left.or_else(|| set(Key::CommId).then_some("CCL_COMM_ID"));
         return match left.or_else(|| set(Key::RendezvousFile).then_some("CCL_RENDEZVOUS_FILE")) {
-            Some(name) => missing("WORLD_SIZE", &format!("{name} is")),
+            Some(name) => missing("WORLD_SIZE is", &format!("{name} is")),
             None => Ok((Assignment { rank: Rank(0), nranks: 1 }, Way::Alone)),
         };
     };
-    let Some(rank) = number(environment, "RANK")? else { return missing("RANK", "WORLD_SIZE is") };
+    let Some(rank) = number(environment, "RANK")? else { return missing("RANK is", "WORLD_SIZE is") };
     if rank >= nranks {
         return Err(Error::new(ErrorKind::Usage, format!("RANK={rank} is not below WORLD_SIZE={nranks}")));
     }
@@ -163,7 +163,10 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Assignme
         return Ok((place, Way::Public(Address::parse("CCL_COMM_ID", text)?)));
     }
     let (Some(host), Some(port)) = (given("MASTER_ADDR"), given("MASTER_PORT")) else {
-        return missing("MASTER_ADDR or MASTER_PORT", "RANK and WORLD_SIZE are");
+        let lacks = |name: &&str| given(name).is_none();
+        let names: Vec<&str> = ["MASTER_ADDR", "MASTER_PORT"].into_iter().filter(lacks).collect();
+        let are = if names.len() == 1 { "is" } else { "are" };
+        return missing(&format!("{} {are}", names.join(" and ")), "RANK and WORLD_SIZE are");
     };
     let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let address = Address::parse("MASTER_ADDR:MASTER_PORT", &text)?;
@@ -354,7 +357,12 @@ mod tests {
         check(&[("WORLD_SIZE", "two")], "Usage: WORLD_SIZE=two is no number");
         check(&[("WORLD_SIZE", "2"), ("RANK", "2")], "Usage: RANK=2 is not below WORLD_SIZE=2");
         check(&[("WORLD_SIZE", "70000"), ("RANK", "0")], "Usage: WORLD_SIZE=70000 is more than 65536 ranks");
-        check(&[("WORLD_SIZE", "2"), ("RANK", "1")], "Usage: MASTER_ADDR or MASTER_PORT is not set");
+        let job = [("WORLD_SIZE", "2"), ("RANK", "1")];
+        check(&job, "Usage: MASTER_ADDR and MASTER_PORT are not set, but RANK and WORLD_SIZE are");
+        for (given, lacks) in [("MASTER_ADDR", "MASTER_PORT"), ("MASTER_PORT", "MASTER_ADDR")] {
+            let expect = format!("Usage: {lacks} is not set, but RANK and WORLD_SIZE are");
+            check(&[job[0], job[1], (given, "1")], &expect);
+        }
         let bad = [("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "b")];
         check(&bad, "Usage: MASTER_ADDR:MASTER_PORT=a:b is not an address");
         check(&[("PMI_FD", "5"), ("PMI_RANK", "1")], "Unavailable: this process was started by MPICH");

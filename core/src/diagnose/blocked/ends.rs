@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Job, WaitEdges};
+use crate::diagnose::{FINISH, SAID_NS};
 use crate::snapshot::{Behind, BlockedOn, OpState};
 use crate::types::{CommId, Rank};
 
@@ -10,6 +11,15 @@ use crate::types::{CommId, Rank};
 const MAX_BEHIND: usize = 1 << 14;
 /// The most waits in circles among which one is searched that stands for all.
 const MAX_CYCLIC: usize = 1 << 10;
+/// A wait explains one that is at most this many times as old: a rank may work for some time before
+/// it calls and waits in turn. The wait of a rank that is busy elsewhere is always young.
+const EXPLAINS: u64 = 4;
+
+/// Whether a wait of this age is a reason for another rank's wait of that age: it began about when
+/// that one did, or has lasted for a good part of it.
+const fn explains(own_ns: u64, since_ns: u64) -> bool {
+    own_ns.saturating_add(SAID_NS) >= since_ns || own_ns.saturating_mul(EXPLAINS) >= since_ns
+}
 
 /// Follows holders that wait elsewhere, and keeps the ends.
 pub(super) fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
@@ -81,9 +91,10 @@ pub(super) fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
 struct Edges {
     /// Per rank of the job, the operations in which it waits.
     waits_of: BTreeMap<usize, Vec<usize>>,
-    /// Per operation, the holders that wait elsewhere, as ranks of the job.
+    /// Per operation, the holders that wait elsewhere and so long that it explains the operation's
+    /// wait, as ranks of the job.
     leads: Vec<BTreeSet<usize>>,
-    /// Per operation, the holders that do not.
+    /// Per operation, the other holders: those that do not wait, or are busy elsewhere.
     held_by: Vec<BTreeSet<Rank>>,
 }
 
@@ -101,7 +112,10 @@ fn edges(job: &Job<'_>, waits: &[WaitEdges]) -> Edges {
         for rank in wait.holders() {
             let holder = &job.comms[&wait.comm][&rank];
             let those: &[usize] = waits_of.get(&holder.who).map_or(&[], Vec::as_slice);
-            if !job.is_out(holder.state) && those.iter().any(|other| *other != at) {
+            let is_why = |other: &usize| {
+                *other != at && explains(waited_ns(job, &waits[*other], holder.who), wait.since_ns)
+            };
+            if !job.is_out(holder.state) && those.iter().any(is_why) {
                 to.insert(holder.who);
             } else {
                 by.insert(rank);
@@ -113,13 +127,25 @@ fn edges(job: &Job<'_>, waits: &[WaitEdges]) -> Edges {
     Edges { waits_of, leads, held_by }
 }
 
+/// How long a rank of the job has waited in an operation: it may be several ranks there, and the
+/// longest wait counts.
+fn waited_ns(job: &Job<'_>, wait: &WaitEdges, who: usize) -> u64 {
+    let members = wait.by.iter().filter_map(|rank| job.comms[&wait.comm].get(rank));
+    let waited = members.filter(|member| member.who == who).map(|member| match &member.comm.phase {
+        _ if wait.pair => wait.since_ns,
+        Some(phase) if wait.op == FINISH => phase.duration_ns,
+        _ => member.waited_ns(),
+    });
+    waited.max().unwrap_or(0)
+}
+
 /// Of ends in several communicators that the same processes hold, all but the first: each with the
 /// one that it is shown behind.
 ///
 /// A rank that is absent from one communicator is soon missed in all its others. First is the one
 /// that the others lead to; else the one that the fewest other ranks hold; else the one that the
 /// process used least recently, as programs use their communicators in turn; else the one where
-/// others have waited longest.
+/// others have waited longest. A young wait is not the first of an old one.
 fn folded(
     job: &Job<'_>,
     waits: &[WaitEdges],
@@ -136,7 +162,9 @@ fn folded(
         those.sort_by_key(|at| order(job, &waits[*at], held_by[*at].iter()));
         let earlier =
             |first: usize, at: usize| if leads_to(first, at) && !leads_to(at, first) { at } else { first };
-        let Some(first) = those.iter().copied().reduce(earlier) else { continue };
+        let longest = those.iter().map(|at| waits[*at].since_ns).max().unwrap_or(0);
+        let old = those.iter().copied().filter(|at| explains(waits[*at].since_ns, longest));
+        let Some(first) = old.reduce(earlier) else { continue };
         let elsewhere = those.into_iter().filter(|at| waits[*at].comm != waits[first].comm);
         folded.extend(elsewhere.map(|at| (at, first)));
     }
@@ -153,9 +181,13 @@ struct Cycle {
     waits_in: Vec<usize>,
 }
 
-/// The rank that stands for these waits, which lead round in circles: of those in a cycle, the one
-/// for which the most processes wait. A rank that waits in the wrong place is missed in all others.
-/// `None` if one communicator has all of them: it tells the cycle itself.
+/// The rank that stands for these waits, which lead round in circles.
+///
+/// It is one that went on while others waited for it already: it has left out a call, and waits
+/// itself only since later. Of several it is the one that was missed first, or of these the one
+/// that went on for longest. If all began to wait together, it is the one for which the most
+/// processes wait: a rank that waits in the wrong place is missed in all others. `None` if one
+/// communicator has all of them: it tells the cycle itself.
 fn cycle(job: &Job<'_>, waits: &[WaitEdges], cyclic: &[usize]) -> Option<Cycle> {
     let comms: BTreeSet<CommId> = cyclic.iter().map(|at| waits[*at].comm).collect();
     if comms.len() < 2 || cyclic.len() > MAX_CYCLIC {
@@ -182,15 +214,31 @@ fn cycle(job: &Job<'_>, waits: &[WaitEdges], cyclic: &[usize]) -> Option<Cycle> 
     };
     let mut most: Vec<usize> = waited_by.keys().copied().collect();
     most.sort_by_key(|one| (std::cmp::Reverse(waited_by[one].len()), *one));
-    let one = most.into_iter().find(|one| is_in_cycle(*one))?;
+    most.retain(|one| is_in_cycle(*one));
+    let is_inside = |one: usize, at: &usize| waits[*at].by.iter().any(|rank| who(*at, rank) == Some(one));
+    let inside = |one: usize| cyclic.iter().copied().filter(move |at| is_inside(one, at));
+    let waited = |one: usize| inside(one).map(|at| waited_ns(job, &waits[at], one)).max().unwrap_or(0);
+    let own: BTreeMap<usize, u64> = most.iter().map(|one| (*one, waited(*one))).collect();
+    let went_on = |at: usize, rank: Rank| {
+        let one = who(at, &rank)?;
+        let own_ns = own.get(&one)?.saturating_add(SAID_NS);
+        (waits[at].since_ns > own_ns).then_some((at, rank, one))
+    };
+    let missed = cyclic.iter().flat_map(|at| waits[*at].missing.iter().map(|rank| (*at, *rank)));
+    let missed: Vec<_> = missed.filter_map(|(at, rank)| went_on(at, rank)).collect();
+    let longest = missed.iter().map(|(at, ..)| waits[*at].since_ns).max().unwrap_or(0);
+    let first = missed.into_iter().filter(|(at, ..)| waits[*at].since_ns.saturating_add(SAID_NS) >= longest);
+    if let Some((first, rank, one)) = first.min_by_key(|(_, _, one)| (own[one], *one)) {
+        return Some(Cycle { first, rank, waits_in: inside(one).collect() });
+    }
+    let one = most.first().copied()?;
     let held =
         |at: &usize| waits[*at].holders().find(|rank| who(*at, rank) == Some(one)).map(|rank| (*at, rank));
     let (first, rank) = cyclic
         .iter()
         .filter_map(held)
         .min_by_key(|(at, rank)| order(job, &waits[*at], std::iter::once(rank)))?;
-    let is_inside = |at: &usize| waits[*at].by.iter().any(|rank| who(*at, rank) == Some(one));
-    Some(Cycle { first, rank, waits_in: cyclic.iter().copied().filter(is_inside).collect() })
+    Some(Cycle { first, rank, waits_in: inside(one).collect() })
 }
 
 /// Orders operations that the same ranks hold: first the one that nobody else holds, then the one

@@ -1,5 +1,7 @@
 //! Each case: the injected state as snapshots, and the expected result, derived from the case.
 
+mod busy;
+
 use super::*;
 use crate::snapshot::{OpSnapshot, PhaseSnapshot, Waits};
 
@@ -521,8 +523,11 @@ fn send_and_receive() {
     ranks[0].inside(7, 1);
     ranks[1].inside(7, 2);
     ranks[0].pair(Direction::Send, 2, 1, None);
-    ranks[2].pair(Direction::Recv, 0, 2, Some(9));
-    check(&ranks, &["1 Recv#2: missing 0 by 2 since 9", "1 AllReduce#7: missing 2 by 0,1 since 2"]);
+    ranks[2].pair(Direction::Recv, 0, 2, Some(3));
+    check(&ranks, &["1 Recv#2: missing 0 by 2 since 3", "1 AllReduce#7: missing 2 by 0,1 since 2"]);
+    // It went on long after the receiver began to wait.
+    ranks[2].comms[0].links[0].since_ns = 9 * SECOND;
+    check(&ranks, &["1 Recv#2: missing 0 by 2 since 9; behind 1 AllReduce#7 by 0,1 through 2"]);
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn has_finished(comm: &CommSnapshot) -> bool {
 fn call(op: &OpSnapshot) -> String {
     let OpSnapshot { kind, dtype, op, root, count, .. } = op;
     match kind.as_str() {
-        "Barrier" => kind.clone(),
+        "Barrier" | "split()" | "invite()" => kind.clone(),
         "Broadcast" => format!("{kind} of {count} {dtype}, root {root}"),
         "Reduce" => format!("{kind} of {count} {dtype}, {op}, root {root}"),
         "AllReduce" | "ReduceScatter" => format!("{kind} of {count} {dtype}, {op}"),

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::shrinking::not_coming;
 use super::{duration, plural, ranks_text, state};
 use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, silent_first};
 use crate::snapshot::{
@@ -37,6 +38,9 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
     }
     for one in &job.not_joined {
         let _ = writeln!(out, "{}", render_not_joined(job, one));
+        if is_child(job, one.comm) {
+            not_coming(out, job, one);
+        }
     }
     if job.headline().is_none() {
         let _ = writeln!(out, "{}", calm(job));
@@ -210,7 +214,7 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
     let name = comm_name(&failure.name, failure.comm);
     let what = match failure.op.as_str() {
         "" => name,
-        op => format!("{op} #{} of {name}", failure.seq),
+        op => format!("{} of {name}", call_name(op, failure.seq)),
     };
     let by = match failure.blamed.as_slice() {
         [] => String::new(),

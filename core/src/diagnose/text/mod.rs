@@ -1,11 +1,12 @@
 //! A job's snapshot as text for an engineer: first the answer, then the evidence, then everything.
 
 mod answer;
+mod shrinking;
 mod verdict;
 
 use std::fmt::Write as _;
 
-use super::{CommLine, Held, comm_name};
+use super::{CommLine, Held, call_name, comm_name};
 use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::text::harmless;
 use crate::types::{ChannelId, Rank, runs};
@@ -144,6 +145,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             Source::Mapping => "mapping",
             Source::File => "file",
             Source::Gather => "gather",
+            Source::Copy => "copy",
             Source::Unknown => "?",
         }
         .into(),
@@ -156,11 +158,12 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
                 (_, Some(_)) if comm.finishes() => "in finish()".into(),
                 (_, Some(phase)) => format!("in init: {}", phase.phase),
                 ("", None) => "-".into(),
-                (kind, None) => format!("{kind} #{}", op.seq),
+                (kind, None) => call_name(kind, op.seq),
             };
             let state = match (op.state, op.error.as_str()) {
                 (OpState::Failed, error) if !error.is_empty() => format!("failed: {error}"),
                 (OpState::Idle, _) if comm.has_failed() => "failed between calls".to_string(),
+                (OpState::Idle, _) if comm.phase.is_some() => OpState::Running.to_string(),
                 (OpState::Idle, _) => "in user code".to_string(),
                 (state, _) => state.to_string(),
             };

@@ -14,6 +14,7 @@ pub(super) fn say(call: &Descriptor, by: Rank) -> String {
             let kind = if *root == by { CollKind::Send } else { CollKind::Recv };
             format!("{kind} #{seq} (count {count}, {dtype})")
         }
+        CollKind::AllGather if call.is_part() => call.name().into(),
         CollKind::AllGather => format!("{} #{seq} (count {count}, {dtype})", call.name()),
         kind => format!("{kind} #{seq} (count {count}, {dtype}, {op}, root {root})"),
     }

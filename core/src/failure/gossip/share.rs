@@ -72,10 +72,14 @@ impl Gossip {
     }
 
     /// A rank that told another block in the first round of an attempt of this number, whichever
-    /// ranks it leaves out.
-    pub fn differs(&self, attempt: &Attempt, own: &[u8]) -> Option<Rank> {
+    /// ranks it leaves out, and that block.
+    pub fn differs(&self, attempt: &Attempt, own: &[u8]) -> Option<(Rank, &[u8])> {
         let is_of = |share: &&Share| (share.attempt.nth, share.round) == (attempt.nth, 0);
-        self.shares.iter().filter(is_of).find(|share| share.block != own).map(|share| share.rank)
+        self.shares
+            .iter()
+            .filter(is_of)
+            .find(|share| share.block != own)
+            .map(|share| (share.rank, &share.block[..]))
     }
 
     /// The number of the latest attempt that another rank has begun, if this one is an earlier one.

@@ -75,16 +75,33 @@ fn an_operation_is_seen_called_completed_and_failed() {
     assert_eq!((op().seq, op().state), (8, OpState::Idle));
     assert!(!recorder.is_evidence());
     row.called(&descriptor(CollKind::Reduce, 9), None, clock::raw());
+    row.called(&descriptor(CollKind::AllGather, 10), None, clock::raw());
     row.failed(&descriptor(CollKind::Reduce, 9), ErrorKind::Peer as u8, ago(100));
     assert_eq!((op().seq, op().state, op().error.as_str()), (9, OpState::Failed, "Peer"));
     assert!(op().age_ns >= 80_000_000);
-    assert_eq!((read(&recorder).failed, recorder.is_evidence()), (1, true));
+    // The call behind it fails, too: the cell keeps telling of the first.
+    row.failed(&descriptor(CollKind::AllGather, 10), ErrorKind::Peer as u8, clock::raw());
+    assert_eq!((op().kind.as_str(), op().seq, op().called), ("Reduce", 9, 10));
+    assert!(op().age_ns >= 80_000_000);
+    assert_eq!((read(&recorder).failed, recorder.is_evidence()), (2, true));
     // It ended because of another rank's error, on which all ranks agree.
     row.ended_by(ErrorKind::Mismatch as u8, None, "rank 1 called Barrier #9", clock::raw());
     assert_eq!((op().state, op().error.as_str()), (OpState::Failed, "Mismatch"));
     drop(row);
     assert!(read(&recorder).comms[0].ended);
     assert!(recorder.is_evidence());
+}
+
+#[test]
+fn parts_of_a_call_are_shown_as_that_call() {
+    use crate::collective::{PartOf, Request};
+    for (call, name) in [(PartOf::Split, "split()"), (PartOf::Invite, "invite()")] {
+        let recorder = Recorder::heap();
+        let Request { kind, op, .. } = call.gathers(Datatype::I64, 4);
+        let row = recorder.comm(INFO);
+        row.called(&Descriptor { op, ..descriptor(kind, 3) }, None, clock::raw());
+        assert_eq!(read(&recorder).comms[0].op.kind, name);
+    }
 }
 
 #[test]

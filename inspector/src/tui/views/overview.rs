@@ -40,6 +40,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             Source::Mapping => "mapping",
             Source::File => "file",
             Source::Gather => "gather",
+            Source::Copy => "copy",
             Source::Unknown => "?",
         };
         cells.extend([
