@@ -12,7 +12,7 @@
 //! | [`draw`] | what is drawn: the steps of each rank, the actions on them, the ranks to blame |
 //! | [`timeline`] | what each rank did, and when |
 //! | [`claim`] | the claims that may be made of a job |
-//! | [`text`], [`json`] | the claims of a snapshot |
+//! | [`text`], [`table`], [`json`] | the claims of a snapshot |
 //! | [`verdict`] | verdicts as claims, and which of them are false |
 //! | [`words`] | patterns with holes, ranks and times |
 //! | [`judge`] | which claims are false |
@@ -23,6 +23,7 @@ pub mod draw;
 pub mod json;
 pub mod judge;
 pub mod run;
+mod table;
 pub mod text;
 pub mod timeline;
 mod verdict;

@@ -17,6 +17,7 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
          `ccl-inspect ps --json` prints an array of `ccl.snapshot/2`, one per job, without links.",
         &[
             "core/src/snapshot/mod.rs",
+            "core/src/snapshot/blocked.rs",
             "core/src/snapshot/verdict.rs",
             "core/src/snapshot/history.rs",
             "core/src/snapshot/failure.rs",
