@@ -260,7 +260,8 @@ fn of_rank(
     }
     let offset = clock(rank);
     for time in [&mut told.called_ns, &mut told.began_ns, &mut told.ended_ns] {
-        *time = time.zip(offset).map(|(ns, offset)| ns.saturating_sub_signed(offset.ahead_ns));
+        *time =
+            time.zip(offset).map(|(ns, offset)| ns.saturating_add_signed(offset.ahead_ns.saturating_neg()));
     }
     told
 }

@@ -104,7 +104,6 @@ impl Lateness {
 }
 
 /// The clock of the kernel on which most ranks of a job live; `None` for ranks of other kernels.
-#[must_use]
 pub fn kernel_clock(job: &Snapshot) -> impl Fn(&RankSnapshot) -> Option<ClockOffset> + use<> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for rank in &job.ranks {
@@ -162,7 +161,7 @@ impl<'a> Compared<'a> {
         clock: &impl Fn(&RankSnapshot) -> Option<ClockOffset>,
     ) -> Option<Self> {
         let ClockOffset { ahead_ns, error_ns } = clock(rank)?;
-        let here = |ns: u64| ns.saturating_sub_signed(ahead_ns);
+        let here = |ns: u64| ns.saturating_add_signed(ahead_ns.saturating_neg());
         let moved = |op: &PastOp| {
             let (called_ns, ended_ns) = (here(op.called_ns), here(op.ended_ns));
             (op.seq, PastOp { called_ns, ended_ns, ..*op })
