@@ -47,8 +47,8 @@ pub(crate) fn at_once<T: Send, R: Send>(of: &mut [T], what: impl Fn(&mut T) -> R
 /// A note on a process whose state does not tell everything.
 ///
 /// Four cases: what was read is a copy of the recorder of a process that lives; it runs as far as
-/// its recorder tells, but lives where it cannot be inspected; it is dead as a rank, and the process
-/// lives; or its pid here differs from the one in its recorder.
+/// its recorder tells, but lives where it cannot be inspected; it is dead as a rank, and the
+/// process lives; or its pid here differs from the one in its recorder.
 pub(crate) fn beyond_its_state(one: &Found) -> Option<String> {
     let about = &one.given.process;
     if one.given.source == Source::Copy {

@@ -203,7 +203,7 @@ pub struct CommSnapshot {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpSnapshot {
-    /// `AllReduce`, ...; empty if there was none.
+    /// `AllReduce`, `split()`, ...; empty if there was none.
     pub kind: String,
     /// The number of the call.
     pub seq: u64,

@@ -73,7 +73,7 @@ pub(super) struct Line {
 /// An operation.
 #[derive(Clone, PartialEq, Default, Debug, Serialize)]
 pub(super) struct Op {
-    /// `AllReduce`, ...; empty if there was none.
+    /// `AllReduce`, `split()`, ...; empty if there was none.
     pub(super) kind: String,
     /// The number of the call.
     pub(super) seq: u64,

@@ -95,8 +95,8 @@ fn of_a_cycle_who_went_on_while_others_waited_for_it_is_named() {
     // 2 has left out #5 of 1, and waits in #6 of 2 a second later. The others came in turn.
     assert_eq!(named([8, 8, 7, 8].map(|seconds| seconds * SECOND)), (Some(2), 1, vec![2]));
     assert_eq!(named([600, 590, 480, 600].map(|seconds| seconds * SECOND)), (Some(2), 1, vec![2]));
-    // Two went on: the one for longer, if they were missed at one time; else the one that was missed
-    // first.
+    // Two went on: the one for longer, if they were missed at one time; else the one that was
+    // missed first.
     assert_eq!(named([80, 60, 50, 80].map(|seconds| seconds * SECOND)), (Some(2), 1, vec![2]));
     assert_eq!(named([80, 60, 85, 84].map(|seconds| seconds * SECOND)), (Some(0), 2, vec![3]));
     // All began to wait at about one time: nobody is known to have gone on.
