@@ -27,7 +27,7 @@ impl FromStr for Subject {
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self::Target).or_else(|why: String| {
             let is_there = Path::new(text).symlink_metadata().is_ok();
-            is_there.then(|| Self::Path(text.into())).ok_or(format!("{why}, nor is it a file"))
+            is_there.then(|| Self::Path(text.into())).ok_or_else(|| format!("{why}, nor is it a file"))
         })
     }
 }
