@@ -16,9 +16,9 @@
 //! block the others: they are blocked on the ranks that have not called, whenever the rank was
 //! stopped.
 //!
-//! A rank may have noted a wait that is over: its peer has handed over the message, or has freed the
-//! slot, by the counters of both ends. Such a rank waits for nobody: it is starved, or stopped, and
-//! is itself the end of the chain (`blocked/met.rs`).
+//! A rank may have noted a wait that is over: its peer has handed over the message, or has freed
+//! the slot, by the counters of both ends. Such a rank waits for nobody: it is starved, or stopped,
+//! and is itself the end of the chain (`blocked/met.rs`).
 //!
 //! A holder may itself wait in another operation, of this communicator or another. Then it is not
 //! an end: the edge is followed, and the operation is listed `behind` the operation that it leads

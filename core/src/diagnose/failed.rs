@@ -4,8 +4,9 @@
 //! where all agree on one, the rank to blame: the rank that died or aborted. Two kinds need a look
 //! at the other ranks. The message of a *mismatch* names two sides; the cells hold what each rank
 //! called under that number, `finish()` too, and those who called something else than most did are
-//! to blame. Ranks that went on are counted where it follows what they called (`failed/calls.rs`). For a *timeout* the ranks to blame are those that had not called the operation, or are
-//! still in it and have not noticed. Nothing is said that does not follow from the snapshots.
+//! to blame. Ranks that went on are counted where it follows what they called (`failed/calls.rs`).
+//! For a *timeout* the ranks to blame are those that had not called the operation, or are still in
+//! it and have not noticed. Nothing is said that does not follow from the snapshots.
 //!
 //! A program that fails in one communicator leaves all of them, and the other ranks fail in turn:
 //! a failure *follows* another one if the process to blame had failed there before, or if the same

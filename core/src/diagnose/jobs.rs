@@ -158,8 +158,8 @@ struct Known {
 }
 
 /// The name of a recorder's file, wherever that lies: `PID-NAMESPACE-TIME.rec`. A folder may be
-/// copied, moved or named in several ways; the name belongs to one process. `None` if it is not such
-/// a name.
+/// copied, moved or named in several ways; the name belongs to one process. `None` if it is not
+/// such a name.
 pub(super) fn recorder_name(path: &str) -> Option<&str> {
     let name = path.rsplit('/').next()?;
     let parts: Vec<&str> = name.strip_suffix(".rec")?.split('-').collect();

@@ -1,5 +1,6 @@
-//! Jobs that were ended while ranks waited: what `kill -9` of all processes leaves, one by one. Those
-//! that are ended last see the first ones die, and record that. It was not what they waited for.
+//! Jobs that were ended while ranks waited: what `kill -9` of all processes leaves, one by one.
+//! Those that are ended last see the first ones die, and record that. It was not what they waited
+//! for.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +16,8 @@ const LONG_NS: u64 = 1_000_000_000;
 /// one host and together, and each failure is a death seen in that last moment by a rank that had
 /// waited for long.
 ///
-/// Where some ranks left after the failure it is the death that ended the job. Then the wait is told
-/// only if it was for another process than the one that died first.
+/// Where some ranks left after the failure it is the death that ended the job. Then the wait is
+/// told only if it was for another process than the one that died first.
 pub(super) fn waited(ranks: &[RankSnapshot], failures: &[Failure]) -> Option<Vec<BlockedOn>> {
     let end = ranks.iter().map(|rank| rank.to_real_ns).max().filter(|end| *end > 0)?;
     let moment = end.saturating_sub(CLEARLY_NS);

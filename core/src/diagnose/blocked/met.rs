@@ -86,7 +86,8 @@ const fn opposite(edge: &Edge) -> Edge {
     Edge { direction, ..*edge }
 }
 
-/// How long at least a rank has moved nothing on a channel: its operation has ended, or waits there.
+/// How long at least a rank has moved nothing on a channel: its operation has ended, or waits
+/// there.
 fn stands_ns(member: &Member<'_>, channel: ChannelId) -> u64 {
     let is_pair = channel == ChannelId::P2P;
     let op = if is_pair { member.comm.p2p.as_ref() } else { Some(&member.comm.op) };

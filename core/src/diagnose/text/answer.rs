@@ -256,8 +256,8 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
     }
 }
 
-/// `failed in AllReduce #8 on ranks 0-1, after 3.0 s in it`: the other operations that ranks were in
-/// when the communicator failed, as those that had completed the first one were.
+/// `failed in AllReduce #8 on ranks 0-1, after 3.0 s in it`: the other operations that ranks were
+/// in when the communicator failed, as those that had completed the first one were.
 fn failed_elsewhere(job: &Snapshot, failure: &Failure) -> String {
     let mut others: BTreeMap<(bool, u64, &str), (Vec<Rank>, u64)> = BTreeMap::new();
     let rows = job.ranks.iter().flat_map(|one| one.comms.iter().map(move |row| (row, one.rank)));

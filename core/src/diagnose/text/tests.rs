@@ -273,18 +273,19 @@ fn a_wait_below_a_tenth_of_a_second_is_not_said() {
     answered(&circle, &[expect]);
 }
 
+/// A rank on which AllReduce #7 failed.
+fn failed(at: u32, error: &str, blamed: Option<u32>, text: &str) -> RankSnapshot {
+    let mut rank = rank(at, State::Running, OpState::Failed, 7);
+    (rank.comms[0].op.error, rank.comms[0].op.lasted_ns) = (error.into(), SECOND);
+    (rank.comms[0].op.dtype, rank.comms[0].op.op, rank.comms[0].op.count) = ("F32".into(), "Sum".into(), 4);
+    let blamed = blamed.map(Rank);
+    let (error, text) = (error.into(), text.into());
+    rank.comms[0].failure = Some(FailureSnapshot { error, blamed, text, age_ns: SECOND });
+    rank
+}
+
 #[test]
 fn a_failure_comes_first_with_who_is_to_blame_and_what_each_called() {
-    let failed = |at: u32, error: &str, blamed: Option<u32>, text: &str| {
-        let mut rank = rank(at, State::Running, OpState::Failed, 7);
-        (rank.comms[0].op.error, rank.comms[0].op.lasted_ns) = (error.into(), SECOND);
-        (rank.comms[0].op.dtype, rank.comms[0].op.op, rank.comms[0].op.count) =
-            ("F32".into(), "Sum".into(), 4);
-        let blamed = blamed.map(Rank);
-        let (error, text) = (error.into(), text.into());
-        rank.comms[0].failure = Some(FailureSnapshot { error, blamed, text, age_ns: SECOND });
-        rank
-    };
     let mut mismatch: Vec<_> = (0..4).map(|at| failed(at, "Mismatch", None, "they differ")).collect();
     mismatch[2].comms[0].op.kind = "Broadcast".into();
     answered(
