@@ -274,7 +274,7 @@ fn a_wait_below_a_tenth_of_a_second_is_not_said() {
 }
 
 /// A rank on which AllReduce #7 failed.
-fn failed(at: u32, error: &str, blamed: Option<u32>, text: &str) -> RankSnapshot {
+fn failed_in(at: u32, error: &str, blamed: Option<u32>, text: &str) -> RankSnapshot {
     let mut rank = rank(at, State::Running, OpState::Failed, 7);
     (rank.comms[0].op.error, rank.comms[0].op.lasted_ns) = (error.into(), SECOND);
     (rank.comms[0].op.dtype, rank.comms[0].op.op, rank.comms[0].op.count) = ("F32".into(), "Sum".into(), 4);
@@ -286,7 +286,7 @@ fn failed(at: u32, error: &str, blamed: Option<u32>, text: &str) -> RankSnapshot
 
 #[test]
 fn a_failure_comes_first_with_who_is_to_blame_and_what_each_called() {
-    let mut mismatch: Vec<_> = (0..4).map(|at| failed(at, "Mismatch", None, "they differ")).collect();
+    let mut mismatch: Vec<_> = (0..4).map(|at| failed_in(at, "Mismatch", None, "they differ")).collect();
     mismatch[2].comms[0].op.kind = "Broadcast".into();
     answered(
         &job(mismatch.clone()),
@@ -313,7 +313,7 @@ fn a_failure_comes_first_with_who_is_to_blame_and_what_each_called() {
             "  failed in AllReduce #9 on rank 3, after 9.0 s in it",
         ],
     );
-    let mut died: Vec<_> = (0..3).map(|at| failed(at, "Peer", Some(3), "rank 3 ended\nAWAITED")).collect();
+    let mut died: Vec<_> = (0..3).map(|at| failed_in(at, "Peer", Some(3), "rank 3 ended\nAWAITED")).collect();
     died[1].state = State::Exited;
     died[2].state = State::Dead;
     (died[1].to_real_ns, died[2].to_real_ns) = (10 * SECOND, 20 * SECOND);
