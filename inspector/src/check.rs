@@ -1,15 +1,13 @@
 //! `ccl-inspect check` and `ccl-inspect stalls`: the verdicts on a job, for scripts and for people.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use ccl::diagnose::render_verdicts;
 use ccl::snapshot::{Class, Snapshot, Standing, Verdict};
 use ccl::types::JobId;
 use serde::Serialize;
 
-use crate::target::Target;
-use crate::{exit, look};
+use crate::{exit, look, subject};
 
 /// The schema of [`Told`].
 const SCHEMA: &str = "ccl.verdicts/1";
@@ -18,7 +16,7 @@ const SCHEMA: &str = "ccl.verdicts/1";
 #[derive(clap::Args, Debug)]
 pub(crate) struct Check {
     #[command(flatten)]
-    subject: Subject,
+    of: Of,
     /// What counts as wrong, separated by commas; nothing else changes the exit status
     #[arg(long, value_name = "WHAT", value_delimiter = ',', default_value = "stall,mismatch,slow")]
     fail_on: Vec<Wrong>,
@@ -28,23 +26,21 @@ pub(crate) struct Check {
 #[derive(clap::Args, Debug)]
 pub(crate) struct Stalls {
     #[command(flatten)]
-    subject: Subject,
+    of: Of,
 }
 
 /// The job to look at.
 #[derive(clap::Args, Debug)]
-struct Subject {
-    /// A process, one rank of a process, or a job; not needed if there is only one job
-    #[arg(value_name = "PID | PID:RANK | JOB", conflicts_with = "file")]
-    target: Option<Target>,
-    /// Read recorder files or a dump instead of living processes
-    #[arg(long, value_name = "PATH")]
-    file: Option<PathBuf>,
+struct Of {
+    /// A process, one rank of a process, a job, or files or a dump of one; not needed if there is
+    /// only one job
+    #[arg(value_name = "PID | PID:RANK | JOB | PATH")]
+    target: Option<subject::Subject>,
     /// Show only the communicators of this name or id, and those that they wait for
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
-    /// Do not ask other hosts for the ranks that cannot be read here
-    #[arg(long, conflicts_with = "file")]
+    /// Ask no process for what other hosts know: ranks that cannot be read here are missing
+    #[arg(long)]
     no_gather: bool,
     /// Print it as JSON, schema ccl.verdicts/1
     #[arg(long)]
@@ -70,8 +66,8 @@ impl Check {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let job = self.subject.look()?;
-        self.subject.print(&job)?;
+        let job = self.of.look()?;
+        self.of.print(&job)?;
         Ok(status(&job, &self.fail_on))
     }
 }
@@ -82,18 +78,16 @@ impl Stalls {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let job = self.subject.look()?;
-        self.subject.print(&job)?;
+        let job = self.of.look()?;
+        self.of.print(&job)?;
         Ok(exit::status(&job))
     }
 }
 
-impl Subject {
+impl Of {
     fn look(&self) -> Result<Snapshot, (u8, String)> {
-        match &self.file {
-            Some(path) => look::then(path, self.target, self.comm.as_deref()),
-            None => look::now(self.target, self.comm.as_deref(), !self.no_gather),
-        }
+        let looked = subject::look(self.target.as_ref(), self.comm.as_deref(), !self.no_gather)?;
+        Ok(looked.job)
     }
 
     fn print(&self, job: &Snapshot) -> Result<(), (u8, String)> {

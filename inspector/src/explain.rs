@@ -1,6 +1,5 @@
 //! `ccl-inspect explain`: one operation on all ranks.
 
-use ccl::config::Settings;
 use ccl::diagnose::{Explained, ExplainedRank, comms_named, duration, explain, kernel_clock};
 use ccl::event::Event;
 use ccl::recorder::reader::Cursor;
@@ -9,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::choose::no_comm;
 use crate::discover::Found;
+use crate::look::Looked;
 use crate::subject::{self, Subject};
 use crate::table::table;
-use crate::{exit, words};
+use crate::{exit, look, words};
 
 /// The schema of [`Told`].
 const SCHEMA: &str = "ccl.explain/1";
@@ -56,8 +56,7 @@ impl Explain {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let (job, found) = subject::read(self.target.as_ref(), &settings)?;
+        let Looked { job, found } = subject::look(self.target.as_ref(), None, true)?;
         let rows = job.ranks.iter().flat_map(|rank| &rank.comms);
         let among =
             self.comm.as_deref().map(|name| comms_named(rows, name).map_err(|all| no_comm(name, &all)));
@@ -68,13 +67,7 @@ impl Explain {
         }
         let told =
             Told { schema: SCHEMA.into(), job: job.job, complete: job.complete, operation, notes: job.notes };
-        let text = if self.json {
-            let json = serde_json::to_string(&told);
-            json.map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
-        } else {
-            text(&told)
-        };
-        exit::say(&text)?;
+        exit::say(&if self.json { look::to_json(&told)? } else { text(&told) })?;
         Ok(if told.complete { exit::OK } else { exit::INCOMPLETE })
     }
 }

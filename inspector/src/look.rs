@@ -10,7 +10,7 @@ use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
 use ccl::snapshot::{History, Snapshot as JobSnapshot};
 
 use crate::choose::{choose, find, no_comm};
-use crate::discover::{self, Findings};
+use crate::discover::{self, Findings, Found};
 use crate::gather::{self, Told};
 use crate::target::Target;
 use crate::{attach, dump, exit, facts};
@@ -58,7 +58,7 @@ impl Snapshot {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        print(&now(self.target, self.comm.as_deref(), !self.no_gather)?, self.json)
+        print(now(self.target, self.comm.as_deref(), !self.no_gather)?.job, self.json)
     }
 }
 
@@ -68,22 +68,27 @@ impl Open {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        print(&then(&self.path, self.job, self.comm.as_deref())?, self.json)
+        print(then(&self.path, self.job, self.comm.as_deref())?.job, self.json)
     }
 }
 
-/// The job that `target` means, as it is now, with its verdicts.
+/// What was seen of a job.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    /// The job, with its verdicts and with what its recorders kept of past operations.
+    pub(crate) job: JobSnapshot,
+    /// The processes of this kernel, of the files or of the dump.
+    pub(crate) found: Vec<Found>,
+}
+
+/// The job that `target` means, as it is now.
 ///
 /// Where something waits it is read twice: only what both readings show is a verdict. Other hosts
 /// are asked for what cannot be read here, if `gathers`.
 ///
 /// # Errors
 /// The exit status and why there is nothing to show.
-pub(crate) fn now(
-    target: Option<Target>,
-    comm: Option<&str>,
-    gathers: bool,
-) -> Result<JobSnapshot, (u8, String)> {
+pub(crate) fn now(target: Option<Target>, comm: Option<&str>, gathers: bool) -> Result<Looked, (u8, String)> {
     let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
     let (mut findings, mut job) = find(&settings, target)?;
     let lost = discover::follow_peers(&mut findings, &job);
@@ -106,7 +111,8 @@ pub(crate) fn now(
         }
     }
     begun.tell(&mut findings.found.iter_mut().collect::<Vec<_>>());
-    judged(reading.merged(&findings, &job), before.as_ref(), comm, &settings)
+    let job = reading.merged(&findings, &job);
+    judged(Looked { job, found: findings.found }, before.as_ref(), comm, &settings)
 }
 
 /// What was read of a job beside the recorders of this kernel.
@@ -136,32 +142,30 @@ impl Reading {
     }
 }
 
-/// The job that files or a dump tell of, with its verdicts.
+/// The job that files or a dump tell of.
 ///
 /// # Errors
 /// The exit status and why there is nothing to show.
-pub(crate) fn then(
-    path: &Path,
-    job: Option<Target>,
-    comm: Option<&str>,
-) -> Result<JobSnapshot, (u8, String)> {
+pub(crate) fn then(path: &Path, job: Option<Target>, comm: Option<&str>) -> Result<Looked, (u8, String)> {
     let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-    let snapshot = if dump::is_bundle(path) {
+    let looked = if dump::is_bundle(path) {
         let dump = dump::open(path).map_err(|why| (exit::ERROR, why))?;
         let mut job = choose(&dump.findings, job.or(Some(Target::Job(dump.job))))?;
         gather::widen(&mut job, &dump.findings, &dump.gathered);
-        merged(&dump.findings, &job, (&dump.gathered, &dump.unreachable), dump.notes)
+        let job = merged(&dump.findings, &job, (&dump.gathered, &dump.unreachable), dump.notes);
+        Looked { job, found: dump.findings.found }
     } else {
         let mut findings = discover::at(path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, job)?;
         facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
         let why = format!("only {} was opened, and it is not there", path.display());
         let unreachable = discover::only_these(&findings, &job, &why);
-        merged(&findings, &job, (&[], &unreachable), Vec::new())
+        let job = merged(&findings, &job, (&[], &unreachable), Vec::new());
+        Looked { job, found: findings.found }
     };
     // Files do not change: a second reading would show the same.
-    let again = snapshot.clone();
-    judged(snapshot, Some(&again), comm, &settings)
+    let again = looked.job.clone();
+    judged(looked, Some(&again), comm, &settings)
 }
 
 /// What the readings show, and what must be said of them.
@@ -182,19 +186,16 @@ fn merged(
 }
 
 fn judged(
-    mut snapshot: JobSnapshot,
+    mut looked: Looked,
     before: Option<&JobSnapshot>,
     comm: Option<&str>,
     settings: &Settings,
-) -> Result<JobSnapshot, (u8, String)> {
+) -> Result<Looked, (u8, String)> {
     if let Some(name) = comm {
-        snapshot.narrow(name).map_err(|names| no_comm(name, &names))?;
+        looked.job.narrow(name).map_err(|names| no_comm(name, &names))?;
     }
-    snapshot.judge(before, stall_ns(settings));
-    // They are most of a job's JSON; `stragglers` and `explain` tell what is in them.
-    let comms = snapshot.ranks.iter_mut().flat_map(|rank| &mut rank.comms);
-    comms.for_each(|comm| comm.history = History::default());
-    Ok(snapshot)
+    looked.job.judge(before, stall_ns(settings));
+    Ok(looked)
 }
 
 /// `CCL_STALL_AFTER`.
@@ -202,10 +203,12 @@ pub(crate) fn stall_ns(settings: &Settings) -> u64 {
     settings.duration(Key::StallAfter).as_nanos() as u64
 }
 
-fn print(snapshot: &JobSnapshot, json: bool) -> Result<u8, (u8, String)> {
-    let text = if json { to_json(snapshot)? } else { render_text(snapshot) };
-    exit::say(&text)?;
-    Ok(exit::status(snapshot))
+fn print(mut job: JobSnapshot, json: bool) -> Result<u8, (u8, String)> {
+    // They are most of a job's JSON; `stragglers` and `explain` tell what is in them.
+    let comms = job.ranks.iter_mut().flat_map(|rank| &mut rank.comms);
+    comms.for_each(|comm| comm.history = History::default());
+    exit::say(&if json { to_json(&job)? } else { render_text(&job) })?;
+    Ok(exit::status(&job))
 }
 
 /// A value as one line of JSON.

@@ -1,6 +1,5 @@
 //! `ccl-inspect stragglers`: who calls late, and what that costs the others.
 
-use ccl::config::Settings;
 use ccl::diagnose::{Lateness, RankLateness, duration, kernel_clock, lateness, ranks_text};
 use ccl::snapshot::Missing;
 use ccl::types::{JobId, Rank};
@@ -8,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::subject::{self, Subject};
 use crate::table::table;
-use crate::{exit, words};
+use crate::{exit, look, words};
 
 /// The schema of [`Told`].
 const SCHEMA: &str = "ccl.stragglers/1";
@@ -46,8 +45,7 @@ impl Stragglers {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-        let (job, _) = subject::read(self.target.as_ref(), &settings)?;
+        let job = subject::look(self.target.as_ref(), None, true)?.job;
         let mut notes = job.notes.clone();
         let missing: Vec<Rank> = job.missing.iter().map(|Missing { rank, .. }| *rank).collect();
         if !missing.is_empty() {
@@ -60,13 +58,7 @@ impl Stragglers {
             comms: lateness(&job, kernel_clock(&job)),
             notes,
         };
-        let text = if self.json {
-            let json = serde_json::to_string(&told);
-            json.map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
-        } else {
-            text(&told)
-        };
-        exit::say(&text)?;
+        exit::say(&if self.json { look::to_json(&told)? } else { text(&told) })?;
         Ok(if told.complete { exit::OK } else { exit::INCOMPLETE })
     }
 }

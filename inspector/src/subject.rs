@@ -3,14 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use ccl::config::Settings;
-use ccl::diagnose::{Given, Job, Unreachable, merge};
-use ccl::snapshot::Snapshot;
-
-use crate::choose::{choose, find};
-use crate::discover::{self, Findings, Found};
+use crate::look::{self, Looked};
 use crate::target::Target;
-use crate::{attach, dump, exit};
 
 /// The argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,49 +26,20 @@ impl FromStr for Subject {
     }
 }
 
-/// The job, and the processes of which it was read.
+/// What is seen of it: of the only job there is, if none is named.
 ///
 /// # Errors
-/// The exit status and why there is none.
-pub(crate) fn read(
+/// The exit status and why there is nothing to show.
+pub(crate) fn look(
     subject: Option<&Subject>,
-    settings: &Settings,
-) -> Result<(Snapshot, Vec<Found>), (u8, String)> {
-    let path = match subject {
-        Some(Subject::Path(path)) => path,
-        Some(Subject::Target(target)) => return living(Some(*target), settings),
-        None => return living(None, settings),
-    };
-    if dump::is_bundle(path) {
-        let dump = dump::open(path).map_err(|why| (exit::ERROR, why))?;
-        let job = choose(&dump.findings, Some(Target::Job(dump.job)))?;
-        return Ok(merged(dump.findings, &job, &dump.unreachable, dump.notes));
+    comm: Option<&str>,
+    gathers: bool,
+) -> Result<Looked, (u8, String)> {
+    match subject {
+        Some(Subject::Path(path)) => look::then(path, None, comm),
+        Some(Subject::Target(target)) => look::now(Some(*target), comm, gathers),
+        None => look::now(None, comm, gathers),
     }
-    let findings = discover::at(path).map_err(|why| (exit::ERROR, why))?;
-    let job = choose(&findings, None)?;
-    let why = format!("only {} was opened, and it is not there", path.display());
-    let unreachable = discover::only_these(&findings, &job, &why);
-    Ok(merged(findings, &job, &unreachable, Vec::new()))
-}
-
-fn living(target: Option<Target>, settings: &Settings) -> Result<(Snapshot, Vec<Found>), (u8, String)> {
-    let (mut findings, job) = find(settings, target)?;
-    let unreachable = discover::follow_peers(&mut findings, &job);
-    let notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(&job)));
-    Ok(merged(findings, &job, &unreachable, notes))
-}
-
-fn merged(
-    findings: Findings,
-    job: &Job,
-    unreachable: &[Unreachable],
-    notes: Vec<String>,
-) -> (Snapshot, Vec<Found>) {
-    let found: Vec<Found> = findings.found.into_iter().filter(|one| one.is_of(job)).collect();
-    let given: Vec<Given> = found.iter().map(|one| one.given.clone()).collect();
-    let mut snapshot = merge(&given, job, unreachable);
-    snapshot.notes.extend(notes);
-    (snapshot, found)
 }
 
 #[cfg(test)]

@@ -86,12 +86,8 @@ words! {
         NeverJoined = "never joined",
         /// The other host does not answer.
         Unreachable = "unreachable",
-        /// Segments are lost and sent again.
-        Lossy = "lossy",
-        /// The socket is busy, but little gets through.
-        Throttled = "throttled",
-        /// The link brought what was not sent.
-        Corrupt = "corrupt",
+        /// A message is on its way or lost: all ranks are inside, and each waits for another.
+        Lost = "lost",
         /// It comes later than all others.
         Late = "late",
         /// It could not be read.

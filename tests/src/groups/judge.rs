@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ccl::snapshot::{BlockedOn, Snapshot};
+use ccl::diagnose::verdicts;
+use ccl::snapshot::{BlockedOn, Class, Snapshot};
 use ccl::types::{CommId, Rank};
 
 use super::{Drawn, Says};
+
+/// What a verdict takes for a stall: the default of `CCL_STALL_AFTER`.
+const STALL_NS: u64 = 30_000_000_000;
 
 /// The ranks of the job that these ranks of a communicator are.
 fn ranks_of(job: &Snapshot, comm: CommId, ranks: &[Rank]) -> BTreeSet<Rank> {
@@ -34,6 +38,23 @@ fn said(job: &Snapshot) -> (String, BTreeSet<Rank>) {
     (format!("{says} {}", one.name), one.culprits.iter().map(|culprit| culprit.rank).collect())
 }
 
+/// Whether the first verdict is of the drawn class, and blames nobody else.
+fn wrong_verdict(expect: &mut impl FnMut(bool, String), drawn: &Drawn, job: &Snapshot) {
+    let verdicts = verdicts(job, Some(job), STALL_NS);
+    let Some(first) = verdicts.first() else { return };
+    let classes: &[Class] = match drawn.scenario.expect {
+        Says::Nothing => &[],
+        Says::Link => &[Class::Link],
+        Says::Differs => &[Class::Mismatch],
+        Says::Died => &[Class::PeerDead, Class::Aborted],
+        Says::Waits => &[Class::NotJoined, Class::StuckLocal, Class::Deadlock],
+    };
+    expect(classes.contains(&first.class), format!("the verdict is not one of {classes:?}: {first:?}"));
+    let culprits = drawn.culprits();
+    let is_named = first.culprits.iter().any(|one| culprits.contains(&one.rank.0));
+    expect(first.culprits.is_empty() || is_named, format!("the verdict blames another: {first:?}"));
+}
+
 impl Drawn {
     /// What a snapshot says in a few words, and everything in it that is not as it must be.
     #[must_use]
@@ -46,6 +67,7 @@ impl Drawn {
             }
         };
         expect(said == self.expected(), format!("said {said:?}: {}", ccl::diagnose::render_answer(job)));
+        wrong_verdict(&mut expect, self, job);
         let victim = Rank(self.victim);
         let culprits: BTreeSet<Rank> = self.culprits().into_iter().map(Rank).collect();
         let numbers: Vec<u32> = job.ranks.iter().map(|rank| rank.rank.0).collect();

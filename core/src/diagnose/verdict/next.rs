@@ -38,7 +38,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("dmesg | grep -i -E 'killed|segfault' | tail", "shows crashes and kills"),
         ],
         Reason::Exited | Reason::Panicked | Reason::Aborts => &[(
-            "ccl-inspect dump {job} -o job.ccl",
+            "ccl-inspect dump {job} -o job.tar.zst",
             "keeps the evidence; then read the program's own output of that rank",
         )],
         Reason::UserCode | Reason::Late | Reason::Cycle => &[
@@ -53,7 +53,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("ccl-inspect ps", "lists the processes that have started here"),
             ("grep -i -E 'error|rank' LOG", "in the launcher's log: why that rank has not come"),
         ],
-        Reason::Unreachable | Reason::Lossy | Reason::Throttled => &[
+        Reason::Unreachable | Reason::Lost => &[
             ("ss -tino state established", "shows retransmits and windows of the streams"),
             ("ip -s link", "shows errors and drops of the interfaces"),
         ],
@@ -68,7 +68,6 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             Class::Unread => &[("ccl-inspect snapshot {pid}", "there: reads the ranks of that host")],
             _ => &[],
         },
-        Reason::Corrupt => &[("ip -s link", "shows errors of the interfaces")],
         Reason::Unknown => &[],
     }
 }

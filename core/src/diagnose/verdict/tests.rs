@@ -308,3 +308,20 @@ fn how_a_process_ended_or_what_keeps_it_back_is_the_reason() {
     held(ProcessFacts { is_starved: Some(true), ..ProcessFacts::default() }, Reason::Starved);
     held(ProcessFacts { dying: true, ..ProcessFacts::default() }, Reason::Dying);
 }
+
+#[test]
+fn where_nobody_is_named_it_is_all_that_are_stopped_or_a_message() {
+    let wait = |since_ns| BlockedOn { culprits: Vec::new(), ..blocked(&[], &[], &[0, 1, 2, 3], since_ns) };
+    let with = |since_ns| Snapshot { blocked_on: vec![wait(since_ns)], ..job(&[]) };
+    let lost = |how| [(Class::Link, Reason::Lost, &[][..], how)];
+    check(&with(2 * SECOND), &lost(Standing::Suspect));
+    let found = check(&with(30 * SECOND), &lost(Standing::Stalled));
+    assert_eq!(
+        found[0].why,
+        "all ranks are inside AllReduce #5 of world and wait for each other: a message is on its way or \
+         lost, for 30.0 s"
+    );
+    let mut stopped = with(2 * SECOND);
+    stopped.ranks.iter_mut().for_each(|rank| rank.state = State::Stopped);
+    check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[0, 1, 2, 3], Standing::Stalled)]);
+}

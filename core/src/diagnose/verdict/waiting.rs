@@ -6,7 +6,7 @@ use super::{Groups, SUSPECT_NS, named, process, suspect_ns, verb};
 use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text};
 use crate::snapshot::{
     BlockedOn, Class, Confidence, Culprit, Direction, NotJoined, OpState, RankSnapshot, Reason, Side,
-    Snapshot, SocketSnapshot, Standing, TcpState, Verdict, WaitingLink,
+    Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WaitingLink,
 };
 use crate::types::{CommId, Rank, runs};
 
@@ -61,8 +61,8 @@ fn lasts(before: &Snapshot, job: &Snapshot, now: &BlockedOn) -> bool {
 
 /// How sure it is that somebody has to act.
 fn standing(verdict: &Verdict, is_confirmed: bool, stall_ns: u64) -> Standing {
-    let is_patient =
-        matches!(verdict.class, Class::NotJoined | Class::Unread) || verdict.reason == Reason::Inside;
+    let is_patient = matches!(verdict.class, Class::NotJoined | Class::Unread)
+        || matches!(verdict.reason, Reason::Inside | Reason::Lost);
     let is_long = verdict.since_ns >= if is_patient { stall_ns } else { suspect_ns(stall_ns) };
     if is_long && (is_confirmed || is_patient) { Standing::Stalled } else { Standing::Suspect }
 }
@@ -75,28 +75,40 @@ fn of_wait(job: &Snapshot, one: &BlockedOn, circle: &Circle) -> Vec<Verdict> {
         groups.add(what(job, one, rank, circle), culprit.clone());
     }
     if one.culprits.is_empty() {
-        let what = match silent_link(job, one) {
-            Some(_) => (Class::Link, Reason::Unreachable),
-            None if one.unseen.is_empty() => (Class::Deadlock, Reason::Cycle),
-            None => (Class::Unread, Reason::NotRead),
-        };
-        let unread = |rank: &Rank| {
-            let missing = job.missing.iter().find(|missing| missing.rank == *rank);
-            missing.map_or_else(
-                || Culprit { rank: *rank, ..Culprit::default() },
-                |missing| Culprit { rank: *rank, pid: missing.pid, host: missing.host.clone() },
-            )
-        };
-        let unseen = job.job_ranks(one.comm, &one.unseen);
-        match one.unseen.is_empty() {
-            true => groups.0.entry(what).or_default().extend(circle.members(job)),
-            false => unseen.iter().for_each(|rank| groups.add(what, unread(rank))),
-        }
+        unnamed(job, one, circle, &mut groups);
     }
     if let Some(those) = groups.0.get_mut(&(Class::Deadlock, Reason::Cycle)) {
         *those = circle.members(job).collect();
     }
     groups.0.into_iter().map(|(what, culprits)| verdict(job, one, what, culprits, circle)).collect()
+}
+
+/// What is wrong where no rank that was read is named as the one that others wait for.
+fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups) {
+    let unread = |rank: &Rank| {
+        let missing = job.missing.iter().find(|missing| missing.rank == *rank);
+        let (pid, host) = missing.map(|missing| (missing.pid, missing.host.clone())).unwrap_or_default();
+        Culprit { rank: *rank, pid, host }
+    };
+    let is_silent = silent_link(job, one).is_some();
+    if !one.unseen.is_empty() {
+        let what =
+            if is_silent { (Class::Link, Reason::Unreachable) } else { (Class::Unread, Reason::NotRead) };
+        job.job_ranks(one.comm, &one.unseen).iter().for_each(|rank| groups.add(what, unread(rank)));
+        return;
+    }
+    let living = || job.ranks.iter().filter(|rank| !rank.is_gone());
+    if living().next().is_some() && living().all(|rank| rank.state == State::Stopped) {
+        let what = (Class::StuckLocal, Reason::Stopped);
+        living().for_each(|rank| groups.add(what, process::culprit(rank)));
+        return;
+    }
+    let what = match () {
+        () if is_silent => (Class::Link, Reason::Unreachable),
+        () if circle.0.is_empty() => (Class::Link, Reason::Lost),
+        () => (Class::Deadlock, Reason::Cycle),
+    };
+    groups.0.entry(what).or_default();
 }
 
 /// What is wrong with a rank that others wait for.
@@ -173,8 +185,10 @@ fn verdict(
         culprits,
         ..Verdict::default()
     };
-    if class == Class::Deadlock {
-        verdict.why = text;
+    match reason {
+        Reason::Cycle => verdict.why = text,
+        Reason::Lost => verdict.why = format!("{text}, for {}", duration(one.since_ns)),
+        _ => {}
     }
     verdict
 }
@@ -209,6 +223,11 @@ fn told(reason: Reason, culprits: &[Culprit], op: &str, circle: &Circle) -> (Sid
             Side::Network,
             Confidence::Probable,
             format!("the host of {who} does not answer: host or network"),
+        ),
+        Reason::Lost => (
+            Side::Network,
+            Confidence::Possible,
+            format!("all ranks are inside {op} and wait for each other: a message is on its way or lost"),
         ),
         Reason::NotRead => {
             (Side::Unknown, Confidence::Possible, format!("{who} could not be read and may be the one"))
