@@ -82,6 +82,8 @@ words! {
         Cycle = "cycle",
         /// It is in user code and has not called the operation.
         UserCode = "in user code",
+        /// It has not called the operation, and is inside another one.
+        Elsewhere = "elsewhere",
         /// It has not come to init.
         NeverJoined = "never joined",
         /// The other host does not answer.

@@ -41,7 +41,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             "ccl-inspect dump {job} -o job.tar.zst",
             "keeps the evidence; then read the program's own output of that rank",
         )],
-        Reason::UserCode | Reason::Late | Reason::Cycle => &[
+        Reason::UserCode | Reason::Elsewhere | Reason::Late | Reason::Cycle => &[
             ("ccl-inspect stack {job}", "shows where the processes are"),
             ("py-spy dump --pid {pid}", "shows the Python stack of a rank"),
         ],

@@ -325,3 +325,20 @@ fn where_nobody_is_named_it_is_all_that_are_stopped_or_a_message() {
     stopped.ranks.iter_mut().for_each(|rank| rank.state = State::Stopped);
     check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[0, 1, 2, 3], Standing::Stalled)]);
 }
+
+#[test]
+fn who_is_busy_in_another_communicator_is_not_in_user_code() {
+    let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
+    let op = OpSnapshot {
+        kind: "AllGather".into(),
+        seq: 9,
+        state: OpState::Running,
+        age_ns: 2_000_000,
+        ..OpSnapshot::default()
+    };
+    let row = CommSnapshot { id: CommId(2), name: "tensor".into(), op, ..CommSnapshot::default() };
+    job.ranks[2].comms.push(row);
+    let found = check(&job, &[(Class::NotJoined, Reason::Elsewhere, &[2], Standing::Suspect)]);
+    let line = "rank 2: it has been inside AllGather #9 of tensor for 2.0 ms";
+    assert!(found[0].evidence.contains(&line.to_string()), "{:?}", found[0].evidence);
+}

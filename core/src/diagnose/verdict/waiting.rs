@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Groups, SUSPECT_NS, named, process, suspect_ns, verb};
 use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text};
 use crate::snapshot::{
-    BlockedOn, Class, Confidence, Culprit, Direction, NotJoined, OpState, RankSnapshot, Reason, Side,
-    Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WaitingLink,
+    BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, NotJoined, OpSnapshot, OpState,
+    RankSnapshot, Reason, Side, Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WaitingLink,
 };
 use crate::types::{CommId, Rank, runs};
 
@@ -108,7 +108,10 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         () if circle.0.is_empty() => (Class::Link, Reason::Lost),
         () => (Class::Deadlock, Reason::Cycle),
     };
-    groups.0.entry(what).or_default();
+    let those = groups.0.entry(what).or_default();
+    if let (true, Some(link)) = (is_silent, &one.link) {
+        those.extend(process::of(job, job.job_rank(one.comm, link.peer)).map(process::culprit));
+    }
 }
 
 /// What is wrong with a rank that others wait for.
@@ -124,9 +127,21 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
     let is_inside_earlier = row.is_some_and(|row| row.op.state == OpState::Running);
     match silent_link(job, one) {
         Some(_) if !is_missing || is_inside_earlier => (Class::Link, Reason::Unreachable),
+        _ if is_missing && !is_inside_earlier && elsewhere(rank, one).next().is_some() => {
+            (Class::NotJoined, Reason::Elsewhere)
+        }
         _ if is_missing && !is_inside_earlier => (Class::NotJoined, Reason::UserCode),
         _ => (Class::StuckLocal, Reason::Inside),
     }
+}
+
+/// The other communicators in which a rank is inside an operation, with that.
+fn elsewhere<'a>(
+    rank: &'a RankSnapshot,
+    one: &'a BlockedOn,
+) -> impl Iterator<Item = (&'a CommSnapshot, &'a OpSnapshot)> {
+    let rows = rank.comms.iter().filter(|row| row.id != one.comm && !row.ended);
+    rows.map(|row| (row, row.operation())).filter(|(_, op)| op.state == OpState::Running)
 }
 
 /// The stream between those that wait and the rank they wait for on which an answer is overdue.
@@ -216,6 +231,11 @@ fn told(reason: Reason, culprits: &[Culprit], op: &str, circle: &Circle) -> (Sid
             Confidence::Certain,
             format!("{who} {has} not called {op} and {is} in user code"),
         ),
+        Reason::Elsewhere => (
+            Side::Application,
+            Confidence::Certain,
+            format!("{who} {has} not called {op} and {is} inside another operation"),
+        ),
         Reason::Inside => {
             (Side::Library, Confidence::Possible, format!("{who} {is} inside {op} and {has} stopped moving"))
         }
@@ -254,6 +274,10 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
                 OpState::Failed => format!("rank {}: {call} failed {since} ago", rank.rank),
                 OpState::Idle | OpState::Unknown => format!("rank {}: it left {call} {since} ago", rank.rank),
             }
+        }));
+        lines.extend(elsewhere(rank, one).take(MAX_LINES).map(|(row, op)| {
+            let (call, comm) = (call_name(&op.kind, op.seq), comm_name(&row.name, row.id));
+            format!("rank {}: it has been inside {call} of {comm} for {}", rank.rank, duration(op.age_ns))
         }));
     }
     if let Some(socket) = silent_link(job, one) {
