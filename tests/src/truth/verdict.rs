@@ -37,7 +37,8 @@ pub(super) fn judge(
     culprits: Option<&[u32]>,
 ) -> Result<(), String> {
     let (classes, reasons): (&[&str], &[&str]) = match draw.class {
-        Class::Healthy | Class::Straggler => (&[], &[]),
+        Class::Healthy => (&[], &[]),
+        Class::Straggler => (&["SLOW"], &["late"]),
         Class::Hang | Class::Chain | Class::FirstContact | Class::AllDead => {
             (&["NOT_JOINED"], &["in user code"])
         }
