@@ -34,7 +34,8 @@ impl Drop for Launched {
 }
 
 fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().unwrap()
+    // In memory, so that the recorders lie in it and in no folder that other jobs share.
+    tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
 /// `ending HOW` as so many ranks, or what a shell makes of it.

@@ -1,6 +1,5 @@
 //! What the process of a rank shows of itself, whatever its communicators show.
 
-use crate::diagnose::silent_first;
 use crate::snapshot::{
     Class, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State, Verdict,
 };
@@ -11,15 +10,11 @@ const SILENT_NS: u64 = 1_000_000_000;
 
 /// What is wrong with a process itself; `None` if nothing is.
 ///
-/// Where all are gone, as in files, death does not distinguish them. One that fell silent clearly
-/// before the others, and whose end nobody noticed, was stopped.
+/// Where all are gone, as in files, death does not distinguish them.
 pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
     let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
     match (rank.state, rank.letter) {
-        (State::Dead | State::Exited | State::Left, _) if all_gone => {
-            let is_silent = silent_first(&job.ranks).is_some_and(|(at, _)| job.ranks[at].rank == rank.rank);
-            is_silent.then_some((Class::StuckLocal, Reason::Stopped))
-        }
+        (State::Dead | State::Exited | State::Left, _) if all_gone => None,
         (State::Dead | State::Exited | State::Left, _) => Some((Class::PeerDead, end(rank))),
         _ if rank.facts.dying => Some((Class::StuckLocal, Reason::Dying)),
         (State::Stopped, _) => Some((Class::StuckLocal, Reason::Stopped)),
