@@ -171,7 +171,8 @@ fn explained(job: &Job, late: &Lateness) {
     assert_eq!(last["rank"], victim.0, "{told}");
     for other in ranks.iter().filter(|rank| rank["rank"] != victim.0) {
         let waited = other["waited_ns"].as_u64().unwrap();
-        assert!(waited + 1_000_000 >= called(last) - called(other), "{told}");
+        // A rank that is kept from the processor between its call and its wait has waited for less.
+        assert!(2 * waited >= called(last) - called(other), "{told}");
         assert!(other["ended_ns"].as_u64() >= last["called_ns"].as_u64(), "{told}");
     }
     let path = operation["path"].as_str().unwrap();
