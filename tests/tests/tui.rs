@@ -228,13 +228,18 @@ fn stable(screen: &str, is_overview: bool) -> String {
     out.join("\n")
 }
 
-/// The line without chance: among ranks that wait, which rank each waits for.
+/// The line without chance: among ranks that wait, which rank each waits for, and which of them
+/// has waited longest.
 fn without_chance(line: &str) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let line = line.replace(&format!("on {host}"), "on HOST");
     let mut words: Vec<&str> = line.split(' ').collect();
     if let Some(at) = words.windows(3).position(|three| three == ["◦", "waits", "TIME"]) {
         words[at + 3] = "R";
+    }
+    if let Some(at) = words.windows(4).position(|four| four[..2] == ["seen:", "rank"] && four[3] == "message")
+    {
+        words[at + 2] = "R:";
     }
     words.join(" ")
 }
@@ -248,7 +253,7 @@ fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
     let terminal = Terminal::run(&format!("hang{width}"), (width, height), runtime, &attach);
     let mut kept = String::new();
     for (key, words) in [
-        ("1", vec!["why", "rank  process", "has not called AllReduce", "waits for message"]),
+        ("1", vec!["why", "rank  process", "SUSPECT NOT_JOINED", "waits for message"]),
         ("2", vec!["NOT CALLED, at #4", "▸ inside", "waits for"]),
         ("3", vec!["ch0", "✱2", "waits for 2"]),
         ("4", vec!["shm", "same host", "peer of 2"]),
