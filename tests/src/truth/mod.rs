@@ -12,8 +12,8 @@
 //! | [`draw`] | what is drawn: the steps of each rank, the actions on them, the ranks to blame |
 //! | [`timeline`] | what each rank did, and when |
 //! | [`claim`] | the claims that may be made of a job |
-//! | [`text`], [`table`], [`json`] | the claims of a snapshot |
-//! | [`verdict`] | verdicts as claims, and which of them are false |
+//! | [`text`], `table`, [`json`] | the claims of a snapshot |
+//! | `verdict` | verdicts as claims, and which of them are false |
 //! | [`words`] | patterns with holes, ranks and times |
 //! | [`judge`] | which claims are false |
 //! | [`run`] | running draws, and their matrix |
