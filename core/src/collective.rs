@@ -188,7 +188,7 @@ impl Descriptor {
     #[must_use]
     pub fn differences(&self, other: &Self) -> String {
         let (own, its) = (self.name(), other.name());
-        // What a part of a call carries is no choice of the program.
+        // The library chooses type and operator of a part of a call, not the program.
         if own != its && (self.is_part() || other.is_part()) {
             return format!("kind {own} / {its}");
         }
@@ -341,7 +341,7 @@ mod tests {
             assert!(base.differences(&other).contains(" / "), "{}", base.differences(&other));
         }
         assert_eq!(Descriptor::decode([200, 0, 0, 0]), None);
-        // What a split gathers is not what the program called.
+        // The program called split(), not the all-gather that carries it out.
         let Request { kind, dtype, op, .. } = PartOf::Split.gathers(Datatype::I64, 4);
         let split = Descriptor { kind, dtype, op, ..base };
         assert_eq!(split.differences(&base), "kind split() / Reduce");

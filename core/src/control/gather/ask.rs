@@ -1,4 +1,4 @@
-//! What is kept of a question while it is under way: the hosts and ranks that are asked.
+//! A question under way: the hosts and ranks that are asked, and what is known of them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What travels when state is gathered: lines of JSON between processes of one job, whose version
-//! is the same.
+//! The messages of a gathering: lines of JSON between processes of one job, which all have the same
+//! version.
 
 use serde::{Deserialize, Serialize};
 
