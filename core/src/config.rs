@@ -99,6 +99,8 @@ settings! {
         "Seconds without progress of any operation under way until a communicator gives up and names the ranks that block it.";
     StallAfter, "CCL_STALL_AFTER", None, Kind::Seconds, "30",
         "Seconds that a rank must have been awaited until that is a stall, with exit status 10; what is certainly a fault is one at once.";
+    OnStall, "CCL_ON_STALL", None, Kind::Word(&["report", "abort", "off"]), "report",
+        "What the watchdog of each process does once a job has stalled: report, once for the job, on standard error, in the recorders and in a file; abort what waits, too; or nothing, when it is off.";
     Observe, "CCL_OBSERVE", None, Kind::Number(0, 1), "1",
         "0 switches recorder and control socket off.";
     Level, "CCL_LEVEL", None, Kind::Number(0, 3), "1",

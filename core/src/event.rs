@@ -10,6 +10,7 @@ pub mod assembly;
 pub mod tags;
 
 use crate::clock::Raw;
+use crate::snapshot::{Class, Reason, Standing};
 use crate::types::{
     Algorithm, ChannelId, CollKind, Datatype, Direction, Outline, Phase, Rank, ReduceOp, TransportKind,
     TransportReason, WaitReason,
@@ -147,6 +148,24 @@ pub enum Event {
         /// This rank's sequence number.
         seq: u64,
     },
+    /// The watchdog of this process found a stall, or heard of one.
+    StallFound {
+        /// Whether it is a fault or may be one.
+        standing: Standing,
+        /// What is wrong.
+        class: Class,
+        /// What the culprit did, or what happened to it.
+        reason: Reason,
+        /// The first rank of the job to blame, if there is one.
+        culprit: Option<Rank>,
+        /// How long it had lasted, in nanoseconds.
+        since_ns: u64,
+    },
+    /// That stall is over.
+    StallEnded {
+        /// How long ago it was found, in nanoseconds.
+        duration_ns: u64,
+    },
     /// The communicator was aborted on this rank.
     Aborted,
     /// The clocks were read together: raw counter, CLOCK_MONOTONIC, CLOCK_REALTIME.
@@ -188,6 +207,8 @@ impl Event {
             | Self::OpFailed { .. }
             | Self::PeerLost { .. }
             | Self::MismatchFound { .. }
+            | Self::StallFound { .. }
+            | Self::StallEnded { .. }
             | Self::Aborted
             | Self::ClockAnchored { .. }
             | Self::Tagged { .. }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
-use ccl::control::gather::{Gathered, GatheredRow, Lack};
+use ccl::control::gather::{Gathered, Lack};
 use ccl::diagnose::{Given, Job, Unreachable, jobs};
 use ccl::snapshot::{PeerSnapshot, ProcessSnapshot, Source, State};
 use ccl::types::{CommId, Rank};
@@ -136,7 +136,7 @@ impl Told {
                 )));
                 continue;
             }
-            self.given.push(given(row, asked, now));
+            self.given.push(Given { source: Source::Gather, ..row.given(asked, now.0, now.1) });
         }
     }
 
@@ -160,29 +160,9 @@ pub(crate) fn widen(job: &mut Job, findings: &Findings, given: &[Given]) {
     }
 }
 
-/// A row with the times of this kernel's clocks. What was read while it lived was read between the
-/// question and the answer.
-fn given(row: GatheredRow, asked: Ns, (now, real_ns): (Ns, u64)) -> Given {
-    let GatheredRow { mut process, letter, ended, clock } = row;
-    let clock = clock.unwrap_or_default();
-    let first = if process.alive { asked.0 } else { 0 };
-    let here = |mono_ns: u64, error_ns: i128| {
-        let ns = i128::from(mono_ns) - i128::from(clock.offset_ns) + error_ns;
-        (ns.clamp(0, i128::from(u64::MAX)) as u64).clamp(first, now.0.max(first))
-    };
-    let error_ns = i128::from(clock.error_ns);
-    if process.to_mono_ns != 0 {
-        process.from_mono_ns = here(process.from_mono_ns, -error_ns);
-        process.to_mono_ns = here(process.to_mono_ns, error_ns);
-        let real = |mono_ns: u64| real_ns.saturating_sub(now.0.saturating_sub(mono_ns));
-        (process.from_real_ns, process.to_real_ns) = (real(process.from_mono_ns), real(process.to_mono_ns));
-    }
-    Given { process, source: Source::Gather, letter, ended }
-}
-
 #[cfg(test)]
 mod tests {
-    use ccl::control::gather::ClockOffset;
+    use ccl::control::gather::GatheredRow;
     use ccl::snapshot::CommSnapshot;
 
     use super::*;
@@ -220,28 +200,5 @@ mod tests {
         let lacks =
             |pid, host: &str| told.has(&Unreachable { pid, host: host.into(), ..Unreachable::default() });
         assert_eq!([lacks(2, "b"), lacks(3, "b"), lacks(0, "b")], [true, false, false]);
-    }
-
-    #[test]
-    fn times_are_moved_to_the_clock_of_who_asks_and_stay_between_question_and_answer() {
-        let check = |alive: bool, (from, to): (u64, u64), (offset_ns, error_ns): (i64, u64), expect| {
-            let process = ProcessSnapshot {
-                alive,
-                from_mono_ns: from,
-                to_mono_ns: to,
-                from_real_ns: 7,
-                ..ProcessSnapshot::default()
-            };
-            let clock = Some(ClockOffset { offset_ns, error_ns });
-            let row = GatheredRow { process, clock, ..GatheredRow::default() };
-            let one = given(row, Ns(1_000), (Ns(2_000), 10_000)).process;
-            assert_eq!((one.from_mono_ns, one.to_mono_ns, one.from_real_ns, one.to_real_ns), expect);
-        };
-        check(true, (5_500, 5_600), (4_000, 10), (1_490, 1_610, 9_490, 9_610));
-        check(true, (500, 600), (-1_000, 900), (1_000, 2_000, 9_000, 10_000));
-        check(true, (500, 600), (i64::MAX, u64::MAX), (1_000, 2_000, 9_000, 10_000));
-        // It died long before.
-        check(false, (4_100, 4_200), (4_000, 10), (90, 210, 8_090, 8_210));
-        check(true, (0, 0), (4_000, 10), (0, 0, 7, 0));
     }
 }

@@ -13,7 +13,7 @@ use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings, Found};
 use crate::gather::{self, Told};
 use crate::target::Target;
-use crate::{attach, dump, exit, facts};
+use crate::{attach, dump, exit, facts, saved};
 
 /// The time between two readings of a job in which something waits: longer than a message takes on
 /// a busy machine, and short for someone who waits for the answer.
@@ -39,7 +39,7 @@ pub(crate) struct Snapshot {
 /// Show the same from recorder files, as dead processes leave them, or from a dump
 #[derive(clap::Args, Debug)]
 pub(crate) struct Open {
-    /// A recorder file, a folder of them, or a dump
+    /// A recorder file, a folder of them, a dump, or the state that a watchdog saved
     path: PathBuf,
     /// The job, if there are several
     #[arg(long, value_name = "JOB")]
@@ -148,6 +148,14 @@ impl Reading {
 /// The exit status and why there is nothing to show.
 pub(crate) fn then(path: &Path, job: Option<Target>, comm: Option<&str>) -> Result<Looked, (u8, String)> {
     let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
+    if saved::is_saved(path) {
+        // It was judged when it was saved.
+        let mut job = saved::open(path).map_err(|why| (exit::ERROR, why))?;
+        if let Some(name) = comm {
+            job.narrow(name).map_err(|names| no_comm(name, &names))?;
+        }
+        return Ok(Looked { job, found: Vec::new() });
+    }
     let looked = if dump::is_bundle(path) {
         let dump = dump::open(path).map_err(|why| (exit::ERROR, why))?;
         let mut job = choose(&dump.findings, job.or(Some(Target::Job(dump.job))))?;

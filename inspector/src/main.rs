@@ -18,6 +18,7 @@ mod pages;
 mod process;
 mod ps;
 mod run;
+mod saved;
 mod search;
 mod stack;
 mod stragglers;

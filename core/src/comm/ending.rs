@@ -136,7 +136,7 @@ impl Inner {
     /// A decision, as this rank's failure: where it stood, and whom it is about.
     fn told(&self, driver: &Driver, decision: &Decision) -> Failure {
         let hint = match decision.trouble {
-            Trouble::Died => driver.links.where_is(decision.about),
+            Trouble::Died | Trouble::Unreachable => driver.links.where_is(decision.about),
             Trouble::Mismatch => CALL_THE_SAME.into(),
             Trouble::TimedOut | Trouble::LinkFailed => match self.lacking(driver) {
                 Some((what, hint)) if decision.text.contains(&what) => hint.into(),

@@ -22,12 +22,13 @@ use crate::comm::phases::{Phases, Watch};
 use crate::comm::report;
 use crate::comm::services::ProcessServices;
 use crate::comm::state::{Attended, Driver, Exclusive, Inner, Shared, lock};
+use crate::comm::watched;
 use crate::config::{Key, Settings};
 use crate::control::gather::Member;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::edge::Dialling;
-use crate::failure::gossip::{Decision, Gossip, Trouble};
+use crate::failure::gossip::{Decision, Gossip, News, Trouble};
 use crate::failure::lines::Post;
 use crate::failure::task::{GossipTask, Owner, Ways};
 use crate::notice::{self, Level};
@@ -204,6 +205,7 @@ pub(super) fn assemble(
     let gossip = start_gossip((rank, nranks), neighbours, owner)?;
     let carriers = carriers(&base, &memory, &peers, (inbox, &data));
     let links = Links::new(rank, Arc::clone(&memory), peers, carriers);
+    let watched = row.events();
     let engine = Engine::new(rank, Arc::clone(&topology), row, events);
     let driver = Driver::new(engine, links, Waiter::new(Arc::clone(&memory), crowded));
     let inner = Arc::new(Inner {
@@ -232,7 +234,7 @@ pub(super) fn assemble(
         is_told: notice::wanted(settings, Level::Trace),
         settings: settings.clone(),
     });
-    attend(&inner, services, data, gathers);
+    attend(&inner, services, (data, gathers), watched);
     Ok(inner)
 }
 
@@ -262,8 +264,8 @@ fn carriers(
 fn attend(
     inner: &Arc<Inner>,
     services: &Arc<ProcessServices>,
-    data: Arc<DataListener>,
-    gathers: Option<Arc<Member>>,
+    (data, gathers): (Arc<DataListener>, Option<Arc<Member>>),
+    events: Events,
 ) {
     let abortable = services.abortable(inner.id, {
         let inner = Arc::downgrade(inner);
@@ -273,9 +275,16 @@ fn attend(
             }
         }
     });
+    let watched = watched::seat(inner, services, events);
     let services = Arc::clone(services);
-    *lock(&inner.attended) =
-        Some(Attended { gathers, _data: data, seat: None, _abortable: abortable, _services: services });
+    *lock(&inner.attended) = Some(Attended {
+        gathers,
+        _data: data,
+        seat: None,
+        _abortable: abortable,
+        _watched: watched,
+        _services: services,
+    });
 }
 
 /// The ranks of this host in other processes.
@@ -483,6 +492,9 @@ impl Owner for Owning {
     }
     fn asked(&self, from: Rank, call: &Descriptor) {
         self.shared.asked(from, call);
+    }
+    fn heard(&self, news: News) {
+        watched::heard(&self.services, news);
     }
     fn decided(&self, decision: &Decision) {
         self.shared.decided(decision);

@@ -48,6 +48,7 @@ mod services;
 mod state;
 mod unsatisfiable;
 pub(crate) mod wait;
+mod watched;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The process services: what a process keeps beside its communicators.
 //!
 //! They are the recorder, the task that writes clock anchors and socket samples to it once a
-//! second, and the inspector's socket. All communicators of the process share them; they end with
+//! second, the watchdog, and the inspector's socket. All communicators of the process share them; they end with
 //! the last communicator.
 
 use std::path::Path;
@@ -13,6 +13,7 @@ use crate::bootstrap::Launched;
 use crate::clock::{Anchor, Ns};
 use crate::config::{Key, Settings, environment};
 use crate::control::server::Server;
+use crate::control::watchdog::Watchdog;
 use crate::error::Result;
 use crate::event::{Event, publish};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
@@ -35,6 +36,7 @@ const SWEEPS: u32 = 3;
 pub(crate) struct ProcessServices {
     // In drop order: tasks before the recorder that they use.
     _anchors: Option<Handle>,
+    watchdog: Option<Watchdog>,
     server: Option<Arc<Server>>,
     sweeps: Arc<AtomicU32>,
     announced: AtomicBool,
@@ -55,7 +57,7 @@ impl ProcessServices {
             let sweeps = Arc::new(AtomicU32::new(0));
             let recorder = Recorder::heap();
             let announced = AtomicBool::new(false);
-            let unseen = Self { _anchors: None, server: None, sweeps, announced, recorder };
+            let unseen = Self { _anchors: None, watchdog: None, server: None, sweeps, announced, recorder };
             return Ok((Arc::new(unseen), Vec::new()));
         }
         let mut slot = OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,8 +91,9 @@ impl ProcessServices {
             gap: SECOND_ANCHOR,
         };
         let anchors = Some(Service::get()?.add(anchors)?);
-        let services =
-            Arc::new(Self { _anchors: anchors, server, sweeps, announced: AtomicBool::new(false), recorder });
+        let watchdog = Watchdog::start(&recorder, settings)?;
+        let announced = AtomicBool::new(false);
+        let services = Arc::new(Self { _anchors: anchors, watchdog, server, sweeps, announced, recorder });
         *slot = Arc::downgrade(&services);
         Ok((services, notes))
     }
@@ -112,6 +115,11 @@ impl ProcessServices {
         abort: impl Fn(&str) + Send + Sync + 'static,
     ) -> Option<crate::control::server::Abortable> {
         self.server.as_ref().map(|server| server.abortable(comm, abort))
+    }
+
+    /// The process's watchdog, if it has one.
+    pub(crate) const fn watchdog(&self) -> Option<&Watchdog> {
+        self.watchdog.as_ref()
     }
 
     /// Whether nothing has said yet how to look at this process: true for the first caller.

@@ -19,6 +19,7 @@ use crate::comm::wait::Waiter;
 use crate::config::Settings;
 use crate::control::gather::Member;
 use crate::control::server::Abortable;
+use crate::control::watchdog::Seated;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::failure::gossip::Decision;
@@ -214,5 +215,6 @@ pub(crate) struct Attended {
     /// Where this process is rank 0 of a public address: the address.
     pub(super) seat: Option<Seat>,
     pub(super) _abortable: Option<Abortable>,
+    pub(super) _watched: Option<Seated>,
     pub(super) _services: Arc<ProcessServices>,
 }

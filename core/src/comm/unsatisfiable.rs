@@ -173,7 +173,9 @@ fn is_collective(call: &Descriptor, seq: u64) -> bool {
 /// whose link ended.
 pub(super) fn lost(failure: &Failure, decision: Option<&Decision>) -> Option<Rank> {
     match (decision, &failure.cause) {
-        (Some(decision), _) => (decision.trouble == Trouble::Died).then_some(decision.about),
+        (Some(decision), _) => {
+            matches!(decision.trouble, Trouble::Died | Trouble::Unreachable).then_some(decision.about)
+        }
         (None, Cause::Link(LinkFault::Gone)) => failure.peer,
         (None, Cause::Link(_) | Cause::Mismatch { .. } | Cause::Finished(_) | Cause::External(_)) => None,
     }

@@ -6,4 +6,5 @@ mod lease;
 pub mod server;
 mod session;
 mod share;
+pub(crate) mod watchdog;
 pub mod wire;

@@ -46,4 +46,5 @@ pub use text::{
     duration, ranks_text, render_answer, render_next, render_not_joined, render_text, render_verdict,
     render_verdicts, runs_text,
 };
+pub(crate) use verdict::suspect_ns;
 pub use verdict::verdicts;

@@ -193,6 +193,8 @@ impl Assembly {
             | Event::WaitEnded { .. }
             | Event::PeerLost { .. }
             | Event::MismatchFound { .. }
+            | Event::StallFound { .. }
+            | Event::StallEnded { .. }
             | Event::Aborted
             | Event::ClockAnchored { .. }
             | Event::Tagged { .. }

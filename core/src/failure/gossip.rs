@@ -24,6 +24,7 @@
 
 mod differ;
 mod message;
+mod news;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,8 @@ use crate::types::Rank;
 
 pub use differ::{Difference, against, first, say_both, say_one};
 pub use message::{Decision, GossipMessage, MESSAGE_MAX, Open, Report, Side, To, Trouble, bounded};
+pub(crate) use news::Latest;
+pub use news::{NEWS_TEXT, News, Stall};
 pub use share::{Attempt, Share};
 
 /// How long the arbiter waits for the cause of a link's failure.
@@ -96,6 +99,9 @@ pub struct Gossip {
     shares: Vec<Share>,
     /// The attempt of this rank, if it has begun one.
     sharing: Option<Attempt>,
+    /// What watchdogs told: the latest of each, and what the caller has not taken yet.
+    news: Latest,
+    heard: Vec<News>,
 }
 
 impl Gossip {
@@ -118,6 +124,8 @@ impl Gossip {
             asked: Vec::new(),
             shares: Vec::new(),
             sharing: None,
+            news: Latest::default(),
+            heard: Vec::new(),
         }
     }
 
@@ -177,6 +185,7 @@ impl Gossip {
                     self.decision = Some(decision);
                 }
             }
+            GossipMessage::News(news) => self.hear_news(onward, news),
             GossipMessage::Share(share) => {
                 if self.keep(share.clone()) {
                     self.pass_on(onward, share);
@@ -205,6 +214,16 @@ impl Gossip {
         }
         let text = format!("the process of rank {peer} ended without leaving the communicator");
         self.found(Report::new(Trouble::Died, self.me, peer, text), now);
+    }
+
+    /// The stream of a ring neighbour has ended because its host does not answer. Nobody can tell
+    /// whether the rank lives; those that are reached go on without it, as if it were dead.
+    pub fn unreachable(&mut self, peer: Rank, now: Ns) {
+        if peer == self.me || self.lives[peer.index()] != Life::Lives || self.is_leaving() {
+            return;
+        }
+        let text = format!("the host of rank {peer} does not answer: it is down, or the network is cut");
+        self.found(Report::new(Trouble::Unreachable, self.me, peer, text), now);
     }
 
     /// The rank to which this rank's edge of the ring leads: the next rank that is not known to
@@ -460,7 +479,7 @@ impl Gossip {
         if !self.seen.insert((trouble, from, about, open.is_some())) {
             return false;
         }
-        if trouble == Trouble::Died {
+        if matches!(trouble, Trouble::Died | Trouble::Unreachable) {
             self.lives[about.index()] = Life::Died;
         }
         let is_first = self.reports.iter().all(|known| known.trouble != trouble);

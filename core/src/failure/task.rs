@@ -14,11 +14,11 @@ use crate::bootstrap::driver::RingStream;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::failure::edge::{Dialling, Edge};
-use crate::failure::gossip::{Decision, Gossip, GossipMessage, Report, Share, Side, To};
+use crate::failure::gossip::{Decision, Gossip, GossipMessage, News, Report, Share, Side, To};
 use crate::failure::lines::{Post, letter};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys::fds::Fd;
-use crate::transport::line::{Heard, LINE_MAX, Line};
+use crate::transport::line::{End, Heard, LINE_MAX, Line};
 use crate::transport::shm::peer::PeerProcess;
 use crate::transport::socket::arrivals::Arrivals;
 use crate::types::Rank;
@@ -45,6 +45,8 @@ pub(crate) trait Owner: Send {
     fn asked(&self, from: Rank, call: &Descriptor);
     /// A decision was made. Called once.
     fn decided(&self, decision: &Decision);
+    /// A watchdog told of a stall.
+    fn heard(&self, news: News);
 }
 
 /// A rank of this host in another process.
@@ -219,6 +221,12 @@ impl GossipTask {
         self.handle.nudge();
     }
 
+    /// Tells all ranks what a watchdog found or heard.
+    pub(crate) fn tell_news(&self, news: News) {
+        self.lock().gossip.tell_news(news);
+        self.handle.nudge();
+    }
+
     /// Announces all calls of this rank, and waits until all ranks have finished or the
     /// communicator ends.
     ///
@@ -368,8 +376,10 @@ impl Task for Round {
                 Heard::Greeting => *tells = true,
                 Heard::Farewell => {}
             });
-            if ended && *tells {
-                gossip.lost(*rank, now);
+            match ended {
+                Some(End::Silent) => gossip.unreachable(*rank, now),
+                Some(End::Closed) if *tells => gossip.lost(*rank, now),
+                Some(End::Closed) | None => {}
             }
         }
         self.watch(gossip, now);
@@ -400,9 +410,12 @@ impl Task for Round {
         }
         let gossip = &mut state.gossip;
         gossip.take_finished().iter().for_each(|(rank, tally)| self.owner.finished(*rank, tally));
+        let news = gossip.take_news();
         gossip.take_asked().iter().for_each(|(from, call)| self.owner.asked(*from, call));
         drop(state);
         self.state.1.notify_all();
+        // What hears it may tell it in other communicators, or in this one.
+        news.into_iter().for_each(|news| self.owner.heard(news));
         Turn::Again(due)
     }
 }

@@ -8,6 +8,7 @@
 
 use super::layout::slot::EVENT_WORDS;
 use crate::event::{Event, tags};
+use crate::snapshot::{Class, Reason, Standing};
 use crate::types::{
     Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, Outline, Phase, Rank, ReduceOp, Shape,
     TransportKind, TransportReason, WaitReason,
@@ -33,6 +34,8 @@ const ABORTED: u16 = 13;
 const CLOCK_ANCHORED: u16 = 14;
 const TAGGED: u16 = 15;
 const OWNER: u16 = 16;
+const STALL_FOUND: u16 = 17;
+const STALL_ENDED: u16 = 18;
 
 #[inline]
 fn first(code: u16, bytes: [u8; 4], channel: ChannelId) -> u64 {
@@ -133,6 +136,11 @@ pub(super) fn encode(event: &Event) -> Words {
         Event::MismatchFound { peer, seq } => {
             [first(MISMATCH_FOUND, [0; 4], none), u64::from(peer.0), seq, 0, 0, 0]
         }
+        Event::StallFound { standing, class, reason, culprit, since_ns } => {
+            let fields = [standing.number(), class.number(), reason.number(), 0];
+            [first(STALL_FOUND, fields, none), some_rank(culprit), since_ns, 0, 0, 0]
+        }
+        Event::StallEnded { duration_ns } => [first(STALL_ENDED, [0; 4], none), duration_ns, 0, 0, 0, 0],
         Event::Aborted => [first(ABORTED, [0; 4], none), 0, 0, 0, 0, 0],
         Event::ClockAnchored { raw, mono_ns, real_ns } => {
             [first(CLOCK_ANCHORED, [0; 4], none), raw, mono_ns, real_ns, 0, 0]
@@ -213,6 +221,14 @@ fn known(words: &Words) -> Option<Event> {
         },
         PEER_LOST => Event::PeerLost { peer: rank(a) },
         MISMATCH_FOUND => Event::MismatchFound { peer: rank(a), seq: b },
+        STALL_FOUND => Event::StallFound {
+            standing: Standing::numbered(bytes[0]),
+            class: Class::numbered(bytes[1]),
+            reason: Reason::numbered(bytes[2]),
+            culprit: peer(a),
+            since_ns: b,
+        },
+        STALL_ENDED => Event::StallEnded { duration_ns: a },
         ABORTED => Event::Aborted,
         CLOCK_ANCHORED => Event::ClockAnchored { raw: a, mono_ns: b, real_ns: c },
         TAGGED => {
@@ -321,6 +337,16 @@ pub(crate) mod tests {
             ),
             rank().prop_map(|peer| Event::PeerLost { peer }),
             (rank(), wide()).prop_map(|(peer, seq)| Event::MismatchFound { peer, seq }),
+            (one_of(Standing::ALL), one_of(Class::ALL), one_of(Reason::ALL), peer(), wide()).prop_map(
+                |(standing, class, reason, culprit, since_ns)| Event::StallFound {
+                    standing,
+                    class,
+                    reason,
+                    culprit,
+                    since_ns
+                }
+            ),
+            wide().prop_map(|duration_ns| Event::StallEnded { duration_ns }),
             Just(Event::Aborted),
             (wide(), wide(), wide()).prop_map(|(raw, mono_ns, real_ns)| Event::ClockAnchored {
                 raw,
@@ -378,6 +404,14 @@ pub(crate) mod tests {
         assert_eq!(encode(&up(Some(TransportReason::OtherHost))), [0x0001_0003_0201_0002, 0, 0, 0, 0, 0]);
         // As layout 2 wrote it.
         assert_eq!(decode(&[0x0001_0000_0201_0002, 0, 0, 0, 0, 0]), up(None));
+        let stall = Event::StallFound {
+            standing: Standing::Stalled,
+            class: Class::NotJoined,
+            reason: Reason::UserCode,
+            culprit: Some(Rank(3)),
+            since_ns: 8,
+        };
+        assert_eq!(encode(&stall), [0x0014_0602_0011, 1 << 32 | 3, 8, 0, 0, 0]);
         let mark = Mark { owner: Some((CommId(9), Rank(2))), before: None, number: 4 };
         assert_eq!(mark.encode(), [0x0001_0010, 9, 2, 0, 0, 4]);
         assert_eq!((Mark::decode(&mark.encode()), Mark::decode(&encode(&sent))), (Some(mark), None));

@@ -19,13 +19,14 @@ pub mod durations;
 mod ending;
 pub mod histogram;
 pub mod history;
+pub mod watch;
 
 pub use ending::Ending;
 
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 

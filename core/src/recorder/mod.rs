@@ -42,6 +42,7 @@ mod slot_pool;
 mod sockets;
 mod state;
 mod tail;
+mod watch;
 mod whose;
 mod words;
 mod writer;

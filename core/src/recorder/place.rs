@@ -26,8 +26,12 @@ use crate::sys::shared::{self, Access, Mapping, Owner};
 /// file system.
 pub type Allocate = fn(BorrowedFd<'_>, Home, u64) -> io::Result<()>;
 
+/// The extension of the state of a job that a watchdog saved, beside the recorder of its process.
+pub(crate) const STALL: &str = "stall.json";
 /// Dead recorders kept in a folder, newest first.
 const KEEP_FILES: usize = 64;
+/// States of stalled jobs kept in a folder after their recorders are gone, newest first.
+const KEEP_STALLS: usize = 16;
 /// Bytes of dead recorders kept, or a quarter of the file system if that is less.
 ///
 /// For recorders of the usual size this is as many as `KEEP_FILES`.
@@ -301,6 +305,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
 ///
 /// `own` is the stem of the caller's recorder, whose file the process must not open.
 pub fn prune(folder: &Path, own: Option<&str>) -> usize {
+    prune_stalls(folder);
     let room = rustix::fs::statvfs(folder).map_or(KEEP_BYTES, |fs| fs.f_blocks * fs.f_frsize / 4);
     prune_to(folder, own, KEEP_FILES, KEEP_BYTES.min(room))
 }
@@ -324,10 +329,27 @@ fn prune_to(folder: &Path, own: Option<&str>, keep_files: usize, keep_bytes: u64
     for (at, (_, len, path)) in dead.iter().enumerate() {
         bytes += len;
         if at >= keep_files || bytes > keep_bytes {
+            let _ = std::fs::remove_file(path.with_extension(STALL));
             removed += usize::from(std::fs::remove_file(path).is_ok());
         }
     }
     removed
+}
+
+/// Removes the oldest states of jobs that watchdogs saved there, where their recorders are gone.
+fn prune_stalls(folder: &Path) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_left = |path: &Path| {
+        let stem = path.file_name()?.to_str()?.strip_suffix(&format!(".{STALL}"))?;
+        Some(path.with_file_name(format!("{stem}.rec")).symlink_metadata().is_err())
+    };
+    let left = entries.map(|entry| entry.path()).filter(|path| is_left(path) == Some(true));
+    let dated = left.filter_map(|path| Some((path.symlink_metadata().ok()?.modified().ok()?, path)));
+    let mut dated: Vec<_> = dated.collect();
+    dated.sort_by_key(|(modified, _)| std::cmp::Reverse(*modified));
+    for (_, path) in dated.into_iter().skip(KEEP_STALLS) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// Whether no process holds the lock of a recorder file. Never call it for a file of this process.

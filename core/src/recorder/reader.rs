@@ -20,11 +20,12 @@ use super::history;
 use super::layout::{self, Table, comm, durations, header, histogram, ring};
 use super::state::Recorder;
 use super::tail::{Piece, events};
+use super::watch;
 use super::words::{MAX_BYTES, MAX_STRING, TableRows, fact, halves, state, string, text, word, words};
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::bounds::{MAX_COMMS, MAX_DURATIONS, MAX_RINGS};
-use crate::snapshot::{Overflow, PROCESS_SCHEMA, ProcessSnapshot, RingSnapshot};
+use crate::snapshot::{Overflow, PROCESS_SCHEMA, ProcessFacts, ProcessSnapshot, RingSnapshot};
 use crate::sys::reference::{Kind, Reference};
 use crate::sys::shared::{self, Owner};
 use crate::text::harmless;
@@ -419,6 +420,7 @@ fn snapshot(
     let (pid, outer_pid) = halves(at(header::PID));
     let library = at(header::LIBRARY);
     let (facts, memory) = ending::facts(words, alive);
+    let facts = ProcessFacts { stall: watch::told(words, &clock), ..facts };
     ProcessSnapshot {
         schema: PROCESS_SCHEMA.into(),
         pid,

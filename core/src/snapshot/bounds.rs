@@ -146,6 +146,7 @@ impl ProcessFacts {
 
     fn each_text(&mut self, take: &mut dyn FnMut(&mut String)) {
         take(&mut self.cgroup);
+        self.stall.iter_mut().for_each(|told| take(&mut told.text));
         for ThreadFacts { name, wchan, syscall, .. } in &mut self.threads {
             [name, wchan, syscall].into_iter().for_each(&mut *take);
         }

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::verdict::{Class, Reason, Standing};
 use super::words::words;
+use crate::types::Rank;
 
 words! {
     /// How a process ended.
@@ -41,6 +43,9 @@ pub struct ProcessFacts {
     pub oom_kills: u64,
     /// Whether the kernel's log says that it killed this process because memory ran out.
     pub oom_logged: bool,
+    /// The stall that its watchdog told or heard of last, as long as it lasts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall: Option<StallTold>,
     /// Whether its end is in progress: all its threads are exiting, or it is a zombie.
     pub dying: bool,
     /// Whether it was kept from processors: its quota was used up, or its threads waited for a
@@ -57,6 +62,29 @@ pub struct ProcessFacts {
     /// Its threads, the first 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadFacts>,
+}
+
+/// A stall that a watchdog told.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StallTold {
+    /// Whether it is a fault or may be one.
+    pub standing: Standing,
+    /// What is wrong.
+    pub class: Class,
+    /// What the culprits did, or what happened to them.
+    pub reason: Reason,
+    /// The rank of the job whose process told it; absent if not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<Rank>,
+    /// Whether this process told it.
+    pub is_own: bool,
+    /// How long ago it was told or heard.
+    pub ago_ns: u64,
+    /// A hash of who is to blame.
+    pub key: u64,
+    /// What is wrong, in one sentence.
+    pub text: String,
 }
 
 /// A thread, as the kernel describes it.

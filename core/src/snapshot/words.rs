@@ -8,7 +8,7 @@ use crate::types;
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
         pub enum $name {
             $($(#[$vdoc])* #[serde(rename = $word)] $variant,)+
             /// A word of a later version, or one that an earlier version did not record.
@@ -17,6 +17,20 @@ macro_rules! words {
             Unknown,
         }
         impl $name {
+            /// The words of this version, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Its number in a recorder, from 1; 0 for an unknown word.
+            #[must_use]
+            pub fn number(self) -> u8 {
+                Self::ALL.iter().position(|one| *one == self).map_or(0, |at| at as u8 + 1)
+            }
+            /// The word with this number.
+            #[must_use]
+            pub fn numbered(number: u8) -> Self {
+                let at = usize::from(number).checked_sub(1);
+                at.and_then(|at| Self::ALL.get(at)).copied().unwrap_or(Self::Unknown)
+            }
             /// The word, as in JSON.
             #[must_use]
             pub const fn word(self) -> &'static str {

@@ -21,6 +21,15 @@ pub(crate) struct Line<F: AsFd> {
     output: VecDeque<u8>,
 }
 
+/// How a stream ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// The other side closed it, or its kernel did.
+    Closed,
+    /// The other host has not answered for long.
+    Silent,
+}
+
 /// Something received on a line.
 pub(crate) enum Heard<'a> {
     /// A line, with its end.
@@ -73,25 +82,28 @@ impl<F: AsFd> Line<F> {
         }
     }
 
-    /// Reads all messages that have arrived. Returns whether the stream has just ended.
-    pub(crate) fn read(&mut self, mut hear: impl FnMut(Heard<'_>)) -> bool {
+    /// Reads all messages that have arrived. Returns how the stream has ended, if it just has.
+    pub(crate) fn read(&mut self, mut hear: impl FnMut(Heard<'_>)) -> Option<End> {
         let mut buffer = [0; 4096];
         // Bytes received during the bootstrap are parsed before newly received ones.
         self.hear(&mut hear);
         while let Some(stream) = &self.stream {
             match rustix::io::read(stream.as_fd(), &mut buffer) {
                 Ok(n) if n > 0 => self.input.extend_from_slice(&buffer[..n]),
-                Err(Errno::AGAIN) => return false,
+                Err(Errno::AGAIN) => return None,
                 Err(Errno::INTR) => continue,
-                Ok(_) | Err(_) => return self.end(),
+                Err(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
+                    return self.end(End::Silent);
+                }
+                Ok(_) | Err(_) => return self.end(End::Closed),
             }
             self.hear(&mut hear);
             // The remaining bytes are the beginning of one line.
             if self.input.len() >= LINE_MAX {
-                return self.end();
+                return self.end(End::Closed);
             }
         }
-        false
+        None
     }
 
     /// Parses the complete lines received so far.
@@ -108,9 +120,9 @@ impl<F: AsFd> Line<F> {
         }
     }
 
-    fn end(&mut self) -> bool {
+    fn end(&mut self, how: End) -> Option<End> {
         self.output.clear();
-        self.stream.take().is_some()
+        self.stream.take().map(|_| how)
     }
 
     pub(crate) fn write(&mut self) {

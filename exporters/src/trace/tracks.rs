@@ -281,6 +281,11 @@ impl Tracks {
             Event::MismatchFound { peer, seq } => {
                 self.lines.instant(place, &format!("rank {peer} called something else at #{seq}"), at);
             }
+            Event::StallFound { standing, class, reason, culprit, .. } => {
+                let whom = culprit.map(|rank| format!(", rank {rank}")).unwrap_or_default();
+                self.lines.instant(place, &format!("{standing}: {class}{whom}, {reason}"), at);
+            }
+            Event::StallEnded { .. } => self.lines.instant(place, "recovered", at),
             Event::Aborted => self.lines.instant(place, "aborted", at),
             Event::OpPlanned { .. }
             | Event::OpCompleted { .. }

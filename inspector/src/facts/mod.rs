@@ -68,6 +68,7 @@ impl Begun {
                 signal: facts.signal,
                 cgroup: std::mem::take(&mut facts.cgroup),
                 oom_kills: facts.oom_kills,
+                stall: facts.stall.take(),
                 ..ProcessFacts::default()
             };
             match (first, again) {

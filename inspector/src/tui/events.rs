@@ -50,6 +50,12 @@ pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
         }
         Event::PeerLost { peer } => format!("rank {peer} LOST"),
         Event::MismatchFound { peer, seq } => format!("MISMATCH at #{seq} with rank {peer}"),
+        Event::StallFound { standing, class, reason, culprit, since_ns } => {
+            let standing = standing.word().to_uppercase();
+            let whom = culprit.map(|rank| format!(" by rank {rank}")).unwrap_or_default();
+            format!("{standing}{whom}: {class}, {reason}, for {}", duration(*since_ns))
+        }
+        Event::StallEnded { duration_ns } => format!("RECOVERED after {}", duration(*duration_ns)),
         Event::Aborted => "ABORTED".to_string(),
         // The anchor is recorded once a second for programs; the tag stands beside the operation.
         Event::ClockAnchored { .. } | Event::Tagged { .. } => return None,

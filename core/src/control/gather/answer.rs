@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::wire::is_plausible;
-use crate::snapshot::ProcessSnapshot;
+use crate::clock::Ns;
+use crate::diagnose::Given;
+use crate::snapshot::{ProcessSnapshot, Source};
 use crate::text::harmless;
 use crate::types::{CommId, Rank};
 
@@ -90,6 +92,29 @@ impl GatheredRow {
         row.and_then(|mut row| row.is_believed().then_some(row))
     }
 
+    /// The row as a reading, with the times of this kernel's clocks: it was asked for at `asked`, and
+    /// it is `now` and `real_ns`. What was read while it lived was read between the two.
+    #[must_use]
+    pub fn given(self, asked: Ns, now: Ns, real_ns: u64) -> Given {
+        let Self { mut process, letter, ended, clock } = self;
+        let source = if clock.is_some() { Source::Gather } else { Source::Mapping };
+        let clock = clock.unwrap_or_default();
+        let first = if process.alive { asked.0 } else { 0 };
+        let here = |mono_ns: u64, error_ns: i128| {
+            let ns = i128::from(mono_ns) - i128::from(clock.offset_ns) + error_ns;
+            (ns.clamp(0, i128::from(u64::MAX)) as u64).clamp(first, now.0.max(first))
+        };
+        let error_ns = i128::from(clock.error_ns);
+        if process.to_mono_ns != 0 {
+            process.from_mono_ns = here(process.from_mono_ns, -error_ns);
+            process.to_mono_ns = here(process.to_mono_ns, error_ns);
+            let real = |mono_ns: u64| real_ns.saturating_sub(now.0.saturating_sub(mono_ns));
+            (process.from_real_ns, process.to_real_ns) =
+                (real(process.from_mono_ns), real(process.to_mono_ns));
+        }
+        Given { process, source, letter, ended }
+    }
+
     /// Whether a recorder could hold it; makes its texts harmless.
     pub(crate) fn is_believed(&mut self) -> bool {
         self.letter = self.letter.filter(char::is_ascii_alphabetic);
@@ -102,5 +127,33 @@ impl Lack {
     pub(crate) fn is_believed(&mut self) -> bool {
         self.why = harmless(&self.why, MAX_WHY).into_owned();
         self.ranks.len() <= MAX_LACKING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_moved_to_the_clock_of_who_asks_and_stay_between_question_and_answer() {
+        let check = |alive: bool, (from, to): (u64, u64), (offset_ns, error_ns): (i64, u64), expect| {
+            let process = ProcessSnapshot {
+                alive,
+                from_mono_ns: from,
+                to_mono_ns: to,
+                from_real_ns: 7,
+                ..ProcessSnapshot::default()
+            };
+            let clock = Some(ClockOffset { offset_ns, error_ns });
+            let row = GatheredRow { process, clock, ..GatheredRow::default() };
+            let one = row.given(Ns(1_000), Ns(2_000), 10_000).process;
+            assert_eq!((one.from_mono_ns, one.to_mono_ns, one.from_real_ns, one.to_real_ns), expect);
+        };
+        check(true, (5_500, 5_600), (4_000, 10), (1_490, 1_610, 9_490, 9_610));
+        check(true, (500, 600), (-1_000, 900), (1_000, 2_000, 9_000, 10_000));
+        check(true, (500, 600), (i64::MAX, u64::MAX), (1_000, 2_000, 9_000, 10_000));
+        // It died long before.
+        check(false, (4_100, 4_200), (4_000, 10), (90, 210, 8_090, 8_210));
+        check(true, (0, 0), (4_000, 10), (0, 0, 7, 0));
     }
 }

@@ -19,7 +19,7 @@ use crate::types::{CommId, Rank};
 const MAX_PROCESSES: usize = 1 << 12;
 
 /// The processes of this host, and the ranks of this host that could not be read.
-pub(super) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
+pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
     let own = match Reader::borrow(Arc::clone(own)).snapshot() {
         Ok(own) => own,
         Err(e) => return (Vec::new(), vec![Lack { why: e.to_string(), ..Lack::default() }]),

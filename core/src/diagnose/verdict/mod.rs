@@ -25,7 +25,8 @@ use crate::types::Rank;
 /// `CCL_STALL_AFTER` is shorter still.
 const SUSPECT_NS: u64 = 1_000_000_000;
 
-const fn suspect_ns(stall_ns: u64) -> u64 {
+/// How long a wait must last to be judged.
+pub(crate) const fn suspect_ns(stall_ns: u64) -> u64 {
     if stall_ns < SUSPECT_NS { stall_ns } else { SUSPECT_NS }
 }
 

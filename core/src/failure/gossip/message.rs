@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::news::News;
 use super::share::Share;
 use crate::collective::{Descriptor, Tally};
 use crate::error::ErrorKind;
@@ -22,6 +23,8 @@ pub const MESSAGE_MAX: usize = 2 << 20;
 pub enum Trouble {
     /// A process ended without a farewell.
     Died,
+    /// A host does not answer any more: it is down, or the network is cut. Its processes may live.
+    Unreachable,
     /// Ranks called different things.
     Mismatch,
     /// A rank aborted the communicator.
@@ -37,7 +40,7 @@ impl Trouble {
     #[must_use]
     pub const fn kind(self) -> ErrorKind {
         match self {
-            Self::Died | Self::LinkFailed => ErrorKind::Peer,
+            Self::Died | Self::Unreachable | Self::LinkFailed => ErrorKind::Peer,
             Self::Mismatch => ErrorKind::Mismatch,
             Self::Aborted => ErrorKind::Aborted,
             Self::TimedOut => ErrorKind::Timeout,
@@ -148,18 +151,20 @@ pub enum GossipMessage {
     Decision(Decision),
     /// A rank goes on without those that are gone.
     Share(Share),
+    /// A watchdog tells of a stall.
+    News(News),
 }
 
 impl Decision {
     /// The rank to blame, if it is certain: the rank that died or aborted.
     ///
-    /// A mismatch has two sides. A rank that blocks others when a deadline passes, or at the other
+    /// A mismatch has two sides, as has a network that is cut. A rank that blocks others when a deadline passes, or at the other
     /// end of a failed link, may be a victim too.
     #[must_use]
     pub const fn blamed(&self) -> Option<Rank> {
         match self.trouble {
             Trouble::Died | Trouble::Aborted => Some(self.about),
-            Trouble::Mismatch | Trouble::TimedOut | Trouble::LinkFailed => None,
+            Trouble::Unreachable | Trouble::Mismatch | Trouble::TimedOut | Trouble::LinkFailed => None,
         }
     }
 }
@@ -173,6 +178,7 @@ impl GossipMessage {
             Self::Called { from, to, .. } => is_rank(from) && is_rank(to),
             Self::Report(report) => is_rank(&report.from) && is_rank(&report.about),
             Self::Decision(decision) => is_rank(&decision.about),
+            Self::News(_) => true,
             Self::Share(share) => is_rank(&share.rank) && share.attempt.without.iter().all(is_rank),
         }
     }

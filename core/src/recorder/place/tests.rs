@@ -191,3 +191,21 @@ fn the_oldest_dead_files_are_pruned_with_their_sockets_and_the_living_stay() {
     assert_eq!(prune(folder.path(), Some("7-1-9")), 0);
     assert_eq!(left().len(), 5);
 }
+
+#[test]
+fn the_newest_states_of_stalled_jobs_stay_and_those_beside_recorders() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for n in 0..KEEP_STALLS + 3 {
+        std::fs::write(path(&format!("{n}-1-1.{STALL}")), "").unwrap();
+        let file = std::fs::File::open(path(&format!("{n}-1-1.{STALL}"))).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(n as u64))
+            .unwrap();
+    }
+    std::fs::write(path("0-1-1.rec"), "").unwrap();
+    prune_stalls(folder.path());
+    let is_there = |n: usize| path(&format!("{n}-1-1.{STALL}")).exists();
+    let left: Vec<usize> = (0..KEEP_STALLS + 3).filter(|n| is_there(*n)).collect();
+    let kept: Vec<usize> = std::iter::once(0).chain(3..KEEP_STALLS + 3).collect();
+    assert_eq!(left, kept);
+}

@@ -166,7 +166,7 @@ impl PeerProcess {
         });
         line.write();
         drop(line);
-        if is_unlocked || (ended && !self.has_left()) {
+        if is_unlocked || (ended.is_some() && !self.has_left()) {
             self.is_dead.store(true, Ordering::Release);
         }
     }

@@ -1,0 +1,158 @@
+use super::*;
+use crate::snapshot::Culprit;
+
+const PATIENCE: Duration = Duration::from_secs(1);
+const STALL: Duration = Duration::from_secs(30);
+
+fn at(ms: u64) -> Ns {
+    Ns(1_000_000_000_000 + ms * 1_000_000)
+}
+
+fn verdict(standing: Standing, culprit: u32) -> Verdict {
+    Verdict {
+        standing,
+        class: Class::NotJoined,
+        reason: Reason::UserCode,
+        culprits: vec![Culprit { rank: Rank(culprit), ..Culprit::default() }],
+        since_ns: 1_000_000_000,
+        ..Verdict::default()
+    }
+}
+
+/// An alarm whose process turns every half a second.
+struct Run {
+    alarm: Alarm,
+    ms: u64,
+}
+
+impl Run {
+    fn new() -> Self {
+        Self { alarm: Alarm::new(PATIENCE, STALL), ms: 0 }
+    }
+
+    /// Turns until something is to be done, `ms` at most; returns what, and after how many ms.
+    fn until(&mut self, wait: Option<u32>, ms: u64) -> (Do, u64) {
+        let began = self.ms;
+        while self.ms < began + ms {
+            self.ms += 500;
+            let wait = wait.map(|rank| (Duration::from_millis(1000 + self.ms - began), Rank(rank)));
+            let what = self.alarm.turn(wait, at(self.ms));
+            if what != Do::Nothing {
+                return (what, self.ms - began);
+            }
+        }
+        (Do::Nothing, ms)
+    }
+
+    fn looked(&mut self, verdict: Option<&Verdict>, is_first: bool) -> Tell {
+        self.alarm.looked(&Seen { verdict, is_first, told: Vec::new() }, at(self.ms))
+    }
+}
+
+#[test]
+fn a_stall_is_told_once_repeated_to_the_others_and_ended() {
+    let mut run = Run::new();
+    assert_eq!(run.until(None, 5_000), (Do::Nothing, 5_000));
+    assert_eq!(run.until(Some(0), 5_000), (Do::Look, 500));
+    // Nobody is told twice, and nothing is looked at twice at a time.
+    assert_eq!(run.until(Some(0), 2_000), (Do::Nothing, 2_000));
+    let suspect = verdict(Standing::Suspect, 3);
+    assert_eq!(run.looked(Some(&suspect), true), Tell::New);
+    assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&suspect), true), Tell::Still);
+    let stalled = verdict(Standing::Stalled, 3);
+    assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&stalled), true), Tell::New);
+    // What is judged more mildly by a later look is the same trouble.
+    assert_eq!(run.until(Some(0), 6_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&suspect), true), Tell::Nothing);
+    // Somebody else is to blame.
+    assert_eq!(run.until(Some(0), 6_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&verdict(Standing::Stalled, 4)), true), Tell::New);
+    // The next operation waits again within a second.
+    assert_eq!(run.until(None, 500), (Do::Nothing, 500));
+    assert_eq!(run.until(Some(0), 500), (Do::Nothing, 500));
+    let (what, after) = run.until(None, 5_000);
+    assert!(matches!(what, Do::End { is_own: true, lasted } if lasted > Duration::from_secs(5)), "{what:?}");
+    assert_eq!(after, 1_500);
+    assert_eq!(run.until(None, 5_000), (Do::Nothing, 5_000));
+}
+
+#[test]
+fn higher_ranks_look_later_and_not_at_all_if_they_hear() {
+    let after = |rank: u32| Run::new().until(Some(rank), 10_000);
+    assert_eq!(after(0), (Do::Look, 500));
+    assert_eq!(after(1), (Do::Look, 3_000));
+    assert_eq!(after(9), (Do::Look, 3_000));
+    assert_eq!(after(u32::MAX), (Do::Look, 4_000));
+    let mut run = Run::new();
+    assert_eq!(run.until(Some(2), 1_000), (Do::Nothing, 1_000));
+    assert!(run.alarm.heard(Told::of(&verdict(Standing::Suspect, 3)), at(run.ms)));
+    assert!(run.alarm.heard(Told::of(&verdict(Standing::Stalled, 3)), at(run.ms)));
+    for _ in 0..10 {
+        assert_eq!(run.until(Some(2), 5_000), (Do::Nothing, 5_000));
+        assert!(!run.alarm.heard(Told::of(&verdict(Standing::Stalled, 3)), at(run.ms)));
+    }
+    // Who told it is silent: this one looks, and its word counts.
+    assert_eq!(run.until(Some(2), 30_000), (Do::Look, 14_500));
+    assert_eq!(run.looked(Some(&verdict(Standing::Stalled, 0)), true), Tell::New);
+}
+
+#[test]
+fn a_lower_process_that_waits_tells_it_unless_it_stays_silent() {
+    let mut run = Run::new();
+    let stalled = verdict(Standing::Stalled, 3);
+    assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&stalled), false), Tell::Nothing);
+    let held = run.ms;
+    let told = loop {
+        assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+        if run.looked(Some(&stalled), false) == Tell::New {
+            break run.ms - held;
+        }
+    };
+    assert!((2_000..=3_500).contains(&told), "{told}");
+    // It reads in another recorder that it was told.
+    let mut run = Run::new();
+    assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+    let seen = Seen { verdict: Some(&stalled), is_first: true, told: vec![Told::of(&stalled)] };
+    assert_eq!(run.alarm.looked(&seen, at(run.ms)), Tell::Nothing);
+    assert!(matches!(run.until(None, 5_000).0, Do::End { is_own: false, .. }));
+}
+
+#[test]
+fn a_process_that_was_stopped_counts_its_waits_anew() {
+    let mut run = Run::new();
+    assert_eq!(run.until(None, 1_000), (Do::Nothing, 1_000));
+    // Stopped for a minute in the middle of a call.
+    run.ms += 60_000;
+    let long = Some((Duration::from_secs(60), Rank(0)));
+    assert_eq!(run.alarm.turn(long, at(run.ms)), Do::Nothing);
+    assert_eq!(run.alarm.turn(long, at(run.ms + 500)), Do::Nothing);
+    assert_eq!(run.alarm.turn(long, at(run.ms + 1_000)), Do::Look);
+}
+
+#[test]
+fn what_is_not_seen_any_more_is_over_after_two_looks() {
+    let mut run = Run::new();
+    assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&verdict(Standing::Stalled, 1)), true), Tell::New);
+    for looks in 1..=2 {
+        assert_eq!(run.until(Some(0), 6_000).0, Do::Look);
+        assert_eq!(run.looked(None, true), Tell::Nothing);
+        let is_over = matches!(run.alarm.is_cleared(at(run.ms)), Do::End { is_own: true, .. });
+        assert_eq!(is_over, looks == 2);
+    }
+}
+
+#[test]
+fn an_end_told_by_another_ends_what_it_told_and_nothing_of_ours() {
+    let mut run = Run::new();
+    assert!(run.alarm.heard(Told::of(&verdict(Standing::Stalled, 3)), at(0)));
+    assert!(matches!(run.alarm.heard_end(at(100)), Do::End { is_own: false, .. }));
+    assert_eq!(run.alarm.heard_end(at(200)), Do::Nothing);
+    assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&verdict(Standing::Stalled, 1)), true), Tell::New);
+    assert!(!run.alarm.heard(Told::of(&verdict(Standing::Stalled, 3)), at(run.ms)));
+    assert_eq!(run.alarm.heard_end(at(run.ms)), Do::Nothing);
+}

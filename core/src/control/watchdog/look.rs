@@ -1,0 +1,124 @@
+//! A look of the watchdog at its job: what the processes of this host and, by the gathering, those
+//! of other hosts record, and the verdicts on it. Runs in a thread of its own.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::alarm::Told;
+use crate::clock;
+use crate::control::gather::{GatheredRow, Gathering, Lack, Piece, read_host};
+use crate::diagnose::{Given, Unreachable, jobs, merge};
+use crate::recorder::Recorder;
+use crate::snapshot::{OpState, RankSnapshot, Snapshot, State};
+use crate::types::{CommId, Rank};
+
+/// The time between two readings: longer than a message takes on a busy machine.
+const BETWEEN: Duration = Duration::from_millis(250);
+/// How long other hosts may take to answer: hosts that do not are given up after 5 s.
+const GATHER: Duration = Duration::from_secs(8);
+
+/// What a look has shown.
+pub(super) struct Looked {
+    /// The job, judged.
+    pub(super) job: Snapshot,
+    /// This process among its ranks.
+    pub(super) me: Option<Rank>,
+    /// Whether no lower process of the job waits.
+    pub(super) is_first: bool,
+    /// What other watchdogs tell.
+    pub(super) told: Vec<Told>,
+}
+
+/// Looks at the job of this process; `None` if it has left meanwhile.
+pub(super) fn look(recorder: &Weak<Recorder>, patience_ns: u64, stall_ns: u64) -> Option<Looked> {
+    let (mut job, own) = read(recorder)?;
+    let before = job.wants_second_reading(stall_ns).then(|| job.clone());
+    if before.is_some() {
+        clock::sleep(BETWEEN);
+        (job, _) = read(recorder)?;
+    }
+    job.judge(before.as_ref(), stall_ns);
+    let is_own = |rank: &&RankSnapshot| (rank.pid, &rank.recorder) == (std::process::id(), &own);
+    let me = job.ranks.iter().find(is_own).map(|rank| rank.rank);
+    let waits = |rank: &&RankSnapshot| rank.state == State::Running && is_waiting(rank, patience_ns);
+    let first = job.ranks.iter().filter(waits).map(|rank| rank.rank).min();
+    let others = job.ranks.iter().filter(|rank| Some(rank.rank) != me && rank.state == State::Running);
+    let told = others.filter_map(|rank| {
+        let told = rank.facts.stall.as_ref().filter(|told| told.is_own)?;
+        Some(Told { standing: told.standing, class: told.class, reason: told.reason, key: told.key })
+    });
+    let told = told.collect();
+    Some(Looked { is_first: me.is_none() || first.is_none_or(|first| Some(first) >= me), me, told, job })
+}
+
+fn is_waiting(rank: &RankSnapshot, patience_ns: u64) -> bool {
+    let ops =
+        rank.comms.iter().filter(|comm| !comm.ended).flat_map(|comm| [Some(&comm.op), comm.p2p.as_ref()]);
+    ops.flatten().any(|op| op.state == OpState::Running && op.age_ns >= patience_ns)
+}
+
+/// One reading, and the path of this process's recorder.
+fn read(recorder: &Weak<Recorder>) -> Option<(Snapshot, String)> {
+    let asked = clock::now();
+    let (rows, lacks) = match Gathering::known() {
+        Some(gathering) => gathered(&gathering)?,
+        None => read_host(&recorder.upgrade()?),
+    };
+    let own = recorder.upgrade()?.reader().snapshot().ok()?;
+    let (now, real_ns) = (clock::now(), clock::real_ns());
+    let given: Vec<Given> = rows.into_iter().map(|row| row.given(asked, now, real_ns)).collect();
+    let job = jobs(given.iter().map(|one| &one.process)).into_iter().find(|job| job.includes(&own))?;
+    let unreachable = unreachable(&given, &lacks);
+    Some((merge(&given, &job, &unreachable), own.path))
+}
+
+/// What all hosts tell that can be reached, this one included.
+fn gathered(gathering: &Arc<Gathering>) -> Option<(Vec<GatheredRow>, Vec<Lack>)> {
+    let (call, called) = mpsc::channel();
+    let wake = move || {
+        // Nobody waits any more.
+        let _ = call.send(());
+    };
+    let ticket = gathering.ask(wake).ok()?;
+    let end = clock::now().after(GATHER);
+    let (mut rows, mut lacks) = (Vec::new(), Vec::new());
+    loop {
+        for piece in ticket.take() {
+            match piece {
+                Piece::Row(row) => rows.push(*row),
+                Piece::Lack(lack) => lacks.push(lack),
+                Piece::Done => return Some((rows, lacks)),
+            }
+        }
+        let left = end.since(clock::now());
+        match called.recv_timeout(left) {
+            Ok(()) => {}
+            // What has come by now counts.
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Some((rows, lacks)),
+        }
+    }
+}
+
+/// The processes that are known and were not read.
+fn unreachable(given: &[Given], lacks: &[Lack]) -> Vec<Unreachable> {
+    let mut whys: BTreeMap<(CommId, Rank), &str> = BTreeMap::new();
+    for lack in lacks {
+        whys.extend(lack.ranks.iter().map(|rank| ((lack.comm, *rank), lack.why.as_str())));
+    }
+    let comms = || given.iter().flat_map(|one| one.process.comms.iter().filter(|comm| !comm.ended));
+    let mut found: BTreeMap<(String, u32, String), Unreachable> = BTreeMap::new();
+    for comm in comms() {
+        for peer in &comm.peers {
+            if comms().any(|row| (row.id, row.rank) == (comm.id, peer.rank)) {
+                continue;
+            }
+            let why = whys.get(&(comm.id, peer.rank)).map_or("nobody has read it", |why| why);
+            let at = (peer.host.clone(), peer.pid, peer.recorder.clone());
+            let (host, pid, recorder) = at.clone();
+            found.entry(at).or_insert_with(|| Unreachable { host, pid, recorder, why: why.into() });
+        }
+    }
+    found.into_values().collect()
+}

@@ -1,0 +1,177 @@
+//! The watchdog tells of a stall by itself: once for the whole job, in words that name the culprit
+//! and what to do, in every recorder and in a file; it tells when the stall is over; and nothing of
+//! a pause.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use ccl::clock;
+use ccl::snapshot::{Class, Reason, Snapshot, Standing};
+use ccl::types::Rank;
+use ccl_tests::job::PATIENCE;
+use ccl_tests::programs::{program, text};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A job whose ranks write to a file each; killed when dropped.
+struct Ranks {
+    folder: tempfile::TempDir,
+    all: Vec<Child>,
+}
+
+impl Ranks {
+    fn start(steps: &[&str], settings: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let start = |(rank, steps): (usize, &&str)| {
+            let mut command = Command::new(program("steps"));
+            command.arg(steps).env("RANK", rank.to_string()).env("WORLD_SIZE", "4");
+            command.envs(settings.iter().copied());
+            command.env("CCL_RENDEZVOUS_FILE", folder.path().join("id")).env("CCL_TIMEOUT", "60");
+            command.env("CCL_RUNTIME_DIR", folder.path());
+            let said = std::fs::File::create(folder.path().join(format!("said.{rank}"))).unwrap();
+            // `hold` waits for a line.
+            command.stdin(Stdio::piped()).stdout(said.try_clone().unwrap()).stderr(said).spawn().unwrap()
+        };
+        let all = steps.iter().enumerate().map(start).collect();
+        Self { folder, all }
+    }
+
+    fn signal(&self, rank: usize, signal: Signal) {
+        kill_process(Pid::from_child(&self.all[rank]), signal).unwrap();
+    }
+
+    /// The lines of all ranks with this word.
+    fn said(&self, word: &str) -> Vec<String> {
+        let of = |rank| std::fs::read_to_string(self.folder.path().join(format!("said.{rank}"))).unwrap();
+        let all: Vec<String> = (0..self.all.len()).map(of).collect();
+        all.iter().flat_map(|one| one.lines()).filter(|line| line.contains(word)).map(Into::into).collect()
+    }
+
+    fn seen(&self, from: usize) -> Snapshot {
+        let output = self.inspect(&["snapshot", &self.all[from].id().to_string(), "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn inspect(&self, arguments: &[&str]) -> std::process::Output {
+        let mut command = Command::new(program("ccl-inspect"));
+        command.args(arguments).env("CCL_RUNTIME_DIR", self.folder.path()).output().unwrap()
+    }
+
+    fn saved(&self) -> Vec<PathBuf> {
+        let folder = std::fs::read_dir(self.folder.path().join(ccl_folder())).unwrap();
+        let paths = folder.map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.to_string_lossy().ends_with(".stall.json")).collect()
+    }
+}
+
+fn ccl_folder() -> String {
+    format!("ccl-{}", rustix::process::geteuid().as_raw())
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for rank in &mut self.all {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+    }
+}
+
+/// Waits for a result that must come.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = clock::now().after(PATIENCE);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(clock::now() < end, "{what} did not come");
+        clock::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+const FOREVER: &str = "barrier; loop 1000000000 100; finish";
+
+#[test]
+fn one_process_tells_a_stall_for_all_and_when_it_is_over() {
+    let job = Ranks::start(&[FOREVER; 4], &[("CCL_STALL_AFTER", "30")]);
+    until("the first operations", || (!job.said("job ").is_empty()).then_some(()));
+    job.signal(0, Signal::STOP);
+    let told = until("the stall", || job.said("STALLED").pop());
+    let pid = job.all[0].id();
+    let start = format!("ccl: STALLED STUCK_LOCAL (machine, certain): rank 0 (pid {pid} on ");
+    assert!(
+        told.starts_with(&start) && told.contains(" is stopped; ranks 1-3 wait for it in AllReduce #"),
+        "{told}"
+    );
+    assert!(told.contains(&format!("; next: kill -CONT {pid}")), "{told}");
+    // In the recorder of each rank that can record, told by the lowest that waits.
+    until("the word in each recorder", || {
+        let seen = job.seen(3);
+        let told: Vec<_> = seen.ranks.iter().filter_map(|rank| rank.facts.stall.as_ref()).collect();
+        let is_it = |told: &&&ccl::snapshot::StallTold| {
+            let what = (told.standing, told.class, told.reason, told.by);
+            what == (Standing::Stalled, Class::StuckLocal, Reason::Stopped, Some(Rank(1)))
+        };
+        (told.iter().filter(is_it).count() == 3 && told.iter().filter(|one| one.is_own).count() == 1)
+            .then_some(())
+    });
+    // The file says the same.
+    let [saved] = &job.saved()[..] else { panic!("{:?}", job.saved()) };
+    assert!(told.ends_with(&format!("ccl-inspect open {}", saved.display())), "{told}");
+    let output = job.inspect(&["open", saved.to_str().unwrap()]);
+    assert!(text(&output).starts_with(start.trim_start_matches("ccl: ")), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(10));
+    assert_eq!(job.said("RECOVERED"), Vec::<String>::new());
+    job.signal(0, Signal::CONT);
+    let over = until("the end of the stall", || job.said("RECOVERED").pop());
+    assert!(over.starts_with("ccl: RECOVERED after ") && over.contains(" is stopped; "), "{over}");
+    until("that no recorder tells it any more", || {
+        job.seen(3).ranks.iter().all(|rank| rank.facts.stall.is_none()).then_some(())
+    });
+    assert_eq!((job.said("STALLED").len(), job.said("RECOVERED").len()), (1, 1));
+}
+
+#[test]
+fn what_waits_is_aborted_with_the_verdict_if_that_is_asked_for() {
+    let mut job = Ranks::start(&[FOREVER; 4], &[("CCL_ON_STALL", "abort")]);
+    until("the first operations", || (!job.said("job ").is_empty()).then_some(()));
+    job.signal(2, Signal::STOP);
+    for rank in [0, 1, 3] {
+        job.all[rank].wait().unwrap();
+    }
+    let errors = job.said("CCL_ON_STALL=abort: ");
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    let pid = job.all[2].id();
+    let why = format!("CCL_ON_STALL=abort: rank 2 (pid {pid} on ");
+    assert!(errors.iter().all(|error| error.contains(&why)), "{errors:?}");
+    assert_eq!(job.said("ccl: STALLED").len(), 1);
+}
+
+#[test]
+fn a_pause_is_recorded_and_not_told_and_a_watchdog_that_is_off_says_nothing() {
+    let pauses = "barrier; sleep 4000; barrier; hold";
+    let others = "barrier; barrier; hold";
+    let job = Ranks::start(&[others, pauses, others, others], &[]);
+    let suspects = until("the suspicion", || {
+        let seen = job.seen(0);
+        let told = seen.ranks.iter().filter_map(|rank| rank.facts.stall.clone());
+        let told: Vec<_> = told.filter(|told| told.standing == Standing::Suspect).collect();
+        (told.len() == 4).then_some(told)
+    });
+    assert!(
+        suspects.iter().all(|one| (one.class, one.by) == (Class::NotJoined, Some(Rank(0)))),
+        "{suspects:?}"
+    );
+    until("its end", || job.seen(0).ranks.iter().all(|rank| rank.facts.stall.is_none()).then_some(()));
+    assert_eq!((job.said("STALLED"), job.said("RECOVERED")), (Vec::new(), Vec::new()));
+    drop(job);
+    let job = Ranks::start(&[FOREVER; 4], &[("CCL_ON_STALL", "off")]);
+    until("the first operations", || (!job.said("job ").is_empty()).then_some(()));
+    job.signal(3, Signal::STOP);
+    let stalls = |seen: &Snapshot| seen.verdicts.iter().any(|one| one.standing == Standing::Stalled);
+    until("that an inspector sees it", || stalls(&job.seen(0)).then_some(()));
+    clock::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(job.said("STALLED"), Vec::<String>::new());
+    assert!(job.seen(0).ranks.iter().all(|rank| rank.facts.stall.is_none()));
+}
