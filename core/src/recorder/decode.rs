@@ -348,6 +348,7 @@ fn stream(row: &[AtomicU64], what: u64, clock: &Clock) -> SocketSnapshot {
     let [state, timeouts, probes, backoff] = (sample[socket::SAMPLE_STATE] as u32).to_le_bytes();
     let (rtt_us, rtt_var_us) = halves(sample[socket::SAMPLE_RTT]);
     let (unacked, retransmits) = halves(sample[socket::SAMPLE_SENT]);
+    let (unsent, recent) = halves(sample[socket::SAMPLE_UNSENT]);
     let (data_ms, ack_ms) = halves(sample[socket::SAMPLE_HEARD]);
     let ports = word(row, socket::PORTS);
     let family = (what >> 24) as u8;
@@ -362,7 +363,10 @@ fn stream(row: &[AtomicU64], what: u64, clock: &Clock) -> SocketSnapshot {
         rtt_var_us,
         window: halves(sample[socket::SAMPLE_STATE]).1,
         unacked,
-        unsent_bytes: sample[socket::SAMPLE_UNSENT] as u32,
+        unsent_bytes: unsent,
+        busy_pct: recent as u8,
+        rwnd_pct: (recent >> 8) as u8,
+        resent: (recent >> 16) as u16,
         retransmits,
         timeouts,
         probes,

@@ -2,11 +2,9 @@
 //! path.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Weak;
 
 use super::codec::Owner;
 use super::layout::Capacity;
-use crate::sys::fds::Fd;
 
 /// The rows of one table.
 ///
@@ -56,7 +54,7 @@ pub(super) struct SlotPools {
     pub(super) peers: Pool,
     pub(super) sockets: Pool,
     /// Per socket row in use, the descriptor, as long as its link holds it.
-    pub(super) watched: BTreeMap<usize, Weak<Fd>>,
+    pub(super) watched: BTreeMap<usize, Watched>,
     /// The rings; the largest come first.
     pub(super) rings: Vec<RingSlot>,
     /// References of the stored strings. None is ever removed: each split names the same peers'

@@ -8,16 +8,25 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Weak;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use super::layout::{RowState, Table, link_id, socket};
 use super::mapping::Span;
 use super::protocol::latch_write;
 use super::state::{Recorder, end};
-use crate::clock;
+use crate::clock::{self, Ns};
 use crate::sys::fds::Fd;
 use crate::sys::tcp::{self, TcpInfo};
 
 type Row = Span<{ socket::WORDS }>;
+
+/// A socket that is sampled.
+#[derive(Debug)]
+pub(super) struct Watched {
+    fd: Weak<Fd>,
+    /// The last sample, and when it was taken.
+    before: (TcpInfo, Ns),
+}
 
 impl Recorder {
     /// Samples each socket that has a row. The service thread calls it once a second.
@@ -25,12 +34,14 @@ impl Recorder {
         if self.is_stale() {
             return;
         }
-        let rows = self.lock();
-        for (at, watched) in &rows.watched {
+        let mut rows = self.lock();
+        for (at, watched) in &mut rows.watched {
             // The link of a closed socket is about to give its row back.
-            let Some(fd) = watched.upgrade() else { continue };
+            let Some(fd) = watched.fd.upgrade() else { continue };
             if let Ok(info) = tcp::info(&*fd) {
-                sample(&self.span(Table::Sockets, Some(*at)), &info);
+                let now = clock::now();
+                let (before, then) = std::mem::replace(&mut watched.before, (info, now));
+                sample(&self.span(Table::Sockets, Some(*at)), &info, recent(&before, &info, now.since(then)));
             }
         }
     }
@@ -66,7 +77,7 @@ impl Recorder {
             fence(Ordering::Release);
             row[socket::PEER].store(peer, Ordering::Relaxed);
             describe(&row, local, remote);
-            sample(&row, &info);
+            sample(&row, &info, 0);
             // Direction, channel and communicator are those of the link's word.
             let link = what & !0xffff_00ff;
             let family: u64 = if local.is_ipv4() { 4 } else { 6 };
@@ -74,7 +85,7 @@ impl Recorder {
                 RowState::Live as u64 | link | (stream & 0xff) << 16 | family << 24,
                 Ordering::Release,
             );
-            rows.watched.insert(at, watched);
+            rows.watched.insert(at, Watched { fd: watched, before: (info, clock::now()) });
             made.push(at);
         }
         made
@@ -111,7 +122,19 @@ fn describe(row: &Row, local: SocketAddr, remote: SocketAddr) {
     }
 }
 
-fn sample(row: &Row, info: &TcpInfo) {
+/// What happened between two samples: percent of the time in which there was something to send |
+/// percent in which the receiver's window held it up << 8 | segments resent << 16.
+fn recent(before: &TcpInfo, info: &TcpInfo, apart: Duration) -> u32 {
+    let apart_us = u64::try_from(apart.as_micros()).unwrap_or(u64::MAX).max(1);
+    let percent = |before: u64, now: u64| {
+        let share = now.saturating_sub(before).saturating_mul(100) / apart_us;
+        share.min(100) as u32
+    };
+    let resent = info.retransmits_total.saturating_sub(before.retransmits_total).min(0xffff);
+    percent(before.busy_us, info.busy_us) | percent(before.rwnd_us, info.rwnd_us) << 8 | resent << 16
+}
+
+fn sample(row: &Row, info: &TcpInfo, recent: u32) {
     let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let bytes = u32::from_le_bytes([info.state, info.retransmits, info.probes, info.backoff]);
     let mut fact = [0; socket::SAMPLE_WORDS];
@@ -119,7 +142,7 @@ fn sample(row: &Row, info: &TcpInfo) {
     fact[socket::SAMPLE_STATE] = two(bytes, info.window);
     fact[socket::SAMPLE_RTT] = two(info.rtt_us, info.rtt_var_us);
     fact[socket::SAMPLE_SENT] = two(info.unacked, info.retransmits_total);
-    fact[socket::SAMPLE_UNSENT] = u64::from(info.unsent_bytes);
+    fact[socket::SAMPLE_UNSENT] = two(info.unsent_bytes, recent);
     fact[socket::SAMPLE_HEARD] = two(info.since_data_ms, info.since_ack_ms);
     latch_write(&row[socket::LATCH], &row[socket::SAMPLE..], &fact);
 }

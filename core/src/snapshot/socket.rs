@@ -75,6 +75,12 @@ pub struct SocketSnapshot {
     pub unacked: u32,
     /// Bytes in the kernel that are not yet sent.
     pub unsent_bytes: u32,
+    /// Of the second before the sample, the percentage in which there was something to send.
+    pub busy_pct: u8,
+    /// The percentage in which the receiver's window held it up.
+    pub rwnd_pct: u8,
+    /// Segments resent in that second.
+    pub resent: u16,
     /// Segments resent since the connection began.
     pub retransmits: u32,
     /// Timeouts in a row of the oldest unacknowledged segment, each with a resend and no answer.
@@ -95,6 +101,13 @@ pub struct SocketSnapshot {
 }
 
 impl SocketSnapshot {
+    /// Whether the network held the connection up for at least half of the second before the
+    /// sample: it had something to send, and the receiver would have taken it.
+    #[must_use]
+    pub const fn is_held_up(&self) -> bool {
+        self.busy_pct.saturating_sub(self.rwnd_pct) >= 50
+    }
+
     /// Unanswered tries in a row of the other host; 0 if no answer is overdue.
     ///
     /// One probe may be on its way.

@@ -94,6 +94,10 @@ words! {
         Late = "late",
         /// It could not be read.
         NotRead = "not read",
+        /// The network between ranks carries less than they send.
+        Throttled = "throttled",
+        /// The network between ranks loses what they send.
+        Lossy = "lossy",
     }
 }
 words! {

@@ -33,6 +33,10 @@ pub struct TcpInfo {
     pub retransmits_total: u32,
     /// Bytes that wait in the kernel to be sent.
     pub unsent_bytes: u32,
+    /// How long the connection had something to send, since it began, in microseconds.
+    pub busy_us: u64,
+    /// How much of that time the receiver's window held it up, in microseconds.
+    pub rwnd_us: u64,
 }
 
 /// The kernel's number of the state of a socket whose request nobody has answered.
@@ -48,6 +52,7 @@ impl TcpInfo {
     }
 
     fn parse(bytes: &[u8]) -> Self {
+        let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
         let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
         // The kernel counts from its own start while nothing has come yet.
         let heard = |at: usize| if bytes[0] == SYN_SENT { 0 } else { word(at) };
@@ -64,6 +69,8 @@ impl TcpInfo {
             window: word(80),
             retransmits_total: word(100),
             unsent_bytes: word(144),
+            busy_us: long(168),
+            rwnd_us: long(176),
         }
     }
 }
@@ -73,7 +80,7 @@ impl TcpInfo {
 /// # Errors
 /// The error of getsockopt, for instance if the socket is not a TCP connection.
 pub fn info(socket: &impl AsFd) -> std::io::Result<TcpInfo> {
-    let mut bytes = [0u8; 148];
+    let mut bytes = [0u8; 184];
     let mut len = bytes.len() as libc::socklen_t;
     // SAFETY: the kernel writes the new length, and at most `len` bytes into a buffer of that size.
     let refused = unsafe {
@@ -124,6 +131,12 @@ mod tests {
         assert_eq!((info.retransmits, info.probes, info.retransmits_total), (0, 0, 0));
         assert_eq!((info.state, info.backoff, info.unsent_bytes), (1, 0, 0));
         assert!(info.window > 0, "{info:?}");
+        // A receiver that does not read holds the sender up.
+        out.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut out, &[0; 1 << 16]).is_ok() {}
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let full = super::info(&out).unwrap();
+        assert!(full.busy_us >= 40_000 && full.rwnd_us >= 30_000, "{full:?}");
         let theirs = ends(&back, None).unwrap();
         assert_eq!(ends(&out, None), Some((theirs.1, theirs.0)));
         assert_eq!((theirs.0, ends(&listener, None)), (listener.local_addr().unwrap(), None));

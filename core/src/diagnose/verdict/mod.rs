@@ -11,6 +11,7 @@
 //! those who wait for it, it has not called, or the link between them does not answer.
 
 mod failed;
+mod link;
 mod next;
 mod process;
 mod slow;

@@ -53,6 +53,10 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("ccl-inspect ps", "lists the processes that have started here"),
             ("grep -i -E 'error|rank' LOG", "in the launcher's log: why that rank has not come"),
         ],
+        Reason::Throttled | Reason::Lossy => &[
+            ("ss -tino state established", "shows retransmits, windows and rates of the streams"),
+            ("tc -s qdisc show", "shows limits and drops of the interfaces"),
+        ],
         Reason::Unreachable | Reason::Lost => &[
             ("ss -tino state established", "shows retransmits and windows of the streams"),
             ("ip -s link", "shows errors and drops of the interfaces"),

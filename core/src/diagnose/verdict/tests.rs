@@ -179,6 +179,23 @@ fn a_link_that_does_not_answer_is_blamed_unless_the_rank_is_late_itself() {
         &with(job(&[]), inside(), vec![silent.clone()]),
         &is(Class::Link, Reason::Unreachable, Standing::Stalled),
     );
+    let recent = |busy_pct, rwnd_pct, resent| {
+        vec![SocketSnapshot { busy_pct, rwnd_pct, resent, ..SocketSnapshot::default() }]
+    };
+    for (sockets, reason) in [
+        (recent(50, 0, 0), Reason::Throttled),
+        (recent(100, 50, 0), Reason::Throttled),
+        (recent(30, 0, 1), Reason::Lossy),
+    ] {
+        let found = check(&with(job(&[]), inside(), sockets), &is(Class::Link, reason, Standing::Stalled));
+        assert_eq!(found[0].side, Side::Network);
+        assert!(found[0].evidence.iter().any(|line| line.contains("had something to send")), "{found:?}");
+    }
+    // The receiver holds it up, or nobody does.
+    for sockets in [recent(100, 51, 0), recent(49, 0, 0)] {
+        let job = with(job(&[]), inside(), sockets);
+        check(&job, &is(Class::StuckLocal, Reason::Inside, Standing::Suspect));
+    }
     check(&with(job(&[]), inside(), Vec::new()), &is(Class::StuckLocal, Reason::Inside, Standing::Suspect));
     let late = blocked(&[2], &[], &[0, 1, 3], 4 * SECOND);
     check(&with(job(&[2]), late, vec![silent]), &is(Class::NotJoined, Reason::UserCode, Standing::Suspect));

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Groups, SUSPECT_NS, named, process, suspect_ns, verb};
+use super::{Groups, link, named, process, suspect_ns, verb};
 use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, NotJoined, OpSnapshot, OpState,
-    RankSnapshot, Reason, Side, Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WaitingLink,
+    RankSnapshot, Reason, Side, Snapshot, Standing, State, Verdict,
 };
 use crate::types::{CommId, Rank, runs};
 
@@ -90,10 +90,9 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         let (pid, host) = missing.map(|missing| (missing.pid, missing.host.clone())).unwrap_or_default();
         Culprit { rank: *rank, pid, host }
     };
-    let is_silent = silent_link(job, one).is_some();
+    let bad = link::bad(job, one);
     if !one.unseen.is_empty() {
-        let what =
-            if is_silent { (Class::Link, Reason::Unreachable) } else { (Class::Unread, Reason::NotRead) };
+        let what = bad.as_ref().map_or((Class::Unread, Reason::NotRead), |bad| (Class::Link, bad.reason));
         job.job_ranks(one.comm, &one.unseen).iter().for_each(|rank| groups.add(what, unread(rank)));
         return;
     }
@@ -103,13 +102,13 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         living().for_each(|rank| groups.add(what, process::culprit(rank)));
         return;
     }
-    let what = match () {
-        () if is_silent => (Class::Link, Reason::Unreachable),
-        () if circle.0.is_empty() => (Class::Link, Reason::Lost),
-        () => (Class::Deadlock, Reason::Cycle),
+    let what = match &bad {
+        Some(bad) => (Class::Link, bad.reason),
+        None if circle.0.is_empty() => (Class::Link, Reason::Lost),
+        None => (Class::Deadlock, Reason::Cycle),
     };
     let those = groups.0.entry(what).or_default();
-    if let (true, Some(link)) = (is_silent, &one.link) {
+    if let (Some(_), Some(link)) = (bad, &one.link) {
         those.extend(process::of(job, job.job_rank(one.comm, link.peer)).map(process::culprit));
     }
 }
@@ -125,8 +124,8 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
     let row = rank.comms.iter().find(|row| row.id == one.comm);
     let is_missing = row.is_some_and(|row| one.missing.contains(&row.rank));
     let is_inside_earlier = row.is_some_and(|row| row.op.state == OpState::Running);
-    match silent_link(job, one) {
-        Some(_) if !is_missing || is_inside_earlier => (Class::Link, Reason::Unreachable),
+    match link::bad(job, one) {
+        Some(bad) if !is_missing || is_inside_earlier => (Class::Link, bad.reason),
         _ if is_missing && !is_inside_earlier && elsewhere(rank, one).next().is_some() => {
             (Class::NotJoined, Reason::Elsewhere)
         }
@@ -142,22 +141,6 @@ fn elsewhere<'a>(
 ) -> impl Iterator<Item = (&'a CommSnapshot, &'a OpSnapshot)> {
     let rows = rank.comms.iter().filter(|row| row.id != one.comm && !row.ended);
     rows.map(|row| (row, row.operation())).filter(|(_, op)| op.state == OpState::Running)
-}
-
-/// The stream between those that wait and the rank they wait for on which an answer is overdue.
-fn silent_link<'a>(job: &'a Snapshot, one: &BlockedOn) -> Option<&'a SocketSnapshot> {
-    let link = one.link.as_ref()?;
-    let WaitingLink { rank, peer, .. } = *link;
-    let of = |at: Rank, to: Rank| {
-        let rows = job.ranks.iter().flat_map(|rank| &rank.comms);
-        let rows = rows.filter(move |row| (row.id, row.rank) == (one.comm, at));
-        let links = rows.flat_map(|row| &row.links).filter(move |link| link.peer == Some(to));
-        links.flat_map(|link| &link.sockets)
-    };
-    let is_silent = |socket: &&SocketSnapshot| {
-        socket.unanswered() > 0 || (socket.state == TcpState::SynSent && socket.age_ns >= SUSPECT_NS)
-    };
-    of(rank, peer).chain(of(peer, rank)).find(is_silent)
 }
 
 fn verdict(
@@ -244,6 +227,14 @@ fn told(reason: Reason, culprits: &[Culprit], op: &str, circle: &Circle) -> (Sid
             Confidence::Probable,
             format!("the host of {who} does not answer: host or network"),
         ),
+        Reason::Throttled => (
+            Side::Network,
+            Confidence::Probable,
+            format!("the network to or from {who} carries less than is sent"),
+        ),
+        Reason::Lossy => {
+            (Side::Network, Confidence::Probable, format!("the network to or from {who} loses what is sent"))
+        }
         Reason::Lost => (
             Side::Network,
             Confidence::Possible,
@@ -280,16 +271,7 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
             format!("rank {}: it has been inside {call} of {comm} for {}", rank.rank, duration(op.age_ns))
         }));
     }
-    if let Some(socket) = silent_link(job, one) {
-        lines.push(format!(
-            "the stream {} to {} is {}, {} tries unanswered, nothing heard for {}",
-            socket.local,
-            socket.remote,
-            socket.state,
-            socket.unanswered(),
-            duration(socket.heard_ns)
-        ));
-    }
+    lines.extend(link::bad(job, one).map(|bad| bad.evidence()));
     if let Some(link) = &one.link {
         let [rank, peer] = [link.rank, link.peer].map(|rank| job.job_rank(one.comm, rank));
         let way = if link.direction == Direction::Recv { "from" } else { "to" };
