@@ -22,7 +22,8 @@ pub struct Apart {
     /// The first process of each, in front of which `unshare` stands.
     holders: Vec<Child>,
     pids: Vec<u32>,
-    _network: Hosts,
+    /// The network between them.
+    pub network: Hosts,
 }
 
 impl Apart {
@@ -33,18 +34,10 @@ impl Apart {
     #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
     pub fn for_test(name: &str) -> Option<Self> {
         let network = Hosts::for_test(name)?;
-        let mut hosts = Self { holders: Vec::new(), pids: Vec::new(), _network: network };
+        let mut hosts = Self { holders: Vec::new(), pids: Vec::new(), network: network };
         for host in 0..2 {
             let mut command = Command::new("ip");
-            command.args([
-                "netns",
-                "exec",
-                hosts._network.name(host),
-                "unshare",
-                "--mount",
-                "--pid",
-                "--uts",
-            ]);
+            command.args(["netns", "exec", hosts.network.name(host), "unshare", "--mount", "--pid", "--uts"]);
             command.args([
                 "--fork",
                 "--kill-child",

@@ -106,6 +106,34 @@ impl Hosts {
         setting.start()
     }
 
+    /// Lets the second host send only this many bits in a second, `rate` as `tc` has it; what does not
+    /// fit waits.
+    ///
+    /// # Panics
+    /// If that cannot be done.
+    pub fn throttle(&self, rate: &str) {
+        let device = &self.device;
+        let words = format!("tc qdisc replace dev {device} root tbf rate {rate} burst 16kb limit 64mb");
+        assert!(self.on_second(&words), "{words}");
+    }
+
+    /// Loses this many percent of the packets that reach the second host.
+    ///
+    /// # Panics
+    /// If that cannot be done.
+    pub fn lose(&self, percent: u32) {
+        let words = [
+            "nft add table inet lossy".to_string(),
+            "nft add chain inet lossy in { type filter hook input priority 0 ; }".to_string(),
+            format!("nft add rule inet lossy in numgen random mod 100 < {percent} drop"),
+        ];
+        assert!(words.iter().all(|words| self.on_second(words)), "{words:?}");
+    }
+
+    fn on_second(&self, words: &str) -> bool {
+        ip(&format!("netns exec {} {words}", self.names[1]))
+    }
+
     /// Silently loses all that the second host sends, to a network card that does not exist.
     ///
     /// # Panics

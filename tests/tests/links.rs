@@ -1,0 +1,82 @@
+//! Networks that are cut, throttled or lossy are told as such, from either side; and a host that does
+//! not answer is no dead process.
+
+#![expect(clippy::print_stdout, reason = "the tests print how long it took until they were told")]
+
+use ccl::clock;
+use ccl::snapshot::{Class, Reason, Side, Snapshot, Standing, Verdict};
+use ccl_tests::apart::Apart;
+use ccl_tests::job::{Job, Line, PATIENCE};
+use ccl_tests::orders::Orders;
+use ccl_tests::programs::text;
+
+/// 2 ranks on each of 2 hosts, at work; each message between hosts has 512 KiB.
+fn start(name: &str) -> Option<(Apart, Job)> {
+    let hosts = Apart::for_test(name)?;
+    let orders = Orders { count: 1 << 20, ..Orders::default() };
+    let mut job = hosts.start(4, orders);
+    job.works().expect("the job works");
+    Some((hosts, job))
+}
+
+fn seen(hosts: &Apart, host: usize) -> Snapshot {
+    let output = hosts.inspect(host, &["snapshot", "--json"]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output)))
+}
+
+/// The first verdict that calls it a stall, as a host sees it.
+fn told(hosts: &Apart, host: usize) -> Verdict {
+    let (began, end) = (clock::now(), clock::now().after(PATIENCE));
+    loop {
+        let job = seen(hosts, host);
+        if let Some(verdict) = job.verdicts.first().filter(|one| one.standing == Standing::Stalled) {
+            println!("host {host}: after {:?}: {} {}", clock::now().since(began), verdict.class, verdict.why);
+            return verdict.clone();
+        }
+        assert!(clock::now() < end, "nothing was told: {job:#?}");
+        clock::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_network_that_is_cut_is_told_and_nobody_is_called_dead() {
+    let Some((hosts, job)) = start("a_network_that_is_cut_is_told_and_nobody_is_called_dead") else { return };
+    hosts.network.mute();
+    for host in 0..2 {
+        let verdict = told(&hosts, host);
+        assert_eq!((verdict.class, verdict.side), (Class::Link, Side::Network), "{verdict:#?}");
+        assert_eq!(verdict.reason, Reason::Unreachable);
+        let other: Vec<u32> = verdict.culprits.iter().map(|one| one.rank.0).collect();
+        assert!(!other.is_empty() && other.iter().all(|rank| (*rank < 2) == (host == 1)), "{verdict:#?}");
+    }
+    // The operations fail once the kernels have given up, and the errors say the same.
+    for worker in &job.workers {
+        let error = |line: &Line| match line {
+            Line::Error { text, .. } => Some(text.clone()),
+            _ => None,
+        };
+        let error = worker.hear("an error", 1, error).expect("an error").remove(0);
+        assert!(error.contains("does not answer") || error.contains("the link between"), "{error}");
+        assert!(!error.contains("ended without leaving"), "{error}");
+    }
+    for host in 0..2 {
+        let verdict = told(&hosts, host);
+        assert_eq!((verdict.class, verdict.reason), (Class::Link, Reason::Unreachable), "{verdict:#?}");
+    }
+}
+
+#[test]
+fn a_network_that_is_throttled_is_told() {
+    let Some((hosts, _job)) = start("a_network_that_is_throttled_is_told") else { return };
+    hosts.network.throttle("1mbit");
+    let verdict = told(&hosts, 0);
+    assert_eq!((verdict.class, verdict.reason), (Class::Link, Reason::Throttled), "{verdict:#?}");
+}
+
+#[test]
+fn a_network_that_loses_packets_is_told() {
+    let Some((hosts, _job)) = start("a_network_that_loses_packets_is_told") else { return };
+    hosts.network.lose(50);
+    let verdict = told(&hosts, 1);
+    assert_eq!((verdict.class, verdict.reason), (Class::Link, Reason::Lossy), "{verdict:#?}");
+}
