@@ -1,13 +1,14 @@
 //! The state of a job in a file: what a watchdog saves when a job stalls, and what
 //! `ccl-inspect snapshot --json` prints.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 use ccl::snapshot::{SCHEMA, Snapshot};
 use ccl::text::harmless;
 use serde_json::Value;
+
+use crate::discover::door;
 
 /// The longest file that is read.
 const MAX_BYTES: u64 = 64 << 20;
@@ -18,10 +19,9 @@ const MAX_TEXT: usize = 4 << 10;
 pub(crate) fn is_saved(path: &Path) -> bool {
     let start = format!("{{\"schema\":\"{SCHEMA}\"");
     let mut first = vec![0; start.len()];
-    let is_file = path.metadata().is_ok_and(|about| about.is_file());
-    is_file
-        && File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
-        && first == start.as_bytes()
+    // A pipe must not block this, and a folder is not such a file.
+    let file = door::named(path).ok().and_then(|file| file.open().ok());
+    file.is_some_and(|mut file| file.read_exact(&mut first).is_ok()) && first == start.as_bytes()
 }
 
 /// Reads it. The file may hold anything: its texts are made harmless.
@@ -30,7 +30,8 @@ pub(crate) fn is_saved(path: &Path) -> bool {
 /// Why it cannot be read.
 pub(crate) fn open(path: &Path) -> Result<Snapshot, String> {
     let refused = |why: String| format!("{}: {why}", path.display());
-    let file = File::open(path).map_err(|e| refused(e.to_string()))?;
+    let file = door::named(path).map_err(|e| refused(e.to_string()))?;
+    let file = file.open().map_err(|e| refused(e.to_string()))?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| refused(e.to_string()))?;
     if bytes.len() as u64 > MAX_BYTES {

@@ -106,8 +106,8 @@ impl Hosts {
         setting.start()
     }
 
-    /// Lets the second host send only this many bits in a second, `rate` as `tc` has it; what does not
-    /// fit waits.
+    /// Lets the second host send only this many bits in a second, `rate` as `tc` has it; what does
+    /// not fit waits.
     ///
     /// # Panics
     /// If that cannot be done.

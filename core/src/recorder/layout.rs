@@ -432,11 +432,9 @@ pub mod socket {
     pub const SAMPLE_RTT: usize = 2;
     /// In a copy: segments sent but not acknowledged, and in the upper half segments resent so far.
     pub const SAMPLE_SENT: usize = 3;
-    /// In a copy: bytes in the kernel that are not yet sent; in the upper half, from layout 10 on, what
-    /// happened since the sample before.
-    ///
-    /// Percent of the time in which there was something to send | percent in which the receiver's
-    /// window held it up << 8 | segments resent << 16.
+    /// In a copy: bytes in the kernel that are not yet sent, and in the upper half what happened
+    /// since the sample before, from layout 10 on: percent of the time with something to send |
+    /// percent held up by the receiver's window << 8 | segments resent << 16.
     pub const SAMPLE_UNSENT: usize = 4;
     /// In a copy: milliseconds since the last data, and in the upper half since the last
     /// acknowledgement.

@@ -25,7 +25,7 @@ use super::words::{MAX_BYTES, MAX_STRING, TableRows, fact, halves, state, string
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::bounds::{MAX_COMMS, MAX_DURATIONS, MAX_RINGS};
-use crate::snapshot::{Overflow, PROCESS_SCHEMA, ProcessFacts, ProcessSnapshot, RingSnapshot};
+use crate::snapshot::{MemoryCount, Overflow, PROCESS_SCHEMA, ProcessFacts, ProcessSnapshot, RingSnapshot};
 use crate::sys::reference::{Kind, Reference};
 use crate::sys::shared::{self, Owner};
 use crate::text::harmless;
@@ -419,8 +419,7 @@ fn snapshot(
     history::histories(words, &own_scale(words, &clock), &mut comms);
     let (pid, outer_pid) = halves(at(header::PID));
     let library = at(header::LIBRARY);
-    let (facts, memory) = ending::facts(words, alive);
-    let facts = ProcessFacts { stall: watch::told(words, &clock), ..facts };
+    let (facts, memory) = facts(words, alive, &clock);
     ProcessSnapshot {
         schema: PROCESS_SCHEMA.into(),
         pid,
@@ -456,6 +455,12 @@ fn snapshot(
         memory,
         truncated: at(header::TOTAL) > words.len() as u64 * 8,
     }
+}
+
+/// What the process says of itself.
+fn facts(words: &[AtomicU64], alive: bool, clock: &Clock) -> (ProcessFacts, Option<MemoryCount>) {
+    let (facts, memory) = ending::facts(words, alive);
+    (ProcessFacts { stall: watch::told(words, clock), ..facts }, memory)
 }
 
 fn overflow(words: &[AtomicU64]) -> Vec<Overflow> {

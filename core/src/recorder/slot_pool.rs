@@ -2,9 +2,21 @@
 //! path.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Weak;
 
 use super::codec::Owner;
 use super::layout::Capacity;
+use crate::clock::Ns;
+use crate::sys::fds::Fd;
+use crate::sys::tcp::TcpInfo;
+
+/// A socket that is sampled.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) fd: Weak<Fd>,
+    /// The last sample, and when it was taken.
+    pub(super) before: (TcpInfo, Ns),
+}
 
 /// The rows of one table.
 ///

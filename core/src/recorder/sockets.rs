@@ -13,20 +13,13 @@ use std::time::Duration;
 use super::layout::{RowState, Table, link_id, socket};
 use super::mapping::Span;
 use super::protocol::latch_write;
+use super::slot_pool::Watched;
 use super::state::{Recorder, end};
-use crate::clock::{self, Ns};
+use crate::clock;
 use crate::sys::fds::Fd;
 use crate::sys::tcp::{self, TcpInfo};
 
 type Row = Span<{ socket::WORDS }>;
-
-/// A socket that is sampled.
-#[derive(Debug)]
-pub(super) struct Watched {
-    fd: Weak<Fd>,
-    /// The last sample, and when it was taken.
-    before: (TcpInfo, Ns),
-}
 
 impl Recorder {
     /// Samples each socket that has a row. The service thread calls it once a second.

@@ -92,8 +92,8 @@ impl GatheredRow {
         row.and_then(|mut row| row.is_believed().then_some(row))
     }
 
-    /// The row as a reading, with the times of this kernel's clocks: it was asked for at `asked`, and
-    /// it is `now` and `real_ns`. What was read while it lived was read between the two.
+    /// The row as a reading, with the times of this kernel's clocks: it was asked for at `asked`,
+    /// and it is `now` and `real_ns`. What was read while it lived was read between the two.
     #[must_use]
     pub fn given(self, asked: Ns, now: Ns, real_ns: u64) -> Given {
         let Self { mut process, letter, ended, clock } = self;

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::control::gather::{GatheredRow, Gathering, Lack, Piece, read_host};
 use crate::diagnose::{Given, Unreachable, jobs, merge};
 use crate::recorder::Recorder;
-use crate::snapshot::{OpState, RankSnapshot, Snapshot, State};
+use crate::snapshot::{OpState, RankSnapshot, Snapshot, Source, State};
 use crate::types::{CommId, Rank};
 
 /// The time between two readings: longer than a message takes on a busy machine.
@@ -33,11 +33,13 @@ pub(super) struct Looked {
 
 /// Looks at the job of this process; `None` if it has left meanwhile.
 pub(super) fn look(recorder: &Weak<Recorder>, patience_ns: u64, stall_ns: u64) -> Option<Looked> {
-    let (mut job, own) = read(recorder)?;
+    let (mut job, own) = read(recorder, true)?;
     let before = job.wants_second_reading(stall_ns).then(|| job.clone());
     if before.is_some() {
         clock::sleep(BETWEEN);
-        (job, _) = read(recorder)?;
+        // Hosts that did not answer would take as long again.
+        let gathers = job.complete || job.ranks.iter().any(|rank| rank.source == Source::Gather);
+        (job, _) = read(recorder, gathers)?;
     }
     job.judge(before.as_ref(), stall_ns);
     let is_own = |rank: &&RankSnapshot| (rank.pid, &rank.recorder) == (std::process::id(), &own);
@@ -59,10 +61,10 @@ fn is_waiting(rank: &RankSnapshot, patience_ns: u64) -> bool {
     ops.flatten().any(|op| op.state == OpState::Running && op.age_ns >= patience_ns)
 }
 
-/// One reading, and the path of this process's recorder.
-fn read(recorder: &Weak<Recorder>) -> Option<(Snapshot, String)> {
+/// One reading, of this host only unless it `gathers`, and the path of this process's recorder.
+fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<(Snapshot, String)> {
     let asked = clock::now();
-    let (rows, lacks) = match Gathering::known() {
+    let (rows, lacks) = match Gathering::known().filter(|_| gathers) {
         Some(gathering) => gathered(&gathering)?,
         None => read_host(&recorder.upgrade()?),
     };

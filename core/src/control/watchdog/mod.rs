@@ -8,8 +8,8 @@
 //! the next command to type, and the state of the job is saved (`say`); with `CCL_ON_STALL=abort`
 //! the communicators that wait are aborted with the verdict as the reason.
 //!
-//! The watchdog never runs in a thread that carries out operations, and it changes nothing unless it
-//! was told to abort.
+//! The watchdog never runs in a thread that carries out operations, and it changes nothing unless
+//! it was told to abort.
 
 mod alarm;
 mod look;

@@ -20,7 +20,7 @@ mod waiting;
 use std::collections::BTreeMap;
 
 use crate::snapshot::{Class, Confidence, Culprit, Reason, Snapshot, Standing, Verdict};
-use crate::types::Rank;
+use crate::types::{CommId, Rank};
 
 /// Shorter waits are no verdict: a checkpoint, a first contact or a busy machine; unless
 /// `CCL_STALL_AFTER` is shorter still.
@@ -43,6 +43,8 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
     // A stopped process is said once, with those that wait for it.
     let known: Vec<Culprit> = found.iter().flat_map(|verdict| verdict.culprits.clone()).collect();
     if !has_failed {
+        let judged: Vec<CommId> = found.iter().map(|verdict| verdict.comm).collect();
+        found.extend(link::slow(job, &judged));
         found.extend(slow::verdicts(job));
         found.extend(process::idle(job).into_iter().filter(|one| !known.contains(&one.culprits[0])));
     }

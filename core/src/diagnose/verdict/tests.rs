@@ -191,6 +191,9 @@ fn a_link_that_does_not_answer_is_blamed_unless_the_rank_is_late_itself() {
         assert_eq!(found[0].side, Side::Network);
         assert!(found[0].evidence.iter().any(|line| line.contains("had something to send")), "{found:?}");
     }
+    // An answer is overdue, and it is too early to say why.
+    let early = SocketSnapshot { heard_ns: 2 * SECOND - 1, resent: 1, ..silent.clone() };
+    check(&with(job(&[]), inside(), vec![early]), &is(Class::StuckLocal, Reason::Inside, Standing::Suspect));
     // The receiver holds it up, or nobody does.
     for sockets in [recent(100, 51, 0), recent(49, 0, 0)] {
         let job = with(job(&[]), inside(), sockets);

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Groups, link, named, process, suspect_ns, verb};
+use super::link::{self, Bad};
+use super::{Groups, named, process, suspect_ns, verb};
 use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, NotJoined, OpSnapshot, OpState,
@@ -108,8 +109,12 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         None => (Class::Deadlock, Reason::Cycle),
     };
     let those = groups.0.entry(what).or_default();
-    if let (Some(_), Some(link)) = (bad, &one.link) {
-        those.extend(process::of(job, job.job_rank(one.comm, link.peer)).map(process::culprit));
+    if let Some(Bad { reason, ends: (rank, peer), .. }) = bad {
+        // Who does not answer, or both ends of what carries too little.
+        let both = [peer, rank];
+        let ends = if reason == Reason::Unreachable { &both[..1] } else { &both };
+        let ends = job.job_ranks(one.comm, ends);
+        those.extend(ends.iter().filter_map(|rank| process::of(job, *rank)).map(process::culprit));
     }
 }
 

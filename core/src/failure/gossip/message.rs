@@ -158,8 +158,8 @@ pub enum GossipMessage {
 impl Decision {
     /// The rank to blame, if it is certain: the rank that died or aborted.
     ///
-    /// A mismatch has two sides, as has a network that is cut. A rank that blocks others when a deadline passes, or at the other
-    /// end of a failed link, may be a victim too.
+    /// A mismatch has two sides, as has a network that is cut. A rank that blocks others when a
+    /// deadline passes, or at the other end of a failed link, may be a victim too.
     #[must_use]
     pub const fn blamed(&self) -> Option<Rank> {
         match self.trouble {
