@@ -12,7 +12,7 @@
 //! a failure *follows* another one if the process to blame had failed there before, or if the same
 //! death is seen there. Those that follow come after those that do not.
 
-mod calls;
+pub(super) mod calls;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -206,7 +206,7 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         text: text.to_string(),
         since_ns: ages.max().unwrap_or(0),
         lasted_ns: inside().map(|(_, op)| op.lasted_ns).max().unwrap_or(0),
-        calls: differs.as_ref().map(|differs| differs.calls.clone()).unwrap_or_default(),
+        calls: differs.as_ref().map_or_else(|| calls::of_pair(text), |differs| differs.calls.clone()),
         ..Failure::default()
     };
     failure.missing = not_called(members, &failure);

@@ -213,5 +213,30 @@ fn side(text: &str) -> Option<(Rank, OpSnapshot)> {
     Some((Rank(rank.parse().ok()?), op))
 }
 
+/// The two calls that the message of a mismatch between a sender and a receiver names: the cells hold
+/// only the later one of a send and a receive that run side by side.
+pub(in crate::diagnose) fn pair(text: &str) -> Option<[(Rank, OpSnapshot); 2]> {
+    let side = |text: &str| {
+        let (call, peer) = text.rsplit_once(" to rank ").or_else(|| text.rsplit_once(" from rank "))?;
+        let (rank, op) = side(call)?;
+        Some((rank, OpSnapshot { peer: Some(Rank(peer.parse().ok()?)), ..op }))
+    };
+    let mut sides = text.split("; ").map(side);
+    let [one, other] = [sides.next()??, sides.next()??];
+    let is_pair = |a: &str, b: &str| (one.1.kind.as_str(), other.1.kind.as_str()) == (a, b);
+    (is_pair("Send", "Recv") || is_pair("Recv", "Send")).then_some([one, other])
+}
+
+/// The same as calls of their ranks.
+pub(super) fn of_pair(text: &str) -> Vec<Called> {
+    let called = |(rank, op): (Rank, OpSnapshot)| {
+        let way = if op.kind == "Send" { "to" } else { "from" };
+        let peer = op.peer.unwrap_or_default();
+        let call = format!("{} #{} of {} {} {way} rank {peer}", op.kind, op.seq, op.count, op.dtype);
+        Called { ranks: vec![rank], call }
+    };
+    pair(text).into_iter().flatten().map(called).collect()
+}
+
 #[cfg(test)]
 mod tests;

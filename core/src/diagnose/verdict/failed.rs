@@ -1,6 +1,7 @@
 //! Verdicts on what has failed: the failure recorded its cause, and the cells hold both sides.
 
 use super::{Groups, named, process, verb};
+use crate::diagnose::failed::calls::pair;
 use crate::diagnose::{call_name, comm_name, duration, ranks_text};
 use crate::snapshot::{
     Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, RankSnapshot, Reason, Side,
@@ -64,6 +65,13 @@ fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Clas
 fn field(job: &Snapshot, failure: &Failure) -> Reason {
     if failure.calls.iter().any(|called| called.call == crate::diagnose::FINISH) {
         return Reason::Finished;
+    }
+    if let Some([(_, one), (_, other)]) = pair(&failure.text) {
+        return match () {
+            () if one.count != other.count => Reason::Count,
+            () if one.dtype != other.dtype => Reason::Dtype,
+            () => Reason::Calls,
+        };
     }
     let is_it = |row: &&CommSnapshot| row.id == failure.comm;
     let rows = || job.ranks.iter().flat_map(|rank| &rank.comms).filter(is_it);

@@ -119,3 +119,17 @@ fn a_rank_may_have_completed_a_reduce_to_any_other_root() {
     let both = text((0, CollKind::Reduce, 0), (3, CollKind::Reduce, 7));
     assert_eq!(found(&comms, &both), Some((vec![vec![0, 7], vec![3]], vec![])));
 }
+
+#[test]
+fn the_sides_of_a_pair_are_those_that_the_message_names() {
+    let send = Descriptor { count: 65, seq: 6, ..descriptor(CollKind::Send, 0) };
+    let text = say_both((Rank(0), &send), (Rank(1), &Descriptor { count: 64, ..send }));
+    let calls: Vec<(Vec<Rank>, String)> =
+        of_pair(&text).into_iter().map(|one| (one.ranks, one.call)).collect();
+    let is = |rank, call: &str| (vec![Rank(rank)], call.to_string());
+    assert_eq!(calls, [is(0, "Send #6 of 65 F32 to rank 1"), is(1, "Recv #6 of 64 F32 from rank 0")]);
+    assert!(pair(&say_both((Rank(0), &descriptor(CollKind::AllReduce, 0)), (Rank(1), &send))).is_none());
+    for other in ["", "rank 0 is gone", "rank 0 called Send #6 (count 65, F32) to rank x; a; b"] {
+        assert_eq!(of_pair(other), []);
+    }
+}
