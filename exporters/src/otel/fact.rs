@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use ccl::error::ErrorKind;
 use ccl::event::assembly::MessageEnd;
+use ccl::snapshot::{Class, Reason, Standing};
 use ccl::types::{Algorithm, CollKind, CommId, Datatype, Direction, JobId, Phase, Rank, ReduceOp};
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue, Value};
@@ -57,6 +58,19 @@ pub(super) enum What {
     Init,
     /// A phase of init.
     Phase(Phase),
+    /// A wait that the watchdog of the process told of, until it told.
+    Stall(Stall),
+}
+
+/// What the watchdog told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stall {
+    pub(super) standing: Standing,
+    pub(super) class: Class,
+    pub(super) reason: Reason,
+    pub(super) culprit: Option<Rank>,
+    /// When, in nanoseconds since 1970: one wait may be told several times.
+    pub(super) told_ns: u64,
 }
 
 /// An operation that ended.
@@ -132,7 +146,7 @@ impl Fact {
         let about = match self.what {
             What::Operation(operation) => operation.about,
             What::Message { about, .. } => about,
-            What::Init | What::Phase(_) => About::Init,
+            What::Init | What::Phase(_) | What::Stall(_) => About::Init,
         };
         ids::trace(self.owner.job, self.owner.comm, about)
     }
@@ -163,6 +177,21 @@ impl Fact {
                 let own = vec![text("ccl.phase", phase.name())];
                 let role = Role::Phase(rank, phase);
                 plain(role, Some(part(About::Init, rank)), format!("init.{phase}"), own)
+            }
+            What::Stall(stall) => {
+                let Stall { standing, class, reason, culprit, told_ns } = stall;
+                let mut own = vec![
+                    text("ccl.stall.standing", standing.word()),
+                    text("ccl.stall.class", class.word()),
+                    text("ccl.stall.reason", reason.word()),
+                ];
+                own.extend(culprit.map(|rank| number("ccl.blamed_rank", u64::from(rank.0))));
+                let role = Role::Stall(rank, told_ns);
+                let mut shape = plain(role, Some(part(About::Init, rank)), format!("stall {class}"), own);
+                if standing == Standing::Stalled {
+                    shape.status = Status::error(format!("{class}: {reason}"));
+                }
+                shape
             }
             What::Operation(operation) => {
                 let (role, parent) = roles(operation.about, rank);

@@ -29,6 +29,8 @@ pub(super) enum Role {
     Phase(Rank, Phase),
     /// One end of one message.
     Message(End),
+    /// A stall that the watchdog of a rank told at this time.
+    Stall(Rank, u64),
 }
 
 /// One end of a message: the message has a number on a lane from one rank to another or to all.
@@ -62,6 +64,7 @@ pub(super) fn span(trace: TraceId, role: Role) -> SpanId {
         Role::Root => [0; 5],
         Role::Rank(of) => [1, rank(of), 0, 0, 0],
         Role::Phase(of, phase) => [2, rank(of), phase as u64, 0, 0],
+        Role::Stall(of, told_ns) => [4, rank(of), told_ns, 0, 0],
         Role::Message(End { channel, writer, reader, of, direction, number }) => {
             let lane = u64::from(channel.0) | (direction as u64) << 16 | u64::from(reader.is_none()) << 24;
             let reader = reader.map_or(0, rank);

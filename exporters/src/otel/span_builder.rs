@@ -9,7 +9,7 @@ use ccl::event::assembly::{self, Assembly, Item, MessageEnd, Outcome};
 use ccl::recorder::Recorded;
 use ccl::types::{CollKind, Phase, Rank};
 
-use super::fact::{Fact, Operation, Owner, What};
+use super::fact::{Fact, Operation, Owner, Stall, What};
 use super::ids::About;
 
 /// The conversion of raw times to nanoseconds since 1970.
@@ -53,6 +53,11 @@ impl SpanBuilder {
         let at = recorded.raw;
         if let Event::PhaseEnded { phase, duration_ns } = recorded.event {
             self.phase(phase, duration_ns, time.real_ns(at), out);
+        }
+        if let Event::StallFound { standing, class, reason, culprit, since_ns } = recorded.event {
+            let to = time.real_ns(at);
+            let stall = Stall { standing, class, reason, culprit, told_ns: to };
+            out.push(self.fact(What::Stall(stall), to.saturating_sub(since_ns), to));
         }
         match self.assembly.take(at, &recorded.event) {
             Item::Ended(operation, messages) => {

@@ -1,6 +1,7 @@
 //! From events to facts to spans, with scripts of events at chosen times.
 
 use ccl::clock::Ns;
+use ccl::snapshot::{Class, Reason, Standing};
 use ccl::types::{Algorithm, ChannelId, CommId, Datatype, JobId, ReduceOp};
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry_sdk::Resource;
@@ -135,6 +136,27 @@ fn an_operation_has_the_tag_that_stood_when_it_was_called_or_none() {
     builder.gap();
     let after = [(190, barrier(4, 5)), (200, barrier(5, 35)), (210, tag("epoch 3")), (230, barrier(6, 5))];
     assert_eq!(tags(&tell(&mut builder, &after)), [None, epoch(2), epoch(3)]);
+}
+
+#[test]
+fn a_stall_is_a_span_of_the_wait_until_it_was_told() {
+    let stall = |standing| Event::StallFound {
+        standing,
+        class: Class::StuckLocal,
+        reason: Reason::Stopped,
+        culprit: Some(Rank(3)),
+        since_ns: 40,
+    };
+    let script = [(100, stall(Standing::Suspect)), (200, stall(Standing::Stalled))];
+    let spans = tell(&mut builder(1), &script);
+    let [suspect, stalled] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!((&*stalled.name, &suspect.status), ("stall STUCK_LOCAL", &Status::Unset));
+    assert_eq!(stalled.status, Status::error("STUCK_LOCAL: stopped"));
+    assert_ne!(suspect.span_context.span_id(), stalled.span_context.span_id());
+    assert_eq!(ns(stalled), (360, 400));
+    let own = ["standing=stalled", "class=STUCK_LOCAL", "reason=stopped"];
+    assert!(own.iter().all(|one| said(stalled).contains(&format!("ccl.stall.{one}"))), "{:?}", said(stalled));
+    assert!(said(stalled).contains(&"ccl.blamed_rank=3".to_string()));
 }
 
 #[test]
