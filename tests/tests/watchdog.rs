@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use ccl::clock;
-use ccl::snapshot::{Class, Reason, Snapshot, Standing};
+use ccl::snapshot::{Class, Reason, Snapshot, StallTold, Standing};
 use ccl::types::Rank;
+use ccl_tests::apart::{Apart, signal};
 use ccl_tests::job::PATIENCE;
+use ccl_tests::orders::Orders;
 use ccl_tests::programs::{program, text};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -109,7 +111,7 @@ fn one_process_tells_a_stall_for_all_and_when_it_is_over() {
     until("the word in each recorder", || {
         let seen = job.seen(3);
         let told: Vec<_> = seen.ranks.iter().filter_map(|rank| rank.facts.stall.as_ref()).collect();
-        let is_it = |told: &&&ccl::snapshot::StallTold| {
+        let is_it = |told: &&&StallTold| {
             let what = (told.standing, told.class, told.reason, told.by);
             what == (Standing::Stalled, Class::StuckLocal, Reason::Stopped, Some(Rank(1)))
         };
@@ -174,4 +176,36 @@ fn a_pause_is_recorded_and_not_told_and_a_watchdog_that_is_off_says_nothing() {
     clock::sleep(std::time::Duration::from_secs(2));
     assert_eq!(job.said("STALLED"), Vec::<String>::new());
     assert!(job.seen(0).ranks.iter().all(|rank| rank.facts.stall.is_none()));
+}
+
+#[test]
+fn a_stall_is_told_once_for_ranks_of_two_hosts_and_recorded_on_both() {
+    let name = "a_stall_is_told_once_for_ranks_of_two_hosts_and_recorded_on_both";
+    let Some(hosts) = Apart::for_test(name) else { return };
+    let mut job = hosts.start(4, Orders::default());
+    job.works().unwrap();
+    let said = |word: &str| {
+        let all = job.workers.iter().map(|one| one.complaints.lock().unwrap().clone());
+        let all: Vec<String> = all.collect();
+        let lines = all.iter().flat_map(|one| one.lines()).filter(|line| line.contains(word));
+        lines.map(String::from).collect::<Vec<_>>()
+    };
+    signal(&job, 3, Signal::STOP);
+    let told = until("the stall", || said("STALLED").pop());
+    assert!(told.contains("STUCK_LOCAL (machine, certain): rank 3 (pid "), "{told}");
+    assert!(told.contains(" on host1) is stopped"), "{told}");
+    for host in 0..2 {
+        until("the word in each recorder", || {
+            let output = hosts.inspect(host, &["snapshot", "--json"]);
+            let seen: Snapshot = serde_json::from_slice(&output.stdout).unwrap();
+            let told = seen.ranks.iter().filter_map(|rank| rank.facts.stall.as_ref());
+            let is_it = |told: &&StallTold| {
+                (told.standing, told.reason, told.by) == (Standing::Stalled, Reason::Stopped, Some(Rank(0)))
+            };
+            (told.filter(is_it).count() == 3).then_some(())
+        });
+    }
+    signal(&job, 3, Signal::CONT);
+    until("the end of the stall", || said("RECOVERED").pop());
+    assert_eq!((said("STALLED").len(), said("RECOVERED").len()), (1, 1));
 }

@@ -9,7 +9,7 @@ use super::layout::{self, RowState, Table, comm, op, watch};
 use super::protocol::latch_write;
 use super::state::Recorder;
 use super::words::{fact, halves};
-use crate::clock::{self, Raw};
+use crate::clock;
 use crate::snapshot::{Class, Reason, StallTold, Standing};
 use crate::text::harmless;
 use crate::types::{CommId, Rank};
@@ -21,8 +21,8 @@ impl Recorder {
     /// The communicators in use with an operation that has been under way for `least` or longer,
     /// this process's rank in each, and for how long. It costs a few loads for each communicator.
     pub fn under_way(&self, least: Duration) -> Vec<(CommId, Rank, Duration)> {
-        let now = clock::now();
-        let scale = clock::scale();
+        // In ticks: what the scale is wrong by grows with the time that it spans.
+        let (now, scale) = (clock::raw(), clock::scale());
         let first = self.capacity.offset(Table::Comms) / 8;
         let rows = self.memory.words()[first..].chunks_exact(comm::WORDS).take(self.capacity.comms);
         let of_row = |row: &[AtomicU64]| {
@@ -36,7 +36,7 @@ impl Recorder {
                     return None;
                 }
                 let fact: [u64; op::FACT_WORDS] = fact(row, cell + op::LATCH, cell + op::FACT)?;
-                Some(now.since(scale.mono(Raw(fact[op::FACT_SINCE]))))
+                Some(Duration::from_nanos(scale.ns(now.0.saturating_sub(fact[op::FACT_SINCE]))))
             };
             let longest = [comm::COLL, comm::P2P].into_iter().filter_map(of_cell).max()?;
             let (rank, _) = halves(at(comm::RANK));
