@@ -10,6 +10,7 @@ mod life;
 mod past;
 mod rings;
 mod sockets;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
