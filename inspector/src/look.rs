@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ccl::clock;
-use ccl::config::{Key, Settings};
+use ccl::config::{Key, Settings, Source};
 use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
 use ccl::snapshot::{History, Snapshot as JobSnapshot};
 
@@ -95,7 +95,8 @@ pub(crate) fn now(target: Option<Target>, comm: Option<&str>, gathers: bool) -> 
     let begun = facts::begin(findings.found.iter());
     let mut reading = Reading::take(&mut findings, &mut job, lost.clone(), gathers);
     let first = reading.merged(&findings, &job);
-    let before = first.wants_second_reading(stall_ns(&settings)).then_some(first);
+    let stall_ns = stall_ns_of(&settings, findings.found.iter().filter(|one| one.is_of(&job)));
+    let before = first.wants_second_reading(stall_ns).then_some(first);
     if before.is_some() {
         clock::sleep(BETWEEN);
         for one in &mut findings.found {
@@ -112,7 +113,7 @@ pub(crate) fn now(target: Option<Target>, comm: Option<&str>, gathers: bool) -> 
     }
     begun.tell(&mut findings.found.iter_mut().collect::<Vec<_>>());
     let job = reading.merged(&findings, &job);
-    judged(Looked { job, found: findings.found }, before.as_ref(), comm, &settings)
+    judged(Looked { job, found: findings.found }, before.as_ref(), comm, stall_ns)
 }
 
 /// What was read of a job beside the recorders of this kernel.
@@ -173,7 +174,8 @@ pub(crate) fn then(path: &Path, job: Option<Target>, comm: Option<&str>) -> Resu
     };
     // Files do not change: a second reading would show the same.
     let again = looked.job.clone();
-    judged(looked, Some(&again), comm, &settings)
+    let stall_ns = stall_ns_of(&settings, looked.found.iter());
+    judged(looked, Some(&again), comm, stall_ns)
 }
 
 /// What the readings show, and what must be said of them.
@@ -197,18 +199,33 @@ fn judged(
     mut looked: Looked,
     before: Option<&JobSnapshot>,
     comm: Option<&str>,
-    settings: &Settings,
+    stall_ns: u64,
 ) -> Result<Looked, (u8, String)> {
     if let Some(name) = comm {
         looked.job.narrow(name).map_err(|names| no_comm(name, &names))?;
     }
-    looked.job.judge(before, stall_ns(settings));
+    looked.job.judge(before, stall_ns);
     Ok(looked)
 }
 
 /// `CCL_STALL_AFTER`.
 pub(crate) fn stall_ns(settings: &Settings) -> u64 {
     settings.duration(Key::StallAfter).as_nanos() as u64
+}
+
+/// The same as the job has it, unless this process was given another one: the job tells stalls by
+/// its own.
+fn stall_ns_of<'a>(settings: &Settings, mut found: impl Iterator<Item = &'a Found>) -> u64 {
+    if settings.source(Key::StallAfter) != Source::Default {
+        return stall_ns(settings);
+    }
+    let of_one = |one: &Found| {
+        let mut words = one.given.process.settings.split(' ');
+        let seconds = words.find_map(|word| word.strip_prefix("CCL_STALL_AFTER="))?;
+        let seconds = seconds.parse::<f64>().ok()?;
+        Duration::try_from_secs_f64(seconds).ok()
+    };
+    found.find_map(of_one).map_or_else(|| stall_ns(settings), |after| after.as_nanos() as u64)
 }
 
 fn print(mut job: JobSnapshot, json: bool) -> Result<u8, (u8, String)> {

@@ -34,7 +34,7 @@ impl Apart {
     #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
     pub fn for_test(name: &str) -> Option<Self> {
         let network = Hosts::for_test(name)?;
-        let mut hosts = Self { holders: Vec::new(), pids: Vec::new(), network: network };
+        let mut hosts = Self { holders: Vec::new(), pids: Vec::new(), network };
         for host in 0..2 {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", hosts.network.name(host), "unshare", "--mount", "--pid", "--uts"]);

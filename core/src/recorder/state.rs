@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::layout::{self, Capacity, RowState, Table, header};
 use super::mapping::Memory;
-use super::place::Place;
+use super::place::{Place, STALL};
 use super::protocol;
 use super::slot_pool::SlotPools;
 use crate::clock::{self, Anchor};
@@ -129,6 +129,10 @@ impl Recorder {
         self.header(header::LEFT).store(1, Ordering::Release);
         if let Some(place) = self.place.as_ref().filter(|_| !self.is_evidence()) {
             place.unlink();
+            // A job that ended well needs no state of a stall.
+            if let Some(stall) = place.beside(STALL) {
+                let _ = std::fs::remove_file(stall);
+            }
         }
     }
 

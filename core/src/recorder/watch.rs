@@ -12,13 +12,13 @@ use super::words::{fact, halves};
 use crate::clock;
 use crate::snapshot::{Class, Reason, StallTold, Standing};
 use crate::text::harmless;
-use crate::types::{CommId, Rank};
+use crate::types::{CommId, Phase, Rank};
 
 /// The most bytes of the text that are read.
 const MAX_TEXT: usize = watch::TEXT_WORDS * 8;
 
 impl Recorder {
-    /// The communicators in use with an operation that has been under way for `least` or longer,
+    /// The communicators in use with an operation, or `finish()`, under way for `least` or longer,
     /// this process's rank in each, and for how long. It costs a few loads for each communicator.
     pub fn under_way(&self, least: Duration) -> Vec<(CommId, Rank, Duration)> {
         // In ticks: what the scale is wrong by grows with the time that it spans.
@@ -38,7 +38,9 @@ impl Recorder {
                 let fact: [u64; op::FACT_WORDS] = fact(row, cell + op::LATCH, cell + op::FACT)?;
                 Some(Duration::from_nanos(scale.ns(now.0.saturating_sub(fact[op::FACT_SINCE]))))
             };
-            let longest = [comm::COLL, comm::P2P].into_iter().filter_map(of_cell).max()?;
+            let finishes = (at(comm::PHASE) == Phase::Finish as u64 + 1).then(|| at(comm::PHASE_SINCE));
+            let finishes = finishes.map(|since| Duration::from_nanos(scale.ns(now.0.saturating_sub(since))));
+            let longest = [comm::COLL, comm::P2P].into_iter().filter_map(of_cell).chain(finishes).max()?;
             let (rank, _) = halves(at(comm::RANK));
             (longest >= least).then(|| (CommId(at(comm::ID)), Rank(rank), longest))
         };

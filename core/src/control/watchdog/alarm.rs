@@ -100,6 +100,7 @@ pub(super) struct Alarm {
     look_at: Ns,
     gap: Duration,
     is_looking: bool,
+    looks_since: Ns,
     /// When a look first showed a verdict that a lower process is to tell.
     held: Option<Ns>,
     /// How many looks in a row have shown nothing.
@@ -121,6 +122,7 @@ impl Alarm {
             look_at: Ns(0),
             gap: FIRST_GAP,
             is_looking: false,
+            looks_since: Ns(0),
             held: None,
             clear: 0,
             last_turn: None,
@@ -136,18 +138,26 @@ impl Alarm {
     /// A turn: `wait` is the longest wait of this process and its rank there, as far as it is
     /// longer than the patience.
     pub(super) fn turn(&mut self, wait: Option<(Duration, Rank)>, now: Ns) -> Do {
-        if self.last_turn.is_some_and(|last| now.since(last) > self.tick() + PAUSED) {
-            self.resumed = Some(now);
-        }
-        self.last_turn = Some(now);
+        self.wakes(now);
         let counts = |(waited, _): &(Duration, Rank)| {
             let since = self.resumed.map_or(*waited, |resumed| now.since(resumed).min(*waited));
-            since >= self.patience
+            // What waited before goes on waiting.
+            since >= self.patience || self.began.is_some()
         };
         match wait.filter(counts) {
             None => self.is_calm(now),
-            Some((_, rank)) => self.waits(rank, now),
+            Some((waited, rank)) => self.waits(rank, waited, now),
         }
+    }
+
+    /// Before anything else in a turn: whether this process was stopped meanwhile.
+    pub(super) fn wakes(&mut self, now: Ns) {
+        if self.last_turn.is_some_and(|last| now.since(last) > self.tick() + PAUSED) {
+            self.resumed = Some(now);
+            // What moves again shows that first.
+            self.look_at = self.look_at.max(now.after(self.patience + FIRST_GAP));
+        }
+        self.last_turn = Some(now);
     }
 
     fn is_calm(&mut self, now: Ns) -> Do {
@@ -166,7 +176,7 @@ impl Alarm {
         }
     }
 
-    fn waits(&mut self, rank: Rank, now: Ns) -> Do {
+    fn waits(&mut self, rank: Rank, waited: Duration, now: Ns) -> Do {
         self.calm = None;
         let after = |from: Ns| match rank.0 {
             0 => from,
@@ -176,14 +186,17 @@ impl Alarm {
             self.began = Some(now);
             (self.look_at, self.gap, self.clear) = (after(now), FIRST_GAP, 0);
         }
-        if let Some(Stands { is_own: false, last, .. }) = &self.stands {
-            // It is somebody else's, as long as that repeats it.
+        if let Some(Stands { is_own: false, last, .. }) = &self.stands
+            && now.since(*last) <= waited
+        {
+            // It is somebody else's, as long as that repeats it. A later wait may be another trouble.
             self.look_at = self.look_at.max(after(last.after(SILENCE)));
         }
         if self.is_looking || now < self.look_at {
             return Do::Nothing;
         }
         self.is_looking = true;
+        self.looks_since = now;
         Do::Look
     }
 
@@ -191,7 +204,11 @@ impl Alarm {
     pub(super) fn looked(&mut self, seen: &Seen<'_>, now: Ns) -> Tell {
         self.is_looking = false;
         self.gap = (self.gap * 2).min(MAX_GAP);
-        self.look_at = now.after(self.gap);
+        self.look_at = self.look_at.max(now.after(self.gap));
+        if self.resumed.is_some_and(|resumed| resumed >= self.looks_since) {
+            // It shows what was before this process was stopped.
+            return Tell::Nothing;
+        }
         let Some(verdict) = seen.verdict.filter(|_| self.began.is_some()) else {
             self.clear += 1;
             return Tell::Nothing;

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::control::gather::{GatheredRow, Gathering, Lack, Piece, read_host};
 use crate::diagnose::{Given, Unreachable, jobs, merge};
 use crate::recorder::Recorder;
-use crate::snapshot::{OpState, RankSnapshot, Snapshot, Source, State};
+use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::types::{CommId, Rank};
 
 /// The time between two readings: longer than a message takes on a busy machine.
@@ -58,7 +58,12 @@ pub(super) fn look(recorder: &Weak<Recorder>, patience_ns: u64, stall_ns: u64) -
 fn is_waiting(rank: &RankSnapshot, patience_ns: u64) -> bool {
     let ops =
         rank.comms.iter().filter(|comm| !comm.ended).flat_map(|comm| [Some(&comm.op), comm.p2p.as_ref()]);
+    let is_old = |comm: &CommSnapshot| {
+        let lasted = comm.phase.as_ref().map(|phase| phase.duration_ns);
+        comm.finishes() && lasted.is_some_and(|ns| ns >= patience_ns)
+    };
     ops.flatten().any(|op| op.state == OpState::Running && op.age_ns >= patience_ns)
+        || rank.comms.iter().any(is_old)
 }
 
 /// One reading, of this host only unless it `gathers`, and the path of this process's recorder.
@@ -70,7 +75,12 @@ fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<(Snapshot, String)> 
     };
     let own = recorder.upgrade()?.reader().snapshot().ok()?;
     let (now, real_ns) = (clock::now(), clock::real_ns());
-    let given: Vec<Given> = rows.into_iter().map(|row| row.given(asked, now, real_ns)).collect();
+    let given = rows.into_iter().map(|mut row| {
+        // Whom a debugger holds for a moment, as `ccl-inspect stack` does, is not stopped by anybody.
+        row.letter = row.letter.filter(|letter| *letter != 't');
+        row.given(asked, now, real_ns)
+    });
+    let given: Vec<Given> = given.collect();
     let job = jobs(given.iter().map(|one| &one.process)).into_iter().find(|job| job.includes(&own))?;
     let unreachable = unreachable(&given, &lacks);
     Some((merge(&given, &job, &unreachable), own.path))

@@ -163,6 +163,7 @@ impl Task for Watch {
     fn interests(&self, _: &mut Vec<Interest>) {}
 
     fn turn(&mut self, now: Ns) -> Turn {
+        self.alarm.wakes(now);
         let looked = lock(&self.shared.looked).take();
         if let Some(looked) = looked {
             self.looked(looked, now);
@@ -180,6 +181,18 @@ impl Task for Watch {
             Do::End { is_own, lasted } => self.ended(is_own, lasted),
         }
         Turn::Again(Some(now.after(self.alarm.tick())))
+    }
+}
+
+impl Drop for Watch {
+    /// The process leaves: what it told is over, unless the job has failed.
+    fn drop(&mut self) {
+        let own = self.stands.take().filter(|(teller, _)| *teller == self.teller);
+        if let Some((_, stall)) = own.filter(|(_, one)| one.told.standing == Standing::Stalled)
+            && !self.recorder.is_evidence()
+        {
+            say::recovered(&self.settings, &stall.told.text, None);
+        }
     }
 }
 
@@ -292,7 +305,7 @@ impl Watch {
         if is_own {
             self.tell(None);
             if let Some((_, stall)) = stands.filter(|(_, one)| one.told.standing == Standing::Stalled) {
-                say::recovered(&self.settings, &stall.told.text, lasted);
+                say::recovered(&self.settings, &stall.told.text, Some(lasted));
             }
         }
     }

@@ -26,7 +26,11 @@ pub(super) fn stall(settings: &Settings, job: &Snapshot, path: Option<PathBuf>) 
 }
 
 fn line(verdict: &Verdict, saved: Result<&Path, &String>) -> String {
-    let next = verdict.next.first().map(|next| format!("; next: {}", render_next(next)));
+    // The same for each culprit.
+    let what = verdict.next.first().map(|next| &next.what);
+    let steps = verdict.next.iter().take_while(|next| Some(&next.what) == what).map(render_next);
+    let steps: Vec<String> = steps.collect();
+    let next = (!steps.is_empty()).then(|| format!("; next: {}", steps.join("; ")));
     let saved = match saved {
         Ok(path) => format!("the job's state is in {0}: ccl-inspect open {0}", path.display()),
         Err(why) => format!("the job's state was not saved: {why}"),
@@ -34,10 +38,11 @@ fn line(verdict: &Verdict, saved: Result<&Path, &String>) -> String {
     format!("{}{}; {saved}", render_verdict(verdict), next.unwrap_or_default())
 }
 
-/// Says that what was told before is over.
-pub(super) fn recovered(settings: &Settings, what: &str, lasted: Duration) {
-    let lasted = duration(u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX));
-    notice::warn(settings, &format!("RECOVERED after {lasted}: this is over: {what}"));
+/// Says that what was told before is over, and how long it lasted if that is known.
+pub(super) fn recovered(settings: &Settings, what: &str, lasted: Option<Duration>) {
+    let lasted = lasted.map(|lasted| u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX));
+    let after = lasted.map_or_else(String::new, |ns| format!(" after {}", duration(ns)));
+    notice::warn(settings, &format!("RECOVERED{after}: this is over: {what}"));
 }
 
 /// Replaces the file as a whole, so that nobody reads half of it.

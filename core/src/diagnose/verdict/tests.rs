@@ -157,6 +157,12 @@ fn waits_in_a_circle_are_a_deadlock_told_once() {
         "rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 2 in Send #1 of world, rank 2 for \
          rank 0 in Send #1 of world"
     );
+    // Nor is one whose calls come and go, though a thread of it waits in one of them.
+    let now = Snapshot { blocked_on: vec![send(0, 1), send(1, 2), send(2, 0)], ..job(&[]) };
+    let mut before = now.clone();
+    before.blocked_on[2].seq += 7;
+    let found = verdicts(&now, Some(&before), 30 * SECOND);
+    assert!(found.iter().all(|one| one.class != Class::Deadlock), "{found:?}");
     // A chain that ends at a rank in user code is none.
     let blocked_on = vec![send(0, 1), send(1, 2)];
     let found = verdicts(&Snapshot { blocked_on, ..job(&[]) }, None, 30 * SECOND);

@@ -11,12 +11,18 @@ use crate::snapshot::{
 };
 use crate::types::{CommId, Rank, runs};
 
+/// The most time between two readings of one look.
+const BETWEEN_NS: u64 = 500_000_000;
 /// The most lines about links of a verdict.
 const MAX_LINES: usize = 4;
 
 /// The verdicts on the waits of a job.
 pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec<Verdict> {
     let circle = Circle::of(job, suspect_ns(stall_ns));
+    // A rank whose calls come and go is in no circle, though one of its threads waits in one call.
+    let earlier_ns = suspect_ns(stall_ns).saturating_sub(BETWEEN_NS);
+    let is_circle = before.is_none_or(|before| Circle::of(before, earlier_ns).0 == circle.0);
+    let circle = if is_circle { circle } else { Circle(BTreeMap::new()) };
     let suspect_ns = suspect_ns(stall_ns);
     let joining = job.not_joined.iter().filter(|one| one.since_ns >= suspect_ns);
     let mut found: Vec<Verdict> = joining.map(|one| never_joined(job, one, stall_ns)).collect();
@@ -120,18 +126,23 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
 
 /// What is wrong with a rank that others wait for.
 fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -> (Class, Reason) {
-    if let Some(what) = process::condition(job, rank) {
+    // What waits in a circle needs no processor.
+    let is_in_circle = circle.has(rank.rank);
+    let itself = process::condition(job, rank).filter(|what| !is_in_circle || what.1 != Reason::Starved);
+    if let Some(what) = itself {
         return what;
     }
-    if circle.has(rank.rank) {
+    if is_in_circle {
         return (Class::Deadlock, Reason::Cycle);
     }
     let row = rank.comms.iter().find(|row| row.id == one.comm);
     let is_missing = row.is_some_and(|row| one.missing.contains(&row.rank));
-    let is_inside_earlier = row.is_some_and(|row| row.op.state == OpState::Running);
+    let is_pair = matches!(one.op.as_str(), "Send" | "Recv");
+    let is_running = row.is_some_and(|row| row.op.state == OpState::Running);
+    let is_inside_earlier = is_running && !is_pair;
     match link::bad(job, one) {
         Some(bad) if !is_missing || is_inside_earlier => (Class::Link, bad.reason),
-        _ if is_missing && !is_inside_earlier && elsewhere(rank, one).next().is_some() => {
+        _ if is_missing && !is_inside_earlier && (is_running || elsewhere(rank, one).next().is_some()) => {
             (Class::NotJoined, Reason::Elsewhere)
         }
         _ if is_missing && !is_inside_earlier => (Class::NotJoined, Reason::UserCode),
