@@ -208,7 +208,9 @@ fn called_pair(h: &[&str]) -> Option<Vec<Claim>> {
 }
 
 /// `  ranks 0-2 called ...`, below a failure.
-const CALLS: [(&str, Make); 6] = [
+const CALLS: [(&str, Make); 8] = [
+    ("{} #{} of {} {} from rank {}", listed_pair),
+    ("{} #{} of {} {} to rank {}", listed_pair),
     ("finish()", |_| one(Claim::Called { ranks: Vec::new(), kind: "finish()".into(), seq: None, how: None })),
     ("{} of {} {}, root {}", |h| called(h[0], h[1], h[2], None, Some(h[3]))),
     ("{} of {} {}, {}, root {}", |h| called(h[0], h[1], h[2], Some(h[3]), Some(h[4]))),
@@ -218,6 +220,11 @@ const CALLS: [(&str, Make); 6] = [
         one(Claim::Called { ranks: Vec::new(), kind: "Barrier".into(), seq: None, how: Some(How::default()) })
     }),
 ];
+
+fn listed_pair(h: &[&str]) -> Option<Vec<Claim>> {
+    let how = How { count: h[2].parse().ok()?, dtype: h[3].into(), ..How::default() };
+    one(Claim::Called { ranks: Vec::new(), kind: h[0].into(), seq: h[1].parse().ok(), how: Some(how) })
+}
 
 fn called(kind: &str, count: &str, dtype: &str, op: Option<&str>, root: Option<&str>) -> Option<Vec<Claim>> {
     // A pattern with fewer holes would take too much into one hole.
