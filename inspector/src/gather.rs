@@ -15,6 +15,8 @@ use crate::words;
 
 /// How long a process may take for the whole answer: a little more than it gives others.
 const WHOLE: Duration = Duration::from_secs(22);
+/// After this long no further process is asked.
+const LONG: Duration = Duration::from_secs(4);
 /// The most processes that are asked, one after the other, as long as ranks are missing.
 const MOST_ASKED: usize = 3;
 
@@ -85,8 +87,10 @@ impl Told {
         let own: Vec<&Found> = findings.found.iter().filter(|one| one.is_of(job)).collect();
         let members = Members::of(&own);
         let mut whys: BTreeMap<(CommId, Rank), String> = BTreeMap::new();
+        let begun = clock::now();
         for one in askable(&own).into_iter().take(MOST_ASKED) {
-            if unreachable.is_empty() {
+            // Hosts that do not answer one do not answer another either, and that takes as long.
+            if unreachable.is_empty() || clock::now().since(begun) >= LONG {
                 break;
             }
             let asked = clock::now();

@@ -179,18 +179,9 @@ impl Fact {
                 plain(role, Some(part(About::Init, rank)), format!("init.{phase}"), own)
             }
             What::Stall(stall) => {
-                let Stall { standing, class, reason, culprit, told_ns } = stall;
-                let mut own = vec![
-                    text("ccl.stall.standing", standing.word()),
-                    text("ccl.stall.class", class.word()),
-                    text("ccl.stall.reason", reason.word()),
-                ];
-                own.extend(culprit.map(|rank| number("ccl.blamed_rank", u64::from(rank.0))));
-                let role = Role::Stall(rank, told_ns);
-                let mut shape = plain(role, Some(part(About::Init, rank)), format!("stall {class}"), own);
-                if standing == Standing::Stalled {
-                    shape.status = Status::error(format!("{class}: {reason}"));
-                }
+                let (role, name) = (Role::Stall(rank, stall.told_ns), format!("stall {}", stall.class));
+                let mut shape = plain(role, Some(part(About::Init, rank)), name, stall.attributes());
+                shape.status = stall.status();
                 shape
             }
             What::Operation(operation) => {
@@ -259,6 +250,25 @@ impl Owner {
 
     fn nranks(&self) -> KeyValue {
         number("ccl.nranks", u64::from(self.nranks))
+    }
+}
+
+impl Stall {
+    fn attributes(&self) -> Vec<KeyValue> {
+        let mut all = vec![
+            text("ccl.stall.standing", self.standing.word()),
+            text("ccl.stall.class", self.class.word()),
+            text("ccl.stall.reason", self.reason.word()),
+        ];
+        all.extend(self.culprit.map(|rank| number("ccl.blamed_rank", u64::from(rank.0))));
+        all
+    }
+
+    fn status(&self) -> Status {
+        match self.standing {
+            Standing::Stalled => Status::error(format!("{}: {}", self.class, self.reason)),
+            Standing::Suspect | Standing::Unknown => Status::Unset,
+        }
     }
 }
 

@@ -189,7 +189,7 @@ impl Alarm {
         if let Some(Stands { is_own: false, last, .. }) = &self.stands
             && now.since(*last) <= waited
         {
-            // It is somebody else's, as long as that repeats it. A later wait may be another trouble.
+            // It is somebody else's, as long as that repeats it. A later wait may be another's.
             self.look_at = self.look_at.max(after(last.after(SILENCE)));
         }
         if self.is_looking || now < self.look_at {
@@ -220,8 +220,10 @@ impl Alarm {
             self.look_at = self.look_at.min(now.after(left.max(FIRST_GAP)));
         }
         let told = Told::of(verdict);
+        // A network that is bad is one trouble, whichever of its streams shows it.
+        let is_link = |told: &Told| (told.class, told.standing) == (Class::Link, Standing::Stalled);
         if let Some(stands) = &mut self.stands
-            && stands.told == told
+            && (stands.told == told || (is_link(&stands.told) && is_link(&told)))
         {
             stands.last = now;
             return if stands.is_own { Tell::Still } else { Tell::Nothing };

@@ -76,7 +76,7 @@ fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<(Snapshot, String)> 
     let own = recorder.upgrade()?.reader().snapshot().ok()?;
     let (now, real_ns) = (clock::now(), clock::real_ns());
     let given = rows.into_iter().map(|mut row| {
-        // Whom a debugger holds for a moment, as `ccl-inspect stack` does, is not stopped by anybody.
+        // Whom a debugger holds for a moment, as `ccl-inspect stack` does, nobody has stopped.
         row.letter = row.letter.filter(|letter| *letter != 't');
         row.given(asked, now, real_ns)
     });

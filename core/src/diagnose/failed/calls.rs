@@ -213,8 +213,8 @@ fn side(text: &str) -> Option<(Rank, OpSnapshot)> {
     Some((Rank(rank.parse().ok()?), op))
 }
 
-/// The two calls that the message of a mismatch between a sender and a receiver names: the cells hold
-/// only the later one of a send and a receive that run side by side.
+/// The two calls that the message of a mismatch between a sender and a receiver names: the cells
+/// hold only the later one of a send and a receive that run side by side.
 pub(in crate::diagnose) fn pair(text: &str) -> Option<[(Rank, OpSnapshot); 2]> {
     let side = |text: &str| {
         let (call, peer) = text.rsplit_once(" to rank ").or_else(|| text.rsplit_once(" from rank "))?;

@@ -26,7 +26,8 @@ pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64)
     let suspect_ns = suspect_ns(stall_ns);
     let joining = job.not_joined.iter().filter(|one| one.since_ns >= suspect_ns);
     let mut found: Vec<Verdict> = joining.map(|one| never_joined(job, one, stall_ns)).collect();
-    for one in job.said().filter(|one| one.since_ns >= suspect_ns || is_for_gone(job, one)) {
+    let is_long = |one: &&BlockedOn| one.since_ns >= suspect_ns || is_for_gone(job, one);
+    for one in job.said().filter(is_long).filter(|one| !has_failed(job, one)) {
         let is_confirmed = is_over(job, one) || before.is_some_and(|before| lasts(before, job, one));
         for mut verdict in of_wait(job, one, &circle) {
             verdict.standing = standing(&verdict, is_confirmed, stall_ns);
@@ -41,6 +42,16 @@ pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64)
         }
     }
     found
+}
+
+/// Whether all that are waited for have failed there: they were read later than those that wait,
+/// and the failure says why.
+fn has_failed(job: &Snapshot, one: &BlockedOn) -> bool {
+    let has = |culprit: &Culprit| {
+        let rows = process::of(job, culprit.rank).into_iter().flat_map(|rank| &rank.comms);
+        rows.filter(|row| row.id == one.comm).any(CommSnapshot::has_failed)
+    };
+    !one.culprits.is_empty() && one.culprits.iter().all(has)
 }
 
 /// Whether somebody lives who waits for a rank that is gone.

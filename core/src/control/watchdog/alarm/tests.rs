@@ -156,3 +156,20 @@ fn an_end_told_by_another_ends_what_it_told_and_nothing_of_ours() {
     assert!(!run.alarm.heard(Told::of(&verdict(Standing::Stalled, 3)), at(run.ms)));
     assert_eq!(run.alarm.heard_end(at(run.ms)), Do::Nothing);
 }
+
+#[test]
+fn a_bad_network_is_one_trouble() {
+    let link =
+        |standing, reason, culprit| Verdict { class: Class::Link, reason, ..verdict(standing, culprit) };
+    let mut run = Run::new();
+    assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&link(Standing::Suspect, Reason::Lossy, 3)), true), Tell::New);
+    for (reason, culprit, tell) in [
+        (Reason::Unreachable, 3, Tell::New),
+        (Reason::Unreachable, 5, Tell::Still),
+        (Reason::Lossy, 3, Tell::Still),
+    ] {
+        assert_eq!(run.until(Some(0), 6_000).0, Do::Look);
+        assert_eq!(run.looked(Some(&link(Standing::Stalled, reason, culprit)), true), tell);
+    }
+}
