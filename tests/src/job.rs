@@ -20,6 +20,21 @@ use crate::programs::program;
 /// The longest a test waits for an event; a loaded machine is slow.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Waits for a result that must come.
+///
+/// # Panics
+/// If it does not come within [`PATIENCE`].
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = clock::now().after(PATIENCE);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(clock::now() < end, "{what} did not come");
+        clock::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A line that a worker prints, in JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

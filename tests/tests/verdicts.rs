@@ -7,10 +7,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use ccl::clock;
 use ccl::snapshot::{Snapshot, State};
 use ccl::types::Rank;
-use ccl_tests::job::PATIENCE;
+use ccl_tests::job::until;
 use ccl_tests::programs::{program, text};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 use rustix::process::{Pid, Signal, kill_process};
@@ -80,18 +79,6 @@ impl Drop for Ranks {
             let _ = rank.kill();
             let _ = rank.wait();
         }
-    }
-}
-
-/// Waits for a result that must come.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = clock::now().after(PATIENCE);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(clock::now() < end, "{what} did not come");
-        clock::sleep(std::time::Duration::from_millis(50));
     }
 }
 

@@ -11,7 +11,7 @@ use ccl::clock;
 use ccl::snapshot::{Class, Reason, Snapshot, StallTold, Standing};
 use ccl::types::Rank;
 use ccl_tests::apart::{Apart, signal};
-use ccl_tests::job::PATIENCE;
+use ccl_tests::job::until;
 use ccl_tests::orders::Orders;
 use ccl_tests::programs::{program, text};
 use rustix::process::{Pid, Signal, kill_process};
@@ -77,18 +77,6 @@ impl Drop for Ranks {
             let _ = rank.kill();
             let _ = rank.wait();
         }
-    }
-}
-
-/// Waits for a result that must come.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = clock::now().after(PATIENCE);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(clock::now() < end, "{what} did not come");
-        clock::sleep(std::time::Duration::from_millis(50));
     }
 }
 

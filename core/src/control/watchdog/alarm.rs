@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::clock::Ns;
-use crate::snapshot::{Class, Reason, Standing, Verdict};
+use crate::snapshot::{Class, Reason, StallTold, Standing, Verdict};
 use crate::types::Rank;
 
 /// How long a process leaves it to a lower one to tell a verdict.
@@ -45,6 +45,13 @@ impl Told {
     }
 }
 
+impl From<&StallTold> for Told {
+    fn from(told: &StallTold) -> Self {
+        let StallTold { standing, class, reason, key, .. } = *told;
+        Self { standing, class, reason, key }
+    }
+}
+
 /// A stall that stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stands {
@@ -77,7 +84,7 @@ pub(super) enum Tell {
     Still,
 }
 
-/// What a look has shown.
+/// What was seen of the job.
 pub(super) struct Seen<'a> {
     /// The first verdict, if there is any.
     pub(super) verdict: Option<&'a Verdict>,
@@ -100,6 +107,7 @@ pub(super) struct Alarm {
     look_at: Ns,
     gap: Duration,
     is_looking: bool,
+    /// When the look under way began, or else the last one.
     looks_since: Ns,
     /// When a look first showed a verdict that a lower process is to tell.
     held: Option<Ns>,
@@ -135,10 +143,9 @@ impl Alarm {
         (self.patience / 2).clamp(Duration::from_millis(20), Duration::from_millis(500))
     }
 
-    /// A turn: `wait` is the longest wait of this process and its rank there, as far as it is
-    /// longer than the patience.
+    /// The end of a turn, which began with [`wakes`](Self::wakes): `wait` is the longest wait of
+    /// this process and its rank there, as far as it is longer than the patience.
     pub(super) fn turn(&mut self, wait: Option<(Duration, Rank)>, now: Ns) -> Do {
-        self.wakes(now);
         let counts = |(waited, _): &(Duration, Rank)| {
             let since = self.resumed.map_or(*waited, |resumed| now.since(resumed).min(*waited));
             // What waited before goes on waiting.
@@ -232,7 +239,7 @@ impl Alarm {
             self.stands(told, false, now);
             return Tell::Nothing;
         }
-        // A wait of a stall that is judged anew, as a new one, is still the same trouble.
+        // A stall that a later look calls a suspicion is the same trouble.
         let is_less = self.stands.as_ref().is_some_and(|one| one.told.standing == Standing::Stalled);
         if is_less && told.standing == Standing::Suspect {
             return Tell::Nothing;

@@ -19,7 +19,7 @@ const BETWEEN: Duration = Duration::from_millis(250);
 /// How long other hosts may take to answer: hosts that do not are given up after 5 s.
 const GATHER: Duration = Duration::from_secs(8);
 
-/// What a look has shown.
+/// What was seen of the job.
 pub(super) struct Looked {
     /// The job, judged.
     pub(super) job: Snapshot,
@@ -47,10 +47,7 @@ pub(super) fn look(recorder: &Weak<Recorder>, patience_ns: u64, stall_ns: u64) -
     let waits = |rank: &&RankSnapshot| rank.state == State::Running && is_waiting(rank, patience_ns);
     let first = job.ranks.iter().filter(waits).map(|rank| rank.rank).min();
     let others = job.ranks.iter().filter(|rank| Some(rank.rank) != me && rank.state == State::Running);
-    let told = others.filter_map(|rank| {
-        let told = rank.facts.stall.as_ref().filter(|told| told.is_own)?;
-        Some(Told { standing: told.standing, class: told.class, reason: told.reason, key: told.key })
-    });
+    let told = others.filter_map(|rank| rank.facts.stall.as_ref().filter(|told| told.is_own).map(Told::from));
     let told = told.collect();
     Some(Looked { is_first: me.is_none() || first.is_none_or(|first| Some(first) >= me), me, told, job })
 }

@@ -31,7 +31,7 @@ use crate::failure::gossip::{Latest, NEWS_TEXT, News, Stall};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::recorder::place::STALL;
 use crate::recorder::{Events, Recorder};
-use crate::snapshot::{StallTold, Standing, Verdict};
+use crate::snapshot::{Snapshot, StallTold, Standing, Verdict};
 use crate::sys;
 use crate::text::harmless;
 use crate::types::{CommId, Rank};
@@ -64,7 +64,7 @@ pub(crate) struct Seat {
 struct Shared {
     seats: Mutex<(u64, Vec<(u64, Seat)>)>,
     heard: Mutex<Vec<News>>,
-    /// What a look has shown; `None` within: nothing can be seen.
+    /// The result of a look; `None` within: nothing could be seen.
     looked: Mutex<Option<Option<Looked>>>,
     /// The task, for the thread that looks.
     task: Mutex<Weak<Handle>>,
@@ -244,7 +244,7 @@ impl Watch {
     }
 
     /// Writes it to a file and to standard error, in a thread: both may block.
-    fn say(&self, job: crate::snapshot::Snapshot) {
+    fn say(&self, job: Snapshot) {
         let (settings, path) = (self.settings.clone(), self.recorder.beside(STALL));
         let work = move || say::stall(&settings, &job, path);
         // Without a thread nothing is written: it is recorded and told.
@@ -271,8 +271,7 @@ impl Watch {
         match news.stall {
             Some(mut stall) => {
                 stall.told.is_own = false;
-                let StallTold { standing, class, reason, key, .. } = stall.told;
-                if self.alarm.heard(Told { standing, class, reason, key }, now) {
+                if self.alarm.heard(Told::from(&stall.told), now) {
                     self.note(news.teller, stall);
                 }
             }

@@ -12,7 +12,6 @@ use crate::types::{CommId, Rank};
 
 /// How many times as long as any before an operation must take to be overdue.
 const MANY: u64 = 8;
-
 /// A host that is silent for this long does not answer; sooner, what is resent may get through.
 const SILENT_NS: u64 = 2_000_000_000;
 
@@ -67,8 +66,8 @@ fn is_overdue(row: &CommSnapshot) -> bool {
 
 fn of_comm(job: &Snapshot, comm: CommId) -> Option<Verdict> {
     let of_rank = |rank: &RankSnapshot| rank.comms.iter().any(|row| row.id == comm);
-    let state = |rank: &RankSnapshot| rank.state == State::Running;
-    if !job.ranks.iter().filter(|rank| of_rank(rank)).all(state) {
+    let is_running = |rank: &RankSnapshot| rank.state == State::Running;
+    if !job.ranks.iter().filter(|rank| of_rank(rank)).all(is_running) {
         return None;
     }
     let one = BlockedOn { comm, ..BlockedOn::default() };

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Gossip, GossipMessage, Side, To};
 use crate::snapshot::StallTold;
+use crate::text::harmless;
+use crate::types::Rank;
 
 /// The most processes whose news a rank keeps apart: more than tell at one time.
 const MAX_TELLERS: usize = 64;
@@ -30,17 +32,17 @@ pub struct Stall {
     /// What is told.
     pub told: StallTold,
     /// The first rank of the job to blame.
-    pub culprit: Option<crate::types::Rank>,
+    pub culprit: Option<Rank>,
     /// How long it had lasted when it was told, in nanoseconds.
     pub since_ns: u64,
 }
 
 impl News {
-    /// Whether its sizes are those of news of ours; makes its text harmless.
-    pub(super) fn is_believed(&mut self) -> bool {
-        let Some(stall) = &mut self.stall else { return true };
-        stall.told.text = crate::text::harmless(&stall.told.text, 2 * NEWS_TEXT).into_owned();
-        true
+    /// Cuts its text and makes it harmless: it comes from another process.
+    fn make_harmless(&mut self) {
+        if let Some(stall) = &mut self.stall {
+            stall.told.text = harmless(&stall.told.text, 2 * NEWS_TEXT).into_owned();
+        }
     }
 }
 
@@ -72,7 +74,8 @@ impl Gossip {
 
     /// Passes news on that are new, and keeps them for the caller.
     pub(super) fn hear_news(&mut self, onward: &[Side], mut news: News) {
-        if news.is_believed() && self.news.is_new(&news) {
+        if self.news.is_new(&news) {
+            news.make_harmless();
             let message = GossipMessage::News(news.clone());
             self.send(onward, &message);
             self.out.push((To::Local, message));
@@ -90,7 +93,6 @@ impl Gossip {
 mod tests {
     use super::*;
     use crate::clock::Ns;
-    use crate::types::Rank;
 
     fn news(teller: u64, number: u32, text: &str) -> News {
         let told = StallTold { text: text.into(), ..StallTold::default() };

@@ -36,6 +36,7 @@ impl Run {
         while self.ms < began + ms {
             self.ms += 500;
             let wait = wait.map(|rank| (Duration::from_millis(1000 + self.ms - began), Rank(rank)));
+            self.alarm.wakes(at(self.ms));
             let what = self.alarm.turn(wait, at(self.ms));
             if what != Do::Nothing {
                 return (what, self.ms - began);
@@ -63,7 +64,7 @@ fn a_stall_is_told_once_repeated_to_the_others_and_ended() {
     let stalled = verdict(Standing::Stalled, 3);
     assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
     assert_eq!(run.looked(Some(&stalled), true), Tell::New);
-    // What is judged more mildly by a later look is the same trouble.
+    // A later look that calls it a suspicion changes nothing.
     assert_eq!(run.until(Some(0), 6_000).0, Do::Look);
     assert_eq!(run.looked(Some(&suspect), true), Tell::Nothing);
     // Somebody else is to blame.
@@ -93,7 +94,7 @@ fn higher_ranks_look_later_and_not_at_all_if_they_hear() {
         assert_eq!(run.until(Some(2), 5_000), (Do::Nothing, 5_000));
         assert!(!run.alarm.heard(Told::of(&verdict(Standing::Stalled, 3)), at(run.ms)));
     }
-    // Who told it is silent: this one looks, and its word counts.
+    // The process that told it says nothing more: this one looks, and tells what it sees.
     assert_eq!(run.until(Some(2), 30_000), (Do::Look, 14_500));
     assert_eq!(run.looked(Some(&verdict(Standing::Stalled, 0)), true), Tell::New);
 }
@@ -127,9 +128,10 @@ fn a_process_that_was_stopped_counts_its_waits_anew() {
     // Stopped for a minute in the middle of a call.
     run.ms += 60_000;
     let long = Some((Duration::from_secs(60), Rank(0)));
-    assert_eq!(run.alarm.turn(long, at(run.ms)), Do::Nothing);
-    assert_eq!(run.alarm.turn(long, at(run.ms + 500)), Do::Nothing);
-    assert_eq!(run.alarm.turn(long, at(run.ms + 1_000)), Do::Look);
+    for (after, what) in [(0, Do::Nothing), (500, Do::Nothing), (1_000, Do::Look)] {
+        run.alarm.wakes(at(run.ms + after));
+        assert_eq!(run.alarm.turn(long, at(run.ms + after)), what, "after {after} ms");
+    }
 }
 
 #[test]
