@@ -42,6 +42,16 @@ impl Job {
     pub fn rows<'a>(&self, process: &'a ProcessSnapshot) -> impl Iterator<Item = &'a CommSnapshot> {
         process.comms.iter().filter(|comm| self.is_named(comm.job))
     }
+
+    /// The id that these processes record now.
+    ///
+    /// A process that was in init when the job was found may have recorded another id since; the
+    /// earlier one then leads to nothing.
+    pub(super) fn id_of<'a>(&self, processes: impl Iterator<Item = &'a ProcessSnapshot>) -> JobId {
+        let members: Vec<_> = processes.filter(|process| self.includes(process)).collect();
+        let is_recorded = members.iter().any(|process| self.rows(process).any(|comm| comm.job == self.id));
+        if is_recorded || members.is_empty() { self.id } else { job_of(&members).0.id }
+    }
 }
 
 impl From<JobId> for Job {

@@ -106,7 +106,7 @@ pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapsho
     }
     Snapshot {
         schema: SCHEMA.into(),
-        job: job.id,
+        job: job.id_of(given.iter().map(|one| &one.process)),
         complete: missing.is_empty() && !ranks.is_empty(),
         missing,
         blocked_on,
@@ -420,6 +420,16 @@ mod tests {
         assert_eq!(other.missing.len(), 8);
         assert_eq!(other.missing[0].why, "no rank that was read says where it is");
         assert!(!merged(&[], &[]).complete);
+    }
+
+    #[test]
+    fn a_job_that_got_another_id_while_it_was_read_has_that_id() {
+        let job = Job { ids: BTreeSet::from([JobId(6), JobId(7)]), ..Job::from(JobId(6)) };
+        let given = [process(11, vec![comm(7, 0, 0, 2)]), process(12, vec![comm(7, 1, 1, 2)])];
+        assert_eq!(merge(&given, &job, &[]).job, JobId(7));
+        assert_eq!(merge(&[], &job, &[]).job, JobId(6));
+        let still = [process(11, vec![comm(6, 0, 0, 2)]), given[1].clone()];
+        assert_eq!(merge(&still, &job, &[]).job, JobId(6));
     }
 
     #[test]
