@@ -5,6 +5,9 @@
 //! communicators share ([`lines`](super::lines)). The end of such a connection reports a death
 //! without waiting for the ring. Where all ranks are on one host there is no ring.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -509,11 +512,11 @@ impl Round {
                 None
             }
             Err(_) => {
-                // A rank that no longer listens and has not said farewell has died. The ring then
-                // needs no more repair.
+                // A rank that no longer listens and has not said farewell has died.
                 self.edge = None;
                 gossip.lost(next, now);
-                None
+                // Ranks that go on without the dead look for the rank behind it.
+                Some(now)
             }
         }
     }
