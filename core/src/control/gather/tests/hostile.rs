@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::super::answer::{GatheredRow, Lack};
 use super::super::ask::WHOLE;
@@ -76,11 +76,14 @@ fn is_bounded(decoded: Option<WaveMessage>) -> Result<(), TestCaseError> {
     if is_good { Ok(()) } else { Err(TestCaseError::fail("out of bounds")) }
 }
 
+/// The same cases each time, or as many others as `PROPTEST_CASES` asks for.
 fn runner(cases: u32) -> TestRunner {
-    TestRunner::new_with_rng(
-        Config { cases, failure_persistence: None, ..Config::default() },
-        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
-    )
+    let default = Config { failure_persistence: None, ..Config::default() };
+    if default.cases > cases {
+        return TestRunner::new(default);
+    }
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    TestRunner::new_with_rng(Config { cases, ..default }, rng)
 }
 
 #[test]
