@@ -67,12 +67,18 @@ impl Apart {
     /// Starts this many ranks, half of them on each host.
     #[must_use]
     pub fn start(&self, nranks: u32, orders: Orders) -> Job {
-        let mut setting = Setting::new(nranks, Transport::Mixed, orders);
+        Setting { orders, ..self.setting(nranks) }.start()
+    }
+
+    /// The setting of this many ranks, to be extended before they start.
+    #[must_use]
+    pub fn setting(&self, nranks: u32) -> Setting {
+        let mut setting = Setting::new(nranks, Transport::Mixed, Orders::default());
         setting.address = "10.231.7.1".into();
         setting.variables.push(("CCL_RUNTIME_DIR".into(), FOLDER.into()));
         let enter = |rank: u32| self.entry(usize::from(rank >= nranks / 2));
         setting.wrap = (0..nranks).map(enter).collect();
-        setting.start()
+        setting
     }
 
     /// Runs a command on a host.

@@ -14,6 +14,7 @@
 //! | [`conduct`], [`said`] | running them on processes; what a rank said, and what it must say |
 //! | [`deaths`] | rounds of `kill -9`: errors of the survivors, how soon, what remains |
 //! | [`life`] | communicators made from one another, shrunk, grown and revoked |
+//! | [`fault_table`] | one fault of each kind on two hosts, and what is said of it |
 //! | [`blocked`] | service threads that are stuck |
 //! | [`truth`] | drawn faults, and whether every statement of `ccl-inspect` on them is true |
 //! | [`otlp`], [`traces`] | a collector of OpenTelemetry spans, and the checks of a job's traces |
@@ -29,6 +30,7 @@ pub mod blocked;
 pub mod conduct;
 pub mod deaths;
 pub mod drawn;
+pub mod fault_table;
 pub mod groups;
 pub mod hosts;
 pub mod job;

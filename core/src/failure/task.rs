@@ -382,7 +382,8 @@ impl Task for Round {
             match ended {
                 Some(End::Silent) => gossip.unreachable(*rank, now),
                 Some(End::Closed) if *tells => gossip.lost(*rank, now),
-                Some(End::Closed) | None => {}
+                // A rank whose stream was reset is connected to again: if it died, nobody listens.
+                Some(End::Closed | End::Reset) | None => {}
             }
         }
         self.watch(gossip, now);

@@ -1,7 +1,7 @@
 //! The call in which ranks differ, of a mismatch.
 //!
-//! The cells hold what ranks called that are still in that call. A rank that completed it has gone
-//! on, and its cell holds a later call: the root of a broadcast hears from nobody, and the others
+//! The cells hold the latest call of each rank. A rank that completed the call may have gone on,
+//! and its cell then holds a later one: the root of a broadcast hears from nobody, and the others
 //! only from the root. What it called follows where it can have completed only one of the calls
 //! that are known: from the cells, and from the message of the mismatch, which names two sides.
 
@@ -63,12 +63,13 @@ fn is_inside(op: &OpSnapshot) -> bool {
     matches!(op.state, OpState::Failed | OpState::Running) && !op.kind.is_empty()
 }
 
-/// What ranks called under that number, by the cells of those inside and by the message; and those
-/// that called `finish()` instead.
+/// What ranks called under that number, by their cells and by the message; and those that called
+/// `finish()` instead.
 fn known(members: &Members<'_>, seq: u64, said: &[(Rank, OpSnapshot)]) -> (Known, Vec<Rank>) {
     let (mut known, mut finished) = (Known::new(), Vec::new());
     for (rank, (_, comm)) in members {
-        if comm.op.seq == seq && is_inside(&comm.op) {
+        // Also of one that has completed it, if it has called nothing since.
+        if comm.op.seq == seq && !comm.op.kind.is_empty() {
             known.insert(*rank, comm.op.clone());
         } else if comm.last_called() < seq && has_finished(comm) {
             finished.push(*rank);

@@ -75,6 +75,16 @@ fn of_a_mismatch_those_are_to_blame_who_called_something_else_than_most_ranks_di
 }
 
 #[test]
+fn of_a_broadcast_those_count_too_who_completed_it_and_called_nothing_since() {
+    let fits = Did { kind: "Broadcast", ..with("Mismatch", None) };
+    let done = Did { state: OpState::Idle, cause: None, ..fits.clone() };
+    let mut ranks: Vec<_> = (0..).zip([&done, &done, &fits, &fits]).map(|(at, did)| rank(at, did)).collect();
+    ranks[3].comms[0].op.root = Rank(1);
+    let one = check_ranks(&ranks, "Mismatch", &[3]);
+    assert_eq!(one.calls.iter().map(|called| called.ranks.len()).collect::<Vec<_>>(), [3, 1]);
+}
+
+#[test]
 fn ranks_that_are_still_in_the_call_before_do_not_hide_in_which_one_the_others_differ() {
     // Two of eight are in the barrier before.
     let early = Did { kind: "Barrier", seq: 4, ..with("Mismatch", None) };
@@ -97,7 +107,7 @@ fn ranks_that_are_still_in_the_call_before_do_not_hide_in_which_one_the_others_d
     // One has called finish() instead; it has left since.
     let finished = |comm: &mut CommSnapshot| {
         (comm.op.state, comm.op.seq, comm.op.called, comm.ended) = (OpState::Idle, 4, 4, true);
-        comm.op.error.clear();
+        (comm.op.kind, comm.op.error) = ("Barrier".into(), String::new());
         comm.phases = vec![PhaseSnapshot { phase: Phase::Finish.name().into(), duration_ns: 5 }];
     };
     let one = check_ranks(&job(&finished), "Mismatch", &[2]);
