@@ -1,6 +1,8 @@
 //! Messages for people on standard error, as far as `CCL_DEBUG` allows them.
 
-use std::io::Write as _;
+use std::os::fd::AsFd as _;
+
+use rustix::io::Errno;
 
 use crate::config::{Key, Settings};
 use crate::text::harmless;
@@ -47,10 +49,20 @@ pub(crate) fn print(text: &str) {
 }
 
 /// Writes the line with one call, because several processes may share a terminal.
+///
+/// It takes no lock: where a terminal or a pipe blocks one thread, the others go on.
 pub(crate) fn line(text: &str) {
     let line = format!("{text}\n");
-    // A job continues when standard error can no longer be written.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let error = std::io::stderr();
+    let mut left = line.as_bytes();
+    while !left.is_empty() {
+        match rustix::io::write(error.as_fd(), left) {
+            Ok(count) => left = &left[count..],
+            Err(Errno::INTR) => {}
+            // A job continues when standard error can no longer be written.
+            Err(_) => return,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! judges it with the same verdicts. Who looks, and which process tells, is decided without
 //! messages (`alarm`); what is told travels over the failure gossip of all communicators and lands
 //! in every recorder. A suspicion is recorded only. A stall is also written to standard error, with
-//! the next command to type, and the state of the job is saved (`say`); with `CCL_ON_STALL=abort`
-//! the communicators that wait are aborted with the verdict as the reason.
+//! the next command to type, and the state of the job is saved (`say`, in a thread of `writer`);
+//! with `CCL_ON_STALL=abort` the communicators that wait are aborted with the verdict as the reason.
 //!
 //! The watchdog never runs in a thread that carries out operations, and it changes nothing unless
 //! it was told to abort.
@@ -14,12 +14,14 @@
 mod alarm;
 mod look;
 mod say;
+mod writer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use alarm::{Alarm, Do, Seen, Tell, Told};
 use look::Looked;
+use writer::{Said, Writer};
 
 use crate::bootstrap::auth::fill_random;
 use crate::clock::Ns;
@@ -31,7 +33,7 @@ use crate::failure::gossip::{Latest, NEWS_TEXT, News, Stall};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::recorder::place::STALL;
 use crate::recorder::{Events, Recorder};
-use crate::snapshot::{Snapshot, StallTold, Standing, Verdict};
+use crate::snapshot::{StallTold, Standing, Verdict};
 use crate::sys;
 use crate::text::harmless;
 use crate::types::{CommId, Rank};
@@ -98,7 +100,8 @@ impl Watchdog {
         let shared = Arc::<Shared>::default();
         let watch = Watch {
             recorder: Arc::clone(recorder),
-            settings: settings.clone(),
+            is_to_abort: settings.text(Key::OnStall) == "abort",
+            writer: Writer::new(settings.clone()),
             shared: Arc::clone(&shared),
             alarm: Alarm::new(patience, stall),
             patience,
@@ -146,7 +149,9 @@ impl Drop for Seated {
 /// The task.
 struct Watch {
     recorder: Arc<Recorder>,
-    settings: Settings,
+    /// Whether what waits in a stall is to be aborted.
+    is_to_abort: bool,
+    writer: Writer,
     shared: Arc<Shared>,
     alarm: Alarm,
     patience: Duration,
@@ -191,8 +196,9 @@ impl Drop for Watch {
         if let Some((_, stall)) = own.filter(|(_, one)| one.told.standing == Standing::Stalled)
             && !self.recorder.is_evidence()
         {
-            say::recovered(&self.settings, &stall.told.text, None);
+            self.writer.say(Said::Recovered(stall.told.text, None));
         }
+        self.writer.flush();
     }
 }
 
@@ -232,7 +238,7 @@ impl Watch {
                 self.tell(Some(stall.clone()));
                 self.note(self.teller, stall);
                 if is_stall {
-                    self.say(job);
+                    self.writer.say(Said::Stall(Box::new(job), self.recorder.beside(STALL)));
                 }
             }
             (Tell::Still, _) => {
@@ -241,14 +247,6 @@ impl Watch {
             }
             (Tell::Nothing | Tell::New, _) => {}
         }
-    }
-
-    /// Writes it to a file and to standard error, in a thread: both may block.
-    fn say(&self, job: Snapshot) {
-        let (settings, path) = (self.settings.clone(), self.recorder.beside(STALL));
-        let work = move || say::stall(&settings, &job, path);
-        // Without a thread nothing is written: it is recorded and told.
-        let _ = std::thread::Builder::new().name("ccl-watchdog".into()).spawn(work);
     }
 
     /// Tells the other processes of all communicators.
@@ -290,7 +288,7 @@ impl Watch {
         let (culprit, since_ns) = (stall.culprit, stall.since_ns);
         self.recorder.tell_stall(Some(&stall.told));
         self.publish(|| Event::StallFound { standing, class, reason, culprit, since_ns });
-        if standing == Standing::Stalled && self.settings.text(Key::OnStall) == "abort" {
+        if standing == Standing::Stalled && self.is_to_abort {
             self.abort(&stall.told.text);
         }
         self.stands = Some((teller, stall));
@@ -304,7 +302,7 @@ impl Watch {
         if is_own {
             self.tell(None);
             if let Some((_, stall)) = stands.filter(|(_, one)| one.told.standing == Standing::Stalled) {
-                say::recovered(&self.settings, &stall.told.text, Some(lasted));
+                self.writer.say(Said::Recovered(stall.told.text, Some(lasted)));
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::config::Settings;
 use crate::diagnose::{duration, render_next, render_verdict};
 use crate::notice;
 use crate::snapshot::{Snapshot, Verdict};
+use crate::sys::process::check_file_size;
 
 /// The most bytes of the file: it lies in memory, as the recorder does.
 const MAX_BYTES: usize = 16 << 20;
@@ -55,6 +56,7 @@ fn save(path: &Path, job: &Snapshot) -> Result<(), String> {
     if bytes.len() > MAX_BYTES {
         return Err(format!("it takes more than {} MiB", MAX_BYTES >> 20));
     }
+    check_file_size(bytes.len() as u64).map_err(|e| e.to_string())?;
     let new = path.with_extension("new");
     let refused = |e: std::io::Error| format!("writing {}: {e}", new.display());
     let _ = std::fs::remove_file(&new);
