@@ -5,8 +5,9 @@
 //! judges it with the same verdicts. Who looks, and which process tells, is decided without
 //! messages (`alarm`); what is told travels over the failure gossip of all communicators and lands
 //! in every recorder. A suspicion is recorded only. A stall is also written to standard error, with
-//! the next command to type, and the state of the job is saved (`say`, in a thread of `writer`);
-//! with `CCL_ON_STALL=abort` the communicators that wait are aborted with the verdict as the reason.
+//! the next command to type, and the state of the job is saved (`say`, in a thread of `writer`).
+//! With `CCL_ON_STALL=abort` the communicators that wait are aborted with the verdict as the
+//! reason.
 //!
 //! The watchdog never runs in a thread that carries out operations, and it changes nothing unless
 //! it was told to abort.
