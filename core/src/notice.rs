@@ -57,10 +57,10 @@ pub(crate) fn line(text: &str) {
     let mut left = line.as_bytes();
     while !left.is_empty() {
         match rustix::io::write(error.as_fd(), left) {
-            Ok(count) => left = &left[count..],
+            Ok(count) if count > 0 => left = &left[count..],
             Err(Errno::INTR) => {}
             // A job continues when standard error can no longer be written.
-            Err(_) => return,
+            Ok(_) | Err(_) => return,
         }
     }
 }

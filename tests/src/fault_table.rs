@@ -10,7 +10,7 @@ use ccl::snapshot::{Class, Reason, Side, Snapshot, Standing, Verdict};
 use rustix::process::Signal;
 
 use crate::apart::{Apart, signal};
-use crate::job::{Job, PATIENCE};
+use crate::job::{Job, PATIENCE, Worker};
 use crate::programs::text;
 
 /// Ranks of a job, half of them on each host.
@@ -256,11 +256,9 @@ impl Round {
     /// A rank did not begin, or the inspector printed no snapshot.
     pub fn carry_out(&self, hosts: &Apart) -> Result<Told, String> {
         let job = self.start(hosts);
-        let absent = |rank: u32| self.faults.contains(&(Fault::NeverJoins, rank));
         let is_joining = self.faults.iter().any(|(fault, _)| *fault == Fault::NeverJoins);
-        for (_, worker) in (0..).zip(&job.workers).filter(|(rank, _)| !is_joining && !absent(*rank)) {
-            worker.takes(AT_WORK)?;
-        }
+        let at_work: &[Worker] = if is_joining { &[] } else { &job.workers };
+        at_work.iter().try_for_each(|worker| worker.takes(AT_WORK))?;
         clock::sleep(self.delay);
         let began = clock::now();
         self.faults.iter().for_each(|(fault, victim)| fault.strike(hosts, &job, *victim));

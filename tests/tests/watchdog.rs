@@ -4,11 +4,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+use std::io::PipeWriter;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use ccl::clock;
-use ccl::snapshot::{Class, Reason, Snapshot, StallTold, Standing};
+use ccl::snapshot::{Class, RankSnapshot, Reason, Snapshot, StallTold, Standing};
 use ccl::types::Rank;
 use ccl_tests::apart::{Apart, signal};
 use ccl_tests::job::until;
@@ -24,6 +25,11 @@ struct Ranks {
 
 impl Ranks {
     fn start(steps: &[&str], settings: &[(&str, &str)]) -> Self {
+        Self::start_with(steps, settings, None)
+    }
+
+    /// The same; rank 0 has this as its standard error.
+    fn start_with(steps: &[&str], settings: &[(&str, &str)], first: Option<PipeWriter>) -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let start = |(rank, steps): (usize, &&str)| {
             let mut command = Command::new(program("steps"));
@@ -32,8 +38,10 @@ impl Ranks {
             command.env("CCL_RENDEZVOUS_FILE", folder.path().join("id")).env("CCL_TIMEOUT", "60");
             command.env("CCL_RUNTIME_DIR", folder.path());
             let said = std::fs::File::create(folder.path().join(format!("said.{rank}"))).unwrap();
+            let errors = first.as_ref().filter(|_| rank == 0).map(|pipe| pipe.try_clone().unwrap());
+            let errors = errors.map_or_else(|| said.try_clone().unwrap().into(), Stdio::from);
             // `hold` waits for a line.
-            command.stdin(Stdio::piped()).stdout(said.try_clone().unwrap()).stderr(said).spawn().unwrap()
+            command.stdin(Stdio::piped()).stdout(said).stderr(errors).spawn().unwrap()
         };
         let all = steps.iter().enumerate().map(start).collect();
         Self { folder, all }
@@ -196,4 +204,40 @@ fn a_stall_is_told_once_for_ranks_of_two_hosts_and_recorded_on_both() {
     signal(&job, 3, Signal::CONT);
     until("the end of the stall", || said("RECOVERED").pop());
     assert_eq!((said("STALLED").len(), said("RECOVERED").len()), (1, 1));
+}
+
+/// Writes to a pipe that nobody reads until it takes no more.
+fn fill(pipe: &PipeWriter) {
+    let flags = rustix::fs::fcntl_getfl(pipe).unwrap();
+    rustix::fs::fcntl_setfl(pipe, flags | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while rustix::io::write(pipe, b"#").is_ok() {}
+    rustix::fs::fcntl_setfl(pipe, flags).unwrap();
+}
+
+#[test]
+fn where_standard_error_blocks_the_job_goes_on_and_sees_a_death() {
+    let (_reads, pipe) = std::io::pipe().unwrap();
+    let mut job = Ranks::start_with(&[FOREVER; 4], &[], Some(pipe.try_clone().unwrap()));
+    let is_up = |seen: &Snapshot| {
+        let works = |rank: &&RankSnapshot| rank.comms.iter().any(|comm| comm.op.completed > 1);
+        seen.ranks.iter().filter(works).count() == 4
+    };
+    let look = |job: &Ranks, is_so: &dyn Fn(&Snapshot) -> bool| {
+        let output = job.inspect(&["snapshot", &job.all[3].id().to_string(), "--json"]);
+        serde_json::from_slice(&output.stdout).is_ok_and(|seen| is_so(&seen)).then_some(())
+    };
+    until("the first operations", || look(&job, &is_up));
+    fill(&pipe);
+    // Rank 0 is the one that tells.
+    job.signal(2, Signal::STOP);
+    let told = |seen: &Snapshot| seen.ranks.iter().filter(|rank| rank.facts.stall.is_some()).count();
+    until("the stall in the recorders", || look(&job, &|seen| told(seen) == 3));
+    job.signal(2, Signal::CONT);
+    until("its end", || look(&job, &|seen| told(seen) == 0));
+    job.all[3].kill().unwrap();
+    for rank in 0..4 {
+        until("the end of each rank", || job.all[rank].try_wait().unwrap());
+    }
+    let errors = job.said("ended without leaving the communicator");
+    assert_eq!(errors.len(), 3, "{errors:?}");
 }

@@ -71,6 +71,7 @@ pub struct Unreachable {
 /// It has the ranks that were read, the known ranks that were not, and the ranks that block others.
 #[must_use]
 pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapshot {
+    let job = &Job { id: job.id_of(given.iter().map(|one| &one.process)), ..job.clone() };
     let mut notes = Vec::new();
     let numbers = Numbers::new(job, given.iter().map(|one| &one.process));
     let ranks = ranks_of(given, (job, &numbers), &mut notes);
@@ -106,7 +107,7 @@ pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapsho
     }
     Snapshot {
         schema: SCHEMA.into(),
-        job: job.id_of(given.iter().map(|one| &one.process)),
+        job: job.id,
         complete: missing.is_empty() && !ranks.is_empty(),
         missing,
         blocked_on,
@@ -425,8 +426,10 @@ mod tests {
     #[test]
     fn a_job_that_got_another_id_while_it_was_read_has_that_id() {
         let job = Job { ids: BTreeSet::from([JobId(6), JobId(7)]), ..Job::from(JobId(6)) };
-        let given = [process(11, vec![comm(7, 0, 0, 2)]), process(12, vec![comm(7, 1, 1, 2)])];
-        assert_eq!(merge(&given, &job, &[]).job, JobId(7));
+        let given = [process(9, vec![comm(7, 0, 0, 2)]), process(10, vec![comm(7, 1, 1, 2)])];
+        let seen = merge(&given, &job, &[]);
+        assert_eq!(seen.job, JobId(7));
+        assert_eq!(seen.ranks.iter().map(|rank| rank.pid).collect::<Vec<_>>(), [9, 10]);
         assert_eq!(merge(&[], &job, &[]).job, JobId(6));
         let still = [process(11, vec![comm(6, 0, 0, 2)]), given[1].clone()];
         assert_eq!(merge(&still, &job, &[]).job, JobId(6));

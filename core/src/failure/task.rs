@@ -382,8 +382,7 @@ impl Task for Round {
             match ended {
                 Some(End::Silent) => gossip.unreachable(*rank, now),
                 Some(End::Closed) if *tells => gossip.lost(*rank, now),
-                // A rank whose stream was reset is connected to again: if it died, nobody listens.
-                Some(End::Closed | End::Reset) | None => {}
+                Some(End::Closed) | None => {}
             }
         }
         self.watch(gossip, now);

@@ -19,8 +19,6 @@ pub(crate) struct Line<F: AsFd> {
     stream: Option<F>,
     input: Vec<u8>,
     output: VecDeque<u8>,
-    /// Why nothing can be sent any more.
-    broken: Option<Errno>,
 }
 
 /// How a stream ended.
@@ -30,19 +28,6 @@ pub(crate) enum End {
     Closed,
     /// The other host has not answered for long.
     Silent,
-    /// The other kernel knows nothing of the stream. Its process has died, or lives and has given
-    /// the stream up.
-    Reset,
-}
-
-impl End {
-    const fn of(errno: Errno) -> Self {
-        match errno {
-            Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH => Self::Silent,
-            Errno::CONNRESET => Self::Reset,
-            _ => Self::Closed,
-        }
-    }
 }
 
 /// Something received on a line.
@@ -65,7 +50,7 @@ impl<F: AsFd> std::fmt::Debug for Line<F> {
 impl<F: AsFd> Line<F> {
     /// `early`: the bytes that were received on the stream before.
     pub(crate) fn new(stream: F, early: Vec<u8>) -> Self {
-        Self { stream: Some(stream), input: early, output: VecDeque::new(), broken: None }
+        Self { stream: Some(stream), input: early, output: VecDeque::new() }
     }
 
     /// A stream that was opened after the bootstrap: an empty line goes ahead.
@@ -107,8 +92,10 @@ impl<F: AsFd> Line<F> {
                 Ok(n) if n > 0 => self.input.extend_from_slice(&buffer[..n]),
                 Err(Errno::AGAIN) => return None,
                 Err(Errno::INTR) => continue,
-                Ok(_) => return self.end(self.broken.map_or(End::Closed, End::of)),
-                Err(errno) => return self.end(End::of(self.broken.unwrap_or(errno))),
+                Err(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
+                    return self.end(End::Silent);
+                }
+                Ok(_) | Err(_) => return self.end(End::Closed),
             }
             self.hear(&mut hear);
             // The remaining bytes are the beginning of one line.
@@ -144,61 +131,9 @@ impl<F: AsFd> Line<F> {
                 Ok(n) => drop(self.output.drain(..n)),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
-                // The read path reports the end of the stream. The kernel tells its cause once.
-                Err(errno) => {
-                    self.broken.get_or_insert(errno);
-                    self.output.clear();
-                }
+                // The read path detects and reports the end of the stream.
+                Err(_) => self.output.clear(),
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
-    use std::time::Duration;
-
-    use super::*;
-    use crate::clock;
-
-    fn pair() -> (Line<TcpStream>, TcpStream) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        near.set_nonblocking(true).unwrap();
-        (Line::new(near, Vec::new()), listener.accept().unwrap().0)
-    }
-
-    fn ended(line: &mut Line<TcpStream>) -> End {
-        let end = clock::now().after(Duration::from_secs(10));
-        loop {
-            if let Some(how) = line.read(|_| ()) {
-                return how;
-            }
-            assert!(clock::now() < end, "it has not ended");
-            clock::sleep(Duration::from_millis(1));
-        }
-    }
-
-    #[test]
-    fn a_stream_that_was_reset_is_told_from_one_that_was_closed() {
-        let (mut line, far) = pair();
-        drop(far);
-        assert_eq!(ended(&mut line), End::Closed);
-        let reset = |far: TcpStream| {
-            rustix::net::sockopt::set_socket_linger(&far, Some(Duration::ZERO)).unwrap();
-        };
-        let (mut line, far) = pair();
-        reset(far);
-        assert_eq!(ended(&mut line), End::Reset);
-        // The kernel tells it to the first who asks: here to a write.
-        let (mut line, far) = pair();
-        reset(far);
-        for _ in 0..100 {
-            line.say(b"text\n");
-            line.write();
-            clock::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(ended(&mut line), End::Reset);
     }
 }

@@ -2,6 +2,7 @@
 //! something to write: files and standard error may block.
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -60,10 +61,11 @@ impl Writer {
         let (settings, shared) = (self.settings.clone(), Arc::clone(&self.queue));
         let work = move || {
             while let Some(said) = next(&shared) {
-                match said {
+                // A bug in one message must not silence those after it.
+                let _ = std::panic::catch_unwind(AssertUnwindSafe(|| match said {
                     Said::Stall(job, path) => say::stall(&settings, &job, path),
                     Said::Recovered(what, lasted) => say::recovered(&settings, &what, lasted),
-                }
+                }));
             }
         };
         // Without a thread nothing is written: it is recorded and told.
