@@ -25,7 +25,7 @@ const AT_WORK: usize = 2;
 /// What goes wrong with one rank, the victim, or with the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It is stopped inside a collective.
+    /// It is stopped while it calls one collective after another.
     StoppedInside,
     /// It is stopped in user code.
     StoppedOutside,
