@@ -212,6 +212,7 @@ struct WaitEdges {
     inside: BTreeSet<Rank>,
     unseen: BTreeSet<Rank>,
     since_ns: u64,
+    p99_ns: u64,
     link: Option<WaitingLink>,
 }
 
@@ -268,6 +269,7 @@ fn collective(job: &Job<'_>, members: &Members<'_>) -> Option<WaitEdges> {
         false => m.waiting(false).map(|edge| edge.since_ns).max().unwrap_or(0),
     };
     wait.since_ns = by().map(waited_ns).max().unwrap_or(0);
+    wait.p99_ns = by().filter(|m| m.comm.op.seq == seq).map(|m| m.comm.op.p99_ns).max().unwrap_or(0);
     // The tag of a rank that is further on describes a later operation.
     let is_here = |m: &&Member<'_>| m.comm.op.seq == seq && m.comm.last_called() == seq;
     let tags = by().filter(is_here).map(|m| &m.comm.op.tag);
@@ -380,6 +382,7 @@ fn pairs(job: &Job<'_>, members: &Members<'_>) -> Vec<WaitEdges> {
                 tag: p2p.map_or(&member.comm.op.tag, |p2p| &p2p.tag).clone(),
                 by: BTreeSet::from([*rank]),
                 since_ns: edge.since_ns,
+                p99_ns: member.comm.p99_ns(ChannelId::P2P),
                 ..WaitEdges::default()
             };
             let holders = match members.get(&edge.peer) {

@@ -31,6 +31,8 @@ pub struct Culprits {
     pub how: &'static str,
     /// How long ago it failed, or how long the others have waited.
     pub since_ns: u64,
+    /// The longest `p99_ns` of the operations that wait; 0 if not known.
+    pub p99_ns: u64,
     /// The ranks of the job on which it failed, or that wait.
     pub by: Vec<Rank>,
     /// The number of further failures or waits.
@@ -85,6 +87,7 @@ impl Snapshot {
             comm: comm_name(&failure.name, failure.comm),
             how: how_failed(&failure.error),
             since_ns: failure.since_ns,
+            p99_ns: 0,
             by: self.job_ranks(failure.comm, &failure.ranks),
             more: self.failures.len() - 1,
         }
@@ -118,6 +121,7 @@ impl Snapshot {
             comm: comm_name(&one.name, one.comm),
             how,
             since_ns: one.since_ns,
+            p99_ns: one.p99_ns,
             by: self.job_ranks(one.comm, &one.by),
             more: self.said().count() - 1,
         }

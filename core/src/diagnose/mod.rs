@@ -40,11 +40,10 @@ pub use late::{ClockOffset, Lateness, RankLateness, kernel_clock, lateness};
 pub use merge::{Given, Unreachable, merge};
 pub use narrow::{CommLine, Held, comms_named};
 pub use rates::{Counted, Rate};
-pub(crate) use standing::{FINISH, silent_first};
+pub(crate) use standing::{FINISH, silent_first, suspect_ns};
 pub use standing::{SAID_NS, Severity, call_name, comm_name, severity};
 pub use text::{
     duration, ranks_text, render_answer, render_next, render_not_joined, render_text, render_verdict,
     render_verdicts, runs_text,
 };
-pub(crate) use verdict::suspect_ns;
 pub use verdict::verdicts;

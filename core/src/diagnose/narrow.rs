@@ -35,6 +35,8 @@ pub struct CommLine {
     pub finishing: Vec<Rank>,
     /// How long the first of all these has been there.
     pub since_ns: u64,
+    /// The longest `p99_ns` of the operations that are under way; 0 if not known.
+    pub p99_ns: u64,
     /// The ranks of the job on which it failed.
     pub failed: Vec<Rank>,
     /// Those of them that were inside a call: it failed on the others between two calls.
@@ -264,6 +266,7 @@ fn add(line: &mut CommLine, seq: &mut u64, rank: Rank, comm: &CommSnapshot) {
         (Some(_), _) => line.starting.push(rank),
         (None, OpState::Running) => {
             line.inside.push(rank);
+            line.p99_ns = line.p99_ns.max(op.p99_ns);
             if line.under_way.len() < MAX_CALLS && !line.under_way.contains(&call) {
                 line.under_way.push(call);
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::snapshot::{
     BlockedOn, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
 };
-use crate::types::{CommId, Phase, Rank};
+use crate::types::{ChannelId, CommId, Phase, Rank};
 
 /// The displayed name of a communicator: its name, or its id if it has none.
 #[must_use]
@@ -29,7 +29,18 @@ pub const SAID_NS: u64 = 100_000_000;
 const UNNAMED_NS: u64 = 1_000_000_000;
 /// Shorter waits are no reason for concern: they come from a checkpoint, a first contact or a busy
 /// machine.
-const SUSPECT_NS: u64 = 1_000_000_000;
+pub(super) const SUSPECT_NS: u64 = 1_000_000_000;
+/// How many times as long as 99 of 100 operations of its kind and size class one may take before it
+/// is of concern.
+const MANY: u64 = 8;
+
+/// From when on a wait is of concern in an operation of this `p99_ns`, 0 if not known; `stall_ns`
+/// is `CCL_STALL_AFTER`.
+pub(crate) const fn suspect_ns(p99_ns: u64, stall_ns: u64) -> u64 {
+    let usual_ns = p99_ns.saturating_mul(MANY);
+    let suspect_ns = if usual_ns > SUSPECT_NS { usual_ns } else { SUSPECT_NS };
+    if stall_ns < suspect_ns { stall_ns } else { suspect_ns }
+}
 
 /// The meaning of a wait by its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,12 +53,13 @@ pub enum Severity {
     Stalled,
 }
 
-/// The meaning of a wait of this length; `stall_ns` is `CCL_STALL_AFTER`.
+/// The meaning of a wait of this length in an operation of this `p99_ns`, 0 if not known;
+/// `stall_ns` is `CCL_STALL_AFTER`.
 #[must_use]
-pub const fn severity(since_ns: u64, stall_ns: u64) -> Severity {
+pub const fn severity(since_ns: u64, p99_ns: u64, stall_ns: u64) -> Severity {
     match since_ns {
         _ if since_ns >= stall_ns => Severity::Stalled,
-        SUSPECT_NS.. => Severity::Suspect,
+        _ if since_ns >= suspect_ns(p99_ns, stall_ns) => Severity::Suspect,
         _ => Severity::Normal,
     }
 }
@@ -234,6 +246,13 @@ impl CommSnapshot {
         self.phase.as_ref().is_some_and(|phase| phase.phase == Phase::Finish.name())
     }
 
+    /// The `p99_ns` of the operation that uses this channel.
+    #[must_use]
+    pub fn p99_ns(&self, channel: ChannelId) -> u64 {
+        let pair = self.p2p.as_ref().filter(|_| channel == ChannelId::P2P);
+        pair.unwrap_or(&self.op).p99_ns
+    }
+
     /// The link that has waited longest; `None` if none waits.
     #[must_use]
     pub fn longest_wait(&self) -> Option<&LinkSnapshot> {
@@ -264,5 +283,30 @@ impl LinkSnapshot {
     #[must_use]
     pub fn long_wait_ns(&self) -> Option<u64> {
         Some(self.since_ns).filter(|since_ns| self.is_waiting() && *since_ns >= SAID_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_suspect_by_what_such_operations_take() {
+        const S: u64 = 1_000_000_000;
+        let check = |p99_ns: u64, stall_ns: u64, from_ns: u64| {
+            assert_eq!(suspect_ns(p99_ns, stall_ns), from_ns, "{p99_ns} {stall_ns}");
+            assert_eq!(severity(from_ns - 1, p99_ns, stall_ns), Severity::Normal);
+            let is = if from_ns == stall_ns { Severity::Stalled } else { Severity::Suspect };
+            assert_eq!(severity(from_ns, p99_ns, stall_ns), is);
+            assert_eq!(severity(stall_ns, p99_ns, stall_ns), Severity::Stalled);
+        };
+        check(0, 30 * S, S);
+        check(S / 8, 30 * S, S);
+        check(S / 4, 30 * S, 2 * S);
+        check(3 * S, 30 * S, 24 * S);
+        check(4 * S, 30 * S, 30 * S);
+        check(u64::MAX, 30 * S, 30 * S);
+        check(0, S / 2, S / 2);
+        check(3 * S, S / 2, S / 2);
     }
 }

@@ -1,4 +1,5 @@
-//! The history: when collectives were called, for how long they waited, and when they ended.
+//! The history: when collectives were called, for how long they waited, and when they ended; and
+//! how long operations of each kind and size take.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -73,16 +74,40 @@ pub(super) fn histories(words: &[AtomicU64], scale: &Scale, comms: &mut Comms) {
             outside_ns: word(row, durations::OUTSIDE_NS),
             ..KindTotals::default()
         };
-        for cell in cells.take(histogram::CLASSES) {
+        let Some((_, comm)) = &mut comms[at] else { continue };
+        for (class, cell) in cells.take(histogram::CLASSES).enumerate() {
+            for op in std::iter::once(&mut comm.op).chain(&mut comm.p2p) {
+                if op.kind == sums.kind && histogram::class(op.bytes) == class {
+                    op.p99_ns = p99_ns(cell);
+                }
+            }
             let counts = cell[histogram::BUCKETS..].iter().map(|count| count.load(Ordering::Relaxed));
             sums.operations = counts.fold(sums.operations, u64::saturating_add);
             sums.inside_ns = sums.inside_ns.saturating_add(word(cell, histogram::SUM_NS));
         }
-        if let (Some((_, comm)), true) = (&mut comms[at], sums.operations > 0) {
+        if sums.operations > 0 {
             comm.history.kinds.push(sums);
             comm.history.kinds.truncate(CollKind::ALL.len());
         }
     }
+}
+
+/// From so many operations on, the longest of a hundred is told from one that was delayed by
+/// chance.
+const ENOUGH: u64 = 100;
+
+/// The bound of the bucket below which 99 of 100 operations of a cell took; 0 if it has too few.
+fn p99_ns(cell: &[AtomicU64]) -> u64 {
+    let counts = || cell[histogram::BUCKETS..].iter().map(|count| count.load(Ordering::Relaxed));
+    let all = counts().fold(0, u64::saturating_add);
+    let mut left = all - all / 100;
+    let bucket = counts().position(|count| {
+        left = left.saturating_sub(count);
+        left == 0
+    });
+    // What the last bucket counts has no bound.
+    let bound_ns = |bucket| histogram::bound_ns(bucket).unwrap_or(u64::MAX);
+    bucket.filter(|_| all >= ENOUGH).map_or(0, bound_ns)
 }
 
 /// The communicator's row to which a row belongs, if that still has the same communicator.
@@ -125,6 +150,23 @@ mod tests {
         half[SEQ].store(0, Ordering::Relaxed);
         assert_eq!(past(&half, place(6), &scale()), None);
         assert_eq!(past(&half[..2], place(6), &scale()), None);
+    }
+
+    #[test]
+    fn the_time_that_99_of_100_keep_below_is_told_from_a_hundred_operations_on() {
+        let check = |counts: &[(usize, u64)], expect: u64| {
+            let cell = [const { AtomicU64::new(0) }; histogram::CELL];
+            counts.iter().for_each(|(at, n)| cell[histogram::BUCKETS + at].store(*n, Ordering::Relaxed));
+            assert_eq!(p99_ns(&cell), expect, "{counts:?}");
+        };
+        let three_seconds = histogram::bucket(3_000_000_000);
+        check(&[], 0);
+        check(&[(three_seconds, 99)], 0);
+        check(&[(three_seconds, 100)], 1 << 32);
+        check(&[(2, 99), (three_seconds, 1)], 1 << 10);
+        check(&[(2, 98), (three_seconds, 2)], 1 << 32);
+        check(&[(histogram::BUCKETS_COUNT - 1, 100)], u64::MAX);
+        check(&[(2, u64::MAX), (3, u64::MAX)], 1 << 10);
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub struct BlockedOn {
     pub by: Vec<Rank>,
     /// How long the first of them has waited.
     pub since_ns: u64,
+    /// The longest `p99_ns` of their operations; absent if none has one.
+    #[serde(skip_serializing_if = "super::is_zero")]
+    pub p99_ns: u64,
     /// The ranks that could not be read, so the others may be blocked on them too.
     pub unseen: Vec<Rank>,
     /// The communicator's name.

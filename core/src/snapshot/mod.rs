@@ -252,6 +252,10 @@ pub struct OpSnapshot {
     /// How long a failed operation had been under way.
     #[serde(skip_serializing_if = "is_zero")]
     pub lasted_ns: u64,
+    /// Below this, 99 of 100 operations of its kind and size class took on this rank; absent before
+    /// the hundredth of them has completed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub p99_ns: u64,
     /// Its wait, with or without a link; absent if it does not wait. Of several waits the longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<OpWait>,

@@ -174,9 +174,10 @@ impl<'a> Scene<'a> {
         self.job.said().filter(move |one| one.comm == comm)
     }
 
-    /// The meaning of a wait of this length; a short wait has none.
-    pub(crate) const fn role_of_wait(&self, since_ns: u64) -> Role {
-        match severity(since_ns, self.stall_ns) {
+    /// The meaning of a wait of this length in an operation of this `p99_ns`, 0 if not known; a
+    /// short wait has none.
+    pub(crate) const fn role_of_wait(&self, since_ns: u64, p99_ns: u64) -> Role {
+        match severity(since_ns, p99_ns, self.stall_ns) {
             Severity::Normal => Role::Plain,
             Severity::Suspect => Role::Waits,
             Severity::Stalled => Role::Bad,
@@ -190,7 +191,7 @@ impl<'a> Scene<'a> {
             _ if self.is_blamed(member) => Role::Bad,
             (_, None) => Role::Plain,
             (State::Dead, _) => Role::Bad,
-            (_, Some(one)) => self.role_of_wait(one.since_ns),
+            (_, Some(one)) => self.role_of_wait(one.since_ns, one.p99_ns),
         }
     }
 
@@ -277,10 +278,14 @@ impl<'a> Scene<'a> {
             _ if self.blocks_others(member) => {
                 (g.blocked_on, "BLOCKING".into(), self.role_of_blocking(member))
             }
-            _ if member.comm.finishes() => (g.waits, "ends".into(), calm(self.role_of_wait(phase_ns))),
-            _ if member.comm.phase.is_some() => (g.waits, "starts".into(), calm(self.role_of_wait(phase_ns))),
+            _ if member.comm.finishes() => (g.waits, "ends".into(), calm(self.role_of_wait(phase_ns, 0))),
+            _ if member.comm.phase.is_some() => {
+                (g.waits, "starts".into(), calm(self.role_of_wait(phase_ns, 0)))
+            }
             OpState::Running => match member.comm.long_wait() {
-                Some((since_ns, _)) => (g.waits, "waits".into(), calm(self.role_of_wait(since_ns))),
+                Some((since_ns, _)) => {
+                    (g.waits, "waits".into(), calm(self.role_of_wait(since_ns, op.p99_ns)))
+                }
                 None => (g.running, "works".into(), Role::Good),
             },
             OpState::Idle | OpState::Failed | OpState::Unknown => {

@@ -85,9 +85,12 @@ pub(super) enum Tell {
 }
 
 /// What was seen of the job.
+#[derive(Default)]
 pub(super) struct Seen<'a> {
     /// The first verdict, if there is any.
     pub(super) verdict: Option<&'a Verdict>,
+    /// The longest wait.
+    pub(super) longest_ns: u64,
     /// Whether no lower process of the job waits as this one does.
     pub(super) is_first: bool,
     /// What the watchdogs of other processes have told and still tell.
@@ -216,16 +219,17 @@ impl Alarm {
             // It shows what was before this process was stopped.
             return Tell::Nothing;
         }
+        let left = self.stall.saturating_sub(Duration::from_nanos(seen.longest_ns));
+        let is_suspect = seen.verdict.is_some_and(|one| one.standing == Standing::Suspect);
+        if is_suspect || (seen.verdict.is_none() && !left.is_zero()) {
+            // It may become a stall before the next look would be due.
+            self.look_at = self.look_at.min(now.after(left.max(FIRST_GAP)));
+        }
         let Some(verdict) = seen.verdict.filter(|_| self.began.is_some()) else {
             self.clear += 1;
             return Tell::Nothing;
         };
         self.clear = 0;
-        if verdict.standing == Standing::Suspect {
-            // It may become a stall before the next look would be due.
-            let left = self.stall.saturating_sub(Duration::from_nanos(verdict.since_ns));
-            self.look_at = self.look_at.min(now.after(left.max(FIRST_GAP)));
-        }
         let told = Told::of(verdict);
         // A network that is bad is one trouble, whichever of its streams shows it.
         let is_link = |told: &Told| (told.class, told.standing) == (Class::Link, Standing::Stalled);

@@ -97,7 +97,7 @@ impl Watchdog {
         fill_random(&mut teller)?;
         let stall = settings.duration(Key::StallAfter);
         let stall_ns = stall.as_nanos() as u64;
-        let patience = Duration::from_nanos(suspect_ns(stall_ns));
+        let patience = Duration::from_nanos(suspect_ns(0, stall_ns));
         let shared = Arc::<Shared>::default();
         let watch = Watch {
             recorder: Arc::clone(recorder),
@@ -223,11 +223,13 @@ impl Watch {
     }
 
     fn looked(&mut self, looked: Option<Looked>, now: Ns) {
-        let (verdict, is_first, told) = match &looked {
-            Some(looked) => (looked.job.verdicts.first(), looked.is_first, looked.told.clone()),
-            None => (None, true, Vec::new()),
-        };
-        let tell = self.alarm.looked(&Seen { verdict, is_first, told }, now);
+        let seen = looked.as_ref().map_or_else(Seen::default, |looked| {
+            let Looked { job, is_first, told, .. } = looked;
+            let waits = job.blocked_on.iter().map(|one| one.since_ns);
+            let longest_ns = waits.chain(job.not_joined.iter().map(|one| one.since_ns)).max().unwrap_or(0);
+            Seen { verdict: job.verdicts.first(), longest_ns, is_first: *is_first, told: told.clone() }
+        });
+        let tell = self.alarm.looked(&seen, now);
         if let Do::End { is_own, lasted } = self.alarm.is_cleared(now) {
             self.ended(is_own, lasted);
         }

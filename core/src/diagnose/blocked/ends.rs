@@ -281,6 +281,7 @@ fn join(one: &mut BlockedOn, other: BlockedOn) {
     if other.since_ns > one.since_ns {
         (one.since_ns, one.seq, one.link) = (other.since_ns, other.seq, other.link);
     }
+    one.p99_ns = one.p99_ns.max(other.p99_ns);
     one.behind.extend(other.behind);
 }
 
@@ -294,6 +295,7 @@ fn as_awaited(wait: &WaitEdges, held: &BTreeSet<Rank>, behind: Vec<Behind>) -> B
         inside: of(&wait.inside),
         by: wait.by.iter().copied().collect(),
         since_ns: wait.since_ns,
+        p99_ns: wait.p99_ns,
         unseen: wait.unseen.iter().copied().collect(),
         name: wait.name.clone(),
         tag: wait.tag.clone(),

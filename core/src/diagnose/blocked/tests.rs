@@ -300,6 +300,20 @@ fn one_that_was_stopped_while_it_waited_for_who_has_not_called_holds_nobody_up()
 }
 
 #[test]
+fn the_longest_of_what_such_operations_take_is_told() {
+    let mut ranks = job(4);
+    for (at, p99_ns) in [(0, 3 * SECOND), (1, 5), (3, 0)] {
+        ranks[at].inside(7, 4).comms[0].op.p99_ns = p99_ns;
+    }
+    // It is that of another operation.
+    ranks[2].comms[0].op.p99_ns = 9 * SECOND;
+    assert_eq!(blocked_on(&ranks)[0].p99_ns, 3 * SECOND);
+    let mut ranks = job(2);
+    ranks[0].meets(Direction::Recv, 1, 1, Some(4)).comms[0].p2p.as_mut().unwrap().p99_ns = 2 * SECOND;
+    assert_eq!(blocked_on(&ranks)[0].p99_ns, 2 * SECOND);
+}
+
+#[test]
 fn the_tag_is_of_a_rank_in_the_operation_that_is_told() {
     let mut ranks = job(4);
     ranks[1].inside(8, 2).comms[0].op.tag = "step 8".into();

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{SUSPECT_NS, process};
+use super::process;
+use crate::diagnose::standing::SUSPECT_NS;
 use crate::diagnose::{call_name, comm_name, duration, ranks_text};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, OpState, RankSnapshot, Reason, Side, Snapshot,

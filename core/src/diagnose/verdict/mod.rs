@@ -1,10 +1,11 @@
 //! Verdicts: from what failed, who has not joined and who blocks others to what is wrong, whose
 //! fault it is and what to do next.
 //!
-//! A failure is a verdict at once. A wait is a verdict once it has lasted for a second: suspect at
-//! first, stalled as soon as a later reading shows the same wait, or, where the culprit is only
-//! late, after `CCL_STALL_AFTER`: a checkpoint on one rank is no fault. Dead processes are read
-//! once, as nothing changes there any more.
+//! A failure is a verdict at once. A wait is judged once it has lasted for a second: suspect at
+//! first, stalled as soon as a later reading shows the same wait. Where the culprit is only late,
+//! or nobody is known to be at fault, it is suspect once it has lasted for much longer than such
+//! operations take, and stalled after `CCL_STALL_AFTER`: a checkpoint on one rank is no fault. Dead
+//! processes are read once, as nothing changes there any more.
 //!
 //! Each culprit is judged by what its own process shows first: it has ended, it is stopped, it
 //! starves. Only where nothing is wrong with the process itself, the waits decide: it waits for
@@ -19,17 +20,9 @@ mod waiting;
 
 use std::collections::BTreeMap;
 
+use super::suspect_ns;
 use crate::snapshot::{Class, Confidence, Culprit, Reason, Snapshot, Standing, Verdict};
 use crate::types::{CommId, Rank};
-
-/// Shorter waits are no verdict: a checkpoint, a first contact or a busy machine; unless
-/// `CCL_STALL_AFTER` is shorter still.
-const SUSPECT_NS: u64 = 1_000_000_000;
-
-/// How long a wait must last to be judged.
-pub(crate) const fn suspect_ns(stall_ns: u64) -> u64 {
-    if stall_ns < SUSPECT_NS { stall_ns } else { SUSPECT_NS }
-}
 
 /// What is wrong with a job, the first to be told first.
 ///
@@ -80,7 +73,7 @@ impl Snapshot {
     #[must_use]
     pub fn wants_second_reading(&self, stall_ns: u64) -> bool {
         let is_live = self.ranks.iter().any(|rank| !rank.is_gone());
-        is_live && self.blocked_on.iter().any(|one| one.since_ns >= suspect_ns(stall_ns))
+        is_live && self.blocked_on.iter().any(|one| one.since_ns >= suspect_ns(0, stall_ns))
     }
 }
 

@@ -101,6 +101,39 @@ fn who_is_late_is_suspect_from_a_second_on_and_stalled_after_the_setting() {
 }
 
 #[test]
+fn a_wait_is_suspect_only_after_many_times_what_such_operations_take() {
+    let waits = |missing: &[u32], inside: &[u32], since_s: u64, p99_s: u64| {
+        let by: Vec<u32> = (0..4).filter(|at| !missing.contains(at) && !inside.contains(at)).collect();
+        let since_ns = since_s * SECOND;
+        let one = BlockedOn { p99_ns: p99_s * SECOND, ..blocked(missing, inside, &by, since_ns) };
+        Snapshot { blocked_on: vec![one], ..job(missing) }
+    };
+    let late = |how| [(Class::NotJoined, Reason::UserCode, &[2][..], how)];
+    let inside = |how| [(Class::StuckLocal, Reason::Inside, &[2][..], how)];
+    let lost = |how| [(Class::Link, Reason::Lost, &[][..], how)];
+    for (since_s, p99_s, standing) in [
+        (2, 0, Some(Standing::Suspect)),
+        (2, 3, None),
+        (23, 3, None),
+        (24, 3, Some(Standing::Suspect)),
+        (29, 4, None),
+        (30, 4, Some(Standing::Stalled)),
+        (30, 999, Some(Standing::Stalled)),
+    ] {
+        let all = |of: &dyn Fn(Standing) -> [Expect<'static>; 1]| standing.map(of).into_iter().flatten();
+        let (late, inside, lost): (Vec<_>, Vec<_>, Vec<_>) =
+            (all(&late).collect(), all(&inside).collect(), all(&lost).collect());
+        check(&waits(&[2], &[], since_s, p99_s), &late);
+        check(&waits(&[], &[2], since_s, p99_s), &inside);
+        check(&waits(&[], &[], since_s, p99_s), &lost);
+    }
+    // What is certainly a fault need not wait for that.
+    let mut stopped = waits(&[2], &[], 2, 3);
+    stopped.ranks[2].state = State::Stopped;
+    check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[2], Standing::Stalled)]);
+}
+
+#[test]
 fn what_ails_the_process_itself_decides_and_each_ailment_is_a_verdict() {
     let with = |state: State, letter: Option<char>| {
         let mut job =

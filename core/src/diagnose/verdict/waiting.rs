@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::link::{self, Bad};
-use super::{Groups, named, process, suspect_ns, verb};
-use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text};
+use super::{Groups, named, process, verb};
+use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text, suspect_ns};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, NotJoined, OpSnapshot, OpState,
     RankSnapshot, Reason, Side, Snapshot, Standing, State, Verdict,
@@ -18,18 +18,22 @@ const MAX_LINES: usize = 4;
 
 /// The verdicts on the waits of a job.
 pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec<Verdict> {
-    let circle = Circle::of(job, suspect_ns(stall_ns));
+    let judged_ns = suspect_ns(0, stall_ns);
+    let circle = Circle::of(job, judged_ns);
     // A rank whose calls come and go is in no circle, though one of its threads waits in one call.
-    let earlier_ns = suspect_ns(stall_ns).saturating_sub(BETWEEN_NS);
+    let earlier_ns = judged_ns.saturating_sub(BETWEEN_NS);
     let is_circle = before.is_none_or(|before| Circle::of(before, earlier_ns).0 == circle.0);
     let circle = if is_circle { circle } else { Circle(BTreeMap::new()) };
-    let suspect_ns = suspect_ns(stall_ns);
-    let joining = job.not_joined.iter().filter(|one| one.since_ns >= suspect_ns);
+    let joining = job.not_joined.iter().filter(|one| one.since_ns >= judged_ns);
     let mut found: Vec<Verdict> = joining.map(|one| never_joined(job, one, stall_ns)).collect();
-    let is_long = |one: &&BlockedOn| one.since_ns >= suspect_ns || is_for_gone(job, one);
+    let is_long = |one: &&BlockedOn| one.since_ns >= judged_ns || is_for_gone(job, one);
     for one in job.said().filter(is_long).filter(|one| !has_failed(job, one)) {
         let is_confirmed = is_over(job, one) || before.is_some_and(|before| lasts(before, job, one));
+        let is_usual = one.since_ns < suspect_ns(one.p99_ns, stall_ns);
         for mut verdict in of_wait(job, one, &circle) {
+            if is_usual && is_patient(&verdict) {
+                continue;
+            }
             verdict.standing = standing(&verdict, is_confirmed, stall_ns);
             // Each wait of a circle leads to the same one.
             let is_known = |other: &Verdict| {
@@ -77,11 +81,16 @@ fn lasts(before: &Snapshot, job: &Snapshot, now: &BlockedOn) -> bool {
     })
 }
 
+/// Whether it may be no fault, but work that takes long.
+const fn is_patient(verdict: &Verdict) -> bool {
+    matches!(verdict.class, Class::NotJoined | Class::Unread)
+        || matches!(verdict.reason, Reason::Inside | Reason::Lost)
+}
+
 /// How sure it is that somebody has to act.
 fn standing(verdict: &Verdict, is_confirmed: bool, stall_ns: u64) -> Standing {
-    let is_patient = matches!(verdict.class, Class::NotJoined | Class::Unread)
-        || matches!(verdict.reason, Reason::Inside | Reason::Lost);
-    let is_long = verdict.since_ns >= if is_patient { stall_ns } else { suspect_ns(stall_ns) };
+    let is_patient = is_patient(verdict);
+    let is_long = verdict.since_ns >= if is_patient { stall_ns } else { suspect_ns(0, stall_ns) };
     if is_long && (is_confirmed || is_patient) { Standing::Stalled } else { Standing::Suspect }
 }
 

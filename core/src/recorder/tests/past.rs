@@ -46,6 +46,26 @@ fn the_latest_operations_are_kept_with_their_times_and_all_are_summed() {
 }
 
 #[test]
+fn an_operation_has_what_a_hundred_of_its_kind_and_size_took() {
+    let recorder = Recorder::heap();
+    let row = recorder.comm(INFO);
+    let p99_ns = || read(&recorder).comms[0].op.p99_ns;
+    (1..=99).for_each(|seq| run(&row, CollKind::AllReduce, seq, seq * 10_000));
+    assert_eq!(p99_ns(), 0);
+    run(&row, CollKind::AllReduce, 100, 1_000_000);
+    let took_ns = clock::scale().ns(4_000);
+    assert!((took_ns + 1..=2 * took_ns.max(256)).contains(&p99_ns()), "{} {took_ns}", p99_ns());
+    // It is that of the operation under way.
+    row.called(&descriptor(CollKind::AllReduce, 101), None, Raw(1_010_000));
+    assert!(p99_ns() > 0);
+    let small = Descriptor { count: 1, ..descriptor(CollKind::AllReduce, 101) };
+    row.started(&small, None, Raw(1_010_000));
+    assert_eq!(p99_ns(), 0);
+    row.started(&descriptor(CollKind::Broadcast, 102), None, Raw(1_010_000));
+    assert_eq!(p99_ns(), 0);
+}
+
+#[test]
 fn nothing_is_kept_at_level_0_nor_for_the_row_of_another_communicator() {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);

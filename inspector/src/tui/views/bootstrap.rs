@@ -48,7 +48,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let (text, role) = match &comm.phase {
             Some(phase) => {
                 let word = if comm.finishes() { "finishes" } else { phase.phase.as_str() };
-                let role = calm(scene.role_of_wait(phase.duration_ns));
+                let role = calm(scene.role_of_wait(phase.duration_ns, 0));
                 (format!("{} {word}", scene.look.glyphs.waits), role)
             }
             None if comm.ended => (format!("{} ended", scene.look.glyphs.idle), Role::Dim),
@@ -82,7 +82,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         cells.extend(is_renumbered.then(Cell::default));
         cells.extend([process, Cell::text(comm.clone()), Cell::default(), Cell::default()]);
         let phase = format!("{} {}", scene.look.glyphs.blocked_on, joining::word(one));
-        cells.push(Cell::text(phase).role(scene.role_of_wait(one.since_ns)));
+        cells.push(Cell::text(phase).role(scene.role_of_wait(one.since_ns, 0)));
         cells.extend(Phase::INIT.iter().map(|_| Cell::default()));
         Row {
             key: format!("{rank} {}", one.comm),

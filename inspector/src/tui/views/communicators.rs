@@ -74,7 +74,8 @@ fn operation(line: &CommLine) -> String {
 fn state(scene: &Scene<'_>, line: &CommLine) -> (Cell, Option<u64>) {
     let g = &scene.look.glyphs;
     let own = Some(line.since_ns).filter(|ns| *ns > 0);
-    let waits = |ns: u64| calm(scene.role_of_wait(ns));
+    let of_wait = |ns: u64| scene.role_of_wait(ns, line.p99_ns);
+    let waits = |ns: u64| calm(of_wait(ns));
     let (glyph, word, role, since_ns) = match (&line.held, line) {
         (held, CommLine { failed, .. }) if !failed.is_empty() => {
             let since_ns = held.as_ref().map(|held| held.since_ns);
@@ -82,7 +83,7 @@ fn state(scene: &Scene<'_>, line: &CommLine) -> (Cell, Option<u64>) {
             (g.dead, if is_cause { "FAILED" } else { "failed" }, Role::Bad, since_ns)
         }
         (Some(held), _) if held.behind.is_none() => {
-            (g.blocked_on, "BLOCKED", scene.role_of_wait(held.since_ns), Some(held.since_ns))
+            (g.blocked_on, "BLOCKED", of_wait(held.since_ns), Some(held.since_ns))
         }
         (Some(held), _) => (g.waits, "waits", waits(held.since_ns), Some(held.since_ns)),
         (None, CommLine { inside, .. }) if !inside.is_empty() => (g.running, "works", Role::Good, own),

@@ -2,7 +2,7 @@
 //! says of their sockets.
 
 use ccl::diagnose::duration;
-use ccl::snapshot::{Direction, LinkSnapshot, SocketSnapshot, Why};
+use ccl::snapshot::{CommSnapshot, Direction, LinkSnapshot, SocketSnapshot, Why};
 use ccl::types::Rank;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
@@ -45,7 +45,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         let members = scene.of_comm(member.comm.id);
         for (nth, link) in member.comm.links.iter().enumerate() {
             let peer = link.peer.and_then(|peer| members.iter().find(|other| other.comm.rank == peer));
-            let (text, role) = state(scene, link);
+            let (text, role) = state(scene, member.comm, link);
             let way = match link.direction {
                 Direction::Send => "send",
                 Direction::Recv => "recv",
@@ -94,14 +94,17 @@ fn concerns_awaited(scene: &Scene<'_>, member: &Member<'_>, waits_for: Option<Ra
     waits_for.is_some_and(|rank| scene.blocking_in(member.comm.id).any(|one| one.is_held_by(rank)))
 }
 
-fn state(scene: &Scene<'_>, link: &LinkSnapshot) -> (String, Role) {
+fn state(scene: &Scene<'_>, comm: &CommSnapshot, link: &LinkSnapshot) -> (String, Role) {
     let g = &scene.look.glyphs;
     let Some(since_ns) = link.long_wait_ns() else {
         let word = if link.is_waiting() { "running" } else { "no wait" };
         return (format!("{} {word}", g.idle), Role::Plain);
     };
     let on = link.waits_for.map(|rank| format!(" of {rank}")).unwrap_or_default();
-    (format!("{} {}{on}", g.waits, link.waits.word()), calm(scene.role_of_wait(since_ns)))
+    (
+        format!("{} {}{on}", g.waits, link.waits.word()),
+        calm(scene.role_of_wait(since_ns, comm.p99_ns(link.channel))),
+    )
 }
 
 /// Why this transport was chosen.

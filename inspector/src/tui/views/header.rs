@@ -120,11 +120,12 @@ fn verdict(app: &App) -> Vec<Span<'static>> {
     let (role, (first, rest)) = match scene.job.headline() {
         Some(Headline::Failed(culprits)) => (Role::Bad, failed(&culprits, app)),
         Some(Headline::NotJoined(one)) => {
-            (scene.role_of_wait(one.since_ns), joining(one, app.look.glyphs.more))
+            (scene.role_of_wait(one.since_ns, 0), joining(one, app.look.glyphs.more))
         }
         Some(Headline::BlockedOn(culprits)) => {
             let is_dead = culprits.state == Some(State::Dead);
-            let role = if is_dead { Role::Bad } else { scene.role_of_wait(culprits.since_ns) };
+            let of_wait = scene.role_of_wait(culprits.since_ns, culprits.p99_ns);
+            let role = if is_dead { Role::Bad } else { of_wait };
             (role, blocked_on(&culprits, role, app))
         }
         None => return vec![calm(app)],

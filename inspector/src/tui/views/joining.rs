@@ -15,7 +15,7 @@ use crate::tui::scene::Scene;
 pub(crate) fn lines(scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     let shown = scene.job.not_joined.iter().filter(|one| scene.shows(one.comm));
     let sentences = shown.flat_map(|one| {
-        let style = scene.look.palette.style(scene.role_of_wait(one.since_ns));
+        let style = scene.look.palette.style(scene.role_of_wait(one.since_ns, 0));
         let words = wrapped(&render_not_joined(scene.job, one), width);
         words.into_iter().map(move |line| Line::styled(line, style))
     });

@@ -41,7 +41,8 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
             format!("{peer} ({}, {})", link.waits, channel(link.channel))
         });
         let for_ns = wait.map_or(0, |link| link.since_ns);
-        cells.push(Cell::text(on.unwrap_or_default()).role(calm(scene.role_of_wait(for_ns))));
+        let role = scene.role_of_wait(for_ns, wait.map_or(0, |link| comm.p99_ns(link.channel)));
+        cells.push(Cell::text(on.unwrap_or_default()).role(calm(role)));
         cells.push(Cell::sorted(if for_ns > 0 { duration(for_ns) } else { String::new() }, for_ns));
         let of = |id: &ChannelId| progress(scene, comm, *id, places.get(&(comm.rank, *id)).copied());
         cells.extend(channels.iter().map(of));
@@ -85,7 +86,8 @@ fn channels(members: &[Member<'_>], plan: Option<&Planned>) -> BTreeSet<ChannelI
 /// If the plan is unknown, the messages that have arrived since the communicator was created.
 fn progress(scene: &Scene<'_>, comm: &CommSnapshot, id: ChannelId, place: Option<StepsDone>) -> Cell {
     let links = || comm.links.iter().filter(|link| link.channel == id);
-    let role = calm(scene.role_of_wait(links().filter_map(|link| link.long_wait_ns()).max().unwrap_or(0)));
+    let longest_ns = links().filter_map(|link| link.long_wait_ns()).max().unwrap_or(0);
+    let role = calm(scene.role_of_wait(longest_ns, comm.p99_ns(id)));
     match place {
         // The data is too small to use this channel.
         Some((_, 0)) => Cell::default(),

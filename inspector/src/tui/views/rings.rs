@@ -100,6 +100,10 @@ impl Edge<'_> {
         let waiting = [self.recv.filter(|_| self.starves()), self.send.filter(|_| self.is_full())];
         waiting.into_iter().flatten().map(|link| link.since_ns).max().unwrap_or(0)
     }
+    fn role(&self, scene: &Scene<'_>) -> Role {
+        let p99_ns = self.at.map_or(0, |(member, _)| member.comm.p99_ns(self.channel));
+        calm(scene.role_of_wait(self.since_ns(), p99_ns))
+    }
 }
 
 /// One row per route.
@@ -120,7 +124,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
     let plan = plan(scene, &members);
     let row = |edge: &Edge<'_>| {
         let g = &scene.look.glyphs;
-        let waits = calm(scene.role_of_wait(edge.since_ns()));
+        let waits = edge.role(scene);
         let (text, role) = match (edge.starves(), edge.is_full()) {
             (true, _) => (format!("{} {} waits for {}", g.waits, edge.to, edge.from), waits),
             (false, true) => (format!("{} {} waits for {}", g.waits, edge.from, edge.to), waits),
@@ -305,7 +309,7 @@ impl Drawing<'_> {
             let border = if at(edge.from) == at(edge.to) { g.line } else { g.border };
             let (arrow, role) = match edge.starves() || edge.is_full() {
                 true => {
-                    let role = calm(scene.role_of_wait(edge.since_ns()));
+                    let role = edge.role(scene);
                     (format!(" {border}{}{} ", g.dead, g.right), role)
                 }
                 false if edge.is_missing() => (format!(" {}{}{} ", g.idle, g.right, g.idle), Role::Dim),
@@ -350,7 +354,7 @@ impl Drawing<'_> {
                 break;
             }
             used += text.width() + whom.width() + 4;
-            let role = calm(scene.role_of_wait(edge.since_ns()));
+            let role = edge.role(scene);
             spans.push(Span::styled(format!("   {text} "), look.palette.style(role)));
             spans.push(Span::styled(whom, look.palette.style(meaning)));
         }

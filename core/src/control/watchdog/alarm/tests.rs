@@ -46,7 +46,8 @@ impl Run {
     }
 
     fn looked(&mut self, verdict: Option<&Verdict>, is_first: bool) -> Tell {
-        self.alarm.looked(&Seen { verdict, is_first, told: Vec::new() }, at(self.ms))
+        let longest_ns = verdict.map_or(0, |one| one.since_ns);
+        self.alarm.looked(&Seen { verdict, longest_ns, is_first, told: Vec::new() }, at(self.ms))
     }
 }
 
@@ -77,6 +78,25 @@ fn a_stall_is_told_once_repeated_to_the_others_and_ended() {
     assert!(matches!(what, Do::End { is_own: true, lasted } if lasted > Duration::from_secs(5)), "{what:?}");
     assert_eq!(after, 1_500);
     assert_eq!(run.until(None, 5_000), (Do::Nothing, 5_000));
+}
+
+#[test]
+fn a_wait_that_is_no_verdict_yet_is_looked_at_when_it_becomes_a_stall() {
+    let check = |longest_s: u64, expect_ms: u64| {
+        let mut run = Run::new();
+        for _ in 0..5 {
+            assert_eq!(run.until(Some(0), 30_000).0, Do::Look);
+            assert_eq!(run.looked(None, true), Tell::Nothing);
+        }
+        assert_eq!(run.until(Some(0), 30_000), (Do::Look, 5_000));
+        let seen = Seen { longest_ns: longest_s * 1_000_000_000, ..Seen::default() };
+        assert_eq!(run.alarm.looked(&seen, at(run.ms)), Tell::Nothing);
+        assert_eq!(run.until(Some(0), 30_000), (Do::Look, expect_ms), "{longest_s} s");
+    };
+    check(3, 5_000);
+    check(28, 2_000);
+    // It has been one for long: nothing comes of it.
+    check(40, 5_000);
 }
 
 #[test]
@@ -116,7 +136,8 @@ fn a_lower_process_that_waits_tells_it_unless_it_stays_silent() {
     // It reads in another recorder that it was told.
     let mut run = Run::new();
     assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
-    let seen = Seen { verdict: Some(&stalled), is_first: true, told: vec![Told::of(&stalled)] };
+    let told = vec![Told::of(&stalled)];
+    let seen = Seen { verdict: Some(&stalled), is_first: true, told, ..Seen::default() };
     assert_eq!(run.alarm.looked(&seen, at(run.ms)), Tell::Nothing);
     assert!(matches!(run.until(None, 5_000).0, Do::End { is_own: false, .. }));
 }
