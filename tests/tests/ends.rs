@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ccl::clock;
 use ccl::snapshot::{End, RankSnapshot, Snapshot, State};
-use ccl_tests::job::PATIENCE;
+use ccl_tests::job::{PATIENCE, until};
 use ccl_tests::processes::inspect;
 use ccl_tests::programs::{launcher, program, text};
 use rustix::process::{Pid, Signal, kill_process};
@@ -172,7 +172,10 @@ fn a_rank_whose_quota_is_used_up_is_starved_and_one_that_waits_is_not() {
     group.set("cpu.cfs_quota_us", "5000");
     let runtime = folder();
     let ending = program("ending").to_string_lossy().into_owned();
-    let job = start(runtime.path(), "2", &[&ending, "starve", &group.0.to_string_lossy()]);
+    let said = runtime.path().join("said");
+    let mut command = launcher(runtime.path(), &["-n", "2", "--grace", "0.2", "--", &ending, "starve"]);
+    command.arg(&group.0).stderr(std::fs::File::create(&said).unwrap());
+    let job = Launched(command.spawn().unwrap());
     let is_measured = |snapshot: &Snapshot| {
         snapshot.ranks.len() == 2 && snapshot.ranks.iter().all(|rank| rank.facts.is_starved.is_some())
     };
@@ -187,6 +190,15 @@ fn a_rank_whose_quota_is_used_up_is_starved_and_one_that_waits_is_not() {
     assert_eq!(main(busy).syscall, "running", "{busy:?}");
     assert_eq!((main(waits).syscall.as_str(), main(waits).letter), ("futex", Some('S')), "{waits:?}");
     assert_eq!([busy.dying, waits.dying], [false; 2]);
+
+    // The watchdog of the rank that waits says the same.
+    let told = until("what the watchdog tells", || {
+        let said = std::fs::read_to_string(&said).unwrap();
+        said.lines().find(|line| line.contains("STALLED")).map(String::from)
+    });
+    let pid = rank(&snapshot, 0).pid;
+    let start = format!("STALLED STUCK_LOCAL (machine, certain): rank 0 (pid {pid} on ");
+    assert!(told.contains(&start) && told.contains(" is not given the processor; rank 1 waits"), "{told}");
 
     // A dump keeps what it saw.
     let dump = runtime.path().join("d.tar.zst");

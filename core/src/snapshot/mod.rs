@@ -25,7 +25,7 @@ pub use blocked::{Behind, BlockedOn, Culprit, WaitingLink};
 pub use bounds::MAX_THREADS;
 pub use failure::{Called, Failure, FailureSnapshot, InitSnapshot, NotJoined};
 pub use history::{History, KindTotals, PastOp};
-pub use process::{End, MemoryCount, ProcessFacts, StallTold, ThreadFacts};
+pub use process::{End, MemoryCount, ProcessFacts, ProcessLoad, StallTold, ThreadFacts};
 pub use socket::{SocketSnapshot, TcpState};
 pub use update::Update;
 pub use verdict::{Class, Confidence, Next, Reason, Side, Standing, Verdict};

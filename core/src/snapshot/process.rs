@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::verdict::{Class, Reason, Standing};
 use super::words::words;
+use crate::clock::Ns;
+use crate::sys::load::Load;
 use crate::types::Rank;
 
 words! {
@@ -59,9 +61,35 @@ pub struct ProcessFacts {
     pub run_delay_pct: u8,
     /// How long its threads ran, in percent of the time; 255 at most.
     pub cpu_pct: u8,
+    /// What its kernel had counted, if the process was read by one of its host that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<ProcessLoad>,
     /// Its threads, the first 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadFacts>,
+}
+
+/// What the kernel had counted of a process at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessLoad {
+    /// The moment, on the monotonic clock of its host.
+    pub at_ns: u64,
+    /// The processor time of its threads.
+    pub cpu_ns: u64,
+    /// How long its threads have waited for a processor.
+    pub run_delay_ns: u64,
+    /// How often the quotas of its control group, and of those around it, were used up.
+    pub throttled: u64,
+}
+
+impl ProcessLoad {
+    /// What was counted at this moment.
+    #[must_use]
+    pub const fn at(now: Ns, load: &Load) -> Self {
+        let Load { cpu_ns, run_delay_ns, throttled, .. } = *load;
+        Self { at_ns: now.0, cpu_ns, run_delay_ns, throttled }
+    }
 }
 
 /// A stall that a watchdog told.
@@ -127,6 +155,21 @@ impl ProcessFacts {
             false => self.clone(),
         }
     }
+
+    /// Says what happened between two moments; nothing if they are the same.
+    pub fn measure(&mut self, before: &ProcessLoad, now: &ProcessLoad) {
+        let passed_ns = now.at_ns.saturating_sub(before.at_ns);
+        if passed_ns == 0 {
+            return;
+        }
+        let percent = |part: u64| u8::try_from(part.saturating_mul(100) / passed_ns).unwrap_or(u8::MAX);
+        // A thread that ended took its counters with it.
+        let delay_ns = now.run_delay_ns.saturating_sub(before.run_delay_ns);
+        self.throttled = now.throttled.saturating_sub(before.throttled);
+        self.run_delay_pct = percent(delay_ns);
+        self.cpu_pct = percent(now.cpu_ns.saturating_sub(before.cpu_ns));
+        self.is_starved = Some(self.throttled > 0 || delay_ns > passed_ns / 2);
+    }
 }
 
 #[cfg(test)]
@@ -143,6 +186,40 @@ mod tests {
         check(true, false, (End::Unknown, None));
         check(true, true, (End::Killed, Some(9)));
         check(false, false, (End::Killed, Some(9)));
+    }
+
+    #[test]
+    fn a_process_is_starved_by_its_quota_or_by_others() {
+        let ms = 1_000_000;
+        let check = |throttled: u64, delay_ms: u64, cpu_ms: u64, expect: (bool, u64, u8, u8)| {
+            let before = ProcessLoad { at_ns: 5, cpu_ns: 7, run_delay_ns: 9, throttled: 3 };
+            let now = ProcessLoad {
+                at_ns: 5 + 250 * ms,
+                cpu_ns: 7 + cpu_ms * ms,
+                run_delay_ns: 9 + delay_ms * ms,
+                throttled: 3 + throttled,
+            };
+            let mut facts = ProcessFacts::default();
+            facts.measure(&before, &now);
+            let said = (facts.is_starved.unwrap(), facts.throttled, facts.run_delay_pct, facts.cpu_pct);
+            assert_eq!(said, expect, "{throttled} {delay_ms} {cpu_ms}");
+        };
+        check(0, 0, 0, (false, 0, 0, 0));
+        check(0, 125, 250, (false, 0, 50, 100));
+        check(0, 126, 120, (true, 0, 50, 48));
+        check(1, 0, 50, (true, 1, 0, 20));
+        // Four threads on one processor, and on four.
+        check(0, 1000, 1000, (true, 0, 255, 255));
+    }
+
+    #[test]
+    fn one_moment_measures_nothing_and_counters_may_go_back() {
+        let mut facts = ProcessFacts::default();
+        let before = ProcessLoad { at_ns: 9, cpu_ns: 5, run_delay_ns: 5, throttled: 1 };
+        facts.measure(&before, &before);
+        assert_eq!(facts, ProcessFacts::default());
+        facts.measure(&before, &ProcessLoad { at_ns: 10, ..ProcessLoad::default() });
+        assert_eq!((facts.is_starved, facts.throttled, facts.run_delay_pct), (Some(false), 0, 0));
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod faults;
 pub mod fds;
 pub mod futex;
 pub mod handlers;
+pub mod load;
 pub mod namespace;
 pub mod process;
 pub mod reference;

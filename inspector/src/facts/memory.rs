@@ -10,8 +10,8 @@ use std::time::Duration;
 use ccl::clock;
 use ccl::snapshot::ProcessSnapshot;
 use ccl::sys::cgroup::MemoryGroup;
+use ccl::sys::load::read;
 
-use super::reading::read;
 use super::texts;
 
 /// The kernel's number of the first pid namespace, whose pids its log has.

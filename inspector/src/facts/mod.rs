@@ -2,7 +2,7 @@
 //! recorders do not say it: /proc, control groups and the kernel's log.
 
 mod memory;
-pub(crate) mod reading;
+mod reading;
 mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,51 +1,6 @@
 //! What the kernel's texts about a process say. Each function takes a text and gives its content;
 //! a process chooses its own name, so any text may be odd.
 
-use ccl::sys::cgroup::counts;
-
-/// The flag of /proc/PID/stat that says that a thread is exiting.
-const PF_EXITING: u64 = 0x4;
-
-/// The stat line of a thread.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct ThreadStat {
-    /// Its name.
-    pub(super) name: String,
-    /// Its state.
-    pub(super) letter: char,
-    /// Whether it is exiting.
-    pub(super) is_exiting: bool,
-    /// The processor time that it has used, in clock ticks.
-    pub(super) ticks: u64,
-}
-
-/// A line of /proc/PID/task/TID/stat.
-pub(super) fn stat(line: &str) -> Option<ThreadStat> {
-    // The name stands in parentheses and may hold any character, including parentheses.
-    let (opens, closes) = (line.find('(')?, line.rfind(')')?);
-    let name = line.get(opens + 1..closes)?.to_string();
-    let fields: Vec<&str> = line.get(closes + 1..)?.split_ascii_whitespace().collect();
-    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    let letter = fields.first()?.chars().next().filter(char::is_ascii_alphabetic)?;
-    Some(ThreadStat {
-        name,
-        letter,
-        is_exiting: number(6)? & PF_EXITING != 0 || matches!(letter, 'Z' | 'X' | 'x'),
-        ticks: number(11)?.saturating_add(number(12)?),
-    })
-}
-
-/// How long a thread has waited for a processor, in nanoseconds: the second number of its
-/// schedstat.
-pub(super) fn run_delay_ns(text: &str) -> Option<u64> {
-    text.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-/// How often the quota of a control group was used up, by its cpu.stat.
-pub(super) fn throttled(text: &str) -> u64 {
-    counts(text).into_iter().find(|(name, _)| name == "nr_throttled").map_or(0, |(_, count)| count)
-}
-
 /// Where a thread sleeps in the kernel; empty if nowhere.
 pub(super) fn wchan(text: &str) -> String {
     let name = text.trim();
@@ -133,30 +88,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stat_line_is_read_behind_any_name() {
-        let line = |name: &str, state: &str, flags: u64| {
-            format!("71 ({name}) {state} 9 71 71 0 -1 {flags} 1 0 0 0 30 12 0 0 20 0 1 0 12345 1 1 1")
-        };
-        let check = |text: &str, expect: Option<(&str, char, bool, u64)>| {
-            let expect = expect.map(|(name, letter, is_exiting, ticks)| ThreadStat {
-                name: name.into(),
-                letter,
-                is_exiting,
-                ticks,
-            });
-            assert_eq!(stat(text), expect, "{text}");
-        };
-        check(&line("a", "S", 0x40_0040), Some(("a", 'S', false, 42)));
-        check(&line("a) R 1 (b", "T", 0), Some(("a) R 1 (b", 'T', false, 42)));
-        check(&line("a", "R", 0x40_0044), Some(("a", 'R', true, 42)));
-        check(&line("a", "Z", 0), Some(("a", 'Z', true, 42)));
-        check(&line("a", "", 0), None);
-        check("71 (a", None);
-        check(")(", None);
-        check("", None);
-    }
-
-    #[test]
     fn a_call_has_its_name_and_an_unknown_one_its_number() {
         let check = |text: &str, expect: &str| assert_eq!(syscall(text), expect, "{text}");
         check(&format!("{} 0x7f 0x80 0x0\n", libc::SYS_futex), "futex");
@@ -168,12 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_read_as_far_as_they_go() {
-        assert_eq!(run_delay_ns("8314087 120 1\n"), Some(120));
-        assert_eq!(run_delay_ns("8314087"), None);
-        assert_eq!(throttled("nr_periods 10\nnr_throttled 7\nthrottled_time 123\n"), 7);
-        assert_eq!(throttled("usage_usec 5\nnr_throttled 8\nthrottled_usec 4\n"), 8);
-        assert_eq!(throttled(""), 0);
+    fn a_thread_sleeps_somewhere_or_nowhere() {
         assert_eq!([wchan("futex_do_wait"), wchan("0"), wchan("")], ["futex_do_wait", "", ""]);
     }
 

@@ -1,9 +1,9 @@
 //! Stacks as the kernel tells them: where each thread sleeps, its system call, and for root its
 //! stack in the kernel.
 
+use ccl::sys::load::read;
 use ccl::text::harmless;
 
-use crate::facts::reading::read;
 use crate::facts::threads;
 
 /// The most bytes of a line.

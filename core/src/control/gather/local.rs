@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use super::answer::{GatheredRow, Lack};
 use super::message::{MAX_LINE, WaveMessage};
+use crate::clock;
 use crate::recorder::Recorder;
 use crate::recorder::reader::Reader;
-use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessSnapshot};
+use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessLoad};
+use crate::sys::load::Load;
 use crate::sys::process;
 use crate::sys::reference::{Kind, Reference};
 use crate::types::{CommId, Rank};
@@ -45,6 +47,7 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
     }
     let lacks = lacks.into_iter().map(|((comm, why), ranks)| Lack { comm, ranks, why });
     let mut lacks: Vec<Lack> = lacks.collect();
+    rows.iter_mut().for_each(add_kernels_word);
     once(&mut rows);
     rows.retain_mut(|row| {
         let ranks: Vec<(CommId, Rank)> = row.process.comms.iter().map(|comm| (comm.id, comm.rank)).collect();
@@ -76,18 +79,25 @@ fn of_peer(comm: CommId, peer: &PeerSnapshot) -> Result<GatheredRow, String> {
     if process.pid != peer.pid || !process.comms.iter().any(is_it) {
         return Err("its recorder tells of something else".into());
     }
-    let (letter, ended) = fate(&process);
-    Ok(GatheredRow { process, letter, ended, clock: None })
+    Ok(GatheredRow { process, ..GatheredRow::default() })
 }
 
-/// The state letter of a process, and whether it has ended after it gave its recorder back.
-fn fate(process: &ProcessSnapshot) -> (Option<char>, bool) {
+/// Adds what the kernel says of a process: its state, what was counted of it, and whether it has
+/// ended after it gave its recorder back.
+fn add_kernels_word(row: &mut GatheredRow) {
+    let process = &mut row.process;
     let here = process::pid_namespace().filter(|(namespace, _)| *namespace == process.pid_namespace);
-    let Some((_, is_own)) = here.filter(|_| process.start_ticks != 0) else { return (None, false) };
-    let pids = [process.outer_pid, process.pid];
-    match pids.iter().find_map(|pid| process::letter(*pid, process.start_ticks)) {
-        Some(letter) => (Some(letter), false),
-        None => (None, is_own && process.left && !process.alive),
+    let Some((_, is_own)) = here.filter(|_| process.start_ticks != 0) else { return };
+    let of = |pid: u32| Some((pid, process::letter(pid, process.start_ticks)?));
+    match [process.outer_pid, process.pid].into_iter().find_map(of) {
+        Some((pid, letter)) => {
+            let at = clock::now();
+            let load = Load::of(pid, |_, _| ()).filter(|_| process.alive);
+            process.facts.dying = load.is_some_and(|load| load.is_dying);
+            process.facts.load = load.map(|load| ProcessLoad::at(at, &load));
+            row.letter = Some(letter);
+        }
+        None => row.ended = is_own && process.left && !process.alive,
     }
 }
 

@@ -21,7 +21,7 @@ mod waiting;
 use std::collections::BTreeMap;
 
 use super::suspect_ns;
-use crate::snapshot::{Class, Confidence, Culprit, Reason, Snapshot, Standing, Verdict};
+use crate::snapshot::{Class, Confidence, Culprit, RankSnapshot, Reason, Snapshot, Standing, Verdict};
 use crate::types::{CommId, Rank};
 
 /// What is wrong with a job, the first to be told first.
@@ -54,7 +54,21 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
 impl Snapshot {
     /// Judges the job anew: see [`verdicts`].
     pub fn judge(&mut self, before: Option<&Self>, stall_ns: u64) {
+        if let Some(before) = before {
+            self.measure(before);
+        }
         self.verdicts = verdicts(self, before, stall_ns);
+    }
+
+    /// Says of processes whose counters two readings have what happened between these.
+    fn measure(&mut self, before: &Self) {
+        let known = before.ranks.iter().filter_map(|one| Some((one.process(), one.facts.load?)));
+        let known: BTreeMap<_, _> = known.collect();
+        for rank in self.ranks.iter_mut().filter(|rank| rank.facts.is_starved.is_none()) {
+            if let (Some(before), Some(now)) = (known.get(&rank.process()), rank.facts.load) {
+                rank.facts.measure(before, &now);
+            }
+        }
     }
 
     /// Whether ranks called different operations.
@@ -74,6 +88,13 @@ impl Snapshot {
     pub fn wants_second_reading(&self, stall_ns: u64) -> bool {
         let is_live = self.ranks.iter().any(|rank| !rank.is_gone());
         is_live && self.blocked_on.iter().any(|one| one.since_ns >= suspect_ns(0, stall_ns))
+    }
+}
+
+impl RankSnapshot {
+    /// Its process among those of the job.
+    fn process(&self) -> (String, u32, String) {
+        (self.host.clone(), self.pid, self.recorder.clone())
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::snapshot::{
     BlockedOn, Called, CommSnapshot, End, Failure, LinkSnapshot, Missing, NotJoined, OpSnapshot, OpState,
-    ProcessFacts, RankSnapshot, Side, SocketSnapshot, State, WaitingLink,
+    ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, State, WaitingLink,
 };
 use crate::types::CommId;
 
@@ -131,6 +131,31 @@ fn a_wait_is_suspect_only_after_many_times_what_such_operations_take() {
     let mut stopped = waits(&[2], &[], 2, 3);
     stopped.ranks[2].state = State::Stopped;
     check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[2], Standing::Stalled)]);
+}
+
+#[test]
+fn what_the_kernel_counted_in_two_readings_says_who_starves() {
+    let reading = |at_s: u64, run_delay_ms: u64| {
+        let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
+        let load =
+            |ms| ProcessLoad { at_ns: at_s * SECOND, run_delay_ns: ms * 1_000_000, ..ProcessLoad::default() };
+        job.ranks[2].facts.load = Some(load(run_delay_ms));
+        job.ranks[3].facts.load = Some(load(0));
+        job
+    };
+    let judged = |before: &Snapshot, mut now: Snapshot| {
+        now.judge(Some(before), 30 * SECOND);
+        assert_eq!(now.ranks[0].facts.is_starved, None);
+        (now.ranks[2].facts.is_starved, now.verdicts[0].reason, now.verdicts[0].standing)
+    };
+    let stalled = (Some(true), Reason::Starved, Standing::Stalled);
+    assert_eq!(judged(&reading(7, 5), reading(8, 900)), stalled);
+    let late = |starves| (starves, Reason::UserCode, Standing::Suspect);
+    assert_eq!(judged(&reading(7, 5), reading(8, 100)), late(Some(false)));
+    assert_eq!(judged(&reading(7, 5), reading(7, 5)), late(None));
+    let mut other = reading(7, 5);
+    other.ranks[2].pid += 1;
+    assert_eq!(judged(&other, reading(8, 900)), late(None));
 }
 
 #[test]
