@@ -341,8 +341,9 @@ impl Serve {
                     return false;
                 }
             };
-            let refusal = if !unix::peer_uid(&stream).is_ok_and(unix::may_talk) {
-                Some(refusal("denied", "only the user of this process and root may ask it"))
+            let user = unix::peer_uid(&stream).map_err(|_| "the kernel does not say whose the client is");
+            let refusal = if let Err(why) = user.and_then(unix::may_talk) {
+                Some(refusal("denied", why))
             } else if self.sessions.len() >= MAX_CLIENTS {
                 Some(refusal("busy", format!("{MAX_CLIENTS} clients are attached already")))
             } else {

@@ -195,9 +195,17 @@ pub fn peer_uid(socket: impl AsFd) -> io::Result<u32> {
 const OVERFLOW_UID: u32 = 65534;
 
 /// Whether a peer with this uid may talk to this process: the same user, or root.
-#[must_use]
-pub fn may_talk(uid: u32) -> bool {
-    uid != OVERFLOW_UID && (uid == 0 || uid == rustix::process::geteuid().as_raw())
+///
+/// # Errors
+/// Why it may not.
+pub fn may_talk(uid: u32) -> Result<(), &'static str> {
+    match uid {
+        OVERFLOW_UID => Err("the kernel reports user 65534, which stands for all users that it cannot \
+             tell apart here, so it may be another user than this process's"),
+        0 => Ok(()),
+        uid if uid == rustix::process::geteuid().as_raw() => Ok(()),
+        _ => Err("only the user of this process and root may ask it"),
+    }
 }
 
 /// Whether the other end has closed or died. Checks for end of file without consuming a byte.
@@ -282,8 +290,10 @@ mod tests {
     fn a_peer_of_this_process_is_this_user_and_nobody_is_nobody() {
         let (a, _b) = UnixStream::pair().unwrap();
         assert_eq!(peer_uid(&a).unwrap(), rustix::process::geteuid().as_raw());
-        assert!(may_talk(peer_uid(&a).unwrap()));
-        assert!(may_talk(0));
-        assert!(!may_talk(65534));
+        may_talk(peer_uid(&a).unwrap()).unwrap();
+        may_talk(0).unwrap();
+        assert!(may_talk(65533).unwrap_err().contains("only the user of this process and root"));
+        let why = may_talk(65534).unwrap_err();
+        assert!(why.contains("cannot tell apart") && !why.contains("only the user"), "{why}");
     }
 }

@@ -369,10 +369,12 @@ fn cause_of(error: Error, still: &mut dyn FnMut() -> Result<()>) -> Error {
 /// nor they with root.
 pub(super) fn check_user(stream: &Stream) -> Result<()> {
     let uid = unix::peer_uid(stream).map_err(|e| Error::system("asking for a peer's user", e))?;
-    if unix::may_talk(uid) && uid == rustix::process::geteuid().as_raw() {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Unavailable, format!("a process of user {uid} is at the other end")))
+    let why = match unix::may_talk(uid) {
+        Ok(()) if uid == rustix::process::geteuid().as_raw() => return Ok(()),
+        Err(why) if uid == rustix::process::geteuid().as_raw() => format!(": {why}"),
+        _ => String::new(),
+    };
+    Err(Error::new(ErrorKind::Unavailable, format!("a process of user {uid} is at the other end{why}")))
 }
 
 /// Sends the descriptors of memory and doorbell with a few bytes, which fit at once into the empty
