@@ -149,9 +149,8 @@ impl Reading {
 /// The exit status and why there is nothing to show.
 pub(crate) fn then(path: &Path, job: Option<Target>, comm: Option<&str>) -> Result<Looked, (u8, String)> {
     let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
-    if saved::is_saved(path) {
-        // It was judged when it was saved.
-        let mut job = saved::open(path).map_err(|why| (exit::ERROR, why))?;
+    // It was judged when it was saved.
+    if let Some(mut job) = saved::open(path).map_err(|why| (exit::ERROR, why))? {
         if let Some(name) = comm {
             job.narrow(name).map_err(|names| no_comm(name, &names))?;
         }

@@ -3,8 +3,10 @@
 //! anything.
 
 use super::{
-    CommSnapshot, FailureSnapshot, History, InitSnapshot, KindTotals, LinkSnapshot, OpSnapshot, Overflow,
-    PastOp, PeerSnapshot, PhaseSnapshot, ProcessFacts, ProcessSnapshot, SocketSnapshot, ThreadFacts,
+    Behind, BlockedOn, Called, CommSnapshot, Culprit, Failure, FailureSnapshot, History, InitSnapshot,
+    KindTotals, LinkSnapshot, Missing, Next, NotJoined, OpSnapshot, Overflow, PastOp, PeerSnapshot,
+    PhaseSnapshot, ProcessFacts, ProcessSnapshot, RankSnapshot, Snapshot, SocketSnapshot, ThreadFacts,
+    Verdict,
 };
 use crate::text::{harmless, is_harmful};
 use crate::types::CollKind;
@@ -48,21 +50,12 @@ impl ProcessSnapshot {
     #[must_use]
     pub fn is_believed(&mut self) -> bool {
         let mut bytes = 0;
-        self.each_text(&mut |text| {
-            let told = text.len();
-            if told > MAX_TEXT || text.contains(is_harmful) {
-                // Escapes are longer than the characters they replace; a very long text must not
-                // grow by them.
-                *text = harmless(text, told.clamp(MAX_ESCAPED, MAX_TEXT)).into_owned();
-            }
-            bytes += told.max(text.len());
-        });
+        self.each_text(&mut |text| bytes += make_harmless(text));
         let [links, sockets, peers, phases] = self.rows();
         bytes <= MAX_TEXT_BYTES
             && self.comms.len() <= MAX_COMMS
-            && self.comms.iter().filter_map(|comm| comm.init.as_ref()).all(InitSnapshot::is_believed)
+            && self.comms.iter().all(CommSnapshot::is_believed)
             && self.facts.threads.len() <= MAX_THREADS
-            && self.comms.iter().all(|comm| comm.history.is_believed())
             && self.rings.len().max(self.overflow.len()) <= MAX_RINGS
             && [links, sockets, peers, phases].iter().all(|count| *count <= MAX_CELLS)
     }
@@ -108,28 +101,99 @@ impl ProcessSnapshot {
         [schema, host, host_id, boot_id, library, path, control, settings].into_iter().for_each(&mut *take);
         overflow.iter_mut().for_each(|Overflow { table, .. }| take(table));
         facts.each_text(take);
-        for comm in comms {
-            let CommSnapshot { name, op, p2p, links, phases, phase, peers, failure, history, .. } = comm;
-            take(name);
-            history.kinds.iter_mut().for_each(|KindTotals { kind, .. }| take(kind));
-            if let Some(FailureSnapshot { error, text, .. }) = failure {
-                [error, text].into_iter().for_each(&mut *take);
+        comms.iter_mut().for_each(|comm| comm.each_text(take));
+    }
+}
+
+impl Snapshot {
+    /// Makes all texts safe to print, each on one line; false if no job tells all of this.
+    ///
+    /// Its length is not limited here: that of the file is.
+    #[must_use]
+    pub fn is_believed(&mut self) -> bool {
+        for rank in &mut self.ranks {
+            rank.facts.bound();
+            rank.letter = rank.letter.filter(char::is_ascii_alphabetic);
+        }
+        self.each_text(&mut |text| {
+            make_harmless(text);
+        });
+        let mut comms = self.ranks.iter().flat_map(|rank| &rank.comms);
+        self.verdicts.len() <= MAX_COMMS && comms.all(CommSnapshot::is_believed)
+    }
+
+    /// Calls `take` for all texts. A new field that is a text must be added here.
+    fn each_text(&mut self, take: &mut dyn FnMut(&mut String)) {
+        let Self { schema, missing, ranks, blocked_on, failures, not_joined, verdicts, notes, .. } = self;
+        std::iter::once(schema).chain(notes).for_each(&mut *take);
+        for Missing { host, why, .. } in missing {
+            [host, why].into_iter().for_each(&mut *take);
+        }
+        for RankSnapshot { host, host_id, recorder, boot_id, comms, .. } in ranks {
+            [host, host_id, recorder, boot_id].into_iter().for_each(&mut *take);
+            comms.iter_mut().for_each(|comm| comm.each_text(take));
+        }
+        for BlockedOn { op, name, tag, culprits, waits_in, behind, .. } in blocked_on {
+            [op, name, tag].into_iter().for_each(&mut *take);
+            culprits.iter_mut().for_each(|Culprit { host, .. }| take(host));
+            for Behind { name, op, .. } in waits_in.iter_mut().chain(behind) {
+                [name, op].into_iter().for_each(&mut *take);
             }
-            for OpSnapshot { kind, tag, dtype, op, plan, algorithm, topology, error, .. } in
-                std::iter::once(op).chain(p2p)
-            {
-                [kind, tag, dtype, op, plan, algorithm, topology, error].into_iter().for_each(&mut *take);
-            }
-            phases.iter_mut().chain(phase).for_each(|PhaseSnapshot { phase, .. }| take(phase));
-            for PeerSnapshot { host, recorder, control, .. } in peers {
-                [host, recorder, control].into_iter().for_each(&mut *take);
-            }
-            let sockets = links.iter_mut().flat_map(|LinkSnapshot { sockets, .. }| sockets);
-            for SocketSnapshot { local, remote, .. } in sockets {
-                [local, remote].into_iter().for_each(&mut *take);
+        }
+        for Failure { name, error, op, text, culprits, calls, .. } in failures {
+            [name, error, op, text].into_iter().for_each(&mut *take);
+            culprits.iter_mut().for_each(|Culprit { host, .. }| take(host));
+            calls.iter_mut().for_each(|Called { call, .. }| take(call));
+        }
+        not_joined.iter_mut().for_each(|NotJoined { name, .. }| take(name));
+        for Verdict { name, op, why, culprits, evidence, next, .. } in verdicts {
+            [name, op, why].into_iter().chain(evidence).for_each(&mut *take);
+            culprits.iter_mut().for_each(|Culprit { host, .. }| take(host));
+            for Next { host, command, what } in next {
+                [host, command, what].into_iter().for_each(&mut *take);
             }
         }
     }
+}
+
+impl CommSnapshot {
+    /// Whether a row could hold its init and its history.
+    fn is_believed(&self) -> bool {
+        self.init.as_ref().is_none_or(InitSnapshot::is_believed) && self.history.is_believed()
+    }
+
+    fn each_text(&mut self, take: &mut dyn FnMut(&mut String)) {
+        let Self { name, op, p2p, links, phases, phase, peers, failure, history, .. } = self;
+        take(name);
+        history.kinds.iter_mut().for_each(|KindTotals { kind, .. }| take(kind));
+        if let Some(FailureSnapshot { error, text, .. }) = failure {
+            [error, text].into_iter().for_each(&mut *take);
+        }
+        for OpSnapshot { kind, tag, dtype, op, plan, algorithm, topology, error, .. } in
+            std::iter::once(op).chain(p2p)
+        {
+            [kind, tag, dtype, op, plan, algorithm, topology, error].into_iter().for_each(&mut *take);
+        }
+        phases.iter_mut().chain(phase).for_each(|PhaseSnapshot { phase, .. }| take(phase));
+        for PeerSnapshot { host, recorder, control, .. } in peers {
+            [host, recorder, control].into_iter().for_each(&mut *take);
+        }
+        let sockets = links.iter_mut().flat_map(|LinkSnapshot { sockets, .. }| sockets);
+        for SocketSnapshot { local, remote, .. } in sockets {
+            [local, remote].into_iter().for_each(&mut *take);
+        }
+    }
+}
+
+/// Makes a text safe to print; gives how long it was or has become.
+fn make_harmless(text: &mut String) -> usize {
+    let told = text.len();
+    if told > MAX_TEXT || text.contains(is_harmful) {
+        // Escapes are longer than the characters they replace; a very long text must not grow by
+        // them.
+        *text = harmless(text, told.clamp(MAX_ESCAPED, MAX_TEXT)).into_owned();
+    }
+    told.max(text.len())
 }
 
 impl ProcessFacts {
@@ -221,6 +285,91 @@ mod tests {
         let mut process = ProcessSnapshot { host: "x".repeat(8 << 20), ..ProcessSnapshot::default() };
         assert!(process.is_believed());
         assert!(process.host.len() <= MAX_TEXT && process.host.ends_with("..."));
+    }
+
+    /// A job with one of everything, each with its texts.
+    fn one_of_everything() -> Snapshot {
+        let text = || String::from("x");
+        let op = OpSnapshot { algorithm: text(), topology: text(), error: text(), ..OpSnapshot::default() };
+        let link = LinkSnapshot { sockets: vec![SocketSnapshot::default()], ..LinkSnapshot::default() };
+        let comm = CommSnapshot {
+            p2p: Some(op.clone()),
+            op,
+            links: vec![link],
+            phases: vec![PhaseSnapshot::default()],
+            phase: Some(PhaseSnapshot::default()),
+            peers: vec![PeerSnapshot::default()],
+            failure: Some(FailureSnapshot::default()),
+            history: History { ops: Vec::new(), kinds: vec![KindTotals::default()] },
+            ..CommSnapshot::default()
+        };
+        let thread = ThreadFacts { wchan: text(), syscall: text(), ..ThreadFacts::default() };
+        let stall = Some(crate::snapshot::StallTold::default());
+        let facts = ProcessFacts { cgroup: text(), stall, threads: vec![thread], ..ProcessFacts::default() };
+        let (culprits, behind) = (vec![Culprit::default()], vec![Behind::default()]);
+        Snapshot {
+            missing: vec![Missing::default()],
+            ranks: vec![RankSnapshot {
+                comms: vec![comm],
+                facts,
+                boot_id: text(),
+                ..RankSnapshot::default()
+            }],
+            blocked_on: vec![BlockedOn {
+                culprits: culprits.clone(),
+                waits_in: behind.clone(),
+                behind,
+                ..BlockedOn::default()
+            }],
+            failures: vec![Failure {
+                culprits: culprits.clone(),
+                calls: vec![Called::default()],
+                ..Failure::default()
+            }],
+            not_joined: vec![NotJoined::default()],
+            verdicts: vec![Verdict {
+                culprits,
+                evidence: vec![text()],
+                next: vec![Next::default()],
+                ..Verdict::default()
+            }],
+            notes: vec![text()],
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn each_text_of_a_job_is_harmless() {
+        fn steer(value: &mut serde_json::Value) -> usize {
+            use serde_json::Value;
+            match value {
+                Value::String(text) if text.is_empty() || text == "x" => {
+                    *text = "\u{1b}[2J".into();
+                    1
+                }
+                Value::Array(all) => all.iter_mut().map(steer).sum(),
+                Value::Object(all) => all.values_mut().map(steer).sum(),
+                _ => 0,
+            }
+        }
+        let mut written = serde_json::to_value(one_of_everything()).unwrap();
+        assert!(steer(&mut written) > 50, "{written}");
+        let mut job: Snapshot = serde_json::from_value(written).unwrap();
+        assert!(job.is_believed());
+        let written = serde_json::to_string(&job).unwrap();
+        assert!(!written.contains("\\u001b"), "{written}");
+    }
+
+    #[test]
+    fn a_job_that_would_take_readers_for_ever_is_not_believed() {
+        let mut job = one_of_everything();
+        let runs = vec![(Rank(0), Rank(u32::MAX))];
+        job.ranks[0].comms[0].init =
+            Some(InitSnapshot { absent: Some(u32::MAX), absent_runs: runs, ..InitSnapshot::default() });
+        assert!(!job.is_believed());
+        let mut job = one_of_everything();
+        job.verdicts.resize(MAX_COMMS + 1, Verdict::default());
+        assert!(!job.is_believed());
     }
 
     #[test]

@@ -76,13 +76,17 @@ pub(crate) fn recorders(path: &Path) -> Result<impl Iterator<Item = (PathBuf, Op
 
 /// A file that the user of this program has named, wherever it lies.
 ///
-/// A FIFO, a device, and a link that another user has made are refused.
+/// A FIFO, a device, and a link that another user has made are refused. In a runtime folder it is
+/// opened as all that lies there: from the folder that was checked, if it is of the same user.
 ///
 /// # Errors
 /// Why it is not opened.
 pub(crate) fn named(path: &Path) -> Result<Reference> {
     let refuse = |e| Error::system(format!("opening {}", path.display()), e);
-    let itself = Reference::to_itself(path).map_err(refuse)?;
+    let itself = match parts(path).and_then(|(folder, name)| Ok((runtime_folder(folder)?, name))) {
+        Ok((folder, name)) => of_folder(&folder, name, path)?,
+        Err(_) => Reference::to_itself(path).map_err(refuse)?,
+    };
     if itself.kind() != Kind::Link {
         return Ok(itself);
     }

@@ -71,6 +71,23 @@ impl Snapshot {
         }
     }
 
+    /// Names the culprits of each verdict as `ranks` do, and its commands anew.
+    ///
+    /// For a job from a file, which may name any process and hold any command.
+    pub fn renew_steps(&mut self) {
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        let ranks: BTreeMap<Rank, &RankSnapshot> = self.ranks.iter().map(|one| (one.rank, one)).collect();
+        for verdict in &mut verdicts {
+            for culprit in &mut verdict.culprits {
+                if let Some(rank) = ranks.get(&culprit.rank) {
+                    *culprit = process::culprit(rank);
+                }
+            }
+            verdict.next = next::steps(self, verdict);
+        }
+        self.verdicts = verdicts;
+    }
+
     /// Whether ranks called different operations.
     #[must_use]
     pub fn is_mismatch(&self) -> bool {
