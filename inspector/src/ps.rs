@@ -50,12 +50,29 @@ fn clean(findings: &Findings, only: Option<&str>) -> String {
         findings.folders.iter().any(|listed| listed == folder)
             && only.is_none_or(|only| folder.starts_with(only))
     };
+    let mut say = |file: &Path, done: ccl::Result<()>| {
+        let done = done.map_or_else(|e| format!("kept: {e}"), |()| "removed".to_string());
+        text += &format!("{}: {}\n", words::path(file), words::line(&done));
+    };
     let dead = findings.found.iter().filter(|one| !one.given.process.alive);
     for one in dead.filter(|one| one.file.parent().is_some_and(is_meant)) {
-        let done = door::remove(&one.file).map_or_else(|e| format!("kept: {e}"), |()| "removed".to_string());
-        text += &format!("{}: {}\n", words::path(&one.file), words::line(&done));
+        say(&one.file, door::remove(&one.file));
+    }
+    let living: Vec<String> = findings.found.iter().filter_map(stem_of_living).collect();
+    for folder in findings.folders.iter().filter(|folder| is_meant(folder)) {
+        let lives = |stem: &str| living.iter().any(|start| stem.starts_with(start));
+        // The folder may have been removed meanwhile.
+        for (file, done) in door::remove_states(folder, lives).into_iter().flatten() {
+            say(&file, done);
+        }
     }
     text
+}
+
+/// How the names of the files of a living process begin, its moment left out.
+fn stem_of_living(one: &Found) -> Option<String> {
+    let process = &one.given.process;
+    process.alive.then(|| format!("{}-{}-", process.pid, process.pid_namespace))
 }
 
 /// The most unread ranks that are listed for all jobs together.

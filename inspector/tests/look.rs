@@ -412,8 +412,17 @@ fn a_list_shows_jobs_alive_and_dead_and_cleans_up() {
     let jobs: Vec<Snapshot> = serde_json::from_str(&list(&["--json"])).unwrap();
     let mine = jobs.iter().find(|one| one.job == job.id).unwrap();
     assert_eq!(states(mine), [State::Running, State::Dead]);
-    assert_eq!(list(&["--clean"]), format!("{}: removed\n", job.paths[1]));
-    assert!(Path::new(&job.paths[0]).exists() && !Path::new(&job.paths[1]).exists());
+    // What watchdogs wrote: beside a dead recorder, beside none, and of a process that lives.
+    let [living, dead] = [0, 1].map(|rank| PathBuf::from(&job.paths[rank]));
+    let orphan = dead.with_file_name("1-1-1.stall.new");
+    let states = |of: &Path| ["stall.json", "stall.new"].map(|extension| of.with_extension(extension));
+    for file in states(&living).iter().chain(&states(&dead)).chain([&orphan]) {
+        std::fs::write(file, "").unwrap();
+    }
+    assert_eq!(list(&["--clean"]), format!("{}: removed\n{}: removed\n", dead.display(), orphan.display()));
+    let left = |of: &Path| states(of).iter().filter(|file| file.exists()).count();
+    assert!(living.exists() && !dead.exists() && !orphan.exists());
+    assert_eq!((left(&living), left(&dead)), (2, 0));
 }
 
 #[test]

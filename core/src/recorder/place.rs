@@ -28,6 +28,9 @@ pub type Allocate = fn(BorrowedFd<'_>, Home, u64) -> io::Result<()>;
 
 /// The extension of the state of a job that a watchdog saved, beside the recorder of its process.
 pub(crate) const STALL: &str = "stall.json";
+/// The extensions of what may lie beside a recorder that its process left: its control socket, the
+/// state that its watchdog saved, and one that it had not written to its end.
+pub const BESIDE: [&str; 3] = ["sock", STALL, "stall.new"];
 /// Dead recorders kept in a folder, newest first.
 const KEEP_FILES: usize = 64;
 /// States of stalled jobs kept in a folder after their recorders are gone, newest first.
@@ -329,7 +332,9 @@ fn prune_to(folder: &Path, own: Option<&str>, keep_files: usize, keep_bytes: u64
     for (at, (_, len, path)) in dead.iter().enumerate() {
         bytes += len;
         if at >= keep_files || bytes > keep_bytes {
-            let _ = std::fs::remove_file(path.with_extension(STALL));
+            for extension in BESIDE {
+                let _ = std::fs::remove_file(path.with_extension(extension));
+            }
             removed += usize::from(std::fs::remove_file(path).is_ok());
         }
     }
@@ -339,17 +344,23 @@ fn prune_to(folder: &Path, own: Option<&str>, keep_files: usize, keep_bytes: u64
 /// Removes the oldest states of jobs that watchdogs saved there, where their recorders are gone.
 fn prune_stalls(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_left = |path: &Path| {
-        let stem = path.file_name()?.to_str()?.strip_suffix(&format!(".{STALL}"))?;
-        Some(path.with_file_name(format!("{stem}.rec")).symlink_metadata().is_err())
+    let is_left = |path: &PathBuf| {
+        let stem = path.file_name().and_then(|name| stem_of_stall(name.to_str()?));
+        stem.is_some_and(|stem| path.with_file_name(format!("{stem}.rec")).symlink_metadata().is_err())
     };
-    let left = entries.map(|entry| entry.path()).filter(|path| is_left(path) == Some(true));
+    let left = entries.map(|entry| entry.path()).filter(is_left);
     let dated = left.filter_map(|path| Some((path.symlink_metadata().ok()?.modified().ok()?, path)));
     let mut dated: Vec<_> = dated.collect();
     dated.sort_by_key(|(modified, _)| std::cmp::Reverse(*modified));
     for (_, path) in dated.into_iter().skip(KEEP_STALLS) {
         let _ = std::fs::remove_file(path);
     }
+}
+
+/// Of a file that a watchdog writes, the part of its name that it shares with the recorder.
+#[must_use]
+pub fn stem_of_stall(name: &str) -> Option<&str> {
+    BESIDE[1..].iter().find_map(|extension| name.strip_suffix(extension)?.strip_suffix('.'))
 }
 
 /// Whether no process holds the lock of a recorder file. Never call it for a file of this process.

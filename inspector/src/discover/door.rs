@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ccl::control::wire::Client;
 use ccl::error::{Error, ErrorKind, Result};
+use ccl::recorder::place::{BESIDE, stem_of_stall};
 use ccl::recorder::reader::Reader;
 use ccl::sys::reference::{Kind, Reference};
 use rustix::io::Errno;
@@ -138,16 +139,42 @@ pub(crate) fn control(one: &Found) -> Result<Client> {
     Client::through(&socket, says)
 }
 
-/// Removes the recorder of a dead process, and its socket.
+/// Removes the recorder of a dead process, and what its process left beside it.
 ///
 /// # Errors
 /// Why the recorder still exists.
 pub(crate) fn remove(file: &Path) -> Result<()> {
     let (folder, name) = parts(file)?;
     let folder = runtime_folder(folder)?;
-    // Most have no socket.
-    let _ = folder.remove(Path::new(name).with_extension("sock").as_os_str());
+    for extension in BESIDE {
+        // Most are not there.
+        let _ = folder.remove(Path::new(name).with_extension(extension).as_os_str());
+    }
     folder.remove(name).map_err(|e| Error::system(format!("removing {}", file.display()), e))
+}
+
+/// Removes what watchdogs wrote in a runtime folder, where no recorder is beside it any more.
+///
+/// A process whose recorder is no file of the folder writes there too, so `lives` says of a stem
+/// whether its process does.
+///
+/// # Errors
+/// Why the folder is not searched; with each file, why it still exists.
+pub(crate) fn remove_states(path: &Path, lives: impl Fn(&str) -> bool) -> Result<Vec<(PathBuf, Result<()>)>> {
+    let folder = runtime_folder(path)?;
+    let names = folder.names().map_err(|e| Error::system(format!("reading {}", path.display()), e))?;
+    let is_left = |name: &&OsString| {
+        let stem = name.to_str().and_then(stem_of_stall).filter(|stem| !lives(stem));
+        stem.is_some_and(|stem| folder.entry(OsStr::new(&format!("{stem}.rec"))).is_err())
+    };
+    let remove = |name: &OsString| {
+        let file = path.join(name);
+        let removed = of_folder(&folder, name, &file).and_then(|_| {
+            folder.remove(name).map_err(|e| Error::system(format!("removing {}", file.display()), e))
+        });
+        (file, removed)
+    };
+    Ok(names.iter().filter(is_left).map(remove).collect())
 }
 
 /// The entry of this name in a checked folder, if it belongs to the folder's owner.

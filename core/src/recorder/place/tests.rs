@@ -154,17 +154,19 @@ fn the_oldest_dead_files_are_pruned_with_their_sockets_and_the_living_stay() {
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(bytes).unwrap();
         file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(n)).unwrap();
-        std::fs::write(path.with_extension("sock"), "").unwrap();
+        for extension in BESIDE {
+            std::fs::write(path.with_extension(extension), "").unwrap();
+        }
         path
     };
-    let left = || -> Vec<String> {
-        let mut names: Vec<_> = std::fs::read_dir(folder.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+    let all = || -> Vec<String> {
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     };
+    let left = || all().into_iter().filter(|name| !name.contains(".stall.")).collect::<Vec<_>>();
     for n in 1..=5 {
         file(n, 100);
     }
@@ -184,6 +186,8 @@ fn the_oldest_dead_files_are_pruned_with_their_sockets_and_the_living_stay() {
     assert_eq!(prune_to(folder.path(), Some("7-1-9"), 3, 1000), 2);
     let living = ["6-1-1.rec", "6-1-1.sock", "7-1-1.rec", "7-1-1.sock"];
     assert_eq!(left(), [&["3-1-1.rec", "4-1-1.rec", "5-1-1.rec"][..], &living].concat());
+    let stalls = |n: u64| all().iter().filter(|name| name.starts_with(&format!("{n}-1-1.stall."))).count();
+    assert_eq!((1..=7).map(stalls).collect::<Vec<_>>(), [0, 0, 2, 2, 2, 2, 2]);
     assert_eq!(prune_to(folder.path(), Some("7-1-9"), 3, 250), 1);
     assert_eq!(left(), [&["4-1-1.rec", "5-1-1.rec"][..], &living].concat());
     crate::sys::process::kill(child);
@@ -195,17 +199,17 @@ fn the_oldest_dead_files_are_pruned_with_their_sockets_and_the_living_stay() {
 #[test]
 fn the_newest_states_of_stalled_jobs_stay_and_those_beside_recorders() {
     let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
+    // Number 2 was not written to its end.
+    let path = |n: usize| folder.path().join(format!("{n}-1-1.{}", BESIDE[1 + usize::from(n == 2)]));
     for n in 0..KEEP_STALLS + 3 {
-        std::fs::write(path(&format!("{n}-1-1.{STALL}")), "").unwrap();
-        let file = std::fs::File::open(path(&format!("{n}-1-1.{STALL}"))).unwrap();
+        std::fs::write(path(n), "").unwrap();
+        let file = std::fs::File::open(path(n)).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(n as u64))
             .unwrap();
     }
-    std::fs::write(path("0-1-1.rec"), "").unwrap();
+    std::fs::write(path(0).with_file_name("0-1-1.rec"), "").unwrap();
     prune_stalls(folder.path());
-    let is_there = |n: usize| path(&format!("{n}-1-1.{STALL}")).exists();
-    let left: Vec<usize> = (0..KEEP_STALLS + 3).filter(|n| is_there(*n)).collect();
+    let left: Vec<usize> = (0..KEEP_STALLS + 3).filter(|n| path(*n).exists()).collect();
     let kept: Vec<usize> = std::iter::once(0).chain(3..KEEP_STALLS + 3).collect();
     assert_eq!(left, kept);
 }
