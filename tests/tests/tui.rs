@@ -210,20 +210,25 @@ fn compare(name: &str, screen: &str) {
 
 /// The part that is the same in every run.
 ///
-/// The first lines (job, verdict, tabs); for the overview also the list as far as its columns
-/// depend neither on rates nor on the length of host names and pids, and the paragraph below it.
+/// The first lines: job, verdict as far as names of any length leave room for it, next command,
+/// tabs. For the overview also the list as far as its columns depend neither on rates nor on the
+/// length of host names and pids, and the verdict with its evidence below it.
 fn stable(screen: &str, is_overview: bool) -> String {
-    let mut out: Vec<String> = screen.lines().take(3).map(str::to_string).collect();
+    let tabs = screen.lines().position(|line| line.starts_with(" 1 Overview")).expect("it has tabs");
+    let head: Vec<&str> = screen.lines().take(tabs + 1).collect();
+    let verdict = head[1..tabs - 1].iter().flat_map(|line| line.split_whitespace()).collect::<Vec<_>>();
+    let verdict = verdict.join(" ").split(" of ").next().unwrap_or_default().to_string();
+    let mut out = vec![head[0].to_string(), verdict, head[tabs - 1].to_string(), head[tabs].to_string()];
     if is_overview {
         let list: Vec<Vec<char>> =
-            screen.lines().skip(4).take(5).map(|line| line.chars().collect()).collect();
+            screen.lines().skip(tabs + 2).take(5).map(|line| line.chars().collect()).collect();
         let head: String = list[0].iter().collect();
         let width = head.find("ops/s").expect("a column of rates");
         out.extend(list.iter().map(|line| line.iter().take(width).collect()));
         let why = screen.lines().skip_while(|line| !line.starts_with(" why ")).skip(1);
         let why: Vec<&str> = why.flat_map(str::split_whitespace).collect();
-        // After it comes the evidence, of the rank that happens to have waited longest.
-        out.push(why.join(" ").split(") rank ").next().unwrap_or_default().to_string());
+        // What comes after it may have no room.
+        out.push(why.join(" ").split(" BLOCKED ON ").next().unwrap_or_default().to_string());
     }
     out.join("\n")
 }
@@ -253,7 +258,7 @@ fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
     let terminal = Terminal::run(&format!("hang{width}"), (width, height), runtime, &attach);
     let mut kept = String::new();
     for (key, words) in [
-        ("1", vec!["why", "rank  process", "SUSPECT NOT_JOINED", "waits for message"]),
+        ("1", vec!["why", "rank  process", "SUSPECT NOT_JOINED", "is due since", "next: py-spy"]),
         ("2", vec!["NOT CALLED, at #4", "▸ inside", "waits for"]),
         ("3", vec!["ch0", "✱2", "waits for 2"]),
         ("4", vec!["shm", "same host", "peer of 2"]),
@@ -264,7 +269,11 @@ fn a_hang_is_named_on_every_screen(width: u16, height: u16) {
         terminal.press(key);
         let mut all = words.clone();
         // The verdict stands above all of them, once the wait has lasted for a second.
-        all.extend(["✱ BLOCKED ON rank 2: AllReduce #5 of world not called", "4 of 4 ranks up"]);
+        all.extend([
+            "✱ SUSPECT NOT_JOINED (application, certain): rank 2 (pid ",
+            "next: ccl-inspect stack ",
+            "4 of 4 ranks up",
+        ]);
         let screen = terminal.wait_for(&all);
         kept += &format!("=== {key}\n");
         for line in masked(&stable(&screen, key == "1")).lines() {
@@ -323,7 +332,7 @@ fn a_signal_gives_the_terminal_back_and_the_job_goes_on() {
     for (signal, status) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
         let attach = format!("{} attach --no-mouse {pid}", program("ccl-inspect").display());
         let terminal = Terminal::run(&format!("signal{status}"), (80, 24), folder(), &attach);
-        terminal.wait_for(&["BLOCKED ON rank 2"]);
+        terminal.wait_for(&["SUSPECT NOT_JOINED"]);
         kill_process(terminal.program(), signal).expect("it runs");
         let left = terminal.wait_for(&[&format!("ended with {status}"), "\nicanon"]);
         assert!(!left.contains("Overview"), "{left}");
@@ -340,7 +349,7 @@ fn a_terminal_that_is_gone_takes_the_inspector_with_it() {
     let pid = attach_once_stuck(runtime.path());
     let attach = format!("{} attach {pid}", program("ccl-inspect").display());
     let terminal = Terminal::run("gone", (80, 24), folder(), &attach);
-    terminal.wait_for(&["BLOCKED ON rank 2"]);
+    terminal.wait_for(&["SUSPECT NOT_JOINED"]);
     let (attached, server) = (terminal.program(), terminal.tmux(&["display-message", "-p", "#{pid}"]));
     let server = server.trim().parse().ok().and_then(Pid::from_raw).expect("tmux has a server");
     kill_process(server, Signal::KILL).expect("it runs");
@@ -373,7 +382,7 @@ fn a_job_launched_under_the_screen_prints_to_its_log_and_is_kept_or_ended() {
         program("hang").display()
     );
     let terminal = Terminal::run("kept", (100, 30), folder(), &run);
-    terminal.wait_for(&["BLOCKED ON rank 1", "AllReduce #2"]);
+    terminal.wait_for(&["SUSPECT NOT_JOINED", "rank 1 (pid ", "AllReduce #2"]);
     terminal.press("7");
     terminal.wait_for(&["rank 1 does not come to call 2", "out"]);
     terminal.press("q");
@@ -405,7 +414,7 @@ fn it_stops_as_a_shell_expects_and_goes_on_with_the_screen_right() {
     terminal.wait_for(&["prompt>"]);
     terminal.tmux(&["send-keys", "-l", &attach]);
     terminal.press("Enter");
-    let right = ["1 Overview", "BLOCKED ON rank 2", "q quit"];
+    let right = ["1 Overview", "SUSPECT NOT_JOINED", "q quit"];
     terminal.wait_for(&right);
     let shell = terminal.program();
     for round in ["Ctrl-Z", "a signal from outside"] {
@@ -444,7 +453,7 @@ fn where_no_shell_would_have_it_go_on_it_does_not_stop() {
     let pid = attach_once_stuck(runtime.path());
     let attach = format!("{} attach {pid}", program("ccl-inspect").display());
     let terminal = Terminal::run("alone", (100, 30), runtime, &attach);
-    terminal.wait_for(&["BLOCKED ON rank 2"]);
+    terminal.wait_for(&["SUSPECT NOT_JOINED"]);
     terminal.press("C-z");
     terminal.wait_for(&["no shell would have this go on", "1 Overview"]);
     terminal.press("q");
@@ -501,7 +510,7 @@ fn a_job_of_several_communicators_is_shown_whole_and_narrowed_to_one() {
     };
     let attach = format!("{} attach --comm tensor {id}", program("ccl-inspect").display());
     let terminal = Terminal::run("groups", (120, 30), runtime, &attach);
-    let verdict = "✱ BLOCKED ON rank 5:";
+    let verdict = "NOT_JOINED (application, certain): rank 5 (pid ";
     terminal.wait_for(&[verdict, "ONLY the 4 named tensor (ranks 0-7); Esc shows all 13 communicators"]);
     // Out to the list, in which the culprit's communicator is first.
     terminal.press("Escape");
@@ -517,7 +526,7 @@ fn a_job_of_several_communicators_is_shown_whole_and_narrowed_to_one() {
     // Each rank once, with the rank for which it waits in the end.
     terminal.press("Escape");
     terminal.press("1");
-    let screen = terminal.wait_for(&["blocked on", "5 in data", "7 waits, 6 behind"]);
+    let screen = terminal.wait_for(&["blocked on", "5 in data", verdict]);
     assert_eq!(screen.matches("5 in data").count(), 7, "{screen}");
     terminal.press("q");
     terminal.wait_for(&["ended with 0"]);

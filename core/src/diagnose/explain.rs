@@ -138,7 +138,7 @@ pub fn explain(
     comms.retain(|id, members| {
         among.is_none_or(|among| among.contains(id)) && members.values().any(|(_, comm)| comm.op.called > 0)
     });
-    let first = job.headline_comm();
+    let first = job.foremost_comm();
     // One that holds the job up, else one under way, else the largest.
     let (_, members) = comms.into_iter().max_by_key(|(id, members)| {
         let is_under_way = members.values().any(|(_, comm)| comm.op.state == OpState::Running);

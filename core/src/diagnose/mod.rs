@@ -6,12 +6,12 @@
 //! | `merge` | from the readings of processes to the snapshot of a job |
 //! | `failed`, `joining`, `blocked` | failures, ranks not joined, blocking ranks; in this order |
 //! | `killed` | whom the ranks of a job waited for that was then killed |
-//! | `headline` | the state of a job in one line: the first of these answers |
 //! | `standing` | the standing of a rank; from when on a wait is reported, suspect or a stall |
 //! | `lacking` | the next missing call of ranks on which others are blocked in a later collective |
 //! | `explain` | one operation on all ranks |
 //! | `late` | who calls last and what that costs the others, from what the recorders kept |
-//! | `narrow` | one communicator of a job, all of them in a line each, whom each rank waits for |
+//! | `narrow` | one communicator of a job, all of them in a line each |
+//! | `waits` | where chains of waits end, in a line each |
 //! | `rates` | operations and bytes per second, from two snapshots |
 //! | `verdict` | what is wrong, whose fault it is and what to do next |
 //! | `text` | the answer in sentences, and the table of ranks |
@@ -19,7 +19,6 @@
 pub mod blocked;
 mod explain;
 pub mod failed;
-mod headline;
 mod jobs;
 pub mod joining;
 mod killed;
@@ -31,9 +30,9 @@ mod rates;
 mod standing;
 mod text;
 mod verdict;
+mod waits;
 
 pub use explain::{Explained, ExplainedRank, Stage, explain};
-pub use headline::{Culprits, Headline};
 pub use jobs::{Job, Numbers, jobs};
 pub use lacking::Lacking;
 pub use late::{ClockOffset, Lateness, RankLateness, kernel_clock, lateness};
@@ -47,3 +46,4 @@ pub use text::{
     render_verdicts, runs_text,
 };
 pub use verdict::verdicts;
+pub use waits::WaitEnd;

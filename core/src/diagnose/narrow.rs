@@ -1,16 +1,14 @@
-//! One communicator of a job, all of them in a line each, and whom each rank waits for in the end.
+//! One communicator of a job, and all of them in a line each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::headline::how_failed;
-use super::{Culprits, call_name, comm_name, ranks_text};
+use super::waits::{MAX_ENDS, WaitEnd};
+use super::{call_name, comm_name, ranks_text};
 use crate::snapshot::{CommSnapshot, OpState, Snapshot};
 use crate::types::{CommId, Rank};
 
 /// The most calls under way that a line has.
 const MAX_CALLS: usize = 4;
-/// The most ranks or groups of ranks that are told apart among those that hold the job up.
-const MAX_ENDS: usize = 256;
 
 /// A communicator of a job in a line.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -89,7 +87,7 @@ impl CommLine {
 
 impl Snapshot {
     /// The communicators of the job that have not ended or have failed: first the one that the
-    /// headline is about, then others that hold the job up, then those behind them, then the rest;
+    /// first verdict is about, then others that hold the job up, then those behind them, then the rest;
     /// of each the largest first, those of one name together.
     #[must_use]
     pub fn comm_lines(&self) -> Vec<CommLine> {
@@ -100,7 +98,7 @@ impl Snapshot {
                 add(line, seq, rank.rank, comm);
             }
         }
-        let first = self.headline_comm();
+        let first = self.foremost_comm();
         let mut held = self.held();
         let with_cause = |(_, mut line): (u64, CommLine)| {
             line.held = held.remove(&line.id).map(|held| match held.since_ns {
@@ -145,7 +143,7 @@ impl Snapshot {
             all.entry(one.comm).or_insert(Held { by, how, since_ns: one.since_ns, behind: None });
         }
         for one in self.said().take(MAX_ENDS) {
-            let Culprits { ranks: by, how, since_ns, .. } = self.blocking(one);
+            let WaitEnd { ranks: by, how, since_ns, .. } = self.wait_end(one);
             all.entry(one.comm).or_insert(Held { by, how, since_ns, behind: None });
         }
         for one in self.said().take(MAX_ENDS) {
@@ -165,26 +163,6 @@ impl Snapshot {
         rows.map(|(row, rank)| ((row.id, row.rank), rank)).collect()
     }
 
-    /// Whom ranks wait for in the end, the longest wait first: the ranks that block them, and the
-    /// ranks of the job that wait for those, directly or in communicators behind.
-    #[must_use]
-    pub fn waits(&self) -> Vec<(Culprits, BTreeSet<Rank>)> {
-        let numbers = self.numbers();
-        let of = |comm: CommId, ranks: &[Rank]| {
-            let found: Vec<Rank> =
-                ranks.iter().filter_map(|rank| numbers.get(&(comm, *rank)).copied()).collect();
-            found
-        };
-        let wait = |one| {
-            let culprits = self.blocking(one);
-            let behind = one.behind.iter().flat_map(|other| of(other.comm, &other.by));
-            let by = of(one.comm, &one.by).into_iter().chain(behind);
-            let by = by.filter(|rank| !culprits.ranks.contains(rank)).collect();
-            (culprits, by)
-        };
-        self.said().take(MAX_ENDS).map(wait).collect()
-    }
-
     /// Leaves only the communicators of this name or id, and those that they wait for or whose
     /// failure they followed.
     ///
@@ -192,9 +170,9 @@ impl Snapshot {
     /// The names that there are, if none is this one.
     pub fn narrow(&mut self, name: &str) -> Result<(), Vec<String>> {
         let mut kept = comms_named(self.ranks.iter().flat_map(|rank| &rank.comms), name)?;
-        let has_headline = self.headline_comm().is_some();
+        let was_calm = self.is_calm();
         self.keep_answers(&kept);
-        if has_headline && self.headline_comm().is_none() {
+        if self.is_calm() && !was_calm {
             self.notes.push("in other communicators of the job ranks wait for others, or have failed".into());
         }
         kept.extend(self.failures.iter().map(|one| one.comm));
@@ -225,6 +203,21 @@ impl Snapshot {
         let followed: BTreeSet<CommId> = followed.filter_map(|one| one.follows).collect();
         self.failures.retain(|one| comms.contains(&one.comm) || followed.contains(&one.comm));
         self.not_joined.retain(|one| comms.contains(&one.comm));
+        let told = self.failures.iter().map(|one| one.comm).chain(self.blocked_on.iter().map(|one| one.comm));
+        let told: BTreeSet<CommId> = told.chain(comms.iter().copied()).collect();
+        // What a process alone shows is of no communicator.
+        self.verdicts.retain(|one| one.comm == CommId::default() || told.contains(&one.comm));
+    }
+}
+
+/// How an operation failed, in words.
+fn how_failed(error: &str) -> &'static str {
+    match error {
+        "Mismatch" => "mismatch",
+        "Peer" => "peer gone",
+        "Timeout" => "time-out",
+        "Aborted" => "aborted",
+        _ => "failed",
     }
 }
 
@@ -279,7 +272,7 @@ fn add(line: &mut CommLine, seq: &mut u64, rank: Rank, comm: &CommSnapshot) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{Behind, BlockedOn, Failure, OpSnapshot, RankSnapshot};
+    use crate::snapshot::{Behind, BlockedOn, Failure, OpSnapshot, RankSnapshot, Verdict};
 
     fn job() -> Snapshot {
         let comm = |id: u64, name: &str, rank: u32, nranks: u32, seq: u64, state: OpState| CommSnapshot {
@@ -377,8 +370,8 @@ mod tests {
                 ("world".into(), held("rank 1: behind data", 7))
             ]
         );
-        let [(culprits, by)] = job.waits().try_into().unwrap();
-        assert_eq!((culprits.ranks, by), (vec![Rank(2)], [Rank(0), Rank(1)].into()));
+        let [end] = job.waits().try_into().unwrap();
+        assert_eq!((end.ranks, end.by), (vec![Rank(2)], [Rank(0), Rank(1)].into()));
         let failure = |comm, name: &str, blamed, follows| Failure {
             comm: CommId(comm),
             name: name.into(),
@@ -406,6 +399,14 @@ mod tests {
         job.narrow("data").unwrap();
         assert_eq!(job.ranks.iter().map(|rank| rank.comms.len()).collect::<Vec<_>>(), [1, 1]);
         assert_eq!(job.blocked_on[0].behind, []);
+        // Verdicts on others are none of its business; one on a process is.
+        let verdicts = |name: &str| {
+            let verdict = |id| Verdict { comm: CommId(id), ..Verdict::default() };
+            let mut job = Snapshot { verdicts: [0, 1, 2, 3].map(verdict).into(), ..stuck() };
+            job.narrow(name).unwrap();
+            job.verdicts.iter().map(|one| one.comm.0).collect::<Vec<_>>()
+        };
+        assert_eq!((verdicts("data"), verdicts("world")), (vec![0, 2], vec![0, 1, 2]));
         // A short wait elsewhere is none of its business; another's long one is said to be there.
         let narrowed = |change: fn(&mut BlockedOn)| {
             let mut job = stuck();

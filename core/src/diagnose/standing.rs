@@ -110,6 +110,35 @@ impl Snapshot {
         self.blocked_on.iter().filter(move |one| one.is_long() || for_the_gone(one))
     }
 
+    /// Whether nothing failed, and no rank has waited for long enough to be reported.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.failures.is_empty() && self.not_joined.is_empty() && self.said().next().is_none()
+    }
+
+    /// The communicator of the first thing to say of the job: a verdict, or what is none yet.
+    #[must_use]
+    pub fn foremost_comm(&self) -> Option<CommId> {
+        let judged = self.verdicts.iter().map(|one| one.comm).find(|id| *id != CommId::default());
+        let failed = || self.failures.first().filter(|_| !self.ended_waiting()).map(|one| one.comm);
+        let joining = || self.not_joined.first().map(|one| one.comm);
+        judged.or_else(failed).or_else(joining).or_else(|| self.said().next().map(|one| one.comm))
+    }
+
+    /// Whether all failures follow a wait: ranks waited for long, and failed as their processes
+    /// were ended.
+    #[must_use]
+    pub fn ended_waiting(&self) -> bool {
+        let follow = self.failures.iter().all(|failure| failure.follows.is_some());
+        !self.failures.is_empty() && follow && self.said().next().is_some()
+    }
+
+    /// Whether all ranks were read, with all their communicators: then nobody waits unseen.
+    #[must_use]
+    pub fn is_all_seen(&self) -> bool {
+        self.complete && self.ranks.iter().all(|rank| rank.comms_without_row == 0)
+    }
+
     /// Whether the processes of all ranks that were read are stopped.
     #[must_use]
     pub fn is_all_stopped(&self) -> bool {
@@ -289,6 +318,7 @@ impl LinkSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::{Failure, NotJoined, Verdict};
 
     #[test]
     fn a_wait_is_suspect_by_what_such_operations_take() {
@@ -308,5 +338,30 @@ mod tests {
         check(u64::MAX, 30 * S, 30 * S);
         check(0, S / 2, S / 2);
         check(3 * S, S / 2, S / 2);
+    }
+
+    #[test]
+    fn the_foremost_communicator_is_that_of_a_verdict_and_before_there_is_one_that_of_what_is_wrong() {
+        let wait = |since_ns| BlockedOn {
+            comm: CommId(1),
+            missing: vec![Rank(2)],
+            since_ns,
+            ..BlockedOn::default()
+        };
+        let said = |job: &Snapshot| (job.is_calm(), job.foremost_comm().map(|id| id.0));
+        let mut job = Snapshot { blocked_on: vec![wait(1)], ..Snapshot::default() };
+        assert_eq!(said(&job), (true, None), "a short wait");
+        job.blocked_on.push(wait(SAID_NS));
+        assert_eq!(said(&job), (false, Some(1)));
+        job.not_joined = vec![NotJoined { comm: CommId(2), ..NotJoined::default() }];
+        assert_eq!(said(&job), (false, Some(2)));
+        job.not_joined.clear();
+        let follows = Some(CommId(1));
+        job.failures = vec![Failure { comm: CommId(3), follows, ..Failure::default() }];
+        assert_eq!(said(&job), (false, Some(1)), "they were ended while they waited");
+        job.failures[0].follows = None;
+        assert_eq!(said(&job), (false, Some(3)));
+        job.verdicts = [0, 4].map(|id| Verdict { comm: CommId(id), ..Verdict::default() }).into();
+        assert_eq!(said(&job), (false, Some(4)));
     }
 }

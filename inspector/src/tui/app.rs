@@ -16,11 +16,9 @@ use super::log::{Entry, Log, Origin};
 use super::scene::{Only, Scene};
 use super::views::Screen;
 use super::views::draw::Picture;
-use super::views::header::tab_places;
+use super::views::header::{tab_places, tabs_line};
 use super::views::popup::Popup;
 
-/// The line of the tabs.
-const TABS_LINE: u16 = 2;
 /// Rows that one turn of the wheel moves.
 const WHEEL: usize = 3;
 
@@ -414,7 +412,7 @@ impl App {
     }
 
     fn culprit(&mut self) {
-        if self.shot().snapshot.headline().is_none() {
+        if self.shot().snapshot.is_calm() {
             self.notice = "nobody blocks the others".into();
             return;
         }
@@ -498,7 +496,7 @@ impl App {
             MouseEventKind::ScrollUp if self.popup.is_some() => _ = self.in_popup(Action::Up),
             MouseEventKind::ScrollDown => self.step(|at, _| at + WHEEL),
             MouseEventKind::ScrollUp => self.step(|at, _| at.saturating_sub(WHEEL)),
-            MouseEventKind::Down(MouseButton::Left) if mouse.row == TABS_LINE => {
+            MouseEventKind::Down(MouseButton::Left) if usize::from(mouse.row) == tabs_line(self) => {
                 let column = usize::from(mouse.column);
                 let tabs = tab_places(self.size.0.into(), self.tabs());
                 let hit = tabs.into_iter().find(|(_, at, length)| (*at..at + length).contains(&column));

@@ -42,7 +42,7 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
             not_coming(out, job, one);
         }
     }
-    if job.headline().is_none() {
+    if job.is_calm() {
         let _ = writeln!(out, "{}", calm(job));
         stopped(out, job);
     }

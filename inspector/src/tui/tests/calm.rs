@@ -44,7 +44,7 @@ fn what_waits_is_said_from_a_tenth_of_a_second_on_and_coloured_later() {
             let picture = drawn(&app);
             // The paragraph below the list is printed by `snapshot` too and is not checked here.
             let own = picture.split(" why ").next().unwrap();
-            let words = ["blocked on", "BLOCK", "NOT CALLED", "waits for rank", "◦ waits", "message of"];
+            let words = ["NOT_JOINED", "BLOCK", "NOT CALLED", "waits for rank", "◦ waits", "message of"];
             let found = words.iter().any(|word| own.contains(word));
             assert_eq!(found, said, "{ms} ms on {screen:?}:\n{own}");
         }
@@ -56,6 +56,20 @@ fn what_waits_is_said_from_a_tenth_of_a_second_on_and_coloured_later() {
     check(1_000, true, true, false);
     check(29_000, true, true, false);
     check(30_000, true, true, true);
+}
+
+#[test]
+fn what_waits_is_said_before_it_is_a_verdict() {
+    let second_line = |job: Snapshot| {
+        let app = app(job, (100, 40));
+        drawn(&app).lines().nth(1).unwrap_or_default().to_string()
+    };
+    let line = second_line(blocking_for(400_000_000));
+    assert_eq!(line, "◦ waits for rank 2, not called: AllReduce #7 of world, 400.0 ms");
+    let mut job = jobs::joining();
+    job.not_joined[0].since_ns = 400_000_000;
+    assert_eq!(second_line(job.clone()), "◦ waits for rank 3, not joined: init of world, 400.0 ms");
+    assert!(drawn(&app(job, (20, 5))).contains("rank 3\nnot joined\n400.0 ms"));
 }
 
 #[test]
@@ -77,7 +91,11 @@ fn of_a_dead_one_it_is_said_at_once() {
     let mut app = app(job, (160, 40));
     assert!(has(&mut app, Color::Red));
     app.screen = Screen::Overview;
-    assert!(drawn(&app).contains("rank 3 DEAD"));
+    assert!(
+        drawn(&app).contains("STALLED PEER_DEAD (machine, possible): rank 3 (pid 4253 on"),
+        "{}",
+        drawn(&app)
+    );
 }
 
 #[test]
@@ -94,8 +112,7 @@ fn who_has_not_joined_is_named() {
     for screen in [Screen::Overview, Screen::Bootstrap, Screen::Log] {
         app.screen = screen;
         let picture = drawn(&app);
-        let line = "init of world: rank 3 not joined, 12.0 s; ranks 0-2 wait, gives up in 108.0 s";
-        assert!(picture.contains(line), "{picture}");
+        assert!(picture.contains("✱ SUSPECT NOT_JOINED"), "{picture}");
         // The sentence says how the missing rank is known.
         let words: Vec<_> = picture.split_whitespace().collect();
         let sentence = "NOT JOINED rank 3 of world: ranks 0-2 wait for it in init for 12.0 s, and the bootstrap root, which \
@@ -110,7 +127,7 @@ fn who_has_not_joined_is_named() {
         assert_eq!(picture.listing.rows[picture.chosen].ranks, [3], "{stays:?}");
     }
     app.size = (20, 5);
-    assert!(drawn(&app).contains("rank 3\nnot joined\n12.0 s"), "{}", drawn(&app));
+    assert!(drawn(&app).contains("NOT_JOINED\nrank 3\n12.0 s"), "{}", drawn(&app));
 }
 
 #[test]
@@ -200,7 +217,7 @@ fn who_lacks_an_earlier_call_is_awaited_in_that_one_and_who_called_none_has_no_a
     };
     let (kind, seq) = ("AllReduce".to_string(), 3);
     let screen = shown(OpSnapshot { kind, seq, called: seq, state: OpState::Idle, ..OpSnapshot::default() });
-    assert!(screen.contains("BLOCKED ON rank 2: #4 of ") && screen.contains(" not called"), "{screen}");
+    assert!(screen.contains("which has not called #4 of world"), "{screen}");
     let screen = shown(OpSnapshot { state: OpState::Idle, ..OpSnapshot::default() });
-    assert!(screen.contains("BLOCKED ON rank 2: #1 of ") && !screen.contains(" 0 ns"), "{screen}");
+    assert!(screen.contains("which has not called #1 of world") && !screen.contains(" 0 ns"), "{screen}");
 }

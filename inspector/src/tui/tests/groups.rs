@@ -147,7 +147,10 @@ fn enter_narrows_all_screens_to_a_communicator_and_esc_shows_all_again() {
         press(&mut app, KeyCode::Char(key));
         let picture = drawn(&app);
         // The culprit stands above, wherever one is.
-        assert!(picture.contains(line) && picture.contains("BLOCKED ON rank 5"), "{picture}");
+        assert!(
+            picture.contains(line) && picture.contains("✱ SUSPECT NOT_JOINED (application, certain): rank 5"),
+            "{picture}"
+        );
         assert_eq!(ranks(&app), rows, "{key}");
     }
     press(&mut app, KeyCode::Char('8'));

@@ -176,7 +176,7 @@ fn a_frozen_picture_stays_while_data_goes_on_and_steps_both_ways() {
         "{screen}"
     );
     press(&mut app, KeyCode::Char(']'));
-    assert!(drawn(&app).contains("BLOCKED ON rank 2"), "one step on");
+    assert!(drawn(&app).contains("NOT_JOINED (application, certain): rank 2"), "one step on");
     press(&mut app, KeyCode::Char('['));
     press(&mut app, KeyCode::Char('['));
     assert_eq!(app.notice, "this is the oldest picture that is kept");
@@ -339,16 +339,17 @@ fn the_mouse_chooses_tabs_and_rows_and_scrolls() {
     let click = |column, row| mouse(MouseEventKind::Down(MouseButton::Left), column, row);
     let mut app = app(jobs::many(64), SIZE);
     let screen = drawn(&app);
-    let tabs = screen.lines().nth(2).unwrap();
+    let (line, tabs) = screen.lines().enumerate().find(|(_, line)| line.contains(" 1 Overview")).unwrap();
+    let below = |line: usize, by: u16| u16::try_from(line).unwrap() + by;
     for (which, name) in
         Screen::ALL.iter().zip(["Overview", "Matrix", "Rings", "Links", "Init", "Latency", "Log", "Comms"])
     {
         let column = u16::try_from(tabs.find(name).unwrap()).unwrap();
-        app.update(click(column, 2), NOON);
+        app.update(click(column, below(line, 0)), NOON);
         assert_eq!(app.screen, *which);
     }
     app.screen = Screen::Overview;
-    app.update(click(5, 7), NOON);
+    app.update(click(5, below(line, 5)), NOON);
     assert_eq!(at(&app), 2, "the third line of the list");
     app.update(mouse(MouseEventKind::ScrollDown, 0, 0), NOON);
     assert_eq!(at(&app), 5);

@@ -32,8 +32,9 @@ fn app(snapshot: Snapshot, size: (u16, u16)) -> App {
     app
 }
 
-/// A look at the job, with histograms and rates.
-fn see(app: &mut App, snapshot: Snapshot, taken_ns: u64) {
+/// A look at the job, the second one that shows this, with histograms and rates.
+fn see(app: &mut App, mut snapshot: Snapshot, taken_ns: u64) {
+    snapshot.judge(Some(&snapshot.clone()), app.stall_ns);
     let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(|rank| rank.state.word() == "dead");
     let histograms = Some(jobs::histograms().into());
     let seen = Seen {

@@ -1,7 +1,8 @@
 //! Composes a screen: header, the lines above the list, the list, the lines below it, the last
 //! line, and an open popup over them.
 
-use ccl::diagnose::{Headline, duration, ranks_text};
+use ccl::diagnose::{call_name, duration, ranks_text};
+use ccl::types::Rank;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Text};
@@ -152,20 +153,27 @@ const ASCII_BORDER: ratatui::symbols::border::Set<'static> = ratatui::symbols::b
     horizontal_bottom: "-",
 };
 
-/// The message for too small a terminal, with the ranks that block others.
+/// The message for too small a terminal, with what is wrong and the ranks to blame.
 fn too_small(frame: &mut Frame<'_>, app: &App) {
     let area = frame.area();
     let mut lines = vec![format!("too small: {}x{}", area.width, area.height)];
-    match app.scene().job.headline() {
-        Some(Headline::Failed(one) | Headline::BlockedOn(one)) => {
-            let who = if one.ranks.is_empty() { String::new() } else { ranks_text(&one.ranks) };
-            lines.extend([who, one.op, duration(one.since_ns)]);
+    let job = app.scene().job;
+    match (job.verdicts.first(), job.not_joined.first(), job.waits().first()) {
+        (Some(one), ..) => {
+            let ranks: Vec<Rank> = one.culprits.iter().map(|culprit| culprit.rank).collect();
+            let who = if ranks.is_empty() { String::new() } else { ranks_text(&ranks) };
+            let op = if one.op.is_empty() { String::new() } else { call_name(&one.op, one.seq) };
+            lines.extend([one.class.to_string(), who, op, duration(one.since_ns)]);
         }
-        Some(Headline::NotJoined(one)) => {
+        (None, Some(one), _) => {
             lines.extend([ranks_text(&one.ranks), joining::word(one).into(), duration(one.since_ns)]);
         }
-        None => lines.push("nobody waits".into()),
+        (None, None, Some(end)) => {
+            lines.extend([ranks_text(&end.ranks), end.op.clone(), duration(end.since_ns)]);
+        }
+        (None, None, None) => lines.push("nobody waits".into()),
     }
+    lines.retain(|line| !line.is_empty());
     let more = app.look.glyphs.more;
     let lines = lines.into_iter().map(|line| Line::from(fit(&line, area.width.into(), more)));
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);

@@ -1,37 +1,47 @@
-//! The top of every screen: the job, the ranks that block others, the age of the picture, the tabs.
-//! And its last line.
+//! The top of every screen: the job, the age of the picture, the first verdict and what to do next,
+//! the tabs. And its last line.
 
 use std::collections::BTreeSet;
 
-use ccl::diagnose::{Culprits, Headline, comm_name, duration, ranks_text};
-use ccl::snapshot::{NotJoined, RankSnapshot, State};
+use ccl::diagnose::{comm_name, duration, ranks_text, render_next, render_verdict};
+use ccl::snapshot::{RankSnapshot, Standing, State};
 use ccl::types::Rank;
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
-use super::Screen;
+use super::{Screen, joining, wrapped};
 use crate::tui::app::{App, Ended};
 use crate::tui::keys::{Action, KEYS};
 use crate::tui::listing::{fit, visible};
 use crate::tui::palette::Role;
-use crate::words;
 
 /// The most columns for a list of ranks.
 const RANKS_WIDTH: usize = 22;
 /// The most columns for a communicator's name.
 const COMM_WIDTH: usize = 16;
+/// The most lines of a verdict.
+const MOST_LINES: usize = 3;
+/// For each line of a verdict the terminal has this many.
+const HEIGHT_OF_LINE: u16 = 12;
 
 /// The header: job, verdict, tabs; a line that says that not all communicators are shown, and one
 /// that says that this is not the present, where that is so.
 pub(crate) fn lines(app: &App) -> Vec<Line<'static>> {
-    let mut lines = vec![job(app), Line::from(verdict(app)), tabs(app)];
+    let mut lines = vec![job(app)];
+    lines.extend(verdict(app));
+    lines.push(tabs(app));
     lines.extend(only(app));
     lines.extend(banner(app));
     lines
 }
 
-/// The communicators to which the screens are narrowed, and how to show all again. The two lines
-/// above are about the whole job.
+/// The line of the tabs.
+pub(crate) fn tabs_line(app: &App) -> usize {
+    1 + verdict(app).len()
+}
+
+/// The communicators to which the screens are narrowed, and how to show all again. The lines above
+/// are about the whole job.
 fn only(app: &App) -> Option<Line<'static>> {
     let scene = app.scene();
     let only = app.only.as_ref()?;
@@ -111,26 +121,59 @@ fn seconds(ns: u64) -> String {
     }
 }
 
-/// The ranks that block others, in which operation, and since when.
+/// The first verdict as `snapshot` prints it, and what to do next; what waits and is none yet.
 ///
-/// One line, with the operation early enough for narrow screens.
-fn verdict(app: &App) -> Vec<Span<'static>> {
-    let palette = app.look.palette;
-    let scene = app.scene();
-    let (role, (first, rest)) = match scene.job.headline() {
-        Some(Headline::Failed(culprits)) => (Role::Bad, failed(&culprits, app)),
-        Some(Headline::NotJoined(one)) => {
-            (scene.role_of_wait(one.since_ns, 0), joining(one, app.look.glyphs.more))
-        }
-        Some(Headline::BlockedOn(culprits)) => {
-            let is_dead = culprits.state == Some(State::Dead);
-            let of_wait = scene.role_of_wait(culprits.since_ns, culprits.p99_ns);
-            let role = if is_dead { Role::Bad } else { of_wait };
-            (role, blocked_on(&culprits, role, app))
-        }
-        None => return vec![calm(app)],
+/// A verdict may take several lines, where the terminal has the room.
+fn verdict(app: &App) -> Vec<Line<'static>> {
+    let (palette, scene, g) = (app.look.palette, app.scene(), &app.look.glyphs);
+    let Some(verdict) = scene.job.verdicts.first() else { return vec![short_wait(app)] };
+    let (width, height) = (usize::from(app.size.0), app.size.1);
+    let role = if verdict.standing == Standing::Stalled { Role::Bad } else { Role::Waits };
+    let which = match scene.job.verdicts.len() {
+        1 => String::new(),
+        all => format!("1 of {all}: "),
     };
-    vec![Span::styled(first, palette.style(role)), Span::styled(rest, palette.style(Role::Plain))]
+    let text = format!("{} {which}{}", g.blocked_on, visible(&render_verdict(verdict)));
+    let mut told = wrapped(&text, width);
+    let most = usize::from(height / HEIGHT_OF_LINE).clamp(1, MOST_LINES);
+    if told.len() > most {
+        told.truncate(most);
+        let last = told.pop().unwrap_or_default();
+        let cut = fit(last.trim_end(), width.saturating_sub(1), g.more);
+        told.push(format!("{}{}", cut.trim_end_matches(g.more), g.more));
+    }
+    let mut lines: Vec<_> = told.into_iter().map(|line| Line::styled(line, palette.style(role))).collect();
+    if let Some(next) = verdict.next.first().filter(|_| most > 1) {
+        let text = format!("  next: {}", visible(&render_next(next)));
+        lines.push(Line::styled(fit(&text, width, g.more), palette.style(Role::Plain)));
+    }
+    lines
+}
+
+/// A wait that is too short for a verdict, uncoloured: `waits for rank 2, not called: AllReduce #7
+/// of world, 0.4 s`; else that nobody waits.
+fn short_wait(app: &App) -> Line<'static> {
+    let (scene, g) = (app.scene(), &app.look.glyphs);
+    let who = |ranks: &[Rank]| fit(&ranks_text(ranks), RANKS_WIDTH, g.more);
+    let text = match (scene.job.not_joined.first(), scene.job.waits().first()) {
+        (Some(one), _) => {
+            let name = fit(&comm_name(&one.name, one.comm), COMM_WIDTH, g.more);
+            let (word, since) = (joining::word(one), duration(one.since_ns));
+            format!("waits for {}, {word}: init of {name}, {since}", who(&one.ranks))
+        }
+        (None, Some(end)) => {
+            let comm = fit(&end.comm, COMM_WIDTH, g.more);
+            format!(
+                "waits for {}, {}: {} of {comm}, {}",
+                who(&end.ranks),
+                end.how,
+                end.op,
+                duration(end.since_ns)
+            )
+        }
+        (None, None) => return Line::from(calm(app)),
+    };
+    Line::styled(format!("{} {text}", g.waits), app.look.palette.style(Role::Plain))
 }
 
 /// The line if there is nothing to report.
@@ -149,71 +192,6 @@ fn calm(app: &App) -> Span<'static> {
     };
     let style = app.look.palette.style(role(sees_all, Role::Good, Role::Dim));
     Span::styled(format!("  {text}"), style)
-}
-
-/// The ranks that have not joined, in two parts: those ranks, and the ranks that wait.
-fn joining(one: &NotJoined, more: char) -> (String, String) {
-    let name = fit(&comm_name(&one.name, one.comm), COMM_WIDTH, more);
-    let who = match one.count {
-        None => "the root, which rank 0 opens, does not answer".to_string(),
-        Some(_) => format!("{} not joined", fit(&ranks_text(&one.ranks), RANKS_WIDTH, more)),
-    };
-    let by = fit(&ranks_text(&one.by), RANKS_WIDTH, more);
-    let wait = if one.by.len() == 1 { "waits" } else { "wait" };
-    let until = match one.gives_up_ns {
-        0 => String::new(),
-        ns => format!(", gives up in {}", duration(ns)),
-    };
-    (format!("  init of {name}: {who}"), format!(", {}; {by} {wait}{until}", duration(one.since_ns)))
-}
-
-/// A failure in two parts: the operation, how it failed and by whom; and on which ranks.
-fn failed(culprits: &Culprits, app: &App) -> (String, String) {
-    let g = &app.look.glyphs;
-    let comm = fit(&culprits.comm, COMM_WIDTH, g.more);
-    let what = if culprits.op.is_empty() { comm } else { format!("{} of {comm}", culprits.op) };
-    let who = match culprits.ranks.as_slice() {
-        [] => String::new(),
-        ranks => format!(" by {}{}", fit(&ranks_text(ranks), RANKS_WIDTH, g.more), state(culprits)),
-    };
-    let by = fit(&ranks_text(&culprits.by), RANKS_WIDTH, g.more);
-    (format!("{} FAILED {what}: {}{who}", g.dead, culprits.how), format!(", on {by}"))
-}
-
-/// The ranks that block others, in two parts.
-///
-/// First the ranks and the operation; then how, for how long, and the ranks that wait.
-fn blocked_on(culprits: &Culprits, role: Role, app: &App) -> (String, String) {
-    let g = &app.look.glyphs;
-    let Culprits { op, how, more, .. } = culprits;
-    let is_short = role == Role::Plain;
-    let mark =
-        if is_short { format!("{} blocked on", g.waits) } else { format!("{} BLOCKED ON", g.blocked_on) };
-    let who = fit(&ranks_text(&culprits.ranks), RANKS_WIDTH, g.more);
-    let comm = fit(&culprits.comm, COMM_WIDTH, g.more);
-    let more = if *more > 0 { format!("; {more} more") } else { String::new() };
-    let by = words::ranks(&culprits.by);
-    let waits = if culprits.by.len() > 1 { "wait" } else { "waits" };
-    let all = app.scene().job.waits().into_iter().next().map_or(0, |(_, all)| all.len());
-    let behind = match all.saturating_sub(culprits.by.len()) {
-        0 => String::new(),
-        behind => format!(", {behind} behind"),
-    };
-    let by = fit(&by, RANKS_WIDTH, g.more);
-    (
-        format!("{mark} {who}{}: {op} of {comm}", state(culprits)),
-        format!(" {how}, {}{more}; {by} {waits}{behind}", duration(culprits.since_ns)),
-    )
-}
-
-/// ` STOPPED`; empty if it runs or was not read.
-fn state(culprits: &Culprits) -> String {
-    match culprits.state {
-        None => String::new(),
-        Some(State::Stopped) => " STOPPED".into(),
-        Some(State::Dead) => " DEAD".into(),
-        Some(state) => format!(" {state}"),
-    }
 }
 
 /// The layout of the tabs: screen, first column, width.

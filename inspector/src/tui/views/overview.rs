@@ -135,9 +135,9 @@ fn in_the_end(scene: &Scene<'_>) -> BTreeMap<Rank, Cell> {
             cells.entry(rank).or_insert_with(|| lacks.clone());
         }
     }
-    for (culprits, by) in scene.job.waits() {
-        let blocking = cell(&culprits.ranks, &culprits.comm);
-        for rank in by {
+    for end in scene.job.waits() {
+        let blocking = cell(&end.ranks, &end.comm);
+        for rank in end.by {
             cells.entry(rank).or_insert_with(|| blocking.clone());
         }
     }
@@ -254,12 +254,10 @@ fn answer(scene: &Scene<'_>) -> String {
     let Some(only) = scene.only else { return render_answer(scene.job) };
     let mut job = scene.job.clone();
     job.keep_answers(only);
-    match job.headline() {
-        None if scene.job.headline().is_some() => {
-            "nobody has waited there for 100 ms; who waits elsewhere stands in the second line\n".into()
-        }
-        _ => render_answer(&job),
+    if job.is_calm() && !scene.job.is_calm() {
+        return "nobody has waited there for 100 ms; who waits elsewhere stands in the second line\n".into();
     }
+    render_answer(&job)
 }
 
 /// The answer below the list.
