@@ -90,6 +90,11 @@ pub(crate) mod settable {
 #[inline]
 #[must_use]
 pub fn now() -> Ns {
+    Ns(skewed(true_now().0))
+}
+
+#[inline]
+fn true_now() -> Ns {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Ns(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
@@ -105,7 +110,7 @@ pub fn thread_time() -> Duration {
 #[must_use]
 pub fn real_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let real_ns = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
+    let real_ns = skewed(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64);
     #[cfg(test)]
     let real_ns = real_ns.saturating_add_signed(settable::REAL_STEP.get());
     real_ns
@@ -140,26 +145,27 @@ pub fn anchor() -> Anchor {
         (took, Anchor { raw: Raw(before.0 + half), mono, real_ns })
     };
     let closest = (0..READINGS).map(read).min_by_key(|(took, _)| *took);
-    skewed(closest.map(|(_, anchor)| anchor).unwrap_or_default())
+    closest.map(|(_, anchor)| anchor).unwrap_or_default()
 }
 
 /// What is added to the clocks of this process, and since when.
 static SKEW: OnceLock<(Ns, i64, i64)> = OnceLock::new();
 
-/// Makes the anchors of this process show other times, as those of another host would.
+/// Makes the clocks of this process show other times, as those of another host would.
 ///
-/// From now on they are `offset_ns` ahead and run `ppb` parts in 10^9 too fast. This is for tests
-/// of programs that merge the clocks of several processes; only the first call has an effect. Waits
-/// and deadlines use the true clock.
+/// From now on CLOCK_MONOTONIC and CLOCK_REALTIME are `offset_ns` ahead and run `ppb` parts in 10^9
+/// too fast; the raw counter stays as it is. This is for tests of what compares the clocks of several
+/// hosts: to be called before anything else, and only the first call has an effect.
 pub fn skew(offset_ns: i64, ppb: i64) {
-    let _ = SKEW.set((now(), offset_ns, ppb));
+    let _ = SKEW.set((true_now(), offset_ns, ppb));
 }
 
-fn skewed(anchor: Anchor) -> Anchor {
-    let Some((from, offset, ppb)) = SKEW.get() else { return anchor };
-    let drift = i128::from(anchor.mono.0.saturating_sub(from.0)) * i128::from(*ppb) / 1_000_000_000;
-    let add = |ns: u64| ns.saturating_add_signed(*offset + drift as i64);
-    Anchor { raw: anchor.raw, mono: Ns(add(anchor.mono.0)), real_ns: add(anchor.real_ns) }
+/// What a clock that shows `ns` shows with the skew.
+#[inline]
+fn skewed(ns: u64) -> u64 {
+    let Some((from, offset, ppb)) = SKEW.get() else { return ns };
+    let drift = i128::from(true_now().0.saturating_sub(from.0)) * i128::from(*ppb) / 1_000_000_000;
+    ns.saturating_add_signed(*offset + drift as i64)
 }
 
 /// The longest time between two looks that counts: longer than any sleep of a waiting thread.

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::{self, Ns};
 use crate::sys::fds::Doorbell;
+use crate::types::SERVICE_THREAD;
 
 /// The events of one descriptor that a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,7 +128,7 @@ impl Service {
         if !tasks.running {
             let service = Arc::clone(self);
             std::thread::Builder::new()
-                .name("ccl-service".into())
+                .name(SERVICE_THREAD.into())
                 .spawn(move || service.run())
                 .map_err(|e| crate::Error::system("starting ccl-service", e))?;
             tasks.running = true;
@@ -271,7 +272,7 @@ impl Drop for Handle {
         if self.service.is_stale() {
             return;
         }
-        let on_thread = std::thread::current().name() == Some("ccl-service");
+        let on_thread = std::thread::current().name() == Some(SERVICE_THREAD);
         let mut tasks = self.service.lock();
         if let Some(entry) = tasks.entries.iter_mut().find(|entry| entry.id == self.id) {
             entry.leaving = true;

@@ -31,6 +31,10 @@ impl Rank {
     }
 }
 
+/// The name of the thread of a process that answers inspectors, hears of deaths and accepts
+/// connections.
+pub const SERVICE_THREAD: &str = "ccl-service";
+
 /// One of the independent channels of a communicator: one of those for collectives, or the one for
 /// point-to-point calls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]

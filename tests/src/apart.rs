@@ -1,7 +1,9 @@
 //! Two hosts on a kernel that see nothing of each other: each has network, mount, pid and host name
-//! of its own, and a runtime folder that the other cannot reach.
+//! of its own, a runtime folder that the other cannot reach, and a boot id and a clock since boot as
+//! if it had a kernel of its own.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,7 +16,18 @@ use crate::programs::program;
 /// Where the runtime folder is, on both hosts.
 const FOLDER: &str = "/run";
 /// What a host does before it holds its namespaces until its standard input ends.
-const BEGINS: &str = "hostname \"$0\" && mount -t tmpfs -o mode=755 none /run && echo ready && exec cat";
+///
+/// `ip netns exec` hides the control groups; processes of a host see them.
+const BEGINS: &str = r#"
+hostname "$0" && mount -t tmpfs -o mode=755 none /run &&
+cp /proc/sys/kernel/random/uuid /run/boot_id && mount --bind /run/boot_id /proc/sys/kernel/random/boot_id &&
+mount -t tmpfs none /sys/fs/cgroup || exit
+for controller in cpu memory freezer; do
+    mkdir "/sys/fs/cgroup/$controller" && mount -t cgroup -o "$controller" none "/sys/fs/cgroup/$controller"
+done
+echo ready && exec cat"#;
+/// Seconds since boot of the second host, before those of the first.
+const AHEAD: &str = "100000";
 
 /// The hosts; all processes on them are killed when it is dropped.
 #[derive(Debug)]
@@ -37,16 +50,11 @@ impl Apart {
         let mut hosts = Self { holders: Vec::new(), pids: Vec::new(), network };
         for host in 0..2 {
             let mut command = Command::new("ip");
+            let ahead = if host == 1 { AHEAD } else { "0" };
             command.args(["netns", "exec", hosts.network.name(host), "unshare", "--mount", "--pid", "--uts"]);
-            command.args([
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
-                "sh",
-                "-c",
-                BEGINS,
-                &format!("host{host}"),
-            ]);
+            command.args(["--time", "--monotonic", ahead, "--boottime", ahead]);
+            command.args(["--fork", "--kill-child", "--mount-proc", "sh", "-c", BEGINS]);
+            command.arg(format!("host{host}"));
             let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
             let ready = started.ok().and_then(|mut holder| {
                 let mut line = String::new();
@@ -93,6 +101,13 @@ impl Apart {
         command.output().expect("nsenter runs")
     }
 
+    /// The folder of a host's recorders, as this process reaches it.
+    #[must_use]
+    pub fn files(&self, host: usize) -> PathBuf {
+        let user = rustix::process::geteuid().as_raw();
+        PathBuf::from(format!("/proc/{}/root{FOLDER}/ccl-{user}", self.pids[host]))
+    }
+
     /// Runs the inspector on a host.
     #[must_use]
     pub fn inspect(&self, host: usize, words: &[&str]) -> Output {
@@ -105,7 +120,7 @@ impl Apart {
     /// The words that run the following command on a host.
     fn entry(&self, host: usize) -> Vec<String> {
         let pid = self.pids[host].to_string();
-        let words = ["nsenter", "--target", &pid, "--net", "--mount", "--pid", "--uts", "--"];
+        let words = ["nsenter", "--target", &pid, "--net", "--mount", "--pid", "--uts", "--time", "--"];
         words.map(String::from).to_vec()
     }
 }
@@ -120,13 +135,31 @@ impl Drop for Apart {
     }
 }
 
-/// Sends a signal to a rank, as whose parent its worker appears here.
+/// The pid here of a rank, as whose parent its worker appears here.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn pid(job: &Job, rank: usize) -> u32 {
+    child_of(job.workers[rank].pid()).expect("a rank")
+}
+
+/// Sends a signal to a rank.
 ///
 /// # Panics
 /// If there is no such process.
 pub fn signal(job: &Job, rank: usize, signal: Signal) {
-    let pid = child_of(job.workers[rank].pid()).and_then(|pid| Pid::from_raw(pid.cast_signed()));
-    kill_process(pid.expect("a rank"), signal).expect("it is there");
+    let pid = Pid::from_raw(pid(job, rank).cast_signed());
+    kill_process(pid.expect("a pid"), signal).expect("it is there");
+}
+
+/// Kills all ranks at once.
+pub fn kill_all(job: &Job) {
+    let pids: Vec<Option<u32>> = job.workers.iter().map(|worker| child_of(worker.pid())).collect();
+    for pid in pids.iter().flatten().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+        // Some have ended before.
+        let _ = kill_process(pid, Signal::KILL);
+    }
 }
 
 /// Whether a rank is stopped.

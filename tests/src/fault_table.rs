@@ -1,16 +1,22 @@
 //! The fault table: one fault, or two at once, in a job on two hosts that see nothing of each
-//! other, and what either of them says of it.
+//! other, what either of them says of it, and what the files say after everything was killed.
+
+mod fault;
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
-use ccl::clock;
+use ccl::clock::{self, Ns};
 use ccl::seed::Seed;
-use ccl::snapshot::{Class, Reason, Side, Snapshot, Standing, Verdict};
-use rustix::process::Signal;
+use ccl::snapshot::{Class, Snapshot, Standing, Verdict};
 
-use crate::apart::{Apart, signal};
+pub use fault::{ALL, Fault};
+
+use crate::apart::{Apart, kill_all};
+use crate::cgroup::Cgroup;
 use crate::job::{Job, PATIENCE, Worker};
+use crate::processes::inspect;
 use crate::programs::text;
 
 /// Ranks of a job, half of them on each host.
@@ -21,181 +27,6 @@ const STALL_AFTER: &str = "2";
 
 /// The step that every rank takes last before the fault: all are at work.
 const AT_WORK: usize = 2;
-
-/// What goes wrong with one rank, the victim, or with the network.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
-    /// It is stopped while it calls one collective after another.
-    StoppedInside,
-    /// It is stopped in user code.
-    StoppedOutside,
-    /// It is killed.
-    Killed,
-    /// It ends without leaving the communicator.
-    Exits,
-    /// It panics.
-    Panics,
-    /// It does not call what the others call.
-    CallsNothing,
-    /// It never starts.
-    NeverJoins,
-    /// It calls another operation.
-    Kind,
-    /// It calls with another element type.
-    Dtype,
-    /// It calls with another operator.
-    Operator,
-    /// It calls with another root.
-    Root,
-    /// It calls with another number of elements.
-    Count,
-    /// It finishes while the others call.
-    Finishes,
-    /// It and the next rank receive from each other.
-    Circle,
-    /// The network between the hosts is cut.
-    Cut,
-}
-
-/// What must be said of a fault.
-struct Due {
-    class: Class,
-    reason: Reason,
-    side: Side,
-    /// A part of one of the next commands.
-    next: &'static str,
-}
-
-impl Fault {
-    /// The class that is due.
-    #[must_use]
-    pub fn class(self) -> Class {
-        self.due().class
-    }
-
-    /// The table.
-    pub const ALL: [Self; 15] = [
-        Self::StoppedInside,
-        Self::StoppedOutside,
-        Self::Killed,
-        Self::Exits,
-        Self::Panics,
-        Self::CallsNothing,
-        Self::NeverJoins,
-        Self::Kind,
-        Self::Dtype,
-        Self::Operator,
-        Self::Root,
-        Self::Count,
-        Self::Finishes,
-        Self::Circle,
-        Self::Cut,
-    ];
-
-    fn due(self) -> Due {
-        let due = |class, reason, side, next| Due { class, reason, side, next };
-        let called = |reason| due(Class::Mismatch, reason, Side::Application, "ccl-inspect explain ");
-        match self {
-            Self::StoppedInside | Self::StoppedOutside => {
-                due(Class::StuckLocal, Reason::Stopped, Side::Machine, "kill -CONT ")
-            }
-            Self::Killed => due(Class::PeerDead, Reason::Killed, Side::Machine, "journalctl -k "),
-            Self::Exits => due(Class::PeerDead, Reason::Exited, Side::Application, "ccl-inspect dump "),
-            Self::Panics => due(Class::PeerDead, Reason::Panicked, Side::Application, "ccl-inspect dump "),
-            Self::CallsNothing => {
-                due(Class::NotJoined, Reason::UserCode, Side::Application, "ccl-inspect stack ")
-            }
-            Self::NeverJoins => {
-                due(Class::NotJoined, Reason::NeverJoined, Side::Application, "ccl-inspect ps")
-            }
-            Self::Kind => called(Reason::Kind),
-            Self::Dtype => called(Reason::Dtype),
-            Self::Operator => called(Reason::Operator),
-            Self::Root => called(Reason::Root),
-            Self::Count => called(Reason::Count),
-            Self::Finishes => called(Reason::Finished),
-            Self::Circle => due(Class::Deadlock, Reason::Cycle, Side::Application, "ccl-inspect stack "),
-            Self::Cut => due(Class::Link, Reason::Unreachable, Side::Network, "ss -tino"),
-        }
-    }
-
-    /// The steps of a rank from the fault on.
-    fn steps(self, rank: u32, victim: u32) -> String {
-        let is_victim = rank == victim;
-        let or = |its: &str, others: &str| String::from(if is_victim { its } else { others });
-        match self {
-            Self::StoppedInside | Self::Killed | Self::Cut => "loop 1000000000 1000".into(),
-            Self::StoppedOutside => or("sleep 600000", "all_reduce 1000"),
-            Self::Exits => or("exit", "all_reduce 1000"),
-            Self::Panics => or("panic", "all_reduce 1000"),
-            Self::CallsNothing => or("sleep 600000", "all_reduce 1000"),
-            Self::NeverJoins => "finish".into(),
-            Self::Kind => or("barrier", "all_reduce 1000"),
-            Self::Dtype => or("integers 1000", "all_reduce 1000"),
-            Self::Operator => or("max 1000", "all_reduce 1000"),
-            Self::Root => or("broadcast 1 1000", "broadcast 0 1000"),
-            Self::Count => or("all_reduce 1001", "all_reduce 1000"),
-            Self::Finishes => or("finish; hold", "all_reduce 1000"),
-            Self::Circle => match () {
-                () if is_victim => format!("recv {} 10", next(victim)),
-                () if rank == next(victim) => format!("recv {victim} 10"),
-                () => "hold".into(),
-            },
-        }
-    }
-
-    /// Does to the victim or the network what no step of a rank does.
-    fn strike(self, hosts: &Apart, job: &Job, victim: u32) {
-        match self {
-            Self::StoppedInside | Self::StoppedOutside => signal(job, victim as usize, Signal::STOP),
-            Self::Killed => signal(job, victim as usize, Signal::KILL),
-            Self::Cut => hosts.network.mute(),
-            _ => {}
-        }
-    }
-
-    /// The ranks to blame, if this host is asked.
-    fn culprits(self, victim: u32, asked: usize) -> Vec<u32> {
-        match self {
-            Self::Circle => {
-                let mut both = vec![victim, next(victim)];
-                both.sort_unstable();
-                both
-            }
-            // Whom it cannot reach.
-            Self::Cut => (0..RANKS).filter(|rank| host_of(*rank) != asked).collect(),
-            _ => vec![victim],
-        }
-    }
-
-    /// Why a verdict is not what is due; `None` if it is.
-    fn denies(self, victim: u32, asked: usize, verdict: &Verdict) -> Option<String> {
-        let Due { class, reason, side, next } = self.due();
-        let due = (class, reason, side);
-        let said = (verdict.class, verdict.reason, verdict.side);
-        let blamed: Vec<u32> = verdict.culprits.iter().map(|one| one.rank.0).collect();
-        let culprits = self.culprits(victim, asked);
-        let is_blamed = match self {
-            // Those whose messages it lacks.
-            Self::Cut => !blamed.is_empty() && blamed.iter().all(|rank| culprits.contains(rank)),
-            _ => blamed == culprits,
-        };
-        match () {
-            () if said != due => Some(format!("{said:?} instead of {due:?}: {}", verdict.why)),
-            () if !is_blamed => Some(format!("blames {blamed:?}, not {culprits:?}: {}", verdict.why)),
-            () if !verdict.next.iter().any(|one| one.command.contains(next)) => {
-                Some(format!("no {next:?} in {:?}", verdict.next))
-            }
-            () => None,
-        }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
 
 const fn next(rank: u32) -> u32 {
     (rank + 1) % RANKS
@@ -213,6 +44,8 @@ pub struct Round {
     /// The host that is asked.
     pub asked: usize,
     delay: Duration,
+    /// The clock of the other host, as a step.
+    skew: String,
 }
 
 /// What was said of a job: the first that was right, or the last.
@@ -236,36 +69,99 @@ impl Round {
         // The root of the bootstrap is waited for in another way.
         let first = u32::from(fault == Fault::NeverJoins);
         let victim = first + drawn.below(u64::from(RANKS - first)) as u32;
-        let (asked, delay) = (drawn.place(2), Duration::from_millis(drawn.below(300)));
-        Self { faults: vec![(fault, victim)], asked, delay }
+        // Of what travels through the network, the host that sends sees it.
+        let is_seen_there = matches!(fault, Fault::Throttled | Fault::Lossy);
+        let asked = if is_seen_there { 1 } else { drawn.place(2) };
+        Self::drawn(vec![(fault, victim)], asked, &mut drawn)
     }
 
-    /// A job with a rank that calls nothing and another one that is stopped while it waits for it.
+    /// A job with two faults of two ranks; all else is drawn.
     #[must_use]
     pub fn two(seed: u64) -> Self {
         let mut drawn = Seed(seed).part(99);
-        let late = drawn.below(u64::from(RANKS)) as u32;
-        let stopped = (late + 1 + drawn.below(u64::from(RANKS - 1)) as u32) % RANKS;
-        let faults = vec![(Fault::CallsNothing, late), (Fault::StoppedInside, stopped)];
-        Self { faults, asked: drawn.place(2), delay: Duration::from_millis(drawn.below(300)) }
+        let one = drawn.place(fault::TOGETHER.len());
+        let other = (one + 1 + drawn.place(fault::TOGETHER.len() - 1)) % fault::TOGETHER.len();
+        let first = drawn.below(u64::from(RANKS)) as u32;
+        let second = (first + 1 + drawn.below(u64::from(RANKS - 1)) as u32) % RANKS;
+        let faults = vec![(fault::TOGETHER[one], first), (fault::TOGETHER[other], second)];
+        let asked = drawn.place(2);
+        Self::drawn(faults, asked, &mut drawn)
+    }
+
+    fn drawn(faults: Vec<(Fault, u32)>, asked: usize, drawn: &mut Seed) -> Self {
+        let way = if drawn.below(2) == 0 { "ahead" } else { "behind" };
+        let skew = format!("{way} {} {}", drawn.below(2001), drawn.below(201));
+        Self { faults, asked, delay: Duration::from_millis(drawn.below(300)), skew }
     }
 
     /// Runs it on these hosts, which are not used again.
     ///
     /// # Errors
-    /// A rank did not begin, or the inspector printed no snapshot.
+    /// A rank did not begin, a control group cannot be made, or the inspector printed no snapshot.
     pub fn carry_out(&self, hosts: &Apart) -> Result<Told, String> {
-        let job = self.start(hosts);
-        let is_joining = self.faults.iter().any(|(fault, _)| *fault == Fault::NeverJoins);
-        let at_work: &[Worker] = if is_joining { &[] } else { &job.workers };
+        let groups = self.groups()?;
+        let job = self.start(hosts, &groups);
+        let at_work: &[Worker] = if self.has(Fault::NeverJoins) { &[] } else { &job.workers };
         at_work.iter().try_for_each(|worker| worker.takes(AT_WORK))?;
         clock::sleep(self.delay);
         let began = clock::now();
-        self.faults.iter().for_each(|(fault, victim)| fault.strike(hosts, &job, *victim));
+        for ((fault, victim), group) in self.faults.iter().zip(&groups) {
+            fault.strike(hosts, &job, *victim, group.as_ref());
+        }
+        let mut told = self.watch(hosts, began)?;
+        // What files cannot show of a process, its watchdogs must have told by then.
+        let is_told_there = self.faults.iter().any(|(fault, _)| fault.class() == Class::StuckLocal);
+        clock::sleep(Duration::from_millis(if is_told_there { 3000 } else { 500 }));
+        kill_all(&job);
+        let lasted = clock::now().since(began);
+        if told.wrong.is_empty() {
+            // What is frozen dies when it is thawed, with its group.
+            drop(groups);
+            clock::sleep(Duration::from_millis(200));
+            let wrong = self.wrong_in_files(hosts, lasted)?;
+            told.wrong = wrong.into_iter().map(|why| format!("in files: {why}")).collect();
+        }
+        Ok(told)
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.faults.iter().any(|(one, _)| *one == fault)
+    }
+
+    /// The control group of each victim.
+    fn groups(&self) -> Result<Vec<Option<Cgroup>>, String> {
+        let group = |(fault, victim): &(Fault, u32)| {
+            let Some(controller) = fault.controller() else { return Ok(None) };
+            let made = Cgroup::new(controller, &format!("{fault}{victim}"));
+            made.map(Some).ok_or_else(|| format!("{self}: no group of {controller}"))
+        };
+        self.faults.iter().map(group).collect()
+    }
+
+    fn start(&self, hosts: &Apart, groups: &[Option<Cgroup>]) -> Job {
+        let mut setting = hosts.setting(RANKS);
+        setting.variables.push(("CCL_STALL_AFTER".into(), STALL_AFTER.into()));
+        setting.steps = (0..RANKS).map(|rank| self.steps(rank)).collect();
+        for ((fault, victim), group) in self.faults.iter().zip(groups) {
+            setting.wrap[*victim as usize].extend(fault.wrap(group.as_ref()));
+        }
+        setting.start()
+    }
+
+    fn steps(&self, rank: u32) -> String {
+        // Of two faults the first one says what all call.
+        let its = self.faults.iter().find(|(_, victim)| *victim == rank);
+        let (fault, victim) = *its.unwrap_or(&self.faults[0]);
+        let skew = if host_of(rank) == self.asked { "" } else { &self.skew };
+        format!("stay; barrier; {}; hold; {skew}", fault.steps(rank, victim))
+    }
+
+    /// Looks until what is said is right, or wrong for good.
+    fn watch(&self, hosts: &Apart, began: Ns) -> Result<Told, String> {
         let end = began.after(PATIENCE);
         loop {
             let verdicts = self.look(hosts)?.verdicts;
-            let told = Told { took: clock::now().since(began), ..self.judge(&verdicts) };
+            let told = Told { took: clock::now().since(began), ..self.judge(&verdicts, Some(self.asked)) };
             if told.is_final || clock::now() >= end {
                 return Ok(told);
             }
@@ -273,71 +169,111 @@ impl Round {
         }
     }
 
-    fn start(&self, hosts: &Apart) -> Job {
-        let mut setting = hosts.setting(RANKS);
-        setting.variables.push(("CCL_STALL_AFTER".into(), STALL_AFTER.into()));
-        setting.steps = (0..RANKS).map(|rank| self.steps(rank)).collect();
-        for (_, victim) in self.faults.iter().filter(|(fault, _)| *fault == Fault::NeverJoins) {
-            let sleeps = ["sh", "-c", "exec sleep 600"].map(String::from);
-            setting.wrap[*victim as usize].extend(sleeps);
-        }
-        setting.start()
-    }
-
-    fn steps(&self, rank: u32) -> String {
-        // Of two faults the first one says what all call.
-        let (fault, victim) = self.faults[0];
-        format!("stay; barrier; {}; hold", fault.steps(rank, victim))
-    }
-
     fn look(&self, hosts: &Apart) -> Result<Snapshot, String> {
         // What the other host answers would come when the operations fail.
-        let is_cut = self.faults.iter().any(|(fault, _)| *fault == Fault::Cut);
-        let more: &[&str] = if is_cut { &["--no-gather"] } else { &[] };
+        let more: &[&str] = if self.has(Fault::Cut) { &["--no-gather"] } else { &[] };
         let words: Vec<&str> = ["snapshot", "--json"].iter().chain(more).copied().collect();
         let output = hosts.inspect(self.asked, &words);
         serde_json::from_slice(&output.stdout).map_err(|e| format!("{self}: {e}: {}", text(&output)))
     }
 
-    /// What the verdicts say of each fault.
+    /// What is wrong with what the files of both hosts say, copied elsewhere: all of them, and
+    /// without one and with a part of another one.
+    fn wrong_in_files(&self, hosts: &Apart, lasted: Duration) -> Result<Vec<String>, String> {
+        let failed = |e: std::io::Error| format!("{self}: {e}");
+        let folder = tempfile::tempdir().map_err(failed)?;
+        for host in 0..2 {
+            copy(&hosts.files(host), folder.path()).map_err(failed)?;
+        }
+        let words = ["open", "--json", &folder.path().to_string_lossy()];
+        let open = || inspect(&words, folder.path()).map_err(|e| format!("{self}: {e}"));
+        let whole = open()?;
+        // What moves, but badly, is seen while it moves.
+        let moves = |fault| matches!(fault, Fault::Throttled | Fault::Lossy);
+        let is_seen = !self.faults.iter().any(|(fault, _)| moves(*fault));
+        let mut wrong = if is_seen { self.judge(&whole.verdicts, None).wrong } else { Vec::new() };
+        let since = whole.verdicts.first().map(|first| Duration::from_nanos(first.since_ns));
+        if let Some(since) = since.filter(|since| *since > lasted + Duration::from_secs(1)) {
+            wrong.push(format!("{self}: since {since:.1?}, after {lasted:.1?}"));
+        }
+        let mut rest: Vec<_> = whole.ranks.iter().map(|rank| (rank.rank, rank.recorder.clone())).collect();
+        rest.retain(|(rank, _)| self.faults.iter().all(|(_, victim)| rank.0 != *victim));
+        // Ranks that wait in init for one that never joins do not know each other.
+        let [(gone, path), (cut, part), ..] = &rest[..] else { return Ok(wrong) };
+        let name = |path: &str| folder.path().join(Path::new(path).file_name().unwrap_or_default());
+        std::fs::remove_file(name(path)).map_err(failed)?;
+        let half = std::fs::OpenOptions::new().write(true).open(name(part)).map_err(failed)?;
+        half.set_len(100_000).map_err(failed)?;
+        let partly = open()?;
+        let lacks: Vec<_> = partly.missing.iter().map(|missing| missing.rank).collect();
+        let file = name(part).display().to_string();
+        let is_told = partly.notes.iter().any(|note| note.contains(&file) && note.contains("truncated"));
+        if partly.complete || !lacks.contains(gone) || !(lacks.contains(cut) || is_told) {
+            wrong.push(format!("{self}: without {gone} and {cut}: lacks {lacks:?}: {:?}", partly.notes));
+        }
+        let others = partly.verdicts.iter().filter(|one| is_seen && self.accuses_others(one, None));
+        wrong.extend(others.map(|one| format!("{self}: without {gone} and {cut}: {}", one.why)));
+        Ok(wrong)
+    }
+
+    /// What the verdicts say of each fault, where this host is asked, or none.
     ///
     /// Of a single fault the first verdict that calls it a stall is it. Of several each has one, in
     /// any order; one for which nobody waits is only a suspicion.
-    fn judge(&self, verdicts: &[Verdict]) -> Told {
+    fn judge(&self, verdicts: &[Verdict], asked: Option<usize>) -> Told {
         let first = verdicts.iter().find(|one| one.standing == Standing::Stalled);
         let mut told = Told { said: Vec::new(), wrong: Vec::new(), took: Duration::ZERO, is_final: true };
         for (fault, victim) in &self.faults {
-            let denied = |one: &Verdict| fault.denies(*victim, self.asked, one);
+            let denied = |one: &Verdict| fault.denies(*victim, asked, one);
             let right = verdicts.iter().find(|one| denied(one).is_none());
-            let Some(one) = right.filter(|_| self.faults.len() > 1).or(first) else {
+            let is_any = self.faults.len() > 1 || fault.is_suspicion();
+            let Some(one) = right.filter(|_| is_any).or(first) else {
                 told.said.push((*fault, "nothing".into()));
-                told.wrong.push(format!("{self}: nothing was said"));
+                told.wrong.push(format!("{self}: nothing was said of {fault}: {:?}", whys(verdicts)));
                 told.is_final = false;
                 continue;
             };
             told.said.push((*fault, one.class.to_string()));
             let why = denied(one);
             told.wrong.extend(why.iter().map(|why| format!("{self}: {why}")));
-            told.is_final &= why.is_none() || self.accuses_others(one);
+            told.is_final &= why.is_none() || self.accuses_others(one, asked);
         }
         told
     }
 
     /// Whether a verdict blames a rank that has no part in any fault: more may be known later, but
     /// nobody else may be blamed before.
-    fn accuses_others(&self, verdict: &Verdict) -> bool {
+    fn accuses_others(&self, verdict: &Verdict, asked: Option<usize>) -> bool {
         let due = |rank| {
-            let mut of = self.faults.iter().map(|(fault, victim)| fault.culprits(*victim, self.asked));
+            let mut of = self.faults.iter().map(|(fault, victim)| fault.culprits(*victim, asked));
             of.any(|culprits| culprits.contains(&rank))
         };
         verdict.class != Class::Unread && verdict.culprits.iter().any(|one| !due(one.rank.0))
     }
 }
 
+fn whys(verdicts: &[Verdict]) -> Vec<&str> {
+    verdicts.iter().map(|one| one.why.as_str()).collect()
+}
+
+/// Copies the recorders of a folder, and what lies beside them.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> =
-            self.faults.iter().map(|(fault, victim)| format!("{fault} of rank {victim}")).collect();
-        write!(f, "{}, host {} asked", all.join(" and "), self.asked)
+        let of = |(fault, victim): &(Fault, u32)| match fault.is_of_network() {
+            true => fault.to_string(),
+            false => format!("{fault} of rank {victim}"),
+        };
+        let all: Vec<String> = self.faults.iter().map(of).collect();
+        write!(f, "{}, host {} asked, other {}", all.join(" and "), self.asked, self.skew)
     }
 }

@@ -5,6 +5,8 @@
 //! | [`programs`] | the workspace's programs, started as processes |
 //! | [`job`] | jobs of `worker` processes, what they print, signals to them |
 //! | [`hosts`] | two network namespaces as two hosts |
+//! | [`apart`] | two hosts that see nothing of each other |
+//! | [`cgroup`] | control groups |
 //! | [`orders`] | the orders of workers |
 //! | [`scenario`] | fault scenarios as data: what is injected, what must be reported |
 //! | [`drawn`] | one drawn instance of a scenario, and the result it must have |
@@ -27,6 +29,7 @@
 
 pub mod apart;
 pub mod blocked;
+pub mod cgroup;
 pub mod conduct;
 pub mod deaths;
 pub mod drawn;

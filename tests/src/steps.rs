@@ -90,6 +90,34 @@ pub enum Step {
     Hold,
     /// `sleep MILLISECONDS`.
     Sleep(Duration),
+    /// `compute`: uses a processor for ever.
+    Compute,
+    /// `fill MIB`: holds this much memory from now on.
+    Fill {
+        /// MiB.
+        mib: usize,
+    },
+    /// `lag MILLISECONDS TIMES COUNT`: this many all-reduces, each called this much later.
+    Lag {
+        /// Before each call.
+        time: Duration,
+        /// The number of calls.
+        times: u64,
+        /// Elements of each.
+        count: usize,
+    },
+    /// `split`: all ranks make a second communicator.
+    Split,
+    /// `second STEP`: takes the step on that one.
+    Second(Box<Self>),
+    /// `ahead MILLISECONDS PPM`, `behind MILLISECONDS PPM`: the clocks of this process are ahead and
+    /// too fast, or behind and too slow. It holds from the start, wherever it stands.
+    Skew {
+        /// Milliseconds.
+        ms: i64,
+        /// Parts in 10^6.
+        ppm: i64,
+    },
     /// `block`: blocks the service thread when [`crate::blocked::block_all`] asks for it.
     Block,
     /// `stay`: a rank whose step fails holds before it ends.
@@ -104,9 +132,10 @@ impl Step {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
         let name = words.next().ok_or("a step of no words")?;
-        if name == "fork" {
+        if name == "fork" || name == "second" {
             let rest: Vec<&str> = words.collect();
-            return Self::parse(&rest.join(" ")).map(|step| Self::Fork(Box::new(step)));
+            let of = if name == "fork" { Self::Fork } else { Self::Second };
+            return Self::parse(&rest.join(" ")).map(|step| of(Box::new(step)));
         }
         let numbers: Result<Vec<u64>, _> = words.map(str::parse).collect();
         let numbers = numbers.map_err(|e| format!("{text}: {e}"))?;
@@ -138,6 +167,14 @@ impl Step {
             ("block", []) => Self::Block,
             ("stay", []) => Self::Stay,
             ("sleep", [ms]) => Self::Sleep(Duration::from_millis(*ms)),
+            ("compute", []) => Self::Compute,
+            ("fill", [mib]) => Self::Fill { mib: *mib as usize },
+            ("lag", [ms, times, count]) => {
+                Self::Lag { time: Duration::from_millis(*ms), times: *times, count: *count as usize }
+            }
+            ("split", []) => Self::Split,
+            ("ahead", [ms, ppm]) => Self::Skew { ms: *ms as i64, ppm: *ppm as i64 },
+            ("behind", [ms, ppm]) => Self::Skew { ms: -(*ms as i64), ppm: -(*ppm as i64) },
             _ => return Err(format!("{text} is no step")),
         })
     }

@@ -2,14 +2,15 @@
 //! ran out, whether it is kept from processors, and where its threads are.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+#![expect(clippy::print_stdout, reason = "a test says how many cases it ran")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use ccl::clock;
 use ccl::snapshot::{End, RankSnapshot, Snapshot, State};
+use ccl_tests::cgroup::Cgroup;
 use ccl_tests::job::{PATIENCE, until};
 use ccl_tests::processes::inspect;
 use ccl_tests::programs::{launcher, program, text};
@@ -103,47 +104,16 @@ fn each_end_is_told_by_its_own_word() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A control group of version 1, removed with the test.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(controller: &str, test: &str) -> Option<Self> {
-        let path = Path::new("/sys/fs/cgroup").join(controller);
-        let path = path.join(format!("ccl-{test}-{}", std::process::id()));
-        match std::fs::create_dir(&path) {
-            Ok(()) if path.join("cgroup.procs").exists() => Some(Self(path)),
-            _ => {
-                let _ = std::fs::remove_dir(&path);
-                println!("skipped: {test}: needs root's control groups");
-                None
-            }
-        }
-    }
-
-    fn set(&self, name: &str, value: &str) {
-        std::fs::write(self.0.join(name), value).unwrap();
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The kernel frees the group's last process a moment after it was waited for.
-        let end = clock::now().after(Duration::from_secs(5));
-        while std::fs::remove_dir(&self.0).is_err() && clock::now() < end {
-            clock::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
 #[test]
 fn a_kill_for_want_of_memory_is_counted_and_logged() {
-    let Some(group) = Group::new("memory", "a_kill_for_want_of_memory_is_counted_and_logged") else { return };
+    let test = "a_kill_for_want_of_memory_is_counted_and_logged";
+    let Some(group) = Cgroup::for_test("memory", test) else { return };
     group.set("memory.limit_in_bytes", "100663296");
     let runtime = folder();
     let ending = program("ending");
     let script = format!(
         "[ $RANK = 0 ] && echo $$ >{}/cgroup.procs; exec {} memory",
-        group.0.display(),
+        group.path().display(),
         ending.display()
     );
     let _job = start(runtime.path(), "2", &["sh", "-c", &script]);
@@ -154,7 +124,7 @@ fn a_kill_for_want_of_memory_is_counted_and_logged() {
     let opened = seen(&words, runtime.path(), is_dead);
     let facts = &rank(&opened, 0).facts;
     assert_eq!((facts.end, facts.oom_kills), (End::Killed, 1), "{facts:?}");
-    assert_eq!(Path::new(&facts.cgroup), group.0);
+    assert_eq!(Path::new(&facts.cgroup), group.path());
     // The log may be closed to this user, and has only pids of the first namespace.
     let space = std::fs::read_link("/proc/self/ns/pid").unwrap();
     if std::fs::File::open("/dev/kmsg").is_ok() && space == Path::new("pid:[4026531836]") {
@@ -167,14 +137,14 @@ fn a_kill_for_want_of_memory_is_counted_and_logged() {
 #[test]
 fn a_rank_whose_quota_is_used_up_is_starved_and_one_that_waits_is_not() {
     let test = "a_rank_whose_quota_is_used_up_is_starved_and_one_that_waits_is_not";
-    let Some(group) = Group::new("cpu", test) else { return };
+    let Some(group) = Cgroup::for_test("cpu", test) else { return };
     group.set("cpu.cfs_period_us", "100000");
     group.set("cpu.cfs_quota_us", "5000");
     let runtime = folder();
     let ending = program("ending").to_string_lossy().into_owned();
     let said = runtime.path().join("said");
     let mut command = launcher(runtime.path(), &["-n", "2", "--grace", "0.2", "--", &ending, "starve"]);
-    command.arg(&group.0).stderr(std::fs::File::create(&said).unwrap());
+    command.arg(group.path()).stderr(std::fs::File::create(&said).unwrap());
     let job = Launched(command.spawn().unwrap());
     let is_measured = |snapshot: &Snapshot| {
         snapshot.ranks.len() == 2 && snapshot.ranks.iter().all(|rank| rank.facts.is_starved.is_some())

@@ -302,6 +302,7 @@ fn rank_of(one: &Given, rank: Rank, comms: Vec<CommSnapshot>) -> RankSnapshot {
         facts: process.facts.shown(matches!(one.state(), State::Running | State::Stopped)),
         boot_id: process.boot_id.clone(),
         to_mono_ns: process.to_mono_ns,
+        clock_error_ns: process.clock_error_ns,
         to_real_ns: process.to_real_ns,
     }
 }

@@ -1,5 +1,6 @@
 //! A rank's edge of the failure gossip ring, renewed when the next rank has left: it connects to
-//! the rank behind that one.
+//! the rank behind that one. And the connection that tells whether a rank lives whose stream was
+//! reset.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use crate::clock::Ns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::Interest;
 use crate::sys::fds::Fd;
+use crate::transport::socket::SILENCE;
 use crate::transport::socket::connect::{Connecting, Target};
 use crate::types::{CommId, JobId, Rank};
 
@@ -32,14 +34,28 @@ pub(crate) struct Dialling {
     pub(crate) listeners: Vec<SocketAddr>,
 }
 
-/// A stream to the next rank that is being connected.
+/// A stream to a rank that is being connected.
 pub(super) struct Edge {
     target: Target,
     connecting: Connecting,
+    began: Ns,
+    /// How long the listener must refuse connections before the rank counts as dead.
+    refused: Duration,
 }
 
 impl Dialling {
+    /// Connects to the next rank.
     pub(super) fn dial(&self, to: Rank, now: Ns) -> Edge {
+        self.edge(to, now, REFUSED)
+    }
+
+    /// Connects to a rank that has not said farewell and whose stream was reset: if its listener is
+    /// gone, so is the rank.
+    pub(super) fn probe(&self, to: Rank, now: Ns) -> Edge {
+        self.edge(to, now, Duration::ZERO)
+    }
+
+    fn edge(&self, to: Rank, now: Ns, refused: Duration) -> Edge {
         let target = Target {
             address: self.listeners[to.index()],
             bind: self.bind,
@@ -47,7 +63,7 @@ impl Dialling {
             hello: Hello::new(Purpose::Gossip, self.job, self.comm, self.me, to),
             streams: 1,
         };
-        Edge { connecting: Connecting::new(target.clone(), now, TRY), target }
+        Edge { connecting: Connecting::new(target.clone(), now, TRY), target, began: now, refused }
     }
 }
 
@@ -62,7 +78,7 @@ impl Edge {
     pub(super) fn turn(&mut self, now: Ns) -> Result<Option<Fd>> {
         match self.connecting.streams(now) {
             Ok(streams) => {
-                if self.connecting.refused_since().is_some_and(|since| now.since(since) >= REFUSED) {
+                if self.connecting.refused_since().is_some_and(|since| now.since(since) >= self.refused) {
                     return Err(Error::new(ErrorKind::Peer, "nobody listens there any more"));
                 }
                 Ok(streams.and_then(|mut streams| streams.pop()).and_then(Arc::into_inner))
@@ -73,6 +89,11 @@ impl Edge {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the host has answered nothing for as long as a stream may be silent.
+    pub(super) fn is_silent(&self, now: Ns) -> bool {
+        self.connecting.refused_since().is_none() && now.since(self.began) >= SILENCE
     }
 
     pub(super) fn fds(&self) -> impl Iterator<Item = Interest> + '_ {

@@ -128,6 +128,8 @@ struct Round {
     /// because this rank has become their next one.
     mending: Option<(Dialling, Arc<Arrivals>)>,
     edge: Option<Edge>,
+    /// To the ranks whose streams were reset.
+    probes: Vec<Edge>,
     owner: Box<dyn Owner>,
     is_told: bool,
 }
@@ -175,6 +177,7 @@ impl GossipTask {
             post: Arc::clone(&post),
             mending: mending.as_ref().map(|(dialling, arrivals)| (dialling.clone(), Arc::clone(arrivals))),
             edge: None,
+            probes: Vec::new(),
             owner,
             is_told: false,
         };
@@ -358,7 +361,7 @@ impl GossipTask {
 impl Task for Round {
     fn interests(&self, out: &mut Vec<Interest>) {
         out.extend(self.lines.iter().filter_map(|neighbour| neighbour.line.interest()));
-        out.extend(self.edge.iter().flat_map(Edge::fds));
+        out.extend(self.edge.iter().chain(&self.probes).flat_map(Edge::fds));
     }
 
     fn turn(&mut self, now: Ns) -> Turn {
@@ -382,13 +385,18 @@ impl Task for Round {
             match ended {
                 Some(End::Silent) => gossip.unreachable(*rank, now),
                 Some(End::Closed) if *tells => gossip.lost(*rank, now),
-                Some(End::Closed) | None => {}
+                Some(End::Reset) if *tells => {
+                    let dialling = self.mending.as_ref().map(|(dialling, _)| dialling);
+                    self.probes.extend(dialling.map(|dialling| dialling.probe(*rank, now)));
+                }
+                Some(End::Closed | End::Reset) | None => {}
             }
         }
         self.watch(gossip, now);
+        let probed = self.probe(gossip, now);
         let again = self.mend(gossip, now);
         self.close_spent(gossip);
-        let due = [gossip.tick(now), again].into_iter().flatten().min();
+        let due = [gossip.tick(now), probed, again].into_iter().flatten().min();
         for (to, message) in gossip.take_out() {
             match to {
                 // Where the ring is broken, the copy in the other direction arrives.
@@ -445,6 +453,26 @@ impl Round {
         }
         let mut ended = ended.iter();
         self.locals.retain(|_| ended.next().is_none_or(|(is_dead, has_left)| !is_dead && !has_left));
+    }
+
+    /// Finds out whether the ranks live whose streams were reset; returns when to look again.
+    ///
+    /// Who lives accepts the connection, which is closed at once: it is the previous rank, which
+    /// connects anew, or the next one, to which [`mend`](Self::mend) connects.
+    fn probe(&mut self, gossip: &mut Gossip, now: Ns) -> Option<Ns> {
+        self.probes.retain_mut(|probe| match probe.turn(now) {
+            _ if gossip.is_leaving() || gossip.decision().is_some() => false,
+            Err(_) => {
+                gossip.lost(probe.to(), now);
+                false
+            }
+            Ok(None) if probe.is_silent(now) => {
+                gossip.unreachable(probe.to(), now);
+                false
+            }
+            Ok(answer) => answer.is_none(),
+        });
+        self.probes.iter().map(|probe| probe.wake().min(now.after(STEP))).min()
     }
 
     /// Tells the other ranks of this host.

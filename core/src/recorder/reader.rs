@@ -446,6 +446,7 @@ fn snapshot(
         to_real_ns,
         from_mono_ns: from.0,
         to_mono_ns: clock.now.0,
+        clock_error_ns: None,
         heartbeat_ns: clock.age_ns(anchor.raw.0),
         comms: comms.into_iter().flatten().map(|(_, comm)| comm).collect(),
         rings: rings(words),

@@ -130,6 +130,10 @@ pub struct RankSnapshot {
     /// The time from which the ages count, on its CLOCK_MONOTONIC; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub to_mono_ns: u64,
+    /// Of a rank that was gathered from another kernel, whose times are told on the clock of the
+    /// process that was asked: how wrong they may be. Absent if nothing was moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_error_ns: Option<u64>,
     /// The time from which the ages count, in nanoseconds since 1970: now, or a dead process's last
     /// sign of life. If all processes ended together, within a moment and without a failure, the
     /// ages count from the last of their signs.
@@ -416,6 +420,10 @@ pub struct ProcessSnapshot {
     pub from_mono_ns: u64,
     /// The time from which the ages count, on that clock.
     pub to_mono_ns: u64,
+    /// Of a process that was gathered from another kernel, whose times are told on the clock of the
+    /// process that was asked: how wrong they may be. Absent if nothing was moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_error_ns: Option<u64>,
     /// How long ago its service thread gave a sign of life.
     pub heartbeat_ns: u64,
     /// Its communicators.

@@ -98,6 +98,10 @@ words! {
         Throttled = "throttled",
         /// The network between ranks loses what they send.
         Lossy = "lossy",
+        /// Its control group is frozen.
+        Frozen = "frozen",
+        /// Its service thread does not run.
+        Silent = "silent",
     }
 }
 words! {

@@ -77,6 +77,14 @@ impl MemoryGroup {
     }
 }
 
+/// The processes that the kernel has killed because memory ran out in the group at `folder` since it
+/// had counted `first`; 0 if another group is there now.
+#[must_use]
+pub fn kills_since(folder: &Path, inode: u64, first: u64) -> u64 {
+    let group = MemoryGroup::at(folder).filter(|group| group.inode == inode);
+    group.and_then(|group| group.oom_kills()).unwrap_or(0).saturating_sub(first)
+}
+
 /// The most bytes that are read of a file of counters.
 const MAX_FILE: u64 = 64 << 10;
 

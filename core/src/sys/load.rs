@@ -81,6 +81,14 @@ fn tids(pid: u32) -> Option<Vec<u32>> {
     Some(tids)
 }
 
+/// The function of the kernel in which a thread sleeps; empty if it does not, or if not known.
+#[must_use]
+pub fn wchan(pid: u32, tid: u32) -> String {
+    let text = read(&format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
+    let name = text.trim();
+    if name == "0" { String::new() } else { name.to_string() }
+}
+
 /// A file of /proc, as text; `None` if it may not be read.
 #[must_use]
 pub fn read(path: &str) -> Option<String> {
@@ -175,5 +183,6 @@ mod tests {
         let load = Load::of(own, |tid, _| tids.push(tid)).unwrap();
         assert!(!load.is_dying && tids.contains(&own), "{load:?} {tids:?}");
         assert_eq!(Load::of(u32::MAX, |_, _| ()), None);
+        assert_eq!(wchan(own, u32::MAX), "");
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Line<F: AsFd> {
     stream: Option<F>,
     input: Vec<u8>,
     output: VecDeque<u8>,
+    /// Whether a write was told of a reset, which the kernel tells once.
+    was_reset: bool,
 }
 
 /// How a stream ended.
@@ -26,6 +28,9 @@ pub(crate) struct Line<F: AsFd> {
 pub(crate) enum End {
     /// The other side closed it, or its kernel did.
     Closed,
+    /// The other host reset it. It knows nothing of the stream: its process has died, or it has given
+    /// the stream up, as a kernel does whose messages nobody acknowledges.
+    Reset,
     /// The other host has not answered for long.
     Silent,
 }
@@ -50,7 +55,7 @@ impl<F: AsFd> std::fmt::Debug for Line<F> {
 impl<F: AsFd> Line<F> {
     /// `early`: the bytes that were received on the stream before.
     pub(crate) fn new(stream: F, early: Vec<u8>) -> Self {
-        Self { stream: Some(stream), input: early, output: VecDeque::new() }
+        Self { stream: Some(stream), input: early, output: VecDeque::new(), was_reset: false }
     }
 
     /// A stream that was opened after the bootstrap: an empty line goes ahead.
@@ -95,6 +100,8 @@ impl<F: AsFd> Line<F> {
                 Err(Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) => {
                     return self.end(End::Silent);
                 }
+                Err(Errno::CONNRESET) => return self.end(End::Reset),
+                Ok(_) | Err(_) if self.was_reset => return self.end(End::Reset),
                 Ok(_) | Err(_) => return self.end(End::Closed),
             }
             self.hear(&mut hear);
@@ -132,7 +139,10 @@ impl<F: AsFd> Line<F> {
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
                 // The read path detects and reports the end of the stream.
-                Err(_) => self.output.clear(),
+                Err(errno) => {
+                    self.was_reset |= errno == Errno::CONNRESET;
+                    self.output.clear();
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ccl::clock;
 use ccl::snapshot::ProcessSnapshot;
-use ccl::sys::cgroup::MemoryGroup;
+use ccl::sys::cgroup::kills_since;
 use ccl::sys::load::read;
 
 use super::texts;
@@ -30,9 +30,7 @@ const READS_FOR: Duration = Duration::from_millis(500);
 pub(super) fn kills(process: &ProcessSnapshot) -> u64 {
     let sampled = process.facts.oom_kills;
     let Some(count) = process.memory else { return sampled };
-    let group = MemoryGroup::at(Path::new(&process.facts.cgroup)).filter(|group| group.inode == count.inode);
-    let now = group.and_then(|group| group.oom_kills()).unwrap_or(0);
-    now.saturating_sub(count.first).max(sampled)
+    kills_since(Path::new(&process.facts.cgroup), count.inode, count.first).max(sampled)
 }
 
 /// The processes that the kernel's log says were killed because memory ran out.

@@ -2,7 +2,7 @@
 
 use ccl::clock;
 use ccl::snapshot::{MAX_THREADS, ProcessFacts, ProcessLoad, ThreadFacts};
-use ccl::sys::load::{Load, read};
+use ccl::sys::load::{Load, read, wchan};
 
 use super::texts;
 
@@ -27,7 +27,7 @@ impl Reading {
                 threads.push(ThreadFacts {
                     tid,
                     letter: Some(stat.letter),
-                    wchan: read("wchan").map(|text| texts::wchan(&text)).unwrap_or_default(),
+                    wchan: wchan(pid, tid),
                     syscall: read("syscall").map(|text| texts::syscall(&text)).unwrap_or_default(),
                     cpu_ms: stat.cpu_ns() / 1_000_000,
                     name: stat.name,

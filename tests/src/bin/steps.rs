@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ccl::comm::Pending;
 use ccl::reactor::Service;
-use ccl::{CollKind, Communicator, Rank, ReduceOp, Result, clock};
+use ccl::{CollKind, Communicator, Config, Rank, ReduceOp, Result, clock};
 use ccl_tests::blocked::block_when_told;
 use ccl_tests::job::{Line, Possessions};
 use ccl_tests::steps::{Step, Steps};
@@ -33,6 +33,10 @@ struct Comm(*mut Communicator);
 unsafe impl Send for Comm {}
 
 impl Comm {
+    fn new(comm: Communicator) -> Self {
+        Self(Box::into_raw(Box::new(comm)))
+    }
+
     fn get(&self) -> &Communicator {
         // SAFETY: it came from `Box::into_raw`, and `Taker::take_comm` is the last to use it.
         unsafe { &*self.0 }
@@ -45,13 +49,16 @@ struct Taker {
     comm: Option<Comm>,
     background: Option<JoinHandle<Result<()>>>,
     begun: Option<(Pending<f32>, u32)>,
+    /// The communicator that `split` made.
+    second: Option<Comm>,
+    memory: Vec<u8>,
     is_right: bool,
 }
 
 impl Taker {
     fn new(comm: Communicator) -> Self {
-        let comm = Some(Comm(Box::into_raw(Box::new(comm))));
-        Self { comm, background: None, begun: None, is_right: true }
+        let comm = Some(Comm::new(comm));
+        Self { comm, background: None, begun: None, second: None, memory: Vec::new(), is_right: true }
     }
 
     fn comm(&self) -> &Communicator {
@@ -160,9 +167,30 @@ impl Taker {
             }
             Step::Hold => drop(std::io::stdin().read_line(&mut String::new())),
             Step::Sleep(time) => clock::sleep(*time),
+            Step::Compute => loop {
+                std::hint::spin_loop();
+            },
+            // Written, so that it is there.
+            Step::Fill { mib } => self.memory = vec![1; *mib << 20],
+            Step::Lag { time, times, count } => {
+                for _ in 0..*times {
+                    clock::sleep(*time);
+                    self.collective(CollKind::AllReduce, 0, *count)?;
+                }
+            }
+            Step::Split => {
+                let config = Config { name: "second".into(), ..Config::default() };
+                self.second = self.comm().split(Some(0), 0, config)?.map(Comm::new);
+            }
+            Step::Second(step) => {
+                std::mem::swap(&mut self.comm, &mut self.second);
+                let taken = self.take(step);
+                std::mem::swap(&mut self.comm, &mut self.second);
+                taken?;
+            }
             Step::Block => block_when_told(),
-            // For a rank that fails.
-            Step::Stay => {}
+            // For a rank that fails; from the start.
+            Step::Stay | Step::Skew { .. } => {}
         }
         Ok(())
     }
@@ -247,6 +275,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    for step in &steps.all {
+        if let Step::Skew { ms, ppm } = step {
+            clock::skew(ms * 1_000_000, ppm * 1000);
+        }
+    }
     // The service thread's file descriptor for notifications belongs to the process and stays: it
     // is created before anything is counted.
     let _ = Service::get();
@@ -261,6 +294,8 @@ fn main() -> ExitCode {
     say(&Line::Ready { rank: comm.rank().0, pid: std::process::id(), child: None });
     let mut taker = Taker::new(comm);
     let is_good = take_all(&mut taker, &steps);
+    drop(taker.take_comm());
+    taker.comm = taker.second.take();
     drop(taker.take_comm());
     drop(taker);
     // The thread that waits for the request to block stays.

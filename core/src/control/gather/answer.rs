@@ -98,6 +98,7 @@ impl GatheredRow {
     pub fn given(self, asked: Ns, now: Ns, real_ns: u64) -> Given {
         let Self { mut process, letter, ended, clock } = self;
         let source = if clock.is_some() { Source::Gather } else { Source::Mapping };
+        process.clock_error_ns = clock.map(|clock| clock.error_ns);
         let clock = clock.unwrap_or_default();
         let first = if process.alive { asked.0 } else { 0 };
         let here = |mono_ns: u64, error_ns: i128| {
@@ -111,6 +112,10 @@ impl GatheredRow {
             let real = |mono_ns: u64| real_ns.saturating_sub(now.0.saturating_sub(mono_ns));
             (process.from_real_ns, process.to_real_ns) =
                 (real(process.from_mono_ns), real(process.to_mono_ns));
+        }
+        for op in process.comms.iter_mut().flat_map(|comm| &mut comm.history.ops) {
+            let here = |ns: u64| ns.saturating_add_signed(clock.offset_ns.saturating_neg());
+            (op.called_ns, op.ended_ns) = (here(op.called_ns), here(op.ended_ns));
         }
         Given { process, source, letter, ended }
     }
@@ -133,6 +138,7 @@ impl Lack {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::{CommSnapshot, History, PastOp};
 
     #[test]
     fn times_are_moved_to_the_clock_of_who_asks_and_stay_between_question_and_answer() {
@@ -148,6 +154,7 @@ mod tests {
             let row = GatheredRow { process, clock, ..GatheredRow::default() };
             let one = row.given(Ns(1_000), Ns(2_000), 10_000).process;
             assert_eq!((one.from_mono_ns, one.to_mono_ns, one.from_real_ns, one.to_real_ns), expect);
+            assert_eq!(one.clock_error_ns, Some(error_ns));
         };
         check(true, (5_500, 5_600), (4_000, 10), (1_490, 1_610, 9_490, 9_610));
         check(true, (500, 600), (-1_000, 900), (1_000, 2_000, 9_000, 10_000));
@@ -155,5 +162,21 @@ mod tests {
         // It died long before.
         check(false, (4_100, 4_200), (4_000, 10), (90, 210, 8_090, 8_210));
         check(true, (0, 0), (4_000, 10), (0, 0, 7, 0));
+    }
+
+    #[test]
+    fn past_operations_are_moved_too() {
+        let past = |called_ns, ended_ns| PastOp { seq: 1, called_ns, ended_ns, ..PastOp::default() };
+        let history = History { ops: vec![past(5_000, 5_100)], ..History::default() };
+        let comms = vec![CommSnapshot { history, ..CommSnapshot::default() }];
+        let process = ProcessSnapshot { alive: true, comms, ..ProcessSnapshot::default() };
+        let given = |clock| {
+            let row = GatheredRow { process: process.clone(), clock, ..GatheredRow::default() };
+            let process = row.given(Ns(1_000), Ns(2_000), 10_000).process;
+            (process.comms[0].history.ops[0], process.clock_error_ns)
+        };
+        let clock = ClockOffset { offset_ns: 4_000, error_ns: 10 };
+        assert_eq!(given(Some(clock)), (past(1_000, 1_100), Some(10)));
+        assert_eq!(given(None), (past(5_000, 5_100), None));
     }
 }

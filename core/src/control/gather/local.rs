@@ -11,11 +11,12 @@ use super::message::{MAX_LINE, WaveMessage};
 use crate::clock;
 use crate::recorder::Recorder;
 use crate::recorder::reader::Reader;
-use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessLoad};
-use crate::sys::load::Load;
+use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessLoad, ThreadFacts};
+use crate::sys::cgroup::kills_since;
+use crate::sys::load::{Load, wchan};
 use crate::sys::process;
 use crate::sys::reference::{Kind, Reference};
-use crate::types::{CommId, Rank};
+use crate::types::{CommId, Rank, SERVICE_THREAD};
 
 /// The most processes of a host that are read.
 const MAX_PROCESSES: usize = 1 << 12;
@@ -91,13 +92,31 @@ fn add_kernels_word(row: &mut GatheredRow) {
     let of = |pid: u32| Some((pid, process::letter(pid, process.start_ticks)?));
     match [process.outer_pid, process.pid].into_iter().find_map(of) {
         Some((pid, letter)) => {
-            let at = clock::now();
-            let load = Load::of(pid, |_, _| ()).filter(|_| process.alive);
+            let (at, mut threads) = (clock::now(), Vec::new());
+            let load = Load::of(pid, |tid, stat| {
+                // Whether the process itself is held up, and whether it could answer.
+                if threads.is_empty() || stat.name == SERVICE_THREAD {
+                    let (name, letter, cpu_ms) =
+                        (stat.name.clone(), Some(stat.letter), stat.cpu_ns() / 1_000_000);
+                    let wchan = wchan(pid, tid);
+                    threads.push(ThreadFacts { tid, name, letter, wchan, cpu_ms, ..ThreadFacts::default() });
+                }
+            });
+            let load = load.filter(|_| process.alive);
+            process.facts.threads = if load.is_some() { threads } else { Vec::new() };
             process.facts.dying = load.is_some_and(|load| load.is_dying);
             process.facts.load = load.map(|load| ProcessLoad::at(at, &load));
             row.letter = Some(letter);
         }
-        None => row.ended = is_own && process.left && !process.alive,
+        None => {
+            row.ended = is_own && process.left && !process.alive;
+            // Its last sample was before the kill.
+            if let Some(count) = process.memory.filter(|_| !process.alive) {
+                let folder = Path::new(&process.facts.cgroup);
+                let kills = kills_since(folder, count.inode, count.first);
+                process.facts.oom_kills = process.facts.oom_kills.max(kills);
+            }
+        }
     }
 }
 

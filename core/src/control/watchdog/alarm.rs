@@ -40,8 +40,7 @@ pub(super) struct Told {
 impl Told {
     pub(super) fn of(verdict: &Verdict) -> Self {
         let Verdict { standing, class, reason, .. } = *verdict;
-        let who: Vec<u8> = verdict.culprits.iter().flat_map(|one| one.rank.0.to_le_bytes()).collect();
-        Self { standing, class, reason, key: xxhash_rust::xxh3::xxh3_64(&who) }
+        Self { standing, class, reason, key: verdict.key() }
     }
 }
 

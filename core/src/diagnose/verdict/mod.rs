@@ -16,6 +16,7 @@ mod link;
 mod next;
 mod process;
 mod slow;
+mod told;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -35,7 +36,8 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
     found.extend(waiting::verdicts(job, before, stall_ns));
     // A stopped process is said once, with those that wait for it.
     let known: Vec<Culprit> = found.iter().flat_map(|verdict| verdict.culprits.clone()).collect();
-    if !has_failed {
+    // What the end of all processes did to operations says nothing of what was slow before.
+    if !has_failed || job.ranks.iter().all(RankSnapshot::is_gone) {
         let judged: Vec<CommId> = found.iter().map(|verdict| verdict.comm).collect();
         found.extend(link::slow(job, &judged));
         found.extend(slow::verdicts(job));
@@ -49,6 +51,19 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
     }
     found.sort_by_key(|one| (std::cmp::Reverse(one.standing == Standing::Stalled), one.class));
     found
+}
+
+impl Verdict {
+    /// A number for those who are to blame.
+    pub(crate) fn key(&self) -> u64 {
+        key_of(self.culprits.iter().map(|one| one.rank))
+    }
+}
+
+/// A number for these ranks of a job.
+fn key_of(ranks: impl IntoIterator<Item = Rank>) -> u64 {
+    let who: Vec<u8> = ranks.into_iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
+    xxhash_rust::xxh3::xxh3_64(&who)
 }
 
 impl Snapshot {

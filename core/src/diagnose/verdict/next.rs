@@ -17,6 +17,17 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("kill -CONT {pid}", "lets it go on"),
             ("grep -E 'State|TracerPid' /proc/{pid}/status", "shows whether a debugger holds it"),
         ],
+        Reason::Frozen => &[(
+            "cat /proc/{pid}/cgroup",
+            "names the frozen control group: docker unpause, or write THAWED to its freezer.state or 0 to its cgroup.freeze",
+        )],
+        Reason::Silent => &[
+            (
+                "grep -H . /proc/{pid}/task/*/wchan",
+                "shows in which function of the kernel each of its threads sleeps",
+            ),
+            ("ccl-inspect stack {job}", "shows where the processes are"),
+        ],
         Reason::Starved => &[
             ("cat /proc/{pid}/cgroup", "names the control group whose cpu.max or cpu.cfs_quota_us limits it"),
             ("top -H -p {pid}", "shows what its threads get of the processors"),

@@ -1,27 +1,51 @@
 //! What the process of a rank shows of itself, whatever its communicators show.
 
+use super::told;
+use crate::diagnose::duration;
 use crate::snapshot::{
-    Class, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State, Verdict,
+    Class, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State, ThreadFacts,
+    Verdict,
 };
-use crate::types::Rank;
+use crate::types::{Rank, SERVICE_THREAD};
 
 /// How long a service thread must be silent before a stopped process that nobody waits for is said.
-const SILENT_NS: u64 = 1_000_000_000;
+const STOPPED_NS: u64 = 1_000_000_000;
+/// The same of a process that runs: on a busy machine the thread may be late by seconds.
+const SILENT_NS: u64 = 5_000_000_000;
+/// The functions of the kernel in which the threads of a frozen control group sleep, of version 1
+/// and of version 2.
+const FREEZERS: [&str; 2] = ["__refrigerator", "do_freezer_trap"];
 
 /// What is wrong with a process itself; `None` if nothing is.
 ///
-/// Where all are gone, as in files, death does not distinguish them.
+/// Where all are gone, as in files, death does not distinguish them, but what the watchdogs told does.
 pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
     let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
+    let halted = halted(rank);
     match (rank.state, rank.letter) {
-        (State::Dead | State::Exited | State::Left, _) if all_gone => None,
+        (State::Dead | State::Exited | State::Left, _) if all_gone => {
+            told::of(job, rank).map(|reason| (Class::StuckLocal, reason))
+        }
         (State::Dead | State::Exited | State::Left, _) => Some((Class::PeerDead, end(rank))),
         _ if rank.facts.dying => Some((Class::StuckLocal, Reason::Dying)),
-        (State::Stopped, _) => Some((Class::StuckLocal, Reason::Stopped)),
+        _ if halted.is_some() => halted.map(|reason| (Class::StuckLocal, reason)),
         _ if rank.facts.is_starved == Some(true) => Some((Class::StuckLocal, Reason::Starved)),
         (State::Running, Some('D')) => Some((Class::StuckLocal, Reason::Uninterruptible)),
-        (State::Running | State::Unknown, _) => None,
+        (State::Running | State::Stopped | State::Unknown, _) => None,
     }
+}
+
+/// What keeps all threads of a living process from running.
+fn halted(rank: &RankSnapshot) -> Option<Reason> {
+    let is_frozen = rank.state == State::Running && rank.facts.threads.first().is_some_and(is_frozen);
+    match rank.state {
+        State::Stopped => Some(Reason::Stopped),
+        _ => is_frozen.then_some(Reason::Frozen),
+    }
+}
+
+fn is_frozen(thread: &ThreadFacts) -> bool {
+    FREEZERS.contains(&thread.wchan.as_str())
 }
 
 /// How a process ended.
@@ -42,7 +66,9 @@ pub(super) const fn side(reason: Reason) -> (Side, Confidence) {
         Reason::Exited | Reason::Panicked | Reason::Aborts => (Side::Application, Confidence::Certain),
         Reason::Signalled => (Side::Machine, Confidence::Certain),
         Reason::Oom => (Side::Machine, Confidence::Probable),
-        Reason::Stopped | Reason::Starved | Reason::Dying => (Side::Machine, Confidence::Certain),
+        Reason::Stopped | Reason::Frozen | Reason::Starved | Reason::Dying => {
+            (Side::Machine, Confidence::Certain)
+        }
         Reason::Inside => (Side::Library, Confidence::Possible),
         _ => (Side::Machine, Confidence::Possible),
     }
@@ -58,6 +84,7 @@ pub(super) fn ended(reason: Reason, count: usize) -> String {
         Reason::Exited => "exited without leaving the communicator".into(),
         Reason::Panicked => "panicked".into(),
         Reason::Stopped => format!("{was} stopped"),
+        Reason::Frozen => format!("{was} frozen"),
         Reason::Starved => format!("{was} not given the processor"),
         Reason::Dying => format!("{was} ending"),
         _ => "ended without leaving the communicator".into(),
@@ -79,24 +106,57 @@ pub(super) fn culprit(rank: &RankSnapshot) -> Culprit {
     Culprit { rank: rank.rank, pid: rank.pid, host: rank.host.clone() }
 }
 
-/// Stopped processes for which nobody waits yet, a verdict each.
+/// Processes that are stopped, or whose service thread does not run, and for which nobody waits yet:
+/// a verdict each.
 pub(super) fn idle(job: &Snapshot) -> Vec<Verdict> {
-    let is_stopped = |rank: &&RankSnapshot| rank.state == State::Stopped && rank.heartbeat_ns >= SILENT_NS;
-    let verdict = |rank: &RankSnapshot| {
-        let culprits = vec![culprit(rank)];
-        Verdict {
-            class: Class::StuckLocal,
-            standing: Standing::Suspect,
-            reason: Reason::Stopped,
-            why: format!("{} is stopped, and nobody waits for it yet", super::named(&culprits)),
-            culprits,
-            since_ns: rank.heartbeat_ns,
-            side: Side::Machine,
-            confidence: Confidence::Certain,
-            ..Verdict::default()
+    job.ranks.iter().filter_map(|rank| of_idle(job, rank)).collect()
+}
+
+fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
+    // Where all have ended, this is how long before the last sign of its other threads.
+    let silent_ns = rank.heartbeat_ns;
+    let is_told = rank.state == State::Running
+        || rank.state == State::Dead && job.ranks.iter().all(RankSnapshot::is_gone);
+    let reason = match halted(rank) {
+        Some(reason) if silent_ns >= STOPPED_NS => reason,
+        _ if is_told && silent_ns >= SILENT_NS => Reason::Silent,
+        _ => return None,
+    };
+    let culprits = vec![culprit(rank)];
+    let named = super::named(&culprits);
+    let service = rank.facts.threads.iter().find(|thread| thread.name == SERVICE_THREAD);
+    let (side, confidence, why) = match reason {
+        Reason::Silent => {
+            let is_frozen = service.is_some_and(is_frozen);
+            let (side, sure) = if is_frozen {
+                (Side::Machine, Confidence::Certain)
+            } else {
+                (Side::Library, Confidence::Possible)
+            };
+            let why = format!(
+                "the service thread of {named} {} and has not run for {}: that process notices no death, \
+                 accepts no connection and answers nobody",
+                if is_frozen { "is frozen" } else { "does not go on" },
+                duration(silent_ns)
+            );
+            (side, sure, why)
+        }
+        _ => {
+            (Side::Machine, Confidence::Certain, format!("{named} is {reason}, and nobody waits for it yet"))
         }
     };
-    job.ranks.iter().filter(is_stopped).map(verdict).collect()
+    Some(Verdict {
+        class: Class::StuckLocal,
+        standing: Standing::Suspect,
+        reason,
+        why,
+        culprits,
+        since_ns: silent_ns,
+        side,
+        confidence,
+        evidence: service.map(|thread| thread_line(rank.rank, thread)).into_iter().collect(),
+        ..Verdict::default()
+    })
 }
 
 /// What was seen of a process, a line each.
@@ -125,9 +185,11 @@ pub(super) fn evidence(rank: &RankSnapshot) -> Vec<String> {
             "rank {at}: ran for {cpu} % of the time and waited for a processor for {delay} %, quota used up {throttled} times"
         ));
     }
-    if let Some(thread) = facts.threads.first() {
-        let what = [&thread.syscall, &thread.wchan].map(String::as_str).join(" ");
-        lines.push(format!("rank {at}: its first thread is in {}", what.trim()));
-    }
+    lines.extend(facts.threads.first().map(|thread| thread_line(at, thread)));
     lines
+}
+
+fn thread_line(rank: Rank, thread: &ThreadFacts) -> String {
+    let what = [&thread.syscall, &thread.wchan].map(String::as_str).join(" ");
+    format!("rank {rank}: its thread {} is in {}", thread.name, what.trim())
 }

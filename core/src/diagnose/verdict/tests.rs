@@ -3,7 +3,8 @@
 use super::*;
 use crate::snapshot::{
     BlockedOn, Called, CommSnapshot, End, Failure, LinkSnapshot, Missing, NotJoined, OpSnapshot, OpState,
-    ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, State, WaitingLink,
+    ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, StallTold, State, ThreadFacts,
+    WaitingLink,
 };
 use crate::types::CommId;
 
@@ -175,6 +176,61 @@ fn what_ails_the_process_itself_decides_and_each_ailment_is_a_verdict() {
     // A rank that is inside and does not wait may be at work: it has the time of one that is late.
     let inside = Snapshot { blocked_on: vec![blocked(&[], &[2], &[0, 1, 3], 2 * SECOND)], ..job(&[]) };
     check(&inside, &[(Class::StuckLocal, Reason::Inside, &[2], Standing::Suspect)]);
+}
+
+#[test]
+fn a_frozen_process_is_told_and_a_service_thread_that_does_not_run_is_suspect() {
+    let thread = |name: &str, wchan: &str| ThreadFacts {
+        name: name.into(),
+        wchan: wchan.into(),
+        ..ThreadFacts::default()
+    };
+    for wchan in ["__refrigerator", "do_freezer_trap"] {
+        let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
+        job.ranks[2].facts.threads = vec![thread("python", wchan)];
+        let found = check(&job, &[(Class::StuckLocal, Reason::Frozen, &[2], Standing::Stalled)]);
+        assert_eq!(found[0].next[0].command, "cat /proc/72/cgroup");
+    }
+    let silent = |wchan: &str, silent_ns| {
+        let mut job = job(&[]);
+        job.ranks[1].heartbeat_ns = silent_ns;
+        job.ranks[1].facts.threads = vec![thread("python", ""), thread("ccl-service", wchan)];
+        job
+    };
+    check(&silent("", 5 * SECOND - 1), &[]);
+    let expect = [(Class::StuckLocal, Reason::Silent, &[1][..], Standing::Suspect)];
+    let side = |wchan: &str| check(&silent(wchan, 5 * SECOND), &expect)[0].side;
+    assert_eq!([side(""), side("__refrigerator")], [Side::Library, Side::Machine]);
+}
+
+#[test]
+fn files_say_of_a_process_what_the_watchdogs_saw_before_all_ended() {
+    let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
+    let key = Verdict { culprits: culprits(&[2]), ..Verdict::default() }.key();
+    let told = StallTold {
+        standing: Standing::Stalled,
+        class: Class::StuckLocal,
+        reason: Reason::Stopped,
+        by: Some(Rank(0)),
+        ago_ns: SECOND,
+        key,
+        text: "rank 2 (pid 72 on a) is stopped".into(),
+        ..StallTold::default()
+    };
+    let late = [(Class::NotJoined, Reason::UserCode, &[2][..], Standing::Suspect)];
+    let stopped = [(Class::StuckLocal, Reason::Stopped, &[2][..], Standing::Stalled)];
+    job.ranks[3].facts.stall = Some(told.clone());
+    check(&job, &late);
+    job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
+    let found = check(&job, &stopped);
+    assert_eq!(found[0].side, Side::Machine);
+    assert!(found[0].why.starts_with("rank 2 (pid 72 on a) is stopped; ranks 0-1,3 wait"), "{found:?}");
+    // Stopped inside, where it waited itself.
+    let unnamed = Snapshot { blocked_on: vec![blocked(&[], &[], &[0, 1, 2, 3], 2 * SECOND)], ..job.clone() };
+    check(&unnamed, &stopped);
+    // Of somebody else.
+    job.ranks[3].facts.stall = Some(StallTold { key: key + 1, ..told });
+    check(&job, &late);
 }
 
 #[test]

@@ -129,6 +129,12 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         living().for_each(|rank| groups.add(what, process::culprit(rank)));
         return;
     }
+    let halted = job.ranks.iter().filter(|_| living().next().is_none());
+    let halted: Vec<_> = halted.filter_map(|rank| Some((process::condition(job, rank)?, rank))).collect();
+    if !halted.is_empty() {
+        halted.into_iter().for_each(|(what, rank)| groups.add(what, process::culprit(rank)));
+        return;
+    }
     let what = match &bad {
         Some(bad) => (Class::Link, bad.reason),
         None if circle.0.is_empty() => (Class::Link, Reason::Lost),
@@ -233,6 +239,9 @@ fn told(reason: Reason, culprits: &[Culprit], op: &str, circle: &Circle) -> (Sid
     let (is, has) = (verb(culprits.len(), "is", "are"), verb(culprits.len(), "has", "have"));
     match reason {
         Reason::Stopped => (Side::Machine, Confidence::Certain, format!("{who} {is} stopped")),
+        Reason::Frozen => {
+            (Side::Machine, Confidence::Certain, format!("{who} {is} frozen by a control group"))
+        }
         Reason::Uninterruptible => (
             Side::Machine,
             Confidence::Probable,

@@ -18,30 +18,64 @@ impl Owner for Silent {
     fn heard(&self, _: News) {}
 }
 
+fn here(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// The gossip of rank 0, with these data listeners and streams of the ring.
+fn start(comm: u64, listeners: Vec<SocketAddr>, ring: [Option<RingStream>; 2]) -> Arc<GossipTask> {
+    let (job, comm, me, nranks) = (JobId(0x2a), CommId(comm), Rank(0), listeners.len() as u32);
+    let dialling = Dialling { job, comm, key: Key::from_secret("of this test"), me, bind: None, listeners };
+    let post = Post::open(comm, me).unwrap();
+    let ways = Ways { locals: Vec::new(), post, ring, mending: Some((dialling, Arc::default())) };
+    let service = Service::get().unwrap();
+    GossipTask::start(&service, Gossip::new(me, nranks), me, ways, Box::new(Silent)).unwrap()
+}
+
 #[test]
 fn the_ring_is_closed_past_several_ranks_that_went_without_a_word() {
-    let here = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let there = TcpListener::bind(here(0)).unwrap();
     // Where ranks 1 and 2 were, nobody listens any more.
     let listeners = vec![here(3), here(1), here(2), there.local_addr().unwrap()];
-    let (job, comm, me) = (JobId(0x2a), CommId(0xc0), Rank(0));
-    let dialling = Dialling { job, comm, key: Key::from_secret("of this test"), me, bind: None, listeners };
-    let ways = Ways {
-        locals: Vec::new(),
-        post: Post::open(comm, me).unwrap(),
-        ring: [None, None],
-        mending: Some((dialling, Arc::default())),
-    };
-    let service = Service::get().unwrap();
-    let task = GossipTask::start(&service, Gossip::new(me, 4), me, ways, Box::new(Silent)).unwrap();
+    let task = start(0xc0, listeners, [None, None]);
     let (tell, told) = mpsc::channel();
     let accepts = std::thread::spawn(move || tell.send(there.accept().is_ok()));
 
     let attempt = Attempt { nth: 0, without: vec![Rank(1), Rank(2)] };
-    let share = Share { rank: me, attempt, round: 0, block: Vec::new() };
+    let share = Share { rank: Rank(0), attempt, round: 0, block: Vec::new() };
     let mut left = Duration::ZERO;
     let lacks = task.share(share, false, &mut left, &mut |_| ());
     assert!(matches!(lacks, Err(Unshared::Without(ranks)) if ranks == [Rank(3)]));
     assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
     accepts.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_rank_whose_stream_was_reset_has_died_only_if_nobody_listens_there_any_more() {
+    let door = TcpListener::bind(here(0)).unwrap();
+    // The kernel connects; the process is busy.
+    let there = TcpListener::bind(here(0)).unwrap();
+    let stream = std::net::TcpStream::connect(door.local_addr().unwrap()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let (theirs, _) = door.accept().unwrap();
+    let ring =
+        RingStream { fd: Fd::from(std::os::fd::OwnedFd::from(stream)), early: Vec::new(), peer: Rank(1) };
+    let task = start(0xc1, vec![here(1), there.local_addr().unwrap()], [None, Some(ring)]);
+    socket2::SockRef::from(&theirs).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(theirs);
+    let decided = |limit| {
+        let end = clock::now().after(limit);
+        loop {
+            if let Some(decision) = task.lock().gossip.decision() {
+                return Some((decision.trouble, decision.about));
+            }
+            if clock::now() >= end {
+                return None;
+            }
+            clock::sleep(Duration::from_millis(5));
+        }
+    };
+    assert_eq!(decided(Duration::from_millis(300)), None);
+    drop(there);
+    assert_eq!(decided(Duration::from_secs(20)), Some((crate::failure::gossip::Trouble::Died, Rank(1))));
 }

@@ -1,0 +1,62 @@
+//! A job that is well: it calls in bursts, one rank pauses for long, and a stranger keeps the
+//! processors busy. Nothing is told as a stall, by the watchdogs or by an inspector. The long size
+//! lasts ten minutes.
+
+use std::process::Command;
+
+use ccl::seed::Seed;
+use ccl::snapshot::{Snapshot, Standing};
+use ccl_tests::apart::Apart;
+use ccl_tests::job::{Line, Worker};
+use ccl_tests::programs::text;
+
+const RANKS: u32 = 8;
+
+/// The bursts of a rank: the same calls on all, each after a pause of its own. One of them is long
+/// on one rank.
+fn steps(rank: u32, bursts: u64, pause_ms: u64) -> String {
+    let mut drawn = Seed(20).part(u64::from(rank));
+    let mut steps = String::from("barrier; ");
+    for at in 0..bursts {
+        let is_long = at == bursts / 2 && rank == 5;
+        let ms = if is_long { pause_ms } else { drawn.below(600) };
+        steps += &format!("sleep {ms}; loop 200 1000; loop 3 300000; ");
+    }
+    steps + "finish"
+}
+
+#[test]
+fn a_job_that_is_well_is_never_told_as_stalled() {
+    let Some(hosts) = Apart::for_test("a_job_that_is_well_is_never_told_as_stalled") else { return };
+    let is_long = ccl::config::environment("TEST_SIZE").as_deref() == Some("long");
+    let (bursts, pause_ms, stall_after) = if is_long { (1000, 20_000, "30") } else { (12, 6_000, "9") };
+    let mut setting = hosts.setting(RANKS);
+    setting.variables.push(("CCL_STALL_AFTER".into(), stall_after.into()));
+    setting.steps = (0..RANKS).map(|rank| steps(rank, bursts, pause_ms)).collect();
+    let mut stranger = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a stranger");
+    let job = setting.start();
+    let (mut looks, mut suspected) = (0, 0);
+    let mut wrong = Vec::new();
+    while !job.workers.iter().all(Worker::has_ended) {
+        let output = hosts.inspect(looks % 2, &["snapshot", "--json"]);
+        // At its beginning and at its end there is no job.
+        if let Ok(seen) = serde_json::from_slice::<Snapshot>(&output.stdout) {
+            let stalled = seen.verdicts.iter().filter(|one| one.standing == Standing::Stalled);
+            wrong.extend(stalled.map(|one| one.why.clone()));
+            suspected += usize::from(!seen.verdicts.is_empty());
+        } else if output.status.code() != Some(1) {
+            wrong.push(text(&output));
+        }
+        looks += 1;
+    }
+    let _ = stranger.kill().and_then(|()| stranger.wait());
+    println!("looks {looks}, suspected {suspected}\ncases: healthy {bursts}");
+    for worker in &job.workers {
+        let said = worker.complaints.lock().expect("nobody panics with it").clone();
+        wrong.extend(said.lines().filter(|line| line.contains("STALLED")).map(String::from));
+        let bad =
+            worker.said().into_iter().filter(|line| matches!(line, Line::Error { .. } | Line::Note { .. }));
+        wrong.extend(bad.map(|line| format!("{line:?}")));
+    }
+    assert!(wrong.is_empty() && suspected > 0, "{suspected}: {wrong:#?}");
+}
