@@ -171,19 +171,24 @@ fn operation(row: &[AtomicU64], cell: usize, clock: &Clock, tag: &str, me: Rank,
     // Read in this order, each is at least as large as the one before.
     let (completed, started, called) = (at(op::COMPLETED), at(op::STARTED), at(op::CALLED));
     let failed = at(op::FAILED);
-    let fact = op_fact(row, cell).unwrap_or_default();
+    let fact = op_fact(row, cell);
+    let is_known = fact.is_some();
+    let fact = fact.unwrap_or_default();
     let words = [fact[0], fact[1], fact[2], fact[3]];
     let seq_noted = words[2];
     let (called, started) =
         if pair { (called, started) } else { (called.max(seq_noted), started.max(seq_noted)) };
     let state = match () {
         () if failed != 0 => OpState::Failed,
-        () if called > completed => OpState::Running,
+        () if called > completed && is_known => OpState::Running,
+        // Which call is under way, and since when, could not be read.
+        () if called > completed => OpState::Unknown,
         () => OpState::Idle,
     };
     let seq = match state {
         OpState::Failed => failed,
-        OpState::Running | OpState::Unknown => seq_noted,
+        OpState::Running => seq_noted,
+        OpState::Unknown => called,
         OpState::Idle if pair => seq_noted,
         OpState::Idle => completed,
     };
@@ -234,7 +239,8 @@ fn operation(row: &[AtomicU64], cell: usize, clock: &Clock, tag: &str, me: Rank,
         (seen.channels, seen.chunk_bytes) = (shape.channels, shape.chunk);
         seen.topology = format!("{topology:016x}");
     }
-    match Descriptor::decode(words) {
+    // Zeros would be an all-reduce.
+    match Descriptor::decode(words).filter(|_| is_known) {
         None => seen.kind = "?".into(),
         Some(noted) => {
             // A receive describes itself as the matching send.
@@ -434,5 +440,28 @@ fn peers(words: &[AtomicU64], comms: &mut Comms) {
         {
             comm.groups = groups.into_values().collect();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_whose_fact_cannot_be_read_is_unknown() {
+        let check = |called: u64, completed: u64, expect: (&str, u64, OpState)| {
+            // The row ends inside the fact.
+            let mut row = [const { AtomicU64::new(0) }; op::FACT + op::FACT_WORDS];
+            row[op::CALLED] = AtomicU64::new(called);
+            row[op::COMPLETED] = AtomicU64::new(completed);
+            let scale = Scale::between(Anchor::default(), Anchor::default(), 1.0);
+            let clock = Clock { scale, now: Ns(9) };
+            let seen = operation(&row, 0, &clock, "", Rank(0), false);
+            assert_eq!((seen.kind.as_str(), seen.seq, seen.state), expect);
+            assert_eq!((seen.age_ns, seen.since_raw), (0, None));
+        };
+        check(8, 7, ("?", 8, OpState::Unknown));
+        check(8, 8, ("?", 8, OpState::Idle));
+        check(0, 0, ("", 0, OpState::Idle));
     }
 }
