@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::{Key, Settings, Source};
-use ccl::diagnose::{Given, Job, Unreachable, merge, render_text};
+use ccl::diagnose::{BETWEEN, Given, Job, Unreachable, merge, render_text};
 use ccl::snapshot::{History, Snapshot as JobSnapshot};
 
 use crate::choose::{choose, find, no_comm};
@@ -14,10 +14,6 @@ use crate::discover::{self, Findings, Found};
 use crate::gather::{self, Told};
 use crate::target::Target;
 use crate::{attach, dump, exit, facts, saved};
-
-/// The time between two readings of a job in which something waits: longer than a message takes on
-/// a busy machine, and short for someone who waits for the answer.
-pub(crate) const BETWEEN: Duration = Duration::from_millis(250);
 
 /// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]

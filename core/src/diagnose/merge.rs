@@ -66,6 +66,29 @@ pub struct Unreachable {
     pub why: String,
 }
 
+/// The members that these rows name and that none of them is of: each process once, with the
+/// communicator and with what comes with the row that names it.
+#[must_use]
+pub fn unread_peers<'a, T: Copy>(rows: &[(&'a CommSnapshot, T)]) -> Vec<(CommId, &'a PeerSnapshot, T)> {
+    let read: BTreeSet<(CommId, Rank)> = rows.iter().map(|(row, _)| (row.id, row.rank)).collect();
+    let mut unread = BTreeMap::new();
+    for (row, with) in rows {
+        for peer in row.peers.iter().filter(|peer| !read.contains(&(row.id, peer.rank))) {
+            let process = (&peer.host, peer.pid, &peer.recorder);
+            unread.entry(process).or_insert((row.id, peer, *with));
+        }
+    }
+    unread.into_values().collect()
+}
+
+impl Unreachable {
+    /// A member that is known and could not be read.
+    #[must_use]
+    pub fn of(peer: &PeerSnapshot, why: String) -> Self {
+        Self { host: peer.host.clone(), pid: peer.pid, recorder: peer.recorder.clone(), why }
+    }
+}
+
 /// The snapshot of a job from the readings of its processes.
 ///
 /// It has the ranks that were read, the known ranks that were not, and the ranks that block others.

@@ -1,6 +1,7 @@
 //! The standing of a rank in a communicator: the queries that all views share.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::snapshot::{
     BlockedOn, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
@@ -30,6 +31,9 @@ const UNNAMED_NS: u64 = 1_000_000_000;
 /// Shorter waits are no reason for concern: they come from a checkpoint, a first contact or a busy
 /// machine.
 pub(super) const SUSPECT_NS: u64 = 1_000_000_000;
+/// The time between two readings of a job in which something waits: longer than a message takes on
+/// a busy machine, and short for someone who waits for the answer.
+pub const BETWEEN: Duration = Duration::from_millis(250);
 /// How many times as long as 99 of 100 operations of its kind and size class one may take before it
 /// is of concern.
 const MANY: u64 = 8;

@@ -19,7 +19,7 @@ use ccl::recorder::reader::Reader;
 use ccl::snapshot::{PeerSnapshot, ProcessSnapshot, Source};
 use ccl::sys::process::raise_file_limit;
 use ccl::sys::reference::Kind;
-use ccl::types::{CommId, JobId, Rank};
+use ccl::types::{CommId, JobId};
 
 use crate::process::{self, Fate};
 use door::Opened;
@@ -349,7 +349,9 @@ fn take(
 pub(crate) fn follow_peers(findings: &mut Findings, job: &Job) -> Vec<Unreachable> {
     let mut unreachable = Vec::new();
     let refused: BTreeMap<PathBuf, String> = findings.refused.iter().cloned().collect();
-    for (comm, peer, owner) in unread_peers(&findings.found, job) {
+    let unread = unread_peers(&findings.found, job);
+    let unread: Vec<_> = unread.into_iter().map(|(comm, peer, owner)| (comm, peer.clone(), owner)).collect();
+    for (comm, peer, owner) in unread {
         let path = PathBuf::from(&peer.recorder);
         let refusal = if peer.recorder.is_empty() {
             "it has no recorder".to_string()
@@ -384,7 +386,7 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: &Job) -> Vec<Unreachabl
                 },
             }
         };
-        unreachable.push(explain(&peer, refusal));
+        unreachable.push(Unreachable::of(&peer, refusal));
     }
     unreachable
 }
@@ -396,31 +398,20 @@ pub(crate) fn only_these(findings: &Findings, job: &Job, why: &str) -> Vec<Unrea
         findings.refused.iter().find(|(path, _)| path.file_name() == Some(file)).map(|(_, why)| why.clone())
     };
     let peers = unread_peers(&findings.found, job);
-    peers.iter().map(|(_, peer, _)| explain(peer, refused(peer).unwrap_or_else(|| why.to_string()))).collect()
+    let why_of = |peer| refused(peer).unwrap_or_else(|| why.to_string());
+    peers.into_iter().map(|(_, peer, _)| Unreachable::of(peer, why_of(peer))).collect()
 }
 
 /// Members that are named and were not read, each with its communicator and the user whose recorder
 /// names it; a process once.
-fn unread_peers(found: &[Found], job: &Job) -> Vec<(CommId, PeerSnapshot, Option<u32>)> {
-    let rows = || found.iter().flat_map(|one| job.rows(&one.given.process).map(|row| (row, one.owner)));
-    let read: BTreeSet<(CommId, Rank)> = rows().map(|(row, _)| (row.id, row.rank)).collect();
-    let mut unread = BTreeMap::new();
-    for (row, owner) in rows() {
-        for peer in row.peers.iter().filter(|peer| !read.contains(&(row.id, peer.rank))) {
-            let process = (&peer.host, peer.pid, &peer.recorder);
-            unread.entry(process).or_insert_with(|| (row.id, peer.clone(), owner));
-        }
-    }
-    unread.into_values().collect()
+fn unread_peers<'a>(found: &'a [Found], job: &Job) -> Vec<(CommId, &'a PeerSnapshot, Option<u32>)> {
+    let rows = found.iter().flat_map(|one| job.rows(&one.given.process).map(|row| (row, one.owner)));
+    diagnose::unread_peers(&rows.collect::<Vec<_>>())
 }
 
 fn is_absent(error: &ccl::Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|why| why.downcast_ref::<std::io::Error>());
     cause.is_some_and(|why| why.kind() == std::io::ErrorKind::NotFound)
-}
-
-fn explain(peer: &PeerSnapshot, why: String) -> Unreachable {
-    Unreachable { host: peer.host.clone(), pid: peer.pid, recorder: peer.recorder.clone(), why }
 }
 
 /// Descriptors, by the device and inode of their files.

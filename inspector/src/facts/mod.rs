@@ -6,9 +6,9 @@ mod reading;
 mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use ccl::clock::{self, Ns};
+use ccl::diagnose::BETWEEN;
 use ccl::snapshot::{CommSnapshot, End, OpSnapshot, ProcessFacts, ProcessSnapshot, ThreadFacts};
 use ccl::types::CommId;
 
@@ -19,8 +19,6 @@ use reading::Reading;
 
 /// How long something must have waited in a communicator for its processes to be read twice.
 const WAITS_NS: u64 = 1_000_000_000;
-/// The time between two readings of a process.
-const BETWEEN: Duration = Duration::from_millis(250);
 
 /// Adds the facts to these processes of a job.
 pub(crate) fn gather(found: &mut [&mut Found]) {

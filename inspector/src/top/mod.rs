@@ -65,7 +65,7 @@ impl Top {
             let mut job = watch.look();
             if last.is_none() && job.wants_second_reading(look::stall_ns(&watch.settings)) {
                 last = Some(job);
-                clock::sleep(look::BETWEEN);
+                clock::sleep(ccl::diagnose::BETWEEN);
                 job = watch.look();
             }
             if watch.watched.is_empty() {

@@ -9,13 +9,11 @@ use std::time::Duration;
 use super::alarm::Told;
 use crate::clock;
 use crate::control::gather::{GatheredRow, Gathering, Lack, Piece, read_host};
-use crate::diagnose::{Given, Unreachable, jobs, merge};
+use crate::diagnose::{BETWEEN, Given, Job, Unreachable, jobs, merge, unread_peers};
 use crate::recorder::Recorder;
 use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::types::{CommId, Rank};
 
-/// The time between two readings: longer than a message takes on a busy machine.
-const BETWEEN: Duration = Duration::from_millis(250);
 /// How long other hosts may take to answer: hosts that do not are given up after 5 s.
 const GATHER: Duration = Duration::from_secs(8);
 
@@ -79,7 +77,7 @@ fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<(Snapshot, String)> 
     });
     let given: Vec<Given> = given.collect();
     let job = jobs(given.iter().map(|one| &one.process)).into_iter().find(|job| job.includes(&own))?;
-    let unreachable = unreachable(&given, &lacks);
+    let unreachable = unreachable(&given, &job, &lacks);
     Some((merge(&given, &job, &unreachable), own.path))
 }
 
@@ -111,23 +109,14 @@ fn gathered(gathering: &Arc<Gathering>) -> Option<(Vec<GatheredRow>, Vec<Lack>)>
 }
 
 /// The processes that are known and were not read.
-fn unreachable(given: &[Given], lacks: &[Lack]) -> Vec<Unreachable> {
+fn unreachable(given: &[Given], job: &Job, lacks: &[Lack]) -> Vec<Unreachable> {
     let mut whys: BTreeMap<(CommId, Rank), &str> = BTreeMap::new();
     for lack in lacks {
         whys.extend(lack.ranks.iter().map(|rank| ((lack.comm, *rank), lack.why.as_str())));
     }
-    let comms = || given.iter().flat_map(|one| one.process.comms.iter().filter(|comm| !comm.ended));
-    let mut found: BTreeMap<(String, u32, String), Unreachable> = BTreeMap::new();
-    for comm in comms() {
-        for peer in &comm.peers {
-            if comms().any(|row| (row.id, row.rank) == (comm.id, peer.rank)) {
-                continue;
-            }
-            let why = whys.get(&(comm.id, peer.rank)).map_or("nobody has read it", |why| why);
-            let at = (peer.host.clone(), peer.pid, peer.recorder.clone());
-            let (host, pid, recorder) = at.clone();
-            found.entry(at).or_insert_with(|| Unreachable { host, pid, recorder, why: why.into() });
-        }
-    }
-    found.into_values().collect()
+    let rows = given.iter().flat_map(|one| job.rows(&one.process)).filter(|comm| !comm.ended);
+    let rows: Vec<_> = rows.map(|row| (row, ())).collect();
+    let why = |comm, rank| whys.get(&(comm, rank)).map_or("nobody has read it", |why| why).to_string();
+    let unread = unread_peers(&rows).into_iter();
+    unread.map(|(comm, peer, ())| Unreachable::of(peer, why(comm, peer.rank))).collect()
 }
