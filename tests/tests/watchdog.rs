@@ -234,6 +234,15 @@ fn where_standard_error_blocks_the_job_goes_on_and_sees_a_death() {
     until("the stall in the recorders", || look(&job, &|seen| told(seen) == 3));
     job.signal(2, Signal::CONT);
     until("its end", || look(&job, &|seen| told(seen) == 0));
+    // The line that blocks holds up no file.
+    job.signal(1, Signal::STOP);
+    until("the state of the next stall", || {
+        let saved = std::fs::read(job.saved().pop()?).ok()?;
+        let saved: Snapshot = serde_json::from_slice(&saved).ok()?;
+        (saved.verdicts.first()?.culprits.first()?.rank == Rank(1)).then_some(())
+    });
+    job.signal(1, Signal::CONT);
+    until("its end, too", || look(&job, &|seen| told(seen) == 0));
     job.all[3].kill().unwrap();
     for rank in 0..4 {
         until("the end of each rank", || job.all[rank].try_wait().unwrap());

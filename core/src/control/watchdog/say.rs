@@ -6,23 +6,28 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::config::Settings;
 use crate::diagnose::{duration, render_next, render_verdict};
-use crate::notice;
 use crate::snapshot::{Snapshot, Verdict};
 use crate::sys::process::check_file_size;
 
 /// The most bytes of the file: it lies in memory, as the recorder does.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Saves the job, then says what is wrong with it and where it is saved.
-pub(super) fn stall(settings: &Settings, job: &Snapshot, path: Option<PathBuf>) {
+/// Saves the job; the line that says what is wrong with it and where it is saved.
+pub(super) fn stall(job: &Snapshot, path: Option<PathBuf>) -> Option<String> {
     let saved = path.ok_or_else(|| "there is no folder for it".to_string()).and_then(|path| {
         save(&path, job)?;
         Ok(path)
     });
-    if let Some(verdict) = job.verdicts.first() {
-        notice::warn(settings, &line(verdict, saved.as_deref()));
+    job.verdicts.first().map(|verdict| line(verdict, saved.as_deref()))
+}
+
+/// A line, and how many messages before it could not be written.
+pub(super) fn with_lost(line: String, lost: u64) -> String {
+    match lost {
+        0 => line,
+        1 => format!("{line}; 1 earlier message of the watchdog was not written"),
+        _ => format!("{line}; {lost} earlier messages of the watchdog were not written"),
     }
 }
 
@@ -39,11 +44,11 @@ fn line(verdict: &Verdict, saved: Result<&Path, &String>) -> String {
     format!("{}{}; {saved}", render_verdict(verdict), next.unwrap_or_default())
 }
 
-/// Says that what was told before is over, and how long it lasted if that is known.
-pub(super) fn recovered(settings: &Settings, what: &str, lasted: Option<Duration>) {
+/// The line that says that what was told before is over, and how long it lasted if that is known.
+pub(super) fn recovered(what: &str, lasted: Option<Duration>) -> String {
     let lasted = lasted.map(|lasted| u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX));
     let after = lasted.map_or_else(String::new, |ns| format!(" after {}", duration(ns)));
-    notice::warn(settings, &format!("RECOVERED{after}: this is over: {what}"));
+    format!("RECOVERED{after}: this is over: {what}")
 }
 
 /// Replaces the file as a whole, so that nobody reads half of it.
