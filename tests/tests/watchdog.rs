@@ -3,6 +3,7 @@
 //! a pause.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
 use std::io::PipeWriter;
 use std::path::PathBuf;
@@ -30,9 +31,18 @@ impl Ranks {
 
     /// The same; rank 0 has this as its standard error.
     fn start_with(steps: &[&str], settings: &[(&str, &str)], first: Option<PipeWriter>) -> Self {
+        Self::start_as(|| Command::new(program("steps")), steps, settings, first)
+    }
+
+    fn start_as(
+        make: impl Fn() -> Command,
+        steps: &[&str],
+        settings: &[(&str, &str)],
+        first: Option<PipeWriter>,
+    ) -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let start = |(rank, steps): (usize, &&str)| {
-            let mut command = Command::new(program("steps"));
+            let mut command = make();
             command.arg(steps).env("RANK", rank.to_string()).env("WORLD_SIZE", "4");
             command.envs(settings.iter().copied());
             command.env("CCL_RENDEZVOUS_FILE", folder.path().join("id")).env("CCL_TIMEOUT", "60");
@@ -204,6 +214,34 @@ fn a_stall_is_told_once_for_ranks_of_two_hosts_and_recorded_on_both() {
     signal(&job, 3, Signal::CONT);
     until("the end of the stall", || said("RECOVERED").pop());
     assert_eq!((said("STALLED").len(), said("RECOVERED").len()), (1, 1));
+}
+
+#[test]
+fn ranks_whose_recorders_have_no_name_see_each_other() {
+    let name = "ranks_whose_recorders_have_no_name_see_each_other";
+    // Each rank finds its folder full.
+    let full = |program: &str| {
+        let mut command = Command::new("unshare");
+        let script = "full=$CCL_RUNTIME_DIR/full && mkdir -p \"$full\" && export CCL_RUNTIME_DIR=$full && \
+                      mount -t tmpfs -o size=16k none \"$full\" && exec \"$0\" \"$@\"";
+        command.args(["--mount", "sh", "-c", script, program]);
+        command
+    };
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let probe = full("true").env("CCL_RUNTIME_DIR", folder.path()).stderr(Stdio::null()).status();
+    if !probe.is_ok_and(|status| status.success()) {
+        println!("skipped: {name}: needs root's mount namespaces");
+        return;
+    }
+    let steps = program("steps").to_string_lossy().into_owned();
+    let job = Ranks::start_as(|| full(&steps), &[FOREVER; 4], &[], None);
+    until("the first operations", || (!job.said("job ").is_empty()).then_some(()));
+    assert!(!job.said("the recorder is /proc/").is_empty());
+    job.signal(2, Signal::STOP);
+    let told = until("the stall", || job.said("STALLED").pop());
+    let pid = job.all[2].id();
+    let start = format!("ccl: STALLED STUCK_LOCAL (machine, certain): rank 2 (pid {pid} on ");
+    assert!(told.starts_with(&start) && told.contains(" is stopped; ranks 0-1,3 wait for it in "), "{told}");
 }
 
 /// Writes to a pipe that nobody reads until it takes no more.

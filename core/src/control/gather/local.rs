@@ -11,7 +11,7 @@ use super::message::{MAX_LINE, WaveMessage};
 use crate::clock;
 use crate::recorder::Recorder;
 use crate::recorder::reader::Reader;
-use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessLoad, ThreadFacts};
+use crate::snapshot::{CommSnapshot, PeerSnapshot, ProcessLoad, ProcessSnapshot, ThreadFacts};
 use crate::sys::cgroup::kills_since;
 use crate::sys::load::{Load, wchan};
 use crate::sys::process;
@@ -29,7 +29,11 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
     };
     let host = own.host_name().to_string();
     let mut rows = vec![GatheredRow { process: own, ..GatheredRow::default() }];
-    let mut known: BTreeSet<String> = rows.iter().map(|row| row.process.path.clone()).collect();
+    let ranks_of = |process: &ProcessSnapshot| -> Vec<(CommId, Rank)> {
+        process.comms.iter().map(|comm| (comm.id, comm.rank)).collect()
+    };
+    // Not by path: that of a descriptor is the same in several containers.
+    let mut known: BTreeSet<(CommId, Rank)> = ranks_of(&rows[0].process).into_iter().collect();
     let mut lacks: BTreeMap<(CommId, String), Vec<Rank>> = BTreeMap::new();
     let mut at = 0;
     // Each process that is read may name further ones.
@@ -37,10 +41,17 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
         let comms = rows[at].process.comms.iter().filter(|comm| !comm.ended);
         let named = comms.flat_map(|comm| comm.peers.iter().map(|peer| (comm.id, peer.clone())));
         let named: Vec<(CommId, PeerSnapshot)> =
-            named.filter(|(_, peer)| peer.host == host && known.insert(peer.recorder.clone())).collect();
+            named.filter(|(comm, peer)| peer.host == host && !known.contains(&(*comm, peer.rank))).collect();
         for (comm, peer) in named {
+            // One that was read meanwhile holds this rank too.
+            if !known.insert((comm, peer.rank)) {
+                continue;
+            }
             match of_peer(comm, &peer) {
-                Ok(row) => rows.push(row),
+                Ok(row) => {
+                    known.extend(ranks_of(&row.process));
+                    rows.push(row);
+                }
                 Err(why) => lacks.entry((comm, why)).or_default().push(peer.rank),
             }
         }
@@ -51,7 +62,7 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
     rows.iter_mut().for_each(add_kernels_word);
     once(&mut rows);
     rows.retain_mut(|row| {
-        let ranks: Vec<(CommId, Rank)> = row.process.comms.iter().map(|comm| (comm.id, comm.rank)).collect();
+        let ranks = ranks_of(&row.process);
         let is_short = shortened(row);
         if !is_short && let Some((comm, rank)) = ranks.first() {
             let why = "its state is larger than a message may be".to_string();
@@ -65,12 +76,18 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
 /// The process of a rank, if its recorder can be read here.
 fn of_peer(comm: CommId, peer: &PeerSnapshot) -> Result<GatheredRow, String> {
     let path = Path::new(&peer.recorder);
-    // A descriptor's number holds in the namespaces of that process only.
-    if peer.recorder.is_empty() || path.starts_with("/proc") {
-        return Err("it has no recorder that others of its host can open".into());
+    if peer.recorder.is_empty() {
+        return Err("it has no recorder".into());
     }
     let refused = |e: std::io::Error| format!("its recorder cannot be opened on its host: {e}");
-    let reference = Reference::to_itself(path).map_err(refused)?;
+    // A descriptor of the process is a link to the file; the kernel lets nobody but its user follow
+    // it. Its number holds in the namespaces of that process only, so in those of another one it
+    // leads to nothing or to something else, as is checked below.
+    let reference = match is_descriptor_of(path, peer.pid) {
+        true => Reference::to(path),
+        false => Reference::to_itself(path),
+    };
+    let reference = reference.map_err(refused)?;
     if reference.kind() != Kind::File || reference.owner() != rustix::process::geteuid().as_raw() {
         return Err("its recorder is no file of this user on its host".into());
     }
@@ -81,6 +98,12 @@ fn of_peer(comm: CommId, peer: &PeerSnapshot) -> Result<GatheredRow, String> {
         return Err("its recorder tells of something else".into());
     }
     Ok(GatheredRow { process, ..GatheredRow::default() })
+}
+
+/// Whether a path is `/proc/PID/fd/N` of this process: its recorder has no name in a folder.
+fn is_descriptor_of(path: &Path, pid: u32) -> bool {
+    let number = path.strip_prefix(format!("/proc/{pid}/fd")).ok().and_then(Path::to_str);
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// Adds what the kernel says of a process: its state, what was counted of it, and whether it has

@@ -80,7 +80,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
         | Reason::Calls
         | Reason::Finished => &[("ccl-inspect explain {job}", "shows the call of each rank")],
         Reason::NotRead => match class {
-            Class::Unread => &[("ccl-inspect snapshot {pid}", "there: reads the ranks of that host")],
+            Class::Unread => &[("ccl-inspect snapshot {pid}", "reads the ranks of that host")],
             _ => &[],
         },
         Reason::Unknown => &[],
