@@ -87,8 +87,8 @@ impl CommLine {
 
 impl Snapshot {
     /// The communicators of the job that have not ended or have failed: first the one that the
-    /// first verdict is about, then others that hold the job up, then those behind them, then the rest;
-    /// of each the largest first, those of one name together.
+    /// first verdict is about, then others that hold the job up, then those behind them, then the
+    /// rest; of each the largest first, those of one name together.
     #[must_use]
     pub fn comm_lines(&self) -> Vec<CommLine> {
         let mut lines: BTreeMap<CommId, (u64, CommLine)> = BTreeMap::new();
