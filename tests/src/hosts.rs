@@ -113,7 +113,7 @@ impl Hosts {
     /// If that cannot be done.
     pub fn throttle(&self, rate: &str) {
         let device = &self.device;
-        let words = format!("tc qdisc replace dev {device} root tbf rate {rate} burst 16kb limit 64mb");
+        let words = format!("tc qdisc replace dev {device} root tbf rate {rate} burst 64kb limit 64mb");
         assert!(self.on_second(&words), "{words}");
     }
 

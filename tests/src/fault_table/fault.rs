@@ -181,8 +181,9 @@ impl Fault {
                 "loop 1000000000 1000".into()
             }
             Self::Teardown => or("fill 2048; loop 1000000000 1000", "loop 1000000000 1000"),
-            // Messages between the hosts must be long, for the network to carry much.
-            Self::Throttled | Self::Lossy => "loop 1000000000 1000000".into(),
+            // An operation must take seconds, for it to be seen that it moves.
+            Self::Throttled => "loop 1000000000 4000000".into(),
+            Self::Lossy => "loop 1000000000 1000000".into(),
             Self::StoppedOutside | Self::CallsNothing => or("sleep 600000", "all_reduce 1000"),
             Self::Starved => or("compute", "all_reduce 1000"),
             Self::Oom => or("fill 4096", "all_reduce 1000"),
@@ -214,7 +215,7 @@ impl Fault {
             Self::StoppedInside | Self::StoppedOutside => signal(job, victim, Signal::STOP),
             Self::Killed | Self::Teardown => signal(job, victim, Signal::KILL),
             Self::Cut => hosts.network.mute(),
-            Self::Throttled => hosts.network.throttle("1mbit"),
+            Self::Throttled => hosts.network.throttle("40mbit"),
             Self::Lossy => hosts.network.lose(25),
             _ => {}
         }
