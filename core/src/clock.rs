@@ -154,8 +154,8 @@ static SKEW: OnceLock<(Ns, i64, i64)> = OnceLock::new();
 /// Makes the clocks of this process show other times, as those of another host would.
 ///
 /// From now on CLOCK_MONOTONIC and CLOCK_REALTIME are `offset_ns` ahead and run `ppb` parts in 10^9
-/// too fast; the raw counter stays as it is. This is for tests of what compares the clocks of several
-/// hosts: to be called before anything else, and only the first call has an effect.
+/// too fast; the raw counter stays as it is. This is for tests of what compares the clocks of
+/// several hosts: to be called before anything else, and only the first call has an effect.
 pub fn skew(offset_ns: i64, ppb: i64) {
     let _ = SKEW.set((true_now(), offset_ns, ppb));
 }

@@ -103,8 +103,8 @@ impl Lateness {
     }
 }
 
-/// The clock of the kernel on which most ranks of a job live, and of ranks that were gathered, whose
-/// times were moved to that clock; `None` for ranks of other kernels.
+/// The clock of the kernel on which most ranks of a job live, and of ranks that were gathered,
+/// whose times were moved to that clock; `None` for ranks of other kernels.
 pub fn kernel_clock(job: &Snapshot) -> impl Fn(&RankSnapshot) -> Option<ClockOffset> + use<> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for rank in job.ranks.iter().filter(|rank| rank.clock_error_ns.is_none()) {
@@ -113,7 +113,7 @@ pub fn kernel_clock(job: &Snapshot) -> impl Fn(&RankSnapshot) -> Option<ClockOff
     let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(boot, _)| boot.to_string());
     move |rank| {
         let is_same = most.as_ref() == Some(&rank.boot_id);
-        let error_ns = rank.clock_error_ns.or(is_same.then_some(0))?;
+        let error_ns = rank.clock_error_ns.or_else(|| is_same.then_some(0))?;
         Some(ClockOffset { ahead_ns: 0, error_ns: error_ns.saturating_add(SAME_KERNEL_ERROR_NS) })
     }
 }

@@ -404,8 +404,7 @@ fn snapshot(
         // The ages of a dead process count from its last sign of life, whenever it is read.
         let scale = clock_of(words);
         let clock = Clock { scale, now: decode::last_sign(words, scale).max(anchor.mono) };
-        let real_ns = clock.real_ns(anchor);
-        (clock, real_ns)
+        (clock, clock.real_ns(anchor))
     };
     let mut comms = decode::comms(words, &clock);
     let before = decode::comms(first, &clock);

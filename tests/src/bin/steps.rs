@@ -172,15 +172,22 @@ impl Taker {
             },
             // Written, so that it is there.
             Step::Fill { mib } => self.memory = vec![1; *mib << 20],
+            Step::Lag { .. } | Step::Split | Step::Second(_) => self.take_more(step)?,
+            Step::Block => block_when_told(),
+            // For a rank that fails; from the start.
+            Step::Stay | Step::Skew { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a step that consists of others, or makes the second communicator.
+    fn take_more(&mut self, step: &Step) -> Result<()> {
+        match step {
             Step::Lag { time, times, count } => {
                 for _ in 0..*times {
                     clock::sleep(*time);
                     self.collective(CollKind::AllReduce, 0, *count)?;
                 }
-            }
-            Step::Split => {
-                let config = Config { name: "second".into(), ..Config::default() };
-                self.second = self.comm().split(Some(0), 0, config)?.map(Comm::new);
             }
             Step::Second(step) => {
                 std::mem::swap(&mut self.comm, &mut self.second);
@@ -188,9 +195,10 @@ impl Taker {
                 std::mem::swap(&mut self.comm, &mut self.second);
                 taken?;
             }
-            Step::Block => block_when_told(),
-            // For a rank that fails; from the start.
-            Step::Stay | Step::Skew { .. } => {}
+            _ => {
+                let config = Config { name: "second".into(), ..Config::default() };
+                self.second = self.comm().split(Some(0), 0, config)?.map(Comm::new);
+            }
         }
         Ok(())
     }

@@ -10,6 +10,11 @@ const MAX_CULPRITS: usize = 3;
 /// A command for each culprit, with `{pid}` where its pid stands.
 type Step = (&'static str, &'static str);
 
+const FROZEN: &[Step] = &[(
+    "cat /proc/{pid}/cgroup",
+    "names the frozen control group: docker unpause, or write THAWED to its freezer.state or 0 to its cgroup.freeze",
+)];
+
 /// For each thing that may be wrong, the commands that help most, and what each tells or does.
 const fn table(class: Class, reason: Reason) -> &'static [Step] {
     match reason {
@@ -17,15 +22,9 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("kill -CONT {pid}", "lets it go on"),
             ("grep -E 'State|TracerPid' /proc/{pid}/status", "shows whether a debugger holds it"),
         ],
-        Reason::Frozen => &[(
-            "cat /proc/{pid}/cgroup",
-            "names the frozen control group: docker unpause, or write THAWED to its freezer.state or 0 to its cgroup.freeze",
-        )],
+        Reason::Frozen => FROZEN,
         Reason::Silent => &[
-            (
-                "grep -H . /proc/{pid}/task/*/wchan",
-                "shows in which function of the kernel each of its threads sleeps",
-            ),
+            ("grep -H . /proc/{pid}/task/*/wchan", "shows where in the kernel each of its threads sleeps"),
             ("ccl-inspect stack {job}", "shows where the processes are"),
         ],
         Reason::Starved => &[
