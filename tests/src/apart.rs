@@ -1,6 +1,6 @@
-//! Two hosts on a kernel that see nothing of each other: each has network, mount, pid and host name
-//! of its own, a runtime folder that the other cannot reach, and a boot id and a clock since boot as
-//! if it had a kernel of its own.
+//! Two hosts on a kernel that see nothing of each other: each has network, mount, pid and host
+//! name of its own, a runtime folder that the other cannot reach, and a boot id and a clock since
+//! boot as if it had a kernel of its own.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

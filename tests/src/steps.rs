@@ -110,8 +110,8 @@ pub enum Step {
     Split,
     /// `second STEP`: takes the step on that one.
     Second(Box<Self>),
-    /// `ahead MILLISECONDS PPM`, `behind MILLISECONDS PPM`: the clocks of this process are ahead and
-    /// too fast, or behind and too slow. It holds from the start, wherever it stands.
+    /// `ahead MILLISECONDS PPM`, `behind MILLISECONDS PPM`: the clocks of this process are ahead
+    /// and too fast, or behind and too slow. It holds from the start, wherever it stands.
     Skew {
         /// Milliseconds.
         ms: i64,

@@ -2,7 +2,6 @@
 //! ran out, whether it is kept from processors, and where its threads are.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-#![expect(clippy::print_stdout, reason = "a test says how many cases it ran")]
 
 use std::path::Path;
 use std::process::{Child, Command};

@@ -3,7 +3,6 @@
 //! a pause.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
-#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
 use std::io::PipeWriter;
 use std::path::PathBuf;

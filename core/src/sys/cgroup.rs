@@ -77,8 +77,8 @@ impl MemoryGroup {
     }
 }
 
-/// The processes that the kernel has killed because memory ran out in the group at `folder` since it
-/// had counted `first`; 0 if another group is there now.
+/// The processes that the kernel has killed because memory ran out in the group at `folder` since
+/// it had counted `first`; 0 if another group is there now.
 #[must_use]
 pub fn kills_since(folder: &Path, inode: u64, first: u64) -> u64 {
     let group = MemoryGroup::at(folder).filter(|group| group.inode == inode);

@@ -28,8 +28,8 @@ pub(crate) struct Line<F: AsFd> {
 pub(crate) enum End {
     /// The other side closed it, or its kernel did.
     Closed,
-    /// The other host reset it. It knows nothing of the stream: its process has died, or it has given
-    /// the stream up, as a kernel does whose messages nobody acknowledges.
+    /// The other host reset it. It knows nothing of the stream: its process has died, or it has
+    /// given the stream up, as a kernel does whose messages nobody acknowledges.
     Reset,
     /// The other host has not answered for long.
     Silent,

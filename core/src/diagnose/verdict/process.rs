@@ -107,8 +107,8 @@ pub(super) fn culprit(rank: &RankSnapshot) -> Culprit {
     Culprit { rank: rank.rank, pid: rank.pid, host: rank.host.clone() }
 }
 
-/// Processes that are stopped, or whose service thread does not run, and for which nobody waits yet:
-/// a verdict each.
+/// Processes that are stopped, or whose service thread does not run, and for which nobody waits
+/// yet: a verdict each.
 pub(super) fn idle(job: &Snapshot) -> Vec<Verdict> {
     job.ranks.iter().filter_map(|rank| of_idle(job, rank)).collect()
 }

@@ -1,5 +1,5 @@
-//! What the watchdogs of a job told before all its processes ended: they saw what files do not show,
-//! such as that a process was stopped.
+//! What the watchdogs of a job told before all its processes ended: they saw what files do not
+//! show, such as that a process was stopped.
 
 use super::key_of;
 use crate::snapshot::{Class, RankSnapshot, Reason, Snapshot, Standing};
