@@ -92,6 +92,7 @@ fn uptime_ns(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use ccl::snapshot::{MemoryCount, ProcessFacts};
+    use ccl::sys::cgroup::MemoryGroup;
 
     use super::*;
 
