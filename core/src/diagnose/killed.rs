@@ -32,7 +32,7 @@ pub(super) fn waited(ranks: &[RankSnapshot], failures: &[Failure]) -> Option<Vec
         let dead: Vec<&RankSnapshot> = processes(ranks, one.comm, &one.blamed).collect();
         one.error == "Peer"
             && one.lasted_ns >= LONG_NS
-            // Of one whose file is lost nothing is known.
+            // Nothing is known of a process whose file is lost.
             && dead.iter().all(|rank| rank.to_real_ns >= moment(rank))
     };
     let is_together = ranks.iter().all(|rank| rank.is_gone() && rank.to_real_ns > 0);

@@ -205,7 +205,7 @@ impl Snapshot {
         self.not_joined.retain(|one| comms.contains(&one.comm));
         let told = self.failures.iter().map(|one| one.comm).chain(self.blocked_on.iter().map(|one| one.comm));
         let told: BTreeSet<CommId> = told.chain(comms.iter().copied()).collect();
-        // What a process alone shows is of no communicator.
+        // What a process shows by itself belongs to no communicator.
         self.verdicts.retain(|one| one.comm == CommId::default() || told.contains(&one.comm));
     }
 }

@@ -91,9 +91,10 @@ impl Edge {
         }
     }
 
-    /// Whether the host has answered nothing for as long as a stream may be silent.
+    /// Whether the host has answered nothing for as long as a stream may be silent. A stopped process
+    /// does not answer either, but its kernel does.
     pub(super) fn is_silent(&self, now: Ns) -> bool {
-        self.connecting.refused_since().is_none() && now.since(self.began) >= SILENCE
+        self.connecting.is_unanswered() && now.since(self.began) >= SILENCE
     }
 
     pub(super) fn fds(&self) -> impl Iterator<Item = Interest> + '_ {

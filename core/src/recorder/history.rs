@@ -105,7 +105,7 @@ fn p99_ns(cell: &[AtomicU64]) -> u64 {
         left = left.saturating_sub(count);
         left == 0
     });
-    // What the last bucket counts has no bound.
+    // The last bucket has no upper bound.
     let bound_ns = |bucket| histogram::bound_ns(bucket).unwrap_or(u64::MAX);
     bucket.filter(|_| all >= ENOUGH).map_or(0, bound_ns)
 }

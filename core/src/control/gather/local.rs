@@ -131,15 +131,13 @@ fn add_kernels_word(row: &mut GatheredRow) {
             process.facts.load = load.map(|load| ProcessLoad::at(at, &load));
             row.letter = Some(letter);
         }
-        None => {
-            row.ended = is_own && process.left && !process.alive;
-            // Its last sample was before the kill.
-            if let Some(count) = process.memory.filter(|_| !process.alive) {
-                let folder = Path::new(&process.facts.cgroup);
-                let kills = kills_since(folder, count.inode, count.first);
-                process.facts.oom_kills = process.facts.oom_kills.max(kills);
-            }
-        }
+        None => row.ended = is_own && process.left && !process.alive,
+    }
+    // The last sample of a dead process was before the kill. It may be a zombie, with an entry in
+    // /proc.
+    if let Some(count) = process.memory.filter(|_| !process.alive) {
+        let kills = kills_since(Path::new(&process.facts.cgroup), count.inode, count.first);
+        process.facts.oom_kills = process.facts.oom_kills.max(kills);
     }
 }
 

@@ -18,7 +18,7 @@ const FREEZERS: [&str; 2] = ["__refrigerator", "do_freezer_trap"];
 
 /// What is wrong with a process itself; `None` if nothing is.
 ///
-/// Where all are gone, as in files, death does not distinguish them, but what the watchdogs told
+/// Where all are gone, as in files, their deaths do not distinguish them. What the watchdogs told
 /// does.
 pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
     let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
