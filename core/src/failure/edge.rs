@@ -91,8 +91,8 @@ impl Edge {
         }
     }
 
-    /// Whether the host has answered nothing for as long as a stream may be silent. A stopped process
-    /// does not answer either, but its kernel does.
+    /// Whether the host has answered nothing for as long as a stream may be silent. A stopped
+    /// process does not answer either, but its kernel does.
     pub(super) fn is_silent(&self, now: Ns) -> bool {
         self.connecting.is_unanswered() && now.since(self.began) >= SILENCE
     }

@@ -174,8 +174,8 @@ impl Connecting {
         self.dials.iter().filter_map(|dial| dial.refused).min()
     }
 
-    /// Whether the reader's kernel has not answered the try under way of some stream. Once it has, it
-    /// is the process that takes its time.
+    /// Whether the reader's kernel has not answered the try under way of some stream. Once it has,
+    /// it is the process that takes its time.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.dials.iter().any(|dial| matches!(dial.state, State::Connecting(_)))
     }
