@@ -444,12 +444,16 @@ fn found(
         let inner = ccl::sys::process::namespace_pids(Some(*pid)).and_then(|pids| pids.last().copied());
         inner == Some(process.pid) && process::pid_namespace(*pid) == Some(process.pid_namespace)
     };
-    let writer = holders.iter().map(|holder| holder.pid).find(is_owner);
+    let writer = holders.iter().find(|holder| is_owner(&holder.pid));
+    // It keeps its descriptor; the others, such as watchdogs of its peers, close theirs at once.
+    let is_held = holders.iter().any(|holder| holder.path == file);
+    let file = writer.filter(|_| is_held).map_or(file, |writer| writer.path.clone());
     let source = if process.alive { Source::Mapping } else { Source::File };
     let mut process = process;
     let claimed = claims::Claimed::by(&mut process, owner);
     let given = Given { process, source, letter: None, ended: false };
-    let mut found = Found { given, process: writer, file, owner: Some(owner), claimed };
+    let process = writer.map(|writer| writer.pid);
+    let mut found = Found { given, process, file, owner: Some(owner), claimed };
     found.look_at(&reader);
     found
 }
