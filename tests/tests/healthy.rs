@@ -35,11 +35,13 @@ fn a_job_that_is_well_is_never_told_as_stalled() {
     setting.steps = (0..RANKS).map(|rank| steps(rank, bursts, pause_ms)).collect();
     let mut stranger = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a stranger");
     let job = setting.start();
+    // Until init has ended, the processes do not know that they are one job.
+    job.workers.iter().for_each(|worker| worker.takes(1).expect("it begins"));
     let (mut looks, mut suspected) = (0, 0);
     let mut wrong = Vec::new();
     while !job.workers.iter().all(Worker::has_ended) {
         let output = hosts.inspect(looks % 2, &["snapshot", "--json"]);
-        // At its beginning and at its end there is no job.
+        // At its end there is no job.
         if let Ok(seen) = serde_json::from_slice::<Snapshot>(&output.stdout) {
             let stalled = seen.verdicts.iter().filter(|one| one.standing == Standing::Stalled);
             wrong.extend(stalled.map(|one| one.why.clone()));
