@@ -2,7 +2,7 @@
 //! processors busy. Nothing is told as a stall, by the watchdogs or by an inspector. The long size
 //! lasts ten minutes.
 
-use std::process::Command;
+use std::process::{Child, Command};
 
 use ccl::seed::Seed;
 use ccl::snapshot::{Snapshot, Standing};
@@ -25,6 +25,21 @@ fn steps(rank: u32, bursts: u64, pause_ms: u64) -> String {
     steps + "finish"
 }
 
+/// A process that keeps a processor busy until it is dropped.
+struct Stranger(Child);
+
+impl Stranger {
+    fn start() -> Self {
+        Self(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a stranger"))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
 #[test]
 fn a_job_that_is_well_is_never_told_as_stalled() {
     let Some(hosts) = Apart::for_test("a_job_that_is_well_is_never_told_as_stalled") else { return };
@@ -33,7 +48,7 @@ fn a_job_that_is_well_is_never_told_as_stalled() {
     let mut setting = hosts.setting(RANKS);
     setting.variables.push(("CCL_STALL_AFTER".into(), stall_after.into()));
     setting.steps = (0..RANKS).map(|rank| steps(rank, bursts, pause_ms)).collect();
-    let mut stranger = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a stranger");
+    let stranger = Stranger::start();
     let job = setting.start();
     // Until init has ended, the processes do not know that they are one job.
     job.workers.iter().for_each(|worker| worker.takes(1).expect("it begins"));
@@ -51,7 +66,7 @@ fn a_job_that_is_well_is_never_told_as_stalled() {
         }
         looks += 1;
     }
-    let _ = stranger.kill().and_then(|()| stranger.wait());
+    drop(stranger);
     println!("looks {looks}, suspected {suspected}\ncases: healthy {bursts}");
     for worker in &job.workers {
         let said = worker.complaints.lock().expect("nobody panics with it").clone();
