@@ -79,13 +79,18 @@ impl Terminal {
 
     /// Waits until all of these words are on the screen; gives the screen.
     fn wait_for(&self, words: &[&str]) -> String {
+        self.wait_until(&format!("{words:?}"), |screen| words.iter().all(|word| screen.contains(word)))
+    }
+
+    /// Waits until the screen is so; gives the screen.
+    fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         let deadline = clock::now().after(DEADLINE);
         loop {
             let screen = self.screen();
-            if words.iter().all(|word| screen.contains(word)) {
+            if is_so(&screen) {
                 return screen;
             }
-            assert!(clock::now() < deadline, "{words:?} did not appear within {DEADLINE:?} on\n{screen}");
+            assert!(clock::now() < deadline, "{what}: not within {DEADLINE:?} on\n{screen}");
             clock::sleep(Duration::from_millis(50));
         }
     }
@@ -526,8 +531,10 @@ fn a_job_of_several_communicators_is_shown_whole_and_narrowed_to_one() {
     // Each rank once, with the rank for which it waits in the end.
     terminal.press("Escape");
     terminal.press("1");
-    let screen = terminal.wait_for(&["blocked on", "5 in data", verdict]);
-    assert_eq!(screen.matches("5 in data").count(), 7, "{screen}");
+    // One rank comes to wait after the other.
+    terminal.wait_until("all seven wait for 5 in data", |screen| {
+        screen.contains(verdict) && screen.matches("5 in data").count() == 7
+    });
     terminal.press("q");
     terminal.wait_for(&["ended with 0"]);
     job.end();
