@@ -2,36 +2,41 @@
 //! Those that are ended last see the first ones die, and record that. It was not what they waited
 //! for.
 //!
-//! The clocks of two hosts differ, so each process is compared with the last sign of its own host.
+//! The clocks of two kernels differ, so each process is compared with the last sign on its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::standing::CLEARLY_NS;
+use super::standing::{CLEARLY_NS, suspect_ns};
 use crate::diagnose::blocked::blocked_on;
 use crate::snapshot::{BlockedOn, CommSnapshot, Failure, OpSnapshot, OpState, RankSnapshot, State};
 use crate::types::{CommId, Rank};
 
-/// Waits that had lasted so long had another cause than the end of the processes.
-const LONG_NS: u64 = 1_000_000_000;
+/// Waits that were of concern had another cause than the end of the processes.
+const fn is_long(since_ns: u64, p99_ns: u64) -> bool {
+    since_ns >= suspect_ns(p99_ns, u64::MAX)
+}
 
 /// Whom the ranks of one job waited for before their processes were ended, if all of them were,
 /// those of each host together, and each failure is a death seen in that last moment by a rank that
 /// had waited for long.
 ///
-/// Where some ranks left after the failure it is the death that ended the job. Then the wait is
-/// told only if it was for another process than the one that died first.
+/// Where some ranks left after the failure it is the death that ended the job, and it may be where
+/// nothing is known of the process that died first. Then the wait is told only if it was for
+/// another process.
 pub(super) fn waited(ranks: &[RankSnapshot], failures: &[Failure]) -> Option<Vec<BlockedOn>> {
     let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
     for rank in ranks {
-        let end = ends.entry(&rank.host).or_default();
+        let end = ends.entry(kernel(rank)).or_default();
         *end = rank.to_real_ns.max(*end);
     }
-    let moment = |rank: &RankSnapshot| ends[rank.host.as_str()].saturating_sub(CLEARLY_NS);
+    let moment = |rank: &RankSnapshot| ends[kernel(rank)].saturating_sub(CLEARLY_NS);
     let first = failures.first()?;
     let is_of_end = |one: &Failure| {
         let dead: Vec<&RankSnapshot> = processes(ranks, one.comm, &one.blamed).collect();
+        // A link that failed is nobody's death.
         one.error == "Peer"
-            && one.lasted_ns >= LONG_NS
+            && !one.blamed.is_empty()
+            && is_long(one.lasted_ns, 0)
             // Nothing is known of a process whose file is lost.
             && dead.iter().all(|rank| rank.to_real_ns >= moment(rank))
     };
@@ -42,15 +47,20 @@ pub(super) fn waited(ranks: &[RankSnapshot], failures: &[Failure]) -> Option<Vec
     let before: Vec<RankSnapshot> =
         ranks.iter().map(|rank| before(rank, moment(rank))).collect::<Option<_>>()?;
     let waits = blocked_on(&before);
-    let one = waits.first().filter(|one| one.since_ns >= LONG_NS)?;
+    let one = waits.first().filter(|one| is_long(one.since_ns, one.p99_ns))?;
     let held: Vec<_> = one.missing.iter().chain(&one.inside).copied().collect();
     let pids = |comm: CommId, those: &[Rank]| {
         processes(ranks, comm, those).map(|rank| rank.pid).collect::<BTreeSet<_>>()
     };
     let (held, blamed) = (pids(one.comm, &held), pids(first.comm, &first.blamed));
-    let is_dead = || ranks.iter().all(|rank| rank.state == State::Dead);
+    let is_dead = || !blamed.is_empty() && ranks.iter().all(|rank| rank.state == State::Dead);
     // Where all wait for each other, a message was on its way or lost.
     (is_dead() || !held.is_empty() && held.is_disjoint(&blamed)).then_some(waits)
+}
+
+/// The kernel whose clock a process has.
+fn kernel(rank: &RankSnapshot) -> &str {
+    if rank.boot_id.is_empty() { &rank.host } else { &rank.boot_id }
 }
 
 /// The processes of these ranks of a communicator.
@@ -129,8 +139,12 @@ mod tests {
     }
 
     fn held(ranks: &[RankSnapshot]) -> Option<(u64, Vec<u32>)> {
+        waited_for(ranks, &[Rank(0)])
+    }
+
+    fn waited_for(ranks: &[RankSnapshot], blamed: &[Rank]) -> Option<(u64, Vec<u32>)> {
         let failures = crate::diagnose::failed::failed(ranks);
-        assert_eq!((failures.len(), failures[0].blamed.as_slice()), (1, &[Rank(0)][..]), "{failures:?}");
+        assert_eq!((failures.len(), failures[0].blamed.as_slice()), (1, blamed), "{failures:?}");
         let waits = waited(ranks, &failures)?;
         Some((waits[0].comm.0, waits[0].missing.iter().map(|rank| rank.0).collect()))
     }
@@ -143,6 +157,13 @@ mod tests {
         let mut left = job(2 * SECOND);
         left[2].state = State::Exited;
         assert_eq!(held(&left), held_by_first);
+        // The file of the one that died first is lost, and the one that was waited for is there.
+        let mut lost = job(2 * SECOND);
+        lost.remove(2);
+        let mut last = row(1, 1, Some((0, 2 * SECOND)));
+        last.failure = Some(FailureSnapshot { blamed: Some(Rank(2)), ..last.failure.unwrap() });
+        lost[1].comms = vec![last];
+        assert_eq!(waited_for(&lost, &[Rank(2)]), held_by_first);
         // On two hosts, whose clocks differ.
         let mut apart = job(2 * SECOND);
         apart[0].host = "b".into();
@@ -168,5 +189,30 @@ mod tests {
         assert_eq!(held(&alone), Some((1, vec![0])));
         alone[1].state = State::Exited;
         assert_eq!(held(&alone), None);
+        // Its file is lost.
+        alone[1].state = State::Dead;
+        alone.remove(0);
+        assert_eq!(held(&alone), None);
+    }
+
+    #[test]
+    fn a_wait_that_is_usual_was_not_what_ended_the_job() {
+        let usual = |p99_ns| {
+            let mut ranks = job(2 * SECOND);
+            ranks.iter_mut().flat_map(|rank| &mut rank.comms).for_each(|comm| comm.op.p99_ns = p99_ns);
+            held(&ranks)
+        };
+        assert!(usual(SECOND / 8).is_some());
+        assert_eq!(usual(SECOND), None);
+    }
+
+    #[test]
+    fn a_link_that_failed_is_no_death_of_the_end() {
+        let mut ranks = job(2 * SECOND);
+        ranks.truncate(2);
+        let mut last = row(1, 1, Some((0, 2 * SECOND)));
+        last.failure = Some(FailureSnapshot { blamed: None, ..last.failure.unwrap() });
+        ranks[1].comms = vec![last];
+        assert_eq!(waited_for(&ranks, &[]), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Reads the processes of this host that share communicators with this one, for an inspector on
-//! another host: their recorders, wherever the peer tables say that they are, and their state in
-//! /proc.
+//! another host and for the watchdogs: their recorders, wherever the peer tables say that they are,
+//! and their state in /proc.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -35,7 +35,7 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
     // Not by path: that of a descriptor is the same in several containers.
     let mut known: BTreeSet<(CommId, Rank)> = ranks_of(&rows[0].process).into_iter().collect();
     let mut lacks: BTreeMap<(CommId, String), Vec<Rank>> = BTreeMap::new();
-    let mut at = 0;
+    let (mut opened, mut at) = (BTreeSet::new(), 0);
     // Each process that is read may name further ones.
     while at < rows.len() && rows.len() < MAX_PROCESSES {
         let comms = rows[at].process.comms.iter().filter(|comm| !comm.ended);
@@ -47,10 +47,10 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
             if !known.insert((comm, peer.rank)) {
                 continue;
             }
-            match of_peer(comm, &peer) {
+            match of_peer(comm, &peer, &mut opened) {
                 Ok(row) => {
-                    known.extend(ranks_of(&row.process));
-                    rows.push(row);
+                    known.extend(row.iter().flat_map(|row| ranks_of(&row.process)));
+                    rows.extend(row);
                 }
                 Err(why) => lacks.entry((comm, why)).or_default().push(peer.rank),
             }
@@ -73,8 +73,13 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
     (rows, lacks)
 }
 
-/// The process of a rank, if its recorder can be read here.
-fn of_peer(comm: CommId, peer: &PeerSnapshot) -> Result<GatheredRow, String> {
+/// The process of a rank, if its recorder can be read here; `None` if that was `opened` before: a
+/// recorder has no row of the rank left.
+fn of_peer(
+    comm: CommId,
+    peer: &PeerSnapshot,
+    opened: &mut BTreeSet<(u64, u64)>,
+) -> Result<Option<GatheredRow>, String> {
     let path = Path::new(&peer.recorder);
     if peer.recorder.is_empty() {
         return Err("it has no recorder".into());
@@ -91,13 +96,16 @@ fn of_peer(comm: CommId, peer: &PeerSnapshot) -> Result<GatheredRow, String> {
     if reference.kind() != Kind::File || reference.owner() != rustix::process::geteuid().as_raw() {
         return Err("its recorder is no file of this user on its host".into());
     }
+    if !opened.insert(reference.identity()) {
+        return Ok(None);
+    }
     let reader = Reader::through(&reference, path).map_err(|e| e.to_string())?;
     let process = reader.snapshot().map_err(|e| e.to_string())?;
     let is_it = |row: &CommSnapshot| (row.id, row.rank) == (comm, peer.rank);
     if process.pid != peer.pid || !process.comms.iter().any(is_it) {
         return Err("its recorder tells of something else".into());
     }
-    Ok(GatheredRow { process, ..GatheredRow::default() })
+    Ok(Some(GatheredRow { process, ..GatheredRow::default() }))
 }
 
 /// Whether a path is `/proc/PID/fd/N` of this process: its recorder has no name in a folder.

@@ -102,6 +102,27 @@ fn who_is_late_is_suspect_from_a_second_on_and_stalled_after_the_setting() {
 }
 
 #[test]
+fn of_one_that_lacks_an_earlier_call_that_call_is_named() {
+    let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 30 * SECOND)], ..job(&[2]) };
+    let op = &mut job.ranks[2].comms[0].op;
+    (op.seq, op.called) = (2, 2);
+    let found = check(&job, &[(Class::NotJoined, Reason::UserCode, &[2], Standing::Stalled)]);
+    let said = "rank 2 (pid 72 on a) has not called #3 of world and is in user code; ranks 0-1,3 wait for it \
+                in AllReduce #5 of world";
+    assert!(found[0].why.starts_with(said), "{}", found[0].why);
+    // Inside of the earlier one, whose kind is known.
+    let op = &mut job.ranks[2].comms[0].op;
+    (op.seq, op.called, op.state) = (3, 3, OpState::Running);
+    let found = check(&job, &[(Class::StuckLocal, Reason::Inside, &[2], Standing::Stalled)]);
+    assert!(found[0].why.contains(" is inside AllReduce #3 of world and"), "{}", found[0].why);
+    // Inside of something that could not be read.
+    job.ranks[2].comms[0].op.state = OpState::Unknown;
+    let found = check(&job, &[(Class::StuckLocal, Reason::Inside, &[2], Standing::Stalled)]);
+    let said = "rank 2: it is inside call #3, which could not be read";
+    assert!(found[0].evidence.iter().any(|line| line == said), "{:?}", found[0].evidence);
+}
+
+#[test]
 fn a_wait_is_suspect_only_after_many_times_what_such_operations_take() {
     let waits = |missing: &[u32], inside: &[u32], since_s: u64, p99_s: u64| {
         let by: Vec<u32> = (0..4).filter(|at| !missing.contains(at) && !inside.contains(at)).collect();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::link::{self, Bad};
 use super::{Groups, named, process, verb};
+use crate::diagnose::lacking::Lacking;
 use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text, suspect_ns};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, NotJoined, OpSnapshot, OpState,
@@ -164,7 +165,7 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
     let row = rank.comms.iter().find(|row| row.id == one.comm);
     let is_missing = row.is_some_and(|row| one.missing.contains(&row.rank));
     let is_pair = matches!(one.op.as_str(), "Send" | "Recv");
-    let is_running = row.is_some_and(|row| row.op.state == OpState::Running);
+    let is_running = row.is_some_and(|row| matches!(row.op.state, OpState::Running | OpState::Unknown));
     let is_inside_earlier = is_running && !is_pair;
     match link::bad(job, one) {
         Some(bad) if !is_missing || is_inside_earlier => (Class::Link, bad.reason),
@@ -208,7 +209,7 @@ fn verdict(
         verb(by.len(), "waits", "wait"),
         duration(one.since_ns)
     );
-    let (side, confidence, text) = told(reason, &culprits, &op, circle);
+    let (side, confidence, text) = told(reason, &culprits, &first_lacked(job, one, &culprits, &op), circle);
     let mut verdict = Verdict {
         class,
         reason,
@@ -231,6 +232,24 @@ fn verdict(
         _ => {}
     }
     verdict
+}
+
+/// The call of that communicator that the culprits lack or are inside of: `op`, in which the others
+/// wait, or the same earlier one.
+fn first_lacked(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit], op: &str) -> String {
+    let has_culprit = |lacking: &Lacking| {
+        let ranks = job.job_ranks(one.comm, &lacking.ranks);
+        culprits.iter().any(|culprit| ranks.contains(&culprit.rank))
+    };
+    let all = job.lacking(one);
+    let mut those = all.iter().filter(|lacking| has_culprit(lacking));
+    match (those.next(), those.next()) {
+        (Some(Lacking { inside, seq, .. }), None) if inside.is_some() || *seq < one.seq => {
+            let call = inside.clone().unwrap_or_else(|| format!("#{seq}"));
+            format!("{call} of {}", comm_name(&one.name, one.comm))
+        }
+        _ => op.to_string(),
+    }
 }
 
 /// Whose fault it is, how sure that is, and what is said of the culprits.
@@ -308,7 +327,10 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
                 _ if op.kind.is_empty() => format!("rank {}: it has called nothing there yet", rank.rank),
                 OpState::Running => format!("rank {}: it has been inside {call} for {since}", rank.rank),
                 OpState::Failed => format!("rank {}: {call} failed {since} ago", rank.rank),
-                OpState::Idle | OpState::Unknown => format!("rank {}: it left {call} {since} ago", rank.rank),
+                OpState::Idle => format!("rank {}: it left {call} {since} ago", rank.rank),
+                OpState::Unknown => {
+                    format!("rank {}: it is inside call #{}, which could not be read", rank.rank, op.seq)
+                }
             }
         }));
         lines.extend(elsewhere(rank, one).take(MAX_LINES).map(|(row, op)| {
