@@ -109,9 +109,10 @@ impl Round {
             fault.strike(hosts, &job, *victim, group.as_ref());
         }
         let mut told = self.watch(hosts, began)?;
-        // What files cannot show of a process, its watchdogs must have told by then.
-        let is_told_there = self.faults.iter().any(|(fault, _)| fault.class() == Class::StuckLocal);
-        clock::sleep(Duration::from_millis(if is_told_there { 3000 } else { 500 }));
+        if told.wrong.is_empty() {
+            told.wrong.extend(self.unheard(hosts)?);
+        }
+        clock::sleep(Duration::from_millis(500));
         kill_all(&job);
         let lasted = clock::now().since(began);
         if told.wrong.is_empty() {
@@ -175,6 +176,24 @@ impl Round {
         let words: Vec<&str> = ["snapshot", "--json"].iter().chain(more).copied().collect();
         let output = hosts.inspect(self.asked, &words);
         serde_json::from_slice(&output.stdout).map_err(|e| format!("{self}: {e}: {}", text(&output)))
+    }
+
+    /// Waits until a watchdog has told what files cannot show of a process; what nobody told.
+    fn unheard(&self, hosts: &Apart) -> Result<Option<String>, String> {
+        let local = self.faults.iter().find(|(fault, _)| fault.class() == Class::StuckLocal);
+        let Some((fault, _)) = local.filter(|(fault, _)| !fault.is_suspicion()) else { return Ok(None) };
+        let end = clock::now().after(PATIENCE);
+        loop {
+            let job = self.look(hosts)?;
+            let mut told = job.ranks.iter().filter_map(|rank| rank.facts.stall.as_ref());
+            if told.any(|told| (told.class, told.standing) == (Class::StuckLocal, Standing::Stalled)) {
+                return Ok(None);
+            }
+            if clock::now() >= end {
+                return Ok(Some(format!("{self}: no watchdog told of {fault}")));
+            }
+            clock::sleep(Duration::from_millis(100));
+        }
     }
 
     /// What is wrong with what the files of both hosts say, copied elsewhere: all of them, and

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::control::gather::{GatheredRow, Gathering, Lack, Piece, read_host};
 use crate::diagnose::{BETWEEN, Given, Job, Unreachable, jobs, merge, unread_peers};
 use crate::recorder::Recorder;
-use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
+use crate::snapshot::{Class, CommSnapshot, OpState, RankSnapshot, Reason, Snapshot, Source, State, Verdict};
 use crate::types::{CommId, Rank};
 
 /// How long other hosts may take to answer: hosts that do not are given up after 5 s.
@@ -23,7 +23,7 @@ pub(super) struct Looked {
     pub(super) job: Snapshot,
     /// This process among its ranks.
     pub(super) me: Option<Rank>,
-    /// Whether no lower process of the job waits.
+    /// Whether no lower process of the job waits and could tell.
     pub(super) is_first: bool,
     /// What other watchdogs tell.
     pub(super) told: Vec<Told>,
@@ -42,7 +42,14 @@ pub(super) fn look(recorder: &Weak<Recorder>, patience_ns: u64, stall_ns: u64) -
     job.judge(before.as_ref(), stall_ns);
     let is_own = |rank: &&RankSnapshot| (rank.pid, &rank.recorder) == (std::process::id(), &own);
     let me = job.ranks.iter().find(is_own).map(|rank| rank.rank);
-    let waits = |rank: &&RankSnapshot| rank.state == State::Running && is_waiting(rank, patience_ns);
+    // A frozen process tells nothing.
+    let is_held = |rank: &RankSnapshot| {
+        let local = |one: &&Verdict| one.class == Class::StuckLocal && one.reason != Reason::Inside;
+        job.verdicts.iter().filter(local).flat_map(|one| &one.culprits).any(|one| one.rank == rank.rank)
+    };
+    let waits = |rank: &&RankSnapshot| {
+        rank.state == State::Running && is_waiting(rank, patience_ns) && !is_held(rank)
+    };
     let first = job.ranks.iter().filter(waits).map(|rank| rank.rank).min();
     let others = job.ranks.iter().filter(|rank| Some(rank.rank) != me && rank.state == State::Running);
     let told = others.filter_map(|rank| rank.facts.stall.as_ref().filter(|told| told.is_own).map(Told::from));

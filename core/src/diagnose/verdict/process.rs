@@ -15,6 +15,17 @@ const SILENT_NS: u64 = 5_000_000_000;
 /// The functions of the kernel in which the threads of a frozen control group sleep, of version 1
 /// and of version 2.
 const FREEZERS: [&str; 2] = ["__refrigerator", "do_freezer_trap"];
+/// Waits that the kernel freezes as they are, from Linux 6.1 on, without ending them
+/// (`TASK_FREEZABLE`). Any signal ends them, so a thread in one is in state D only if it is frozen.
+const FREEZABLE: [&str; 7] = [
+    "futex_do_wait",
+    "futex_wait_queue",
+    "hrtimer_nanosleep",
+    "do_nanosleep",
+    "do_sigtimedwait",
+    "unix_stream_read_generic",
+    "unix_stream_data_wait",
+];
 
 /// What is wrong with a process itself; `None` if nothing is.
 ///
@@ -46,7 +57,8 @@ fn halted(rank: &RankSnapshot) -> Option<Reason> {
 }
 
 fn is_frozen(thread: &ThreadFacts) -> bool {
-    FREEZERS.contains(&thread.wchan.as_str())
+    let wchan = thread.wchan.as_str();
+    FREEZERS.contains(&wchan) || thread.letter == Some('D') && FREEZABLE.contains(&wchan)
 }
 
 /// How a process ended.

@@ -206,12 +206,18 @@ fn a_frozen_process_is_told_and_a_service_thread_that_does_not_run_is_suspect() 
         wchan: wchan.into(),
         ..ThreadFacts::default()
     };
-    for wchan in ["__refrigerator", "do_freezer_trap"] {
+    let waits = |wchan: &str, letter| {
         let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
-        job.ranks[2].facts.threads = vec![thread("python", wchan)];
-        let found = check(&job, &[(Class::StuckLocal, Reason::Frozen, &[2], Standing::Stalled)]);
+        job.ranks[2].facts.threads = vec![ThreadFacts { letter: Some(letter), ..thread("python", wchan) }];
+        job
+    };
+    for wchan in ["__refrigerator", "do_freezer_trap", "futex_do_wait"] {
+        let frozen = [(Class::StuckLocal, Reason::Frozen, &[2][..], Standing::Stalled)];
+        let found = check(&waits(wchan, 'D'), &frozen);
         assert_eq!(found[0].next[0].command, "cat /proc/72/cgroup");
     }
+    let late = [(Class::NotJoined, Reason::UserCode, &[2][..], Standing::Suspect)];
+    check(&waits("futex_do_wait", 'S'), &late);
     let silent = |wchan: &str, silent_ns| {
         let mut job = job(&[]);
         job.ranks[1].heartbeat_ns = silent_ns;
