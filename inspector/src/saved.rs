@@ -98,10 +98,18 @@ mod tests {
             assert!(why.contains(expect), "{why}");
         };
         let many = |one: &str| vec![one; 10_000].join(",");
-        check(&format!(r#"{{"ranks":[{}]}}"#, many("{}")), "more rows");
-        check(&format!(r#"{{"ranks":[{{"comms":[{}]}}]}}"#, many("{}")), "more rows");
-        check(&format!(r#"{{"ranks":[{{"comms":[{{"links":[{}]}}]}}]}}"#, many("{}")), "more rows");
-        check(&format!(r#"{{"verdicts":[{{"culprits":[{}]}}]}}"#, many("{}")), "more rows");
+        // A row may also be written as an array of its fields.
+        let rank: RankSnapshot = serde_json::from_str(r#"[5,0,"","dead","mapping",[[],[]]]"#).unwrap();
+        assert_eq!((rank.rank, rank.comms.len()), (Rank(5), 2));
+        for row in ["{}", "[]"] {
+            let rows = many(row);
+            check(&format!(r#"{{"ranks":[{rows}]}}"#), "more rows");
+            check(&format!(r#"{{"ranks":[{{"comms":[{rows}]}}]}}"#), "more rows");
+            check(&format!(r#"{{"ranks":[[0,0,"","dead","mapping",[{rows}]]]}}"#), "more rows");
+            check(&format!(r#"{{"ranks":[{{"comms":[{{"links":[{rows}]}}]}}]}}"#), "more rows");
+            check(&format!(r#"{{"ranks":[{{"facts":{{"threads":[{rows}]}}}}]}}"#), "more rows");
+            check(&format!(r#"{{"verdicts":[{{"culprits":[{rows}]}}]}}"#), "more rows");
+        }
         check(&format!(r#"{{"later":{}"#, "[".repeat(1 << 20)), "recursion");
         // The smallest rows that a job is written with.
         let comm = CommSnapshot {

@@ -1,16 +1,22 @@
 //! The memory that a job takes once it is parsed, found without keeping any of it.
 //!
-//! Every field of a row may be absent, so two bytes of a file, `{}`, become a rank of several
-//! hundred.
+//! Every field of a row may be absent, so two bytes of a file, `{}` or `[]`, become a rank of
+//! several hundred: serde also reads a row from an array of its fields in order.
 
 use ccl::snapshot::{
     Behind, BlockedOn, CommSnapshot, Failure, LinkSnapshot, NotJoined, PeerSnapshot, RankSnapshot,
     SocketSnapshot, ThreadFacts, Verdict,
 };
+use ccl::types::Rank;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// A number in an array: a rank, or half a range of them.
 const NUMBER: usize = 8;
+/// The largest row.
+const LARGEST: usize = {
+    let (comm, rank) = (size_of::<CommSnapshot>(), size_of::<RankSnapshot>());
+    if comm > rank { comm } else { rank }
+};
 
 /// The approximate bytes that this JSON takes as a job.
 ///
@@ -36,6 +42,7 @@ fn row(of: &str) -> usize {
         "failures" => size_of::<Failure>(),
         "not_joined" => size_of::<NotJoined>(),
         "verdicts" => size_of::<Verdict>(),
+        "absent_runs" => size_of::<(Rank, Rank)>(),
         // The largest of the others.
         _ => size_of::<Behind>(),
     }
@@ -92,8 +99,13 @@ impl<'de> Visitor<'de> for Weight<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<(), A::Error> {
-        let Self { bytes, each, .. } = self;
-        while all.next_element_seed(Weight { bytes: &mut *bytes, own: Some(each), each })?.is_some() {}
+        let Self { bytes, own, each } = self;
+        *bytes += own.unwrap_or(0);
+        // An array in an array may be a row, whose fields have no names here. Those that are arrays
+        // may be of any rows.
+        while all.next_element_seed(Weight { bytes: &mut *bytes, own: Some(each), each: LARGEST })?.is_some()
+        {
+        }
         Ok(())
     }
 
