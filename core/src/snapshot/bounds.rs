@@ -8,8 +8,10 @@ use super::{
     PhaseSnapshot, ProcessFacts, ProcessSnapshot, RankSnapshot, Snapshot, SocketSnapshot, ThreadFacts,
     Verdict,
 };
+use std::collections::BTreeMap;
+
 use crate::text::{harmless, is_harmful};
-use crate::types::CollKind;
+use crate::types::{CollKind, Rank};
 
 /// The most communicators of a process; a reading with more is not believed.
 pub(crate) const MAX_COMMS: usize = 1 << 10;
@@ -119,7 +121,17 @@ impl Snapshot {
             make_harmless(text);
         });
         let mut comms = self.ranks.iter().flat_map(|rank| &rank.comms);
-        self.verdicts.len() <= MAX_COMMS && comms.all(CommSnapshot::is_believed)
+        self.verdicts.len() <= MAX_COMMS
+            && self.culprits_bytes() <= MAX_TEXT_BYTES
+            && comms.all(CommSnapshot::is_believed)
+    }
+
+    /// The bytes of the hosts of all culprits, once [`renew_steps`](Self::renew_steps) has named
+    /// each as its rank is. One that is no rank keeps its own.
+    fn culprits_bytes(&self) -> usize {
+        let hosts: BTreeMap<Rank, usize> = self.ranks.iter().map(|one| (one.rank, one.host.len())).collect();
+        let culprits = self.verdicts.iter().flat_map(|verdict| &verdict.culprits);
+        culprits.filter_map(|one| hosts.get(&one.rank)).sum()
     }
 
     /// Calls `take` for all texts. A new field that is a text must be added here.
@@ -245,7 +257,6 @@ impl InitSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Rank;
 
     #[test]
     fn a_text_stands_on_one_line_and_in_its_order() {
@@ -370,6 +381,23 @@ mod tests {
         let mut job = one_of_everything();
         job.verdicts.resize(MAX_COMMS + 1, Verdict::default());
         assert!(!job.is_believed());
+    }
+
+    #[test]
+    fn a_long_host_is_not_repeated_for_many_culprits() {
+        let check = |host: usize, rank: u32, culprits: usize, expect: bool| {
+            let mut job = one_of_everything();
+            job.ranks[0].host = "x".repeat(host);
+            let culprit = Culprit { rank: Rank(rank), ..Culprit::default() };
+            job.verdicts = vec![Verdict { culprits: vec![culprit; culprits], ..Verdict::default() }; 2];
+            assert_eq!(job.is_believed(), expect, "{host} {rank} {culprits}");
+        };
+        let most = MAX_TEXT_BYTES / MAX_TEXT / 2;
+        check(MAX_TEXT, 0, most, true);
+        check(MAX_TEXT, 0, most + 1, false);
+        check(64, 0, most + 1, true);
+        // Those that have not joined are no ranks, and may be many.
+        check(MAX_TEXT, 1, 1 << 16, true);
     }
 
     #[test]
