@@ -503,15 +503,16 @@ fn unavailable(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unavailable, what)
 }
 
-/// The most objects, and the most values, in a line. Those of an empty recorder's answer take
-/// twenty bytes each. A value takes at least two bytes of a line, but a hundred in memory.
+/// The most objects, the most arrays, which may stand for objects, and the most values in a line.
+/// Those of an empty recorder's answer take twenty bytes each. A value takes at least two bytes of a
+/// line, but a hundred in memory.
 const MAX_OBJECTS: usize = 1 << 16;
 const MAX_VALUES: usize = 1 << 20;
 
 /// Whether a line has no more objects and values than one of ours: it may be parsed.
 pub(super) fn is_plausible(line: &[u8]) -> bool {
     let count = |wanted: u8| line.iter().filter(|byte| **byte == wanted).count();
-    count(b'{') <= MAX_OBJECTS && count(b',') <= MAX_VALUES
+    [b'{', b'['].iter().all(|one| count(*one) <= MAX_OBJECTS) && count(b',') <= MAX_VALUES
 }
 
 /// Parses a line.
