@@ -211,7 +211,10 @@ impl Round {
         // kernels any more.
         let moves = |fault| matches!(fault, Fault::Throttled | Fault::Lossy | Fault::Late);
         let is_seen = !self.faults.iter().any(|(fault, _)| moves(*fault));
-        let mut wrong = if is_seen { self.judge(&whole.verdicts, None).wrong } else { Vec::new() };
+        let mut wrong = match is_seen {
+            true => self.judge(&whole.verdicts, None).wrong,
+            false => self.stalls_of_others(&whole.verdicts, None),
+        };
         let since = whole.verdicts.first().map(|first| Duration::from_nanos(first.since_ns));
         if let Some(since) = since.filter(|since| *since > lasted + Duration::from_secs(1)) {
             wrong.push(format!("{self}: since {since:.1?}, after {lasted:.1?}"));
@@ -239,7 +242,7 @@ impl Round {
     /// What the verdicts say of each fault, where this host is asked, or none.
     ///
     /// Of a single fault the first verdict that calls it a stall is it. Of several each has one, in
-    /// any order; one for which nobody waits is only a suspicion.
+    /// any order; one for which nobody waits is only a suspicion. None may call others a stall.
     fn judge(&self, verdicts: &[Verdict], asked: Option<usize>) -> Told {
         let first = verdicts.iter().find(|one| one.standing == Standing::Stalled);
         let mut told = Told { said: Vec::new(), wrong: Vec::new(), took: Duration::ZERO, is_final: true };
@@ -256,9 +259,19 @@ impl Round {
             told.said.push((*fault, one.class.to_string()));
             let why = denied(one);
             told.wrong.extend(why.iter().map(|why| format!("{self}: {why}")));
-            told.is_final &= why.is_none() || self.accuses_others(one, asked);
+            told.is_final &= why.is_none();
         }
+        let others = self.stalls_of_others(verdicts, asked);
+        told.is_final |= !others.is_empty();
+        told.wrong.extend(others);
         told
+    }
+
+    /// The verdicts that call ranks without a part in any fault a stall.
+    fn stalls_of_others(&self, verdicts: &[Verdict], asked: Option<usize>) -> Vec<String> {
+        let stalls = verdicts.iter().filter(|one| one.standing == Standing::Stalled);
+        let others = stalls.filter(|one| self.accuses_others(one, asked));
+        others.map(|one| format!("{self}: accuses others: {}", one.why)).collect()
     }
 
     /// Whether a verdict blames a rank that has no part in any fault: more may be known later, but
