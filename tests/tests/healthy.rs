@@ -3,11 +3,13 @@
 //! lasts ten minutes.
 
 use std::process::{Child, Command};
+use std::time::Duration;
 
+use ccl::clock;
 use ccl::seed::Seed;
 use ccl::snapshot::{Snapshot, Standing};
 use ccl_tests::apart::Apart;
-use ccl_tests::job::{Line, Worker};
+use ccl_tests::job::{Job, Line, PATIENCE, Worker};
 use ccl_tests::programs::text;
 
 const RANKS: u32 = 8;
@@ -40,6 +42,20 @@ impl Drop for Stranger {
     }
 }
 
+/// Whether some rank has ended, or does so within a moment: all leave together.
+fn ends(job: &Job) -> bool {
+    let end = clock::now().after(Duration::from_secs(2));
+    loop {
+        if job.workers.iter().any(Worker::has_ended) {
+            return true;
+        }
+        if clock::now() >= end {
+            return false;
+        }
+        clock::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn a_job_that_is_well_is_never_told_as_stalled() {
     let Some(hosts) = Apart::for_test("a_job_that_is_well_is_never_told_as_stalled") else { return };
@@ -49,26 +65,33 @@ fn a_job_that_is_well_is_never_told_as_stalled() {
     setting.variables.push(("CCL_STALL_AFTER".into(), stall_after.into()));
     setting.steps = (0..RANKS).map(|rank| steps(rank, bursts, pause_ms)).collect();
     let stranger = Stranger::start();
-    let job = setting.start();
+    let mut job = setting.start();
     // Until init has ended, the processes do not know that they are one job.
     job.workers.iter().for_each(|worker| worker.takes(1).expect("it begins"));
     let (mut looks, mut suspected) = (0, 0);
     let mut wrong = Vec::new();
+    let end = clock::now().after(if is_long { 40 * PATIENCE } else { 2 * PATIENCE });
     while !job.workers.iter().all(Worker::has_ended) {
+        assert!(clock::now() < end, "the job does not end: {wrong:#?}");
         let output = hosts.inspect(looks % 2, &["snapshot", "--json"]);
-        // At its end there is no job.
         if let Ok(seen) = serde_json::from_slice::<Snapshot>(&output.stdout) {
             let stalled = seen.verdicts.iter().filter(|one| one.standing == Standing::Stalled);
             wrong.extend(stalled.map(|one| one.why.clone()));
             suspected += usize::from(!seen.verdicts.is_empty());
-        } else if output.status.code() != Some(1) {
+        } else if !(text(&output).contains("there is no job") && ends(&job)) {
             wrong.push(text(&output));
         }
         looks += 1;
     }
     drop(stranger);
     println!("looks {looks}, suspected {suspected}\ncases: healthy {bursts}");
-    for worker in &job.workers {
+    for worker in &mut job.workers {
+        // It has been read to its end, too.
+        match worker.wait() {
+            Ok(status) if status.success() => {}
+            Ok(status) => wrong.push(format!("pid {}: {status}", worker.pid())),
+            Err(why) => wrong.push(why),
+        }
         let said = worker.complaints.lock().expect("nobody panics with it").clone();
         wrong.extend(said.lines().filter(|line| line.contains("STALLED")).map(String::from));
         let bad =
