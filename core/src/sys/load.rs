@@ -84,9 +84,13 @@ fn tids(pid: u32) -> Option<Vec<u32>> {
 /// The function of the kernel in which a thread sleeps; empty if it does not, or if not known.
 #[must_use]
 pub fn wchan(pid: u32, tid: u32) -> String {
-    let text = read(&format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
+    sleeps_in(&read(&format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()).to_string()
+}
+
+/// The name in a wchan file. Some kernels write 0 for a thread that runs.
+fn sleeps_in(text: &str) -> &str {
     let name = text.trim();
-    if name == "0" { String::new() } else { name.to_string() }
+    if name == "0" { "" } else { name }
 }
 
 /// A file of /proc, as text; `None` if it may not be read.
@@ -150,6 +154,15 @@ mod tests {
         check("71 (a", None);
         check(")(", None);
         check("", None);
+    }
+
+    #[test]
+    fn a_thread_sleeps_somewhere_or_nowhere() {
+        let check = |text: &str, expect: &str| assert_eq!(sleeps_in(text), expect, "{text}");
+        check("futex_do_wait\n", "futex_do_wait");
+        check("0", "");
+        check("0\n", "");
+        check("", "");
     }
 
     #[test]

@@ -93,9 +93,6 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_sleeps_somewhere_or_nowhere() {}
-
-    #[test]
     fn only_the_kernel_says_whom_it_killed() {
         let check = |record: &str, expect| assert_eq!(killed(record), expect, "{record}");
         let of_group = "3,912,5140900,-;Memory cgroup out of memory: Killed process 4711 (worker) total-vm:1kB\n SUBSYSTEM=x";
