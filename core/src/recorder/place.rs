@@ -332,7 +332,8 @@ fn prune_to(folder: &Path, own: Option<&str>, keep_files: usize, keep_bytes: u64
     for (at, (_, len, path)) in dead.iter().enumerate() {
         bytes += len;
         if at >= keep_files || bytes > keep_bytes {
-            for extension in BESIDE {
+            // Its socket is gone already.
+            for extension in &BESIDE[1..] {
                 let _ = std::fs::remove_file(path.with_extension(extension));
             }
             removed += usize::from(std::fs::remove_file(path).is_ok());

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ccl::snapshot::{Class, Reason, Side, Standing, Verdict};
+use ccl::types::SERVICE_THREAD;
 use rustix::process::Signal;
 
 use super::{RANKS, host_of, next};
@@ -307,5 +308,5 @@ fn service_of(pid: u32) -> u32 {
         |tid: &u32| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut tids = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-    tids.find(|tid| name(tid).trim() == "ccl-service").expect("a service thread")
+    tids.find(|tid| name(tid).trim() == SERVICE_THREAD).expect("a service thread")
 }
