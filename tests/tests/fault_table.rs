@@ -26,6 +26,7 @@ fn each_fault_is_told_by_its_class_culprit_and_next_command() {
     let all = singles.chain(twos);
     let rounds: Vec<Round> =
         all.filter(|one| only.as_ref().is_none_or(|only| one.to_string().contains(only))).collect();
+    assert!(only.is_none() || !rounds.is_empty(), "no fault is {only:?}");
     let (mut matrix, mut wrong) = (Matrix::default(), Vec::new());
     for round in &rounds {
         let Some(hosts) = Apart::for_test(NAME) else { return };
