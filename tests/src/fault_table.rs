@@ -112,7 +112,9 @@ impl Round {
         if told.wrong.is_empty() {
             told.wrong.extend(self.unheard(hosts)?);
         }
-        clock::sleep(Duration::from_millis(500));
+        // A death that comes together with the others' may be part of the same end.
+        let is_death = self.faults.iter().any(|(fault, _)| fault.class() == Class::PeerDead);
+        clock::sleep(Duration::from_millis(if is_death { 2000 } else { 500 }));
         kill_all(&job);
         let lasted = clock::now().since(began);
         if told.wrong.is_empty() {
@@ -247,9 +249,9 @@ impl Round {
         let first = verdicts.iter().find(|one| one.standing == Standing::Stalled);
         let mut told = Told { said: Vec::new(), wrong: Vec::new(), took: Duration::ZERO, is_final: true };
         for (fault, victim) in &self.faults {
-            let denied = |one: &Verdict| fault.denies(*victim, asked, one);
-            let right = verdicts.iter().find(|one| denied(one).is_none());
             let is_any = self.faults.len() > 1 || fault.is_suspicion();
+            let denied = |one: &Verdict| fault.denies(*victim, asked, one, is_any);
+            let right = verdicts.iter().find(|one| denied(one).is_none());
             let Some(one) = right.filter(|_| is_any).or(first) else {
                 told.said.push((*fault, "nothing".into()));
                 told.wrong.push(format!("{self}: nothing was said of {fault}: {:?}", whys(verdicts)));
@@ -262,7 +264,8 @@ impl Round {
             told.is_final &= why.is_none();
         }
         let others = self.stalls_of_others(verdicts, asked);
-        told.is_final |= !others.is_empty();
+        // Those that start late have not joined either, at first.
+        told.is_final |= !others.is_empty() && !self.has(Fault::NeverJoins);
         told.wrong.extend(others);
         told
     }

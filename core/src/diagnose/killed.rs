@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::standing::{CLEARLY_NS, suspect_ns};
 use crate::diagnose::blocked::blocked_on;
+use crate::diagnose::verdict::told;
 use crate::snapshot::{BlockedOn, CommSnapshot, Failure, OpSnapshot, OpState, RankSnapshot, State};
 use crate::types::{CommId, Rank};
 
@@ -37,8 +38,8 @@ pub(super) fn waited(ranks: &[RankSnapshot], failures: &[Failure]) -> Option<Vec
         one.error == "Peer"
             && !one.blamed.is_empty()
             && is_long(one.lasted_ns, 0)
-            // Nothing is known of a process whose file is lost.
-            && dead.iter().all(|rank| rank.to_real_ns >= moment(rank))
+            // Nothing is known of a process whose file is lost, and one that was stopped gave no sign.
+            && dead.iter().all(|rank| rank.to_real_ns >= moment(rank) || told::of(ranks, rank).is_some())
     };
     let is_together = ranks.iter().all(|rank| rank.is_gone() && rank.to_real_ns > 0);
     if !is_together || !failures.iter().filter(|one| one.follows.is_none()).all(is_of_end) {
@@ -99,7 +100,9 @@ fn before(rank: &RankSnapshot, moment: u64) -> Option<RankSnapshot> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{FailureSnapshot, OpWait, Waits};
+    use crate::snapshot::{
+        Class, Culprit, FailureSnapshot, OpWait, Reason, StallTold, Standing, Verdict, Waits,
+    };
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -182,6 +185,18 @@ mod tests {
         check(&|ranks| ranks[0].state = State::Running, "one lives");
         check(&|ranks| ranks[1].to_real_ns -= 3 * SECOND, "it was silent before");
         check(&|ranks| ranks[0].to_real_ns += 3 * SECOND, "they ended one after another");
+        // It was stopped, as a watchdog told, and died with the others.
+        let mut stopped = job(2 * SECOND);
+        stopped[0].to_real_ns -= 5 * SECOND;
+        assert_eq!(held(&stopped), None);
+        stopped[1].facts.stall = Some(StallTold {
+            standing: Standing::Stalled,
+            class: Class::StuckLocal,
+            reason: Reason::Stopped,
+            key: Verdict { culprits: vec![Culprit::default()], ..Verdict::default() }.key(),
+            ..StallTold::default()
+        });
+        assert_eq!(held(&stopped), Some((1, vec![0])));
         // The rank that was waited for died, and the others left.
         let mut alone = job(2 * SECOND);
         alone.truncate(2);

@@ -175,6 +175,12 @@ impl Fault {
 
     /// The steps of a rank from the fault on.
     pub(super) fn steps(self, rank: u32, victim: u32) -> String {
+        // Before most ranks have made their call, nobody knows who calls something else.
+        let is_early = rank == victim && self.class() == Class::Mismatch;
+        format!("{}{}", if is_early { "sleep 300; " } else { "" }, self.calls(rank, victim))
+    }
+
+    fn calls(self, rank: u32, victim: u32) -> String {
         let is_victim = rank == victim;
         let or = |its: &str, others: &str| String::from(if is_victim { its } else { others });
         match self {
@@ -216,7 +222,7 @@ impl Fault {
             Self::StoppedInside | Self::StoppedOutside => signal(job, victim, Signal::STOP),
             Self::Killed | Self::Teardown => signal(job, victim, Signal::KILL),
             Self::Cut => hosts.network.mute(),
-            Self::Throttled => hosts.network.throttle("40mbit"),
+            Self::Throttled => hosts.network.throttle("20mbit"),
             Self::Lossy => hosts.network.lose(25),
             _ => {}
         }
@@ -265,7 +271,13 @@ impl Fault {
     /// Why a verdict is not what is due; `None` if it is.
     ///
     /// In files, no process is left that a command could help.
-    pub(super) fn denies(self, victim: u32, asked: Option<usize>, verdict: &Verdict) -> Option<String> {
+    pub(super) fn denies(
+        self,
+        victim: u32,
+        asked: Option<usize>,
+        verdict: &Verdict,
+        may_suspect: bool,
+    ) -> Option<String> {
         let Due { class, reason, side, next } = self.due();
         // Files do not have the counters of control groups.
         let reason = if asked.is_none() && reason == Reason::Oom { Reason::Killed } else { reason };
@@ -283,7 +295,7 @@ impl Fault {
             Self::Order => blamed.contains(&victim) && blamed.len() == 2,
             _ => blamed == culprits,
         };
-        let is_weak = verdict.standing != Standing::Stalled && !self.is_suspicion();
+        let is_weak = verdict.standing != Standing::Stalled && !may_suspect;
         match () {
             () if said != due => Some(format!("{said:?} instead of {due:?}: {}", verdict.why)),
             () if !is_blamed => Some(format!("blames {blamed:?}, not {culprits:?}: {}", verdict.why)),

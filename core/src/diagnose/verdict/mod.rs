@@ -16,7 +16,7 @@ mod link;
 mod next;
 mod process;
 mod slow;
-mod told;
+pub(super) mod told;
 mod waiting;
 
 use std::collections::BTreeMap;

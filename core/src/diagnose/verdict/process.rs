@@ -36,7 +36,7 @@ pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, R
     let halted = halted(rank);
     match (rank.state, rank.letter) {
         (State::Dead | State::Exited | State::Left, _) if all_gone => {
-            told::of(job, rank).map(|reason| (Class::StuckLocal, reason))
+            told::of(&job.ranks, rank).map(|reason| (Class::StuckLocal, reason))
         }
         (State::Dead | State::Exited | State::Left, _) => Some((Class::PeerDead, end(rank))),
         _ if rank.facts.dying => Some((Class::StuckLocal, Reason::Dying)),

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::snapshot::{
-    BlockedOn, Called, CommSnapshot, End, Failure, LinkSnapshot, Missing, NotJoined, OpSnapshot, OpState,
-    ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, StallTold, State, ThreadFacts,
-    WaitingLink,
+    BlockedOn, Called, CommSnapshot, End, Failure, FailureSnapshot, LinkSnapshot, Missing, NotJoined,
+    OpSnapshot, OpState, ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, StallTold, State,
+    ThreadFacts, WaitingLink,
 };
 use crate::types::CommId;
 
@@ -228,6 +228,15 @@ fn a_frozen_process_is_told_and_a_service_thread_that_does_not_run_is_suspect() 
     let expect = [(Class::StuckLocal, Reason::Silent, &[1][..], Standing::Suspect)];
     let side = |wchan: &str| check(&silent(wchan, 5 * SECOND), &expect)[0].side;
     assert_eq!([side(""), side("__refrigerator")], [Side::Library, Side::Machine]);
+}
+
+#[test]
+fn who_failed_as_all_were_ended_is_still_the_one_that_was_waited_for() {
+    let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
+    job.ranks[2].comms[0].failure = Some(FailureSnapshot { error: "Peer".into(), ..Default::default() });
+    check(&job, &[]);
+    job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
+    check(&job, &[(Class::NotJoined, Reason::UserCode, &[2], Standing::Suspect)]);
 }
 
 #[test]

@@ -28,7 +28,9 @@ pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64)
     let joining = job.not_joined.iter().filter(|one| one.since_ns >= judged_ns);
     let mut found: Vec<Verdict> = joining.map(|one| never_joined(job, one, stall_ns)).collect();
     let is_long = |one: &&BlockedOn| one.since_ns >= judged_ns || is_for_gone(job, one);
-    for one in job.said().filter(is_long).filter(|one| !has_failed(job, one)) {
+    // Of those that were ended together, the last ones failed by the end of the first.
+    let counts = |one: &&BlockedOn| !has_failed(job, one) || is_over(job, one);
+    for one in job.said().filter(is_long).filter(counts) {
         let is_confirmed = is_over(job, one) || before.is_some_and(|before| lasts(before, job, one));
         let is_usual = one.since_ns < suspect_ns(one.p99_ns, stall_ns);
         for mut verdict in of_wait(job, one, &circle) {
