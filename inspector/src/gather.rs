@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ccl::clock::{self, Ns};
-use ccl::control::gather::{Gathered, Lack};
-use ccl::diagnose::{Given, Job, Unreachable, jobs};
+use ccl::control::gather::{Gathered, GatheredRow, Lack};
+use ccl::diagnose::{Census, Given, Job, Unreachable, jobs};
 use ccl::snapshot::{PeerSnapshot, ProcessSnapshot, Source, State};
 use ccl::types::{CommId, Rank};
 
@@ -87,6 +87,8 @@ impl Told {
         let own: Vec<&Found> = findings.found.iter().filter(|one| one.is_of(job)).collect();
         let members = Members::of(&own);
         let mut whys: BTreeMap<(CommId, Rank), String> = BTreeMap::new();
+        let mut census = Census::default();
+        own.iter().for_each(|one| census.add(&one.given.process));
         let begun = clock::now();
         for one in askable(&own).into_iter().take(MOST_ASKED) {
             // Hosts that do not answer one do not answer another either, and that takes as long.
@@ -94,7 +96,13 @@ impl Told {
                 break;
             }
             let asked = clock::now();
-            match door::control(one).and_then(|mut client| client.gather(WHOLE)) {
+            // What a process that is not given the processor has yet to say, others of its host told.
+            let is_enough = |more: &[GatheredRow]| {
+                let of_others = more.iter().map(|row| &row.process).filter(|one| members.know(one));
+                of_others.for_each(|one| census.add(one));
+                census.is_whole()
+            };
+            match door::control(one).and_then(|mut client| client.gather(WHOLE, is_enough)) {
                 Ok(answer) => {
                     whys.extend(whys_of(&answer));
                     told.take(answer, asked, &members);
@@ -166,7 +174,6 @@ pub(crate) fn widen(job: &mut Job, findings: &Findings, given: &[Given]) {
 
 #[cfg(test)]
 mod tests {
-    use ccl::control::gather::GatheredRow;
     use ccl::snapshot::CommSnapshot;
 
     use super::*;

@@ -297,11 +297,16 @@ impl Client {
     /// Asks for the processes of other hosts, and of this one, that the process reaches.
     ///
     /// It takes `limit` at most, which is the timeout of later requests too. If it ends early, what
-    /// has arrived is returned.
+    /// has arrived is returned. `is_enough` is shown the processes as they arrive; if it says so, the
+    /// rest of the answer is not waited for, and the client is of no more use.
     ///
     /// # Errors
     /// As [`ask`](Self::ask), if nothing has arrived.
-    pub fn gather(&mut self, limit: Duration) -> Result<Gathered> {
+    pub fn gather(
+        &mut self,
+        limit: Duration,
+        mut is_enough: impl FnMut(&[GatheredRow]) -> bool,
+    ) -> Result<Gathered> {
         let deadline = clock::now().after(limit);
         self.patience = limit;
         let mut answer = self.ask(Request { request: "gather".into(), ..Request::default() });
@@ -322,10 +327,11 @@ impl Client {
             if bytes > MAX_GATHERED || all.lacks.len() + part.lacks.len() > MAX_LACKS {
                 return Err(too_much());
             }
+            let is_last = !part.more || is_enough(&part.rows);
             all.rows.append(&mut part.rows);
             all.lacks.append(&mut part.lacks);
             all.more = part.more;
-            if !all.more {
+            if is_last {
                 break;
             }
             answer = self.next_of(self.next_id - 1, deadline);

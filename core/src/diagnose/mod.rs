@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `jobs` | which communicators are one job, and its ranks' numbers |
 //! | `merge` | from the readings of processes to the snapshot of a job |
+//! | `census` | whether all ranks of a job were read |
 //! | `failed`, `joining`, `blocked` | failures, ranks not joined, blocking ranks; in this order |
 //! | `killed` | whom the ranks of a job waited for that was then killed |
 //! | `standing` | the standing of a rank; from when on a wait is reported, suspect or a stall |
@@ -17,6 +18,7 @@
 //! | `text` | the answer in sentences, and the table of ranks |
 
 pub mod blocked;
+mod census;
 mod explain;
 pub mod failed;
 mod jobs;
@@ -32,6 +34,7 @@ mod text;
 mod verdict;
 mod waits;
 
+pub use census::Census;
 pub use explain::{Explained, ExplainedRank, Stage, explain};
 pub use jobs::{Job, Numbers, jobs};
 pub use lacking::Lacking;

@@ -10,7 +10,7 @@ use crate::clock::Ns;
 use crate::snapshot::ProcessSnapshot;
 use crate::types::{CommId, Rank};
 
-/// How long a rank may be silent before another one of its host is asked.
+/// How long a rank may tell nothing of its host before another one of it is asked.
 pub(super) const SOFT: Duration = Duration::from_secs(1);
 /// How long the ranks of a host may be silent before they are given up.
 pub(super) const HARD: Duration = Duration::from_secs(5);
@@ -53,6 +53,8 @@ pub(super) struct Try {
     /// Whether the connection was made for this question.
     pub(super) is_own: bool,
     pub(super) stage: Stage,
+    /// Whether it has told of a process of its host.
+    pub(super) has_told: bool,
 }
 
 /// One host that is asked.
@@ -62,6 +64,8 @@ pub(super) struct Ask {
     pub(super) host: usize,
     pub(super) since: Ns,
     pub(super) tries: Vec<Try>,
+    /// No further rank of it may be asked.
+    pub(super) none_left: bool,
     /// The hosts behind it are asked from here.
     pub(super) is_bypassed: bool,
     /// Why the ranks that were tried did not answer.
@@ -95,13 +99,26 @@ impl Ask {
             host,
             since: now,
             tries: Vec::new(),
+            none_left: false,
             is_bypassed: false,
             why: Vec::new(),
             is_over: false,
         }
     }
 
-    /// Whether the rank that was asked last is silent, so that another one is to be asked.
+    /// Whether a rank answers, or will if it goes on as it has begun.
+    pub(super) fn is_heard(&self) -> bool {
+        self.tries.iter().any(|one| matches!(one.stage, Stage::Heard(_)))
+    }
+
+    /// Whether a rank has told of its host, so that no other one is to be asked. One that is not
+    /// given the processor says for long that it answers, before it has read its host.
+    pub(super) fn is_told(&self) -> bool {
+        let tells = |one: &Try| one.has_told && matches!(one.stage, Stage::Heard(_));
+        self.tries.iter().any(|one| one.stage == Stage::Done || tells(one))
+    }
+
+    /// Whether the rank that was asked last has had its time, so that another one is to be asked.
     pub(super) fn is_silent(&self, now: Ns) -> bool {
         let is_silent = |one: &Try| one.stage == Stage::Failed || now.since(one.since) >= SOFT;
         self.tries.last().is_none_or(is_silent)
@@ -153,11 +170,12 @@ impl Wave {
     pub(super) fn due(&self) -> impl Iterator<Item = Ns> + '_ {
         let asks = self.asks.iter().filter(|ask| !ask.is_over);
         let of_ask = |ask: &Ask| {
-            let soft = ask.tries.last().filter(|_| !ask.is_bypassed).map(|one| one.since.after(SOFT));
+            let last = ask.tries.last().filter(|_| !ask.none_left && !ask.is_told());
+            let soft = last.map(|one| one.since.after(SOFT));
             let heard = ask.tries.iter().filter(|one| matches!(one.stage, Stage::Heard(_)));
             let heard = heard.map(|one| one.last.after(HARD)).min();
             let hard = heard.is_none().then(|| ask.since.after(HARD));
-            [soft.filter(|_| heard.is_none()), hard, heard].into_iter().flatten().min()
+            [soft, hard, heard].into_iter().flatten().min()
         };
         asks.filter_map(of_ask).chain(self.from.map(|_| self.beat)).chain([self.until])
     }

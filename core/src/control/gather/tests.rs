@@ -139,6 +139,29 @@ fn a_silent_leader_is_replaced_after_a_second_and_a_silent_host_given_up_after_f
 }
 
 #[test]
+fn a_rank_that_is_heard_but_reads_its_host_for_long_is_joined_by_the_next_after_a_second() {
+    let slowly = Duration::from_secs(10);
+    let check = |nhosts: usize, slow: &[usize], told: Duration, done: Duration| {
+        let mut world = World::new(nhosts, 2, 5);
+        slow.iter().for_each(|rank| world.reads_for(*rank, slowly));
+        let answer = world.gather(0);
+        assert_eq!((ranks(&answer).0.len(), answer.rows.len()), (nhosts * 2, nhosts * 2), "{slow:?}");
+        assert_eq!(answer.lacks, []);
+        for (expect, is) in [(told, answer.told), (done, answer.took)] {
+            assert!((expect..expect + Duration::from_millis(200)).contains(&is), "{slow:?}: {is:?}");
+        }
+        assert!(world.is_quiet());
+    };
+    let second = Duration::from_secs(1);
+    check(2, &[2], second, slowly);
+    check(2, &[3], Duration::ZERO, Duration::ZERO);
+    check(2, &[2, 3], slowly, slowly + second);
+    // Hosts behind it are told by it.
+    check(10, &[2], second, slowly);
+    check(10, &[18, 2], second, slowly);
+}
+
+#[test]
 fn late_ranks_tell_nothing_twice() {
     for seed in 0..100 {
         let mut draw = Seed(seed).part(3);

@@ -8,9 +8,10 @@
 //!   done     <-  the end; or `seen`: the question came there by another way before; or `busy`
 //! ```
 //!
-//! A rank that is silent for a second is replaced by the next rank of its host. If there is none,
-//! the neighbours behind that host are asked from here. After [`HARD`] the host is given up. Rows
-//! are passed on as they arrive, so a process holds none of them.
+//! A rank that is silent for a second is replaced by the next rank of its host, and one that is
+//! heard but has told nothing of its host by then is joined by it. If there is none, the neighbours
+//! behind a silent host are asked from here. After [`HARD`] the host is given up. Rows are passed on
+//! as they arrive, so a process holds none of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use super::ask::{Ask, BEAT, EdgeId, HARD, Seat, Stage, Try, WHOLE, Wave, who};
 use super::message::WaveMessage;
 use super::tree::HostTree;
 use crate::clock::Ns;
+use crate::snapshot::ProcessSnapshot;
 use crate::types::Rank;
 
 /// The most ranks of a host that are asked, one after the other.
@@ -241,6 +243,7 @@ impl Gather {
                 };
                 let drift_ns = now.since(*since).as_nanos() as u64 * DRIFT_PPM / 1_000_000;
                 row.clock = Some(row.clock.unwrap_or_default().over(*clock, drift_ns));
+                self.tells(wave, id, &row.process);
                 let is_home = (&row.process.boot_id, &row.process.host_id) == (&self.home.0, &self.home.1);
                 if !is_home {
                     self.pass(wave, row);
@@ -368,6 +371,18 @@ impl Gather {
         tries.into_iter().find(|one| one.edge == edge)
     }
 
+    /// Remembers who has told of a process, if it is of the host that was asked.
+    fn tells(&mut self, wave: u64, edge: EdgeId, process: &ProcessSnapshot) {
+        for ask in self.waves.get_mut(&wave).into_iter().flat_map(|it| &mut it.asks) {
+            let Some(tree) = self.trees.get(&ask.seat) else { continue };
+            let (comm, host) = (ask.seat.0, Some(ask.host));
+            if process.comms.iter().any(|row| row.id == comm && tree.host_of(row.rank) == host) {
+                let those = ask.tries.iter_mut().filter(|one| one.edge == edge);
+                those.for_each(|one| one.has_told = true);
+            }
+        }
+    }
+
     /// Passes a row on, unless it was or there are too many.
     fn pass(&mut self, wave: u64, mut row: Box<GatheredRow>) {
         let Some(it) = self.waves.get_mut(&wave) else { return };
@@ -460,18 +475,21 @@ impl Gather {
         let Some(tree) = self.trees.get(&seat) else { return it.asks[at].is_over = true };
         let ask = &mut it.asks[at];
         ask.drop_silent(now);
-        if ask.tries.iter().any(|one| matches!(one.stage, Stage::Heard(_))) {
-            return;
-        }
-        if ask.tries.iter().any(|one| one.stage == Stage::Done) {
+        let is_heard = ask.is_heard();
+        // What is heard of may also tell of hosts behind it.
+        if !is_heard && ask.tries.iter().any(|one| one.stage == Stage::Done) {
             return ask.is_over = true;
         }
-        if !ask.is_silent(now) {
+        if ask.is_told() || !ask.is_silent(now) {
             return;
         }
         let nth = ask.tries.len();
         if let Some(peer) = tree.ranks(host).get(nth).copied().filter(|_| nth < MAX_TRIES) {
             return self.try_rank(wave, it, at, peer, now);
+        }
+        ask.none_left = true;
+        if is_heard {
+            return;
         }
         if ask.tries.iter().all(|one| one.stage == Stage::Failed) || now.since(ask.since) >= HARD {
             ask.give_up(&format!("did not answer within {} s", HARD.as_secs()));
@@ -496,7 +514,16 @@ impl Gather {
         let kept = self.edges.iter().find(|(_, edge)| is_kept(edge)).map(|(id, _)| *id);
         let edge = kept.unwrap_or_else(|| self.dial(seat, peer, false, now));
         let stage = if kept.is_some() { Stage::Asked } else { Stage::Dialling };
-        let one = Try { edge, peer, since: now, last: now, sent_ns: now.0, is_own: kept.is_none(), stage };
+        let one = Try {
+            edge,
+            peer,
+            since: now,
+            last: now,
+            sent_ns: now.0,
+            is_own: kept.is_none(),
+            stage,
+            has_told: false,
+        };
         it.asks[at].tries.push(one);
         if kept.is_some() {
             let question = it.question(wave, self.trees.get(&seat), seat, now);

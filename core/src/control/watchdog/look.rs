@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::alarm::Told;
 use crate::clock;
 use crate::control::gather::{GatheredRow, Gathering, Lack, Piece, read_host};
-use crate::diagnose::{BETWEEN, Given, Job, Unreachable, jobs, merge, unread_peers};
+use crate::diagnose::{BETWEEN, Census, Given, Job, Unreachable, jobs, merge, unread_peers};
 use crate::recorder::Recorder;
 use crate::snapshot::{Class, CommSnapshot, OpState, RankSnapshot, Reason, Snapshot, Source, State, Verdict};
 use crate::types::{CommId, Rank};
@@ -97,14 +97,22 @@ fn gathered(gathering: &Arc<Gathering>) -> Option<(Vec<GatheredRow>, Vec<Lack>)>
     };
     let ticket = gathering.ask(wake).ok()?;
     let end = clock::now().after(GATHER);
-    let (mut rows, mut lacks) = (Vec::new(), Vec::new());
+    let (mut rows, mut lacks, mut census) = (Vec::new(), Vec::new(), Census::default());
     loop {
         for piece in ticket.take() {
             match piece {
-                Piece::Row(row) => rows.push(*row),
+                Piece::Row(row) => {
+                    census.add(&row.process);
+                    rows.push(*row);
+                }
                 Piece::Lack(lack) => lacks.push(lack),
                 Piece::Done => return Some((rows, lacks)),
             }
+        }
+        // A process that is not given the processor would be waited for, though others have told of
+        // its host.
+        if census.is_whole() {
+            return Some((rows, lacks));
         }
         let left = end.since(clock::now());
         match called.recv_timeout(left) {

@@ -30,6 +30,9 @@ pub(super) struct Answer {
     pub(super) rows: Vec<GatheredRow>,
     pub(super) lacks: Vec<Lack>,
     pub(super) is_done: bool,
+    /// When the last row came.
+    pub(super) told: Duration,
+    /// When the last piece came.
     pub(super) took: Duration,
 }
 
@@ -51,6 +54,8 @@ struct Process {
     state: State,
     skew_ns: i64,
     lies: bool,
+    /// How long it takes to read its host, beyond what others take.
+    reads_ns: u64,
     /// What happened while it was stopped.
     held: Vec<Event>,
 }
@@ -79,6 +84,7 @@ impl World {
             state: State::Runs,
             skew_ns: skews[rank / each],
             lies: false,
+            reads_ns: 0,
             held: Vec::new(),
         };
         let processes = (0..nhosts * each).map(process).collect();
@@ -119,6 +125,9 @@ impl World {
     }
     pub(super) fn lies(&mut self, rank: usize) {
         self.processes[rank].lies = true;
+    }
+    pub(super) fn reads_for(&mut self, rank: usize, time: Duration) {
+        self.processes[rank].reads_ns = time.as_nanos() as u64;
     }
     pub(super) fn ranks_of(&self, host: usize) -> Vec<usize> {
         (0..self.processes.len()).filter(|rank| self.host(*rank) == host).collect()
@@ -289,14 +298,17 @@ impl World {
                 }
                 Action::Read(wave) => {
                     let delay = MS / 10 + self.draw.below(2 * MS);
-                    self.after(delay, Event::Read(rank, wave));
+                    self.after(self.processes[rank].reads_ns + delay, Event::Read(rank, wave));
                 }
                 Action::Tell(wave, piece) => {
                     let (began, answer) = self.answers.get_mut(&wave).expect("it was asked");
                     assert!(!answer.is_done, "told after the end");
                     answer.took = Duration::from_nanos(self.now - *began);
                     match piece {
-                        Piece::Row(row) => answer.rows.push(*row),
+                        Piece::Row(row) => {
+                            answer.told = answer.took;
+                            answer.rows.push(*row);
+                        }
                         Piece::Lack(lack) => answer.lacks.push(lack),
                         Piece::Done => answer.is_done = true,
                     }
