@@ -7,11 +7,11 @@ use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::{failed, is_under_way};
 use crate::diagnose::jobs::{Job, Numbers, recorder_name};
 use crate::diagnose::joining::joining;
-use crate::diagnose::{killed, ranks_text};
+use crate::diagnose::{killed, overflow};
 use crate::snapshot::update::grow;
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Culprit, Missing, Overflow, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA,
-    Snapshot, Source, State,
+    BlockedOn, CommSnapshot, Culprit, Missing, PeerSnapshot, ProcessSnapshot, RankSnapshot, SCHEMA, Snapshot,
+    Source, State,
 };
 use crate::types::{CommId, Rank};
 
@@ -209,20 +209,6 @@ fn ranks_of(
                 ranks.insert(rank, found);
             }
         }
-        // What is known of communicators without a row is said for all processes together.
-        let is_said = |one: &ProcessSnapshot, table: &str| table == "Comms" && one.comms_without_row > 0;
-        for Overflow { table, rows } in &one.process.overflow {
-            if is_said(&one.process, table) {
-                continue;
-            }
-            let (pid, host) = (one.process.pid, &one.process.host);
-            notes.push(match table.as_str() {
-                "Rings" => format!("pid {pid} on {host}: {rows} events of threads that found no ring are lost"),
-                _ => format!(
-                    "pid {pid} on {host}: {rows} rows of {table} found no place in its recorder and are not shown"
-                ),
-            });
-        }
         if one.process.truncated {
             notes
                 .push(format!("{} is truncated: what is shown of it may be old or absent", one.process.path));
@@ -230,7 +216,8 @@ fn ranks_of(
     }
     let mut ranks: Vec<RankSnapshot> = ranks.into_values().map(|(_, rank)| rank).collect();
     name_alike(&mut ranks);
-    notes.extend(without_row(&ranks));
+    notes.extend(overflow::rows(given.iter().map(|one| &one.process)));
+    notes.extend(overflow::communicators(&ranks));
     ranks
 }
 
@@ -249,34 +236,6 @@ fn name_alike(ranks: &mut [RankSnapshot]) {
             row.name.clone_from(name);
         }
     }
-}
-
-/// How many communicators of which processes have no row, in a line per number.
-fn without_row(ranks: &[RankSnapshot]) -> Vec<String> {
-    let mut by_count: BTreeMap<u64, Vec<&RankSnapshot>> = BTreeMap::new();
-    for rank in ranks.iter().filter(|rank| rank.comms_without_row > 0) {
-        by_count.entry(rank.comms_without_row).or_default().push(rank);
-    }
-    let line = |(count, those): (u64, Vec<&RankSnapshot>)| {
-        let (what, have) = if count == 1 {
-            ("1 communicator".into(), "has")
-        } else {
-            (format!("{count} communicators"), "have")
-        };
-        match those.as_slice() {
-            [RankSnapshot { rank, pid, host, .. }] => format!(
-                "{what} of pid {pid} on {host} (rank {rank}) {have} no row in its recorder: what happens there is not seen"
-            ),
-            _ => {
-                let all: Vec<Rank> = those.iter().map(|one| one.rank).collect();
-                format!(
-                    "{what} of each process of {} {have} no row in its recorder: what happens there is not seen",
-                    ranks_text(&all)
-                )
-            }
-        }
-    };
-    by_count.into_iter().map(line).collect()
 }
 
 /// By kernel, the last sign of life of a job's processes there, if all of them ended and none
@@ -337,17 +296,18 @@ fn missing(
     ranks: &[RankSnapshot],
     unreachable: &[Unreachable],
 ) -> Vec<Missing> {
-    let comms = || given.iter().flat_map(|one| job.rows(&one.process));
+    let mut missing = numbers.all();
+    missing.extend((0..numbers.nranks.min(MAX_RANKS)).map(Rank));
+    missing.retain(|rank| ranks.binary_search_by_key(rank, |r| r.rank).is_err());
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let comms = given.iter().flat_map(|one| job.rows(&one.process));
     let mut known: BTreeMap<Rank, &PeerSnapshot> = BTreeMap::new();
-    for (comm, peer) in comms().flat_map(|comm| comm.peers.iter().map(move |peer| (comm, peer))) {
+    for (comm, peer) in comms.flat_map(|comm| comm.peers.iter().map(move |peer| (comm, peer))) {
         known.entry(numbers.of_peer(comm, peer)).or_insert(peer);
     }
-    let mut all = numbers.all();
-    all.extend((0..numbers.nranks.min(MAX_RANKS)).map(Rank));
-    all.into_iter()
-        .filter(|rank| ranks.binary_search_by_key(rank, |r| r.rank).is_err())
-        .map(|rank| explain(rank, known.get(&rank).copied(), unreachable))
-        .collect()
+    missing.into_iter().map(|rank| explain(rank, known.get(&rank).copied(), unreachable)).collect()
 }
 
 fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable]) -> Missing {
@@ -372,7 +332,7 @@ fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable])
 mod tests {
     use super::*;
     use crate::diagnose::jobs;
-    use crate::snapshot::{OpSnapshot, OpState};
+    use crate::snapshot::{OpSnapshot, OpState, Overflow};
     use crate::types::JobId;
 
     /// The largest of their jobs.

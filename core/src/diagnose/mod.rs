@@ -13,6 +13,7 @@
 //! | `late` | who calls last and what that costs the others, from what the recorders kept |
 //! | `narrow` | one communicator of a job, all of them in a line each |
 //! | `waits` | where chains of waits end, in a line each |
+//! | `overflow` | what found no place in the recorders, in a note each |
 //! | `rates` | operations and bytes per second, from two snapshots |
 //! | `verdict` | what is wrong, whose fault it is and what to do next |
 //! | `text` | the answer in sentences, and the table of ranks |
@@ -28,6 +29,7 @@ mod lacking;
 mod late;
 mod merge;
 mod narrow;
+mod overflow;
 mod rates;
 mod standing;
 mod text;
