@@ -19,7 +19,7 @@ const CUT: &str = "...";
 /// replaced by Rust's escapes (`\n`, `\u{1b}`). Harmless text is returned unchanged.
 #[must_use]
 pub fn harmless(text: &str, limit: usize) -> Cow<'_, str> {
-    if text.len() <= limit && !text.contains(is_harmful) {
+    if text.len() <= limit && is_harmless(text) {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
@@ -49,6 +49,13 @@ pub fn harmless(text: &str, limit: usize) -> Cow<'_, str> {
 /// If the value is not a text.
 pub fn printable<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     Ok(harmless(&String::deserialize(from)?, usize::MAX).into_owned())
+}
+
+/// Whether no character of a text is harmful.
+#[must_use]
+pub fn is_harmless(text: &str) -> bool {
+    // Nearly all texts are plain ASCII, which is quick to see.
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.contains(is_harmful)
 }
 
 /// Whether a character has an effect other than being shown. These are controls (C0, C1, DEL), line

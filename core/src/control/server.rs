@@ -369,7 +369,7 @@ impl Serve {
             ccl: PROTOCOL.into(),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            job: self.shared.recorder.reader().snapshot().map_or_else(|_| JobId(0), |snapshot| snapshot.job),
+            job: self.shared.recorder.reader().job().unwrap_or(JobId(0)),
             capabilities: CAPABILITIES.into_iter().chain(abort).map(String::from).collect(),
         }
     }

@@ -21,6 +21,6 @@ pub struct Capture {
 impl Capture {
     /// The whole words in its bytes.
     pub(super) fn words(&self) -> Vec<AtomicU64> {
-        super::words::words(&self.bytes)
+        super::words::words(&self.bytes).collect()
     }
 }

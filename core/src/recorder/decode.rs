@@ -1,6 +1,6 @@
 //! Decoding communicators from the words of a mapping, of a copy of one, or of any file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -75,7 +75,7 @@ fn wait(row: &[AtomicU64], waits: usize, since: usize) -> Option<(u64, u64)> {
 /// By row, the generation of the row and the communicator it describes.
 pub(super) type Comms = Vec<Option<(u32, CommSnapshot)>>;
 
-/// All communicators, live and ended, without the sockets of their links.
+/// All communicators, live and ended, without their members and the sockets of their links.
 pub(super) fn comms(words: &[AtomicU64], clock: &Clock) -> Comms {
     let mut found = Comms::new();
     for (row, number) in TableRows::of(words, Table::Comms).iter().take(MAX_COMMS).zip(0..) {
@@ -89,7 +89,6 @@ pub(super) fn comms(words: &[AtomicU64], clock: &Clock) -> Comms {
         found.push(seen.filter(|_| halves(word(row, comm::STATE)).1 == generation));
     }
     links(words, clock, &mut found);
-    peers(words, &mut found);
     found
 }
 
@@ -397,7 +396,12 @@ fn address(row: &[AtomicU64], at: usize, family: u8, port: u16) -> String {
 /// The most bytes that the texts of all peers of a file take; a full recorder's take a tenth of it.
 const MAX_PEER_BYTES: usize = 8 << 20;
 
-fn peers(words: &[AtomicU64], comms: &mut Comms) {
+/// Adds the members.
+///
+/// Ranks of one process record the same members, and these are most of its texts: of the rows of a
+/// communicator that are in use only the first one that has a member tells it, and so of those that
+/// have ended.
+pub(super) fn peers(words: &[AtomicU64], comms: &mut Comms) {
     // Strings are never moved or removed, and many rows refer to the same string.
     let mut strings: BTreeMap<u64, String> = BTreeMap::new();
     // A corrupt file could repeat one string until memory runs out.
@@ -410,6 +414,7 @@ fn peers(words: &[AtomicU64], comms: &mut Comms) {
         room = room.saturating_sub(text.len());
         text.clone()
     };
+    let mut told = BTreeSet::new();
     let mut groups: BTreeMap<u32, BTreeMap<u32, u16>> = BTreeMap::new();
     for row in TableRows::of(words, Table::Peers).iter().take(MAX_CELLS) {
         let before = word(row, peer::STATE);
@@ -420,6 +425,9 @@ fn peers(words: &[AtomicU64], comms: &mut Comms) {
             continue;
         }
         let (rank, pid) = halves(word(row, peer::RANK));
+        if told.contains(&(comm.id, comm.ended, rank)) {
+            continue;
+        }
         let seen = PeerSnapshot {
             rank: Rank(rank),
             world: Rank(word(row, peer::WORLD) as u32),
@@ -431,6 +439,7 @@ fn peers(words: &[AtomicU64], comms: &mut Comms) {
         let group = word(row, peer::GROUP).checked_sub(1).and_then(|group| u16::try_from(group).ok());
         if word(row, peer::STATE) == before {
             groups.entry(low >> 16).or_default().extend(group.map(|group| (rank, group)));
+            told.insert((comm.id, comm.ended, rank));
             comm.peers.push(seen);
         }
     }

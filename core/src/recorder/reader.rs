@@ -3,8 +3,8 @@
 //! A file is hostile until checked: it may be truncated, shrink while it is read, come from another
 //! version, or hold wrong values. So it is copied with read(2), which cannot raise SIGBUS as a
 //! mapping can, and every offset, count and word in it is checked or clamped where it is used. A
-//! live file is copied in ascending order, and twice; a communicator is `consistent` if both copies
-//! agree on it.
+//! live file is copied in ascending order, and what describes communicators and their links twice;
+//! a communicator is `consistent` if both copies agree on it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,9 @@ use super::layout::{self, Table, comm, durations, header, histogram, ring};
 use super::state::Recorder;
 use super::tail::{Piece, events};
 use super::watch;
-use super::words::{MAX_BYTES, MAX_STRING, TableRows, fact, halves, state, string, text, word, words};
+use super::words::{
+    MAX_BYTES, MAX_STRING, TableRows, TableSpan, fact, halves, state, string, text, word, words,
+};
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::bounds::{MAX_COMMS, MAX_DURATIONS, MAX_RINGS};
@@ -169,10 +171,10 @@ impl Reader {
                 let words = recorder.memory.words();
                 Ok(snapshot(words, words, alive, from, None))
             }
-            From::File(_, path) => {
-                let first = self.copy()?;
-                check(&first, path)?;
+            From::File(file, path) => {
                 // The file of a dead process no longer changes.
+                let first = if alive { read_compared(file, path)? } else { self.copy()? };
+                check(&first, path)?;
                 let second = if alive { Some(self.copy()?) } else { None };
                 let second = second.as_ref().filter(|second| check(second, path).is_ok());
                 let mut snapshot = snapshot(&first, second.unwrap_or(&first), alive, from, None);
@@ -212,6 +214,18 @@ impl Reader {
         })
     }
 
+    /// The job of the process's first communicator; zero while it has none.
+    ///
+    /// # Errors
+    /// `System` if the file cannot be read, `Usage` if it is no longer a recorder.
+    pub fn job(&self) -> Result<JobId> {
+        let job = |words: &[AtomicU64]| JobId(word(words, header::JOB));
+        match &self.from {
+            From::File(file, path) => Ok(job(&header_of(file, path)?)),
+            From::Own(_) | From::Capture(..) => self.with(job),
+        }
+    }
+
     /// Reads the histograms that are not empty.
     ///
     /// # Errors
@@ -246,7 +260,8 @@ impl Reader {
 
     /// The words of the file, as many as it has.
     fn copy(&self) -> Result<Vec<AtomicU64>> {
-        self.bytes().map(|bytes| words(&bytes))
+        let From::File(file, path) = &self.from else { return Ok(Vec::new()) };
+        read_words(file, 0, usize::MAX).map_err(|e| Error::system(format!("reading {}", path.display()), e))
     }
 
     /// The bytes of the file.
@@ -265,15 +280,46 @@ pub(super) fn header_of(file: &File, path: &Path) -> Result<Vec<AtomicU64>> {
     check(&header, path).map(|()| header)
 }
 
+/// The first words of a file, up to the end of what [`decode::comms`] reads.
+fn read_compared(file: &File, path: &Path) -> Result<Vec<AtomicU64>> {
+    let header = header_of(file, path)?;
+    let tables = [Table::Comms, Table::LinkIds, Table::Links, Table::Strings];
+    let spans = tables.into_iter().filter_map(|table| TableSpan::of(&header, table));
+    let end = spans.map(|span| span.count.saturating_mul(span.stride).saturating_add(span.first)).max();
+    read_words(file, 0, end.unwrap_or(0).max(header.len()))
+        .map_err(|e| Error::system(format!("reading {}", path.display()), e))
+}
+
 /// The words of a file from word `at`: up to `count`, fewer if the file ends before.
 fn read_words(file: &File, at: usize, count: usize) -> std::io::Result<Vec<AtomicU64>> {
+    /// Small pieces: memory that is used again is in the processor's cache.
+    const PIECE: usize = 64 << 10;
     let from = (at as u64).checked_mul(8).ok_or(std::io::ErrorKind::InvalidInput)?;
-    read_bytes(file, from, count.min(MAX_BYTES as usize / 8) * 8).map(|bytes| words(&bytes))
+    let there = usize::try_from(file.metadata()?.len().saturating_sub(from)).unwrap_or(usize::MAX) / 8;
+    let count = count.min(MAX_BYTES as usize / 8).min(there);
+    let mut copied = Vec::with_capacity(count);
+    let mut piece = vec![0; PIECE.min(count * 8)];
+    while copied.len() < count {
+        let wanted = ((count - copied.len()) * 8).min(PIECE);
+        let have = read_at(file, from.saturating_add(copied.len() as u64 * 8), &mut piece[..wanted])?;
+        copied.extend(words(&piece[..have]));
+        if have < wanted {
+            break;
+        }
+    }
+    Ok(copied)
 }
 
 /// The bytes of a file from byte `from`: up to `count`, fewer if the file ends before.
 fn read_bytes(file: &File, from: u64, count: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; count];
+    let have = read_at(file, from, &mut bytes)?;
+    bytes.truncate(have);
+    Ok(bytes)
+}
+
+/// Fills `bytes` from byte `from` of a file; gives how many there were.
+fn read_at(file: &File, from: u64, bytes: &mut [u8]) -> std::io::Result<usize> {
     let mut have = 0;
     while have < bytes.len() {
         match file.read_at(&mut bytes[have..], from + have as u64) {
@@ -283,8 +329,7 @@ fn read_bytes(file: &File, from: u64, count: usize) -> std::io::Result<Vec<u8>> 
             Err(e) => return Err(e),
         }
     }
-    bytes.truncate(have);
-    Ok(bytes)
+    Ok(have)
 }
 
 impl Reader {
@@ -413,8 +458,9 @@ fn snapshot(
         comm.1.consistent = is_same;
     }
     // Socket samples are decoded apart: a new sample between two copies makes nothing else
-    // inconsistent.
+    // inconsistent. So are members, whose rows are written once.
     decode::sockets(words, &clock, &mut comms);
+    decode::peers(words, &mut comms);
     history::histories(words, &own_scale(words, &clock), &mut comms);
     let (pid, outer_pid) = halves(at(header::PID));
     let library = at(header::LIBRARY);

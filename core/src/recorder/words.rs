@@ -9,9 +9,9 @@ use super::protocol::latch_read;
 pub(super) const MAX_BYTES: u64 = 16 << 20;
 
 /// The words of these bytes, as many as are whole.
-pub(super) fn words(bytes: &[u8]) -> Vec<AtomicU64> {
+pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = AtomicU64> {
     let words = bytes.chunks_exact(8);
-    words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes")))).collect()
+    words.map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8 bytes"))))
 }
 
 /// A word of a row; zero where an older writer's row ends before it.

@@ -10,7 +10,7 @@ use super::{
 };
 use std::collections::BTreeMap;
 
-use crate::text::{harmless, is_harmful};
+use crate::text::{harmless, is_harmless};
 use crate::types::{CollKind, Rank};
 
 /// The most communicators of a process; a reading with more is not believed.
@@ -200,7 +200,7 @@ impl CommSnapshot {
 /// Makes a text safe to print; gives how long it was or has become.
 fn make_harmless(text: &mut String) -> usize {
     let told = text.len();
-    if told > MAX_TEXT || text.contains(is_harmful) {
+    if told > MAX_TEXT || !is_harmless(text) {
         // Escapes are longer than the characters they replace; a very long text must not grow by
         // them.
         *text = harmless(text, told.clamp(MAX_ESCAPED, MAX_TEXT)).into_owned();
@@ -213,7 +213,7 @@ impl ProcessFacts {
     pub fn bound(&mut self) {
         self.threads.truncate(MAX_THREADS);
         self.each_text(&mut |text| {
-            if text.len() > MAX_FACT || text.contains(is_harmful) {
+            if text.len() > MAX_FACT || !is_harmless(text) {
                 *text = harmless(text, MAX_FACT).into_owned();
             }
         });

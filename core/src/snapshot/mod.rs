@@ -185,11 +185,12 @@ pub struct CommSnapshot {
     pub driven_ns: Option<u64>,
     /// Whether it was read twice with equal results.
     pub consistent: bool,
-    /// Its members and where they can be read; absent in the snapshot of a job.
+    /// Its members and where they can be read; absent in the snapshot of a job. If several ranks of
+    /// a process are in it, they stand at the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerSnapshot>,
     /// The group of each rank, in the order of ranks: ranks of one group reach each other through
-    /// memory. Absent if not recorded, and in the snapshot of a job on all ranks but the first.
+    /// memory. Absent if not recorded, and on all ranks of a process or job but the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<u16>,
     /// The times of some of its operations, and sums of all. Absent if nothing was kept, and in

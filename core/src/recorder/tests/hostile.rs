@@ -178,6 +178,7 @@ fn one_string_repeated_without_end_takes_no_memory_without_end() {
     let row = words[first..first + stride / 8].to_vec();
     for at in 0..rows {
         words[first + at * stride / 8..][..stride / 8].copy_from_slice(&row);
+        words[first + at * stride / 8 + layout::peer::RANK] = at as u64;
         words[first + at * stride / 8 + layout::peer::RECORDER] = 60_000 << 32;
     }
     write(&path, &words, usize::MAX);

@@ -312,6 +312,42 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
 }
 
 #[test]
+fn ranks_of_one_process_tell_the_members_once() {
+    let recorder = Recorder::heap();
+    let member = |rank: u32| Peer {
+        rank: Rank(rank),
+        world: Rank(rank),
+        host: "a",
+        pid: 70 + rank,
+        recorder: "",
+        control: "",
+    };
+    let make = |(id, rank, members): (u64, u32, u32)| {
+        let row = recorder.comm(CommInfo { id: CommId(id), rank: Rank(rank), nranks: 3, ..INFO });
+        row.peers(&(0..members).map(member).collect::<Vec<_>>());
+        row.groups(|rank| rank.0 as u16);
+        row
+    };
+    let told = || {
+        let of = |comm: crate::snapshot::CommSnapshot| {
+            (comm.peers.iter().map(|peer| peer.rank.0).collect(), comm.groups)
+        };
+        read(&recorder).comms.into_iter().map(of).collect::<Vec<(Vec<u32>, Vec<u16>)>>()
+    };
+    let all = || (vec![0, 1, 2], vec![0, 1, 2]);
+    let none = || (vec![], vec![]);
+    let mut rows: Vec<_> = [(7, 0, 3), (7, 1, 3), (8, 0, 3), (7, 2, 3)].map(make).into();
+    assert_eq!(told(), [all(), none(), all(), none()]);
+    // What has left tells its own: the others are in use.
+    drop(rows.remove(0));
+    assert_eq!(told(), [all(), all(), all(), none()]);
+    // Where the first could not tell all, the next one tells the rest.
+    rows.extend([(9, 0, 2), (9, 1, 3)].map(make));
+    let of_9: Vec<_> = read(&recorder).comms.into_iter().filter(|comm| comm.id == CommId(9)).collect();
+    assert_eq!(of_9.iter().map(|comm| comm.peers.len()).collect::<Vec<_>>(), [2, 1]);
+}
+
+#[test]
 fn a_world_and_64_groups_of_the_ranks_of_a_host_have_rows() {
     let recorder = Recorder::heap();
     let peers = [0, 2, 3, 4, 5, 6, 7].map(|rank| Peer {
