@@ -99,7 +99,7 @@ fn ask(one: &mut Found) -> Option<String> {
             let note = format!("pid {} on {} was read from its mapping: {why}", before.pid, before.host);
             // Reads again: during the wait, the processes that answer have gone on.
             if let Ok(process) = door::recorder(&one.file).and_then(|(reader, _)| reader.snapshot()) {
-                let source = one.given.source;
+                let source = if process.alive { Source::Mapping } else { Source::File };
                 return one.tells(process, source).err().or(Some(note));
             }
             Some(note)

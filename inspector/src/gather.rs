@@ -39,7 +39,9 @@ fn askable<'a>(own: &[&'a Found]) -> Vec<&'a Found> {
         let spread = comms.filter(|comm| comm.peers.iter().any(|peer| peer.host != process.host_name()));
         let leads = spread.map(|comm| {
             let here = comm.peers.iter().filter(|peer| peer.host == process.host_name());
-            here.map(|peer| peer.rank).min() == Some(comm.rank)
+            let first = here.map(|peer| peer.rank).min();
+            // Any rank of the process may tell the members.
+            process.comms.iter().any(|own| own.id == comm.id && Some(own.rank) == first)
         });
         let leads: Vec<bool> = leads.collect();
         if !leads.is_empty() {
@@ -84,6 +86,9 @@ impl Told {
     /// more reason. The job may turn out to be larger.
     pub(crate) fn by_others(findings: &Findings, job: &mut Job, unreachable: &mut Vec<Unreachable>) -> Self {
         let mut told = Self::default();
+        if unreachable.is_empty() {
+            return told;
+        }
         let own: Vec<&Found> = findings.found.iter().filter(|one| one.is_of(job)).collect();
         let members = Members::of(&own);
         let mut whys: BTreeMap<(CommId, Rank), String> = BTreeMap::new();

@@ -95,11 +95,7 @@ pub(crate) fn now(target: Option<Target>, comm: Option<&str>, gathers: bool) -> 
     let before = first.wants_second_reading(stall_ns).then_some(first);
     if before.is_some() {
         clock::sleep(BETWEEN);
-        for one in &mut findings.found {
-            if let Ok(reader) = one.open() {
-                one.reread(&reader);
-            }
-        }
+        findings.found.iter_mut().for_each(Found::read_again);
         let again = gathers && !reading.gathered.is_empty();
         let (gathered, unreachable) = (std::mem::take(&mut reading.gathered), reading.unreachable);
         reading = Reading::take(&mut findings, &mut job, lost, again);

@@ -16,7 +16,7 @@ use ccl::config::Settings;
 use ccl::diagnose;
 use ccl::diagnose::{Given, Job, Unreachable};
 use ccl::recorder::reader::Reader;
-use ccl::snapshot::{PeerSnapshot, ProcessSnapshot, Source};
+use ccl::snapshot::{PeerSnapshot, ProcessSnapshot, Source, State};
 use ccl::sys::process::raise_file_limit;
 use ccl::sys::reference::Kind;
 use ccl::types::{CommId, JobId};
@@ -128,10 +128,10 @@ impl Found {
     /// Whether it is a copy of the recorder of a process that lives, which holds its own.
     fn is_copy(&self) -> bool {
         let process = &self.given.process;
-        let Fate::Lives(pid, _) = process::fate(process) else { return false };
         if process.alive || process.left {
             return false;
         }
+        let Fate::Lives(pid, _) = process::fate(process) else { return false };
         let this = descriptors::identity(&self.file).ok();
         let others = descriptors::of(pid).unwrap_or_default().into_iter();
         let mut others = others.filter(|one| Some(one.identity) != this);
@@ -193,6 +193,18 @@ impl Found {
             return;
         }
         self.look_at(reader);
+    }
+    /// Reads it again before its process is asked again. One that has answered and can answer once
+    /// more tells the rest itself: of that one only the state is read.
+    pub(crate) fn read_again(&mut self) {
+        let Ok(reader) = self.open() else { return };
+        let has_answered = self.given.source == Source::Socket && reader.alive();
+        if has_answered {
+            self.look();
+        }
+        if !has_answered || self.given.state() != State::Running {
+            self.reread(&reader);
+        }
     }
 }
 
@@ -501,7 +513,6 @@ mod tests {
 
     #[test]
     fn a_process_that_left_while_it_was_read_is_not_shown_as_dead() {
-        use ccl::snapshot::State;
         use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
         // A recorder without tables whose process has left, and a zombie that nobody reaps yet.
         let place = tempfile::tempdir().unwrap();
