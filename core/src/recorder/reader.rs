@@ -27,7 +27,9 @@ use super::words::{
 use crate::clock::{self, Anchor, Ns, Raw, Scale};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::bounds::{MAX_COMMS, MAX_DURATIONS, MAX_RINGS};
-use crate::snapshot::{MemoryCount, Overflow, PROCESS_SCHEMA, ProcessFacts, ProcessSnapshot, RingSnapshot};
+use crate::snapshot::{
+    CommSnapshot, MemoryCount, Overflow, PROCESS_SCHEMA, ProcessFacts, ProcessSnapshot, RingSnapshot,
+};
 use crate::sys::reference::{Kind, Reference};
 use crate::sys::shared::{self, Owner};
 use crate::text::harmless;
@@ -451,17 +453,6 @@ fn snapshot(
         let clock = Clock { scale, now: decode::last_sign(words, scale).max(anchor.mono) };
         (clock, clock.real_ns(anchor))
     };
-    let mut comms = decode::comms(words, &clock);
-    let before = decode::comms(first, &clock);
-    for comm in comms.iter_mut().flatten() {
-        let is_same = before.iter().flatten().any(|before| before == comm);
-        comm.1.consistent = is_same;
-    }
-    // Socket samples are decoded apart: a new sample between two copies makes nothing else
-    // inconsistent. So are members, whose rows are written once.
-    decode::sockets(words, &clock, &mut comms);
-    decode::peers(words, &mut comms);
-    history::histories(words, &own_scale(words, &clock), &mut comms);
     let (pid, outer_pid) = halves(at(header::PID));
     let library = at(header::LIBRARY);
     let (facts, memory) = facts(words, alive, &clock);
@@ -493,7 +484,7 @@ fn snapshot(
         to_mono_ns: clock.now.0,
         clock_error_ns: None,
         heartbeat_ns: clock.age_ns(anchor.raw.0),
-        comms: comms.into_iter().flatten().map(|(_, comm)| comm).collect(),
+        comms: comms(first, words, &clock),
         rings: rings(words),
         overflow: overflow(words),
         comms_without_row: at(header::WITHOUT_ROW),
@@ -501,6 +492,22 @@ fn snapshot(
         memory,
         truncated: at(header::TOTAL) > words.len() as u64 * 8,
     }
+}
+
+/// The communicators, with all that is kept of them.
+fn comms(first: &[AtomicU64], words: &[AtomicU64], clock: &Clock) -> Vec<CommSnapshot> {
+    let mut comms = decode::comms(words, clock);
+    let before = decode::comms(first, clock);
+    for comm in comms.iter_mut().flatten() {
+        let is_same = before.iter().flatten().any(|before| before == comm);
+        comm.1.consistent = is_same;
+    }
+    // Socket samples are decoded apart: a new sample between two copies makes nothing else
+    // inconsistent. So are members, whose rows are written once.
+    decode::sockets(words, clock, &mut comms);
+    decode::peers(words, &mut comms);
+    history::histories(words, &own_scale(words, clock), &mut comms);
+    comms.into_iter().flatten().map(|(_, comm)| comm).collect()
 }
 
 /// What the process says of itself.
