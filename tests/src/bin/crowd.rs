@@ -1,7 +1,8 @@
 //! One process of a job with many ranks: several ranks as threads. Run it with `ccl-inspect run`.
 //!
 //! `crowd FOLDER PER`: PER ranks in each process. They meet by an id that process 0 writes into
-//! FOLDER. All but the last rank of the job wait in a barrier; the last one calls nothing.
+//! FOLDER. All but the last rank of the job wait in a barrier; the last one calls nothing until
+//! there is a file `go` in FOLDER. Then all of them end.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a tool of the tests may panic, and prints")]
 
@@ -42,10 +43,11 @@ fn main() {
         if rank == 0 {
             println!("all are there");
         }
-        if rank == nranks - 1 {
-            clock::sleep(Duration::from_secs(3600));
+        while rank == nranks - 1 && !Path::new(folder).join("go").exists() {
+            clock::sleep(Duration::from_millis(50));
         }
         comm.barrier().unwrap();
+        comm.finish().unwrap();
     };
     std::thread::scope(|scope| {
         for rank in ranks {
