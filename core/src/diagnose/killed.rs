@@ -186,14 +186,15 @@ mod tests {
         check(&|ranks| ranks[1].to_real_ns -= 3 * SECOND, "it was silent before");
         check(&|ranks| ranks[0].to_real_ns += 3 * SECOND, "they ended one after another");
         // It was stopped, as a watchdog told, and died with the others.
+        let process = |at| Culprit { rank: Rank(at), ..Culprit::default() };
         let mut stopped = job(2 * SECOND);
-        stopped[0].to_real_ns -= 5 * SECOND;
+        stopped[1].to_real_ns -= 5 * SECOND;
         assert_eq!(held(&stopped), None);
-        stopped[1].facts.stall = Some(StallTold {
+        stopped[2].facts.stall = Some(StallTold {
             standing: Standing::Stalled,
             class: Class::StuckLocal,
             reason: Reason::Stopped,
-            key: Verdict { culprits: vec![Culprit::default()], ..Verdict::default() }.key(),
+            key: Verdict { culprits: vec![process(1)], ..Verdict::default() }.key(),
             ..StallTold::default()
         });
         assert_eq!(held(&stopped), Some((1, vec![0])));
