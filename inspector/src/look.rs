@@ -166,7 +166,21 @@ pub(crate) fn then(path: &Path, job: Option<Target>, comm: Option<&str>) -> Resu
     // Files do not change: a second reading would show the same.
     let again = looked.job.clone();
     let stall_ns = stall_ns_of(&settings, looked.found.iter());
-    judged(looked, Some(&again), comm, stall_ns)
+    let mut looked = judged(looked, Some(&again), comm, stall_ns)?;
+    address(&mut looked.job, path);
+    Ok(looked)
+}
+
+/// Makes the next commands name what was opened: by its id the job is not found elsewhere.
+fn address(job: &mut JobSnapshot, path: &Path) {
+    let (id, path) = (job.job.to_string(), words::path(path));
+    // As a shell takes it.
+    let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:".contains(&byte));
+    let path = if is_plain { path } else { format!("'{}'", path.replace('\'', "'\\''")) };
+    let steps = job.verdicts.iter_mut().flat_map(|verdict| &mut verdict.next);
+    for step in steps.filter(|step| step.command.starts_with("ccl-inspect ")) {
+        step.command = step.command.replace(&id, &path);
+    }
 }
 
 /// What the readings show, and what must be said of them.

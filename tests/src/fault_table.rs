@@ -25,6 +25,9 @@ pub const RANKS: u32 = 8;
 /// `CCL_STALL_AFTER` of the jobs.
 const STALL_AFTER: &str = "2";
 
+/// When a fault should be told: five seconds after that.
+const DUE: Duration = Duration::from_secs(7);
+
 /// The step that every rank takes last before the fault: all are at work.
 const AT_WORK: usize = 2;
 
@@ -162,11 +165,16 @@ impl Round {
     /// Looks until what is said is right, or wrong for good.
     fn watch(&self, hosts: &Apart, began: Ns) -> Result<Told, String> {
         let end = began.after(PATIENCE);
+        let mut is_said = false;
         loop {
             let verdicts = self.look(hosts)?.verdicts;
             let told = Told { took: clock::now().since(began), ..self.judge(&verdicts, Some(self.asked)) };
             if told.is_final || clock::now() >= end {
                 return Ok(told);
+            }
+            if told.took > DUE && !is_said {
+                println!("late: {}", told.wrong.join("; "));
+                is_said = true;
             }
             clock::sleep(Duration::from_millis(100));
         }

@@ -15,6 +15,27 @@ const FROZEN: &[Step] = &[(
     "names the frozen control group: docker unpause, or write THAWED to its freezer.state or 0 to its cgroup.freeze",
 )];
 
+/// Where all processes have ended.
+const OVER: &[Step] = &[
+    ("ccl-inspect explain {job}", "shows what each rank called last"),
+    ("ccl-inspect stragglers {job}", "shows who was late before that"),
+];
+
+/// Whether a command is for a process that lives, or for its connections.
+fn is_for_living(command: &str) -> bool {
+    const TOOLS: [&str; 8] = [
+        "ccl-inspect ps",
+        "ccl-inspect snapshot",
+        "ccl-inspect stack",
+        "gdb ",
+        "kill ",
+        "py-spy ",
+        "ss ",
+        "top ",
+    ];
+    command.contains("/proc/{pid}") || TOOLS.iter().any(|tool| command.starts_with(tool))
+}
+
 /// For each thing that may be wrong, the commands that help most, and what each tells or does.
 const fn table(class: Class, reason: Reason) -> &'static [Step] {
     match reason {
@@ -88,8 +109,14 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
 
 /// The next commands of a verdict, the most useful first.
 pub(super) fn steps(job: &Snapshot, verdict: &Verdict) -> Vec<Next> {
+    let is_over = !job.ranks.is_empty() && job.ranks.iter().all(RankSnapshot::is_gone);
+    let table = table(verdict.class, verdict.reason).iter();
+    let mut table: Vec<&Step> = table.filter(|(command, _)| !is_over || !is_for_living(command)).collect();
+    if table.is_empty() && is_over {
+        table.extend(OVER);
+    }
     let mut steps: Vec<Next> = Vec::new();
-    for (command, what) in table(verdict.class, verdict.reason) {
+    for (command, what) in table {
         let mut those = verdict.culprits.iter().take(MAX_CULPRITS).peekable();
         if !command.contains("{pid}") || those.peek().is_none() {
             let is_whole = !command.contains("{pid}");

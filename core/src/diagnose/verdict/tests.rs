@@ -236,7 +236,10 @@ fn who_failed_as_all_were_ended_is_still_the_one_that_was_waited_for() {
     job.ranks[2].comms[0].failure = Some(FailureSnapshot { error: "Peer".into(), ..Default::default() });
     check(&job, &[]);
     job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
-    check(&job, &[(Class::NotJoined, Reason::UserCode, &[2], Standing::Suspect)]);
+    let found = check(&job, &[(Class::NotJoined, Reason::UserCode, &[2], Standing::Suspect)]);
+    // No process is left of which a stack could be read.
+    let next: Vec<_> = found[0].next.iter().map(|next| next.command.as_str()).collect();
+    assert_eq!(next, ["ccl-inspect explain 0000000000000000", "ccl-inspect stragglers 0000000000000000"]);
 }
 
 #[test]
