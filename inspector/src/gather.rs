@@ -101,7 +101,7 @@ impl Told {
                 break;
             }
             let asked = clock::now();
-            // What a process that is not given the processor has yet to say, others of its host told.
+            // What a process that is not given the processor has yet to say, others have told.
             let is_enough = |more: &[GatheredRow]| {
                 let of_others = more.iter().map(|row| &row.process).filter(|one| members.know(one));
                 of_others.for_each(|one| census.add(one));

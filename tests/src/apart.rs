@@ -17,7 +17,8 @@ use crate::programs::program;
 const FOLDER: &str = "/run";
 /// What a host does before it holds its namespaces until its standard input ends.
 ///
-/// `scripts/test` tries the same. `ip netns exec` hides the control groups; processes of a host see them.
+/// `scripts/test` tries the same. `ip netns exec` hides the control groups; processes of a host see
+/// them.
 const BEGINS: &str = r#"
 hostname "$0" && mount -t tmpfs -o mode=755 none /run &&
 cp /proc/sys/kernel/random/uuid /run/boot_id && mount --bind /run/boot_id /proc/sys/kernel/random/boot_id &&

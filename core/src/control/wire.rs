@@ -297,8 +297,8 @@ impl Client {
     /// Asks for the processes of other hosts, and of this one, that the process reaches.
     ///
     /// It takes `limit` at most, which is the timeout of later requests too. If it ends early, what
-    /// has arrived is returned. `is_enough` is shown the processes as they arrive; if it says so, the
-    /// rest of the answer is not waited for, and the client is of no more use.
+    /// has arrived is returned. `is_enough` is shown the processes as they arrive; if it says so,
+    /// the rest of the answer is not waited for, and the client is of no more use.
     ///
     /// # Errors
     /// As [`ask`](Self::ask), if nothing has arrived.
@@ -510,8 +510,8 @@ fn unavailable(what: impl Into<String>) -> Error {
 }
 
 /// The most objects, the most arrays, which may stand for objects, and the most values in a line.
-/// Those of an empty recorder's answer take twenty bytes each. A value takes at least two bytes of a
-/// line, but a hundred in memory.
+/// Those of an empty recorder's answer take twenty bytes each. A value takes at least two bytes of
+/// a line, but a hundred in memory.
 const MAX_OBJECTS: usize = 1 << 16;
 const MAX_VALUES: usize = 1 << 20;
 

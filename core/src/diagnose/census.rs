@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_job_is_whole_once_each_rank_of_each_communicator_in_use_was_read() {
-        // Of each process the communicators, with rank and number of ranks, and whether it has left.
+        // Of each process the communicators: rank, number of ranks, and whether it has left.
         let check = |processes: &[&[(u64, u32, u32, bool)]], expect: bool| {
             let mut census = Census::default();
             for rows in processes {

@@ -10,8 +10,8 @@
 //!
 //! A rank that is silent for a second is replaced by the next rank of its host, and one that is
 //! heard but has told nothing of its host by then is joined by it. If there is none, the neighbours
-//! behind a silent host are asked from here. After [`HARD`] the host is given up. Rows are passed on
-//! as they arrive, so a process holds none of them.
+//! behind a silent host are asked from here. After [`HARD`] the host is given up. Rows are passed
+//! on as they arrive, so a process holds none of them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
