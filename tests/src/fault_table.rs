@@ -276,6 +276,10 @@ impl Round {
             told.wrong.extend(why.iter().map(|why| format!("{self}: {why}")));
             told.is_final &= why.is_none();
         }
+        // Of two troubles the watchdogs told the first one, and files have no other word for it.
+        if asked.is_none() && told.wrong.len() < self.faults.len() {
+            told.wrong.clear();
+        }
         let others = self.stalls_of_others(verdicts, asked);
         // Those that start late have not joined either, at first.
         told.is_final |= !others.is_empty() && !self.has(Fault::NeverJoins);
