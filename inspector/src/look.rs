@@ -173,7 +173,7 @@ pub(crate) fn then(path: &Path, job: Option<Target>, comm: Option<&str>) -> Resu
 
 /// Makes the next commands name what was opened: by its id the job is not found elsewhere.
 fn address(job: &mut JobSnapshot, path: &Path) {
-    let (id, path) = (job.job.to_string(), words::path(path));
+    let (id, path) = (job.job.to_string(), crate::words::path(path));
     // As a shell takes it.
     let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:".contains(&byte));
     let path = if is_plain { path } else { format!("'{}'", path.replace('\'', "'\\''")) };

@@ -28,6 +28,9 @@ const STALL_AFTER: &str = "2";
 /// When a fault should be told: five seconds after that.
 const DUE: Duration = Duration::from_secs(7);
 
+/// Some operations on a network that is not throttled.
+const USUAL: Duration = Duration::from_secs(4);
+
 /// The step that every rank takes last before the fault: all are at work.
 const AT_WORK: usize = 2;
 
@@ -60,6 +63,8 @@ pub struct Told {
     pub wrong: Vec<String>,
     /// How long after the fault.
     pub took: Duration,
+    /// What was wrong when it was due, if it came later.
+    pub late: Option<Vec<String>>,
     /// Whether it is right, or wrong for good.
     is_final: bool,
 }
@@ -106,7 +111,8 @@ impl Round {
         let job = self.start(hosts, &groups);
         let at_work: &[Worker] = if self.has(Fault::NeverJoins) { &[] } else { &job.workers };
         at_work.iter().try_for_each(|worker| worker.takes(AT_WORK))?;
-        clock::sleep(self.delay);
+        // How long operations take usually must be known before they take longer.
+        clock::sleep(if self.has(Fault::Throttled) { self.delay + USUAL } else { self.delay });
         let began = clock::now();
         for ((fault, victim), group) in self.faults.iter().zip(&groups) {
             fault.strike(hosts, &job, *victim, group.as_ref());
@@ -165,16 +171,15 @@ impl Round {
     /// Looks until what is said is right, or wrong for good.
     fn watch(&self, hosts: &Apart, began: Ns) -> Result<Told, String> {
         let end = began.after(PATIENCE);
-        let mut is_said = false;
+        let mut late = None;
         loop {
             let verdicts = self.look(hosts)?.verdicts;
             let told = Told { took: clock::now().since(began), ..self.judge(&verdicts, Some(self.asked)) };
             if told.is_final || clock::now() >= end {
-                return Ok(told);
+                return Ok(Told { late, ..told });
             }
-            if told.took > DUE && !is_said {
-                println!("late: {}", told.wrong.join("; "));
-                is_said = true;
+            if told.took > DUE {
+                late.get_or_insert(told.wrong);
             }
             clock::sleep(Duration::from_millis(100));
         }
@@ -260,7 +265,8 @@ impl Round {
     /// any order; one for which nobody waits is only a suspicion. None may call others a stall.
     fn judge(&self, verdicts: &[Verdict], asked: Option<usize>) -> Told {
         let first = verdicts.iter().find(|one| one.standing == Standing::Stalled);
-        let mut told = Told { said: Vec::new(), wrong: Vec::new(), took: Duration::ZERO, is_final: true };
+        let (said, wrong, took) = (Vec::new(), Vec::new(), Duration::ZERO);
+        let mut told = Told { said, wrong, took, late: None, is_final: true };
         for (fault, victim) in &self.faults {
             let is_any = self.faults.len() > 1 || fault.is_suspicion();
             let denied = |one: &Verdict| fault.denies(*victim, asked, one, is_any);

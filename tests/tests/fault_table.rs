@@ -33,6 +33,7 @@ fn each_fault_is_told_by_its_class_culprit_and_next_command() {
         match round.carry_out(&hosts) {
             Ok(told) => {
                 println!("{round}: {:?} after {:.1?}", told.said, told.took);
+                told.late.iter().for_each(|late| println!("late; when it was due: {late:?}"));
                 told.said.iter().for_each(|(fault, said)| matrix.add(fault.class(), said));
                 wrong.extend(told.wrong);
             }

@@ -78,7 +78,7 @@ pub(super) fn histories(words: &[AtomicU64], scale: &Scale, comms: &mut Comms) {
         for (class, cell) in cells.take(histogram::CLASSES).enumerate() {
             for op in std::iter::once(&mut comm.op).chain(&mut comm.p2p) {
                 if op.kind == sums.kind && histogram::class(op.bytes) == class {
-                    op.p99_ns = p99_ns(cell);
+                    (op.p50_ns, op.p99_ns) = (quantile_ns(cell, P50), quantile_ns(cell, P99));
                 }
             }
             let counts = cell[histogram::BUCKETS..].iter().map(|count| count.load(Ordering::Relaxed));
@@ -92,22 +92,24 @@ pub(super) fn histories(words: &[AtomicU64], scale: &Scale, comms: &mut Comms) {
     }
 }
 
-/// From so many operations on, the longest of a hundred is told from one that was delayed by
-/// chance.
-const ENOUGH: u64 = 100;
+/// How many in a hundred operations are to take less, and how many operations there must be: of a
+/// few, the longest is told from one that was delayed by chance only if there are a hundred.
+type Quantile = (u64, u64);
+const P50: Quantile = (50, 4);
+const P99: Quantile = (99, 100);
 
-/// The bound of the bucket below which 99 of 100 operations of a cell took; 0 if it has too few.
-fn p99_ns(cell: &[AtomicU64]) -> u64 {
+/// The bound of the bucket below which so many operations of a cell took; 0 if it has too few.
+fn quantile_ns(cell: &[AtomicU64], (percent, enough): Quantile) -> u64 {
     let counts = || cell[histogram::BUCKETS..].iter().map(|count| count.load(Ordering::Relaxed));
     let all = counts().fold(0, u64::saturating_add);
-    let mut left = all - all / 100;
+    let mut left = all - all / 100 * (100 - percent) - all % 100 * (100 - percent) / 100;
     let bucket = counts().position(|count| {
         left = left.saturating_sub(count);
         left == 0
     });
     // The last bucket has no upper bound.
     let bound_ns = |bucket| histogram::bound_ns(bucket).unwrap_or(u64::MAX);
-    bucket.filter(|_| all >= ENOUGH).map_or(0, bound_ns)
+    bucket.filter(|_| all >= enough).map_or(0, bound_ns)
 }
 
 /// The communicator's row to which a row belongs, if that still has the same communicator.
@@ -153,11 +155,26 @@ mod tests {
     }
 
     #[test]
+    fn the_time_that_half_keep_below_is_told_from_four_operations_on() {
+        let check = |counts: &[(usize, u64)], expect: u64| {
+            let cell = [const { AtomicU64::new(0) }; histogram::CELL];
+            counts.iter().for_each(|(at, n)| cell[histogram::BUCKETS + at].store(*n, Ordering::Relaxed));
+            assert_eq!(quantile_ns(&cell, P50), expect, "{counts:?}");
+        };
+        let [second, minute] = [1_000_000_000, 60_000_000_000].map(histogram::bucket);
+        check(&[(second, 3)], 0);
+        check(&[(second, 4)], 1 << 30);
+        check(&[(second, 3), (minute, 3)], 1 << 30);
+        check(&[(second, 3), (minute, 4)], 1 << 36);
+        check(&[(second, u64::MAX), (minute, u64::MAX)], 1 << 30);
+    }
+
+    #[test]
     fn the_time_that_99_of_100_keep_below_is_told_from_a_hundred_operations_on() {
         let check = |counts: &[(usize, u64)], expect: u64| {
             let cell = [const { AtomicU64::new(0) }; histogram::CELL];
             counts.iter().for_each(|(at, n)| cell[histogram::BUCKETS + at].store(*n, Ordering::Relaxed));
-            assert_eq!(p99_ns(&cell), expect, "{counts:?}");
+            assert_eq!(quantile_ns(&cell, P99), expect, "{counts:?}");
         };
         let three_seconds = histogram::bucket(3_000_000_000);
         check(&[], 0);

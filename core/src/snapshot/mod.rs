@@ -261,6 +261,9 @@ pub struct OpSnapshot {
     /// the hundredth of them has completed.
     #[serde(skip_serializing_if = "is_zero")]
     pub p99_ns: u64,
+    /// The same of half of them; absent before the fourth of them has completed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub p50_ns: u64,
     /// Its wait, with or without a link; absent if it does not wait. Of several waits the longest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<OpWait>,

@@ -11,8 +11,10 @@ use crate::snapshot::{
 };
 use crate::types::{CommId, Rank};
 
-/// How many times as long as any before an operation must take to be overdue.
-const MANY: u64 = 8;
+/// How many times as long as half of its kind and size an operation must take to be overdue.
+const MANY: u64 = 4;
+/// How many times as long as any before, where it has not been called often.
+const MANY_OF_FEW: u64 = 8;
 /// A host that is silent for this long does not answer; sooner, what is resent may get through.
 const SILENT_NS: u64 = 2_000_000_000;
 
@@ -50,7 +52,7 @@ pub(super) fn bad<'a>(job: &'a Snapshot, one: &BlockedOn) -> Option<Bad<'a>> {
     })
 }
 
-/// The communicators of which an operation moves, but has taken far longer than any before, while a
+/// The communicators of which an operation moves, but has taken far longer than usual, while a
 /// stream is held up by the network.
 pub(super) fn slow(job: &Snapshot, known: &[CommId]) -> Vec<Verdict> {
     let comms = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| !known.contains(&row.id));
@@ -58,11 +60,16 @@ pub(super) fn slow(job: &Snapshot, known: &[CommId]) -> Vec<Verdict> {
     comms.into_iter().filter_map(|comm| of_comm(job, comm)).collect()
 }
 
-/// Whether the operation under way has taken many times as long as the longest of those kept.
+/// Whether the operation under way has taken many times as long as it takes usually: then those
+/// before may have been held up, too.
 fn is_overdue(row: &CommSnapshot) -> bool {
     let lasted = row.history.ops.iter().map(|op| op.ended_ns.saturating_sub(op.called_ns)).max();
-    let is_long = |longest: u64| row.op.age_ns >= longest.saturating_mul(MANY).max(SUSPECT_NS);
-    !row.ended && row.op.state == OpState::Running && lasted.is_some_and(is_long)
+    let due_ns = match row.op.p50_ns {
+        0 => lasted.map(|longest| longest.saturating_mul(MANY_OF_FEW)),
+        usual_ns => Some(usual_ns.saturating_mul(MANY)),
+    };
+    let is_running = !row.ended && row.op.state == OpState::Running;
+    is_running && due_ns.is_some_and(|due_ns| row.op.age_ns >= due_ns.max(SUSPECT_NS))
 }
 
 fn of_comm(job: &Snapshot, comm: CommId) -> Option<Verdict> {
