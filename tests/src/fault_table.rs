@@ -121,8 +121,8 @@ impl Round {
         if told.wrong.is_empty() {
             told.wrong.extend(self.unheard(hosts)?);
         }
-        // Waits count up to the last sign of life, which is up to a second old, and must have lasted
-        // for one; and a death that comes together with the others' may be part of the same end.
+        // Waits count up to the last sign of life, a second ago at most, and must have lasted for
+        // one; and a death that comes together with the others' may be part of the same end.
         clock::sleep(Duration::from_secs(2));
         kill_all(&job);
         let lasted = clock::now().since(began);
@@ -307,7 +307,9 @@ impl Round {
             let mut of = self.faults.iter().map(|(fault, victim)| fault.culprits(*victim, asked));
             of.any(|culprits| culprits.contains(&rank))
         };
-        verdict.class != Class::Unread && verdict.culprits.iter().any(|one| !due(one.rank.0))
+        // Where operations went on until all were killed, the first to die is told in files.
+        let is_end = asked.is_none() && verdict.class == Class::PeerDead;
+        verdict.class != Class::Unread && !is_end && verdict.culprits.iter().any(|one| !due(one.rank.0))
     }
 }
 

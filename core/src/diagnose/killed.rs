@@ -38,7 +38,7 @@ pub(super) fn waited(ranks: &[RankSnapshot], failures: &[Failure]) -> Option<Vec
         one.error == "Peer"
             && !one.blamed.is_empty()
             && is_long(one.lasted_ns, 0)
-            // Nothing is known of a process whose file is lost, and one that was stopped gave no sign.
+            // Nothing is known of a process whose file is lost, and who was stopped gave no sign.
             && dead.iter().all(|rank| rank.to_real_ns >= moment(rank) || told::of(ranks, rank).is_some())
     };
     let is_together = ranks.iter().all(|rank| rank.is_gone() && rank.to_real_ns > 0);

@@ -503,6 +503,11 @@ fn where_nobody_is_named_it_is_all_that_are_stopped_or_a_message() {
     let mut stopped = with(2 * SECOND);
     stopped.ranks.iter_mut().for_each(|rank| rank.state = State::Stopped);
     check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[0, 1, 2, 3], Standing::Stalled)]);
+    // It was frozen as it waited for a message that has come since.
+    let mut frozen = with(2 * SECOND);
+    frozen.ranks[1].facts.threads =
+        vec![ThreadFacts { wchan: "__refrigerator".into(), ..ThreadFacts::default() }];
+    check(&frozen, &[(Class::StuckLocal, Reason::Frozen, &[1], Standing::Stalled)]);
 }
 
 #[test]

@@ -132,7 +132,11 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         living().for_each(|rank| groups.add(what, process::culprit(rank)));
         return;
     }
-    let halted = job.ranks.iter().filter(|_| living().next().is_none());
+    // What a process that is held up records of its own wait may be over: who holds the others up is
+    // not told by the waits.
+    let is_over = living().next().is_none();
+    let is_lost = bad.is_none() && circle.0.is_empty();
+    let halted = job.ranks.iter().filter(|rank| is_over || is_lost && !rank.is_gone());
     let halted: Vec<_> = halted.filter_map(|rank| Some((process::condition(job, rank)?, rank))).collect();
     if !halted.is_empty() {
         halted.into_iter().for_each(|(what, rank)| groups.add(what, process::culprit(rank)));
