@@ -132,8 +132,8 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         living().for_each(|rank| groups.add(what, process::culprit(rank)));
         return;
     }
-    // What a process that is held up records of its own wait may be over: who holds the others up is
-    // not told by the waits.
+    // A process that is held up records a wait that may be over: the waits do not say who holds the
+    // others up.
     let is_over = living().next().is_none();
     let is_lost = bad.is_none() && circle.0.is_empty();
     let halted = job.ranks.iter().filter(|rank| is_over || is_lost && !rank.is_gone());
