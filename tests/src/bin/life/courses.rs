@@ -150,7 +150,11 @@ pub(super) fn revoke(life: &Life, world: Communicator, exclude: &[u32], stay_ms:
 
 pub(super) fn split(life: &Life, world: Communicator, (dies, inside): (bool, bool), colours: u32) -> Outcome {
     let Rank(rank) = world.rank();
-    all_reduce(&world, rank, life.count)?;
+    // Who is slow may still be in it when the victim, which has left it, ends the parent.
+    if let Err(error) = all_reduce(&world, rank, life.count) {
+        say(&Line::error(rank, &error));
+        return Ok(());
+    }
     let is_victim = rank == life.victim;
     let deviates = || {
         clock::sleep(delay(life));
