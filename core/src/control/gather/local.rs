@@ -73,8 +73,8 @@ pub(crate) fn read(own: &Arc<Recorder>) -> (Vec<GatheredRow>, Vec<Lack>) {
     (rows, lacks)
 }
 
-/// The process of a rank, if its recorder can be read here; `None` if that was `opened` before: a
-/// recorder has no row of the rank left.
+/// The process of a rank, if its recorder can be read here; `None` if it was read before and has no
+/// row of the rank left.
 fn of_peer(
     comm: CommId,
     peer: &PeerSnapshot,
@@ -96,7 +96,7 @@ fn of_peer(
     if reference.kind() != Kind::File || reference.owner() != rustix::process::geteuid().as_raw() {
         return Err("its recorder is no file of this user on its host".into());
     }
-    if !opened.insert(reference.identity()) {
+    if opened.contains(&reference.identity()) {
         return Ok(None);
     }
     let reader = Reader::through(&reference, path).map_err(|e| e.to_string())?;
@@ -105,6 +105,7 @@ fn of_peer(
     if process.pid != peer.pid || !process.comms.iter().any(is_it) {
         return Err("its recorder tells of something else".into());
     }
+    opened.insert(reference.identity());
     Ok(Some(GatheredRow { process, ..GatheredRow::default() }))
 }
 

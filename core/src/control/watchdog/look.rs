@@ -44,8 +44,8 @@ pub(super) fn look(recorder: &Weak<Recorder>, patience_ns: u64, stall_ns: u64) -
     let me = job.ranks.iter().find(is_own).map(|rank| rank.rank);
     // A frozen process tells nothing.
     let is_held = |rank: &RankSnapshot| {
-        let local = |one: &&Verdict| one.class == Class::StuckLocal && one.reason != Reason::Inside;
-        job.verdicts.iter().filter(local).flat_map(|one| &one.culprits).any(|one| one.rank == rank.rank)
+        let frozen = job.verdicts.iter().filter(|one| one.reason == Reason::Frozen);
+        frozen.flat_map(|one| &one.culprits).any(|one| one.rank == rank.rank)
     };
     let waits = |rank: &&RankSnapshot| {
         rank.state == State::Running && is_waiting(rank, patience_ns) && !is_held(rank)

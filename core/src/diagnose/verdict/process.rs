@@ -48,7 +48,7 @@ pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, R
 }
 
 /// What keeps all threads of a living process from running.
-fn halted(rank: &RankSnapshot) -> Option<Reason> {
+pub(super) fn halted(rank: &RankSnapshot) -> Option<Reason> {
     let is_frozen = rank.state == State::Running && rank.facts.threads.first().is_some_and(is_frozen);
     match rank.state {
         State::Stopped => Some(Reason::Stopped),

@@ -508,6 +508,11 @@ fn where_nobody_is_named_it_is_all_that_are_stopped_or_a_message() {
     frozen.ranks[1].facts.threads =
         vec![ThreadFacts { wchan: "__refrigerator".into(), ..ThreadFacts::default() }];
     check(&frozen, &[(Class::StuckLocal, Reason::Frozen, &[1], Standing::Stalled)]);
+    // Who was not given the processor, or reads from a disk, need not be the one.
+    let mut busy = with(2 * SECOND);
+    busy.ranks[1].letter = Some('D');
+    busy.ranks[2].facts.is_starved = Some(true);
+    check(&busy, &lost(Standing::Suspect));
 }
 
 #[test]

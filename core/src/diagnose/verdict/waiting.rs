@@ -132,12 +132,16 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         living().for_each(|rank| groups.add(what, process::culprit(rank)));
         return;
     }
-    // A process that is held up records a wait that may be over: the waits do not say who holds the
-    // others up.
+    // A frozen process records a wait that may be over: the waits do not say who holds the others up.
     let is_over = living().next().is_none();
     let is_lost = bad.is_none() && circle.0.is_empty();
-    let halted = job.ranks.iter().filter(|rank| is_over || is_lost && !rank.is_gone());
-    let halted: Vec<_> = halted.filter_map(|rank| Some((process::condition(job, rank)?, rank))).collect();
+    let has_part = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == one.comm);
+    let halted = |rank| process::halted(rank).map(|reason| (Class::StuckLocal, reason));
+    let halted: Vec<_> = match is_over {
+        true => job.ranks.iter().filter_map(|rank| Some((process::condition(job, rank)?, rank))).collect(),
+        false if !is_lost => Vec::new(),
+        false => living().filter(has_part).filter_map(|rank| Some((halted(rank)?, rank))).collect(),
+    };
     if !halted.is_empty() {
         halted.into_iter().for_each(|(what, rank)| groups.add(what, process::culprit(rank)));
         return;
