@@ -11,7 +11,7 @@ use crate::clock;
 use crate::control::gather::{GatheredRow, Gathering, Lack, Piece, read_host};
 use crate::diagnose::{BETWEEN, Census, Given, Job, Unreachable, jobs, merge, unread_peers};
 use crate::recorder::Recorder;
-use crate::snapshot::{Class, CommSnapshot, OpState, RankSnapshot, Reason, Snapshot, Source, State, Verdict};
+use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Reason, Snapshot, Source, State};
 use crate::types::{CommId, Rank};
 
 /// How long other hosts may take to answer: hosts that do not are given up after 5 s.

@@ -132,7 +132,7 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         living().for_each(|rank| groups.add(what, process::culprit(rank)));
         return;
     }
-    // A frozen process records a wait that may be over: the waits do not say who holds the others up.
+    // A frozen process records a wait that may be over: waits do not say who holds the others up.
     let is_over = living().next().is_none();
     let is_lost = bad.is_none() && circle.0.is_empty();
     let has_part = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == one.comm);
