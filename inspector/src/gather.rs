@@ -101,7 +101,7 @@ impl Told {
                 break;
             }
             let asked = clock::now();
-            // What a process that is not given the processor has yet to say, others have told.
+            // Others have told what a starved process would still tell.
             let is_enough = |more: &[GatheredRow]| {
                 let of_others = more.iter().map(|row| &row.process).filter(|one| members.know(one));
                 of_others.for_each(|one| census.add(one));

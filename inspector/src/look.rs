@@ -167,13 +167,18 @@ pub(crate) fn then(path: &Path, job: Option<Target>, comm: Option<&str>) -> Resu
     let again = looked.job.clone();
     let stall_ns = stall_ns_of(&settings, looked.found.iter());
     let mut looked = judged(looked, Some(&again), comm, stall_ns)?;
-    address(&mut looked.job, path);
+    // Of several jobs there, a path does not say which one is meant.
+    if job.is_none() {
+        address(&mut looked.job, path);
+    }
     Ok(looked)
 }
 
 /// Makes the next commands name what was opened: by its id the job is not found elsewhere.
 fn address(job: &mut JobSnapshot, path: &Path) {
-    let (id, path) = (job.job.to_string(), crate::words::path(path));
+    // A relative path might be taken for a pid or an option.
+    let path = if path.is_relative() { Path::new(".").join(path) } else { path.to_path_buf() };
+    let (id, path) = (job.job.to_string(), crate::words::path(&path));
     // As a shell takes it.
     let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:".contains(&byte));
     let path = if is_plain { path } else { format!("'{}'", path.replace('\'', "'\\''")) };

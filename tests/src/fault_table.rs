@@ -308,7 +308,8 @@ impl Round {
             of.any(|culprits| culprits.contains(&rank))
         };
         // Where operations went on until all were killed, the first to die is told in files.
-        let is_end = asked.is_none() && verdict.class == Class::PeerDead;
+        let went_on = self.faults.iter().all(|(fault, _)| fault.is_suspicion());
+        let is_end = went_on && asked.is_none() && verdict.class == Class::PeerDead;
         verdict.class != Class::Unread && !is_end && verdict.culprits.iter().any(|one| !due(one.rank.0))
     }
 }

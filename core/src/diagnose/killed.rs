@@ -21,7 +21,7 @@ const fn is_long(since_ns: u64, p99_ns: u64) -> bool {
 /// those of each host together, and each failure is a death seen in that last moment by a rank that
 /// had waited for long.
 ///
-/// Where some ranks left after the failure it is the death that ended the job, and it may be where
+/// If some ranks left after the failure, the death ended the job. It may also have done so if
 /// nothing is known of the process that died first. Then the wait is told only if it was for
 /// another process.
 pub(super) fn waited(ranks: &[RankSnapshot], failures: &[Failure]) -> Option<Vec<BlockedOn>> {

@@ -42,10 +42,14 @@ impl Snapshot {
             let rows = self.ranks.iter().filter_map(row);
             let Some((process, row)) = rows.min_by_key(|(_, row)| row.ended) else { continue };
             let op = &row.op;
-            let is_inside = op.state == OpState::Running;
+            let is_unread = op.state == OpState::Unknown && op.seq > 0;
+            let is_inside = op.state == OpState::Running || is_unread;
             let seq = if is_inside { op.seq } else { row.last_called() + 1 };
             let group = found.entry((seq, is_inside)).or_default();
-            let name = Some(call_name(&op.kind, op.seq)).filter(|_| !op.kind.is_empty());
+            let name = match is_unread {
+                true => Some(format!("#{}", op.seq)),
+                false => Some(call_name(&op.kind, op.seq)).filter(|_| !op.kind.is_empty()),
+            };
             let since_ns = match (group.ranks.is_empty(), group.since_ns) {
                 _ if process.is_gone() => None,
                 (true, _) => Some(op.age_ns),

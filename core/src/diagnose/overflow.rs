@@ -11,7 +11,7 @@ pub(super) fn rows<'a>(processes: impl Iterator<Item = &'a ProcessSnapshot>) -> 
     let mut by_table: BTreeMap<&str, (u64, Vec<&ProcessSnapshot>)> = BTreeMap::new();
     for process in processes {
         for Overflow { table, rows } in &process.overflow {
-            // What is known of communicators without a row is said by [`communicators`].
+            // [`communicators`] tells of those without a row.
             if table == "Comms" && process.comms_without_row > 0 {
                 continue;
             }

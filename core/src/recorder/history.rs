@@ -154,13 +154,15 @@ mod tests {
         assert_eq!(past(&half[..2], place(6), &scale()), None);
     }
 
+    fn check(quantile: Quantile, counts: &[(usize, u64)], expect: u64) {
+        let cell = [const { AtomicU64::new(0) }; histogram::CELL];
+        counts.iter().for_each(|(at, n)| cell[histogram::BUCKETS + at].store(*n, Ordering::Relaxed));
+        assert_eq!(quantile_ns(&cell, quantile), expect, "{counts:?}");
+    }
+
     #[test]
     fn the_time_that_half_keep_below_is_told_from_four_operations_on() {
-        let check = |counts: &[(usize, u64)], expect: u64| {
-            let cell = [const { AtomicU64::new(0) }; histogram::CELL];
-            counts.iter().for_each(|(at, n)| cell[histogram::BUCKETS + at].store(*n, Ordering::Relaxed));
-            assert_eq!(quantile_ns(&cell, P50), expect, "{counts:?}");
-        };
+        let check = |counts: &[(usize, u64)], expect| check(P50, counts, expect);
         let [second, minute] = [1_000_000_000, 60_000_000_000].map(histogram::bucket);
         check(&[(second, 3)], 0);
         check(&[(second, 4)], 1 << 30);
@@ -171,11 +173,7 @@ mod tests {
 
     #[test]
     fn the_time_that_99_of_100_keep_below_is_told_from_a_hundred_operations_on() {
-        let check = |counts: &[(usize, u64)], expect: u64| {
-            let cell = [const { AtomicU64::new(0) }; histogram::CELL];
-            counts.iter().for_each(|(at, n)| cell[histogram::BUCKETS + at].store(*n, Ordering::Relaxed));
-            assert_eq!(quantile_ns(&cell, P99), expect, "{counts:?}");
-        };
+        let check = |counts: &[(usize, u64)], expect| check(P99, counts, expect);
         let three_seconds = histogram::bucket(3_000_000_000);
         check(&[], 0);
         check(&[(three_seconds, 99)], 0);

@@ -118,6 +118,7 @@ fn of_one_that_lacks_an_earlier_call_that_call_is_named() {
     // Inside of something that could not be read.
     job.ranks[2].comms[0].op.state = OpState::Unknown;
     let found = check(&job, &[(Class::StuckLocal, Reason::Inside, &[2], Standing::Stalled)]);
+    assert!(found[0].why.contains(" is inside #3 of world and"), "{}", found[0].why);
     let said = "rank 2: it is inside call #3, which could not be read";
     assert!(found[0].evidence.iter().any(|line| line == said), "{:?}", found[0].evidence);
 }

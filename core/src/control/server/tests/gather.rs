@@ -56,7 +56,7 @@ fn what_other_hosts_know_comes_later_and_other_requests_are_served_meanwhile() {
     let why = "rank 1 did not answer within 5 s";
     assert_eq!(field("lacks"), [json!({"comm": "00000000000000c0", "ranks": [1], "why": why})]);
 
-    // Who has heard enough does not wait for the other host.
+    // A client that has heard enough does not wait for the other host.
     let told = process.client().gather(PATIENT, |rows| !rows.is_empty()).unwrap();
     assert_eq!((told.rows.len(), told.lacks.len(), told.more), (1, 0, true));
 
