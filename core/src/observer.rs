@@ -72,16 +72,26 @@ pub fn set_observer(observer: Box<dyn CallObserver>) -> Result<()> {
 
 /// A call or phase that an observer may have been notified of. It ends when this is dropped.
 #[must_use = "what is dropped at once ends at once"]
+#[derive(Default)]
 pub(crate) struct Observed(Option<(&'static dyn CallObserver, Call)>);
 
+impl Observed {
+    /// Notifies the observer, if there is one, that a call or phase begins.
+    #[inline]
+    pub(crate) fn begin(&mut self, call: impl FnOnce() -> Call) {
+        if let Some(observer) = OBSERVER.get() {
+            let call = call();
+            observer.begin(&call);
+            self.0 = Some((&**observer, call));
+        }
+    }
+}
+
 /// Notifies the observer, if there is one, that a call or phase begins.
-#[inline]
 pub(crate) fn begin(call: impl FnOnce() -> Call) -> Observed {
-    Observed(OBSERVER.get().map(|observer| {
-        let call = call();
-        observer.begin(&call);
-        (&**observer, call)
-    }))
+    let mut observed = Observed::default();
+    observed.begin(call);
+    observed
 }
 
 /// Reports the current thread to the observer, if there is one.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use crate::clock::{self, Stopwatch};
 use crate::collective::Request;
 use crate::comm::ending::first_channel;
-use crate::comm::exclusive::Locked;
+use crate::comm::exclusive::{Locked, Own};
 use crate::comm::report;
 use crate::comm::state::{Driver, Inner};
 use crate::comm::unsatisfiable::ASK;
@@ -20,7 +20,7 @@ use crate::engine::{Begun, Cause, Failure, Op, OpId, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
 use crate::memory::{View, ViewMut};
-use crate::observer::{self, Call, Observed, Together};
+use crate::observer::{Call, Observed, Together};
 use crate::plan::{Plan, Shape, Topology, select};
 
 /// Guards the buffers lent to the engine: if a panic (of an observer, say) unwinds the call, the
@@ -45,10 +45,11 @@ impl Drop for Unwinding<'_> {
 impl Inner {
     /// Carries out one request and returns when it has ended.
     pub(crate) fn call(&self, request: Request, input: View, output: ViewMut) -> Result<()> {
-        self.check(&request)?;
+        let own = self.check(&request)?;
         let _guard = Unwinding(self);
-        let mut driver = self.driver()?;
-        let (id, _observed) = self.submit(&mut driver, request, (input, output), None)?;
+        let mut driver = self.locked(own);
+        let mut observed = Observed::default();
+        let id = self.submit(&mut driver, request, (input, output), None, &mut observed)?;
         self.drive(&mut driver, &mut |driver| driver.engine.is_done(id))
     }
 
@@ -62,8 +63,8 @@ impl Inner {
         let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
         let mut together = Together::default();
         for &(request, views) in calls {
-            let (id, observed) = self.submit(&mut driver, request, views, None)?;
-            ids.push(id);
+            let mut observed = Observed::default();
+            ids.push(self.submit(&mut driver, request, views, None, &mut observed)?);
             together.push(observed);
         }
         // Operations that have ended are not checked again.
@@ -75,28 +76,29 @@ impl Inner {
     }
 
     /// Refuses a request that cannot be carried out, before it is counted.
-    pub(super) fn check(&self, request: &Request) -> Result<()> {
+    pub(super) fn check(&self, request: &Request) -> Result<Own> {
         let here = |error: Error| error.in_comm(&self.name, self.rank).in_op(request.kind, 0);
-        self.own().map_err(here)?;
+        let own = self.own().map_err(here)?;
         request.check(self.nranks).map_err(here)?;
         if request.kind.is_p2p() && request.root == self.rank {
             let error = Error::new(ErrorKind::Usage, "a rank does not send to itself")
                 .hint("copy the buffer instead");
             return Err(here(error));
         }
-        Ok(())
+        Ok(own)
     }
 
     /// Numbers a request, plans it, brings its links up and hands it to the engine, with the ticket
-    /// of the owner of its buffers. For an observer the operation ends when the caller drops the
-    /// returned `Observed`.
+    /// of the owner of its buffers. For an observer the operation ends when the caller drops
+    /// `observed`, which is not returned, since moving it costs as much as a short step.
     pub(super) fn submit(
         &self,
         driver: &mut Driver,
         request: Request,
         (input, output): (View, ViewMut),
         begun: Option<Begun>,
-    ) -> Result<(OpId, Observed)> {
+        observed: &mut Observed,
+    ) -> Result<OpId> {
         if let Some(ended) = &driver.ended {
             let mut error = ended.clone();
             error.at.op = Some((request.kind, driver.numbers.next()));
@@ -113,7 +115,7 @@ impl Inner {
         if self.is_told {
             report::call(self, &request, seq, &shape);
         }
-        let observed = observer::begin(|| Call::Operation { request, comm, rank, seq });
+        observed.begin(|| Call::Operation { request, comm, rank, seq });
         // An observer may have forked: its child also gets here.
         self.own()?;
         let started = clock::raw();
@@ -140,7 +142,7 @@ impl Inner {
             self.cannot_connect(driver, error);
             return Err(self.give_up(driver));
         }
-        Ok((id, observed))
+        Ok(id)
     }
 
     /// Moves the lanes that are being connected, if there are any.

@@ -1,8 +1,8 @@
 //! The driver's lock: which process may take it, and the wakers that run when it is released.
 //!
 //! A forked child has copies of its parent's communicators. Another thread of the parent may have
-//! held any of their locks, and the memory they drive is the parent's. So there is one way to the
-//! driver, [`Inner::driver`], and it checks for that first.
+//! held any of their locks, and the memory they drive is the parent's. So the driver is locked only
+//! with the proof, [`Own`], that this is no copy.
 //!
 //! Wakers are the callers' code: they may call the communicator, block and panic. So they run while
 //! the lock is free.
@@ -32,6 +32,9 @@ pub(super) struct Locked<'a> {
     drives: bool,
 }
 
+/// Proof that a communicator is not a copy in a forked child.
+pub(super) struct Own(());
+
 /// How long the driving thread keeps out of the lock for a thread that wants it and is not
 /// scheduled.
 const LET_IN: Duration = Duration::from_millis(1);
@@ -43,20 +46,26 @@ impl Inner {
     }
 
     /// Refuses a copy in a forked child.
-    pub(super) fn own(&self) -> Result<()> {
-        if self.is_stale() { Err(of_a_parent().in_comm(&self.name, self.rank)) } else { Ok(()) }
+    pub(super) fn own(&self) -> Result<Own> {
+        if self.is_stale() { Err(of_a_parent().in_comm(&self.name, self.rank)) } else { Ok(Own(())) }
     }
 
     /// Locks the driver, once no other thread holds it.
     pub(super) fn driver(&self) -> Result<Locked<'_>> {
-        self.own()?;
+        Ok(self.locked(self.own()?))
+    }
+
+    /// The same for a caller that has asked before: a result in between costs a call as much as a
+    /// short step does.
+    #[inline]
+    pub(super) fn locked(&self, _: Own) -> Locked<'_> {
         let guard = match self.driver.driver.try_lock() {
             Ok(guard) => guard,
             // A panic under the lock left consistent data: nothing is updated in two steps.
             Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
             Err(TryLockError::WouldBlock) => self.asked_for(),
         };
-        Ok(Locked { inner: self, guard: Some(guard), drives: false })
+        Locked { inner: self, guard: Some(guard), drives: false }
     }
 
     /// Locks the driver, if no other thread holds it.

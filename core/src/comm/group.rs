@@ -11,7 +11,7 @@ use crate::comm::state::Inner;
 use crate::engine::OpId;
 use crate::error::{Error, Result};
 use crate::memory::{Element, View, ViewMut, view_of, view_of_mut};
-use crate::observer::Together;
+use crate::observer::{Observed, Together};
 use crate::types::{CollKind, Rank, ReduceOp};
 
 /// How long a thread that drives several communicators spins while none moves, and how long it
@@ -139,7 +139,8 @@ impl<'a> Part<'a> {
     fn begin(&mut self, together: &mut Together) {
         let begun = self.inner.driver().and_then(|mut driver| {
             for call in &self.calls {
-                let (id, observed) = self.inner.submit(&mut driver, call.request, call.views, None)?;
+                let mut observed = Observed::default();
+                let id = self.inner.submit(&mut driver, call.request, call.views, None, &mut observed)?;
                 self.under_way.push(id);
                 together.push(observed);
             }

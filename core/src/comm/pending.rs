@@ -21,6 +21,7 @@ use crate::engine::{Begun, Cause, Failure, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
 use crate::memory::{Element, Region, View, ViewMut};
+use crate::observer::Observed;
 use crate::sys;
 
 /// How long the progress thread yields before it begins to doze. A time slice that it loses to
@@ -104,12 +105,13 @@ pub(super) fn begin<T: Element>(
     let begun = Begun::new(ticket, Arc::clone(&attended));
     // The input is read through the same pointer: another borrow of the buffer would invalidate
     // this one. The observed call ends when this function returns.
-    let submitted = inner.submit(&mut driver, request, views(buffer), Some(begun));
+    let mut observed = Observed::default();
+    let submitted = inner.submit(&mut driver, request, views(buffer), Some(begun), &mut observed);
     if submitted.is_err() {
         // The engine did not take it.
         driver.owned.take(ticket);
     }
-    let (_id, _observed) = submitted?;
+    submitted?;
     drop(driver);
     progress(inner);
     Ok(Pending { inner: Arc::downgrade(inner), place, attended, generation: sys::generation() })
@@ -157,7 +159,7 @@ impl<T: Element> Pending<T> {
         if !self.is_stale() {
             return Ok(());
         }
-        self.inner.upgrade().map_or_else(|| Err(of_a_parent()), |inner| inner.own())
+        self.inner.upgrade().map_or_else(|| Err(of_a_parent()), |inner| inner.own().map(|_own| ()))
     }
 }
 

@@ -224,6 +224,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
+    #[inline]
     pub fn submit_owned(&mut self, mut op: Op, begun: Option<Begun>, now: Raw) -> Result<OpId, Failure> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());

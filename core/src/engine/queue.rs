@@ -7,28 +7,38 @@ use crate::engine::op::{Begun, Op, Ticket};
 /// A queue of operations; the first one is under way.
 #[derive(Default, Debug)]
 pub(super) struct Queue {
-    ops: VecDeque<Op>,
+    /// Apart from the others, so that an operation with none before it is moved once: that is most
+    /// of the cost of a short one.
+    first: Option<Op>,
+    later: VecDeque<Op>,
     /// The operations that were begun and may not be waited for yet: their numbers and their
-    /// callers' handles. These are kept apart from the operations, which are moved.
+    /// callers' handles. These are kept apart, so that operations are small.
     begun: VecDeque<(u64, Begun)>,
 }
 
 impl Queue {
     #[inline]
     pub(super) fn push(&mut self, op: Op, begun: Option<Begun>) {
-        self.begun.extend(begun.map(|begun| (op.number(), begun)));
-        self.ops.push_back(op);
+        if let Some(begun) = begun {
+            self.begun.push_back((op.number(), begun));
+        }
+        if self.first.is_none() {
+            self.first = Some(op);
+        } else {
+            self.later.push_back(op);
+        }
     }
 
     #[inline]
     pub(super) fn first(&self) -> Option<&Op> {
-        self.ops.front()
+        self.first.as_ref()
     }
 
     /// Removes the first operation, which has ended; returns its ticket, if any.
     #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<Ticket> {
-        let ended = self.ops.pop_front()?.number();
+        let ended = self.first.as_ref()?.number();
+        self.first = self.later.pop_front();
         let (number, _) = self.begun.front()?;
         if *number != ended {
             return None;
@@ -44,12 +54,13 @@ impl Queue {
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.ops.is_empty()
+        self.first.is_none()
     }
 
     /// Whether a thread waits in the call of one of them.
     pub(super) fn is_attended(&self) -> bool {
-        self.ops.len() > self.begun.len() || self.begun.iter().any(|(_, begun)| begun.is_attended())
+        usize::from(self.first.is_some()) + self.later.len() > self.begun.len()
+            || self.begun.iter().any(|(_, begun)| begun.is_attended())
     }
 
     /// Records that a thread waits for all of them.
@@ -60,6 +71,6 @@ impl Queue {
     /// Takes out all operations; their tickets are not reported.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Op> {
         self.begun.clear();
-        self.ops.drain(..)
+        self.first.take().into_iter().chain(self.later.drain(..))
     }
 }
