@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -17,11 +17,12 @@ use crate::collective::Request;
 use crate::comm::exclusive::{Locked, of_a_parent};
 use crate::comm::state::{Driver, Inner, lock};
 use crate::comm::wait::MESSAGE;
-use crate::engine::{Begun, Cause, Failure, Progress};
+use crate::engine::{Begun, Cause, Failure, Progress, WaitedFor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
 use crate::memory::{Element, Region, View, ViewMut};
 use crate::observer::Observed;
+use crate::recorder::Attention;
 use crate::sys;
 
 /// How long the progress thread yields before it begins to doze. A time slice that it loses to
@@ -56,7 +57,7 @@ pub struct Pending<T: Element> {
     inner: Weak<Inner>,
     place: Arc<Mutex<CallState<T>>>,
     /// Whether it was waited for or polled: before that, no thread waits in the call.
-    attended: Arc<AtomicBool>,
+    attended: WaitedFor,
     /// The generation of the process that made it.
     generation: u32,
 }
@@ -101,8 +102,8 @@ pub(super) fn begin<T: Element>(
     let mut driver = inner.driver()?;
     // Kept before the engine knows the buffer.
     let ticket = driver.owned.keep(settle);
-    let attended = Arc::new(AtomicBool::new(false));
-    let begun = Begun::new(ticket, Arc::clone(&attended));
+    let attended = WaitedFor::default();
+    let begun = Begun { ticket, attended: attended.clone() };
     // The input is read through the same pointer: another borrow of the buffer would invalidate
     // this one. The observed call ends when this function returns.
     let mut observed = Observed::default();
@@ -133,7 +134,7 @@ impl<T: Element> Pending<T> {
     /// `Usage` in a forked child.
     pub fn wait(self) -> Result<Region<T>> {
         self.own()?;
-        self.attended.store(true, Ordering::Relaxed);
+        self.attended.set(Attention::Thread);
         let place = Arc::clone(&self.place);
         if let (false, Some(inner)) = (self.is_done(), self.inner.upgrade()) {
             let mut driver = inner.driver()?;
@@ -168,6 +169,9 @@ impl<T: Element> Drop for Pending<T> {
         if self.is_stale() {
             // A copy: dropping the last reference must not free memory that belongs to the parent.
             std::mem::forget(Arc::clone(&self.place));
+        } else {
+            // The operation runs on, and nobody waits for it.
+            self.attended.set(Attention::Nobody);
         }
     }
 }
@@ -190,7 +194,7 @@ impl<T: Element> Future for Pending<T> {
         if let Err(error) = self.own() {
             return Poll::Ready(Err(error));
         }
-        self.attended.store(true, Ordering::Relaxed);
+        self.attended.set(Attention::Task);
         // Cloned and dropped while the place is not locked: a waker is its caller's code.
         let waker = context.waker().clone();
         let mut place = lock(&self.place);

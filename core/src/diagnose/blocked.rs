@@ -42,7 +42,7 @@ use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, RankSnapshot, State,
     Transport, WaitingLink, Waits,
 };
-use crate::types::{ChannelId, CommId, Rank};
+use crate::types::{ChannelId, CommId, Phase, Rank};
 
 /// The most members of a communicator that are looked for; a larger number in a snapshot is not
 /// believed.
@@ -140,11 +140,20 @@ impl Member<'_> {
     fn waiting(&self, pairs: bool) -> impl Iterator<Item = Edge> {
         self.waits[usize::from(pairs)].iter().copied()
     }
-    /// Whether a thread waits in a call of it: an operation that was only begun does not block the
+    /// Whether somebody waits for a call of it: an operation that was only begun does not block the
     /// rank.
     fn is_attended(&self, pairs: bool) -> bool {
+        !self.own(pairs).is_some_and(|wait| wait.unattended)
+    }
+    /// Whether somebody waits for that send or receive. The cell of the operation tells the longest
+    /// wait of those, so nobody waits for one that has waited for longer.
+    fn waits_for(&self, pair: &Edge) -> bool {
+        self.own(true).is_none_or(|own| !own.unattended && pair.since_ns <= own.since_ns)
+    }
+    /// The wait in its own cell, in collectives or in sends and receives.
+    fn own(&self, pairs: bool) -> Option<&OpWait> {
         let op = if pairs { self.comm.p2p.as_ref() } else { Some(&self.comm.op) };
-        !op.and_then(|op| op.wait.as_ref()).is_some_and(|wait| wait.unattended)
+        op.and_then(|op| op.wait.as_ref())
     }
     /// How long it has waited in a collective: since its links or its cell began to wait, or else
     /// since it is inside.
@@ -243,7 +252,9 @@ fn collective(job: &Job<'_>, members: &Members<'_>) -> Option<WaitEdges> {
             wait.inside.insert(*rank);
         }
     }
-    if wait.holders().next().is_none() {
+    // Ranks that have not called it, or are out, hold up those at work in it too.
+    let holds_all = wait.holders().next().is_some();
+    if !holds_all {
         held_inside(job, members, &mut wait)?;
     }
     let (waits_too, inside) =
@@ -262,9 +273,10 @@ fn collective(job: &Job<'_>, members: &Members<'_>) -> Option<WaitEdges> {
     }
     wait.by.retain(is_attended);
     let by = || wait.by.iter().map(|rank| &members[rank]);
-    // Without a holder only real waits count: a rank that does not wait is at work, if slowly.
-    let is_held = wait.holders().next().is_some() || !wait.unseen.is_empty();
-    let waited_ns = |m: &Member<'_>| match is_held {
+    // Otherwise only real waits count: a rank that does not wait is at work, if slowly.
+    // One that failed has no waits any more.
+    let has_failed = |m: &Member<'_>| m.comm.op.state == OpState::Failed;
+    let waited_ns = |m: &Member<'_>| match holds_all || has_failed(m) {
         true => m.waited_ns(),
         false => m.waiting(false).map(|edge| edge.since_ns).max().unwrap_or(0),
     };
@@ -350,7 +362,10 @@ fn finishing(job: &Job<'_>, members: &Members<'_>) -> Option<WaitEdges> {
     let finishes = |m: &Member<'_>| m.comm.finishes() && !m.has_left() && !job.is_out(m.state);
     let waiters = || members.iter().filter(|(_, m)| finishes(m));
     let (_, first) = waiters().next()?;
-    let absent = |(_, m): &(&Rank, &Member<'_>)| !m.comm.finishes() && !m.comm.ended;
+    // Who has passed it leaves, and says so a moment later.
+    let has_passed =
+        |m: &Member<'_>| m.comm.ended || m.comm.phases.iter().any(|one| one.phase == Phase::Finish.name());
+    let absent = |(_, m): &(&Rank, &Member<'_>)| !m.comm.finishes() && !has_passed(m);
     let lasted = |m: &Member<'_>| m.comm.phase.as_ref().map_or(0, |phase| phase.duration_ns);
     let wait = WaitEdges {
         comm: first.comm.id,
@@ -369,9 +384,9 @@ fn finishing(job: &Job<'_>, members: &Members<'_>) -> Option<WaitEdges> {
 /// The sends and receives that wait, each as an operation.
 fn pairs(job: &Job<'_>, members: &Members<'_>) -> Vec<WaitEdges> {
     let mut waits = Vec::new();
-    let waits_there = |m: &Member<'_>| !m.has_left() && !job.is_out(m.state) && m.is_attended(true);
+    let waits_there = |m: &Member<'_>| !m.has_left() && !job.is_out(m.state);
     for (rank, member) in members.iter().filter(|(_, m)| waits_there(m)) {
-        for edge in member.waiting(true) {
+        for edge in member.waiting(true).filter(|edge| member.waits_for(edge)) {
             let p2p = member.comm.p2p.as_ref();
             let mut wait = WaitEdges {
                 comm: member.comm.id,

@@ -30,14 +30,14 @@ use crate::error::ErrorKind;
 use crate::event::{Event, Subscriber, publish, publish_at, tags};
 use crate::memory::{Slot, ViewMut};
 use crate::plan::{Lane, LaneId, Readers, Topology};
-use crate::recorder::{CommRow, LinkCell, Times};
+use crate::recorder::{Attention, CommRow, LinkCell, Times};
 use crate::transport::{LinkFault, RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, TransportReason};
 
 use lanes::Lanes;
 pub use mover::{Mover, Processor, Work, WorkId};
 use op::Program;
-pub use op::{Begun, Op, OpId, Ticket};
+pub use op::{Begun, Op, OpId, Ticket, WaitedFor};
 use pairs::Pairs;
 use queue::Queue;
 use step::Context;
@@ -112,8 +112,8 @@ pub struct Engine<S: Subscriber, M: Mover = Processor> {
     noted: Vec<(Wait, Raw)>,
     /// For how long the collective under way, and the pairs have waited.
     waited: [Waited; 2],
-    /// Whether a thread waits in the call, as recorded: for collectives, and for pairs.
-    attended: [Option<bool>; 2],
+    /// Who waits, as recorded: for collectives, and for pairs.
+    attended: [Option<Attention>; 2],
     failure: Option<Failure>,
     has_failed: bool,
     next_id: u64,
@@ -243,7 +243,12 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         });
         let way = if op.kind().is_p2p() {
             self.row.p2p_called(op.descriptor(), outline, op.peer(), now);
-            Some(self.pairs.push(op, begun, &self.topology))
+            let way = self.pairs.push(op, begun, &self.topology);
+            if !self.noted.is_empty() {
+                // The cell tells of the call that waits, not of this one.
+                self.note_ops();
+            }
+            Some(way)
         } else {
             self.row.called(&descriptor, outline, now);
             if self.collectives.is_empty() {

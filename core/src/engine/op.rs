@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::clock::Raw;
 use crate::collective::{Descriptor, Request};
@@ -10,6 +10,7 @@ use crate::engine::mover::WorkId;
 use crate::event::{Event, Subscriber, publish_at};
 use crate::memory::{View, ViewMut};
 use crate::plan::{Plan, Step, Topology};
+use crate::recorder::Attention;
 use crate::types::{Algorithm, CollKind, Outline, Rank};
 
 /// Identifies an operation of one engine.
@@ -41,26 +42,40 @@ impl Ticket {
     }
 }
 
-/// The caller's handle of an operation that was begun and may not be waited for yet.
+/// Who waits for an operation that was begun: shared by its caller's handle and the engine.
+#[derive(Clone, Default, Debug)]
+pub struct WaitedFor(Arc<AtomicU8>);
+
+impl WaitedFor {
+    /// Who does, from now on.
+    pub fn set(&self, who: Attention) {
+        self.0.store(who as u8, Ordering::Relaxed);
+    }
+    fn get(&self) -> Attention {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Attention::Nobody,
+            1 => Attention::Task,
+            _ => Attention::Thread,
+        }
+    }
+}
+
+/// An operation that was begun and may not be waited for yet.
 #[derive(Clone, Debug)]
 pub struct Begun {
-    pub(super) ticket: Ticket,
-    attended: Arc<AtomicBool>,
+    /// By which its end is reported.
+    pub ticket: Ticket,
+    /// Who waits for it.
+    pub attended: WaitedFor,
 }
 
 impl Begun {
-    /// The operation of this ticket. `attended` becomes true when a thread waits for it.
-    #[must_use]
-    pub const fn new(ticket: Ticket, attended: Arc<AtomicBool>) -> Self {
-        Self { ticket, attended }
-    }
-    /// Whether a thread waits for it.
-    pub(super) fn is_attended(&self) -> bool {
-        self.attended.load(Ordering::Relaxed)
+    pub(super) fn attention(&self) -> Attention {
+        self.attended.get()
     }
     /// Records that a thread waits for it.
     pub(super) fn attend(&self) {
-        self.attended.store(true, Ordering::Relaxed);
+        self.attended.set(Attention::Thread);
     }
 }
 

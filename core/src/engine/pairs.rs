@@ -5,6 +5,7 @@
 use crate::engine::op::{Begun, Op, Program, Ticket};
 use crate::engine::queue::Queue;
 use crate::plan::Topology;
+use crate::recorder::Attention;
 use crate::types::{CollKind, Direction, Rank};
 
 /// The sends to one peer, or the receives from it.
@@ -81,11 +82,10 @@ impl Pairs {
         self.ways.get(number(peer, direction == Direction::Recv) as usize)?.queue.first()
     }
 
-    /// Whether a thread waits in a call to or from that peer.
-    pub(super) fn is_attended(&self, peer: Rank, direction: Direction) -> bool {
-        self.ways
-            .get(number(peer, direction == Direction::Recv) as usize)
-            .is_some_and(|way| way.queue.is_attended())
+    /// Who waits for a send to that peer, or a receive from it.
+    pub(super) fn attention(&self, peer: Rank, direction: Direction) -> Attention {
+        let way = self.ways.get(number(peer, direction == Direction::Recv) as usize);
+        way.map(|way| way.queue.attention()).unwrap_or_default()
     }
 
     /// Records that a thread waits for all of them.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::engine::op::{Begun, Op, Ticket};
+use crate::recorder::Attention;
 
 /// A queue of operations; the first one is under way.
 #[derive(Default, Debug)]
@@ -57,10 +58,12 @@ impl Queue {
         self.first.is_none()
     }
 
-    /// Whether a thread waits in the call of one of them.
-    pub(super) fn is_attended(&self) -> bool {
-        usize::from(self.first.is_some()) + self.later.len() > self.begun.len()
-            || self.begun.iter().any(|(_, begun)| begun.is_attended())
+    /// Who waits for one of them.
+    pub(super) fn attention(&self) -> Attention {
+        if usize::from(self.first.is_some()) + self.later.len() > self.begun.len() {
+            return Attention::Thread;
+        }
+        self.begun.iter().map(|(_, begun)| begun.attention()).max().unwrap_or_default()
     }
 
     /// Records that a thread waits for all of them.

@@ -14,10 +14,15 @@ use crate::types::{CommId, Datatype, JobId, ReduceOp, WaitReason};
 
 /// Rank 0 of 3, with a stream to each of the others, which read nothing.
 fn alone() -> (Engine<Script>, Numbering, Vec<UnixStream>) {
+    alone_in(&Recorder::heap())
+}
+
+/// The same, with its cells in this recorder.
+fn alone_in(recorder: &Arc<Recorder>) -> (Engine<Script>, Numbering, Vec<UnixStream>) {
     let topology = Arc::new(Topology::new(&[0, 1, 2], 1));
     let info =
         CommInfo { id: CommId(1), job: JobId(1), name: "test", rank: Rank(0), nranks: 3, world: Rank(0) };
-    let mut engine = Engine::new(Rank(0), topology, Recorder::heap().comm(info), Script::default());
+    let mut engine = Engine::new(Rank(0), topology, recorder.comm(info), Script::default());
     let why = TransportReason::OtherHost;
     let readers = [1, 2].map(|peer| {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -146,6 +151,21 @@ fn a_wait_of_the_next_operation_is_another_one() {
         "{told:?}"
     );
     assert_eq!(engine.noted.iter().map(|(_, since)| *since).collect::<Vec<_>>(), [Raw(200)]);
+}
+
+#[test]
+fn the_cell_tells_of_the_send_that_waits_while_others_come_and_go() {
+    let (large, small) = (vec![0; 8 << 20], [0; 16]);
+    let recorder = Recorder::heap();
+    let (mut engine, mut numbers, _readers) = alone_in(&recorder);
+    let told = || recorder.reader().snapshot().unwrap().comms[0].p2p.clone().unwrap();
+    send(&mut engine, &mut numbers, &large, 1);
+    settle(&mut engine);
+    engine.note_waits(Raw(200));
+    send(&mut engine, &mut numbers, &small, 2);
+    assert_eq!((told().peer, told().wait.unwrap().peer), (Some(Rank(1)), Rank(1)));
+    settle(&mut engine);
+    assert_eq!((told().peer, told().seq), (Some(Rank(1)), 1));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{Engine, Mover, Progress};
 use crate::clock::Raw;
 use crate::event::{Event, Subscriber, publish_at};
-use crate::recorder::OpWait;
+use crate::recorder::{Attention, OpWait};
 use crate::types::{ChannelId, Direction, Rank, WaitReason};
 
 /// What one program waits for. Two that are equal are one wait: it goes on.
@@ -36,9 +36,9 @@ impl Wait {
     }
 
     /// As its operation's cell tells it.
-    const fn told(&self, since: Raw, attended: bool) -> OpWait {
+    const fn told(&self, since: Raw, attention: Attention) -> OpWait {
         let Self { reason, channel, direction, peer, .. } = *self;
-        OpWait { reason, channel, direction, peer, since, attended }
+        OpWait { reason, channel, direction, peer, since, attention }
     }
 }
 
@@ -93,7 +93,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
                 reason: wait.reason,
             });
         }
-        let attended = self.waits_to_tell().map(|told| told.map(|(_, wait)| wait.attended));
+        let attended = self.waits_to_tell().map(|told| told.map(|(_, wait)| wait.attention));
         if ended || self.noted.len() > before || std::mem::replace(&mut self.attended, attended) != attended {
             self.note_ops();
         }
@@ -149,27 +149,27 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         noted.len() < before
     }
 
-    /// What collectives, and what sends and receives have waited for longest; of several, one in
-    /// whose call somebody waits.
+    /// What collectives, and what sends and receives have waited for longest; of several, one that
+    /// somebody waits for.
     pub(super) fn waits_to_tell(&self) -> [Option<(&Wait, OpWait)>; 2] {
         [false, true].map(|pair| {
             let told = |(wait, since): &'_ (Wait, Raw)| {
                 let Wait { peer, direction, .. } = *wait;
-                let attended = if pair {
-                    self.pairs.is_attended(peer, direction)
-                } else {
-                    self.collectives.is_attended()
+                let attention = match pair {
+                    true => self.pairs.attention(peer, direction),
+                    false => self.collectives.attention(),
                 };
-                wait.told(*since, attended)
+                wait.told(*since, attention)
             };
             let waits = || self.noted.iter().filter(move |(wait, _)| wait.is_pair() == pair);
-            let first = waits().find(|noted| told(noted).attended).or_else(|| waits().next());
+            let first =
+                waits().find(|noted| told(noted).attention > Attention::Nobody).or_else(|| waits().next());
             first.map(|noted| (&noted.0, told(noted)))
         })
     }
 
     /// Writes that into the operations' own cells, with or without a link.
-    fn note_ops(&self) {
+    pub(super) fn note_ops(&self) {
         let [collective, pair] = self.waits_to_tell();
         self.row.waits(collective.map(|(_, told)| told));
         // Of several sends and receives the cell tells of the one that waits.

@@ -123,6 +123,18 @@ pub(super) fn wait_read(waits: &AtomicU64, since: &AtomicU64) -> Option<(u64, u6
     (what != 0 && since.load(Ordering::Relaxed) == before).then_some((what, before))
 }
 
+/// Who waits for an operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Attention {
+    /// Nobody: it was only begun, and may be waited for later.
+    #[default]
+    Nobody,
+    /// A task that polled it; the task and its thread may do other work meanwhile.
+    Task,
+    /// A thread, in the call.
+    Thread,
+}
+
 /// The wait of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpWait {
@@ -136,17 +148,21 @@ pub struct OpWait {
     pub peer: Rank,
     /// When the wait began.
     pub since: Raw,
-    /// Whether a thread waits in the call; an operation that was only begun may be waited for
-    /// later.
-    pub attended: bool,
+    /// Who waits for the operation.
+    pub attention: Attention,
 }
 
 /// Records the wait of the operation under way; `None` if it does not wait.
 pub(super) fn op_waits(cell: &OpWords, wait: Option<OpWait>) {
-    let Some(OpWait { reason, channel, direction, peer, since, attended }) = wait else {
+    let Some(OpWait { reason, channel, direction, peer, since, attention }) = wait else {
         return cell[op::WAITS].store(0, Ordering::Release);
     };
-    let direction = direction as u64 | if attended { 0 } else { op::UNATTENDED };
+    let attention = match attention {
+        Attention::Nobody => op::UNATTENDED,
+        Attention::Task => op::POLLED,
+        Attention::Thread => 0,
+    };
+    let direction = direction as u64 | attention;
     let what = reason as u64 | direction << 8 | u64::from(channel.0) << 16 | u64::from(peer.0) << 32;
     store_wait(&cell[op::WAITS], &cell[op::WAITS_SINCE], what, since);
 }
@@ -237,7 +253,7 @@ mod tests {
                 let (reason, channel, direction) = (WaitReason::Peer, ChannelId(3), Direction::Send);
                 op_waits(
                     written.words(),
-                    Some(OpWait { reason, channel, direction, peer, since, attended: true }),
+                    Some(OpWait { reason, channel, direction, peer, since, attention: Attention::Thread }),
                 );
             }
             op_waits(written.words(), None);

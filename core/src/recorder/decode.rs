@@ -217,10 +217,11 @@ fn operation(row: &[AtomicU64], cell: usize, clock: &Clock, tag: &str, me: Rank,
             waits: WaitReason::from_u8(low as u8).map_or(Waits::Unknown, Waits::from),
             peer: Rank(peer),
             channel: ChannelId((low >> 16) as u16),
-            direction: Direction::from_u8((direction & !op::UNATTENDED) as u8)
+            direction: Direction::from_u8((direction & !(op::UNATTENDED | op::POLLED)) as u8)
                 .map_or(crate::snapshot::Direction::Unknown, Into::into),
             since_ns: clock.age_ns(since),
             unattended: direction & op::UNATTENDED != 0,
+            polled: direction & op::POLLED != 0,
         });
     }
     if state == OpState::Failed {

@@ -305,10 +305,12 @@ pub mod op {
     pub const FACT_OUTLINE: usize = 6;
     /// The longest wait: reason | direction << 8 | channel << 16, upper half the peer; 0: none.
     ///
-    /// The direction's byte also has [`UNATTENDED`] if no thread waits in the call.
+    /// The direction's byte also has [`UNATTENDED`] or [`POLLED`] if no thread waits in the call.
     pub const WAITS: usize = 24;
-    /// A bit beside the direction: no thread waits in the call.
+    /// A bit beside the direction: nobody waits for the call.
     pub const UNATTENDED: u64 = 0x80;
+    /// A bit beside the direction: a task waits for the call, and no thread.
+    pub const POLLED: u64 = 0x40;
     /// Raw time when the wait began.
     ///
     /// Stored between two stores of `WAITS`, the first of which stores 0.

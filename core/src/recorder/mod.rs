@@ -47,7 +47,7 @@ mod whose;
 mod words;
 mod writer;
 
-pub use cells::{LinkCell, OpWait};
+pub use cells::{Attention, LinkCell, OpWait};
 
 pub use capture::Capture;
 pub use codec::Owner;

@@ -18,8 +18,8 @@ use crate::types::{CommId, Phase, Rank};
 const MAX_TEXT: usize = watch::TEXT_WORDS * 8;
 
 impl Recorder {
-    /// The communicators in use with an operation, or `finish()`, under way for `least` or longer,
-    /// this process's rank in each, and for how long. It costs a few loads for each communicator.
+    /// The communicators in use with an operation that somebody waits for, or `finish()`, under way
+    /// for `least` or longer, this process's rank in each, and for how long. It costs a few loads for each communicator.
     pub fn under_way(&self, least: Duration) -> Vec<(CommId, Rank, Duration)> {
         // In ticks: what the scale is wrong by grows with the time that it spans.
         let (now, scale) = (clock::raw(), clock::scale());
@@ -32,7 +32,8 @@ impl Recorder {
             }
             let of_cell = |cell: usize| {
                 let is_under_way = at(cell + op::COMPLETED) < at(cell + op::CALLED);
-                if !is_under_way || at(cell + op::FAILED) != 0 {
+                let is_left_alone = (at(cell + op::WAITS) >> 8) & op::UNATTENDED != 0;
+                if !is_under_way || is_left_alone || at(cell + op::FAILED) != 0 {
                     return None;
                 }
                 let fact: [u64; op::FACT_WORDS] = fact(row, cell + op::LATCH, cell + op::FACT)?;

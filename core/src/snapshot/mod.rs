@@ -287,10 +287,14 @@ pub struct OpWait {
     pub direction: Direction,
     /// How long it has waited.
     pub since_ns: u64,
-    /// Whether no thread waits in the call: it was begun, and its caller may do other work; of
-    /// several sends and receives, all were. Absent if a thread waits.
+    /// Whether nobody waits for it: it was begun, and its caller may do other work; of several
+    /// sends and receives, all were. Absent if a thread or a task waits.
     #[serde(skip_serializing_if = "is_false")]
     pub unattended: bool,
+    /// Whether only a task waits for it, which polled it: the task and its thread may do other work
+    /// meanwhile. Absent if a thread waits.
+    #[serde(skip_serializing_if = "is_false")]
+    pub polled: bool,
 }
 
 const fn is_false(it: &bool) -> bool {

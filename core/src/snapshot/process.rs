@@ -167,8 +167,11 @@ impl ProcessFacts {
         let delay_ns = now.run_delay_ns.saturating_sub(before.run_delay_ns);
         self.throttled = now.throttled.saturating_sub(before.throttled);
         self.run_delay_pct = percent(delay_ns);
-        self.cpu_pct = percent(now.cpu_ns.saturating_sub(before.cpu_ns));
-        self.is_starved = Some(self.throttled > 0 || delay_ns > passed_ns / 2);
+        let cpu_ns = now.cpu_ns.saturating_sub(before.cpu_ns);
+        self.cpu_pct = percent(cpu_ns);
+        // Of many threads, some always wait for a processor.
+        let is_crowded_out = delay_ns > passed_ns / 2 && delay_ns > cpu_ns;
+        self.is_starved = Some(self.throttled > 0 || is_crowded_out);
     }
 }
 
@@ -209,7 +212,8 @@ mod tests {
         check(0, 126, 120, (true, 0, 50, 48));
         check(1, 0, 50, (true, 1, 0, 20));
         // Four threads on one processor, and on four.
-        check(0, 1000, 1000, (true, 0, 255, 255));
+        check(0, 750, 250, (true, 0, 255, 100));
+        check(0, 1000, 1000, (false, 0, 255, 255));
     }
 
     #[test]

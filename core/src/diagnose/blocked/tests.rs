@@ -85,6 +85,7 @@ impl RankSnapshot {
             direction: Direction::Recv,
             since_ns: seconds * SECOND,
             unattended: false,
+            polled: false,
         });
         self
     }
@@ -105,6 +106,7 @@ impl RankSnapshot {
             direction,
             since_ns: seconds * SECOND,
             unattended: false,
+            polled: false,
         });
         let (kind, state, peer) = (kind.into(), OpState::Running, Some(peer));
         self.comms[0].p2p =
@@ -245,6 +247,10 @@ fn ranks_that_wait_in_finish_for_one_that_has_not_called_it() {
     finishes(&mut ranks[3], 5);
     // One has left after it, one computes.
     ranks[1].comms[0].ended = true;
+    check(&ranks, &["1 finish()#0: missing 2 by 0,3 since 5"]);
+    // Or it has passed it, and still closes what it had opened.
+    ranks[1].comms[0].ended = false;
+    ranks[1].comms[0].phases = vec![PhaseSnapshot { phase: "Finish".into(), duration_ns: 6 * SECOND }];
     check(&ranks, &["1 finish()#0: missing 2 by 0,3 since 5"]);
     // Or it waits in a call that the others have made, and no rank blocks it.
     ranks[2].inside(7, 4).waits(1, 4);
@@ -416,6 +422,26 @@ fn a_slow_one_inside_a_ring_where_only_its_neighbour_waits_for_it() {
     // All wait, in a cycle: a message is on its way, or lost.
     ranks[3].waits(2, 1);
     check(&ranks, &["1 AllReduce#7: by 0,1,2,3,4 since 9"]);
+}
+
+#[test]
+fn ranks_at_work_in_a_long_operation_do_not_wait_since_it_began() {
+    let mut ranks = job(4);
+    ranks.iter_mut().for_each(|rank| _ = rank.inside(7, 31));
+    // 3 copies, and 0 has waited for it for a moment; 1 and 2 copy, too.
+    ranks[0].waits(3, 0);
+    check(&ranks, &["1 AllReduce#7: inside 3 by 0,1,2 since 0"]);
+}
+
+#[test]
+fn a_receive_that_nobody_waits_for_is_not_told_beside_one_that_somebody_waits_for() {
+    let mut ranks = job(3);
+    ranks[0].pair(Direction::Recv, 1, 1, Some(3600));
+    ranks[0].meets(Direction::Recv, 2, 5, Some(4));
+    check(&ranks, &["1 Recv#5: missing 2 by 0 since 4"]);
+    // A younger one may be waited for, too.
+    ranks[0].comms[0].links[0].since_ns = 3 * SECOND;
+    check(&ranks, &["1 Recv#5: missing 2 by 0 since 4", "1 Recv#1: missing 1 by 0 since 3"]);
 }
 
 #[test]

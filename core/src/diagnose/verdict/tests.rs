@@ -3,8 +3,8 @@
 use super::*;
 use crate::snapshot::{
     BlockedOn, Called, CommSnapshot, End, Failure, FailureSnapshot, LinkSnapshot, Missing, NotJoined,
-    OpSnapshot, OpState, PastOp, ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, StallTold,
-    State, ThreadFacts, WaitingLink,
+    OpSnapshot, OpState, OpWait, PastOp, ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot,
+    StallTold, State, ThreadFacts, WaitingLink,
 };
 use crate::types::CommId;
 
@@ -159,7 +159,7 @@ fn a_wait_is_suspect_only_after_many_times_what_such_operations_take() {
 #[test]
 fn what_the_kernel_counted_in_two_readings_says_who_starves() {
     let reading = |at_s: u64, run_delay_ms: u64| {
-        let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
+        let mut job = Snapshot { blocked_on: vec![blocked(&[], &[2], &[0, 1, 3], 2 * SECOND)], ..job(&[]) };
         let load =
             |ms| ProcessLoad { at_ns: at_s * SECOND, run_delay_ns: ms * 1_000_000, ..ProcessLoad::default() };
         job.ranks[2].facts.load = Some(load(run_delay_ms));
@@ -173,7 +173,7 @@ fn what_the_kernel_counted_in_two_readings_says_who_starves() {
     };
     let stalled = (Some(true), Reason::Starved, Standing::Stalled);
     assert_eq!(judged(&reading(7, 5), reading(8, 900)), stalled);
-    let late = |starves| (starves, Reason::UserCode, Standing::Suspect);
+    let late = |starves| (starves, Reason::Inside, Standing::Suspect);
     assert_eq!(judged(&reading(7, 5), reading(8, 100)), late(Some(false)));
     assert_eq!(judged(&reading(7, 5), reading(7, 5)), late(None));
     let mut other = reading(7, 5);
@@ -194,6 +194,10 @@ fn what_ails_the_process_itself_decides_and_each_ailment_is_a_verdict() {
     let found = check(&with(State::Stopped, Some('T')), &two(Class::StuckLocal, Reason::Stopped));
     assert_eq!(found[0].next[0].command, "kill -CONT 72");
     check(&with(State::Running, Some('D')), &two(Class::StuckLocal, Reason::Uninterruptible));
+    // Only in one of two readings.
+    let once =
+        verdicts(&with(State::Running, Some('D')), Some(&with(State::Running, Some('S'))), 30 * SECOND);
+    assert_eq!((once[0].reason, once[0].standing), (Reason::Uninterruptible, Standing::Suspect));
     check(&with(State::Dead, None), &two(Class::PeerDead, Reason::Killed));
     // A rank that is inside and does not wait may be at work: it has the time of one that is late.
     let inside = Snapshot { blocked_on: vec![blocked(&[], &[2], &[0, 1, 3], 2 * SECOND)], ..job(&[]) };
@@ -311,6 +315,12 @@ fn waits_in_a_circle_are_a_deadlock_told_once() {
         "rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 2 in Send #1 of world, rank 2 for \
          rank 0 in Send #1 of world"
     );
+    // A task that waits may do other work meanwhile, and send.
+    let mut polled = Snapshot { blocked_on: vec![send(0, 1), send(1, 2), send(2, 0)], ..job(&[]) };
+    let wait = OpWait { polled: true, ..OpWait::default() };
+    polled.ranks[1].comms[0].p2p = Some(OpSnapshot { wait: Some(wait), ..OpSnapshot::default() });
+    let found = check(&polled, &[(Class::Deadlock, Reason::Cycle, &[0, 1, 2], Standing::Suspect)]);
+    assert_eq!(found[0].confidence, Confidence::Probable);
     // Nor is one whose calls come and go, though a thread of it waits in one of them.
     let now = Snapshot { blocked_on: vec![send(0, 1), send(1, 2), send(2, 0)], ..job(&[]) };
     let mut before = now.clone();
@@ -485,8 +495,15 @@ fn how_a_process_ended_or_what_keeps_it_back_is_the_reason() {
     let held = |facts, reason| {
         check(&with(facts, State::Running), &[(Class::StuckLocal, reason, &[2], Standing::Stalled)]);
     };
-    held(ProcessFacts { is_starved: Some(true), ..ProcessFacts::default() }, Reason::Starved);
+    let starved = ProcessFacts { is_starved: Some(true), ..ProcessFacts::default() };
+    held(starved.clone(), Reason::Starved);
     held(ProcessFacts { dying: true, ..ProcessFacts::default() }, Reason::Dying);
+    // In user code it may be meant so.
+    for (since_ns, standing) in [(2 * SECOND, Standing::Suspect), (30 * SECOND, Standing::Stalled)] {
+        let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], since_ns)], ..job(&[2]) };
+        job.ranks[2].facts = starved.clone();
+        check(&job, &[(Class::StuckLocal, Reason::Starved, &[2], standing)]);
+    }
 }
 
 #[test]

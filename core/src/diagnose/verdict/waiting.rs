@@ -34,10 +34,12 @@ pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64)
         let is_confirmed = is_over(job, one) || before.is_some_and(|before| lasts(before, job, one));
         let is_usual = one.since_ns < suspect_ns(one.p99_ns, stall_ns);
         for mut verdict in of_wait(job, one, &circle) {
-            if is_usual && is_patient(&verdict) {
+            let is_patient = is_patient(job, one, &verdict);
+            if is_usual && is_patient {
                 continue;
             }
-            verdict.standing = standing(&verdict, is_confirmed, stall_ns);
+            let is_confirmed = is_confirmed && before.is_none_or(|before| is_kept(before, &verdict));
+            verdict.standing = standing(&verdict, is_confirmed, is_patient, stall_ns);
             // Each wait of a circle leads to the same one.
             let is_known = |other: &Verdict| {
                 verdict.class == Class::Deadlock
@@ -84,15 +86,37 @@ fn lasts(before: &Snapshot, job: &Snapshot, now: &BlockedOn) -> bool {
     })
 }
 
+/// Whether the culprits were so in an earlier reading too, where one reading shows a moment only: a
+/// thread that reads a file is in an uninterruptible wait now and then.
+fn is_kept(before: &Snapshot, verdict: &Verdict) -> bool {
+    let is_now =
+        |culprit: &Culprit| process::of(before, culprit.rank).is_some_and(|it| it.letter == Some('D'));
+    verdict.reason != Reason::Uninterruptible || verdict.culprits.iter().all(is_now)
+}
+
 /// Whether it may be no fault, but work that takes long.
-const fn is_patient(verdict: &Verdict) -> bool {
-    matches!(verdict.class, Class::NotJoined | Class::Unread)
-        || matches!(verdict.reason, Reason::Inside | Reason::Lost)
+fn is_patient(job: &Snapshot, one: &BlockedOn, verdict: &Verdict) -> bool {
+    match verdict.reason {
+        Reason::Inside | Reason::Lost => true,
+        // In user code, more threads than processors, or a quota, may be meant so.
+        Reason::Starved => !one.missing.is_empty(),
+        // A task that waits may do other work, and end the circle.
+        Reason::Cycle => has_polled(job, &verdict.culprits),
+        _ => matches!(verdict.class, Class::NotJoined | Class::Unread),
+    }
+}
+
+/// Whether a task of one of these waits for an operation that it polled.
+fn has_polled(job: &Snapshot, culprits: &[Culprit]) -> bool {
+    let ranks = culprits.iter().filter_map(|culprit| process::of(job, culprit.rank));
+    let rows = ranks.flat_map(|rank| &rank.comms);
+    let mut waits =
+        rows.flat_map(|row| std::iter::once(&row.op).chain(&row.p2p)).filter_map(|op| op.wait.as_ref());
+    waits.any(|wait| wait.polled)
 }
 
 /// How sure it is that somebody has to act.
-fn standing(verdict: &Verdict, is_confirmed: bool, stall_ns: u64) -> Standing {
-    let is_patient = is_patient(verdict);
+fn standing(verdict: &Verdict, is_confirmed: bool, is_patient: bool, stall_ns: u64) -> Standing {
     let is_long = verdict.since_ns >= if is_patient { stall_ns } else { suspect_ns(0, stall_ns) };
     if is_long && (is_confirmed || is_patient) { Standing::Stalled } else { Standing::Suspect }
 }
@@ -237,6 +261,10 @@ fn verdict(
         ..Verdict::default()
     };
     match reason {
+        Reason::Cycle if has_polled(job, &verdict.culprits) => {
+            verdict.confidence = Confidence::Probable;
+            verdict.why = format!("{text}; tasks wait there, and may do other work");
+        }
         Reason::Cycle => verdict.why = text,
         Reason::Lost => verdict.why = format!("{text}, for {}", duration(one.since_ns)),
         _ => {}

@@ -19,7 +19,21 @@ fn operations_that_last_are_found_until_they_end_or_fail() {
     row.completed(&descriptor(CollKind::AllReduce, 7), ago(500), clock::raw());
     assert_eq!(under_way(0), []);
     row.p2p_called(&descriptor(CollKind::Send, 1), None, Rank(2), ago(300));
-    assert_eq!(under_way(200).len(), 1);
+    // Nobody waits for one that was only begun.
+    for (attention, count) in [(Attention::Nobody, 0), (Attention::Task, 1), (Attention::Thread, 1)] {
+        row.p2p_waits(Some(OpWait {
+            reason: WaitReason::Peer,
+            channel: ChannelId::P2P,
+            direction: Direction::Send,
+            peer: Rank(2),
+            since: ago(300),
+            attention,
+        }));
+        assert_eq!(under_way(200).len(), count, "{attention:?}");
+        let wait = read(&recorder).comms[0].p2p.clone().unwrap().wait.unwrap();
+        assert_eq!((wait.unattended, wait.polled), (count == 0, attention == Attention::Task));
+        assert_eq!(wait.direction, snapshot::Direction::Send);
+    }
     row.ended_by(ErrorKind::Peer as u8, None, "rank 2 is gone", clock::raw());
     assert_eq!(under_way(0), []);
     let other = recorder.comm(CommInfo { id: CommId(9), ..INFO });
