@@ -205,7 +205,9 @@ impl Stopwatch {
     }
 }
 
-/// Sleeps for `d`: for helpers that poll, never on a data path.
+/// Sleeps for `d`: for threads that poll. Nothing ends this sleep early. A driver sleeps where its
+/// peers can wake it. Of those that carry out calls, only the progress thread and a group over
+/// several communicators sleep here.
 pub fn sleep(d: Duration) {
     std::thread::sleep(d);
 }

@@ -15,7 +15,6 @@ const CUT: &str = "...";
 /// Returns `text` on one line, in at most `limit` bytes, safe to print.
 ///
 /// Characters that a terminal obeys, or that change the order or the visibility of the text, are
-/// Characters that a terminal obeys, or that change the order or the visibility of the text, are
 /// replaced by Rust's escapes (`\n`, `\u{1b}`). Harmless text is returned unchanged.
 #[must_use]
 pub fn harmless(text: &str, limit: usize) -> Cow<'_, str> {

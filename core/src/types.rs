@@ -1,4 +1,5 @@
-//! The basic types of the crate: identifiers and closed sets, with no logic beyond names and sizes.
+//! The basic types of the crate: identifiers and closed sets, with what follows from their values
+//! alone: names, sizes, the ids of communicators.
 
 use std::fmt;
 
@@ -85,8 +86,10 @@ macro_rules! hex_id {
 }
 
 hex_id! {
-    /// A communicator. The id is a hash of the job and of the number of communicators that its
-    /// ranks created before it. It is the same on all its ranks.
+    /// A communicator. The id is a hash, the same on all its ranks: of the job where init made the
+    /// communicator ([`of_job`](CommId::of_job)), of its parent where it was made from another one
+    /// ([`of_child`](CommId::of_child), [`of_left`](CommId::of_left)), and of what tells it from
+    /// others of the same origin.
     CommId
 }
 hex_id! {
@@ -114,9 +117,7 @@ impl CommId {
         bytes[12..].copy_from_slice(&colour.to_le_bytes());
         Self(xxhash_rust::xxh3::xxh3_64(&bytes))
     }
-}
 
-impl CommId {
     /// The `nth` communicator of these ranks of a parent, which are left of it.
     #[must_use]
     pub fn of_left(parent: Self, nth: u32, members: &[u32]) -> Self {

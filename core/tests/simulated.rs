@@ -315,10 +315,10 @@ fn golden_event_scripts() {
             }
         }
         let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-        if ccl::config::environment("CCL_WRITE_GOLDEN").is_some() {
+        if ccl::config::environment("BLESS").is_some() {
             std::fs::write(&path, &text).unwrap();
         }
         let golden = std::fs::read_to_string(&path).unwrap_or_default();
-        assert_eq!(text, golden, "{name} changed: look at it, then run with CCL_WRITE_GOLDEN=1");
+        assert_eq!(text, golden, "{name} changed: look at it, then run with BLESS=1");
     }
 }

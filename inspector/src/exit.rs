@@ -11,11 +11,12 @@ pub(crate) const OK: u8 = 0;
 pub(crate) const ERROR: u8 = 1;
 /// The arguments are wrong.
 pub(crate) const USAGE: u8 = 2;
-/// A verdict says that the job is stalled or has failed.
+/// A verdict says that the job is stalled or has failed; for `check`, also one that says SLOW.
 pub(crate) const STALL: u8 = 10;
 /// Ranks called different operations.
 pub(crate) const MISMATCH: u8 = 11;
-/// Some of the events did not get into the trace or export.
+/// Some of the events did not get into the trace or export; for `check`, events or rows of a
+/// recorder were lost.
 pub(crate) const LOSSES: u8 = 12;
 /// Not all ranks of the job could be read, or not to their end.
 pub(crate) const INCOMPLETE: u8 = 13;
@@ -23,9 +24,9 @@ pub(crate) const INCOMPLETE: u8 = 13;
 /// The text about them in `--help`.
 pub(crate) const HELP: &str = "\
 Exit status: 0 answered and none of the others, 1 error, 2 usage, 10 stall (a verdict says STALLED: an operation failed, a process is dead, stopped or starved, ranks wait in a circle, \
-a link does not answer, or a rank has been awaited for as long as CCL_STALL_AFTER), 11 mismatch (ranks called different things), \
-12 losses (not all that happened got into a trace or export), 13 incomplete (not all ranks could be read). Of 10, 11 and 13 the one is given that \
-says most: 11, else 10, else 13. `run` gives the worst status of its ranks.";
+a link does not answer, or a rank has been awaited for as long as CCL_STALL_AFTER; `check`: also a verdict that says SLOW), 11 mismatch (ranks called different things), \
+12 losses (not all that happened got into a trace or export; `check --fail-on drop`: events or rows of a recorder were lost), \
+13 incomplete (not all ranks could be read). Of several the one is given that says most: 11, else 10, else 12, else 13. `run` gives the worst status of its ranks.";
 
 /// The exit status of a look at a job.
 pub(crate) fn status(job: &Snapshot) -> u8 {

@@ -101,15 +101,17 @@ pub struct Seat {
 
 /// Creates an id, and the root behind it, at the address that `settings` choose.
 ///
-/// # Errors `Unavailable` without a usable interface, `System` if a socket or the service thread
-/// cannot be created.
+/// # Errors
+/// `Unavailable` without a usable interface, `System` if a socket or the service thread cannot be
+/// created.
 pub fn create(settings: &Settings) -> Result<(UniqueId, RootHandle)> {
     create_near(None, settings)
 }
 
 /// Like [`create`], but prefers an address in the subnet of `near`.
 ///
-/// # Errors As [`create`].
+/// # Errors
+/// As [`create`].
 pub fn create_near(near: Option<IpAddr>, settings: &Settings) -> Result<(UniqueId, RootHandle)> {
     let secret = JobSecret { key: Key::NONE, is_weak: false };
     create_knowing(&secret, near, settings, |root| root).map(|(id, _, root)| (id, root))

@@ -53,8 +53,8 @@ impl Communicator {
     /// `CCL_SOCKET_IFNAME`, `CCL_HOSTID`).
     ///
     /// It is collective: all ranks of this communicator call it, in the same order as its
-    /// collectives. On one host it takes no connection. The child
-    /// lives on when this communicator has finished or failed.
+    /// collectives. On one host it takes no connection. The child lives on when this communicator
+    /// has finished or failed.
     ///
     /// # Errors
     /// The failure of this communicator; `Mismatch` if a rank called something else; `Unavailable`,

@@ -165,6 +165,8 @@ impl Locked<'_> {
         }
         self.let_go();
         let end = clock::now().after(LET_IN);
+        // The lock is not fair: this thread would take it again before one that sleeps for it runs.
+        // A yield lets that one run, also where it has no other processor.
         while self.inner.is_wanted() && clock::now() < end {
             std::thread::yield_now();
         }

@@ -14,11 +14,15 @@ use crate::memory::{Element, View, ViewMut, view_of, view_of_mut};
 use crate::observer::{Observed, Together};
 use crate::types::{CollKind, Rank, ReduceOp};
 
-/// How long a thread that drives several communicators spins while none moves, and how long it
-/// sleeps then between two looks.
+/// How long a thread that drives several communicators spins while none moves: as long as a driver
+/// of one does.
 const SPIN: Duration = Duration::from_micros(200);
+/// How long it sleeps then between two looks. A rank is woken through the memory of one
+/// communicator, so nobody wakes this thread: a message may be late by as much. The kernel ends a
+/// sleep up to 50 us late, so a much shorter one would gain little.
 const DOZE: Duration = Duration::from_micros(100);
-/// How often it asks threads that drive one of them to let go.
+/// How often it asks threads that drive one of them to let go. Each time such a thread is woken and
+/// gives up the lock for a moment; the end of a call that it has moved is noticed as late as this.
 const ASK: Duration = Duration::from_millis(1);
 
 /// Collects sends and receives; [`run`](Self::run) carries all of them out side by side.

@@ -9,6 +9,8 @@
 //! |---|---|
 //! | `mod` | the calls |
 //! | `asynchronous` | the calls that own their buffers |
+//! | `pending` | what such calls give, and the progress thread |
+//! | `owned` | what the driver keeps of such calls |
 //! | `group` | sends and receives that progress together |
 //! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
 //! | `child` | communicators made from another one |
@@ -24,8 +26,8 @@
 //! | `wait` | how a driver waits |
 //! | `leave` | finishing together, aborting, closing |
 //! | `ending` | how a failure becomes the one error of all ranks |
-//! | `pending` | what such calls give, and the progress thread |
-//! | `owned` | what the driver keeps of such calls |
+//! | `gathers` | its part in gathering state across hosts |
+//! | `watched` | its part in the watchdog of the process |
 
 mod asynchronous;
 mod cards;

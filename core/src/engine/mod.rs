@@ -11,6 +11,16 @@
 //! it needs nothing more from this rank.
 //!
 //! A failure is final: the engine keeps the first, ends all operations with it, and takes no more.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `op` | one operation: its plan, its buffers, the progress of its programs |
+//! | `queue` | operations that run one after another |
+//! | `pairs` | sends and receives under way: a queue per peer and direction |
+//! | `step` | running the programs of one operation until each waits or has ended |
+//! | `mover` | what moves and combines the bytes of a step |
+//! | `lanes` | the links of the rank by channel and peer, each with its cell |
+//! | `waits` | what programs wait for, and its record in the cells |
 
 mod lanes;
 mod mover;

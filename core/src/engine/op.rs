@@ -29,7 +29,8 @@ pub struct Ticket(NonZeroU32);
 impl Ticket {
     /// The ticket of a place in the driver's records.
     ///
-    /// # Panics With 2^32 places, which do not fit into memory.
+    /// # Panics
+    /// With 2^32 places, which do not fit into memory.
     #[must_use]
     pub fn new(index: usize) -> Self {
         let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);

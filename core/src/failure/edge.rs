@@ -74,7 +74,8 @@ impl Edge {
 
     /// Does what can be done without waiting; returns the stream once it is connected.
     ///
-    /// # Errors The rank no longer listens, or the listener is not a rank of this communicator.
+    /// # Errors
+    /// The rank no longer listens, or the listener is not a rank of this communicator.
     pub(super) fn turn(&mut self, now: Ns) -> Result<Option<Fd>> {
         match self.connecting.streams(now) {
             Ok(streams) => {

@@ -11,11 +11,10 @@
 //!
 //! A **lane** is a first-in first-out way of messages from one rank to one reader (a *pair* lane)
 //! or to the other members of its group (a *shared* lane, whose slots all of them read). A
-//! **message** is what one
-//! slot holds: its writer fills it in one or several steps and the fill marked `last` publishes it;
-//! each reader reads it in one or several steps and the read marked `last` frees it. A rank runs
-//! the steps of a program strictly in order and waits where a message is not there or no slot is
-//! free. Programs of different channels are independent.
+//! **message** is what one slot holds: its writer fills it in one or several steps and the fill
+//! marked `last` publishes it; each reader reads it in one or several steps and the read marked
+//! `last` frees it. A rank runs the steps of a program strictly in order and waits where a message
+//! is not there or no slot is free. Programs of different channels are independent.
 //!
 //! The full meaning of a step, for code that executes it:
 //!

@@ -213,7 +213,8 @@ pub mod comm {
     pub const JOB: usize = 2;
     /// This rank, and in the upper half the number of ranks.
     pub const RANK: usize = 3;
-    /// This rank's number in the communicator that this one was made from.
+    /// This rank's number in the root communicator: the one that init made, of which this one is or
+    /// descends.
     pub const WORLD: usize = 4;
     /// Level of detail, which can be changed at any time.
     pub const LEVEL: usize = 5;
@@ -368,7 +369,7 @@ pub mod peer {
     pub const RECORDER: usize = 3;
     /// Reference of the path of its control socket.
     pub const CONTROL: usize = 4;
-    /// Its number in the communicator that this one was made from.
+    /// Its number in the root communicator.
     pub const WORLD: usize = 5;
     /// Its group plus 1, once the ranks have agreed on groups: who shares memory with whom.
     pub const GROUP: usize = 6;

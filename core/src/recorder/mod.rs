@@ -23,6 +23,23 @@
 //! exits, if no operation failed and none was under way; otherwise it stays as evidence. A process
 //! that exits while it still shares a communicator with other ranks has not left, so its file stays
 //! too. A forked child has private zeros in place of the mapping and removes nothing.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `layout`, `mapping` | where each word is; the memory of the words |
+//! | `protocol` | how facts of several words are written while others read them |
+//! | `process`, `state` | the recorder of the process; what is said of a recorder as a whole |
+//! | `place`, `whose` | the folder and the file; the recorders of a process, the writer of a file |
+//! | `slot_pool` | which rows of the tables are free |
+//! | `writer`, `cells` | the writers' handles of rows; the cells, rewritten with every step |
+//! | `ring`, `codec` | the history of a thread's events; an event as words |
+//! | `history`, `past` | times of past operations; what a row keeps of those that ended |
+//! | `sockets` | the sockets of links, with the kernel's counters |
+//! | `ending` | how the process ended, and what its memory group counted |
+//! | `watch` | what the watchdog reads and writes |
+//! | `reader`, `capture` | reading a recorder; its bytes at one moment, to be read elsewhere |
+//! | `decode`, `words` | from words to snapshots; words that somebody else wrote |
+//! | `tail` | following the events of all rings |
 
 pub mod capture;
 mod cells;

@@ -32,7 +32,8 @@ pub struct CommInfo<'a> {
     pub rank: Rank,
     /// The number of ranks.
     pub nranks: u32,
-    /// This rank's number in the communicator that this one was made from.
+    /// This rank's number in the root communicator: the one that init made, of which this one is or
+    /// descends.
     pub world: Rank,
 }
 
@@ -41,7 +42,7 @@ pub struct CommInfo<'a> {
 pub struct Peer<'a> {
     /// The member's rank.
     pub rank: Rank,
-    /// Its number in the communicator that this one was made from.
+    /// Its number in the root communicator.
     pub world: Rank,
     /// Its host.
     pub host: &'a str,

@@ -158,8 +158,8 @@ pub struct CommSnapshot {
     pub links: Vec<LinkSnapshot>,
     /// The public job id.
     pub job: JobId,
-    /// This rank's number in the job; in the reading of one process, in the communicator that this
-    /// one was made from.
+    /// This rank's number in the job; in the reading of one process, in the root communicator: the
+    /// one that init made, of which this one is or descends.
     pub world: Rank,
     /// Whether this rank has left it.
     pub ended: bool,
@@ -361,7 +361,8 @@ pub struct PhaseSnapshot {
 pub struct PeerSnapshot {
     /// Its rank.
     pub rank: Rank,
-    /// Its number in the communicator that this one was made from.
+    /// Its number in the root communicator: the one that init made, of which this one is or
+    /// descends.
     pub world: Rank,
     /// Its host.
     pub host: String,

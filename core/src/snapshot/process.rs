@@ -129,8 +129,9 @@ pub struct ThreadFacts {
     /// The kernel function in which it sleeps; empty if it does not, or if not known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub wchan: String,
-    /// The system call in which it is: a name, or a number; `running` if it is in none, empty if
-    /// not known.
+    /// The system call in which it is blocked: a name, or a number; `none` if it is blocked outside
+    /// of a call, as in a page fault; `running` if it is not blocked, so it has a processor or is
+    /// ready for one; empty if not known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub syscall: String,
     /// The processor time that it has used, in milliseconds.

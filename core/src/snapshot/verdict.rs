@@ -6,6 +6,8 @@ use super::Culprit;
 use super::words::words;
 use crate::types::{CommId, Rank};
 
+// Recorders and events hold the numbers of classes, so a new class goes to the end. If it is to be
+// told before others, `diagnose::verdicts`, which sorts by this order, needs another one.
 words! {
     /// What is wrong, in the order in which it is told.
     Class {
@@ -30,6 +32,7 @@ words! {
         Slow = "SLOW",
     }
 }
+// Its numbers are stored as those of `Class`: a new word goes to the end.
 words! {
     /// How sure it is that somebody has to act.
     Standing {
@@ -39,6 +42,7 @@ words! {
         Stalled = "stalled",
     }
 }
+// Its numbers are stored as those of `Class`: a new word goes to the end.
 words! {
     /// What the culprit did, or what happened to it.
     Reason {
@@ -175,4 +179,30 @@ pub struct Next {
     pub command: String,
     /// What it tells or does.
     pub what: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `expect`: the words in the order of their numbers, from 1.
+    fn check(words: impl Iterator<Item = (u8, &'static str)>, expect: &str) {
+        let expect: Vec<(u8, &str)> = (1..).zip(expect.split(", ")).collect();
+        assert_eq!(words.collect::<Vec<_>>(), expect, "recorders hold these numbers: a new word goes last");
+    }
+
+    #[test]
+    fn the_numbers_that_recorders_hold_stay() {
+        check(
+            Class::ALL.iter().map(|one| (one.number(), one.word())),
+            "MISMATCH, PEER_DEAD, ABORTED, STUCK_LOCAL, DEADLOCK, NOT_JOINED, LINK, UNREAD, SLOW",
+        );
+        check(Standing::ALL.iter().map(|one| (one.number(), one.word())), "suspect, stalled");
+        check(
+            Reason::ALL.iter().map(|one| (one.number(), one.word())),
+            "kind, dtype, op, root, count, finished, calls, killed, oom, signalled, exited, panicked, \
+             aborts, stopped, starved, dying, uninterruptible, inside, cycle, in user code, elsewhere, \
+             never joined, unreachable, lost, late, not read, throttled, lossy, frozen, silent",
+        );
+    }
 }

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::types;
 
+// A word's number is its place in the list. Recorders and events hold the numbers of `Class`,
+// `Standing` and `Reason`, and other versions read them: a new word goes to the end.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*

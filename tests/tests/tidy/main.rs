@@ -6,7 +6,7 @@
 //! | `main.rs` | purity, the only uses of time, settings and FFI, `unsafe`, statics, file sizes |
 //! | `events.rs` | one place of publication per event |
 //! | `promises.rs` | settings, maps and arrows of crates, needs of skipped tests, words |
-//! | `rooms.rs` | arrows between rooms, long functions, the public face, words that are gone |
+//! | `rooms.rs` | arrows between rooms, their map, long functions, the public face, old words |
 //! | `schemas.rs` | the page of JSON schemas is what the types say |
 //! | `source.rs` | the files, without comments, strings and tests |
 

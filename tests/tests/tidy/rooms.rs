@@ -1,5 +1,6 @@
-//! The rooms of `core`: arrows between them point one way, also inside `comm/` and `recorder/`;
-//! functions are short; the public face is listed; words of the first house are gone.
+//! The rooms of `core`: arrows between them point one way, also inside `comm/` and `recorder/`, and
+//! downwards on the map; functions are short; the public face is listed; words of the first house
+//! are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,6 +93,36 @@ fn arrows_between_rooms_point_one_way() {
     clean(
         &findings,
         "these modules use each other in a circle: move what both need into a module below them",
+    );
+}
+
+/// The rooms of each line of ARCHITECTURE.md's table, from top to bottom.
+fn lines_of_the_map() -> Vec<Vec<String>> {
+    let path = source::root().join("ARCHITECTURE.md");
+    let text = std::fs::read_to_string(path).expect("ARCHITECTURE.md");
+    let (_, map) = text.split_once("\n## Rooms of `core`\n").expect("ARCHITECTURE.md has a map of core");
+    let lines = map.lines().skip_while(|line| !line.starts_with("|---"));
+    let rows = lines.skip(1).map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let name = |name: &str| name.trim_end_matches('/').trim_end_matches(".rs").to_string();
+    rows.map(|rooms| rooms.split('`').skip(1).step_by(2).map(name).collect()).collect()
+}
+
+#[test]
+fn the_map_of_rooms_is_in_the_order_of_their_arrows() {
+    let lines = lines_of_the_map();
+    let line_of = |room: &str| lines.iter().position(|rooms| rooms.iter().any(|one| one == room));
+    let mut findings = Vec::new();
+    for (from, to) in &Graph::of("core/src/", &["crate::"]).0 {
+        let Some(line) = line_of(from) else {
+            findings.push(format!("{from} is not in the table"));
+            continue;
+        };
+        let above = to.iter().filter(|to| line_of(to).is_some_and(|other| other < line));
+        findings.extend(above.map(|to| format!("{from} uses {to}, which stands above it")));
+    }
+    clean(
+        &findings,
+        "order the table \"Rooms of `core`\" of ARCHITECTURE.md so that each line uses none above it",
     );
 }
 

@@ -250,7 +250,7 @@ fn the_page_of_schemas_is_what_the_types_say() {
     let mut findings = Vec::new();
     let page = page(&mut findings);
     let path = source::root().join("SCHEMAS.md");
-    if environment("CCL_WRITE_GOLDEN").is_some() {
+    if environment("BLESS").is_some() {
         std::fs::write(&path, &page).unwrap();
     }
     // Every schema of the product is on the page.
@@ -266,10 +266,7 @@ fn the_page_of_schemas_is_what_the_types_say() {
     if std::fs::read_to_string(&path).unwrap_or_default() != page {
         findings.push("SCHEMAS.md is not what the types say".into());
     }
-    clean(
-        &findings,
-        "say what each field is in its comment, look at the change, and run with CCL_WRITE_GOLDEN=1",
-    );
+    clean(&findings, "say what each field is in its comment, look at the change, and run with BLESS=1");
 }
 
 #[test]
