@@ -213,8 +213,7 @@ pub mod comm {
     pub const JOB: usize = 2;
     /// This rank, and in the upper half the number of ranks.
     pub const RANK: usize = 3;
-    /// This rank's number in the root communicator: the one that init made, of which this one is or
-    /// descends.
+    /// This rank's number in the root communicator, which init made.
     pub const WORLD: usize = 4;
     /// Level of detail, which can be changed at any time.
     pub const LEVEL: usize = 5;
@@ -301,12 +300,12 @@ pub mod op {
     pub const FACT_PEER: usize = 5;
     /// In a copy: how the operation is shared out, two words.
     ///
-    /// Algorithm plus 1 | channels << 16 | bytes of a message at most << 32, and the hash of the
-    /// topology. Both are 0 if not recorded.
+    /// Algorithm plus 1 | channels << 16 | most bytes of a message << 32, and the topology's hash.
+    /// Both are 0 if not recorded.
     pub const FACT_OUTLINE: usize = 6;
     /// The longest wait: reason | direction << 8 | channel << 16, upper half the peer; 0: none.
     ///
-    /// The direction's byte also has [`UNATTENDED`] or [`POLLED`] if no thread waits in the call.
+    /// The direction's byte also has [`UNATTENDED`] or [`POLLED`], if no thread waits.
     pub const WAITS: usize = 24;
     /// A bit beside the direction: nobody waits for the call.
     pub const UNATTENDED: u64 = 0x80;

@@ -19,7 +19,8 @@ const MAX_TEXT: usize = watch::TEXT_WORDS * 8;
 
 impl Recorder {
     /// The communicators in use with an operation that somebody waits for, or `finish()`, under way
-    /// for `least` or longer, this process's rank in each, and for how long. It costs a few loads for each communicator.
+    /// for `least` or longer, this process's rank in each, and for how long. It costs a few loads
+    /// for each communicator.
     pub fn under_way(&self, least: Duration) -> Vec<(CommId, Rank, Duration)> {
         // In ticks: what the scale is wrong by grows with the time that it spans.
         let (now, scale) = (clock::raw(), clock::scale());
