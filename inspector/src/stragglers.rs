@@ -1,6 +1,6 @@
 //! `ccl-inspect stragglers`: who calls late, and what that costs the others.
 
-use ccl::diagnose::{Lateness, RankLateness, duration, kernel_clock, lateness, ranks_text};
+use ccl::diagnose::{Lateness, RankLateness, comm_name, duration, kernel_clock, lateness, ranks_text};
 use ccl::snapshot::Missing;
 use ccl::types::{JobId, Rank};
 use serde::{Deserialize, Serialize};
@@ -89,7 +89,7 @@ fn sentence(comm: &Lateness, rank: &RankLateness) -> String {
         "SLOW rank {job_rank} (pid {pid} on {}) is late in {}: last in {last} of {} operations, {} after the \
          first rank on the median; that costs the others {} of {} for each\n",
         words::line(host),
-        words::line(&name(comm)),
+        words::line(&comm_name(&comm.name, comm.comm)),
         comm.ops,
         duration(*late_p50_ns),
         duration(*cost_ns),
@@ -97,12 +97,8 @@ fn sentence(comm: &Lateness, rank: &RankLateness) -> String {
     )
 }
 
-fn name(comm: &Lateness) -> String {
-    if comm.name.is_empty() { comm.comm.to_string() } else { comm.name.clone() }
-}
-
 fn of_comm(comm: &Lateness) -> String {
-    let name = words::line(&name(comm));
+    let name = words::line(&comm_name(&comm.name, comm.comm));
     let mut out = match comm.ops {
         0 => format!("{name}: no operation that its ranks kept can be compared\n"),
         ops => format!(

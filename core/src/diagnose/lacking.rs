@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::call_name;
+use crate::diagnose::is_pair;
 use crate::snapshot::{BlockedOn, CommSnapshot, OpState, RankSnapshot, Snapshot};
 use crate::types::Rank;
 
@@ -31,7 +32,7 @@ impl Snapshot {
     #[must_use]
     pub fn lacking<'a>(&'a self, one: &BlockedOn) -> Vec<Lacking> {
         let mut found: BTreeMap<(u64, bool), Lacking> = BTreeMap::new();
-        if matches!(one.op.as_str(), "Send" | "Recv") {
+        if is_pair(&one.op) {
             return Vec::new();
         }
         for rank in &one.missing {

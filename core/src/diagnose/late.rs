@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::diagnose::is_pair;
 use crate::snapshot::{CommSnapshot, PastOp, RankSnapshot, Snapshot};
 use crate::types::{CommId, Rank};
 
@@ -229,7 +230,7 @@ fn incomplete(
 fn contradicts(compared: &[Compared<'_>], seqs: &BTreeSet<u64>, error_ns: u64) -> bool {
     let kinds = || compared.iter().flat_map(|one| &one.comm.history.kinds);
     let synchronizes = kinds().all(|kind| {
-        let is_pair = kind.kind == "Send" || kind.kind == "Recv";
+        let is_pair = is_pair(&kind.kind);
         is_pair || SYNCHRONIZING.contains(&kind.kind.as_str())
     });
     synchronizes

@@ -44,7 +44,7 @@ pub use late::{ClockOffset, Lateness, RankLateness, kernel_clock, lateness};
 pub use merge::{Given, Unreachable, merge, unread_peers};
 pub use narrow::{CommLine, Held, comms_named};
 pub use rates::{Counted, Rate};
-pub use standing::{BETWEEN, SAID_NS, Severity, call_name, comm_name, severity};
+pub use standing::{BETWEEN, SAID_NS, Severity, call_name, comm_name, is_pair, severity};
 pub(crate) use standing::{FINISH, silent_first, suspect_ns};
 pub use text::{
     duration, ranks_text, render_answer, render_next, render_not_joined, render_text, render_verdict,

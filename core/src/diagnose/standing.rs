@@ -21,6 +21,12 @@ pub fn call_name(op: &str, seq: u64) -> String {
     if op.ends_with("()") { op.to_string() } else { format!("{op} #{seq}") }
 }
 
+/// Whether a kind of operation is a send or a receive, which two ranks carry out.
+#[must_use]
+pub fn is_pair(kind: &str) -> bool {
+    matches!(kind, "Send" | "Recv")
+}
+
 /// The operation of ranks that wait in `finish()`.
 pub(crate) const FINISH: &str = "finish()";
 

@@ -298,10 +298,9 @@ pub mod op {
     pub const FACT_SINCE: usize = 4;
     /// In a copy: the peer of send and receive plus 1.
     pub const FACT_PEER: usize = 5;
-    /// In a copy: how the operation is shared out, two words.
+    /// In a copy: how the operation is shared out, two words; 0 if not recorded.
     ///
     /// Algorithm plus 1 | channels << 16 | most bytes of a message << 32, and the topology's hash.
-    /// Both are 0 if not recorded.
     pub const FACT_OUTLINE: usize = 6;
     /// The longest wait: reason | direction << 8 | channel << 16, upper half the peer; 0: none.
     ///

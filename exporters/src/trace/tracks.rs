@@ -103,7 +103,7 @@ impl Tracks {
         let Some(comm) = process.comms.iter().find(|comm| (comm.id, comm.rank) == owner) else { return };
         let pid = self.pid(process, comm);
         self.rename(comm, pid, is_early);
-        let mut name = if comm.name.is_empty() { comm.id.to_string() } else { comm.name.clone() };
+        let mut name = ccl::diagnose::comm_name(&comm.name, comm.id);
         let is_taken =
             |(of, other): (&(CommId, Rank), &Member)| *of != owner && other.pid == pid && other.name == name;
         if self.members.iter().any(is_taken) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use ccl::diagnose::{Severity, comms_named, severity};
+use ccl::diagnose::{Severity, comms_named, is_pair, severity};
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{BlockedOn, CommSnapshot, Failure, OpSnapshot, OpState, RankSnapshot, Snapshot, State};
 use ccl::types::{ChannelId, CommId, Rank};
@@ -215,7 +215,7 @@ impl<'a> Scene<'a> {
         }
         if let Some(one) = self.blocking_in(comm).next() {
             let ends = || [&one.by, &one.missing, &one.inside, &one.unseen].into_iter().flatten().copied();
-            let pair = matches!(one.op.as_str(), "Send" | "Recv").then(|| ends().collect());
+            let pair = is_pair(&one.op).then(|| ends().collect());
             return Some(Focused { kind: one.op.clone(), seq: one.seq, pair });
         }
         let members = self.of_comm(comm);
@@ -238,7 +238,7 @@ impl<'a> Scene<'a> {
     fn failed_in(&self, comm: CommId) -> Option<Focused> {
         let Failure { op: kind, seq, .. } =
             self.job.failures.iter().find(|failure| failure.comm == comm && !failure.op.is_empty())?;
-        let pair = matches!(kind.as_str(), "Send" | "Recv").then(|| {
+        let pair = is_pair(&kind).then(|| {
             let of_pair = |member: &Member<'_>| {
                 let op = member.comm.p2p.as_ref()?;
                 let is_it = (&op.kind, op.seq, op.state) == (kind, *seq, OpState::Failed);

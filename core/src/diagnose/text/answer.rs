@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::shrinking::not_coming;
 use super::{duration, plural, ranks_text, state};
-use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, silent_first};
+use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, is_pair, silent_first};
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, Failure, NotJoined, OpSnapshot, OpState, RankSnapshot, Snapshot,
     SocketSnapshot, State, TcpState, WaitingLink, Waits,
@@ -267,7 +267,7 @@ fn failed_elsewhere(job: &Snapshot, failure: &Failure) -> String {
     let is_elsewhere = |row: &CommSnapshot| failure.lasted_ns == 0 || !failure.ranks.contains(&row.rank);
     for (row, rank) in rows.filter(|(row, _)| row.id == failure.comm && is_elsewhere(row)) {
         for op in std::iter::once(&row.op).chain(&row.p2p).filter(is_other) {
-            let key = (matches!(op.kind.as_str(), "Send" | "Recv"), op.seq, op.kind.as_str());
+            let key = (is_pair(&op.kind), op.seq, op.kind.as_str());
             let (ranks, lasted_ns) = others.entry(key).or_default();
             ranks.push(rank);
             *lasted_ns = op.lasted_ns.max(*lasted_ns);
@@ -568,7 +568,7 @@ fn lacking_parts(job: &Snapshot, blocked_on: &BlockedOn, lacking: &[Lacking], is
 /// A suffix if some waiting ranks are in a later collective than the reported one, which is the
 /// lowest.
 fn or_later(job: &Snapshot, blocked_on: &BlockedOn) -> &'static str {
-    let is_pair = matches!(blocked_on.op.as_str(), "Send" | "Recv");
+    let is_pair = is_pair(&blocked_on.op);
     let waits = |comm: &CommSnapshot| comm.id == blocked_on.comm && blocked_on.by.contains(&comm.rank);
     let mut comms = job.ranks.iter().flat_map(|rank| &rank.comms);
     let is_later =

@@ -140,15 +140,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
         rank.pid.to_string(),
         rank.host.clone(),
         format!("{}{letter}", state(rank)),
-        match rank.source {
-            Source::Socket => "socket",
-            Source::Mapping => "mapping",
-            Source::File => "file",
-            Source::Gather => "gather",
-            Source::Copy => "copy",
-            Source::Unknown => "?",
-        }
-        .into(),
+        rank.source.word().into(),
     ];
     let about = match comm {
         None => std::array::from_fn(|_| String::new()),

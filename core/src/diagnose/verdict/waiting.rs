@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::link::{self, Bad};
 use super::{Groups, named, process, verb};
 use crate::diagnose::lacking::Lacking;
-use crate::diagnose::{call_name, comm_name, duration, ranks_text, runs_text, suspect_ns};
+use crate::diagnose::{call_name, comm_name, duration, is_pair, ranks_text, runs_text, suspect_ns};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, NotJoined, OpSnapshot, OpState,
     RankSnapshot, Reason, Side, Snapshot, Standing, State, Verdict,
@@ -198,7 +198,7 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
     }
     let row = rank.comms.iter().find(|row| row.id == one.comm);
     let is_missing = row.is_some_and(|row| one.missing.contains(&row.rank));
-    let is_pair = matches!(one.op.as_str(), "Send" | "Recv");
+    let is_pair = is_pair(&one.op);
     let is_running = row.is_some_and(|row| matches!(row.op.state, OpState::Running | OpState::Unknown));
     let is_inside_earlier = is_running && !is_pair;
     match link::bad(job, one) {

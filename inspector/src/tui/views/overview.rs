@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccl::diagnose::{Rate, duration, render_answer};
-use ccl::snapshot::{OpState, RankSnapshot, Source};
+use ccl::snapshot::{OpState, RankSnapshot};
 use ccl::types::{CommId, Rank};
 use ratatui::text::Line;
 
@@ -35,14 +35,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         cells.push(Cell::text(comm.map(|comm| name(&comm.name, comm.id)).unwrap_or_default()));
         let tag = comm.map(|comm| comm.op.tag.clone()).unwrap_or_default();
         let within = comm.map(|comm| format!("{}/{}", comm.rank, comm.nranks)).unwrap_or_default();
-        let source = match rank.source {
-            Source::Socket => "socket",
-            Source::Mapping => "mapping",
-            Source::File => "file",
-            Source::Gather => "gather",
-            Source::Copy => "copy",
-            Source::Unknown => "?",
-        };
+        let source = rank.source.word();
         cells.extend([
             Cell::text(tag),
             Cell::number(rank.pid),
