@@ -86,6 +86,10 @@ macro_rules! hex_id {
 }
 
 hex_id! {
+    /// A hash of the ranks of a job that a verdict blames.
+    BlameHash
+}
+hex_id! {
     /// A communicator. The id is a hash, the same on all its ranks: of the job where init made the
     /// communicator ([`of_job`](CommId::of_job)), of its parent where it was made from another one
     /// ([`of_child`](CommId::of_child), [`of_left`](CommId::of_left)), and of what tells it from

@@ -12,7 +12,7 @@ use super::words::{fact, halves};
 use crate::clock;
 use crate::snapshot::{Class, Reason, StallTold, Standing};
 use crate::text::harmless;
-use crate::types::{CommId, Phase, Rank};
+use crate::types::{BlameHash, CommId, Phase, Rank};
 
 /// The most bytes of the text that are read.
 const MAX_TEXT: usize = watch::TEXT_WORDS * 8;
@@ -60,7 +60,7 @@ impl Recorder {
             fact[watch::WHAT] = u64::from(u32::from_le_bytes(numbers));
             fact[watch::BY] = by.map_or(0, |rank| u64::from(rank.0) + 1);
             fact[watch::AT] = clock::raw().0;
-            fact[watch::KEY] = *key;
+            fact[watch::KEY] = key.0;
             fact[watch::TEXT..].copy_from_slice(&layout::encode_text::<{ watch::TEXT_WORDS }>(text));
         }
         let words = self.memory.words();
@@ -80,7 +80,7 @@ pub(super) fn told(words: &[AtomicU64], clock: &Clock) -> Option<StallTold> {
         by: (told[watch::BY] as u32).checked_sub(1).map(Rank),
         is_own: is_own != 0,
         ago_ns: clock.age_ns(told[watch::AT]),
-        key: told[watch::KEY],
+        key: BlameHash(told[watch::KEY]),
         text: harmless(&text, MAX_TEXT).into_owned(),
     })
 }

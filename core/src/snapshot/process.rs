@@ -6,7 +6,7 @@ use super::verdict::{Class, Reason, Standing};
 use super::words::words;
 use crate::clock::Ns;
 use crate::sys::load::Load;
-use crate::types::Rank;
+use crate::types::{BlameHash, Rank};
 
 words! {
     /// How a process ended.
@@ -110,7 +110,7 @@ pub struct StallTold {
     /// How long ago it was told or heard.
     pub ago_ns: u64,
     /// A hash of who is to blame.
-    pub key: u64,
+    pub key: BlameHash,
     /// What is wrong, in one sentence.
     pub text: String,
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::clock::Ns;
 use crate::snapshot::{Class, Reason, StallTold, Standing, Verdict};
-use crate::types::Rank;
+use crate::types::{BlameHash, Rank};
 
 /// How long a process leaves it to a lower one to tell a verdict.
 pub(super) const HOLD: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ pub(super) struct Told {
     pub(super) standing: Standing,
     pub(super) class: Class,
     pub(super) reason: Reason,
-    pub(super) key: u64,
+    pub(super) key: BlameHash,
 }
 
 impl Told {

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 use super::suspect_ns;
 use crate::snapshot::{Class, Confidence, Culprit, RankSnapshot, Reason, Snapshot, Standing, Verdict};
-use crate::types::{CommId, Rank};
+use crate::types::{BlameHash, CommId, Rank};
 
 /// What is wrong with a job, the first to be told first.
 ///
@@ -54,16 +54,16 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
 }
 
 impl Verdict {
-    /// A number for those who are to blame.
-    pub(crate) fn key(&self) -> u64 {
+    /// A hash of those who are to blame.
+    pub(crate) fn key(&self) -> BlameHash {
         key_of(self.culprits.iter().map(|one| one.rank))
     }
 }
 
-/// A number for these ranks of a job.
-fn key_of(ranks: impl IntoIterator<Item = Rank>) -> u64 {
+/// A hash of these ranks of a job.
+fn key_of(ranks: impl IntoIterator<Item = Rank>) -> BlameHash {
     let who: Vec<u8> = ranks.into_iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
-    xxhash_rust::xxh3::xxh3_64(&who)
+    BlameHash(xxhash_rust::xxh3::xxh3_64(&who))
 }
 
 impl Snapshot {

@@ -6,7 +6,7 @@ use crate::snapshot::{
     OpSnapshot, OpState, OpWait, PastOp, ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot,
     StallTold, State, ThreadFacts, WaitingLink,
 };
-use crate::types::CommId;
+use crate::types::{BlameHash, CommId};
 
 const SECOND: u64 = 1_000_000_000;
 const COMM: CommId = CommId(1);
@@ -273,7 +273,7 @@ fn files_say_of_a_process_what_the_watchdogs_saw_before_all_ended() {
     let unnamed = Snapshot { blocked_on: vec![blocked(&[], &[], &[0, 1, 2, 3], 2 * SECOND)], ..job.clone() };
     check(&unnamed, &stopped);
     // Of somebody else.
-    job.ranks[3].facts.stall = Some(StallTold { key: key + 1, ..told });
+    job.ranks[3].facts.stall = Some(StallTold { key: BlameHash(key.0 + 1), ..told });
     check(&job, &late);
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::snapshot::{Class, Reason, StallTold, Standing};
+use crate::types::BlameHash;
 
 #[test]
 fn operations_that_last_are_found_until_they_end_or_fail() {
@@ -55,7 +56,7 @@ fn what_was_told_last_stands_until_it_is_over_and_is_harmless() {
         by: Some(Rank(2)),
         is_own: true,
         ago_ns: 0,
-        key: 77,
+        key: BlameHash(77),
         text: "rank 3 is stopped\u{1b}[2J".into(),
     };
     recorder.tell_stall(Some(&stall));
