@@ -10,9 +10,11 @@
 //!
 //! A program that fails in one communicator leaves all of them, and the other ranks fail in turn:
 //! a failure *follows* another one if the process to blame had failed there before, or if the same
-//! death is seen there. Those that follow come after those that do not.
+//! death is seen there. Those that follow come after those that do not. What a job has recovered
+//! from is no failure of it any more (`failed/replaced.rs`).
 
 pub(super) mod calls;
+pub(super) mod replaced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
