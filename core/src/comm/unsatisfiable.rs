@@ -109,9 +109,14 @@ impl Driver {
 }
 
 impl Inner {
-    /// Asks the peers that a collective is blocked on, if they are on other hosts, whether they
-    /// call the same: once per operation and peer.
+    /// Asks the peers that a collective has been blocked on for long, if they are on other hosts,
+    /// whether they call the same: once per operation and peer. Other calls may move meanwhile.
     pub(super) fn ask(&self, driver: &mut Driver) {
+        let Some(since) = driver.engine.collective_waits_since() else { return };
+        let waited_ns = clock::scale().ns(clock::raw().0.saturating_sub(since.0));
+        if Duration::from_nanos(waited_ns) < ASK {
+            return;
+        }
         let Some(ours) = driver.engine.collective().copied() else { return };
         if driver.asking.0 != ours.seq {
             driver.asking = (ours.seq, Vec::new());
