@@ -58,7 +58,9 @@ impl Driver {
             std::mem::take(&mut self.asked).into_iter().partition(|(_, call)| call.seq <= latest);
         self.asked = ahead;
         behind.into_iter().find_map(|(from, call)| {
-            let mine = self.links.own_calls().find(|mine| is_collective(mine, call.seq))?;
+            // Sends and receives may have pushed the one under way out of the latest calls.
+            let mut mine = self.links.own_calls().chain(self.engine.collective().copied());
+            let mine = mine.find(|mine| is_collective(mine, call.seq))?;
             let cause = Cause::Mismatch { ours: mine, theirs: call.hash() };
             (mine != call).then_some(Failure { cause, op: Some(op), peer: Some(from), channel: None })
         })
