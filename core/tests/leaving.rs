@@ -55,6 +55,11 @@ const ROOTS: &[&str] = &[
     "called Broadcast #1 (count 4, F32, Sum, root 1)",
     "differ in root ",
 ];
+const ROOTS_SWAPPED: &[&str] = &[
+    "rank 0 called Broadcast #1 (count 4, F32, Sum, root 1)",
+    "called Broadcast #1 (count 4, F32, Sum, root 0)",
+    "differ in root ",
+];
 
 #[test]
 fn broadcasts_of_different_roots_are_found_when_nothing_follows() {
@@ -70,6 +75,32 @@ fn broadcasts_of_different_roots_are_found_when_nothing_follows() {
                 &["Broadcast #1 (count 4, F32, Sum, root 1)", "differ in root "],
             );
         });
+    }
+}
+
+#[test]
+fn who_waits_asks_although_other_calls_of_the_communicator_move() {
+    let beat = |comm: &Communicator| match comm.rank() {
+        Rank(0) => comm.send(&[1_u8], Rank(1)),
+        _ => comm.recv(&mut [0_u8], Rank(0)),
+    };
+    // A rank remembers its latest 16 calls: many beats leave only one side to be told.
+    for (beats, words) in [(1, ROOTS_SWAPPED), (40, &["Broadcast #1 (count 4, F32, Sum, root"])] {
+        // Each waits for the other's data; the heartbeat ends long after the question was due.
+        let body = |comm: &Communicator| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for _ in 0..60 {
+                        if (0..beats).any(|_| beat(comm).is_err()) {
+                            break;
+                        }
+                        clock::sleep(Duration::from_millis(50));
+                    }
+                });
+                comm.broadcast(&mut [0_f32; 4], Rank(1 - comm.rank().0))
+            })
+        };
+        each(2, body, |transport, results| all_say(transport, results, ErrorKind::Mismatch, words));
     }
 }
 

@@ -254,8 +254,8 @@ impl Inner {
         let now = clock::now();
         let still = driver.still.get_or_insert_with(|| Stopwatch::start(now)).look(now);
         driver.stands();
+        self.ask(driver);
         if still >= ASK {
-            self.ask(driver);
             self.say_shortage();
         }
         if still >= self.timeout {

@@ -58,7 +58,9 @@ impl Driver {
             std::mem::take(&mut self.asked).into_iter().partition(|(_, call)| call.seq <= latest);
         self.asked = ahead;
         behind.into_iter().find_map(|(from, call)| {
-            let mine = self.links.own_calls().find(|mine| is_collective(mine, call.seq))?;
+            // Sends and receives may have pushed the one under way out of the latest calls.
+            let mut mine = self.links.own_calls().chain(self.engine.collective().copied());
+            let mine = mine.find(|mine| is_collective(mine, call.seq))?;
             let cause = Cause::Mismatch { ours: mine, theirs: call.hash() };
             (mine != call).then_some(Failure { cause, op: Some(op), peer: Some(from), channel: None })
         })
@@ -109,9 +111,14 @@ impl Driver {
 }
 
 impl Inner {
-    /// Asks the peers that a collective is blocked on, if they are on other hosts, whether they
-    /// call the same: once per operation and peer.
+    /// Asks the peers that a collective has been blocked on for long, if they are on other hosts,
+    /// whether they call the same: once per operation and peer. Other calls may move meanwhile.
     pub(super) fn ask(&self, driver: &mut Driver) {
+        let Some(since) = driver.engine.collective_waits_since() else { return };
+        let waited_ns = clock::scale().ns(clock::raw().0.saturating_sub(since.0));
+        if Duration::from_nanos(waited_ns) < ASK {
+            return;
+        }
         let Some(ours) = driver.engine.collective().copied() else { return };
         if driver.asking.0 != ours.seq {
             driver.asking = (ours.seq, Vec::new());

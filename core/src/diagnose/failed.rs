@@ -10,12 +10,15 @@
 //!
 //! A program that fails in one communicator leaves all of them, and the other ranks fail in turn:
 //! a failure *follows* another one if the process to blame had failed there before, or if the same
-//! death is seen there. Those that follow come after those that do not.
+//! death is seen there. Those that follow come after those that do not. What a job has recovered
+//! from is no failure of it any more (`failed/replaced.rs`).
 
 pub(super) mod calls;
+pub(super) mod replaced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::diagnose::killed;
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, Failure, FailureSnapshot, OpSnapshot, OpState, RankSnapshot, State,
 };
@@ -84,12 +87,11 @@ impl<'a> Times<'a> {
         }
         let who = self.blamed(failure)?;
         let failed_at = |comm: CommId| self.of.get(&comm).and_then(|times| times.get(&who)).copied();
-        let first = self.first(failure.comm);
         // It failed elsewhere before, not by its own doing.
         let before =
             found.iter().filter(|other| other.comm != failure.comm && self.blamed(other) != Some(who));
         let before = before.filter_map(|other| Some((failed_at(other.comm)?, other.comm)));
-        let earliest = before.filter(|(at, _)| *at <= first).min();
+        let earliest = before.filter(|(at, _)| self.is_before(*at, who, failure.comm)).min();
         // Or its end is seen in several of its communicators.
         let same = || {
             let same = found.iter().filter(|other| self.blamed(other) == Some(who));
@@ -97,6 +99,17 @@ impl<'a> Times<'a> {
             (first != failure.comm).then_some(first)
         };
         earliest.map(|(_, comm)| comm).or_else(same)
+    }
+
+    /// Whether a communicator failed later than at this time of a process. The clocks of two
+    /// kernels differ: the process's own time there counts, or else the times of its kernel. If
+    /// there is none, a process that is gone was lost there, and that was the last of it.
+    fn is_before(&self, at: u64, who: usize, comm: CommId) -> bool {
+        let Some(times) = self.of.get(&comm) else { return false };
+        let kernel = killed::kernel(&self.ranks[who]);
+        let near = || times.iter().filter(|(one, _)| kernel == killed::kernel(&self.ranks[**one]));
+        let then = times.get(&who).copied().or_else(|| near().map(|(_, at)| *at).min());
+        then.map_or_else(|| self.ranks[who].is_gone(), |then| at <= then)
     }
 
     /// The communicator in which a process was missed first that has ended, of those in which its

@@ -60,7 +60,7 @@ pub(super) fn waited(ranks: &[RankSnapshot], failures: &[Failure]) -> Option<Vec
 }
 
 /// The kernel whose clock a process has.
-fn kernel(rank: &RankSnapshot) -> &str {
+pub(super) fn kernel(rank: &RankSnapshot) -> &str {
     if rank.boot_id.is_empty() { &rank.host } else { &rank.boot_id }
 }
 

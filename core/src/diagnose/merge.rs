@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::standing::CLEARLY_NS;
 use crate::diagnose::blocked::blocked_on;
-use crate::diagnose::failed::{failed, is_under_way};
+use crate::diagnose::failed::{failed, is_under_way, replaced};
 use crate::diagnose::jobs::{Job, Numbers, recorder_name};
 use crate::diagnose::joining::joining;
 use crate::diagnose::{killed, overflow};
@@ -128,6 +128,7 @@ pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapsho
     for one in &mut failures {
         one.culprits = culprits(&ranks, one.comm, one.blamed.iter());
     }
+    notes.extend(replaced::take(&ranks, &mut failures));
     Snapshot {
         schema: SCHEMA.into(),
         job: job.id,
@@ -332,7 +333,7 @@ fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable])
 mod tests {
     use super::*;
     use crate::diagnose::jobs;
-    use crate::snapshot::{OpSnapshot, OpState, Overflow};
+    use crate::snapshot::{Class, FailureSnapshot, OpSnapshot, OpState, Overflow};
     use crate::types::JobId;
 
     /// The largest of their jobs.
@@ -439,6 +440,33 @@ mod tests {
         let ended = "pid 70 on a: 20 rows of Comms found no place in its recorder and are not shown";
         let one = format!("1 communicator of pid 71 on a (rank 1) has {unseen}");
         assert_eq!(notes(&[0, 1]), [ended.into(), one]);
+    }
+
+    #[test]
+    fn a_job_that_went_on_after_a_death_is_judged_by_what_it_does_now() {
+        let verdicts = |keeps: bool| {
+            let mut dead = process(73, vec![comm(7, 3, 3, 4)]);
+            (dead.process.alive, dead.letter) = (false, None);
+            let survivor = |rank: u32| {
+                let (error, blamed) = ("Peer".into(), Some(Rank(3)));
+                let mut old = comm(7, rank, rank, 4);
+                old.ended = !keeps;
+                old.failure = Some(FailureSnapshot { error, blamed, ..FailureSnapshot::default() });
+                let mut new = CommSnapshot { id: CommId(2), ..comm(7, rank, rank, 3) };
+                let (called, state) = if rank == 2 { (4, OpState::Idle) } else { (5, OpState::Running) };
+                (new.op.seq, new.op.called, new.op.state) = (called, called, state);
+                (new.op.kind, new.op.age_ns) = ("Barrier".into(), 60_000_000_000);
+                process(70 + rank, vec![old, new])
+            };
+            let given: Vec<Given> = (0..3).map(survivor).chain([dead]).collect();
+            let mut job = merged(&given, &[]);
+            job.judge(Some(&job.clone()), 30_000_000_000);
+            (job.verdicts.iter().map(|one| one.class).collect::<Vec<_>>(), job.notes)
+        };
+        let went_on = "0000000000000001 failed (Peer, by rank 3); the ranks that were left went on in other \
+                       communicators";
+        assert_eq!(verdicts(false), (vec![Class::NotJoined], vec![went_on.into()]));
+        assert_eq!(verdicts(true), (vec![Class::PeerDead, Class::NotJoined], Vec::new()));
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! The *leaders* of a communicator, the lowest rank of each host, form a tree (`tree`). Each
 //! keeps a connection to its parent, an *edge*, from init on. A question is a *wave* (`wave`): it
 //! goes over the edges of all communicators of a process, and every process that it reaches
-//! answers with a row for each process of its host (`local`) and with what others answer it. A
-//! process that gets a wave twice says so. A leader that does not answer is replaced by another
-//! rank of its host.
+//! answers with a row for each process of its host (`local`; `readings`: when) and with what others
+//! answer it. A process that gets a wave twice says so. A leader that does not answer is replaced
+//! by another rank of its host.
 //!
 //! `wave` is a state machine without I/O, `task` runs it in the service thread, `message` is
 //! what travels, `answer` what is gathered. What arrives is hostile until it is checked.
@@ -16,6 +16,7 @@ mod answer;
 mod ask;
 mod local;
 mod message;
+mod readings;
 mod task;
 mod tree;
 mod wave;

@@ -13,6 +13,7 @@ use super::answer::{GatheredRow, Lack};
 use super::ask::{EdgeId, HARD, Seat};
 use super::local;
 use super::message::{MAX_LINE, WaveMessage};
+use super::readings::Readings;
 use super::tree::HostTree;
 use super::wave::{Action, Gather, Home, Piece};
 use crate::bootstrap::auth::{Hello, Purpose, fill_random};
@@ -87,7 +88,8 @@ enum Wish {
     Leave(Seat),
     Ask(u64),
     Forget(u64),
-    Read(u64, Vec<GatheredRow>, Vec<Lack>),
+    /// The reading under way has ended.
+    Read(Vec<GatheredRow>, Vec<Lack>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -310,8 +312,7 @@ struct Run {
     dials: BTreeMap<EdgeId, Connecting>,
     /// Streams to be closed when they have sent all.
     last: Vec<Stream>,
-    /// Questions for which this host is to be read, the first being read.
-    reads: Vec<u64>,
+    readings: Readings,
     caller: Arc<Mutex<Weak<Handle>>>,
 }
 
@@ -366,7 +367,7 @@ impl Run {
             streams: BTreeMap::new(),
             dials: BTreeMap::new(),
             last: Vec::new(),
-            reads: Vec::new(),
+            readings: Readings::default(),
             caller: Arc::default(),
         }
     }
@@ -390,9 +391,10 @@ impl Run {
                 }
             }
             Wish::Forget(wave) => self.gather.forget(wave),
-            Wish::Read(wave, rows, lacks) => {
-                self.reads.retain(|one| *one != wave);
-                self.gather.read(wave, rows, lacks, now);
+            Wish::Read(rows, lacks) => {
+                for wave in self.readings.end() {
+                    self.gather.read(wave, rows.clone(), lacks.clone(), now);
+                }
                 self.read_next();
             }
         }
@@ -480,10 +482,8 @@ impl Run {
                 }
             }
             Action::Read(wave) => {
-                self.reads.push(wave);
-                if self.reads.len() == 1 {
-                    self.read_next();
-                }
+                self.readings.add(wave);
+                self.read_next();
             }
             Action::Tell(wave, piece) => self.tell(wave, piece),
         }
@@ -517,15 +517,17 @@ impl Run {
         }
     }
 
-    /// Reads this host for the oldest question, in a thread: it may have many processes.
+    /// Reads this host for the questions that wait, in a thread: it may have many processes.
     fn read_next(&mut self) {
-        let Some(wave) = self.reads.first().copied() else { return };
+        if !self.readings.begin(|wave| self.gather.is_to_read(wave)) {
+            return;
+        }
         let (recorder, shared) = (Arc::clone(&self.recorder), Arc::clone(&self.shared));
         let caller = Arc::clone(&self.caller);
         let work = move || {
             let (rows, lacks) = local::read(&recorder);
             drop(recorder);
-            lock(&shared.wishes).push(Wish::Read(wave, rows, lacks));
+            lock(&shared.wishes).push(Wish::Read(rows, lacks));
             let handle = lock(&caller).upgrade();
             if let Some(handle) = handle {
                 handle.nudge();
@@ -533,7 +535,7 @@ impl Run {
         };
         if let Err(e) = std::thread::Builder::new().name("ccl-gather".into()).spawn(work) {
             let lack = Lack { why: format!("starting a thread: {e}"), ..Lack::default() };
-            lock(&self.shared.wishes).push(Wish::Read(wave, Vec::new(), vec![lack]));
+            lock(&self.shared.wishes).push(Wish::Read(Vec::new(), vec![lack]));
         }
     }
 }

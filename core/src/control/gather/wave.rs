@@ -257,6 +257,11 @@ impl Gather {
         }
     }
 
+    /// Whether a question waits for the processes of this host.
+    pub(super) fn is_to_read(&self, wave: u64) -> bool {
+        self.waves.get(&wave).is_some_and(|it| it.is_reading)
+    }
+
     /// The processes of this host were read.
     pub(super) fn read(&mut self, wave: u64, rows: Vec<GatheredRow>, lacks: Vec<Lack>, now: Ns) {
         let Some(it) = self.waves.get_mut(&wave).filter(|it| it.is_reading) else { return };

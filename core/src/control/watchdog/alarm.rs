@@ -209,11 +209,17 @@ impl Alarm {
         Do::Look
     }
 
-    /// A look has ended.
-    pub(super) fn looked(&mut self, seen: &Seen<'_>, now: Ns) -> Tell {
+    /// A look has ended without seeing anything: that says neither that a stall stands nor that it
+    /// is over.
+    pub(super) fn saw_nothing(&mut self, now: Ns) {
         self.is_looking = false;
         self.gap = (self.gap * 2).min(MAX_GAP);
         self.look_at = self.look_at.max(now.after(self.gap));
+    }
+
+    /// A look has ended.
+    pub(super) fn looked(&mut self, seen: &Seen<'_>, now: Ns) -> Tell {
+        self.saw_nothing(now);
         if self.resumed.is_some_and(|resumed| resumed >= self.looks_since) {
             // It shows what was before this process was stopped.
             return Tell::Nothing;

@@ -17,6 +17,7 @@ mod look;
 mod say;
 mod writer;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -210,7 +211,7 @@ impl Watch {
         let (recorder, shared) = (Arc::downgrade(&self.recorder), Arc::clone(&self.shared));
         let (patience_ns, stall_ns) = (self.patience.as_nanos() as u64, self.stall_ns);
         let work = move || {
-            let looked = look::look(&recorder, patience_ns, stall_ns);
+            let looked = guarded(|| look::look(&recorder, patience_ns, stall_ns));
             *lock(&shared.looked) = Some(looked);
             let task = lock(&shared.task).upgrade();
             if let Some(task) = task {
@@ -223,18 +224,16 @@ impl Watch {
     }
 
     fn looked(&mut self, looked: Option<Looked>, now: Ns) {
-        let seen = looked.as_ref().map_or_else(Seen::default, |looked| {
-            let Looked { job, is_first, told, .. } = looked;
-            let waits = job.blocked_on.iter().map(|one| one.since_ns);
-            let longest_ns = waits.chain(job.not_joined.iter().map(|one| one.since_ns)).max().unwrap_or(0);
-            Seen { verdict: job.verdicts.first(), longest_ns, is_first: *is_first, told: told.clone() }
-        });
+        let Some(Looked { job, me, is_first, told }) = looked else { return self.alarm.saw_nothing(now) };
+        let waits = job.blocked_on.iter().map(|one| one.since_ns);
+        let longest_ns = waits.chain(job.not_joined.iter().map(|one| one.since_ns)).max().unwrap_or(0);
+        let seen = Seen { verdict: job.verdicts.first(), longest_ns, is_first, told };
         let tell = self.alarm.looked(&seen, now);
         if let Do::End { is_own, lasted } = self.alarm.is_cleared(now) {
             self.ended(is_own, lasted);
         }
-        match (tell, looked) {
-            (Tell::New, Some(Looked { job, me, .. })) => {
+        match tell {
+            Tell::New => {
                 let Some(verdict) = job.verdicts.first() else { return };
                 let stall = stall_of(verdict, me);
                 let is_stall = stall.told.standing == Standing::Stalled;
@@ -244,11 +243,11 @@ impl Watch {
                     self.writer.say(Said::Stall(Box::new(job), self.recorder.beside(STALL)));
                 }
             }
-            (Tell::Still, _) => {
+            Tell::Still => {
                 let stands = self.stands.as_ref().map(|(_, stall)| stall.clone());
                 self.tell(stands);
             }
-            (Tell::Nothing | Tell::New, _) => {}
+            Tell::Nothing => {}
         }
     }
 
@@ -335,6 +334,11 @@ impl Watch {
     }
 }
 
+/// What a look shows; nothing if it panics, so that the watchdog looks again.
+fn guarded<T>(look: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(look)).ok().flatten()
+}
+
 /// A verdict, as it is told by this process.
 fn stall_of(verdict: &Verdict, me: Option<Rank>) -> Stall {
     let Told { standing, class, reason, key } = Told::of(verdict);
@@ -349,4 +353,15 @@ fn stall_of(verdict: &Verdict, me: Option<Rank>) -> Stall {
         text: harmless(&verdict.why, NEWS_TEXT).into_owned(),
     };
     Stall { told, culprit: verdict.culprits.first().map(|one| one.rank), since_ns: verdict.since_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_panics_has_ended() {
+        assert_eq!(guarded(|| Some(7)), Some(7));
+        assert_eq!(guarded(|| -> Option<u32> { panic!("a look of the test") }), None);
+    }
 }

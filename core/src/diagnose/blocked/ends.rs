@@ -22,35 +22,24 @@ const fn explains(own_ns: u64, since_ns: u64) -> bool {
 }
 
 /// Follows holders that wait elsewhere, and keeps the ends.
-pub(super) fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
-    let Edges { waits_of, leads, held_by } = edges(job, &waits);
+pub(super) fn ends(job: &Job<'_>, waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
+    let waits = waits.as_slice();
+    let edges = edges(job, waits);
+    let Edges { leads, held_by, .. } = &edges;
     let is_end: Vec<bool> =
-        held_by.iter().zip(&leads).map(|(by, to)| !by.is_empty() || to.is_empty()).collect();
-    // Once per rank, not per operation: there may be thousands of operations that each lead to all
-    // others.
-    let reached: BTreeMap<usize, BTreeSet<usize>> =
-        waits_of.keys().map(|who| (*who, ends_of(*who, &waits_of, &leads, &is_end))).collect();
-    let leads_to = |from: usize, at: usize| leads[from].iter().any(|who| reached[who].contains(&at));
+        held_by.iter().zip(leads).map(|(by, to)| !by.is_empty() || to.is_empty()).collect();
+    let kinds = kinds(waits);
+    let reached = reached(&edges, &is_end, &kinds);
+    let leads_to = |from: usize, kind: usize| leads[from].iter().any(|who| reached[who].contains(&kind));
     let leads_nowhere = |from: usize| leads[from].iter().all(|who| reached[who].is_empty());
     let shown: Vec<bool> = (0..waits.len()).map(|at| is_end[at] || leads_nowhere(at)).collect();
-    let mut folded = folded(job, &waits, (&held_by, &shown), &leads_to);
+    let mut folded = folded(job, waits, (held_by, &shown), &|from, at| leads_to(from, kinds[at]));
     let cyclic: Vec<usize> = (0..waits.len()).filter(|at| shown[*at] && !is_end[*at]).collect();
-    let cycle = cycle(job, &waits, &cyclic);
+    let cycle = cycle(job, waits, &cyclic);
     if let Some(cycle) = &cycle {
         folded.extend(cyclic.iter().filter(|at| **at != cycle.first).map(|at| (*at, cycle.first)));
     }
-    // The operations that lead to one that is shown behind another lead to that other.
-    let mut led_on: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    folded.iter().for_each(|(from, to)| led_on.entry(*to).or_default().push(*from));
-    let is_behind = |other: usize, at: usize| {
-        let through = || led_on.get(&at).into_iter().flatten().any(|from| leads_to(other, *from));
-        match folded.get(&other) {
-            Some(to) => *to == at,
-            None => !shown[other] && (leads_to(other, at) || through()),
-        }
-    };
-    let mut found: Vec<BlockedOn> = Vec::new();
-    let mut room = MAX_BEHIND;
+    let mut found: BTreeMap<usize, BlockedOn> = BTreeMap::new();
     for at in (0..waits.len()).filter(|at| shown[*at] && !folded.contains_key(at)) {
         let of_cycle = cycle.as_ref().filter(|cycle| cycle.first == at);
         let held: BTreeSet<Rank> = match (of_cycle, is_end[at]) {
@@ -58,33 +47,69 @@ pub(super) fn ends(job: &Job<'_>, mut waits: Vec<WaitEdges>) -> Vec<BlockedOn> {
             (None, true) => held_by[at].clone(),
             (None, false) => waits[at].holders().collect(),
         };
-        let mut behind = Vec::new();
-        for other in (0..waits.len()).filter(|other| is_behind(*other, at)) {
-            if waits[other].comm == waits[at].comm && waits[other].pair && waits[at].pair {
-                let (by, since_ns) = (waits[other].by.clone(), waits[other].since_ns);
-                waits[at].by.extend(by);
-                waits[at].since_ns = waits[at].since_ns.max(since_ns);
-            } else if room > 0 {
-                room -= 1;
-                behind.push(as_behind(&waits[other]));
-            }
-        }
-        let mut end = as_awaited(&waits[at], &held, behind);
+        let mut end = as_awaited(&waits[at], &held);
         end.waits_in =
             of_cycle.into_iter().flat_map(|cycle| &cycle.waits_in).map(|at| as_behind(&waits[*at])).collect();
-        let same = |one: &&mut BlockedOn| {
-            waits[at].pair
-                && (one.comm, &one.op) == (end.comm, &end.op)
-                && (&one.missing, &one.inside, &one.unseen) == (&end.missing, &end.inside, &end.unseen)
-        };
-        match found.iter_mut().find(same) {
+        match found.get_mut(&kinds[at]) {
             Some(one) => join(one, end),
-            None => found.push(end),
+            None => {
+                found.insert(kinds[at], end);
+            }
         }
     }
+    // The operations that lead to one that is shown behind another lead to that other.
+    let mut led_on: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for (from, to) in &folded {
+        led_on.entry(kinds[*to]).or_default().insert(kinds[*from]);
+    }
+    let is_behind = |other: usize, kind: usize| {
+        let through = || led_on.get(&kind).into_iter().flatten().any(|from| leads_to(other, *from));
+        folded.get(&other).map_or_else(|| leads_to(other, kind) || through(), |to| kinds[*to] == kind)
+    };
+    // There may be very many operations that are shown, and so are behind none.
+    let others: Vec<usize> = (0..waits.len()).filter(|at| !shown[*at] || folded.contains_key(at)).collect();
+    let mut room = MAX_BEHIND;
+    for (kind, end) in &mut found {
+        let behind = others.iter().filter(|other| is_behind(**other, *kind)).map(|other| &waits[*other]);
+        put_behind(end, waits[*kind].pair, behind, &mut room);
+    }
+    let mut found: Vec<BlockedOn> = found.into_values().collect();
     let named = |one: &BlockedOn| !one.missing.is_empty() || !one.inside.is_empty();
     found.sort_by_key(|one| (!named(one), std::cmp::Reverse(one.since_ns), one.comm, one.seq));
     found
+}
+
+/// Per operation, the first of its kind: sends that wait in one communicator for the same rank in
+/// the same way are told as one, and so are such receives.
+fn kinds(waits: &[WaitEdges]) -> Vec<usize> {
+    let mut firsts = BTreeMap::new();
+    let mut kinds: Vec<usize> = (0..waits.len()).collect();
+    for (at, wait) in waits.iter().enumerate().filter(|(_, wait)| wait.pair) {
+        let kind = (wait.comm, &wait.op, &wait.missing, &wait.inside, &wait.unseen);
+        kinds[at] = *firsts.entry(kind).or_insert(at);
+    }
+    kinds
+}
+
+/// Puts operations behind an end. Behind a send or receive, others of its communicator need no
+/// line: their ranks wait, too.
+fn put_behind<'a>(
+    end: &mut BlockedOn,
+    is_pair: bool,
+    others: impl Iterator<Item = &'a WaitEdges>,
+    room: &mut usize,
+) {
+    let mut by: BTreeSet<Rank> = end.by.iter().copied().collect();
+    for other in others {
+        if other.comm == end.comm && other.pair && is_pair {
+            by.extend(&other.by);
+            end.since_ns = end.since_ns.max(other.since_ns);
+        } else if *room > 0 {
+            *room -= 1;
+            end.behind.push(as_behind(other));
+        }
+    }
+    end.by = by.into_iter().collect();
 }
 
 /// What leads from operation to operation.
@@ -254,24 +279,28 @@ fn order<'a>(
     (others, std::cmp::Reverse((unused.max(), wait.since_ns)), wait.comm, wait.seq)
 }
 
-/// The ends to which the waits of a rank lead.
-fn ends_of(
-    from: usize,
-    waits_of: &BTreeMap<usize, Vec<usize>>,
-    leads: &[BTreeSet<usize>],
-    is_end: &[bool],
-) -> BTreeSet<usize> {
-    let (mut ends, mut seen, mut next) = (BTreeSet::new(), BTreeSet::from([from]), vec![from]);
-    while let Some(who) = next.pop() {
-        for at in &waits_of[&who] {
-            if is_end[*at] {
-                ends.insert(*at);
-            } else {
-                next.extend(leads[*at].iter().filter(|who| seen.insert(**who)));
-            }
+/// Per rank that waits, the kinds of ends to which its waits lead.
+///
+/// Once per rank, not per operation: there may be thousands of operations that each lead to all
+/// others, and thousands in which one rank waits.
+fn reached(edges: &Edges, is_end: &[bool], kinds: &[usize]) -> BTreeMap<usize, BTreeSet<usize>> {
+    let step = |those: &[usize]| {
+        let (ends, on): (Vec<usize>, Vec<usize>) = those.iter().partition(|at| is_end[**at]);
+        let ends: BTreeSet<usize> = ends.into_iter().map(|at| kinds[at]).collect();
+        let on: BTreeSet<usize> = on.into_iter().flat_map(|at| &edges.leads[at]).copied().collect();
+        (ends, on)
+    };
+    let steps: BTreeMap<usize, _> = edges.waits_of.iter().map(|(who, those)| (*who, step(those))).collect();
+    let ends_of = |from: usize| {
+        let (mut ends, mut seen, mut next) = (BTreeSet::new(), BTreeSet::from([from]), vec![from]);
+        while let Some(who) = next.pop() {
+            let (own, on) = &steps[&who];
+            ends.extend(own);
+            next.extend(on.iter().filter(|who| seen.insert(**who)));
         }
-    }
-    ends
+        ends
+    };
+    steps.keys().map(|who| (*who, ends_of(*who))).collect()
 }
 
 /// Joins two pairs that wait for the same rank in the same way.
@@ -282,10 +311,9 @@ fn join(one: &mut BlockedOn, other: BlockedOn) {
         (one.since_ns, one.seq, one.link) = (other.since_ns, other.seq, other.link);
     }
     one.p99_ns = one.p99_ns.max(other.p99_ns);
-    one.behind.extend(other.behind);
 }
 
-fn as_awaited(wait: &WaitEdges, held: &BTreeSet<Rank>, behind: Vec<Behind>) -> BlockedOn {
+fn as_awaited(wait: &WaitEdges, held: &BTreeSet<Rank>) -> BlockedOn {
     let of = |ranks: &BTreeSet<Rank>| ranks.intersection(held).copied().collect();
     BlockedOn {
         comm: wait.comm,
@@ -300,7 +328,6 @@ fn as_awaited(wait: &WaitEdges, held: &BTreeSet<Rank>, behind: Vec<Behind>) -> B
         name: wait.name.clone(),
         tag: wait.tag.clone(),
         link: wait.link.clone(),
-        behind,
         ..BlockedOn::default()
     }
 }

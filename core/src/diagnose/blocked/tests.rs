@@ -592,3 +592,30 @@ fn thousands_of_waits_in_a_circle_are_told() {
     }
     check(&ranks, &["1 Recv#1: missing 1 by 0 since 5", "1 Recv#1: missing 0 by 1 since 5"]);
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "slow")]
+fn an_all_to_all_of_many_ranks_is_told_before_it_is_over() {
+    const N: u32 = 256;
+    let group = |is_held: &dyn Fn(u32, u32) -> bool| {
+        let mut ranks = job(N);
+        for (at, peer) in (0..N * N).map(|both| (both / N, both % N)).filter(|(at, peer)| is_held(*at, *peer))
+        {
+            let rank = &mut ranks[at as usize];
+            rank.pair(Direction::Recv, peer, 1, Some(5)).pair(Direction::Send, peer, 1, Some(5));
+        }
+        ranks
+    };
+    // Cut in two halves: each rank lacks all of the other one.
+    let found = blocked_on(&group(&|at, peer| (at < N / 2) != (peer < N / 2)));
+    assert_eq!(found.len(), 2 * N as usize);
+    assert!(found.iter().all(|one| one.by.len() == N as usize / 2 && one.behind.is_empty()));
+    // A quarter is stopped: all others wait for it, and for each other.
+    let mut ranks = group(&|at, peer| at >= N / 4 && at != peer);
+    for rank in &mut ranks[..N as usize / 4] {
+        rank.state(State::Stopped);
+    }
+    let found = blocked_on(&ranks);
+    assert_eq!(found.len(), N as usize / 2);
+    assert!(found.iter().all(|one| one.by.len() == 3 * N as usize / 4), "{:?}", found[0]);
+}

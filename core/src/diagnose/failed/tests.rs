@@ -255,3 +255,41 @@ fn a_process_that_died_between_its_calls_was_missed_where_others_called_first() 
     let dead = [(1, (3, Running, 5, 50)), (2, (1, Idle, 7, 5_000))];
     check_missed([&[uninvolved], &[(2, (0, Failed, 8, 950))], &[(1, (2, Idle, 4, 9_000))], &dead], 1);
 }
+
+#[test]
+fn the_clocks_of_two_hosts_do_not_say_which_failure_came_first() {
+    const MS: u64 = 1_000_000;
+    // Process 2, alone on host b, failed in the first communicator by the doing of 1, and has given
+    // up the second one 5 ms later. Its clock is `ahead_ms` ahead.
+    let ranks = |ahead_ms: i64, change: &dyn Fn(&mut RankSnapshot)| {
+        let failed = |comm: u64, error: &str, blamed: u32, ago_ms: u64| {
+            let (error, age_ns, text) = (error.into(), ago_ms * MS, String::new());
+            let failure = FailureSnapshot { error, blamed: Some(Rank(blamed)), text, age_ns };
+            CommSnapshot { id: CommId(comm), failure: Some(failure), ..CommSnapshot::default() }
+        };
+        let process = |at: u32, host: &str, comms: Vec<CommSnapshot>| {
+            let comms = comms.into_iter().map(|row| CommSnapshot { rank: Rank(at), ..row }).collect();
+            let to_real_ns = 1_000_000 * MS;
+            RankSnapshot { rank: Rank(at), host: host.into(), comms, to_real_ns, ..Default::default() }
+        };
+        let both = |first: &str| vec![failed(1, first, 1, 100), failed(2, "Aborted", 2, 95)];
+        let mut last = process(2, "b", both("Aborted"));
+        last.to_real_ns = last.to_real_ns.saturating_add_signed(ahead_ms * MS as i64);
+        change(&mut last);
+        [process(0, "a", both("Aborted")), process(1, "a", both("Aborted")), last]
+    };
+    let check = |ahead_ms: i64, change: &dyn Fn(&mut RankSnapshot), expect: Option<u64>| {
+        let found = failed(&ranks(ahead_ms, change));
+        let second = found.iter().find(|one| one.comm == CommId(2)).unwrap();
+        assert_eq!(second.follows, expect.map(CommId), "{ahead_ms} ms: {found:?}");
+    };
+    for ahead_ms in [-50, 0, 50] {
+        check(ahead_ms, &|_| {}, Some(1));
+        // It had given up the second one before.
+        check(ahead_ms, &|last| last.comms[1].failure.as_mut().unwrap().age_ns = 105 * MS, None);
+        // It ended, and did not live to see the second one fail.
+        let ends = |state| move |last: &mut RankSnapshot| (last.state, last.comms[1].failure) = (state, None);
+        check(ahead_ms, &ends(State::Dead), Some(1));
+        check(ahead_ms, &ends(State::Running), None);
+    }
+}

@@ -81,6 +81,24 @@ fn a_stall_is_told_once_repeated_to_the_others_and_ended() {
 }
 
 #[test]
+fn a_look_that_fails_does_not_end_a_stall() {
+    let mut run = Run::new();
+    assert_eq!(run.until(Some(0), 5_000).0, Do::Look);
+    assert_eq!(run.looked(Some(&verdict(Standing::Stalled, 3)), true), Tell::New);
+    for _ in 0..3 {
+        assert_eq!(run.until(Some(0), 6_000).0, Do::Look);
+        run.alarm.saw_nothing(at(run.ms));
+        assert_eq!(run.alarm.is_cleared(at(run.ms)), Do::Nothing);
+    }
+    // Two that show nothing do.
+    for expect in [false, true] {
+        assert_eq!(run.until(Some(0), 6_000).0, Do::Look);
+        assert_eq!(run.looked(None, true), Tell::Nothing);
+        assert_eq!(run.alarm.is_cleared(at(run.ms)) != Do::Nothing, expect);
+    }
+}
+
+#[test]
 fn a_wait_that_is_no_verdict_yet_is_looked_at_when_it_becomes_a_stall() {
     let check = |longest_s: u64, expect_ms: u64| {
         let mut run = Run::new();

@@ -1,0 +1,110 @@
+//! Failures that a job has recovered from: the processes that live have given the communicator
+//! back, and go on in another one. They are remarks; what holds up nobody is no verdict.
+
+use std::collections::BTreeSet;
+
+use crate::diagnose::{comm_name, ranks_text};
+use crate::snapshot::{CommSnapshot, Failure, RankSnapshot, State};
+use crate::types::{CommId, Rank};
+
+/// Takes out the failures that a job has recovered from; returns a remark on each.
+///
+/// What caused a failure that stands is kept with it.
+pub(in crate::diagnose) fn take(ranks: &[RankSnapshot], failures: &mut Vec<Failure>) -> Vec<String> {
+    let standing = failures.iter().map(|one| one.comm).filter(|comm| !is_replaced(ranks, *comm));
+    let mut kept: BTreeSet<CommId> = standing.collect();
+    loop {
+        let followed = failures.iter().filter(|one| kept.contains(&one.comm)).filter_map(|one| one.follows);
+        let causes: Vec<CommId> = followed.filter(|cause| !kept.contains(cause)).collect();
+        if causes.is_empty() {
+            break;
+        }
+        kept.extend(causes);
+    }
+    failures.extract_if(.., |one| !kept.contains(&one.comm)).map(|one| remark(&one)).collect()
+}
+
+/// Whether no process that may live has kept the communicator, and one of those that were in it
+/// goes on in another. While that one is in init, it is not there yet.
+fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
+    let was_in = |rank: &&RankSnapshot| !rank.is_gone() && rank.comms.iter().any(|row| row.id == comm);
+    let keeps = |rank: &RankSnapshot| rank.comms.iter().any(|row| row.id == comm && !row.ended);
+    let is_sound = |row: &CommSnapshot| !row.ended && !row.has_failed() && row.init.is_none();
+    let goes_on = |rank: &RankSnapshot| {
+        matches!(rank.state, State::Running | State::Stopped) && rank.comms.iter().any(is_sound)
+    };
+    let those = || ranks.iter().filter(was_in);
+    !those().any(keeps) && those().any(goes_on)
+}
+
+/// `world failed (Peer, by rank 3); the ranks that were left went on in other communicators`.
+fn remark(failure: &Failure) -> String {
+    let culprits: Vec<Rank> = failure.culprits.iter().map(|one| one.rank).collect();
+    let by = match culprits.as_slice() {
+        [] => String::new(),
+        some => format!(", by {}", ranks_text(some)),
+    };
+    let name = comm_name(&failure.name, failure.comm);
+    format!("{name} failed ({}{by}); the ranks that were left went on in other communicators", failure.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnose::failed::failed;
+    use crate::snapshot::{FailureSnapshot, InitSnapshot};
+
+    /// Ranks 0 to 3, of which 3 died in the first communicator; the others have given it back, and
+    /// have made the second one.
+    fn job() -> Vec<RankSnapshot> {
+        let row = |id, at| CommSnapshot { id: CommId(id), rank: Rank(at), ..CommSnapshot::default() };
+        let failure =
+            || FailureSnapshot { error: "Peer".into(), blamed: Some(Rank(3)), ..FailureSnapshot::default() };
+        let left = |at| CommSnapshot { ended: true, failure: Some(failure()), ..row(1, at) };
+        let rank = |at, state, comms| RankSnapshot { rank: Rank(at), state, comms, ..Default::default() };
+        let lives = |at| rank(at, State::Running, vec![left(at), row(2, at)]);
+        (0..3).map(lives).chain([rank(3, State::Dead, vec![row(1, 3)])]).collect()
+    }
+
+    /// The communicators whose failures are told after this change of the job.
+    fn check(change: &dyn Fn(&mut [RankSnapshot]), told: &[u64]) {
+        let mut ranks = job();
+        change(&mut ranks);
+        let mut failures = failed(&ranks);
+        let before = failures.len();
+        let remarks = take(&ranks, &mut failures);
+        assert_eq!(failures.iter().map(|one| one.comm.0).collect::<Vec<_>>(), told, "{failures:?}");
+        assert_eq!(remarks.len(), before - told.len(), "{remarks:?}");
+    }
+
+    #[test]
+    fn a_failure_is_told_until_those_that_live_have_another_communicator_in_its_place() {
+        check(&|_| {}, &[]);
+        check(&|ranks| ranks[1].comms[0].ended = false, &[1]);
+        check(&|ranks| ranks.iter_mut().for_each(|rank| rank.comms.truncate(1)), &[1]);
+        let of_second = |change: fn(&mut CommSnapshot)| {
+            move |ranks: &mut [RankSnapshot]| ranks[..3].iter_mut().for_each(|one| change(&mut one.comms[1]))
+        };
+        check(&of_second(|row| row.ended = true), &[1]);
+        check(&of_second(|row| row.init = Some(InitSnapshot::default())), &[1]);
+        // All are dead, or it is not known of any that it lives.
+        check(&|ranks| ranks.iter_mut().for_each(|rank| rank.state = State::Dead), &[1]);
+        check(&|ranks| ranks.iter_mut().for_each(|rank| rank.state = State::Unknown), &[1]);
+    }
+
+    #[test]
+    fn what_caused_a_failure_that_stands_is_told_with_it() {
+        let fails = |ranks: &mut [RankSnapshot], comm: u64| {
+            // The dead one was missed in the first.
+            (ranks[3].comms[0].op.kind, ranks[3].comms[0].op.age_ns) = ("Barrier".into(), 9);
+            let failure = ranks[0].comms[0].failure.clone();
+            let id = CommId(comm);
+            let row = |rank: &RankSnapshot| CommSnapshot { id, rank: rank.rank, ..CommSnapshot::default() };
+            for rank in ranks {
+                let failure = failure.clone().filter(|_| rank.state == State::Running);
+                rank.comms.push(CommSnapshot { failure, ..row(rank) });
+            }
+        };
+        check(&|ranks| fails(ranks, 5), &[1, 5]);
+    }
+}
