@@ -1,11 +1,16 @@
 //! Failures that a job has recovered from: the processes that live have given the communicator
-//! back, and go on in another one. They are remarks; what holds up nobody is no verdict.
+//! back, or only keep it, and go on in another one. They are remarks; what holds up nobody is no
+//! verdict.
 
 use std::collections::BTreeSet;
 
+use crate::diagnose::failed::operations;
 use crate::diagnose::{comm_name, ranks_text};
 use crate::snapshot::{CommSnapshot, Failure, RankSnapshot, State};
 use crate::types::{CommId, Rank};
+
+/// Who calls something this long after a failure goes on; sooner, it may be on its way out.
+const AFTER_NS: u64 = 1_000_000_000;
 
 /// Takes out the failures that a job has recovered from; returns a remark on each.
 ///
@@ -24,17 +29,27 @@ pub(in crate::diagnose) fn take(ranks: &[RankSnapshot], failures: &mut Vec<Failu
     failures.extract_if(.., |one| !kept.contains(&one.comm)).map(|one| remark(&one)).collect()
 }
 
-/// Whether no process that may live has kept the communicator, and one of those that were in it
-/// goes on in another. While that one is in init, it is not there yet.
+/// Whether all processes that may live have given the communicator back, or have called something
+/// in another one since it failed, and one of those that were in it goes on in another. While that
+/// one is in init, it is not there yet.
 fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
     let was_in = |rank: &&RankSnapshot| !rank.is_gone() && rank.comms.iter().any(|row| row.id == comm);
-    let keeps = |rank: &RankSnapshot| rank.comms.iter().any(|row| row.id == comm && !row.ended);
-    let is_sound = |row: &CommSnapshot| !row.ended && !row.has_failed() && row.init.is_none();
+    let is_sound = |row: &&CommSnapshot| !row.ended && !row.has_failed() && row.init.is_none();
     let goes_on = |rank: &RankSnapshot| {
-        matches!(rank.state, State::Running | State::Stopped) && rank.comms.iter().any(is_sound)
+        matches!(rank.state, State::Running | State::Stopped) && rank.comms.iter().any(|row| is_sound(&row))
+    };
+    let has_called = |rank: &RankSnapshot, ago_ns: u64| {
+        let mut ops = rank.comms.iter().filter(is_sound).flat_map(operations);
+        ops.any(|op| !op.kind.is_empty() && op.age_ns.saturating_add(AFTER_NS) <= ago_ns)
+    };
+    let is_past = |rank: &RankSnapshot| {
+        let mut rows = rank.comms.iter().filter(|row| row.id == comm);
+        rows.all(|row| {
+            row.ended || row.failure.as_ref().is_some_and(|failure| has_called(rank, failure.age_ns))
+        })
     };
     let those = || ranks.iter().filter(was_in);
-    !those().any(keeps) && those().any(goes_on)
+    those().all(is_past) && those().any(goes_on)
 }
 
 /// `world failed (Peer, by rank 3); the ranks that were left went on in other communicators`.
@@ -81,6 +96,16 @@ mod tests {
     fn a_failure_is_told_until_those_that_live_have_another_communicator_in_its_place() {
         check(&|_| {}, &[]);
         check(&|ranks| ranks[1].comms[0].ended = false, &[1]);
+        // Rank 1 keeps it, and called the other one 7 s after the failure, or half a second after it.
+        for (ago_ns, told) in [(2_000_000_000, &[][..]), (8_500_000_000, &[1])] {
+            let keeps = |ranks: &mut [RankSnapshot]| {
+                let [kept, other] = &mut ranks[1].comms[..] else { unreachable!() };
+                kept.ended = false;
+                kept.failure.as_mut().unwrap().age_ns = 9_000_000_000;
+                (other.op.kind, other.op.age_ns) = ("AllReduce".into(), ago_ns);
+            };
+            check(&keeps, told);
+        }
         check(&|ranks| ranks.iter_mut().for_each(|rank| rank.comms.truncate(1)), &[1]);
         let of_second = |change: fn(&mut CommSnapshot)| {
             move |ranks: &mut [RankSnapshot]| ranks[..3].iter_mut().for_each(|one| change(&mut one.comms[1]))
