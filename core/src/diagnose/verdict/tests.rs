@@ -526,6 +526,11 @@ fn where_nobody_is_named_it_is_all_that_are_stopped_or_a_message() {
     frozen.ranks[1].facts.threads =
         vec![ThreadFacts { wchan: "__refrigerator".into(), ..ThreadFacts::default() }];
     check(&frozen, &[(Class::StuckLocal, Reason::Frozen, &[1], Standing::Stalled)]);
+    // What it has not taken yet is held up.
+    let busy = SocketSnapshot { busy_pct: 90, ..SocketSnapshot::default() };
+    let link = LinkSnapshot { peer: Some(Rank(1)), sockets: vec![busy], ..LinkSnapshot::default() };
+    frozen.ranks[0].comms[0].links.push(link);
+    check(&frozen, &[(Class::StuckLocal, Reason::Frozen, &[1], Standing::Stalled)]);
     // Who was not given the processor, or reads from a disk, need not be the one.
     let mut busy = with(2 * SECOND);
     busy.ranks[1].letter = Some('D');

@@ -157,8 +157,10 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
         return;
     }
     // A frozen process records a wait that may be over: waits do not say who holds the others up.
+    // Streams to it are slow, too, until its kernel has taken all it can.
     let is_over = living().next().is_none();
-    let is_lost = bad.is_none() && circle.0.is_empty();
+    let is_cut = bad.as_ref().is_some_and(|bad| bad.reason == Reason::Unreachable);
+    let is_lost = !is_cut && circle.0.is_empty();
     let has_part = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == one.comm);
     let halted = |rank| process::halted(rank).map(|reason| (Class::StuckLocal, reason));
     let halted: Vec<_> = match is_over {
