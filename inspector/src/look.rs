@@ -182,9 +182,16 @@ fn address(job: &mut JobSnapshot, path: &Path) {
     // As a shell takes it.
     let is_plain = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:".contains(&byte));
     let path = if is_plain { path } else { format!("'{}'", path.replace('\'', "'\\''")) };
-    let steps = job.verdicts.iter_mut().flat_map(|verdict| &mut verdict.next);
-    for step in steps.filter(|step| step.command.starts_with("ccl-inspect ")) {
-        step.command = step.command.replace(&id, &path);
+    for verdict in &mut job.verdicts {
+        // Others take a job that can be found.
+        let opens = ["explain", "stragglers", "stalls", "check"].map(|verb| format!("ccl-inspect {verb} "));
+        let is_known = |command: &str| {
+            !command.starts_with("ccl-inspect ") || opens.iter().any(|verb| command.starts_with(verb))
+        };
+        verdict.next.retain(|step| is_known(&step.command));
+        for step in verdict.next.iter_mut().filter(|step| step.command.starts_with("ccl-inspect ")) {
+            step.command = step.command.replace(&id, &path);
+        }
     }
 }
 

@@ -183,8 +183,13 @@ impl Edge {
         let links = comm.links.iter().filter(|link| (link.channel == ChannelId::P2P) == pairs);
         let mut edges: Vec<Self> = links.filter_map(Self::of_link).collect();
         let op = if pairs { comm.p2p.as_ref() } else { Some(&comm.op) };
-        let own = op.and_then(Self::of_op).filter(|own| !edges.iter().any(|edge| edge.is_of(own)));
-        edges.extend(own);
+        if let Some(own) = op.and_then(Self::of_op) {
+            match edges.iter_mut().find(|edge| edge.is_of(&own)) {
+                // Somebody may wait for it only since a moment ago.
+                Some(edge) => edge.since_ns = edge.since_ns.min(own.since_ns),
+                None => edges.push(own),
+            }
+        }
         edges
     }
 

@@ -124,6 +124,8 @@ pub struct Engine<S: Subscriber, M: Mover = Processor> {
     waited: [Waited; 2],
     /// Who waits, as recorded: for collectives, and for pairs.
     attended: [Option<Attention>; 2],
+    /// Since when somebody waits for what nobody waited for at first.
+    attended_since: [Raw; 2],
     failure: Option<Failure>,
     has_failed: bool,
     next_id: u64,
@@ -161,6 +163,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             noted: Vec::new(),
             waited: [Waited::default(); 2],
             attended: [None; 2],
+            attended_since: [Raw(0); 2],
             failure: None,
             has_failed: false,
             next_id: 0,

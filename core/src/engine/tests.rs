@@ -35,6 +35,15 @@ fn alone_in(recorder: &Arc<Recorder>) -> (Engine<Script>, Numbering, Vec<UnixStr
 }
 
 fn send(engine: &mut Engine<Script>, numbers: &mut Numbering, buffer: &[u8], peer: u32) -> OpId {
+    begin(engine, numbers, (buffer, peer), None)
+}
+
+fn begin(
+    engine: &mut Engine<Script>,
+    numbers: &mut Numbering,
+    (buffer, peer): (&[u8], u32),
+    begun: Option<Begun>,
+) -> OpId {
     let request = Request {
         kind: CollKind::Send,
         dtype: Datatype::U8,
@@ -47,7 +56,7 @@ fn send(engine: &mut Engine<Script>, numbers: &mut Numbering, buffer: &[u8], pee
     // SAFETY: the tests keep their buffers longer than their engines.
     let input = unsafe { View::new(buffer.as_ptr(), buffer.len()) };
     let plan = Plan::Generated { request, shape, me: Rank(0) };
-    engine.submit(Op::new(request, plan, descriptor, input, ViewMut::EMPTY), Raw(0)).unwrap()
+    engine.submit_owned(Op::new(request, plan, descriptor, input, ViewMut::EMPTY), begun, Raw(0)).unwrap()
 }
 
 fn settle(engine: &mut Engine<Script>) {
@@ -166,6 +175,25 @@ fn the_cell_tells_of_the_send_that_waits_while_others_come_and_go() {
     assert_eq!((told().peer, told().wait.unwrap().peer), (Some(Rank(1)), Rank(1)));
     settle(&mut engine);
     assert_eq!((told().peer, told().seq), (Some(Rank(1)), 1));
+}
+
+#[test]
+fn a_wait_counts_from_when_somebody_waits() {
+    let large = vec![0; 8 << 20];
+    let (mut engine, mut numbers, _readers) = alone();
+    let attended = WaitedFor::default();
+    let begun = Begun { ticket: Ticket::new(0), attended: attended.clone() };
+    begin(&mut engine, &mut numbers, (&large, 1), Some(begun));
+    settle(&mut engine);
+    let told =
+        |engine: &Engine<Script>| engine.waits_to_tell()[1].map(|(_, wait)| (wait.attention, wait.since));
+    engine.note_waits(Raw(200));
+    assert_eq!(told(&engine), Some((Attention::Nobody, Raw(200))));
+    attended.set(Attention::Thread);
+    engine.note_waits(Raw(900));
+    assert_eq!(told(&engine), Some((Attention::Thread, Raw(900))));
+    engine.note_waits(Raw(1900));
+    assert_eq!(told(&engine), Some((Attention::Thread, Raw(900))));
 }
 
 #[test]

@@ -94,7 +94,13 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             });
         }
         let attended = self.waits_to_tell().map(|told| told.map(|(_, wait)| wait.attention));
-        if ended || self.noted.len() > before || std::mem::replace(&mut self.attended, attended) != attended {
+        let former = std::mem::replace(&mut self.attended, attended);
+        for ((now_by, by), since) in attended.into_iter().zip(former).zip(&mut self.attended_since) {
+            if now_by > Some(Attention::Nobody) && by == Some(Attention::Nobody) {
+                *since = now;
+            }
+        }
+        if ended || self.noted.len() > before || former != attended {
             self.note_ops();
         }
         self.mark_waits(now);
@@ -159,7 +165,8 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
                     true => self.pairs.attention(peer, direction),
                     false => self.collectives.attention(),
                 };
-                wait.told(*since, attention)
+                // Nobody waited before.
+                wait.told((*since).max(self.attended_since[usize::from(pair)]), attention)
             };
             let waits = || self.noted.iter().filter(move |(wait, _)| wait.is_pair() == pair);
             let first =

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::decode::Clock;
-use super::layout::{self, RowState, Table, comm, op, watch};
+use super::layout::{self, RowState, Table, comm, header, op, watch};
 use super::protocol::latch_write;
 use super::state::Recorder;
 use super::words::{fact, halves};
@@ -47,6 +47,11 @@ impl Recorder {
             (longest >= least).then(|| (CommId(at(comm::ID)), Rank(rank), longest))
         };
         rows.filter_map(of_row).collect()
+    }
+
+    /// How many operations and communicators have failed here.
+    pub fn failures(&self) -> u64 {
+        self.header(header::FAILED).load(Ordering::Relaxed)
     }
 
     /// Says what the watchdog told or heard; `None`: that no stall stands any more.

@@ -112,6 +112,7 @@ impl Watchdog {
             number: 0,
             latest: Latest::default(),
             stands: None,
+            failures: 0,
         };
         let handle = Arc::new(Service::get()?.add(watch)?);
         *lock(&shared.task) = Arc::downgrade(&handle);
@@ -164,6 +165,8 @@ struct Watch {
     latest: Latest,
     /// What stands, as it was told, and by whom.
     stands: Option<(u64, Stall)>,
+    /// How many failures this process had seen before that.
+    failures: u64,
 }
 
 impl Task for Watch {
@@ -288,6 +291,7 @@ impl Watch {
     fn note(&mut self, teller: u64, stall: Stall) {
         let StallTold { standing, class, reason, .. } = stall.told;
         let (culprit, since_ns) = (stall.culprit, stall.since_ns);
+        self.failures = self.recorder.failures();
         self.recorder.tell_stall(Some(&stall.told));
         self.publish(|| Event::StallFound { standing, class, reason, culprit, since_ns });
         if standing == Standing::Stalled && self.is_to_abort {
@@ -298,12 +302,17 @@ impl Watch {
 
     fn ended(&mut self, is_own: bool, lasted: Duration) {
         let duration_ns = lasted.as_nanos() as u64;
-        self.recorder.tell_stall(None);
-        self.publish(|| Event::StallEnded { duration_ns });
         let stands = self.stands.take();
+        // What was told stays in the recorder where it led to a failure.
+        let has_failed = stands.is_some() && self.recorder.failures() > self.failures;
+        if !has_failed {
+            self.recorder.tell_stall(None);
+        }
+        self.publish(|| Event::StallEnded { duration_ns });
         if is_own {
             self.tell(None);
-            if let Some((_, stall)) = stands.filter(|(_, one)| one.told.standing == Standing::Stalled) {
+            let stalled = stands.filter(|(_, one)| one.told.standing == Standing::Stalled && !has_failed);
+            if let Some((_, stall)) = stalled {
                 self.writer.say(Said::Recovered(stall.told.text, Some(lasted)));
             }
         }

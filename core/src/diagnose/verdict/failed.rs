@@ -10,6 +10,8 @@ use crate::snapshot::{
 use crate::text::harmless;
 use crate::types::Rank;
 
+/// What the reason of an abort by a watchdog begins with.
+const BY_WATCHDOG: &str = "CCL_ON_STALL=abort";
 /// The longest quoted message of ranks, in bytes.
 const MAX_TEXT: usize = 2 << 10;
 /// The most calls of a mismatch that are listed.
@@ -38,7 +40,38 @@ fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
     if groups.0.is_empty() {
         groups.0.insert(what(job, failure, None), Vec::new());
     }
-    groups.0.into_iter().map(|(what, culprits)| verdict(job, failure, what, culprits)).collect()
+    let verdicts = groups.0.into_iter().map(|(what, culprits)| verdict(job, failure, what, culprits));
+    verdicts.map(|one| given_up(job, failure, &one).unwrap_or(one)).collect()
+}
+
+/// Where a watchdog gave an operation up, what it had told: that is the cause.
+fn given_up(job: &Snapshot, failure: &Failure, verdict: &Verdict) -> Option<Verdict> {
+    let [gave_up] = verdict.culprits.as_slice() else { return None };
+    let told = process::of(job, gave_up.rank)?.facts.stall.as_ref()?;
+    let is_it = verdict.class == Class::Aborted && failure.text.contains(BY_WATCHDOG);
+    if !is_it || told.standing != Standing::Stalled {
+        return None;
+    }
+    let accused = job.ranks.iter().filter(|rank| super::key_of([rank.rank]) == told.key);
+    let culprits: Vec<Culprit> = accused.map(process::culprit).collect();
+    let (side, confidence) = match told.class {
+        Class::NotJoined | Class::Deadlock => (Side::Application, Confidence::Certain),
+        Class::Link => (Side::Network, Confidence::Probable),
+        _ => process::side(told.reason),
+    };
+    let text = &told.text;
+    Some(Verdict {
+        class: told.class,
+        reason: told.reason,
+        why: format!(
+            "{text}; because of that the watchdog of {} gave it up ({BY_WATCHDOG})",
+            ranks_text(&[gave_up.rank])
+        ),
+        culprits,
+        side,
+        confidence,
+        ..verdict.clone()
+    })
 }
 
 /// What a rank to blame did, or what happened to it.

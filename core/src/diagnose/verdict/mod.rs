@@ -41,8 +41,8 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
         let judged: Vec<CommId> = found.iter().map(|verdict| verdict.comm).collect();
         found.extend(link::slow(job, &judged));
         found.extend(slow::verdicts(job));
-        found.extend(process::idle(job).into_iter().filter(|one| !known.contains(&one.culprits[0])));
     }
+    found.extend(process::idle(job).into_iter().filter(|one| !known.contains(&one.culprits[0])));
     for verdict in &mut found {
         if verdict.reason == Reason::Oom && process::is_logged(job, &verdict.culprits) {
             verdict.confidence = Confidence::Certain;

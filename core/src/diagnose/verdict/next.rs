@@ -15,6 +15,10 @@ const FROZEN: &[Step] = &[(
     "names the frozen control group: docker unpause, or write THAWED to its freezer.state or 0 to its cgroup.freeze",
 )];
 
+/// Where a debugger holds a process.
+const TRACED: &[Step] =
+    &[("grep TracerPid /proc/{pid}/status", "names the debugger that holds it: let it continue or detach")];
+
 /// Where all processes have ended.
 const OVER: &[Step] = &[
     ("ccl-inspect explain {job}", "shows what each rank called last"),
@@ -110,7 +114,12 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
 /// The next commands of a verdict, the most useful first.
 pub(super) fn steps(job: &Snapshot, verdict: &Verdict) -> Vec<Next> {
     let is_over = !job.ranks.is_empty() && job.ranks.iter().all(RankSnapshot::is_gone);
-    let table = table(verdict.class, verdict.reason).iter();
+    let is_traced = |one: &Culprit| process::of(job, one.rank).is_some_and(|rank| rank.letter == Some('t'));
+    let table = match verdict.reason {
+        Reason::Stopped if verdict.culprits.iter().all(is_traced) => TRACED,
+        reason => table(verdict.class, reason),
+    };
+    let table = table.iter();
     let mut table: Vec<&Step> = table.filter(|(command, _)| !is_over || !is_for_living(command)).collect();
     if table.is_empty() && is_over {
         table.extend(OVER);

@@ -1,7 +1,7 @@
 //! What the process of a rank shows of itself, whatever its communicators show.
 
 use super::told;
-use crate::diagnose::duration;
+use crate::diagnose::{comm_name, duration};
 use crate::snapshot::{
     Class, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State, ThreadFacts,
     Verdict,
@@ -12,6 +12,8 @@ use crate::types::{Rank, SERVICE_THREAD};
 const STOPPED_NS: u64 = 1_000_000_000;
 /// The same of a process that runs: on a busy machine the thread may be late by seconds.
 const SILENT_NS: u64 = 5_000_000_000;
+/// From when on a death is one that nobody notices: sooner, the job may be ending.
+const DEAD_NS: u64 = 3_000_000_000;
 /// The functions of the kernel in which the threads of a frozen control group sleep, of version 1
 /// and of version 2.
 const FREEZERS: [&str; 2] = ["__refrigerator", "do_freezer_trap"];
@@ -119,10 +121,49 @@ pub(super) fn culprit(rank: &RankSnapshot) -> Culprit {
     Culprit { rank: rank.rank, pid: rank.pid, host: rank.host.clone() }
 }
 
-/// Processes that are stopped, or whose service thread does not run, and for which nobody waits
-/// yet: a verdict each.
+/// Processes that are dead or stopped, or whose service thread does not run, and for which nobody
+/// waits yet: a verdict each.
 pub(super) fn idle(job: &Snapshot) -> Vec<Verdict> {
-    job.ranks.iter().filter_map(|rank| of_idle(job, rank)).collect()
+    job.ranks.iter().filter_map(|rank| of_dead(job, rank).or_else(|| of_idle(job, rank))).collect()
+}
+
+/// A process that died, of which a living one is still in a communicator: the next call there
+/// fails.
+fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
+    if rank.state != State::Dead {
+        return None;
+    }
+    let living = || job.ranks.iter().filter(|other| !other.is_gone());
+    let is_in = |other: &RankSnapshot, comm| {
+        other.comms.iter().any(|row| row.id == comm && !row.ended && !row.has_failed())
+    };
+    let mut left = rank.comms.iter().filter(|row| !row.ended);
+    let row = left.find(|row| living().any(|other| is_in(other, row.id)))?;
+    // Its last sign of life came up to a second before its end.
+    let since_ns = job.to_real_ns.saturating_sub(rank.to_real_ns);
+    let standing = if since_ns >= DEAD_NS { Standing::Stalled } else { Standing::Suspect };
+    let reason = end(rank);
+    let (side, confidence) = side(reason);
+    let (culprits, comm) = (vec![culprit(rank)], comm_name(&row.name, row.id));
+    Some(Verdict {
+        class: Class::PeerDead,
+        standing,
+        reason,
+        why: format!(
+            "{} {}, and nobody waits for it yet; the next call of {comm} fails",
+            super::named(&culprits),
+            ended(reason, 1)
+        ),
+        culprits,
+        victims: living().filter(|other| is_in(other, row.id)).map(|other| other.rank).collect(),
+        comm: row.id,
+        name: row.name.clone(),
+        since_ns,
+        side,
+        confidence,
+        evidence: evidence(rank),
+        ..Verdict::default()
+    })
 }
 
 fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {

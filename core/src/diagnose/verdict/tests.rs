@@ -1,5 +1,7 @@
 //! Each class from snapshots written by hand, and the thresholds.
 
+mod cause;
+
 use super::*;
 use crate::snapshot::{
     BlockedOn, Called, CommSnapshot, End, Failure, FailureSnapshot, LinkSnapshot, Missing, NotJoined,

@@ -393,15 +393,24 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
     lines
 }
 
+/// Rank 0, which leads the init and knows who has come, if its own process is what holds it up.
+fn leader_out(job: &Snapshot, one: &NotJoined) -> Option<(Rank, (Class, Reason))> {
+    let is_it = |row: &CommSnapshot| (row.id, row.rank) == (one.comm, Rank(0));
+    let leader = job.ranks.iter().find(|rank| rank.comms.iter().any(is_it))?;
+    process::condition(job, leader).map(|what| (leader.rank, what))
+}
+
 fn never_joined(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Verdict {
-    let ranks = job.job_ranks(one.comm, &one.ranks);
+    let out = leader_out(job, one);
+    let ranks = out.map_or_else(|| job.job_ranks(one.comm, &one.ranks), |(leader, _)| vec![leader]);
     let culprit = |rank: &Rank| {
         let read = process::of(job, *rank).map(process::culprit);
         let missing = job.missing.iter().find(|missing| missing.rank == *rank);
         let named = missing.map(|one| Culprit { rank: *rank, pid: one.pid, host: one.host.clone() });
         read.or(named).unwrap_or_else(|| Culprit { rank: *rank, ..Culprit::default() })
     };
-    let (comm, by) = (comm_name(&one.name, one.comm), job.job_ranks(one.comm, &one.by));
+    let (comm, mut by) = (comm_name(&one.name, one.comm), job.job_ranks(one.comm, &one.by));
+    by.retain(|rank| !ranks.contains(rank));
     let waits = format!(
         "{} {} in init for {}",
         ranks_text(&by),
@@ -412,7 +421,16 @@ fn never_joined(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Verdict {
         0 => String::new(),
         ns => format!("; init gives up in {}", duration(ns)),
     };
+    let (class, reason) = out.map_or((Class::NotJoined, Reason::NeverJoined), |(_, what)| what);
+    let culprits: Vec<Culprit> = ranks.iter().map(culprit).collect();
+    let (mut side, mut confidence) =
+        (Side::Application, if one.count.is_some() { Confidence::Certain } else { Confidence::Probable });
     let who = match one.count {
+        _ if out.is_some() => {
+            let what;
+            (side, confidence, what) = told(reason, &culprits, "init", &Circle(BTreeMap::new()));
+            format!("{what}, and leads the init of {comm}")
+        }
         None => "the bootstrap root, which rank 0 opens, has not answered".to_string(),
         Some(_) => {
             let has = verb(ranks.len(), "has", "have");
@@ -420,16 +438,16 @@ fn never_joined(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Verdict {
         }
     };
     Verdict {
-        class: Class::NotJoined,
+        class,
         standing: if one.since_ns >= stall_ns { Standing::Stalled } else { Standing::Suspect },
-        reason: Reason::NeverJoined,
-        culprits: ranks.iter().map(culprit).collect(),
+        reason,
+        culprits,
         victims: by,
         comm: one.comm,
         name: one.name.clone(),
         since_ns: one.since_ns,
-        side: Side::Application,
-        confidence: if one.count.is_some() { Confidence::Certain } else { Confidence::Probable },
+        side,
+        confidence,
         why: format!("{who}; {waits}{gives_up}"),
         evidence: one
             .count

@@ -1,0 +1,81 @@
+//! Where the first thing that is seen is not the cause, or nobody is held up yet.
+
+use super::*;
+use crate::types::BlameHash;
+
+#[test]
+fn a_death_that_nobody_has_noticed_is_told() {
+    let mut job = Snapshot { to_real_ns: 9 * SECOND, ..job(&[0, 1, 2, 3]) };
+    (job.ranks[2].state, job.ranks[2].to_real_ns) = (State::Dead, 8 * SECOND);
+    check(&job, &[(Class::PeerDead, Reason::Killed, &[2], Standing::Suspect)]);
+    job.ranks[2].to_real_ns = 5 * SECOND;
+    let found = check(&job, &[(Class::PeerDead, Reason::Killed, &[2], Standing::Stalled)]);
+    assert_eq!(found[0].victims, ranks(&[0, 1, 3]));
+    let said = "rank 2 (pid 72 on a) was killed, and nobody waits for it yet; the next call of ";
+    assert!(found[0].why.starts_with(said), "{}", found[0].why);
+    // The others have left that communicator, or it has failed there: they know.
+    let mut left = job.clone();
+    left.ranks.iter_mut().filter(|rank| rank.rank.0 != 2).for_each(|rank| rank.comms[0].ended = true);
+    check(&left, &[]);
+    let failure = FailureSnapshot { error: "Peer".into(), ..FailureSnapshot::default() };
+    job.ranks.iter_mut().for_each(|rank| rank.comms[0].failure = Some(failure.clone()));
+    check(&job, &[]);
+}
+
+#[test]
+fn what_a_watchdog_gave_up_for_is_the_cause() {
+    let failure = Failure {
+        comm: COMM,
+        name: "world".into(),
+        error: "Aborted".into(),
+        op: "AllReduce".into(),
+        seq: 5,
+        ranks: ranks(&[0, 1, 3]),
+        blamed: ranks(&[0]),
+        culprits: culprits(&[0]),
+        text: "rank 0 aborted: CCL_ON_STALL=abort: rank 2 has not called AllReduce #5".into(),
+        ..Failure::default()
+    };
+    let mut job = Snapshot { failures: vec![failure], ..job(&[2]) };
+    check(&job, &[(Class::Aborted, Reason::Aborts, &[0], Standing::Stalled)]);
+    let told = StallTold {
+        standing: Standing::Stalled,
+        class: Class::NotJoined,
+        reason: Reason::UserCode,
+        key: Verdict { culprits: culprits(&[2]), ..Verdict::default() }.key(),
+        text: "rank 2 has not called AllReduce #5".into(),
+        ..StallTold::default()
+    };
+    job.ranks[0].facts.stall = Some(told.clone());
+    let found = check(&job, &[(Class::NotJoined, Reason::UserCode, &[2], Standing::Stalled)]);
+    assert_eq!(
+        found[0].why,
+        "rank 2 has not called AllReduce #5; because of that the watchdog of rank 0 gave it up \
+         (CCL_ON_STALL=abort)"
+    );
+    // Of several that were to blame, the text names them.
+    job.ranks[0].facts.stall = Some(StallTold { key: BlameHash(1), ..told });
+    check(&job, &[(Class::NotJoined, Reason::UserCode, &[], Standing::Stalled)]);
+}
+
+#[test]
+fn who_leads_an_init_and_is_stopped_holds_it_up() {
+    let waits = NotJoined {
+        comm: COMM,
+        name: "world".into(),
+        nranks: 4,
+        count: Some(1),
+        ranks: ranks(&[3]),
+        by: ranks(&[0, 1, 2]),
+        since_ns: 12 * SECOND,
+        gives_up_ns: 88 * SECOND,
+    };
+    let mut job = Snapshot { not_joined: vec![waits], ..job(&[0, 1, 2, 3]) };
+    job.ranks[0].state = State::Stopped;
+    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect)]);
+    assert_eq!(
+        found[0].why,
+        "rank 0 (pid 70 on a) is stopped, and leads the init of world; ranks 1-2 wait in init for 12.0 s; \
+         init gives up in 88.0 s"
+    );
+}
