@@ -457,12 +457,6 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         self.lanes.may_advance(&self.waits)
     }
 
-    /// Somebody waits for all that is under way.
-    pub fn attend(&self) {
-        self.collectives.attend();
-        self.pairs.attend();
-    }
-
     /// Advances nothing any more: something has failed here. What all ranks hold to be the cause
     /// may be another thing, and is what [`fail`](Self::fail) is told. The first failure is kept.
     pub fn stop(&mut self, failure: Failure) {

@@ -106,6 +106,12 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         self.mark_waits(now);
     }
 
+    /// Somebody waits for all that is under way.
+    pub fn attend(&self) {
+        self.collectives.attend();
+        self.pairs.attend();
+    }
+
     /// The last turn before a sleep. What it finds awaited may have changed although nothing
     /// advanced (the first of two messages that one step takes has come): it is noted, for nothing
     /// else is until the sleep ends.

@@ -238,7 +238,7 @@ impl<'a> Scene<'a> {
     fn failed_in(&self, comm: CommId) -> Option<Focused> {
         let Failure { op: kind, seq, .. } =
             self.job.failures.iter().find(|failure| failure.comm == comm && !failure.op.is_empty())?;
-        let pair = is_pair(&kind).then(|| {
+        let pair = is_pair(kind).then(|| {
             let of_pair = |member: &Member<'_>| {
                 let op = member.comm.p2p.as_ref()?;
                 let is_it = (&op.kind, op.seq, op.state) == (kind, *seq, OpState::Failed);

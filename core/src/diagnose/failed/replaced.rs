@@ -96,7 +96,7 @@ mod tests {
     fn a_failure_is_told_until_those_that_live_have_another_communicator_in_its_place() {
         check(&|_| {}, &[]);
         check(&|ranks| ranks[1].comms[0].ended = false, &[1]);
-        // Rank 1 keeps it, and called the other one 7 s after the failure, or half a second after it.
+        // Rank 1 keeps it, and called the other one 7 s after the failure, or half a second.
         for (ago_ns, told) in [(2_000_000_000, &[][..]), (8_500_000_000, &[1])] {
             let keeps = |ranks: &mut [RankSnapshot]| {
                 let [kept, other] = &mut ranks[1].comms[..] else { unreachable!() };

@@ -102,3 +102,35 @@ fn of_a_cycle_who_went_on_while_others_waited_for_it_is_named() {
     // All began to wait at about one time: nobody is known to have gone on.
     assert_eq!(named([8_000_000_000, 8_050_000_000, 7_950_000_000, 8_020_000_000]), (Some(0), 2, vec![3]));
 }
+
+#[test]
+fn ranks_at_work_in_a_long_operation_do_not_wait_since_it_began() {
+    let mut ranks = job(4);
+    ranks.iter_mut().for_each(|rank| _ = rank.inside(7, 31));
+    // 3 copies, and 0 has waited for it for a moment; 1 and 2 copy, too.
+    ranks[0].waits(3, 0);
+    check(&ranks, &["1 AllReduce#7: inside 3 by 0,1,2 since 0"]);
+}
+
+#[test]
+fn a_receive_that_nobody_waits_for_is_not_told_beside_one_that_somebody_waits_for() {
+    let mut ranks = job(3);
+    ranks[0].pair(Direction::Recv, 1, 1, Some(3600));
+    ranks[0].meets(Direction::Recv, 2, 5, Some(4));
+    check(&ranks, &["1 Recv#5: missing 2 by 0 since 4"]);
+    // A younger one may be waited for, too.
+    ranks[0].comms[0].links[0].since_ns = 3 * SECOND;
+    check(&ranks, &["1 Recv#5: missing 2 by 0 since 4", "1 Recv#1: missing 1 by 0 since 3"]);
+}
+
+/// Two ranks in thousands of receives from each other, as a file may claim.
+#[test]
+#[cfg_attr(miri, ignore = "slow")]
+fn thousands_of_waits_in_a_circle_are_told() {
+    let mut ranks = job(2);
+    for seq in 1..2001 {
+        ranks[0].pair(Direction::Recv, 1, seq, Some(5));
+        ranks[1].pair(Direction::Recv, 0, seq, Some(5));
+    }
+    check(&ranks, &["1 Recv#1: missing 1 by 0 since 5", "1 Recv#1: missing 0 by 1 since 5"]);
+}
