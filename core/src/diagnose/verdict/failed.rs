@@ -170,7 +170,7 @@ fn verdict(
     };
     let victims_text = match victims.as_slice() {
         [] => String::new(),
-        some => format!("; {op} failed on {} {} ago{lasted}", ranks_text(some), duration(failure.since_ns)),
+        some => format!("; {op} failed on {} {}{lasted}", ranks_text(some), when(job, failure, some)),
     };
     Verdict {
         class,
@@ -188,6 +188,17 @@ fn verdict(
         culprits,
         victims,
         ..Verdict::default()
+    }
+}
+
+/// How long ago it failed on these ranks. The times of a process that is gone end with its last sign
+/// of life.
+fn when(job: &Snapshot, failure: &Failure, ranks: &[Rank]) -> String {
+    let is_gone = |rank: &Rank| process::of(job, *rank).is_some_and(RankSnapshot::is_gone);
+    let since = duration(failure.since_ns);
+    match ranks.iter().all(is_gone) {
+        true => format!("{since} before their last sign of life"),
+        false => format!("{since} ago"),
     }
 }
 

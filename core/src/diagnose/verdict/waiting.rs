@@ -397,7 +397,9 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
 fn leader_out(job: &Snapshot, one: &NotJoined) -> Option<(Rank, (Class, Reason))> {
     let is_it = |row: &CommSnapshot| (row.id, row.rank) == (one.comm, Rank(0));
     let leader = job.ranks.iter().find(|rank| rank.comms.iter().any(is_it))?;
-    process::condition(job, leader).map(|what| (leader.rank, what))
+    // One that runs, if slowly, answers.
+    let is_out = leader.is_gone() || process::halted(leader).is_some();
+    process::condition(job, leader).filter(|_| is_out).map(|what| (leader.rank, what))
 }
 
 fn never_joined(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Verdict {

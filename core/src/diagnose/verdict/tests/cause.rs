@@ -71,6 +71,8 @@ fn who_leads_an_init_and_is_stopped_holds_it_up() {
         gives_up_ns: 88 * SECOND,
     };
     let mut job = Snapshot { not_joined: vec![waits], ..job(&[0, 1, 2, 3]) };
+    job.ranks[0].letter = Some('D');
+    check(&job, &[(Class::NotJoined, Reason::NeverJoined, &[3], Standing::Suspect)]);
     job.ranks[0].state = State::Stopped;
     let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect)]);
     assert_eq!(
