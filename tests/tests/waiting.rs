@@ -40,8 +40,9 @@ fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others()
         job.workers[3]
             .hear("that it sleeps", 1, |line| matches!(line, Line::Sleeps { .. }).then_some(()))
             .unwrap();
-        // They were busy a moment ago: after this time all are asleep.
-        clock::sleep(Duration::from_secs(1));
+        // They were busy a moment ago, and the watchdog looks at what waits, less and less often:
+        // after this time all are asleep.
+        clock::sleep(Duration::from_secs(3));
         let ran = || job.workers.iter().map(|worker| ran_ns(worker.pid())).collect::<Vec<_>>();
         let (before, began) = (ran(), clock::now());
         clock::sleep(WINDOW);
