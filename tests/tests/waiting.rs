@@ -36,13 +36,14 @@ fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others()
         let mut setting = Setting::new(8, transport, orders(3, How::Sleep));
         let bound = ["taskset", "-c", "0,1"].map(String::from).to_vec();
         setting.wrap = vec![bound; 8];
+        // Rank 0 would look at the job for all of them: that is no cost of waiting.
+        setting.variables.push(("CCL_ON_STALL".into(), "off".into()));
         let job = start(&setting);
         job.workers[3]
             .hear("that it sleeps", 1, |line| matches!(line, Line::Sleeps { .. }).then_some(()))
             .unwrap();
-        // They were busy a moment ago, and the watchdog looks at what waits, less and less often:
-        // after this time all are asleep.
-        clock::sleep(Duration::from_secs(3));
+        // They were busy a moment ago: after this time all are asleep.
+        clock::sleep(Duration::from_secs(1));
         let ran = || job.workers.iter().map(|worker| ran_ns(worker.pid())).collect::<Vec<_>>();
         let (before, began) = (ran(), clock::now());
         clock::sleep(WINDOW);

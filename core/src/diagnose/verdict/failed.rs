@@ -191,8 +191,8 @@ fn verdict(
     }
 }
 
-/// How long ago it failed on these ranks. The times of a process that is gone end with its last sign
-/// of life.
+/// How long ago it failed on these ranks. The times of a process that is gone end with its last
+/// sign of life.
 fn when(job: &Snapshot, failure: &Failure, ranks: &[Rank]) -> String {
     let is_gone = |rank: &Rank| process::of(job, *rank).is_some_and(RankSnapshot::is_gone);
     let since = duration(failure.since_ns);
