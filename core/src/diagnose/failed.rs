@@ -170,7 +170,7 @@ pub fn is_under_way(ranks: &[RankSnapshot], one: &BlockedOn) -> bool {
 
 type Members<'a> = BTreeMap<Rank, (State, &'a CommSnapshot)>;
 
-fn operations(comm: &CommSnapshot) -> impl Iterator<Item = &OpSnapshot> {
+pub(super) fn operations(comm: &CommSnapshot) -> impl Iterator<Item = &OpSnapshot> {
     std::iter::once(&comm.op).chain(&comm.p2p)
 }
 

@@ -57,7 +57,7 @@ mod tests {
         let mut readings = Readings::default();
         (0..3).for_each(|wave| readings.add(wave));
         assert!(readings.begin(|wave| wave != 1));
-        // What was read before it was asked is no answer.
+        // A question is not answered by a reading that began before it.
         readings.add(3);
         assert_eq!(readings.end(), [0, 2]);
         assert!(readings.begin(|_| true));

@@ -14,7 +14,7 @@ const AFTER_NS: u64 = 1_000_000_000;
 
 /// Takes out the failures that a job has recovered from; returns a remark on each.
 ///
-/// What caused a failure that stands is kept with it.
+/// The cause of a failure that stands is kept with that failure.
 pub(in crate::diagnose) fn take(ranks: &[RankSnapshot], failures: &mut Vec<Failure>) -> Vec<String> {
     let standing = failures.iter().map(|one| one.comm).filter(|comm| !is_replaced(ranks, *comm));
     let mut kept: BTreeSet<CommId> = standing.collect();

@@ -388,9 +388,9 @@ fn ranks_that_could_not_be_read_are_only_possible_culprits() {
     assert_eq!(found[0].culprits[0], Culprit { rank: Rank(3), pid: 9, host: "b".into() });
 }
 
-#[test]
-fn who_never_came_to_init_is_named() {
-    let with = |since_ns| NotJoined {
+/// Ranks 0 to 2 wait in init for rank 3.
+fn without_3(since_ns: u64) -> NotJoined {
+    NotJoined {
         comm: COMM,
         name: "world".into(),
         nranks: 4,
@@ -399,8 +399,12 @@ fn who_never_came_to_init_is_named() {
         by: ranks(&[0, 1, 2]),
         since_ns,
         gives_up_ns: 88 * SECOND,
-    };
-    let joining = |since_ns| Snapshot { not_joined: vec![with(since_ns)], ..Snapshot::default() };
+    }
+}
+
+#[test]
+fn who_never_came_to_init_is_named() {
+    let joining = |since_ns| Snapshot { not_joined: vec![without_3(since_ns)], ..Snapshot::default() };
     check(&joining(SECOND - 1), &[]);
     let is = |how| [(Class::NotJoined, Reason::NeverJoined, &[3][..], how)];
     let found = check(&joining(12 * SECOND), &is(Standing::Suspect));
@@ -528,7 +532,7 @@ fn where_nobody_is_named_it_is_all_that_are_stopped_or_a_message() {
     frozen.ranks[1].facts.threads =
         vec![ThreadFacts { wchan: "__refrigerator".into(), ..ThreadFacts::default() }];
     check(&frozen, &[(Class::StuckLocal, Reason::Frozen, &[1], Standing::Stalled)]);
-    // What it has not taken yet is held up.
+    // A stream to it is full, because it takes nothing.
     let busy = SocketSnapshot { busy_pct: 90, ..SocketSnapshot::default() };
     let link = LinkSnapshot { peer: Some(Rank(1)), sockets: vec![busy], ..LinkSnapshot::default() };
     frozen.ranks[0].comms[0].links.push(link);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::link::{self, Bad};
 use super::{Groups, named, process, verb};
+use crate::diagnose::failed::operations;
 use crate::diagnose::lacking::Lacking;
 use crate::diagnose::{call_name, comm_name, duration, is_pair, ranks_text, runs_text, suspect_ns};
 use crate::snapshot::{
@@ -89,9 +90,8 @@ fn lasts(before: &Snapshot, job: &Snapshot, now: &BlockedOn) -> bool {
 /// Whether the culprits were so in an earlier reading too, where one reading shows a moment only: a
 /// thread that reads a file is in an uninterruptible wait now and then.
 fn is_kept(before: &Snapshot, verdict: &Verdict) -> bool {
-    let is_now =
-        |culprit: &Culprit| process::of(before, culprit.rank).is_some_and(|it| it.letter == Some('D'));
-    verdict.reason != Reason::Uninterruptible || verdict.culprits.iter().all(is_now)
+    let was = |culprit: &Culprit| process::of(before, culprit.rank).is_some_and(|it| it.letter == Some('D'));
+    verdict.reason != Reason::Uninterruptible || verdict.culprits.iter().all(was)
 }
 
 /// Whether it may be no fault, but work that takes long.
@@ -110,8 +110,7 @@ fn is_patient(job: &Snapshot, one: &BlockedOn, verdict: &Verdict) -> bool {
 fn has_polled(job: &Snapshot, culprits: &[Culprit]) -> bool {
     let ranks = culprits.iter().filter_map(|culprit| process::of(job, culprit.rank));
     let rows = ranks.flat_map(|rank| &rank.comms);
-    let mut waits =
-        rows.flat_map(|row| std::iter::once(&row.op).chain(&row.p2p)).filter_map(|op| op.wait.as_ref());
+    let mut waits = rows.flat_map(operations).filter_map(|op| op.wait.as_ref());
     waits.any(|wait| wait.polled)
 }
 

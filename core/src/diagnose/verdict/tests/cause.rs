@@ -1,4 +1,4 @@
-//! Where the first thing that is seen is not the cause, or nobody is held up yet.
+//! The first symptom is not the cause, or nobody waits yet.
 
 use super::*;
 use crate::types::BlameHash;
@@ -60,17 +60,7 @@ fn what_a_watchdog_gave_up_for_is_the_cause() {
 
 #[test]
 fn who_leads_an_init_and_is_stopped_holds_it_up() {
-    let waits = NotJoined {
-        comm: COMM,
-        name: "world".into(),
-        nranks: 4,
-        count: Some(1),
-        ranks: ranks(&[3]),
-        by: ranks(&[0, 1, 2]),
-        since_ns: 12 * SECOND,
-        gives_up_ns: 88 * SECOND,
-    };
-    let mut job = Snapshot { not_joined: vec![waits], ..job(&[0, 1, 2, 3]) };
+    let mut job = Snapshot { not_joined: vec![without_3(12 * SECOND)], ..job(&[0, 1, 2, 3]) };
     job.ranks[0].letter = Some('D');
     check(&job, &[(Class::NotJoined, Reason::NeverJoined, &[3], Standing::Suspect)]);
     job.ranks[0].state = State::Stopped;
