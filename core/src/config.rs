@@ -96,7 +96,7 @@ settings! {
     InitTimeout, "CCL_INIT_TIMEOUT", None, Kind::Seconds, "120",
         "Seconds until the init of a communicator gives up and names who is missing.";
     Timeout, "CCL_TIMEOUT", None, Kind::Seconds, "1800",
-        "Seconds without progress of any operation under way until a communicator gives up and names the ranks that block it.";
+        "Seconds without progress until a communicator gives up and names the ranks that block it: of a call that a thread waits in, or of all operations under way.";
     StallAfter, "CCL_STALL_AFTER", None, Kind::Seconds, "30",
         "Seconds that a rank must have been awaited until that is a stall, with exit status 10; what is certainly a fault is one at once.";
     OnStall, "CCL_ON_STALL", None, Kind::Word(&["report", "abort", "off"]), "report",

@@ -8,7 +8,8 @@ mod common;
 use std::time::Duration;
 
 use ccl::config::Key;
-use ccl::{Config, Rank, ReduceOp, clock};
+use ccl::types::CollKind;
+use ccl::{Config, ErrorKind, Rank, ReduceOp, clock};
 
 const THREADS: i32 = 4;
 const CALLS: usize = 25;
@@ -94,6 +95,38 @@ fn while_one_thread_waits_the_calls_of_another_end() {
                 comm.barrier().unwrap();
             }
             comm.finish().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_call_that_nobody_joins_times_out_though_other_calls_move() {
+    for transport in ["shm", "socket"] {
+        let settings = common::settings(&[(Key::Transport, transport), (Key::Timeout, "1")]);
+        common::with_ranks(2, &settings, |comm| {
+            let other = Rank(1 - comm.rank().0);
+            let heartbeat = || {
+                clock::sleep(Duration::from_millis(50));
+                let mut group = comm.group();
+                let (mine, mut theirs) = ([1], [0]);
+                group.send(&mine, other).recv(&mut theirs, other);
+                group.run()
+            };
+            let beat = || (0..1000).find_map(|_| heartbeat().err()).unwrap();
+            if comm.rank() == Rank(0) {
+                let began = clock::now();
+                let waited = std::thread::scope(|scope| {
+                    let barrier = scope.spawn(|| (comm.barrier().unwrap_err(), clock::now().since(began)));
+                    assert_eq!(beat().kind, ErrorKind::Timeout);
+                    barrier.join().unwrap()
+                });
+                let (error, took) = waited;
+                assert_eq!((error.kind, error.at.peer), (ErrorKind::Timeout, Some(other)), "{error}");
+                assert_eq!(error.at.op, Some((CollKind::Barrier, 1)));
+                assert!(took >= Duration::from_secs(1), "{took:?}");
+            } else {
+                assert_eq!(beat().kind, ErrorKind::Timeout);
+            }
         });
     }
 }

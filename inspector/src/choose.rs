@@ -125,6 +125,11 @@ fn of_process(pid: u32) -> String {
         Some(user) if user != own && own != 0 => {
             format!("process {pid} is of another user (uid {user}): only that user and root can look at it")
         }
+        Some(_) if process::stat(pid).is_some_and(|stat| matches!(stat.state, 'Z' | 'X')) => {
+            format!(
+                "process {pid} has ended and left no recorder; its parent has not asked for its exit status"
+            )
+        }
         Some(_) => format!(
             "process {pid} lives and has no recorder: it has made no communicator yet, or was started with CCL_OBSERVE=0"
         ),

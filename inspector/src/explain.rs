@@ -1,9 +1,9 @@
 //! `ccl-inspect explain`: one operation on all ranks.
 
-use ccl::diagnose::{Explained, ExplainedRank, comms_named, duration, explain, kernel_clock};
+use ccl::diagnose::{Explained, ExplainedRank, comms_named, duration, explain, kernel_clock, ranks_text};
 use ccl::event::Event;
 use ccl::recorder::reader::Cursor;
-use ccl::types::JobId;
+use ccl::types::{JobId, Rank};
 use serde::{Deserialize, Serialize};
 
 use crate::choose::no_comm;
@@ -26,7 +26,7 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
     /// The number of the operation; else the one under way, or the last that all ranks kept
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     op: Option<u64>,
     /// Print it as JSON, schema ccl.explain/1
     #[arg(long)]
@@ -132,8 +132,13 @@ fn of_operation(out: &mut String, told: &Explained) {
     if !told.path.is_empty() {
         out.push_str(&format!("{}\n", words::line(&told.path)));
     }
+    for called in &told.calls {
+        let ranks = told.ranks.iter().filter(|rank| called.ranks.contains(&rank.rank));
+        let ranks: Vec<Rank> = ranks.map(|rank| rank.job_rank).collect();
+        out.push_str(&format!("{} called {}\n", ranks_text(&ranks), words::line(&called.call)));
+    }
     if !told.unseen.is_empty() {
-        out.push_str(&format!("not read: comm {}\n", ccl::diagnose::ranks_text(&told.unseen)));
+        out.push_str(&format!("not read: comm {}\n", ranks_text(&told.unseen)));
     }
     let row = |rank: &ExplainedRank| {
         let at = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("+{}", duration(ns)));
@@ -162,7 +167,7 @@ fn of_operation(out: &mut String, told: &Explained) {
 mod tests {
     use super::*;
     use ccl::diagnose::Stage;
-    use ccl::types::Rank;
+    use ccl::snapshot::Called;
 
     #[test]
     fn the_operation_its_path_and_each_rank_are_told() {
@@ -191,6 +196,7 @@ mod tests {
             channels: 2,
             chunk_bytes: 2048,
             ranks: vec![rank],
+            calls: vec![Called { ranks: vec![Rank(1)], call: "Reduce of 1024 F32".into() }],
             path: "rank 4 has not called it".into(),
             ..Explained::default()
         };
@@ -198,7 +204,8 @@ mod tests {
         assert_eq!(
             text(&told),
             "AllReduce #7 of tp: 1024 F32, 4.0 KiB, Sum; Ring, 2 channels, chunks of 2.0 KiB\n\
-             rank 4 has not called it\n\n\
+             rank 4 has not called it\n\
+             rank 5 called Reduce of 1024 F32\n\n\
              rank  pid  host  comm rank  stage   called  began    ended  waited   waits for\n\
              5     71   a     1/2        inside  +0 ns   +2.0 ms  -      30.0 ms  rank 4\n\
              note: a\\nb\n"

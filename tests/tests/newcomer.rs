@@ -5,6 +5,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use ccl::clock;
+use ccl::snapshot::{Class, Snapshot};
+use ccl::types::Rank;
 use ccl_tests::other_user::OtherUser;
 use ccl_tests::programs::{launcher, program, text};
 use ccl_tests::rotel::free_port;
@@ -160,6 +162,31 @@ fn who_comes_to_a_file_after_rank_0_has_given_up_is_told_that_this_may_be_so() {
     assert!(text(&first).contains("waiting for rank 1"), "{}", text(&first));
     let late = text(&rank(1, 2, &settings).output().expect("hello starts"));
     assert!(late.contains("rank 0 has not started, or has given up already and taken its id away"), "{late}");
+}
+
+#[test]
+fn who_waits_for_the_file_of_rank_0_is_seen_and_says_so() {
+    let runtime = folder();
+    let file = runtime.path().join("meet").display().to_string();
+    let folder = runtime.path().display().to_string();
+    let settings = [("CCL_RENDEZVOUS_FILE", &*file), ("CCL_RUNTIME_DIR", &*folder)];
+    let start =
+        |number| Ended(rank(number, 3, &settings).stderr(Stdio::null()).spawn().expect("hello starts"));
+    let ranks = [1, 2].map(start);
+    let end = clock::now().after(DEADLINE);
+    loop {
+        let output = inspect(runtime.path(), &["snapshot", &ranks[0].0.id().to_string(), "--json"]);
+        let job: Result<Snapshot, _> = serde_json::from_slice(&output.stdout);
+        if let Ok(job) = &job
+            && let [one] = &job.not_joined[..]
+            && (&one.ranks[..], &one.by[..]) == (&[Rank(0)], &[Rank(1), Rank(2)])
+        {
+            assert_eq!(job.verdicts.first().map(|one| one.class), Some(Class::NotJoined), "{job:#?}");
+            break;
+        }
+        assert!(clock::now() < end, "{job:#?}");
+        clock::sleep(Duration::from_millis(100));
+    }
 }
 
 #[test]

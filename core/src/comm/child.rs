@@ -278,7 +278,7 @@ fn left(
     ranks.round(&listed, &mut |missing| row.absent(missing.len() as u32, &runs(missing)))?;
     row.absent(0, &[]);
     row.init_until(None);
-    phases.begin(Phase::Exchange, Some(&row));
+    phases.begin(Phase::Exchange, &row);
     let made = part.make(&services, row, phases, ranks);
     let concluded = match &made {
         Ok(_) => ranks.all_gather(&[]).map(drop),
@@ -374,7 +374,7 @@ impl Part<'_> {
         let row = services.recorder().comm(info);
         row.begin_level(&self.settings);
         let mut phases = Phases::of(&self.settings);
-        phases.begin(first, Some(&row));
+        phases.begin(first, &row);
         Ok((services, row, phases))
     }
 
@@ -406,7 +406,7 @@ impl Part<'_> {
         tell_peers(&row, &base.worlds, &cards);
         let hosts = self.members.iter().map(|member| self.parent.hosts[member.index()]).collect();
         let mut events = row.events();
-        phases.end(Some(&row));
+        phases.end(&row);
         phases.publish(&mut events);
         let inner = init::assemble(base, row, Gathered { own, cards, hosts, peers, events }, None)?;
         report::made(&inner, &self.settings, &phases);

@@ -249,12 +249,14 @@ impl Inner {
     }
 
     /// Nothing has moved for longer than a message takes. The deadline is the same whether somebody
-    /// waits in a call or the progress thread drives.
+    /// waits in a call or the progress thread drives. It ends a call that stands while others move,
+    /// too, but not what was only begun.
     pub(super) fn stands(&self, driver: &mut Driver) {
         let now = clock::now();
         let still = driver.still.get_or_insert_with(|| Stopwatch::start(now)).look(now);
         driver.stands();
         self.ask(driver);
+        let still = driver.stood(now).max(still);
         if still >= ASK {
             self.say_shortage();
         }

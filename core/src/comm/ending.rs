@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::comm::state::{DECISION, Driver, Inner, lock};
 use crate::comm::unsatisfiable::lost;
-use crate::engine::{Cause, Failure};
+use crate::engine::{Cause, Failure, Wait};
 use crate::error::{At, Error, ErrorKind};
 use crate::failure::gossip::{Decision, Report, Trouble};
 use crate::transport::LinkFault;
@@ -202,8 +202,11 @@ impl Inner {
     }
 
     fn timed_out(&self, driver: &Driver) -> Error {
-        let op = driver.engine.under_way();
-        let waits = driver.engine.waits();
+        // Others may move, or be waited for by nobody.
+        let stands = driver.engine.stands().map(|(wait, _)| wait);
+        let op = stands.map_or_else(|| driver.engine.under_way(), |wait| driver.engine.op_of(&wait));
+        let is_its = |wait: &&Wait| stands.is_none_or(|stands| stands.op == wait.op);
+        let waits: Vec<&Wait> = driver.engine.waits().iter().filter(is_its).collect();
         let whom: Vec<String> = waits
             .iter()
             .map(|wait| format!("rank {} on channel {} ({})", wait.peer, wait.channel, wait.reason))

@@ -15,6 +15,7 @@ use crate::bootstrap::rendezvous;
 use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
+use crate::comm::begun::Begun;
 use crate::comm::cards::{Card, Door, Exchange, Known, Lives, exchange, is_crowded, tell_peers};
 use crate::comm::gathers;
 use crate::comm::links::Links;
@@ -26,7 +27,7 @@ use crate::comm::watched;
 use crate::config::{Key, Settings};
 use crate::control::gather::Member;
 use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::failure::edge::Dialling;
 use crate::failure::gossip::{Decision, Gossip, News, Trouble};
 use crate::failure::lines::Post;
@@ -34,7 +35,7 @@ use crate::failure::task::{GossipTask, Owner, Ways};
 use crate::notice::{self, Level};
 use crate::plan::Topology;
 use crate::reactor::Service;
-use crate::recorder::{CommInfo, CommRow, Events};
+use crate::recorder::{CommRow, Events};
 use crate::sys;
 use crate::sys::cpus::Allowed;
 use crate::transport::carrier::Carrier;
@@ -57,14 +58,16 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     sys::not_forked()?;
     let settings = settings_of(&config)?;
     report::remarks(&settings, None);
-    let mut phases = Phases::of(&settings);
-    phases.begin(Phase::Rendezvous, None);
+    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
+    let venue = rendezvous::Venue::of_environment(&settings)?;
+    let (phases, ids) = (Phases::of(&settings), (CommId(0), venue.shown_job()));
+    let mut begun = Begun::new(config.name, venue.place(), ids, (settings, deadline), phases)?;
+    begun.phases.begin(Phase::Rendezvous, &begun.row);
     // An observer may have forked: its child also gets here, and wherever a phase begins.
     sys::not_forked()?;
-    let deadline = clock::now().after(settings.duration(Key::InitTimeout));
-    let met = rendezvous::from_environment(&settings, deadline)?;
-    phases.end(None);
-    let inner = make(&met.id, (met.rank, met.nranks), config.name, settings, deadline, phases)?;
+    let met = venue.meet(&begun.settings, deadline)?;
+    begun.phases.end(&begun.row);
+    let inner = make(&met.id, begun)?;
     if let (Some(root), Some(attended)) = (&met.root, &mut *lock(&inner.attended)) {
         attended.seat = root.seat();
     }
@@ -92,49 +95,28 @@ pub(super) fn join(
     report::remarks(&settings, Some(Rank(rank)));
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     let phases = Phases::watched(&settings, watch);
-    make(id, (Rank(rank), nranks), config.name, settings, deadline, phases)
+    let ids = (id.comm(), id.shown_job());
+    let begun = Begun::new(config.name, (Rank(rank), nranks), ids, (settings, deadline), phases)?;
+    make(id, begun)
 }
 
-fn make(
-    id: &UniqueId,
-    place: (Rank, u32),
-    name: String,
-    settings: Settings,
-    deadline: Ns,
-    phases: Phases,
-) -> Result<Arc<Inner>> {
-    let name = if name.is_empty() { "world".to_string() } else { name };
-    make_named(id, place, &name, settings, deadline, phases).map_err(|error| error.in_comm(name, place.0))
+fn make(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
+    let (name, rank) = (begun.name.clone(), begun.rank);
+    make_named(id, begun).map_err(|error| error.in_comm(name, rank))
 }
 
-fn make_named(
-    id: &UniqueId,
-    (rank, nranks): (Rank, u32),
-    name: &str,
-    settings: Settings,
-    deadline: Ns,
-    mut phases: Phases,
-) -> Result<Arc<Inner>> {
-    if rank.0 >= nranks {
-        return Err(Error::new(ErrorKind::Usage, format!("rank {rank} is not one of {nranks} ranks"))
-            .hint("ranks count from 0"));
-    }
-    let (services, notes) = ProcessServices::of_process(&settings)?;
-    let recorder = services.recorder();
-    // The row exists before the bootstrap begins: a rank that hangs in init can be seen.
-    let info = CommInfo { id: id.comm(), job: id.shown_job(), name, rank, nranks, world: rank };
-    let mut row = recorder.comm(info);
-    row.begin_level(&settings);
-    phases.show(&row);
+fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
+    let Begun { name, rank, nranks, settings, deadline, services, notes, mut row, mut phases } = begun;
+    let name = name.as_str();
+    row.set_identity(id.comm(), id.shown_job());
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
-    row.init_until(Some(deadline));
     let watch = phases.watch();
     let cancelled = &|| watch.as_ref().is_some_and(|watch| watch.is_cancelled());
-    let begins = &mut |phase| phases.begin(phase, Some(&row));
+    let begins = &mut |phase| phases.begin(phase, &row);
     let lacks = &mut |count, runs: &[_]| row.absent(count, runs);
     let observer = JoinObserver { cancelled, begins, lacks };
     let mut bootstrap = Bootstrap::join_observed(id, rank, nranks, &[], &settings, deadline, observer)?;
-    phases.end(Some(&row));
+    phases.end(&row);
     let (job, key) = (bootstrap.job(), bootstrap.key());
     let comm = CommId::of_job(job, id.instance);
     row.set_identity(comm, job);
@@ -417,7 +399,7 @@ fn gather(
 
     let mut events = row.events();
     phases.publish(&mut events);
-    phases.begin(Phase::Connect, Some(row));
+    phases.begin(Phase::Connect, row);
     sys::not_forked()?;
     let meeting = Meeting {
         forced: settings.text(Key::Transport),
@@ -430,14 +412,14 @@ fn gather(
     let known = meeting.known()?;
     let held = ranks.all_gather(&meeting.held(&known))?;
     let tried = meeting.try_all(known, &held, &mut || ranks.serve())?;
-    phases.begin(Phase::Barrier, Some(row));
+    phases.begin(Phase::Barrier, row);
     sys::not_forked()?;
     phases.publish(&mut events);
     // Also a barrier: a rank that has the reports of all others knows that none connects to its
     // listener any more.
     let told = ranks.all_gather(&tried.report())?;
     let Met { peers, hosts, note } = meeting.meet(tried, &told, &mut || ranks.serve())?;
-    phases.end(Some(row));
+    phases.end(row);
     phases.publish(&mut events);
     drop(meeting);
     drop(door);

@@ -13,6 +13,7 @@
 //! | `owned` | what the driver keeps of such calls |
 //! | `group` | sends and receives that progress together |
 //! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
+//! | `begun` | init before the ranks have met |
 //! | `child` | communicators made from another one |
 //! | `exchange` | how ranks tell each other what they need while one is made |
 //! | `joining` | init that does not block |
@@ -30,6 +31,7 @@
 //! | `watched` | its part in the watchdog of the process |
 
 mod asynchronous;
+mod begun;
 mod cards;
 mod child;
 mod driver;

@@ -89,9 +89,8 @@ impl Phases {
         format!("{} ({})", text(all), each.collect::<Vec<_>>().join(", "))
     }
 
-    /// Ends the phase under way and begins the next. Before the row exists, [`show`](Self::show)
-    /// makes up for it.
-    pub(super) fn begin(&mut self, phase: Phase, row: Option<&CommRow>) {
+    /// Ends the phase under way and begins the next.
+    pub(super) fn begin(&mut self, phase: Phase, row: &CommRow) {
         self.end(row);
         // The first reading of a process takes longer than all others: it must not add to the
         // difference between what an observer sees and what is recorded.
@@ -101,9 +100,7 @@ impl Phases {
         if let Some(watch) = &self.watch {
             watch.begins(phase);
         }
-        if let Some(row) = row {
-            row.phase_began(phase, at);
-        }
+        row.phase_began(phase, at);
         if self.is_told {
             notice::print(&format!("process {}: {phase} begins", std::process::id()));
         }
@@ -111,23 +108,13 @@ impl Phases {
     }
 
     /// Ends the phase under way, if there is one.
-    pub(super) fn end(&mut self, row: Option<&CommRow>) {
+    pub(super) fn end(&mut self, row: &CommRow) {
         let Some(UnderWay { phase, began, observed }) = self.under_way.take() else { return };
         drop(observed);
         let (at, duration) = (clock::raw(), clock::now().since(began));
         self.took.push((phase, duration));
-        let ended = Ended { phase, at, duration };
-        if let Some(row) = row {
-            ended.show(row);
-        }
-        self.ended.push(ended);
-    }
-
-    /// Records the ended phases in a row that was made after them.
-    pub(super) fn show(&self, row: &CommRow) {
-        for ended in &self.ended {
-            ended.show(row);
-        }
+        row.phase(phase, Ns(duration.as_nanos() as u64));
+        self.ended.push(Ended { phase, at, duration });
     }
 
     /// Records the ended phases in the ring.
@@ -135,11 +122,5 @@ impl Phases {
         for Ended { phase, at, duration } in self.ended.drain(..) {
             publish_at(events, at, || Event::PhaseEnded { phase, duration_ns: duration.as_nanos() as u64 });
         }
-    }
-}
-
-impl Ended {
-    fn show(&self, row: &CommRow) {
-        row.phase(self.phase, Ns(self.duration.as_nanos() as u64));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock;
+use crate::clock::{self, Ns, Stopwatch};
 use crate::collective::{Descriptor, Numbering};
 use crate::comm::state::{Driver, Inner, lock};
 use crate::engine::{Cause, Failure, Wait};
@@ -23,6 +23,18 @@ impl Driver {
         if let Some(failure) = self.mismatch() {
             self.engine.stop(failure);
         }
+    }
+
+    /// For how long an operation that a thread waits for was seen to stand.
+    pub(super) fn stood(&mut self, now: Ns) -> Duration {
+        let Some((op, since)) = self.engine.stands().map(|(wait, since)| (wait.op, since)) else {
+            self.stands = None;
+            return Duration::ZERO;
+        };
+        if self.stands.is_none_or(|(known, then, _)| (known, then) != (op, since)) {
+            self.stands = Some((op, since, Stopwatch::start(now)));
+        }
+        self.stands.as_mut().map_or(Duration::ZERO, |(.., watch)| watch.look(now))
     }
 
     /// Whether a call must be compared with what other ranks reported.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::late::{ClockOffset, Members, members};
-use super::{call_name, comm_name, duration, ranks_text};
-use crate::snapshot::{CommSnapshot, OpSnapshot, OpState, PastOp, RankSnapshot, Snapshot};
+use super::{call_name, comm_name, duration, is_pair, ranks_text};
+use crate::snapshot::{Called, CommSnapshot, Failure, OpSnapshot, OpState, PastOp, RankSnapshot, Snapshot};
 use crate::types::{CommId, Rank};
 
 /// Times of one rank closer than this are one time.
@@ -42,6 +42,10 @@ pub struct Explained {
     pub channels: u16,
     /// The most bytes of a message.
     pub chunk_bytes: u32,
+    /// If ranks called different things under that number: each call and its ranks, which are those
+    /// of the communicator; the largest group first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Called>,
     /// The user's note on where the program is, if it is the last operation of a rank.
     pub tag: String,
     /// The ranks that were read, in order.
@@ -75,7 +79,8 @@ pub struct ExplainedRank {
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_ns: Option<u64>,
-    /// For how long it waited for other ranks; of one under way, its present wait.
+    /// For how long it waited for other ranks; of one under way, its present wait, and of one that
+    /// failed, the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ns: Option<u64>,
     /// The rank of the communicator that it waits for, or waited for when it failed.
@@ -140,25 +145,30 @@ pub fn explain(
     });
     let first = job.foremost_comm();
     // One that holds the job up, else one under way, else the largest.
-    let (_, members) = comms.into_iter().max_by_key(|(id, members)| {
+    let (id, members) = comms.into_iter().max_by_key(|(id, members)| {
         let is_under_way = members.values().any(|(_, comm)| comm.op.state == OpState::Running);
         let of_one = members.values().next();
         let is_first = of_one.map(|(rank, _)| std::cmp::Reverse(rank.rank));
         (first == Some(*id), is_under_way, members.len(), is_first)
     })?;
-    let seq = seq.unwrap_or_else(|| shown(&members));
+    let of_failure = || job.failures.iter().find(|failure| failure.comm == id && is_collective(failure));
+    let seq = seq.or_else(|| Some(of_failure()?.seq)).unwrap_or_else(|| shown(&members));
     Some(of_members(job, &members, seq, &clock))
 }
 
-/// The number of the operation that is shown if none is asked for.
+/// Whether a collective failed.
+fn is_collective(failure: &Failure) -> bool {
+    failure.seq > 0 && !is_pair(&failure.op)
+}
+
+/// The number of the operation that is shown if none is asked for, and none has failed.
 fn shown(members: &Members<'_>) -> u64 {
     let rows = || members.values().map(|(_, comm)| comm);
-    let failed = rows().filter(|comm| comm.op.state == OpState::Failed).map(|comm| comm.op.seq).min();
-    let running = || rows().filter(|comm| comm.op.state == OpState::Running).map(|comm| comm.op.seq).min();
+    let running = rows().filter(|comm| comm.op.state == OpState::Running).map(|comm| comm.op.seq).min();
     let kept = |seq: u64| rows().all(|comm| past(comm, seq).is_some());
     let last = || rows().flat_map(|comm| &comm.history.ops).map(|op| op.seq).filter(|seq| kept(*seq)).max();
     let any = || rows().map(|comm| comm.op.completed).max();
-    failed.or_else(running).or_else(last).or_else(any).unwrap_or(0)
+    running.or_else(last).or_else(any).unwrap_or(0)
 }
 
 fn past(comm: &CommSnapshot, seq: u64) -> Option<&PastOp> {
@@ -182,14 +192,21 @@ fn of_members(
         unseen: (0..nranks.min(1 << 16)).map(Rank).filter(|rank| !members.contains_key(rank)).collect(),
         ..Explained::default()
     };
-    let describes =
-        |(_, comm): &&(&RankSnapshot, &CommSnapshot)| comm.op.seq == seq && !comm.op.kind.is_empty();
-    match members.values().find(describes) {
+    let mut failed = job.failures.iter().filter(|failure| (failure.comm, failure.seq) == (first.id, seq));
+    let calls = failed.find(|failure| is_collective(failure)).map(|failure| failure.calls.clone());
+    told.calls = calls.unwrap_or_default();
+    // Of several calls the one of the largest group.
+    let is_meant =
+        |comm: &CommSnapshot| told.calls.first().is_none_or(|most| most.ranks.contains(&comm.rank));
+    let describes = |comm: &CommSnapshot| comm.op.seq == seq && !comm.op.kind.is_empty() && is_meant(comm);
+    let last = members.values().map(|(_, comm)| comm.op.called).max().unwrap_or(0);
+    match members.values().find(|(_, comm)| describes(comm)) {
         Some((_, comm)) => told.describe(&comm.op),
+        None if last < seq => {}
         None => {
             // What has only made calls of one kind has made that call too.
             let kinds = members.values().flat_map(|(_, comm)| &comm.history.kinds);
-            let is_collective = |kind: &&str| *kind != "Send" && *kind != "Recv";
+            let is_collective = |kind: &&str| !is_pair(kind);
             let kinds: BTreeSet<&str> = kinds.map(|kind| kind.kind.as_str()).filter(is_collective).collect();
             if let [kind] = kinds.into_iter().collect::<Vec<_>>()[..] {
                 told.kind = kind.into();
@@ -204,7 +221,13 @@ fn of_members(
             *time = time.saturating_sub(first_ns);
         }
     }
-    told.path = told.path();
+    told.path = match last < seq {
+        true => format!(
+            "no rank has called it: {}",
+            if last == 0 { "none was called".into() } else { format!("the last one is #{last}") }
+        ),
+        false => told.path(),
+    };
     told
 }
 
@@ -251,7 +274,9 @@ fn of_rank(
             told.called_ns = told.began_ns.filter(|_| !waited_in_line);
             told.ended_ns = (is_known && told.stage == Stage::Failed).then_some(then);
             if let Some(wait) = &op.wait {
-                told.waited_ns = Some(wait.since_ns);
+                // The wait of one that failed ended then.
+                let since_then = if told.stage == Stage::Failed { op.age_ns } else { 0 };
+                told.waited_ns = Some(wait.since_ns.saturating_sub(since_then));
                 told.waits_for = Some(wait.peer);
                 told.waits_for_job_rank = Some(job.job_rank(comm.id, wait.peer));
             }
@@ -297,6 +322,9 @@ impl Explained {
     /// The critical path.
     fn path(&self) -> String {
         let mut parts = Vec::new();
+        if self.calls.len() > 1 {
+            parts.push("the ranks called different things".into());
+        }
         let arrived = |rank: &&ExplainedRank| rank.called_ns.or(rank.began_ns);
         let called = || self.ranks.iter().filter(|rank| arrived(rank).is_some());
         let absent = self.at(Stage::Uncalled);
@@ -304,10 +332,14 @@ impl Explained {
             let first = called().min_by_key(arrived).unwrap_or(last);
             let later = arrived(&last).unwrap_or(0);
             let who = format!("rank {}", last.job_rank);
-            parts.push(match first.job_rank == last.job_rank {
-                true => format!("{who} called it"),
-                false => format!("{who} called last, {} after rank {}", duration(later), first.job_rank),
-            });
+            match first.job_rank == last.job_rank {
+                true => parts.push(format!("{who} called it")),
+                false if later < SAME_NS => parts.push("all called at the same time".into()),
+                false => {
+                    let first = first.job_rank;
+                    parts.push(format!("{who} called last, {} after rank {first}", duration(later)));
+                }
+            }
         }
         let ended = || self.ranks.iter().filter(|rank| rank.stage == Stage::Ended && rank.ended_ns.is_some());
         let all = ended().count();
@@ -331,6 +363,8 @@ impl Explained {
         say(&self.at(Stage::Inside), "is inside", "are inside");
         say(&self.at(Stage::Queued), "has it behind an earlier one", "have it behind an earlier one");
         say(&self.at(Stage::Failed), "failed in it", "failed in it");
+        let past = "ended it too long ago for its times to be kept";
+        say(&self.at(Stage::Forgotten), past, past);
         parts.join("; ")
     }
 }
@@ -418,9 +452,47 @@ mod tests {
         // It failed half a second before the reading.
         let op = &mut ranks[1].comms[0].op;
         (op.state, op.age_ns, op.lasted_ns) = (OpState::Failed, 500 * MS, 300 * MS);
+        op.wait.as_mut().unwrap().since_ns = 700 * MS;
         let told = explained(ranks, None);
         let one = &told.ranks[1];
         assert_eq!((one.stage, one.ended_ns.unwrap() - one.began_ns.unwrap()), (Stage::Failed, 300 * MS));
+        // It has not waited since.
+        assert_eq!(one.waited_ns, Some(200 * MS));
+    }
+
+    #[test]
+    fn of_a_mismatch_each_call_is_told_with_its_ranks() {
+        let mut ranks = vec![rank(0, 9, 0), rank(1, 9, 0), rank(2, 9, 0)];
+        for (rank, kind) in ranks.iter_mut().zip(["Reduce", "AllReduce", "AllReduce"]) {
+            let op = &mut rank.comms[0].op;
+            (op.state, op.seq, op.called, op.kind) = (OpState::Failed, 10, 10, kind.into());
+        }
+        let called = |ranks: &[u32], call: &str| Called {
+            ranks: ranks.iter().copied().map(Rank).collect(),
+            call: call.into(),
+        };
+        let calls = vec![called(&[1, 2], "AllReduce of 1 F32"), called(&[0], "Reduce of 1 F32")];
+        let failure = |seq, op: &str| Failure {
+            comm: CommId(7),
+            seq,
+            op: op.into(),
+            calls: calls.clone(),
+            ..Failure::default()
+        };
+        let mut job = Snapshot { ranks, failures: vec![failure(10, "AllReduce")], ..Snapshot::default() };
+        let of = |job: &Snapshot| explain(job, None, None, kernel_clock(job)).unwrap();
+        let told = of(&job);
+        assert_eq!((told.seq, told.call().as_str(), &told.calls), (10, "AllReduce #10", &calls));
+        assert_eq!(
+            told.path,
+            "the ranks called different things; all called at the same time; ranks 0-2 failed in it"
+        );
+        // They have failed in a later one than that in which they differ.
+        job.failures = vec![failure(9, "AllReduce")];
+        assert_eq!((of(&job).seq, of(&job).calls.len()), (9, 2));
+        // A send is no collective.
+        job.failures = vec![failure(10, "Send")];
+        assert_eq!(of(&job).calls, []);
     }
 
     #[test]
@@ -435,6 +507,9 @@ mod tests {
         assert_eq!(stages(4), [Stage::Ended, Stage::Forgotten]);
         assert_eq!(stages(10), [Stage::Uncalled, Stage::Queued]);
         assert_eq!(stages(u64::MAX), [Stage::Uncalled, Stage::Uncalled]);
+        let path = |seq: u64| explained(ranks.clone(), Some(seq)).path;
+        assert_eq!(path(12), "no rank has called it: the last one is #11");
+        assert_eq!(path(4), "rank 0 called it; rank 1 ended it too long ago for its times to be kept");
         assert_eq!(stages(0), [Stage::Forgotten, Stage::Forgotten]);
         let told = explained(ranks.clone(), Some(4));
         assert_eq!(

@@ -18,7 +18,7 @@ pub(super) mod replaced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diagnose::killed;
+use crate::diagnose::{counterpart, is_pair, killed};
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, Failure, FailureSnapshot, OpSnapshot, OpState, RankSnapshot, State,
 };
@@ -174,10 +174,6 @@ pub(super) fn operations(comm: &CommSnapshot) -> impl Iterator<Item = &OpSnapsho
     std::iter::once(&comm.op).chain(&comm.p2p)
 }
 
-fn is_pair(kind: &str) -> bool {
-    matches!(kind, "Send" | "Recv")
-}
-
 fn failed_operation(comm: &CommSnapshot) -> Option<&OpSnapshot> {
     operations(comm).filter(|op| op.state == OpState::Failed).max_by_key(|op| op.age_ns)
 }
@@ -270,11 +266,12 @@ fn has_left(comm: &CommSnapshot) -> bool {
 /// Whether `other` had called the counterpart of a send or receive of `rank`. Both sides count the
 /// operations of a pair alike.
 fn has_called(other: &CommSnapshot, rank: Rank, op: &OpSnapshot) -> bool {
-    let (ours, counterpart) =
-        if op.kind == "Recv" { (Direction::Recv, "Send") } else { (Direction::Send, "Recv") };
+    let ours = if op.kind == "Recv" { Direction::Recv } else { Direction::Send };
     let mut links =
         other.links.iter().filter(|link| link.channel == ChannelId::P2P && link.peer == Some(rank));
-    let called = |its: &OpSnapshot| its.peer == Some(rank) && its.kind == counterpart && its.seq >= op.seq;
+    let called = |its: &OpSnapshot| {
+        its.peer == Some(rank) && counterpart(&op.kind) == Some(&its.kind) && its.seq >= op.seq
+    };
     links.any(|link| link.direction != ours && link.op >= op.seq) || other.p2p.as_ref().is_some_and(called)
 }
 

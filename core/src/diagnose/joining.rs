@@ -37,7 +37,7 @@ impl NotJoined {
 /// Whether it still looks for the root, or for its neighbour on the ring: after that all ranks have
 /// joined.
 fn checks_in(comm: &CommSnapshot) -> bool {
-    let names = [Phase::CheckIn, Phase::Ring].map(Phase::name);
+    let names = [Phase::Rendezvous, Phase::CheckIn, Phase::Ring].map(Phase::name);
     comm.phase.as_ref().is_some_and(|phase| names.contains(&phase.phase.as_str()))
 }
 
@@ -142,8 +142,9 @@ mod tests {
         check(&[rank(0, Running, Exchange, lacks)], None);
         check(&[rank(0, Running, Ring, Some((0, &[])))], None);
         check(&[rank(0, Running, CheckIn, None)], None);
-        // Rank 0 opens the root.
+        // Rank 0 opens the root, and says where.
         check(&[rank(2, Running, CheckIn, None)], Some((&[0], None, &[2], 102)));
+        check(&[rank(2, Running, Phase::Rendezvous, None)], Some((&[0], None, &[2], 102)));
         // The state when they died.
         check(&[rank(0, Dead, CheckIn, lacks)], Some((&[3], Some(1), &[0], 0)));
     }

@@ -46,6 +46,7 @@ pub use narrow::{CommLine, Held, comms_named};
 pub use rates::{Counted, Rate};
 pub use standing::{BETWEEN, SAID_NS, Severity, call_name, comm_name, is_pair, severity};
 pub(crate) use standing::{FINISH, silent_first, suspect_ns};
+use standing::{counterpart, lacked};
 pub use text::{
     duration, ranks_text, render_answer, render_next, render_not_joined, render_text, render_verdict,
     render_verdicts, runs_text,

@@ -27,6 +27,20 @@ pub fn is_pair(kind: &str) -> bool {
     matches!(kind, "Send" | "Recv")
 }
 
+/// What somebody lacks who has not joined a call: a send lacks a receive, and a receive a send.
+pub(super) fn lacked(kind: &str, call: &str) -> String {
+    counterpart(kind).map_or_else(|| call.into(), |other| format!("{other} for {call}"))
+}
+
+/// What a send or receive needs at the other end; `None` for other kinds.
+pub(super) fn counterpart(kind: &str) -> Option<&'static str> {
+    match kind {
+        "Send" => Some("Recv"),
+        "Recv" => Some("Send"),
+        _ => None,
+    }
+}
+
 /// The operation of ranks that wait in `finish()`.
 pub(crate) const FINISH: &str = "finish()";
 

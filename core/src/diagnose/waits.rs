@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{call_name, comm_name};
+use super::{call_name, comm_name, counterpart};
 use crate::snapshot::{BlockedOn, Snapshot};
 use crate::types::{CommId, Rank};
 
@@ -54,10 +54,10 @@ impl Snapshot {
             ([], []) if one.unseen.is_empty() => (&one.by, "all wait for each other"),
             ([], []) => (&one.unseen, "could not be read"),
             ([], _) => (&one.inside, "holds it up"),
-            (_, _) => match one.op.as_str() {
-                "Send" => (&one.missing, "no Recv called"),
-                "Recv" => (&one.missing, "no Send called"),
-                _ => (&one.missing, "not called"),
+            (_, _) => match counterpart(&one.op) {
+                Some("Recv") => (&one.missing, "no Recv called"),
+                Some(_) => (&one.missing, "no Send called"),
+                None => (&one.missing, "not called"),
             },
         };
         // A rank that lacks an earlier call than the one the others wait in is blamed for that

@@ -429,14 +429,6 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         &self.mover
     }
 
-    /// Since when a collective has waited for a peer, whatever else moved meanwhile; `None` if no
-    /// wait of one is noted.
-    #[must_use]
-    pub fn collective_waits_since(&self) -> Option<Raw> {
-        let noted = self.noted.iter().filter(|(wait, _)| wait.channel != ChannelId::P2P);
-        noted.map(|(_, since)| *since).min()
-    }
-
     /// Whether the work of a step is under way: a turn may find that it has ended.
     #[must_use]
     pub fn is_moving(&self) -> bool {

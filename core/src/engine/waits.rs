@@ -4,7 +4,7 @@ use super::{Engine, Mover, Progress};
 use crate::clock::Raw;
 use crate::event::{Event, Subscriber, publish_at};
 use crate::recorder::{Attention, OpWait};
-use crate::types::{ChannelId, Direction, Rank, WaitReason};
+use crate::types::{ChannelId, CollKind, Direction, Rank, WaitReason};
 
 /// What one program waits for. Two that are equal are one wait: it goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,6 +179,43 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
                 waits().find(|noted| told(noted).attention > Attention::Nobody).or_else(|| waits().next());
             first.map(|noted| (&noted.0, told(noted)))
         })
+    }
+
+    /// Since when a collective has waited for a peer, whatever else moved meanwhile; `None` if no
+    /// wait of one is noted.
+    #[must_use]
+    pub fn collective_waits_since(&self) -> Option<Raw> {
+        let noted = self.noted.iter().filter(|(wait, _)| wait.channel != ChannelId::P2P);
+        noted.map(|(_, since)| *since).min()
+    }
+
+    /// A wait of the operation that has moved nothing for longest, of those that a thread waits
+    /// for, and since when.
+    #[must_use]
+    pub fn stands(&self) -> Option<(Wait, Raw)> {
+        let waits = |pair: bool| self.noted.iter().filter(move |(wait, _)| wait.is_pair() == pair);
+        let has_thread = |wait: &Wait| self.pairs.attention(wait.peer, wait.direction) == Attention::Thread;
+        // A collective moved until the last of its programs began to wait; a send or receive has
+        // one.
+        let collective = match self.collectives.attention() {
+            Attention::Thread => waits(false).next_back(),
+            Attention::Task | Attention::Nobody => None,
+        };
+        let pair = waits(true).find(|(wait, _)| has_thread(wait));
+        let longest = [collective, pair].into_iter().zip(self.attended_since);
+        let longest = longest
+            .filter_map(|(noted, attended)| noted.map(|(wait, since)| (*wait, (*since).max(attended))));
+        longest.min_by_key(|(_, since)| *since)
+    }
+
+    /// The operation that waits so.
+    #[must_use]
+    pub fn op_of(&self, wait: &Wait) -> Option<(CollKind, u64)> {
+        let op = match wait.is_pair() {
+            true => self.pairs.first_of(wait.peer, wait.direction),
+            false => self.collectives.first(),
+        };
+        op.map(|op| (op.kind(), op.descriptor().seq))
     }
 
     /// Writes that into the operations' own cells, with or without a link.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use ccl::bootstrap::Bootstrap;
 use ccl::bootstrap::host::Identity;
-use ccl::bootstrap::rendezvous::from_environment;
+use ccl::bootstrap::rendezvous::Venue;
 use ccl::config::{Settings, environment};
 use ccl::sys::unix::{self, Name, Stream};
 use ccl::{Result, clock};
@@ -38,7 +38,7 @@ fn stay() {
 fn intrude(path: &str) -> Result<()> {
     let settings = Settings::of_process()?;
     let deadline = clock::now().after(Duration::from_secs(60));
-    let met = from_environment(&settings, deadline)?;
+    let met = Venue::of_environment(&settings)?.meet(&settings, deadline)?;
     let mut bootstrap = Bootstrap::join(&met.id, met.rank, met.nranks, &[], &settings, deadline)?;
     // A rank's own data, written by hand.
     let process: Vec<String> =

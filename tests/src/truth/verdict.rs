@@ -37,6 +37,10 @@ pub(super) fn judge(
     culprits: Option<&[u32]>,
 ) -> Result<(), String> {
     let (classes, reasons): (&[&str], &[&str]) = match draw.class {
+        // What is left of all ranks was killed, and nothing else was wrong.
+        Class::Healthy | Class::Straggler if view == View::Files && class == "PEER_DEAD" => {
+            return Ok(());
+        }
         Class::Healthy => (&[], &[]),
         Class::Straggler => (&["SLOW"], &["late"]),
         Class::Hang | Class::Chain | Class::FirstContact | Class::AllDead => {

@@ -31,7 +31,7 @@ use crate::clock::{self, Ns};
 use crate::config::{Key, Settings, Source, environment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice::{Level, say};
-use crate::types::Rank;
+use crate::types::{JobId, Rank};
 
 /// The longest time that one probe of a root may take.
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
@@ -72,38 +72,66 @@ enum Way {
     Store { address: Address, key: String },
 }
 
-/// Meets the other ranks as the environment of this process says, before `deadline`. The n-th call
-/// meets the n-th calls of the other ranks.
-///
-/// # Errors
-/// `Usage` if variables contradict each other or are missing, `Unavailable` for unknown launchers,
-/// `Timeout` if rank 0 does not come.
-pub fn from_environment(settings: &Settings, deadline: Ns) -> Result<Rendezvous> {
-    // This counter is one per process, as the environment is.
-    static MADE: AtomicU32 = AtomicU32::new(0);
-    let instance = MADE.fetch_add(1, Ordering::Relaxed);
-    let met = meet(&environment, settings, instance, deadline);
-    if met.is_err() {
-        // It met no other rank: a call that tries again is still the n-th, unless another thread
-        // called meanwhile.
-        let _ = MADE.compare_exchange(instance + 1, instance, Ordering::Relaxed, Ordering::Relaxed);
-    }
-    met
+/// Where and as which rank this process meets the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Venue {
+    place: Assignment,
+    way: Way,
 }
 
-/// Meets the other ranks as `environment` says, for the `instance`-th communicator.
-///
-/// # Errors
-/// As [`from_environment`].
-pub fn meet(
+impl Venue {
+    /// As the environment of this process says. Waits for nobody.
+    ///
+    /// # Errors
+    /// `Usage` if variables contradict each other or are missing, `Unavailable` for unknown
+    /// launchers.
+    pub fn of_environment(settings: &Settings) -> Result<Self> {
+        detect(&environment, settings)
+    }
+
+    /// The rank and the number of ranks.
+    #[must_use]
+    pub const fn place(&self) -> (Rank, u32) {
+        (self.place.rank, self.place.nranks)
+    }
+
+    /// The job id that is shown until the ranks have met: the same for all that meet there.
+    #[must_use]
+    pub fn shown_job(&self) -> JobId {
+        let place = format!("{:?}", self.way);
+        JobId(xxhash_rust::xxh3::xxh3_64_with_seed(place.as_bytes(), u64::from(self.place.nranks)))
+    }
+
+    /// Meets the other ranks, before `deadline`. The n-th call of a process meets the n-th calls of
+    /// the other ranks.
+    ///
+    /// # Errors
+    /// `Timeout` if rank 0 does not come, `Usage` if another job meets there.
+    pub fn meet(&self, settings: &Settings, deadline: Ns) -> Result<Rendezvous> {
+        // This counter is one per process, as the environment is.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let instance = MADE.fetch_add(1, Ordering::Relaxed);
+        let met = meet(self, &environment, settings, instance, deadline);
+        if met.is_err() {
+            // It met no other rank: a call that tries again is still the n-th, unless another
+            // thread called meanwhile.
+            let _ = MADE.compare_exchange(instance + 1, instance, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        met
+    }
+}
+
+/// Meets the other ranks for the `instance`-th communicator.
+fn meet(
+    venue: &Venue,
     environment: Environment<'_>,
     settings: &Settings,
     instance: u32,
     deadline: Ns,
 ) -> Result<Rendezvous> {
-    let (place, way) = detect(environment, settings)?;
+    let place = venue.place;
     let Assignment { rank, nranks } = place;
-    let (id, root) = match &way {
+    let (id, root) = match &venue.way {
         Way::Alone => {
             let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
             (UniqueId::fresh(nowhere)?, None)
@@ -127,7 +155,7 @@ pub fn meet(
     Ok(Rendezvous { id, rank, nranks, root })
 }
 
-fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Assignment, Way)> {
+fn detect(environment: Environment<'_>, settings: &Settings) -> Result<Venue> {
     let given = |name: &str| environment(name).filter(|value| !value.is_empty());
     let missing = |what: &str, why: &str| {
         Err(Error::new(ErrorKind::Usage, format!("{what} not set, but {why}"))
@@ -141,7 +169,7 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Assignme
         let left = left.or_else(|| set(Key::CommId).then_some("CCL_COMM_ID"));
         return match left.or_else(|| set(Key::RendezvousFile).then_some("CCL_RENDEZVOUS_FILE")) {
             Some(name) => missing("WORLD_SIZE is", &format!("{name} is")),
-            None => Ok((Assignment { rank: Rank(0), nranks: 1 }, Way::Alone)),
+            None => Ok(Venue { place: Assignment { rank: Rank(0), nranks: 1 }, way: Way::Alone }),
         };
     };
     let Some(rank) = number(environment, "RANK")? else { return missing("RANK is", "WORLD_SIZE is") };
@@ -153,14 +181,15 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Assignme
         return Err(Error::new(ErrorKind::Usage, what));
     }
     let place = Assignment { rank: Rank(rank), nranks };
+    let by = |way| Ok(Venue { place, way });
     if nranks == 1 {
-        return Ok((place, Way::Alone));
+        return by(Way::Alone);
     }
     if let Some(path) = settings.given(Key::RendezvousFile) {
-        return Ok((place, Way::File(path.to_string())));
+        return by(Way::File(path.to_string()));
     }
     if let Some(text) = settings.given(Key::CommId) {
-        return Ok((place, Way::Public(Address::parse("CCL_COMM_ID", text)?)));
+        return by(Way::Public(Address::parse("CCL_COMM_ID", text)?));
     }
     let (Some(host), Some(port)) = (given("MASTER_ADDR"), given("MASTER_PORT")) else {
         let lacks = |name: &&str| given(name).is_none();
@@ -171,13 +200,13 @@ fn detect(environment: Environment<'_>, settings: &Settings) -> Result<(Assignme
     let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let address = Address::parse("MASTER_ADDR:MASTER_PORT", &text)?;
     if given("TORCHELASTIC_USE_AGENT_STORE").is_none_or(|says| says != "True") {
-        return Ok((place, Way::Public(address)));
+        return by(Way::Public(address));
     }
     // The agent's keys survive a restart, but ids of an earlier round must not be read. A round in
     // which agents joined keeps its restart count, but not its world size.
     let run = given("TORCHELASTIC_RUN_ID").unwrap_or_default();
     let restart = given("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
-    Ok((place, Way::Store { address, key: format!("/ccl/{run}/{restart}/{nranks}") }))
+    by(Way::Store { address, key: format!("/ccl/{run}/{restart}/{nranks}") })
 }
 
 fn number(environment: Environment<'_>, name: &str) -> Result<Option<u32>> {
@@ -298,7 +327,7 @@ mod tests {
         let look = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
         let settings = Settings::read(&look, "").unwrap();
         let seen = match detect(&look, &settings) {
-            Ok((place, way)) => format!("{} of {}: {way:?}", place.rank, place.nranks),
+            Ok(Venue { place, way }) => format!("{} of {}: {way:?}", place.rank, place.nranks),
             Err(error) => format!("{:?}: {error}", error.kind),
         };
         assert!(seen.contains(expect), "{variables:?} gave {seen:?}, not {expect:?}");
@@ -385,7 +414,8 @@ mod tests {
                         _ => variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string()),
                     };
                     let settings = Settings::read(&look, "").unwrap();
-                    let met = meet(&look, &settings, instance, deadline).unwrap();
+                    let venue = detect(&look, &settings).unwrap();
+                    let met = meet(&venue, &look, &settings, instance, deadline).unwrap();
                     assert_eq!((met.rank, met.nranks, met.root.is_some()), (Rank(rank), 3, rank == 0));
                     let bootstrap =
                         Bootstrap::join(&met.id, met.rank, 3, own.as_bytes(), &settings, deadline).unwrap();
@@ -428,7 +458,7 @@ mod tests {
             };
             let settings = Settings::read(&look, "").unwrap();
             let deadline = soon(15_000);
-            let met = meet(&look, &settings, 0, deadline).unwrap();
+            let met = meet(&detect(&look, &settings).unwrap(), &look, &settings, 0, deadline).unwrap();
             let bootstrap = Bootstrap::join(&met.id, met.rank, 2, b"", &settings, deadline).unwrap();
             drop((bootstrap.into_ring().unwrap(), met.root));
         };

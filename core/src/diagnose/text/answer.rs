@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::shrinking::not_coming;
 use super::{duration, plural, ranks_text, state};
-use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, is_pair, silent_first};
+use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, is_pair, lacked, silent_first};
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, Failure, NotJoined, OpSnapshot, OpState, RankSnapshot, Snapshot,
     SocketSnapshot, State, TcpState, WaitingLink, Waits,
@@ -467,13 +467,7 @@ fn sentence(job: &Snapshot, blocked_on: &BlockedOn) -> String {
             1 => "has",
             _ => "have",
         };
-        // A send lacks a receive, and a receive lacks a send.
-        let other = match blocked_on.op.as_str() {
-            "Send" => "Recv for ",
-            "Recv" => "Send for ",
-            _ => "",
-        };
-        parts.push(format!("{who}, which {verb} not called {other}{op}"));
+        parts.push(format!("{who}, which {verb} not called {}", lacked(&blocked_on.op, &op)));
     }
     if !blocked_on.inside.is_empty() {
         let who = described(job, blocked_on.comm, &blocked_on.inside);

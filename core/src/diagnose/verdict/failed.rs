@@ -2,7 +2,7 @@
 
 use super::{Groups, named, process, verb};
 use crate::diagnose::failed::calls::pair;
-use crate::diagnose::{call_name, comm_name, duration, ranks_text};
+use crate::diagnose::{call_name, comm_name, duration, lacked, ranks_text};
 use crate::snapshot::{
     Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, RankSnapshot, Reason, Side,
     Snapshot, Standing, Verdict,
@@ -154,7 +154,9 @@ fn verdict(
         (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
         (Class::Link, _) => format!("a link of {op} failed, and no process is to blame: host or network"),
         (Class::Aborted, false) => format!("{who} gave {op} up"),
-        (Class::NotJoined, _) => format!("{who} had not called {op} when it timed out"),
+        (Class::NotJoined, _) => {
+            format!("{who} had not called {} when it timed out", lacked(&failure.op, &op))
+        }
         (Class::StuckLocal, true) => {
             format!("{op} timed out: who held it up does not follow from what was read")
         }

@@ -43,6 +43,9 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
         found.extend(slow::verdicts(job));
     }
     found.extend(process::idle(job).into_iter().filter(|one| !known.contains(&one.culprits[0])));
+    if found.is_empty() {
+        found = process::all_dead(job);
+    }
     for verdict in &mut found {
         if verdict.reason == Reason::Oom && process::is_logged(job, &verdict.culprits) {
             verdict.confidence = Confidence::Certain;

@@ -14,6 +14,8 @@ const STOPPED_NS: u64 = 1_000_000_000;
 const SILENT_NS: u64 = 5_000_000_000;
 /// From when on a death is one that nobody notices: sooner, the job may be ending.
 const DEAD_NS: u64 = 3_000_000_000;
+/// The most processes of a verdict on all of them of which is said what was seen.
+const MAX_SEEN: usize = 4;
 /// The functions of the kernel in which the threads of a frozen control group sleep, of version 1
 /// and of version 2.
 const FREEZERS: [&str; 2] = ["__refrigerator", "do_freezer_trap"];
@@ -164,6 +166,41 @@ fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
         evidence: evidence(rank),
         ..Verdict::default()
     })
+}
+
+/// If all processes of a job have ended, those that died in it: a verdict for each way to die.
+///
+/// Only where nothing else says what ended the job: a failure, or a wait. Who killed them may have
+/// meant to.
+pub(super) fn all_dead(job: &Snapshot) -> Vec<Verdict> {
+    let mut groups = super::Groups::default();
+    let died = |rank: &&RankSnapshot| rank.state == State::Dead && rank.comms.iter().any(|row| !row.ended);
+    if !job.ranks.iter().all(RankSnapshot::is_gone) {
+        return Vec::new();
+    }
+    for rank in job.ranks.iter().filter(died) {
+        groups.add((Class::PeerDead, end(rank)), culprit(rank));
+    }
+    let verdict = |((class, reason), culprits): (_, Vec<Culprit>)| {
+        let (side, confidence) = side(reason);
+        let ranks = culprits.iter().take(MAX_SEEN).filter_map(|one| of(job, one.rank));
+        Verdict {
+            class,
+            standing: Standing::Suspect,
+            reason,
+            why: format!(
+                "{} {}; no call had failed, and nobody had waited for long",
+                super::named(&culprits),
+                ended(reason, culprits.len())
+            ),
+            evidence: ranks.flat_map(evidence).collect(),
+            culprits,
+            side,
+            confidence,
+            ..Verdict::default()
+        }
+    };
+    groups.0.into_iter().map(verdict).collect()
 }
 
 fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {

@@ -6,7 +6,7 @@ use super::link::{self, Bad};
 use super::{Groups, named, process, verb};
 use crate::diagnose::failed::operations;
 use crate::diagnose::lacking::Lacking;
-use crate::diagnose::{call_name, comm_name, duration, is_pair, ranks_text, runs_text, suspect_ns};
+use crate::diagnose::{call_name, comm_name, duration, is_pair, lacked, ranks_text, runs_text, suspect_ns};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, NotJoined, OpSnapshot, OpState,
     RankSnapshot, Reason, Side, Snapshot, Standing, State, Verdict,
@@ -287,6 +287,7 @@ fn first_lacked(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit], op: &str)
             let call = inside.clone().unwrap_or_else(|| format!("#{seq}"));
             format!("{call} of {}", comm_name(&one.name, one.comm))
         }
+        _ if one.inside.is_empty() => lacked(&one.op, op),
         _ => op.to_string(),
     }
 }

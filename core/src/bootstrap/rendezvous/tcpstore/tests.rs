@@ -212,7 +212,8 @@ fn whoever_reads_the_store_but_does_not_know_the_secret_does_not_meet() {
         let given = variables.iter().filter(|(_, value)| !value.is_empty());
         let look = |name: &str| given.clone().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string());
         let settings = Settings::read(&look, "").unwrap();
-        crate::bootstrap::rendezvous::meet(&look, &settings, 0, soon(10_000))
+        let venue = crate::bootstrap::rendezvous::detect(&look, &settings).unwrap();
+        crate::bootstrap::rendezvous::meet(&venue, &look, &settings, 0, soon(10_000))
     };
     let root = meet("0", "right").unwrap();
     for other in ["wrong", ""] {

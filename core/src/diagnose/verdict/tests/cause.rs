@@ -71,3 +71,30 @@ fn who_leads_an_init_and_is_stopped_holds_it_up() {
          init gives up in 88.0 s"
     );
 }
+
+#[test]
+fn a_job_whose_processes_were_all_killed_between_calls_is_not_healthy() {
+    let mut job = job(&[0, 1, 2, 3]);
+    job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
+    let found = check(&job, &[(Class::PeerDead, Reason::Killed, &[0, 1, 2, 3], Standing::Suspect)]);
+    assert_eq!(found[0].why, "ranks 0-3 were killed; no call had failed, and nobody had waited for long");
+    assert!(found[0].next[0].command.starts_with("journalctl"), "{:?}", found[0].next);
+    // One panicked, and one has left.
+    job.ranks[1].facts.end = End::Panicked;
+    (job.ranks[2].state, job.ranks[2].comms[0].ended) = (State::Left, true);
+    let killed = (Class::PeerDead, Reason::Killed, &[0, 3][..], Standing::Suspect);
+    check(&job, &[killed, (Class::PeerDead, Reason::Panicked, &[1], Standing::Suspect)]);
+    // All had left the communicator, or one lives on.
+    job.ranks.iter_mut().for_each(|rank| rank.comms[0].ended = true);
+    check(&job, &[]);
+}
+
+#[test]
+fn what_a_send_waits_for_is_a_receive() {
+    let sends = BlockedOn { op: "Send".into(), seq: 1, ..blocked(&[2], &[], &[0], 60 * SECOND) };
+    let job = Snapshot { blocked_on: vec![sends], ..job(&[0, 1, 2, 3]) };
+    let found = check(&job, &[(Class::NotJoined, Reason::UserCode, &[2], Standing::Stalled)]);
+    let said =
+        "rank 2 (pid 72 on a) has not called Recv for Send #1 of world and is in user code; rank 0 waits";
+    assert!(found[0].why.starts_with(said), "{}", found[0].why);
+}
