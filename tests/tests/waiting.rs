@@ -31,7 +31,8 @@ fn ran_ns(pid: u32) -> u64 {
 
 #[test]
 fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others() {
-    const WINDOW: Duration = Duration::from_secs(5);
+    const WINDOW: Duration = Duration::from_secs(1);
+    const WINDOWS: usize = 5;
     for transport in [Transport::Shm, Transport::Socket] {
         let mut setting = Setting::new(8, transport, orders(3, How::Sleep));
         let bound = ["taskset", "-c", "0,1"].map(String::from).to_vec();
@@ -45,18 +46,24 @@ fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others()
         // They were busy a moment ago: after this time all are asleep.
         clock::sleep(Duration::from_secs(1));
         let ran = || job.workers.iter().map(|worker| ran_ns(worker.pid())).collect::<Vec<_>>();
-        let (before, began) = (ran(), clock::now());
-        clock::sleep(WINDOW);
-        let (after, waited) = (ran(), clock::now().since(began));
-        let used: Vec<f64> =
-            before.iter().zip(&after).map(|(before, after)| (after - before) as f64 / 1e6).collect();
-        println!("{transport:?}: milliseconds of processor time in {waited:?}: {used:.2?}");
-        // 10 ms in 10 s, in proportion.
-        let most = waited.as_secs_f64();
-        assert!(
-            used.iter().all(|ms| *ms <= most),
-            "{transport:?}: {used:.2?} ms of {waited:?}, at most {most:.1}"
-        );
+        let window = |_| {
+            let (before, began) = (ran(), clock::now());
+            clock::sleep(WINDOW);
+            let (after, waited) = (ran(), clock::now().since(began).as_secs_f64());
+            before.iter().zip(&after).map(|(before, after)| (after - before) as f64 / 1e6 / waited).collect()
+        };
+        let windows: Vec<Vec<f64>> = (0..WINDOWS).map(window).collect();
+        // The kernel counts what a host takes from a virtual machine as time of whoever runs: a
+        // moment of that is in one window, what a rank uses is in all.
+        let median = |rank: usize| {
+            let mut used: Vec<f64> = windows.iter().map(|window| window[rank]).collect();
+            used.sort_by(f64::total_cmp);
+            used[WINDOWS / 2]
+        };
+        let used: Vec<f64> = (0..job.workers.len()).map(median).collect();
+        println!("{transport:?}: milliseconds of processor time in a second: {used:.2?}");
+        // 10 ms in 10 s.
+        assert!(used.iter().all(|ms| *ms <= 1.0), "{transport:?}: {used:.2?} ms, at most 1.0: {windows:.2?}");
     }
 }
 

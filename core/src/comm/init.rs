@@ -108,7 +108,6 @@ fn make(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
 fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
     let Begun { name, rank, nranks, settings, deadline, services, notes, mut row, mut phases } = begun;
     let name = name.as_str();
-    row.set_identity(id.comm(), id.shown_job());
     let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
     let watch = phases.watch();
     let cancelled = &|| watch.as_ref().is_some_and(|watch| watch.is_cancelled());

@@ -315,7 +315,7 @@ fn waits_in_a_circle_are_a_deadlock_told_once() {
     assert_eq!(
         found[0].why,
         "rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 2 in Send #1 of world, rank 2 for \
-         rank 0 in Send #1 of world"
+         rank 0 in Send #1 of world, for 2.0 s"
     );
     // A task that waits may do other work meanwhile, and send.
     let mut polled = Snapshot { blocked_on: vec![send(0, 1), send(1, 2), send(2, 0)], ..job(&[]) };

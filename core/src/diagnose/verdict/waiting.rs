@@ -263,11 +263,11 @@ fn verdict(
     };
     match reason {
         Reason::Cycle if has_polled(job, &verdict.culprits) => {
+            let since = duration(one.since_ns);
             verdict.confidence = Confidence::Probable;
-            verdict.why = format!("{text}; tasks wait there, and may do other work");
+            verdict.why = format!("{text}, for {since}; tasks wait there, and may do other work");
         }
-        Reason::Cycle => verdict.why = text,
-        Reason::Lost => verdict.why = format!("{text}, for {}", duration(one.since_ns)),
+        Reason::Cycle | Reason::Lost => verdict.why = format!("{text}, for {}", duration(one.since_ns)),
         _ => {}
     }
     verdict
