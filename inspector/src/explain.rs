@@ -135,7 +135,11 @@ fn of_operation(out: &mut String, told: &Explained) {
     for called in &told.calls {
         let ranks = told.ranks.iter().filter(|rank| called.ranks.contains(&rank.rank));
         let ranks: Vec<Rank> = ranks.map(|rank| rank.job_rank).collect();
-        out.push_str(&format!("{} called {}\n", ranks_text(&ranks), words::line(&called.call)));
+        let who = match ranks.as_slice() {
+            [] => format!("comm {}", ranks_text(&called.ranks)),
+            ranks => ranks_text(ranks),
+        };
+        out.push_str(&format!("{who} called {}\n", words::line(&called.call)));
     }
     if !told.unseen.is_empty() {
         out.push_str(&format!("not read: comm {}\n", ranks_text(&told.unseen)));

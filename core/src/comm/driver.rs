@@ -14,7 +14,7 @@ use crate::comm::ending::first_channel;
 use crate::comm::exclusive::{Locked, Own};
 use crate::comm::report;
 use crate::comm::state::{Driver, Inner};
-use crate::comm::unsatisfiable::ASK;
+use crate::comm::unsatisfiable::{ASK, is_long};
 use crate::comm::wait::{SLEEP, Waited};
 use crate::engine::{Begun, Cause, Failure, Op, OpId, Progress};
 use crate::error::{Error, ErrorKind, Result};
@@ -256,12 +256,16 @@ impl Inner {
         let still = driver.still.get_or_insert_with(|| Stopwatch::start(now)).look(now);
         driver.stands();
         self.ask(driver);
-        let still = driver.stood(now).max(still);
-        if still >= ASK {
+        // Most waits are short.
+        let is_long = driver.engine.waits_since().is_some_and(is_long);
+        let (stood, wait) = if is_long { driver.stood(now) } else { Default::default() };
+        if still.max(stood) >= ASK {
             self.say_shortage();
         }
         if still >= self.timeout {
-            self.time_out(driver);
+            self.time_out(driver, None);
+        } else if stood >= self.timeout {
+            self.time_out(driver, wait);
         }
     }
 

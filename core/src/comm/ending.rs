@@ -89,9 +89,10 @@ impl Inner {
         }
     }
 
-    /// Ends the communicator here and everywhere: the operation under way has passed its deadline.
-    pub(super) fn time_out(&self, driver: &mut Driver) {
-        let error = self.timed_out(driver);
+    /// Ends the communicator here and everywhere: the operation under way has passed its deadline,
+    /// or that of `wait`, while others moved.
+    pub(super) fn time_out(&self, driver: &mut Driver, wait: Option<Wait>) {
+        let error = self.timed_out(driver, wait);
         let (peer, channel, op) = (error.at.peer, error.at.channel, error.at.op);
         let about = peer.unwrap_or(self.rank);
         let report = Report::new(Trouble::TimedOut, self.rank, about, error.what.clone());
@@ -138,7 +139,7 @@ impl Inner {
         let hint = match decision.trouble {
             Trouble::Died | Trouble::Unreachable => driver.links.where_is(decision.about),
             Trouble::Mismatch => CALL_THE_SAME.into(),
-            Trouble::TimedOut | Trouble::LinkFailed => match self.lacking(driver) {
+            Trouble::TimedOut | Trouble::LinkFailed => match self.lacking(driver, driver.engine.waits()) {
                 Some((what, hint)) if decision.text.contains(&what) => hint.into(),
                 Some((what, hint)) => format!("{what}: {hint}"),
                 None => String::new(),
@@ -201,19 +202,21 @@ impl Inner {
         }
     }
 
-    fn timed_out(&self, driver: &Driver) -> Error {
-        // Others may move, or be waited for by nobody.
-        let stands = driver.engine.stands().map(|(wait, _)| wait);
+    fn timed_out(&self, driver: &Driver, stands: Option<Wait>) -> Error {
         let op = stands.map_or_else(|| driver.engine.under_way(), |wait| driver.engine.op_of(&wait));
         let is_its = |wait: &&Wait| stands.is_none_or(|stands| stands.op == wait.op);
-        let waits: Vec<&Wait> = driver.engine.waits().iter().filter(is_its).collect();
+        let waits: Vec<Wait> = driver.engine.waits().iter().filter(is_its).copied().collect();
         let whom: Vec<String> = waits
             .iter()
             .map(|wait| format!("rank {} on channel {} ({})", wait.peer, wait.channel, wait.reason))
             .collect();
         let whom = whom.join(", ");
-        let what = format!("rank {} saw no progress for {:?}: it waits for {whom}", self.rank, self.timeout);
-        let (what, hint) = match self.lacking(driver) {
+        let of = op
+            .filter(|_| stands.is_some())
+            .map_or_else(String::new, |(kind, seq)| format!(" of {kind} #{seq}"));
+        let what =
+            format!("rank {} saw no progress{of} for {:?}: it waits for {whom}", self.rank, self.timeout);
+        let (what, hint) = match self.lacking(driver, &waits) {
             Some((lacks, hint)) => (format!("{what}, and {lacks}"), hint.to_string()),
             None => (what, self.how_to_look()),
         };

@@ -60,13 +60,17 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     report::remarks(&settings, None);
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     let venue = rendezvous::Venue::of_environment(&settings)?;
-    let (phases, ids) = (Phases::of(&settings), (CommId(0), venue.shown_job()));
-    let mut begun = Begun::new(config.name, venue.place(), ids, (settings, deadline), phases)?;
+    let phases = Phases::of(&settings);
+    let mut begun = Begun::new(config.name, venue.place(), venue.shown(), (settings, deadline), phases)?;
     begun.phases.begin(Phase::Rendezvous, &begun.row);
     // An observer may have forked: its child also gets here, and wherever a phase begins.
     sys::not_forked()?;
     let met = venue.meet(&begun.settings, deadline)?;
     begun.phases.end(&begun.row);
+    // Ranks may write a public address in different ways.
+    if met.id.is_public() {
+        begun.row.set_identity(met.id.comm(), met.id.shown_job());
+    }
     let inner = make(&met.id, begun)?;
     if let (Some(root), Some(attended)) = (&met.root, &mut *lock(&inner.attended)) {
         attended.seat = root.seat();

@@ -90,9 +90,9 @@ pub(crate) struct Driver {
     pub(super) tag: String,
     /// For how long nothing has moved, whoever drives; as soon as that has outlasted a message.
     pub(super) still: Option<Stopwatch>,
-    /// The operation that stands longest while others may move, by its place in the order of
-    /// submission, since when, and for how long that was observed.
-    pub(super) stands: Option<(u64, Raw, Stopwatch)>,
+    /// Of collectives, and of sends and receives: the operation that stands while others may move,
+    /// by its place in the order of submission, since when, and for how long that was observed.
+    pub(super) stands: [Option<(u64, Raw, Stopwatch)>; 2],
     /// Who has called `finish()`, and who asked what this rank had not called, as of the last look.
     pub(super) finished: Vec<(Rank, Tally)>,
     pub(super) asked: Vec<(Rank, Descriptor)>,
@@ -177,7 +177,7 @@ impl Driver {
             shapes: Vec::new(),
             tag: String::new(),
             still: None,
-            stands: None,
+            stands: [None; 2],
             finished: Vec::new(),
             asked: Vec::new(),
             asking: (0, Vec::new()),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{self, Ns, Stopwatch};
+use crate::clock::{self, Ns, Raw, Stopwatch};
 use crate::collective::{Descriptor, Numbering};
 use crate::comm::state::{Driver, Inner, lock};
 use crate::engine::{Cause, Failure, Wait};
@@ -25,16 +25,26 @@ impl Driver {
         }
     }
 
-    /// For how long an operation that a thread waits for was seen to stand.
-    pub(super) fn stood(&mut self, now: Ns) -> Duration {
-        let Some((op, since)) = self.engine.stands().map(|(wait, since)| (wait.op, since)) else {
-            self.stands = None;
-            return Duration::ZERO;
-        };
-        if self.stands.is_none_or(|(known, then, _)| (known, then) != (op, since)) {
-            self.stands = Some((op, since, Stopwatch::start(now)));
+    /// For how long the operation was seen to stand that a thread has waited for longest, and a
+    /// wait of it.
+    pub(super) fn stood(&mut self, now: Ns) -> (Duration, Option<Wait>) {
+        let mut longest = (Duration::ZERO, None);
+        for (found, known) in self.engine.stands().into_iter().zip(&mut self.stands) {
+            let Some((wait, since)) = found else {
+                *known = None;
+                continue;
+            };
+            let fresh = (wait.op, since, Stopwatch::start(now));
+            let (.., watch) = match known {
+                Some(same) if (same.0, same.1) == (wait.op, since) => same,
+                _ => known.insert(fresh),
+            };
+            let stood = watch.look(now);
+            if stood > longest.0 {
+                longest = (stood, Some(wait));
+            }
         }
-        self.stands.as_mut().map_or(Duration::ZERO, |(.., watch)| watch.look(now))
+        longest
     }
 
     /// Whether a call must be compared with what other ranks reported.
@@ -127,8 +137,7 @@ impl Inner {
     /// whether they call the same: once per operation and peer. Other calls may move meanwhile.
     pub(super) fn ask(&self, driver: &mut Driver) {
         let Some(since) = driver.engine.collective_waits_since() else { return };
-        let waited_ns = clock::scale().ns(clock::raw().0.saturating_sub(since.0));
-        if Duration::from_nanos(waited_ns) < ASK {
+        if !is_long(since) {
             return;
         }
         let Some(ours) = driver.engine.collective().copied() else { return };
@@ -150,12 +159,11 @@ impl Inner {
         }
     }
 
-    /// The shortage of this rank that keeps a link from coming up, if there is one: a sentence, and
-    /// a hint.
-    pub(super) fn lacking(&self, driver: &Driver) -> Option<(String, &'static str)> {
+    /// The shortage of this rank that keeps a link from coming up which one of these waits for, if
+    /// there is one: a sentence, and a hint.
+    pub(super) fn lacking(&self, driver: &Driver, waits: &[Wait]) -> Option<(String, &'static str)> {
         driver.engine.under_way()?;
         // Before its first turn an operation has no wait yet.
-        let waits = driver.engine.waits();
         let is_connecting = waits.is_empty() || waits.iter().any(|wait| wait.reason == WaitReason::Connect);
         if is_connecting { self.shortage.of(self.rank) } else { None }
     }
@@ -167,6 +175,12 @@ impl Inner {
             notice::say(&self.settings, Level::Warn, &text);
         }
     }
+}
+
+/// Whether a wait that began then has lasted long enough to ask others.
+pub(super) fn is_long(since: Raw) -> bool {
+    let waited_ns = clock::scale().ns(clock::raw().0.saturating_sub(since.0));
+    Duration::from_nanos(waited_ns) >= ASK
 }
 
 fn unfit(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::late::{ClockOffset, Members, members};
-use super::{call_name, comm_name, duration, is_pair, ranks_text};
+use super::{FINISH, call_name, comm_name, duration, is_pair, ranks_text};
 use crate::snapshot::{Called, CommSnapshot, Failure, OpSnapshot, OpState, PastOp, RankSnapshot, Snapshot};
 use crate::types::{CommId, Rank};
 
@@ -161,14 +161,15 @@ fn is_collective(failure: &Failure) -> bool {
     failure.seq > 0 && !is_pair(&failure.op)
 }
 
-/// The number of the operation that is shown if none is asked for, and none has failed.
+/// The number of the operation that is shown if none is asked for, and no failure stands.
 fn shown(members: &Members<'_>) -> u64 {
     let rows = || members.values().map(|(_, comm)| comm);
+    let failed = rows().filter(|comm| comm.op.state == OpState::Failed).map(|comm| comm.op.seq).min();
     let running = rows().filter(|comm| comm.op.state == OpState::Running).map(|comm| comm.op.seq).min();
     let kept = |seq: u64| rows().all(|comm| past(comm, seq).is_some());
     let last = || rows().flat_map(|comm| &comm.history.ops).map(|op| op.seq).filter(|seq| kept(*seq)).max();
     let any = || rows().map(|comm| comm.op.completed).max();
-    running.or_else(last).or_else(any).unwrap_or(0)
+    failed.or(running).or_else(last).or_else(any).unwrap_or(0)
 }
 
 fn past(comm: &CommSnapshot, seq: u64) -> Option<&PastOp> {
@@ -195,12 +196,13 @@ fn of_members(
     let mut failed = job.failures.iter().filter(|failure| (failure.comm, failure.seq) == (first.id, seq));
     let calls = failed.find(|failure| is_collective(failure)).map(|failure| failure.calls.clone());
     told.calls = calls.unwrap_or_default();
-    // Of several calls the one of the largest group.
-    let is_meant =
-        |comm: &CommSnapshot| told.calls.first().is_none_or(|most| most.ranks.contains(&comm.rank));
-    let describes = |comm: &CommSnapshot| comm.op.seq == seq && !comm.op.kind.is_empty() && is_meant(comm);
+    // Of several calls the one of the largest group that can be seen.
+    let most = told.calls.iter().find(|called| called.call != FINISH).map(|most| most.ranks.clone());
+    let is_meant = |comm: &CommSnapshot| most.as_ref().is_some_and(|most| most.contains(&comm.rank));
+    let is_it = |comm: &CommSnapshot| comm.op.seq == seq && !comm.op.kind.is_empty();
+    let mut those = members.values().filter(|(_, comm)| is_it(comm));
     let last = members.values().map(|(_, comm)| comm.op.called).max().unwrap_or(0);
-    match members.values().find(|(_, comm)| describes(comm)) {
+    match those.clone().find(|(_, comm)| is_meant(comm)).or_else(|| those.next()) {
         Some((_, comm)) => told.describe(&comm.op),
         None if last < seq => {}
         None => {
@@ -221,13 +223,7 @@ fn of_members(
             *time = time.saturating_sub(first_ns);
         }
     }
-    told.path = match last < seq {
-        true => format!(
-            "no rank has called it: {}",
-            if last == 0 { "none was called".into() } else { format!("the last one is #{last}") }
-        ),
-        false => told.path(),
-    };
+    told.path = if last < seq { told.uncalled(last) } else { told.path() };
     told
 }
 
@@ -319,6 +315,15 @@ impl Explained {
         ranks
     }
 
+    /// Nobody has called it: what was called last.
+    fn uncalled(&self, last: u64) -> String {
+        let nobody = if self.unseen.is_empty() { "no rank" } else { "no rank that was read" };
+        match last {
+            0 => format!("{nobody} has called anything there"),
+            _ => format!("{nobody} has called it: the last one is #{last}"),
+        }
+    }
+
     /// The critical path.
     fn path(&self) -> String {
         let mut parts = Vec::new();
@@ -334,7 +339,7 @@ impl Explained {
             let who = format!("rank {}", last.job_rank);
             match first.job_rank == last.job_rank {
                 true => parts.push(format!("{who} called it")),
-                false if later < SAME_NS => parts.push("all called at the same time".into()),
+                false if later < SAME_NS => {}
                 false => {
                     let first = first.job_rank;
                     parts.push(format!("{who} called last, {} after rank {first}", duration(later)));
@@ -483,13 +488,15 @@ mod tests {
         let of = |job: &Snapshot| explain(job, None, None, kernel_clock(job)).unwrap();
         let told = of(&job);
         assert_eq!((told.seq, told.call().as_str(), &told.calls), (10, "AllReduce #10", &calls));
-        assert_eq!(
-            told.path,
-            "the ranks called different things; all called at the same time; ranks 0-2 failed in it"
-        );
+        assert_eq!(told.path, "the ranks called different things; ranks 0-2 failed in it");
         // They have failed in a later one than that in which they differ.
         job.failures = vec![failure(9, "AllReduce")];
         assert_eq!((of(&job).seq, of(&job).calls.len()), (9, 2));
+        // The largest group has called finish(): what the other one called is described.
+        let called_finish = called(&[1, 2], "finish()");
+        job.failures =
+            vec![Failure { calls: vec![called_finish, calls[1].clone()], ..failure(10, "Reduce") }];
+        assert_eq!(of(&job).call(), "Reduce #10");
         // A send is no collective.
         job.failures = vec![failure(10, "Send")];
         assert_eq!(of(&job).calls, []);
@@ -508,7 +515,7 @@ mod tests {
         assert_eq!(stages(10), [Stage::Uncalled, Stage::Queued]);
         assert_eq!(stages(u64::MAX), [Stage::Uncalled, Stage::Uncalled]);
         let path = |seq: u64| explained(ranks.clone(), Some(seq)).path;
-        assert_eq!(path(12), "no rank has called it: the last one is #11");
+        assert_eq!(path(12), "no rank that was read has called it: the last one is #11");
         assert_eq!(path(4), "rank 0 called it; rank 1 ended it too long ago for its times to be kept");
         assert_eq!(stages(0), [Stage::Forgotten, Stage::Forgotten]);
         let told = explained(ranks.clone(), Some(4));

@@ -26,6 +26,15 @@ pub fn joining(ranks: &[RankSnapshot]) -> Vec<NotJoined> {
 }
 
 impl NotJoined {
+    /// What nobody has heard, if no rank has a report of the root.
+    #[must_use]
+    pub const fn unanswered(&self) -> &'static str {
+        match self.nowhere {
+            true => "rank 0 has not said where to meet",
+            false => "the bootstrap root, which rank 0 opens, has not answered",
+        }
+    }
+
     /// Whether the communicator has all ranks of a job of which so many are known: its ranks are
     /// those of the job. Those of another that were not read cannot be told from others.
     #[must_use]
@@ -37,8 +46,11 @@ impl NotJoined {
 /// Whether it still looks for the root, or for its neighbour on the ring: after that all ranks have
 /// joined.
 fn checks_in(comm: &CommSnapshot) -> bool {
-    let names = [Phase::Rendezvous, Phase::CheckIn, Phase::Ring].map(Phase::name);
-    comm.phase.as_ref().is_some_and(|phase| names.contains(&phase.phase.as_str()))
+    [Phase::Rendezvous, Phase::CheckIn, Phase::Ring].into_iter().any(|phase| is_in(comm, phase))
+}
+
+fn is_in(comm: &CommSnapshot, phase: Phase) -> bool {
+    comm.phase.as_ref().is_some_and(|now| now.phase == phase.name())
 }
 
 /// How long it has been in init.
@@ -55,25 +67,33 @@ fn of_comm(waiting: &[(State, &CommSnapshot, &InitSnapshot)]) -> Option<NotJoine
     let told = waiting.iter().filter_map(|(_, _, init)| Some((init.absent?, &init.absent_runs)));
     let least = told.min_by_key(|(count, _)| *count);
     let since_ns = waiting.iter().map(|(_, comm, _)| in_init_ns(comm)).max()?;
+    let nowhere = waiting.iter().all(|(_, comm, _)| is_in(comm, Phase::Rendezvous));
     let ranks: Vec<Rank> = match least {
         Some((0, _)) => return None,
         Some((_, runs)) => {
             runs.iter().flat_map(|(first, last)| first.0..last.0.saturating_add(1)).map(Rank).collect()
         }
-        // Rank 0 opens the root. If it was read and waits itself, it is about to report.
-        None if since_ns < SILENT_NS || waiting.iter().any(|(_, comm, _)| comm.rank == Rank(0)) => {
+        // Rank 0 opens the root. If it was read and waits there itself, it is about to report.
+        None if since_ns < SILENT_NS
+            || !nowhere && waiting.iter().any(|(_, comm, _)| comm.rank == Rank(0)) =>
+        {
             return None;
         }
         None => vec![Rank(0)],
     };
-    let by: BTreeSet<Rank> = waiting.iter().map(|(_, comm, _)| comm.rank).collect();
+    let by: BTreeSet<Rank> =
+        waiting.iter().map(|(_, comm, _)| comm.rank).filter(|rank| !ranks.contains(rank)).collect();
+    if by.is_empty() {
+        return None;
+    }
     Some(NotJoined {
         comm: first.id,
         name: first.name.clone(),
         nranks: first.nranks,
         count: least.map(|(count, _)| count),
-        by: by.into_iter().filter(|rank| !ranks.contains(rank)).collect(),
+        by: by.into_iter().collect(),
         ranks,
+        nowhere,
         since_ns,
         gives_up_ns: waiting
             .iter()
@@ -144,7 +164,12 @@ mod tests {
         check(&[rank(0, Running, CheckIn, None)], None);
         // Rank 0 opens the root, and says where.
         check(&[rank(2, Running, CheckIn, None)], Some((&[0], None, &[2], 102)));
-        check(&[rank(2, Running, Phase::Rendezvous, None)], Some((&[0], None, &[2], 102)));
+        let meets = |at| rank(at, Running, Phase::Rendezvous, None);
+        check(&[meets(2)], Some((&[0], None, &[2], 102)));
+        check(&[meets(0), meets(2)], Some((&[0], None, &[2], 100)));
+        check(&[meets(0)], None);
+        assert!(joining(&[meets(1), meets(2)])[0].nowhere);
+        assert!(!joining(&[meets(1), rank(2, Running, CheckIn, None)])[0].nowhere);
         // The state when they died.
         check(&[rank(0, Dead, CheckIn, lacks)], Some((&[3], Some(1), &[0], 0)));
     }

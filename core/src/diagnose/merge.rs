@@ -89,12 +89,31 @@ impl Unreachable {
     }
 }
 
+/// Whether a process died in the init of an earlier run that met at the same place, where all that
+/// live were made later.
+fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
+    let mut rows = job.rows(&one.process);
+    if one.state() != State::Dead || !rows.all(|row| row.init.is_some()) {
+        return false;
+    }
+    let mut living = given.iter().map(|one| &one.process).filter(|process| process.alive).peekable();
+    living.peek().is_some() && living.all(|process| process.made_real_ns > one.process.to_real_ns)
+}
+
 /// The snapshot of a job from the readings of its processes.
 ///
 /// It has the ranks that were read, the known ranks that were not, and the ranks that block others.
 #[must_use]
 pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapshot {
     let job = &Job { id: job.id_of(given.iter().map(|one| &one.process)), ..job.clone() };
+    let others: Vec<Given>;
+    let given = match given.iter().any(|one| met_before(given, job, one)) {
+        true => {
+            others = given.iter().filter(|one| !met_before(given, job, one)).cloned().collect();
+            &others
+        }
+        false => given,
+    };
     let mut notes = Vec::new();
     let numbers = Numbers::new(job, given.iter().map(|one| &one.process));
     let ranks = ranks_of(given, (job, &numbers), &mut notes);
@@ -333,7 +352,7 @@ fn explain(rank: Rank, peer: Option<&PeerSnapshot>, unreachable: &[Unreachable])
 mod tests {
     use super::*;
     use crate::diagnose::jobs;
-    use crate::snapshot::{Class, FailureSnapshot, OpSnapshot, OpState, Overflow};
+    use crate::snapshot::{Class, FailureSnapshot, InitSnapshot, OpSnapshot, OpState, Overflow};
     use crate::types::JobId;
 
     /// The largest of their jobs.
@@ -406,6 +425,26 @@ mod tests {
         assert_eq!(other.missing.len(), 8);
         assert_eq!(other.missing[0].why, "no rank that was read says where it is");
         assert!(!merged(&[], &[]).complete);
+    }
+
+    #[test]
+    fn who_died_where_a_later_run_meets_is_no_rank_of_it() {
+        let joins = |rank: u32, made_s: u64| {
+            let mut one = process(70 + rank, vec![comm(7, rank, rank, 4)]);
+            one.process.comms[0].init = Some(InitSnapshot::default());
+            one.process.made_real_ns = made_s * 1_000_000_000;
+            one
+        };
+        let mut dead = joins(3, 1);
+        (dead.process.alive, dead.letter, dead.process.to_real_ns) = (false, None, 9_000_000_000);
+        let read =
+            |given: &[Given]| merged(given, &[]).ranks.iter().map(|rank| rank.rank.0).collect::<Vec<_>>();
+        assert_eq!(read(&[joins(0, 10), joins(1, 11), dead.clone()]), [0, 1]);
+        // One that lives has seen it; or none lives; or it had joined.
+        assert_eq!(read(&[joins(0, 8), joins(1, 11), dead.clone()]), [0, 1, 3]);
+        assert_eq!(read(&[dead.clone()]), [3]);
+        dead.process.comms[0].init = None;
+        assert_eq!(read(&[joins(0, 10), dead]), [0, 3]);
     }
 
     #[test]

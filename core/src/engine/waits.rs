@@ -189,10 +189,10 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         noted.map(|(_, since)| *since).min()
     }
 
-    /// A wait of the operation that has moved nothing for longest, of those that a thread waits
-    /// for, and since when.
+    /// Of collectives, and of sends and receives that a thread waits for: a wait of the one that
+    /// has moved no message for longest, and since when.
     #[must_use]
-    pub fn stands(&self) -> Option<(Wait, Raw)> {
+    pub fn stands(&self) -> [Option<(Wait, Raw)>; 2] {
         let waits = |pair: bool| self.noted.iter().filter(move |(wait, _)| wait.is_pair() == pair);
         let has_thread = |wait: &Wait| self.pairs.attention(wait.peer, wait.direction) == Attention::Thread;
         // A collective moved until the last of its programs began to wait; a send or receive has
@@ -202,10 +202,17 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             Attention::Task | Attention::Nobody => None,
         };
         let pair = waits(true).find(|(wait, _)| has_thread(wait));
-        let longest = [collective, pair].into_iter().zip(self.attended_since);
-        let longest = longest
-            .filter_map(|(noted, attended)| noted.map(|(wait, since)| (*wait, (*since).max(attended))));
-        longest.min_by_key(|(_, since)| *since)
+        let [collectives, pairs] = self.attended_since;
+        let since = |noted: Option<&(Wait, Raw)>, attended: Raw| {
+            noted.map(|(wait, since)| (*wait, (*since).max(attended)))
+        };
+        [since(collective, collectives), since(pair, pairs)]
+    }
+
+    /// Since when the oldest wait is noted.
+    #[must_use]
+    pub fn waits_since(&self) -> Option<Raw> {
+        self.noted.first().map(|(_, since)| *since)
     }
 
     /// The operation that waits so.

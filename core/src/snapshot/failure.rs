@@ -109,4 +109,8 @@ pub struct NotJoined {
     pub since_ns: u64,
     /// How long until the first of them gives up; 0 if they are gone.
     pub gives_up_ns: u64,
+    /// Whether none of them knows yet where to meet: rank 0 says that, in a file or through the
+    /// launcher's store.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nowhere: bool,
 }

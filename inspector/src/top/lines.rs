@@ -78,7 +78,7 @@ fn not_joined(job: &Snapshot, one: &NotJoined) -> String {
             let who = ranks_text(&job.job_ranks(one.comm, &one.ranks));
             format!("{who} of {name} ({have} of {} have)", one.nranks)
         }
-        None => format!("{name} (the bootstrap root, which rank 0 opens, has not answered)"),
+        None => format!("{name} ({})", one.unanswered()),
     };
     let wait = if one.by.len() == 1 { "waits" } else { "wait" };
     let (since, until) = (duration(one.since_ns), duration(one.gives_up_ns));
@@ -292,8 +292,9 @@ RANK STATE   OPERATION                FOR    OP/S  BYTES/S  WAITS FOR
         let blamed = vec![Rank(2)];
         tick.failures = vec![Failure { comm, name: name.clone(), error, text, blamed, ..Failure::default() }];
         let (ranks, by, since_ns) = (vec![Rank(3)], vec![Rank(0), Rank(1)], 12 * SECOND);
-        let (nranks, count, gives_up_ns) = (4, Some(1), 108 * SECOND);
-        tick.not_joined = vec![NotJoined { comm, name, nranks, count, ranks, by, since_ns, gives_up_ns }];
+        let (nranks, count, gives_up_ns, nowhere) = (4, Some(1), 108 * SECOND, false);
+        tick.not_joined =
+            vec![NotJoined { comm, name, nranks, count, ranks, by, since_ns, gives_up_ns, nowhere }];
         tick.failures.push(Failure { follows: Some(comm), ..tick.failures[0].clone() });
         let said = said(&tick);
         assert!(

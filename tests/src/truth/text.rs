@@ -390,9 +390,11 @@ fn not_joined(text: &str) -> Option<Vec<Claim>> {
         Some(parts) => (parts[0], Some(duration(parts[1])?)),
         None => (text, None),
     };
-    if let Some(parts) =
-        holes("{}: the bootstrap root, which rank 0 opens, has not answered; {} for it in init for {}", text)
-    {
+    let unanswered = [
+        "{}: the bootstrap root, which rank 0 opens, has not answered; {} for it in init for {}",
+        "{}: rank 0 has not said where to meet; {} for it in init for {}",
+    ];
+    if let Some(parts) = unanswered.iter().find_map(|pattern| holes(pattern, text)) {
         let by = ranks(parts[1].rsplit_once(' ')?.0)?;
         return one(Claim::NotJoined { ranks: vec![0], by, for_ns: duration(parts[2])?, gives_up_ns: until });
     }

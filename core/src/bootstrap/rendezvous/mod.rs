@@ -19,6 +19,7 @@ mod tcpstore;
 pub(crate) use file::Published;
 
 use std::net::{IpAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use crate::clock::{self, Ns};
 use crate::config::{Key, Settings, Source, environment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice::{Level, say};
-use crate::types::{JobId, Rank};
+use crate::types::{CommId, JobId, Rank};
 
 /// The longest time that one probe of a root may take.
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
@@ -72,6 +73,9 @@ enum Way {
     Store { address: Address, key: String },
 }
 
+/// The number of communicators that were made from the environment, which is one per process.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
 /// Where and as which rank this process meets the others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Venue {
@@ -95,11 +99,26 @@ impl Venue {
         (self.place.rank, self.place.nranks)
     }
 
-    /// The job id that is shown until the ranks have met: the same for all that meet there.
+    /// The communicator and the job that are shown until the ranks have joined: the same for all
+    /// that meet there, on one kernel.
     #[must_use]
-    pub fn shown_job(&self) -> JobId {
-        let place = format!("{:?}", self.way);
-        JobId(xxhash_rust::xxh3::xxh3_64_with_seed(place.as_bytes(), u64::from(self.place.nranks)))
+    pub fn shown(&self) -> (CommId, JobId) {
+        let place = match &self.way {
+            Way::Alone => std::process::id().to_string(),
+            // Paths may be relative, or lie in a container.
+            Way::File(path) => std::path::absolute(path)
+                .ok()
+                .and_then(|path| std::fs::metadata(path.parent()?).ok().map(|folder| (path, folder)))
+                .map_or_else(
+                    || path.clone(),
+                    |(path, folder)| format!("{:?} in {} {}", path.file_name(), folder.dev(), folder.ino()),
+                ),
+            way => format!("{way:?}"),
+        };
+        let launch = Origin::own(&environment).launch;
+        let job =
+            xxhash_rust::xxh3::xxh3_64_with_seed(place.as_bytes(), launch ^ u64::from(self.place.nranks));
+        (CommId(u64::from(MADE.load(Ordering::Relaxed))), JobId(job))
     }
 
     /// Meets the other ranks, before `deadline`. The n-th call of a process meets the n-th calls of
@@ -108,8 +127,6 @@ impl Venue {
     /// # Errors
     /// `Timeout` if rank 0 does not come, `Usage` if another job meets there.
     pub fn meet(&self, settings: &Settings, deadline: Ns) -> Result<Rendezvous> {
-        // This counter is one per process, as the environment is.
-        static MADE: AtomicU32 = AtomicU32::new(0);
         let instance = MADE.fetch_add(1, Ordering::Relaxed);
         let met = meet(self, &environment, settings, instance, deadline);
         if met.is_err() {

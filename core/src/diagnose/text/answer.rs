@@ -331,9 +331,7 @@ pub fn render_not_joined(job: &Snapshot, one: &NotJoined) -> String {
         );
     }
     match one.count {
-        None => format!(
-            "NOT JOINED {name}: the bootstrap root, which rank 0 opens, has not answered; {by} for it in init for {since}{until}"
-        ),
+        None => format!("NOT JOINED {name}: {}; {by} for it in init for {since}{until}", one.unanswered()),
         Some(count) => {
             let more = (count as usize).saturating_sub(one.ranks.len());
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -367,6 +365,7 @@ impl NotJoined {
         };
         match self.count {
             _ if !self.ranks.contains(&rank) => None,
+            None if self.nowhere => Some(format!("it has not said where to meet{until}")),
             None => Some(format!("the bootstrap root, which it opens, has not answered anybody{until}")),
             Some(_) => Some(format!("it has not joined: the bootstrap root has not heard of it{until}")),
         }

@@ -3,8 +3,8 @@
 use super::told;
 use crate::diagnose::{comm_name, duration};
 use crate::snapshot::{
-    Class, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State, ThreadFacts,
-    Verdict,
+    Class, CommSnapshot, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State,
+    ThreadFacts, Verdict,
 };
 use crate::types::{Rank, SERVICE_THREAD};
 
@@ -139,7 +139,8 @@ fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
     let is_in = |other: &RankSnapshot, comm| {
         other.comms.iter().any(|row| row.id == comm && !row.ended && !row.has_failed())
     };
-    let mut left = rank.comms.iter().filter(|row| !row.ended);
+    // Of one that was never made nobody can call anything.
+    let mut left = rank.comms.iter().filter(|row| !row.ended && row.init.is_none());
     let row = left.find(|row| living().any(|other| is_in(other, row.id)))?;
     // Its last sign of life came up to a second before its end.
     let since_ns = job.to_real_ns.saturating_sub(rank.to_real_ns);
@@ -174,11 +175,13 @@ fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
 /// meant to.
 pub(super) fn all_dead(job: &Snapshot) -> Vec<Verdict> {
     let mut groups = super::Groups::default();
-    let died = |rank: &&RankSnapshot| rank.state == State::Dead && rank.comms.iter().any(|row| !row.ended);
+    // A program may well exit without finish().
+    let died = |rank: &&RankSnapshot| rank.state == State::Dead && end(rank) != Reason::Exited;
+    let is_in = |row: &CommSnapshot| !row.ended && row.init.is_none();
     if !job.ranks.iter().all(RankSnapshot::is_gone) {
         return Vec::new();
     }
-    for rank in job.ranks.iter().filter(died) {
+    for rank in job.ranks.iter().filter(died).filter(|rank| rank.comms.iter().any(is_in)) {
         groups.add((Class::PeerDead, end(rank)), culprit(rank));
     }
     let verdict = |((class, reason), culprits): (_, Vec<Culprit>)| {
@@ -189,9 +192,10 @@ pub(super) fn all_dead(job: &Snapshot) -> Vec<Verdict> {
             standing: Standing::Suspect,
             reason,
             why: format!(
-                "{} {}; no call had failed, and nobody had waited for long",
+                "{} {}; nobody{} had waited for long",
                 super::named(&culprits),
-                ended(reason, culprits.len())
+                ended(reason, culprits.len()),
+                if job.complete { "" } else { " of those that were read" }
             ),
             evidence: ranks.flat_map(evidence).collect(),
             culprits,

@@ -399,6 +399,7 @@ fn without_3(since_ns: u64) -> NotJoined {
         by: ranks(&[0, 1, 2]),
         since_ns,
         gives_up_ns: 88 * SECOND,
+        nowhere: false,
     }
 }
 

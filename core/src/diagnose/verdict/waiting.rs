@@ -433,7 +433,7 @@ fn never_joined(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Verdict {
             (side, confidence, what) = told(reason, &culprits, "init", &Circle(BTreeMap::new()));
             format!("{what}, and leads the init of {comm}")
         }
-        None => "the bootstrap root, which rank 0 opens, has not answered".to_string(),
+        None => one.unanswered().to_string(),
         Some(_) => {
             let has = verb(ranks.len(), "has", "have");
             format!("{} {has} not come to the init of {comm}", runs_text(&runs(&ranks)))
