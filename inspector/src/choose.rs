@@ -92,7 +92,9 @@ pub(crate) fn job_of_descendants(findings: &Findings, ancestor: u32) -> Option<J
 /// # Errors
 /// The exit status, and why no job or no single job is meant.
 pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<Job, (u8, String)> {
-    let Some(target) = target else { return the_only_one(findings) };
+    let Some(target) = target else {
+        return the_only_one(findings).and_then(|job| undisputed(findings, job));
+    };
     // After a failed grow() an ended row names another job: the rows that have not ended decide.
     let of = |one: &Found| {
         let is_in = |job: &Job| one.is_of(job) && job.rows(&one.given.process).any(|row| !row.ended);
@@ -101,7 +103,10 @@ pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<Job,
     };
     let unknown = || Err((exit::ERROR, nothing(findings, &format!("nothing is known of {target}"))));
     match target {
-        Target::Job(id) => findings.jobs().into_iter().find(|job| job.is_named(id)).map_or_else(unknown, Ok),
+        Target::Job(id) => {
+            let job = findings.jobs().into_iter().find(|job| job.is_named(id));
+            job.map_or_else(unknown, |job| undisputed(findings, job))
+        }
         Target::Process(pid) => {
             // A launcher is not a rank; the job that it launched is meant.
             let job = one_of(findings, pid).map_or_else(|| job_of_descendants(findings, pid), of);
@@ -152,6 +157,20 @@ fn one_of(findings: &Findings, pid: u32) -> Option<&Found> {
 /// That a job has no communicator of this name or id, but of these.
 pub(crate) fn no_comm(name: &str, names: &[String]) -> (u8, String) {
     (exit::USAGE, format!("the job has no communicator {name}, but: {}", words::line(&names.join(", "))))
+}
+
+/// The job, unless processes of several users say that they are its ranks: whoever is believed, the
+/// other one may be right.
+fn undisputed(findings: &Findings, job: Job) -> Result<Job, (u8, String)> {
+    let Some((id, users)) = findings.disputed.iter().find(|(id, _)| job.is_named(**id)) else {
+        return Ok(job);
+    };
+    let users = users.iter().map(|(uid, pid)| format!("user {uid} (pid {pid})"));
+    let users = users.collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "processes of several users say that they are job {id}: {users}; give the pid of one of them"
+    );
+    Err((exit::USAGE, text))
 }
 
 fn the_only_one(findings: &Findings) -> Result<Job, (u8, String)> {

@@ -68,8 +68,35 @@ enum Verb {
     Enter(run::helper::Enter),
 }
 
+/// Through /proc processes are found, and files opened safely.
+fn proc_is_there() -> Result<(), (u8, String)> {
+    match std::path::Path::new("/proc/self/stat").exists() {
+        true => Ok(()),
+        false => {
+            Err((exit::ERROR, "there is no /proc here, which this needs: mount -t proc proc /proc".into()))
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().verb {
+    let verb = Cli::parse().verb;
+    let needs_proc = !matches!(verb, Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_));
+    let ready = if needs_proc { proc_is_there() } else { Ok(()) };
+    let outcome = ready.and_then(|()| run(verb));
+    let status = outcome.unwrap_or_else(|(status, why)| {
+        // If standard error is closed, nothing else can be done.
+        let _ = writeln!(std::io::stderr(), "ccl-inspect: {}", exit::harmless(&why));
+        status
+    });
+    ExitCode::from(status)
+}
+
+/// Carries out what was asked for.
+///
+/// # Errors
+/// The exit status, and why.
+fn run(verb: Verb) -> Result<u8, (u8, String)> {
+    match verb {
         Verb::Attach(attach) => attach.run(),
         Verb::Ps(ps) => ps.run(),
         Verb::Snapshot(snapshot) => snapshot.run(),
@@ -89,11 +116,5 @@ fn main() -> ExitCode {
         Verb::Man(man) => man.run(&Cli::command()),
         Verb::Hold(hold) => Ok(hold.run()),
         Verb::Enter(enter) => Ok(enter.run()),
-    };
-    let status = outcome.unwrap_or_else(|(status, why)| {
-        // If standard error is closed, nothing else can be done.
-        let _ = writeln!(std::io::stderr(), "ccl-inspect: {}", exit::harmless(&why));
-        status
-    });
-    ExitCode::from(status)
+    }
 }

@@ -259,8 +259,9 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
     let name = format!("ccl-{uid}");
     let path = parent.join(&name);
     let absent = |e: Errno| Refusal::Absent(format!("{} cannot be used: {e}", path.display()));
-    let squatted =
-        |what: &str| Refusal::Squatted(format!("{} is refused: {what}; remove it", path.display()));
+    let squatted = |what: &str| Refusal::Squatted(format!("{} is refused: {what}", path.display()));
+    // Only root can remove it from a folder such as /tmp.
+    let of_another = || squatted("it belongs to somebody else; have root remove it, or set CCL_RUNTIME_DIR");
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let above = rustix::fs::open(parent, flags, Mode::empty()).map_err(absent)?;
     let memory = rustix::fs::fstatfs(&above).is_ok_and(|fs| fs.f_type == libc::TMPFS_MAGIC);
@@ -270,16 +271,16 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
     }
     let dir = match rustix::fs::openat(&above, &name, flags | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(dir) => dir,
-        Err(Errno::LOOP | Errno::NOTDIR) => return Err(squatted("it is a link or a file")),
-        Err(Errno::ACCESS) => return Err(squatted("it belongs to somebody else")),
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err(squatted("it is a link or a file; remove it")),
+        Err(Errno::ACCESS) => return Err(of_another()),
         Err(e) => return Err(absent(e)),
     };
     let stat = rustix::fs::fstat(&dir).map_err(absent)?;
     if stat.st_uid != uid {
-        return Err(squatted("it belongs to somebody else"));
+        return Err(of_another());
     }
     if stat.st_mode & 0o777 != 0o700 {
-        return Err(squatted("its mode is not 0700"));
+        return Err(squatted("its mode is not 0700; remove it"));
     }
     Ok(Folder { dir: Fd::new(dir), path, memory })
 }

@@ -123,6 +123,7 @@ impl Findings {
             }
         }
         let owners = owners(&self.found);
+        self.disputed = disputed(&self.found, me);
         let is_doubtful = |one: &Found| {
             let is_of_mine = one.given.process.comms.iter().any(|comm| own.contains(&comm.job));
             if one.owner != Some(me) && is_of_mine {
@@ -149,6 +150,28 @@ impl Findings {
 fn ids(one: &Found) -> Vec<JobId> {
     let ids: BTreeSet<JobId> = one.given.process.comms.iter().map(|comm| comm.job).collect();
     ids.into_iter().collect()
+}
+
+/// The jobs of which recorders of several users tell, none of them the one who asks, each with those
+/// users and a process of each. Any user can write any id, and start any number of processes: none
+/// is believed more than others, but living ones more than files.
+fn disputed(found: &[Found], me: u32) -> BTreeMap<JobId, Vec<(u32, u32)>> {
+    let mut tellers: BTreeMap<JobId, BTreeMap<(bool, u32), u32>> = BTreeMap::new();
+    for one in found {
+        let Some(owner) = one.owner else { continue };
+        let pid = one.process.unwrap_or(one.given.process.pid);
+        for job in ids(one) {
+            tellers.entry(job).or_default().entry((one.process.is_some(), owner)).or_insert(pid);
+        }
+    }
+    let several = tellers.into_iter().filter_map(|(job, tellers)| {
+        let is_mine = tellers.keys().any(|(_, owner)| *owner == me);
+        let lives = tellers.keys().any(|(lives, _)| *lives);
+        let those = tellers.into_iter().filter(|((is_alive, _), _)| *is_alive == lives);
+        let those: Vec<(u32, u32)> = those.map(|((_, owner), pid)| (owner, pid)).collect();
+        (!is_mine && those.len() > 1).then_some((job, those))
+    });
+    several.collect()
 }
 
 /// The user that owns each job that recorders of several users describe.
@@ -310,6 +333,23 @@ mod tests {
         check(&[&files[..2], &[found(7, file, 70, 1, 0)]].concat(), Some(9));
         // Among equals the choice is always the same.
         check(&[found(9, lives, 90, 1, 1), found(7, lives, 70, 1, 0)], Some(7));
+    }
+
+    #[test]
+    fn a_job_that_several_other_users_tell_of_is_disputed() {
+        let check = |found: &[Found], me: u32, expect: &[(u32, u32)]| {
+            let those = disputed(found, me).remove(&JobId(1)).unwrap_or_default();
+            assert_eq!(those, expect);
+        };
+        let (lives, file) = (true, false);
+        let both = [found(7, lives, 70, 1, 0), found(9, lives, 90, 1, 0), found(9, lives, 91, 1, 1)];
+        check(&both, 0, &[(7, 70), (9, 90)]);
+        // Of a job of the one who asks nobody else tells.
+        check(&both, 7, &[]);
+        // A file weighs nothing beside a process that lives.
+        check(&[found(7, lives, 70, 1, 0), found(9, file, 90, 1, 0)], 0, &[]);
+        check(&[found(7, file, 70, 1, 0), found(9, file, 90, 1, 0)], 0, &[(7, 70), (9, 90)]);
+        check(&[found(7, lives, 70, 1, 0), found(7, file, 71, 1, 1)], 0, &[]);
     }
 
     #[test]

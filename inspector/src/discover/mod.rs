@@ -225,6 +225,9 @@ pub(crate) struct Findings {
     pub(crate) folders: Vec<PathBuf>,
     /// A sentence on each recorder that is not believed, and the jobs that it claims.
     pub(crate) aside: Vec<(Vec<JobId>, String)>,
+    /// The jobs of which recorders of several other users tell, each with those users and a process
+    /// of each.
+    pub(crate) disputed: BTreeMap<JobId, Vec<(u32, u32)>>,
     /// The cost of each user's recorders so far.
     pub(crate) costs: BTreeMap<Option<u32>, claims::Cost>,
 }

@@ -165,7 +165,8 @@ fn locked_memory(facts: &Facts) -> Found {
 
 fn runtime_folder(facts: &Facts) -> Found {
     let said = facts.runtime_notes.join("; ");
-    let choose = "export CCL_RUNTIME_DIR=/dev/shm, or another tmpfs that this user may write to";
+    let choose =
+        "mkdir -m 700 /dev/shm/$USER; export CCL_RUNTIME_DIR=/dev/shm/$USER, or a folder on another tmpfs";
     let Some(room) = &facts.runtime else {
         let found =
             format!("no place for recorders: they would be memfds, gone with their processes. {said}");
@@ -193,7 +194,10 @@ fn runtime_folder(facts: &Facts) -> Found {
 fn shared_memory(facts: &Facts) -> Found {
     let grow = "as root: mount -o remount,size=1g /dev/shm; in a container: --shm-size=1g";
     match &facts.shared_memory {
-        None => (Finding::Warn, "there is no /dev/shm".to_string(), grow.to_string()),
+        None => {
+            let make = "as root: mkdir -p /dev/shm; mount -t tmpfs -o size=1g tmpfs /dev/shm";
+            (Finding::Warn, "there is no /dev/shm".to_string(), make.to_string())
+        }
         Some(room) if !room.memory => {
             let change = "as root: mount -t tmpfs tmpfs /dev/shm".to_string();
             (Finding::Warn, "/dev/shm lies on a disk".to_string(), change)

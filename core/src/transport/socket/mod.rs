@@ -45,11 +45,11 @@ pub const SILENCE: Duration = Duration::from_secs(10);
 pub(crate) fn tune(socket: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
-    // 4 s of silence, then 3 probes, 2 s apart.
+    // 4 s of silence, then 6 probes, 1 s apart: the second without an answer is told.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(4))
-        .with_interval(Duration::from_secs(2))
-        .with_retries(3);
+        .with_interval(Duration::from_secs(1))
+        .with_retries(6);
     socket.set_tcp_keepalive(&keepalive)
 }
 
