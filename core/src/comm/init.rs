@@ -67,10 +67,6 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     sys::not_forked()?;
     let met = venue.meet(&begun.settings, deadline)?;
     begun.phases.end(&begun.row);
-    // Ranks may write a public address in different ways.
-    if met.id.is_public() {
-        begun.row.set_identity(met.id.comm(), met.id.shown_job());
-    }
     let inner = make(&met.id, begun)?;
     if let (Some(root), Some(attended)) = (&met.root, &mut *lock(&inner.attended)) {
         attended.seat = root.seat();

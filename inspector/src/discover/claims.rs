@@ -152,9 +152,11 @@ fn ids(one: &Found) -> Vec<JobId> {
     ids.into_iter().collect()
 }
 
-/// The jobs of which recorders of several users tell, none of them the one who asks, each with those
-/// users and a process of each. Any user can write any id, and start any number of processes: none
-/// is believed more than others, but living ones more than files.
+/// The jobs of which recorders of several users tell, none of them the one who asks, each with
+/// those users and a process of each.
+///
+/// Any user can write any id, and start any number of processes: none is believed more than others,
+/// but living ones more than files.
 fn disputed(found: &[Found], me: u32) -> BTreeMap<JobId, Vec<(u32, u32)>> {
     let mut tellers: BTreeMap<JobId, BTreeMap<(bool, u32), u32>> = BTreeMap::new();
     for one in found {

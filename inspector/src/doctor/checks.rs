@@ -195,7 +195,7 @@ fn shared_memory(facts: &Facts) -> Found {
     let grow = "as root: mount -o remount,size=1g /dev/shm; in a container: --shm-size=1g";
     match &facts.shared_memory {
         None => {
-            let make = "as root: mkdir -p /dev/shm; mount -t tmpfs -o size=1g tmpfs /dev/shm";
+            let make = "as root: mkdir -p /dev/shm; mount -t tmpfs -o size=1g tmpfs /dev/shm; in a container: --shm-size=1g";
             (Finding::Warn, "there is no /dev/shm".to_string(), make.to_string())
         }
         Some(room) if !room.memory => {
