@@ -26,7 +26,7 @@ pub fn joining(ranks: &[RankSnapshot]) -> Vec<NotJoined> {
 }
 
 impl NotJoined {
-    /// What nobody has heard, if no rank has a report of the root.
+    /// Why the ranks wait, if none of them has a report of the root.
     #[must_use]
     pub const fn unanswered(&self) -> &'static str {
         match self.nowhere {

@@ -27,7 +27,8 @@ pub fn is_pair(kind: &str) -> bool {
     matches!(kind, "Send" | "Recv")
 }
 
-/// What somebody lacks who has not joined a call: a send lacks a receive, and a receive a send.
+/// The call that is missing where a rank has not joined `call` of this kind: a receive for a send,
+/// a send for a receive, else `call` itself.
 pub(super) fn lacked(kind: &str, call: &str) -> String {
     counterpart(kind).map_or_else(|| call.into(), |other| format!("{other} for {call}"))
 }

@@ -108,8 +108,8 @@ fn a_communicator_that_threads_drive_in_turn_keeps_its_order() {
             let are_done = threads.iter().all(|thread| thread.is_finished());
             let readings = reader.events(&mut cursor).unwrap();
             lost += readings.iter().map(|reading| reading.lost).sum::<u64>();
-            // Where a ring has lost events, whose its next ones are may be unknown: they come apart
-            // from the others.
+            // After a ring has lost events, the owner of its next ones may be unknown: they are in
+            // a reading of their own.
             let before = next;
             for reading in readings {
                 let mut due = before;
