@@ -1,8 +1,11 @@
 //! `ccl-inspect explain`: one operation on all ranks.
 
-use ccl::diagnose::{Explained, ExplainedRank, comms_named, duration, explain, kernel_clock, ranks_text};
+use ccl::diagnose::{
+    Explained, ExplainedRank, comms_named, duration, explain, kernel_clock, ranks_text, render_verdict,
+};
 use ccl::event::Event;
 use ccl::recorder::reader::Cursor;
+use ccl::snapshot::Verdict;
 use ccl::types::{JobId, Rank};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +46,9 @@ struct Told {
     job: JobId,
     /// Whether all ranks of the job were read.
     complete: bool,
+    /// What is wrong with the job first of all; absent if nothing is, or a number was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<Verdict>,
     /// The operation; absent if no collective was called.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<Explained>,
@@ -65,8 +71,14 @@ impl Explain {
         if let Some(operation) = operation.as_mut().filter(|operation| operation.algorithm.is_empty()) {
             describe(operation, &found);
         }
-        let told =
-            Told { schema: SCHEMA.into(), job: job.job, complete: job.complete, operation, notes: job.notes };
+        let told = Told {
+            schema: SCHEMA.into(),
+            job: job.job,
+            complete: job.complete,
+            verdict: job.verdicts.into_iter().next().filter(|_| self.op.is_none()),
+            operation,
+            notes: job.notes,
+        };
         exit::say(&if self.json { look::to_json(&told)? } else { text(&told) })?;
         Ok(if told.complete { exit::OK } else { exit::INCOMPLETE })
     }
@@ -95,7 +107,8 @@ fn describe(told: &mut Explained, found: &[Found]) {
 }
 
 fn text(told: &Told) -> String {
-    let mut out = String::new();
+    let mut out =
+        told.verdict.as_ref().map_or_else(String::new, |one| words::line(&render_verdict(one)) + "\n");
     match &told.operation {
         None => out.push_str("no collective was called\n"),
         Some(operation) => of_operation(&mut out, operation),
@@ -214,6 +227,8 @@ mod tests {
              5     71   a     1/2        inside  +0 ns   +2.0 ms  -      30.0 ms  rank 4\n\
              note: a\\nb\n"
         );
-        assert_eq!(text(&Told::default()), "no collective was called\n");
+        let verdict = Verdict { why: "rank 0 has not said where to meet".into(), ..Verdict::default() };
+        let said = text(&Told { verdict: Some(verdict), ..Told::default() });
+        assert!(said.ends_with(": rank 0 has not said where to meet\nno collective was called\n"), "{said}");
     }
 }

@@ -142,10 +142,9 @@ fn rows(one: &Found, jobs: &[(&Job, Numbers<'_>)]) -> Vec<(impl Ord + use<>, [St
     };
     let of_comm = |(at, comm): (usize, &CommSnapshot)| {
         let name = comm_name(&comm.name, comm.id);
-        let op = if comm.op.kind.is_empty() {
-            "-".to_string()
-        } else {
-            format!("{} #{} {}", comm.op.kind, comm.op.seq, comm.op.state)
+        let op = match comm.operation() {
+            op if op.kind.is_empty() || comm.phase.is_some() => comm.what(),
+            op => format!("{} {}", comm.what(), op.state),
         };
         let known = jobs.iter().find(|(job, _)| one.is_of(job) && job.is_named(comm.job));
         let (job, rank) =
@@ -165,8 +164,8 @@ fn rows(one: &Found, jobs: &[(&Job, Numbers<'_>)]) -> Vec<(impl Ord + use<>, [St
 
 #[cfg(test)]
 mod tests {
-    use ccl::snapshot::{ProcessSnapshot, Source};
-    use ccl::types::{CommId, JobId};
+    use ccl::snapshot::{PhaseSnapshot, ProcessSnapshot, Source};
+    use ccl::types::{CommId, JobId, Phase};
 
     use super::*;
 
@@ -180,6 +179,7 @@ mod tests {
                 world: Rank(3),
                 nranks: 4,
                 ended: *ended,
+                phase: ended.then(|| PhaseSnapshot { phase: Phase::CheckIn.name().into(), duration_ns: 1 }),
                 ..CommSnapshot::default()
             };
             let comms = (1..).zip(ended).map(comm).collect();
@@ -191,11 +191,11 @@ mod tests {
                 "f".into(),
             );
             let rows = rows(&one, &[]).into_iter();
-            let rows = rows.map(|(_, row)| format!("{} {} {} {}", row[0], row[1], row[5], row[7]));
+            let rows = rows.map(|(_, row)| [0, 1, 5, 7, 8].map(|at| row[at].clone()).join(" "));
             rows.collect::<Vec<_>>()
         };
-        assert_eq!(said(&[true], false), ["000000000000010b 3 left 3/4"]);
-        assert_eq!(said(&[true, false], true), ["000000000000010b 3 running 3/4"]);
-        assert_eq!(said(&[], true), ["- - running -"]);
+        assert_eq!(said(&[true], false), ["000000000000010b 3 left 3/4 in init: CheckIn"]);
+        assert_eq!(said(&[true, false], true), ["000000000000010b 3 running 3/4 -"]);
+        assert_eq!(said(&[], true), ["- - running - -"]);
     }
 }

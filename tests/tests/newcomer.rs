@@ -5,7 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use ccl::clock;
-use ccl::snapshot::{Class, Snapshot};
+use ccl::snapshot::{Class, Snapshot, Verdict};
 use ccl::types::Rank;
 use ccl_tests::other_user::OtherUser;
 use ccl_tests::programs::{launcher, program, text};
@@ -157,9 +157,12 @@ fn who_comes_to_a_file_after_rank_0_has_given_up_is_told_that_this_may_be_so() {
     let file = runtime.path().join("meet").display().to_string();
     let folder = runtime.path().display().to_string();
     let settings =
-        [("CCL_RENDEZVOUS_FILE", &*file), ("CCL_INIT_TIMEOUT", "1"), ("CCL_RUNTIME_DIR", &*folder)];
+        [("CCL_RENDEZVOUS_FILE", &*file), ("CCL_INIT_TIMEOUT", "3"), ("CCL_RUNTIME_DIR", &*folder)];
     let first = rank(0, 2, &settings).output().expect("hello starts");
     assert!(text(&first).contains("waiting for rank 1"), "{}", text(&first));
+    let after = text(&inspect(runtime.path(), &["check"]));
+    let said = "NOT_JOINED (application, certain): rank 1 has not come to init() of world, which timed out";
+    assert!(after.contains(said), "{after}");
     let late = text(&rank(1, 2, &settings).output().expect("hello starts"));
     assert!(late.contains("rank 0 has not started, or has given up already and taken its id away"), "{late}");
 }
@@ -172,21 +175,33 @@ fn who_waits_for_the_file_of_rank_0_is_seen_and_says_so() {
     let settings = [("CCL_RENDEZVOUS_FILE", &*file), ("CCL_RUNTIME_DIR", &*folder)];
     let start =
         |number| Ended(rank(number, 3, &settings).stderr(Stdio::null()).spawn().expect("hello starts"));
-    let ranks = [1, 2].map(start);
-    let end = clock::now().after(DEADLINE);
-    loop {
-        let output = inspect(runtime.path(), &["snapshot", &ranks[0].0.id().to_string(), "--json"]);
-        let job: Result<Snapshot, _> = serde_json::from_slice(&output.stdout);
-        if let Ok(job) = &job
-            && let [one] = &job.not_joined[..]
-            && (&one.ranks[..], &one.by[..]) == (&[Rank(0)], &[Rank(1), Rank(2)])
-        {
-            assert_eq!(job.verdicts.first().map(|one| one.class), Some(Class::NotJoined), "{job:#?}");
-            break;
+    let mut ranks = [1, 2].map(start);
+    let pid = ranks[0].0.id().to_string();
+    let until = |is: &dyn Fn(&Snapshot) -> bool| {
+        let end = clock::now().after(DEADLINE);
+        loop {
+            let output = inspect(runtime.path(), &["snapshot", &pid, "--json"]);
+            let job: Result<Snapshot, _> = serde_json::from_slice(&output.stdout);
+            if job.as_ref().is_ok_and(is) {
+                break;
+            }
+            assert!(clock::now() < end, "{job:#?}");
+            clock::sleep(Duration::from_millis(100));
         }
-        assert!(clock::now() < end, "{job:#?}");
-        clock::sleep(Duration::from_millis(100));
-    }
+    };
+    until(&|job| {
+        let waits = job.not_joined.first().is_some_and(|one| one.ranks == [Rank(0)] && one.by.len() == 2);
+        waits && job.verdicts.first().is_some_and(|one| one.class == Class::NotJoined)
+    });
+    let rows = text(&inspect(runtime.path(), &["ps"]));
+    assert_eq!(rows.matches("in init: Rendezvous").count(), 2, "{rows}");
+    // One of them is killed there.
+    ranks[1].0.kill().expect("it lives");
+    let killed = ranks[1].0.id();
+    until(&|job| {
+        let is_it = |one: &Verdict| one.class == Class::PeerDead && one.culprits[0].pid == killed;
+        job.verdicts.first().is_some_and(is_it)
+    });
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::comm::watched;
 use crate::config::{Key, Settings};
 use crate::control::gather::Member;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::failure::edge::Dialling;
 use crate::failure::gossip::{Decision, Gossip, News, Trouble};
 use crate::failure::lines::Post;
@@ -65,7 +65,7 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     begun.phases.begin(Phase::Rendezvous, &begun.row);
     // An observer may have forked: its child also gets here, and wherever a phase begins.
     sys::not_forked()?;
-    let met = venue.meet(&begun.settings, deadline)?;
+    let met = venue.meet(&begun.settings, deadline).inspect_err(|error| leave_word(&begun.row, error))?;
     begun.phases.end(&begun.row);
     let inner = make(&met.id, begun)?;
     if let (Some(root), Some(attended)) = (&met.root, &mut *lock(&inner.attended)) {
@@ -114,7 +114,8 @@ fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
     let begins = &mut |phase| phases.begin(phase, &row);
     let lacks = &mut |count, runs: &[_]| row.absent(count, runs);
     let observer = JoinObserver { cancelled, begins, lacks };
-    let mut bootstrap = Bootstrap::join_observed(id, rank, nranks, &[], &settings, deadline, observer)?;
+    let joined = Bootstrap::join_observed(id, rank, nranks, &[], &settings, deadline, observer);
+    let mut bootstrap = joined.inspect_err(|error| leave_word(&row, error))?;
     phases.end(&row);
     let (job, key) = (bootstrap.job(), bootstrap.key());
     let comm = CommId::of_job(job, id.instance);
@@ -136,6 +137,7 @@ fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
         Ok(gathered) => gathered,
         Err(error) => {
             if !sys::forked() {
+                leave_word(&row, &error);
                 bootstrap.give_up(&error);
             }
             return Err(error);
@@ -151,6 +153,15 @@ fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
     }
     report::made(&inner, &settings, &phases);
     Ok(inner)
+}
+
+/// Records why an init failed, for those who look when the process has ended; not if the program
+/// itself gave it up.
+fn leave_word(row: &CommRow, error: &Error) {
+    if error.kind != ErrorKind::Aborted {
+        row.ended_by(error.kind as u8, error.at.peer, &error.what, clock::raw());
+        row.broken();
+    }
 }
 
 /// Puts the communicator together from what was gathered. `ring` is what a bootstrap left; without

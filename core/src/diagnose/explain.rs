@@ -196,16 +196,20 @@ fn of_members(
     let mut failed = job.failures.iter().filter(|failure| (failure.comm, failure.seq) == (first.id, seq));
     let calls = failed.find(|failure| is_collective(failure)).map(|failure| failure.calls.clone());
     told.calls = calls.unwrap_or_default();
-    // Of several calls the one of the largest group that can be seen.
-    let most = told.calls.iter().find(|called| called.call != FINISH).map(|most| most.ranks.clone());
-    let is_meant = |comm: &CommSnapshot| most.as_ref().is_some_and(|most| most.contains(&comm.rank));
+    // Of several calls that of the largest group; of `finish()` nothing can be described.
+    let most = told.calls.iter().find(|called| called.call != FINISH).cloned();
+    let is_meant = |comm: &CommSnapshot| most.as_ref().is_some_and(|most| most.ranks.contains(&comm.rank));
     let is_it = |comm: &CommSnapshot| comm.op.seq == seq && !comm.op.kind.is_empty();
     let mut those = members.values().filter(|(_, comm)| is_it(comm));
     let last = members.values().map(|(_, comm)| comm.op.called).max().unwrap_or(0);
-    match those.clone().find(|(_, comm)| is_meant(comm)).or_else(|| those.next()) {
-        Some((_, comm)) => told.describe(&comm.op),
-        None if last < seq => {}
-        None => {
+    match (those.clone().find(|(_, comm)| is_meant(comm)).or_else(|| those.next()), &most) {
+        // Those who called something else say nothing of what most called and have gone on from.
+        (Some((_, comm)), Some(most)) if !is_meant(comm) => {
+            told.kind = most.call.split_whitespace().next().unwrap_or_default().into();
+        }
+        (Some((_, comm)), _) => told.describe(comm),
+        (None, _) if last < seq => {}
+        (None, _) => {
             // What has only made calls of one kind has made that call too.
             let kinds = members.values().flat_map(|(_, comm)| &comm.history.kinds);
             let is_collective = |kind: &&str| !is_pair(kind);
@@ -288,12 +292,15 @@ fn of_rank(
 }
 
 impl Explained {
-    /// Says what was called, as this cell does.
-    fn describe(&mut self, op: &OpSnapshot) {
+    /// Says what was called, as the cell of a rank does.
+    fn describe(&mut self, comm: &CommSnapshot) {
         let OpSnapshot { kind, dtype, op, root, count, bytes, algorithm, channels, chunk_bytes, tag, .. } =
-            op.clone();
+            comm.op.clone();
         (self.kind, self.dtype, self.op, self.root) = (kind, dtype, op, root);
-        (self.count, self.bytes, self.tag) = (count, bytes, tag);
+        (self.count, self.bytes) = (count, bytes);
+        // The program has set its tag anew since it came out, or has called more.
+        let is_in = comm.op.state != OpState::Idle && comm.op.called <= comm.op.seq;
+        self.tag = if is_in { tag } else { String::new() };
         (self.algorithm, self.channels, self.chunk_bytes) = (algorithm, channels, chunk_bytes);
     }
 
@@ -444,8 +451,13 @@ mod tests {
             let wait = OpWait { waits: Waits::Peer, peer: Rank(2), since_ns: 400 * MS, ..OpWait::default() };
             op.wait = Some(OpWait { direction: Direction::Recv, channel: ChannelId(0), ..wait });
         }
+        ranks.iter_mut().for_each(|rank| rank.comms[0].op.tag = "epoch 3".into());
+        ranks[2].comms[0].op.state = OpState::Idle;
         let told = explained(ranks.clone(), None);
         assert_eq!((told.seq, told.path.as_str()), (10, "rank 2 has not called it; ranks 0-1 are inside"));
+        assert_eq!(told.tag, "epoch 3");
+        // Who has come out of it may have gone on in the program.
+        assert_eq!(explained(ranks.clone(), Some(9)).tag, "");
         let one = &told.ranks[1];
         assert_eq!((one.stage, one.called_ns, one.waits_for), (Stage::Inside, Some(200 * MS), Some(Rank(2))));
         assert_eq!((one.waited_ns, one.ended_ns), (Some(400 * MS), None));
@@ -497,6 +509,10 @@ mod tests {
         job.failures =
             vec![Failure { calls: vec![called_finish, calls[1].clone()], ..failure(10, "Reduce") }];
         assert_eq!(of(&job).call(), "Reduce #10");
+        // The largest group completed it, and has gone on since.
+        job.failures = vec![failure(10, "AllReduce")];
+        job.ranks[1..].iter_mut().for_each(|rank| rank.comms[0].op.seq = 11);
+        assert_eq!(of(&job).call(), "AllReduce #10");
         // A send is no collective.
         job.failures = vec![failure(10, "Send")];
         assert_eq!(of(&job).calls, []);

@@ -5,8 +5,9 @@
 //! at the other ranks. The message of a *mismatch* names two sides; the cells hold what each rank
 //! called under that number, `finish()` too, and those who called something else than most did are
 //! to blame. Ranks that went on are counted where it follows what they called (`failed/calls.rs`).
-//! For a *timeout* the ranks to blame are those that had not called the operation, or are still in
-//! it and have not noticed. Nothing is said that does not follow from the snapshots.
+//! For a *timeout* the ranks to blame are those that had not called the operation, are still in it
+//! and have not noticed, or came to it long after the others. Nothing is said that does not follow
+//! from the snapshots.
 //!
 //! A program that fails in one communicator leaves all of them, and the other ranks fail in turn:
 //! a failure *follows* another one if the process to blame had failed there before, or if the same
@@ -18,9 +19,11 @@ pub(super) mod replaced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::diagnose::standing::INIT;
 use crate::diagnose::{counterpart, is_pair, killed};
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Direction, Failure, FailureSnapshot, OpSnapshot, OpState, RankSnapshot, State,
+    BlockedOn, CommSnapshot, Direction, Failure, FailureSnapshot, InitSnapshot, OpSnapshot, OpState,
+    RankSnapshot, State,
 };
 use crate::types::{ChannelId, CommId, Rank};
 
@@ -209,7 +212,11 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         comm: first.id,
         name: first.name.clone(),
         error: error.clone().or_else(|| Some(operation?.error.clone())).unwrap_or_default(),
-        op: operation.map(|op| op.kind.clone()).unwrap_or_default(),
+        op: match operation {
+            Some(op) => op.kind.clone(),
+            None if in_init(&failed).next().is_some() => INIT.into(),
+            None => String::new(),
+        },
         seq: operation.map_or(0, |op| op.seq),
         ranks: if ranks.is_empty() { failed.iter().map(|comm| comm.rank).collect() } else { ranks },
         text: text.to_string(),
@@ -218,15 +225,26 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         calls: differs.as_ref().map_or_else(|| calls::of_pair(text), |differs| differs.calls.clone()),
         ..Failure::default()
     };
-    failure.missing = not_called(members, &failure);
+    failure.missing = if failure.op == INIT { never_came(&failed) } else { not_called(members, &failure) };
     failure.blamed = match failure.error.as_str() {
         "Mismatch" => differs.map_or_else(Vec::new, |differs| differs.minority(members, first.nranks)),
-        "Timeout" if failure.missing.is_empty() => still_inside(members, &failure),
-        "Timeout" => failure.missing.clone(),
+        "Timeout" => timed_out(members, &failure),
         "Peer" if cause.is_none() => lost(members),
         _ => cause.and_then(|cause| cause.blamed).into_iter().collect(),
     };
     Some(failure)
+}
+
+/// What was known of the init of those that failed in it.
+fn in_init<'a>(failed: &[&'a CommSnapshot]) -> impl Iterator<Item = &'a InitSnapshot> {
+    failed.iter().filter_map(|comm| comm.init.as_ref())
+}
+
+/// The ranks that had not come to an init that failed, by the last report of the bootstrap root.
+fn never_came(failed: &[&CommSnapshot]) -> Vec<Rank> {
+    let told = in_init(failed).filter(|init| init.absent.is_some()).min_by_key(|init| init.absent);
+    let runs = told.into_iter().flat_map(|init| &init.absent_runs);
+    runs.flat_map(|(first, last)| first.0..last.0.saturating_add(1)).map(Rank).collect()
 }
 
 /// The cause that most ranks recorded, preferably one that blames a rank.
@@ -273,6 +291,23 @@ fn has_called(other: &CommSnapshot, rank: Rank, op: &OpSnapshot) -> bool {
         its.peer == Some(rank) && counterpart(&op.kind) == Some(&its.kind) && its.seq >= op.seq
     };
     links.any(|link| link.direction != ours && link.op >= op.seq) || other.p2p.as_ref().is_some_and(called)
+}
+
+/// The ranks to blame for a timeout: those that had not called, else those that are still inside,
+/// else those that came so late that the others had waited for most of the time.
+fn timed_out(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
+    let known = [failure.missing.clone(), still_inside(members, failure)];
+    known.into_iter().find(|some| !some.is_empty()).unwrap_or_else(|| came_late(members, failure))
+}
+
+/// The ranks that were in a collective that failed for less than half as long as others. Ranks fail
+/// together, and who comes later fails at once.
+fn came_late(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
+    let is_late = |comm: &CommSnapshot| {
+        let is_it = !is_pair(&failure.op) && comm.op.state == OpState::Failed && comm.op.seq == failure.seq;
+        is_it && comm.op.lasted_ns < failure.lasted_ns / 2
+    };
+    members.iter().filter(|(_, (_, comm))| is_late(comm)).map(|(rank, _)| *rank).collect()
 }
 
 /// The ranks that are still inside an operation that failed on others.

@@ -22,7 +22,9 @@ pub fn joining(ranks: &[RankSnapshot]) -> Vec<NotJoined> {
             }
         }
     }
-    comms.into_values().filter_map(|waiting| of_comm(&waiting)).collect()
+    let rows = || ranks.iter().flat_map(|rank| &rank.comms);
+    let has_failed = |id: CommId| rows().any(|row| row.id == id && row.has_failed());
+    comms.iter().filter_map(|(id, waiting)| of_comm(waiting, has_failed(*id))).collect()
 }
 
 impl NotJoined {
@@ -58,10 +60,15 @@ fn in_init_ns(comm: &CommSnapshot) -> u64 {
     comm.phases.iter().chain(&comm.phase).fold(0, |sum: u64, phase| sum.saturating_add(phase.duration_ns))
 }
 
-fn of_comm(waiting: &[(State, &CommSnapshot, &InitSnapshot)]) -> Option<NotJoined> {
+/// Whom the ranks of one communicator wait for. Where the init `has_failed`, who died in it waits
+/// no more.
+fn of_comm(waiting: &[(State, &CommSnapshot, &InitSnapshot)], has_failed: bool) -> Option<NotJoined> {
     let (_, first, _) = waiting.first()?;
     // Ranks that are gone show an earlier state.
     let all_gone = waiting.iter().all(|(state, ..)| state.is_gone());
+    if all_gone && has_failed {
+        return None;
+    }
     let waiting: Vec<_> = waiting.iter().filter(|(state, ..)| all_gone || !state.is_gone()).collect();
     // The smallest count is the latest report.
     let told = waiting.iter().filter_map(|(_, _, init)| Some((init.absent?, &init.absent_runs)));
@@ -107,7 +114,7 @@ fn of_comm(waiting: &[(State, &CommSnapshot, &InitSnapshot)]) -> Option<NotJoine
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::PhaseSnapshot;
+    use crate::snapshot::{FailureSnapshot, PhaseSnapshot};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -172,5 +179,10 @@ mod tests {
         assert!(!joining(&[meets(1), rank(2, Running, CheckIn, None)])[0].nowhere);
         // The state when they died.
         check(&[rank(0, Dead, CheckIn, lacks)], Some((&[3], Some(1), &[0], 0)));
+        // By that, the init failed on the others.
+        let mut failed = waits(1);
+        (failed.comms[0].failure, failed.comms[0].ended) = (Some(FailureSnapshot::default()), true);
+        check(&[rank(0, Dead, CheckIn, lacks), failed.clone()], None);
+        check(&[rank(0, Dead, CheckIn, lacks), failed, waits(2)], Some((&[3], Some(1), &[2], 102)));
     }
 }

@@ -44,6 +44,8 @@ pub(super) fn counterpart(kind: &str) -> Option<&'static str> {
 
 /// The operation of ranks that wait in `finish()`.
 pub(crate) const FINISH: &str = "finish()";
+/// The operation of ranks whose init failed.
+pub(super) const INIT: &str = "init()";
 
 /// Shorter waits are not reported: every healthy job is full of them, and they have no meaning.
 pub const SAID_NS: u64 = 100_000_000;
@@ -276,6 +278,19 @@ impl CommSnapshot {
         let is_told = |p2p: &&OpSnapshot| p2p.state != OpState::Idle || self.op.kind.is_empty();
         let pair = self.p2p.as_ref().filter(|p2p| self.op.state == OpState::Idle && is_told(p2p));
         pair.unwrap_or(&self.op)
+    }
+
+    /// What its rank is in or was in last: `in init: CheckIn`, `in finish()`, `AllReduce #5`; `-`
+    /// if nothing was called.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let op = self.operation();
+        match (op.kind.as_str(), &self.phase) {
+            (_, Some(_)) if self.finishes() => format!("in {FINISH}"),
+            (_, Some(phase)) => format!("in init: {}", phase.phase),
+            ("", None) => "-".into(),
+            (kind, None) => call_name(kind, op.seq),
+        }
     }
 
     /// How long it has been in its phase or in the operation to show, or since that ended.

@@ -170,7 +170,13 @@ fn when_time_is_up_those_are_to_blame_who_had_not_called_or_never_noticed() {
     let still = Did { state: OpState::Running, process: State::Stopped, cause: None, ..FAILED };
     let lives = Did { process: State::Running, ..up.clone() };
     check(&[lives, still, up.clone(), up.clone()], "Timeout", &[1]);
-    check(&[up.clone(), up.clone(), up.clone(), up], "Timeout", &[]);
+    check(&[up.clone(), up.clone(), up.clone(), up.clone()], "Timeout", &[]);
+    // The last one came to it when it had failed on the others.
+    let mut late: Vec<_> = (0..4).map(|at| rank(at, &up)).collect();
+    late.iter_mut().zip([3000, 2990, 1, 1600]).for_each(|(rank, ms)| {
+        rank.comms[0].op.lasted_ns = ms * 1_000_000;
+    });
+    check_ranks(&late, "Timeout", &[2]);
     // A receive without a send.
     let mut receives = rank(0, &Did { state: OpState::Idle, cause: Some(("Timeout", None)), ..FAILED });
     let comm = &mut receives.comms[0];
@@ -292,4 +298,24 @@ fn the_clocks_of_two_hosts_do_not_say_which_failure_came_first() {
         check(ahead_ms, &ends(State::Dead), Some(1));
         check(ahead_ms, &ends(State::Running), None);
     }
+}
+
+#[test]
+fn where_init_failed_those_who_had_not_come_are_to_blame_for_a_timeout() {
+    let failed = |absent: Option<(u32, Rank)>| {
+        let mut rank = rank(0, &Did { seq: 0, state: OpState::Idle, ..with("Timeout", None) });
+        rank.comms[0].init = Some(InitSnapshot {
+            absent: absent.map(|(count, _)| count),
+            absent_runs: absent.into_iter().map(|(_, last)| (Rank(2), last)).collect(),
+            ..InitSnapshot::default()
+        });
+        rank
+    };
+    let one = check_ranks(&[failed(Some((1, Rank(2))))], "Timeout", &[2]);
+    assert_eq!((one.op.as_str(), &one.missing[..]), (INIT, &[Rank(2)][..]));
+    // The root's last report counts; without one nobody is known.
+    let mut ranks = [failed(Some((2, Rank(3)))), failed(Some((1, Rank(2)))), failed(None)];
+    (0..).zip(&mut ranks).for_each(|(at, rank)| rank.comms[0].rank = Rank(at));
+    check_ranks(&ranks, "Timeout", &[2]);
+    check_ranks(&ranks[2..], "Timeout", &[]);
 }

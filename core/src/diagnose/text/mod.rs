@@ -6,7 +6,7 @@ mod verdict;
 
 use std::fmt::Write as _;
 
-use super::{CommLine, Held, call_name, comm_name};
+use super::{CommLine, Held, comm_name};
 use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::text::harmless;
 use crate::types::{ChannelId, Rank, runs};
@@ -146,14 +146,9 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
         None => std::array::from_fn(|_| String::new()),
         Some(comm) => {
             let op = comm.operation();
-            let what = match (op.kind.as_str(), &comm.phase) {
-                (_, Some(_)) if comm.finishes() => "in finish()".into(),
-                (_, Some(phase)) => format!("in init: {}", phase.phase),
-                ("", None) => "-".into(),
-                (kind, None) => call_name(kind, op.seq),
-            };
             let state = match (op.state, op.error.as_str()) {
                 (OpState::Failed, error) if !error.is_empty() => format!("failed: {error}"),
+                (OpState::Idle, _) if comm.has_failed() && comm.init.is_some() => OpState::Failed.to_string(),
                 (OpState::Idle, _) if comm.has_failed() => "failed between calls".to_string(),
                 (OpState::Idle, _) if comm.phase.is_some() => OpState::Running.to_string(),
                 (OpState::Idle, _) => "in user code".to_string(),
@@ -162,7 +157,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             [
                 comm_name(&comm.name, comm.id),
                 format!("{}/{}", comm.rank, comm.nranks),
-                what,
+                comm.what(),
                 state,
                 match (&comm.phase, op.state) {
                     // Ages are shown for live ranks only: for a rank that is gone they have no

@@ -2,10 +2,11 @@
 
 use super::{Groups, named, process, verb};
 use crate::diagnose::failed::calls::pair;
+use crate::diagnose::standing::INIT;
 use crate::diagnose::{call_name, comm_name, duration, lacked, ranks_text};
 use crate::snapshot::{
-    Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, RankSnapshot, Reason, Side,
-    Snapshot, Standing, Verdict,
+    Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, OpState, RankSnapshot, Reason,
+    Side, Snapshot, Standing, Verdict,
 };
 use crate::text::harmless;
 use crate::types::Rank;
@@ -14,6 +15,8 @@ use crate::types::Rank;
 const BY_WATCHDOG: &str = "CCL_ON_STALL=abort";
 /// The longest quoted message of ranks, in bytes.
 const MAX_TEXT: usize = 2 << 10;
+/// A process that fails this long before its last sign of life ends because of that.
+const ENDING_NS: u64 = 10_000_000;
 /// The most calls of a mismatch that are listed.
 const MAX_CALLS: usize = 8;
 
@@ -86,12 +89,24 @@ fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Clas
             (Class::PeerDead, Reason::Panicked)
         }
         "Aborted" => (Class::Aborted, Reason::Aborts),
-        "Timeout" => itself().unwrap_or(match failure.missing.is_empty() {
-            true => (Class::StuckLocal, Reason::Inside),
-            false => (Class::NotJoined, Reason::UserCode),
-        }),
+        "Timeout" => {
+            let is_late = !failure.missing.is_empty() || rank.and_then(|it| late_ns(failure, it)).is_some();
+            itself().unwrap_or(match is_late {
+                true if failure.op == INIT => (Class::NotJoined, Reason::NeverJoined),
+                true => (Class::NotJoined, Reason::UserCode),
+                false => (Class::StuckLocal, Reason::Inside),
+            })
+        }
         _ => itself().unwrap_or((Class::StuckLocal, Reason::Inside)),
     }
+}
+
+/// How much later than others a rank came to an operation that timed out, at least; `None` if it
+/// did not fail in it.
+fn late_ns(failure: &Failure, rank: &RankSnapshot) -> Option<u64> {
+    let row = rank.comms.iter().find(|row| row.id == failure.comm)?;
+    let is_it = row.op.state == OpState::Failed && row.op.seq == failure.seq && failure.missing.is_empty();
+    is_it.then(|| failure.lasted_ns.saturating_sub(row.op.lasted_ns))
 }
 
 /// The first field in which the calls of a mismatch differ.
@@ -141,31 +156,13 @@ fn verdict(
         .into_iter()
         .filter(|rank| !culprits.iter().any(|culprit| culprit.rank == *rank))
         .collect();
-    let who = named(&culprits);
-    let has = verb(culprits.len(), "has", "have");
     let (side, confidence) = match class {
         Class::Mismatch if culprits.is_empty() => (Side::Application, Confidence::Probable),
         Class::Mismatch | Class::Aborted | Class::NotJoined => (Side::Application, Confidence::Certain),
         Class::Link => (Side::Network, Confidence::Probable),
         _ => process::side(reason),
     };
-    let text = match (class, culprits.is_empty()) {
-        (Class::Mismatch, true) => format!("ranks called different things in {op}"),
-        (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
-        (Class::Link, _) => format!("a link of {op} failed, and no process is to blame: host or network"),
-        (Class::Aborted, false) => format!("{who} gave {op} up"),
-        (Class::NotJoined, _) => {
-            format!("{who} had not called {} when it timed out", lacked(&failure.op, &op))
-        }
-        (Class::StuckLocal, true) => {
-            format!("{op} timed out: who held it up does not follow from what was read")
-        }
-        (Class::StuckLocal, false) if reason == Reason::Inside => {
-            format!("{who} {has} not come out of {op}, which timed out on the others")
-        }
-        (_, true) => format!("{op} failed, and nobody says who is to blame"),
-        _ => format!("{who} {}", process::ended(reason, culprits.len())),
-    };
+    let text = text(job, failure, (class, reason), &culprits, &op);
     let lasted = match failure.lasted_ns {
         0 => String::new(),
         ns => format!(", after {} in it", duration(ns)),
@@ -193,12 +190,48 @@ fn verdict(
     }
 }
 
+/// What those who are to blame did, or what happened to them, in `op`.
+fn text(
+    job: &Snapshot,
+    failure: &Failure,
+    (class, reason): (Class, Reason),
+    culprits: &[Culprit],
+    op: &str,
+) -> String {
+    let who = named(culprits);
+    let has = verb(culprits.len(), "has", "have");
+    match (class, culprits.is_empty()) {
+        (Class::Mismatch, _) if failure.op == INIT => format!("the ranks do not fit together in {op}"),
+        (Class::Mismatch, true) => format!("ranks called different things in {op}"),
+        (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
+        (Class::Link, _) => format!("a link of {op} failed, and no process is to blame: host or network"),
+        (Class::Aborted, false) => format!("{who} gave {op} up"),
+        (Class::NotJoined, _) => {
+            let late = |one: &Culprit| late_ns(failure, process::of(job, one.rank)?);
+            match culprits.iter().filter_map(late).min() {
+                Some(ns) => format!("{who} came to {op} at least {} after the others", duration(ns)),
+                None if failure.op == INIT => format!("{who} {has} not come to {op}, which timed out"),
+                None => format!("{who} had not called {} when it timed out", lacked(&failure.op, op)),
+            }
+        }
+        (Class::StuckLocal, true) => {
+            format!("{op} timed out: who held it up does not follow from what was read")
+        }
+        (Class::StuckLocal, false) if reason == Reason::Inside => {
+            format!("{who} {has} not come out of {op}, which timed out on the others")
+        }
+        (_, true) => format!("{op} failed, and nobody says who is to blame"),
+        _ => format!("{who} {}", process::ended(reason, culprits.len())),
+    }
+}
+
 /// How long ago it failed on these ranks. The times of a process that is gone end with its last
 /// sign of life.
 fn when(job: &Snapshot, failure: &Failure, ranks: &[Rank]) -> String {
     let is_gone = |rank: &Rank| process::of(job, *rank).is_some_and(RankSnapshot::is_gone);
     let since = duration(failure.since_ns);
     match ranks.iter().all(is_gone) {
+        true if failure.since_ns < ENDING_NS => "as they ended".into(),
         true => format!("{since} before their last sign of life"),
         false => format!("{since} ago"),
     }
@@ -211,7 +244,15 @@ fn evidence(job: &Snapshot, failure: &Failure, culprits: &[Culprit]) -> Vec<Stri
     };
     let mut lines: Vec<String> = failure.calls.iter().take(MAX_CALLS).map(called).collect();
     if !failure.text.is_empty() {
-        lines.push(format!("the ranks were told: {}", harmless(&failure.text, MAX_TEXT)));
+        // The text has the ranks of the communicator.
+        let differs = |rank: &RankSnapshot| {
+            rank.comms.iter().any(|row| row.id == failure.comm && row.rank != rank.rank)
+        };
+        let whose = match job.ranks.iter().any(differs) {
+            true => format!(", in ranks of {}", comm_name(&failure.name, failure.comm)),
+            false => String::new(),
+        };
+        lines.push(format!("the ranks were told{whose}: {}", harmless(&failure.text, MAX_TEXT)));
     }
     let processes = culprits.iter().filter_map(|culprit| process::of(job, culprit.rank));
     lines.extend(processes.take(MAX_CALLS).flat_map(process::evidence));

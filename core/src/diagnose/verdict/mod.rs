@@ -12,6 +12,7 @@
 //! those who wait for it, it has not called, or the link between them does not answer.
 
 mod failed;
+mod joining;
 mod link;
 mod next;
 mod process;
@@ -33,6 +34,7 @@ use crate::types::{BlameHash, CommId, Rank};
 pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec<Verdict> {
     let mut found = failed::verdicts(job);
     let has_failed = !found.is_empty();
+    found.extend(joining::verdicts(job, stall_ns));
     found.extend(waiting::verdicts(job, before, stall_ns));
     // A stopped process is said once, with those that wait for it.
     let known: Vec<Culprit> = found.iter().flat_map(|verdict| verdict.culprits.clone()).collect();

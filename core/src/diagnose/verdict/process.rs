@@ -129,36 +129,55 @@ pub(super) fn idle(job: &Snapshot) -> Vec<Verdict> {
     job.ranks.iter().filter_map(|rank| of_dead(job, rank).or_else(|| of_idle(job, rank))).collect()
 }
 
-/// A process that died, of which a living one is still in a communicator: the next call there
-/// fails.
-fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
-    if rank.state != State::Dead {
-        return None;
-    }
-    let living = || job.ranks.iter().filter(|other| !other.is_gone());
-    let is_in = |other: &RankSnapshot, comm| {
-        other.comms.iter().any(|row| row.id == comm && !row.ended && !row.has_failed())
+/// The communicator for which a process that died is missed by one that lives: the next call there
+/// fails, or its init cannot complete.
+fn missed<'a>(job: &Snapshot, rank: &'a RankSnapshot) -> Option<&'a CommSnapshot> {
+    let ends = |row: &CommSnapshot| match rank.state {
+        State::Dead => true,
+        // After init a program may well exit without finish().
+        State::Exited => row.init.is_some(),
+        _ => false,
     };
-    // Of one that was never made nobody can call anything.
-    let mut left = rank.comms.iter().filter(|row| !row.ended && row.init.is_none());
-    let row = left.find(|row| living().any(|other| is_in(other, row.id)))?;
+    rank.comms.iter().filter(|row| !row.ended && ends(row)).find(|row| {
+        let living = || job.ranks.iter().filter(|other| !other.is_gone()).flat_map(|other| &other.comms);
+        let is_replaced = || living().any(|other| (other.id, other.rank) == (row.id, row.rank));
+        living().any(|other| misses(row, other)) && !is_replaced()
+    })
+}
+
+/// Whether a communicator of a living rank lacks a rank that died with that row.
+fn misses(row: &CommSnapshot, other: &CommSnapshot) -> bool {
+    let is_in = other.id == row.id && !other.ended && !other.has_failed();
+    is_in && (row.init.is_none() || other.init.is_some())
+}
+
+/// Whether a process died in the init of a communicator, which others wait for.
+pub(super) fn is_lost(job: &Snapshot, rank: &RankSnapshot) -> bool {
+    missed(job, rank).is_some_and(|row| row.init.is_some())
+}
+
+/// A process that died, of which a living one is still in a communicator.
+fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
+    let row = missed(job, rank)?;
     // Its last sign of life came up to a second before its end.
     let since_ns = job.to_real_ns.saturating_sub(rank.to_real_ns);
     let standing = if since_ns >= DEAD_NS { Standing::Stalled } else { Standing::Suspect };
     let reason = end(rank);
     let (side, confidence) = side(reason);
     let (culprits, comm) = (vec![culprit(rank)], comm_name(&row.name, row.id));
+    let what = match row.init {
+        Some(_) => format!(" in the init of {comm}, which cannot complete without it"),
+        None => format!(", and nobody waits for it yet; the next call of {comm} fails"),
+    };
+    let living = job.ranks.iter().filter(|other| !other.is_gone());
+    let victims = living.filter(|other| other.comms.iter().any(|other| misses(row, other)));
     Some(Verdict {
         class: Class::PeerDead,
         standing,
         reason,
-        why: format!(
-            "{} {}, and nobody waits for it yet; the next call of {comm} fails",
-            super::named(&culprits),
-            ended(reason, 1)
-        ),
+        why: format!("{} {}{what}", super::named(&culprits), ended(reason, 1)),
         culprits,
-        victims: living().filter(|other| is_in(other, row.id)).map(|other| other.rank).collect(),
+        victims: victims.map(|other| other.rank).collect(),
         comm: row.id,
         name: row.name.clone(),
         since_ns,
@@ -177,7 +196,7 @@ pub(super) fn all_dead(job: &Snapshot) -> Vec<Verdict> {
     let mut groups = super::Groups::default();
     // A program may well exit without finish().
     let died = |rank: &&RankSnapshot| rank.state == State::Dead && end(rank) != Reason::Exited;
-    let is_in = |row: &CommSnapshot| !row.ended && row.init.is_none();
+    let is_in = |row: &CommSnapshot| !row.ended;
     if !job.ranks.iter().all(RankSnapshot::is_gone) {
         return Vec::new();
     }

@@ -1,12 +1,13 @@
 //! Each class from snapshots written by hand, and the thresholds.
 
 mod cause;
+mod joining;
 
 use super::*;
 use crate::snapshot::{
-    BlockedOn, Called, CommSnapshot, End, Failure, FailureSnapshot, LinkSnapshot, Missing, NotJoined,
-    OpSnapshot, OpState, OpWait, PastOp, ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot,
-    StallTold, State, ThreadFacts, WaitingLink,
+    BlockedOn, Called, CommSnapshot, End, Failure, FailureSnapshot, LinkSnapshot, Missing, OpSnapshot,
+    OpState, OpWait, PastOp, ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, StallTold, State,
+    ThreadFacts, WaitingLink,
 };
 use crate::types::{BlameHash, CommId};
 
@@ -388,34 +389,6 @@ fn ranks_that_could_not_be_read_are_only_possible_culprits() {
     assert_eq!(found[0].culprits[0], Culprit { rank: Rank(3), pid: 9, host: "b".into() });
 }
 
-/// Ranks 0 to 2 wait in init for rank 3.
-fn without_3(since_ns: u64) -> NotJoined {
-    NotJoined {
-        comm: COMM,
-        name: "world".into(),
-        nranks: 4,
-        count: Some(1),
-        ranks: ranks(&[3]),
-        by: ranks(&[0, 1, 2]),
-        since_ns,
-        gives_up_ns: 88 * SECOND,
-        nowhere: false,
-    }
-}
-
-#[test]
-fn who_never_came_to_init_is_named() {
-    let joining = |since_ns| Snapshot { not_joined: vec![without_3(since_ns)], ..Snapshot::default() };
-    check(&joining(SECOND - 1), &[]);
-    let is = |how| [(Class::NotJoined, Reason::NeverJoined, &[3][..], how)];
-    let found = check(&joining(12 * SECOND), &is(Standing::Suspect));
-    assert_eq!(
-        found[0].why,
-        "rank 3 has not come to the init of world; ranks 0-2 wait in init for 12.0 s; init gives up in 88.0 s"
-    );
-    check(&joining(30 * SECOND), &is(Standing::Stalled));
-}
-
 #[test]
 fn failures_are_verdicts_at_once_by_their_kind_and_by_what_was_called() {
     let failed = |error: &str, blamed: &[u32]| Failure {
@@ -444,6 +417,13 @@ fn failures_are_verdicts_at_once_by_their_kind_and_by_what_was_called() {
     let mut stopped = with(late);
     stopped.ranks[2].state = State::Stopped;
     check(&stopped, &is(Class::StuckLocal, Reason::Stopped, &[2]));
+    // It has come since, and failed at once.
+    let mut came = with(Failure { lasted_ns: 3 * SECOND, ..failed("Timeout", &[2]) });
+    let op = &mut came.ranks[2].comms[0].op;
+    (op.state, op.lasted_ns) = (OpState::Failed, SECOND / 2);
+    let found = check(&came, &is(Class::NotJoined, Reason::UserCode, &[2]));
+    let said = "rank 2 (pid 72 on a) came to AllReduce #5 of world at least 2.5 s after the others;";
+    assert!(found[0].why.starts_with(said), "{}", found[0].why);
 
     let called = |ranks: &[u32], call: &str| Called {
         ranks: ranks.iter().copied().map(Rank).collect(),

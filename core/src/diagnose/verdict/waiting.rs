@@ -1,4 +1,4 @@
-//! Verdicts on what waits: ranks that block others, ranks that have not joined.
+//! Verdicts on what waits: the ranks that block others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use super::link::{self, Bad};
 use super::{Groups, named, process, verb};
 use crate::diagnose::failed::operations;
 use crate::diagnose::lacking::Lacking;
-use crate::diagnose::{call_name, comm_name, duration, is_pair, lacked, ranks_text, runs_text, suspect_ns};
+use crate::diagnose::{call_name, comm_name, duration, is_pair, lacked, ranks_text, suspect_ns};
 use crate::snapshot::{
-    BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, NotJoined, OpSnapshot, OpState,
-    RankSnapshot, Reason, Side, Snapshot, Standing, State, Verdict,
+    BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, OpSnapshot, OpState, RankSnapshot,
+    Reason, Side, Snapshot, Standing, State, Verdict,
 };
-use crate::types::{CommId, Rank, runs};
+use crate::types::{CommId, Rank};
 
 /// The most time between two readings of one look.
 const BETWEEN_NS: u64 = 500_000_000;
@@ -25,9 +25,8 @@ pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64)
     // A rank whose calls come and go is in no circle, though one of its threads waits in one call.
     let earlier_ns = judged_ns.saturating_sub(BETWEEN_NS);
     let is_circle = before.is_none_or(|before| Circle::of(before, earlier_ns).0 == circle.0);
-    let circle = if is_circle { circle } else { Circle(BTreeMap::new()) };
-    let joining = job.not_joined.iter().filter(|one| one.since_ns >= judged_ns);
-    let mut found: Vec<Verdict> = joining.map(|one| never_joined(job, one, stall_ns)).collect();
+    let circle = if is_circle { circle } else { Circle::default() };
+    let mut found = Vec::new();
     let is_long = |one: &&BlockedOn| one.since_ns >= judged_ns || is_for_gone(job, one);
     // Of those that were ended together, the last ones failed by the end of the first.
     let counts = |one: &&BlockedOn| !has_failed(job, one) || is_over(job, one);
@@ -293,7 +292,12 @@ fn first_lacked(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit], op: &str)
 }
 
 /// Whose fault it is, how sure that is, and what is said of the culprits.
-fn told(reason: Reason, culprits: &[Culprit], op: &str, circle: &Circle) -> (Side, Confidence, String) {
+pub(super) fn told(
+    reason: Reason,
+    culprits: &[Culprit],
+    op: &str,
+    circle: &Circle,
+) -> (Side, Confidence, String) {
     let who = named(culprits);
     let (is, has) = (verb(culprits.len(), "is", "are"), verb(culprits.len(), "has", "have"));
     match reason {
@@ -393,81 +397,9 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
     lines
 }
 
-/// Rank 0, which leads the init and knows who has come, if its own process is what holds it up.
-fn leader_out(job: &Snapshot, one: &NotJoined) -> Option<(Rank, (Class, Reason))> {
-    let is_it = |row: &CommSnapshot| (row.id, row.rank) == (one.comm, Rank(0));
-    let leader = job.ranks.iter().find(|rank| rank.comms.iter().any(is_it))?;
-    // One that runs, if slowly, answers.
-    let is_out = leader.is_gone() || process::halted(leader).is_some();
-    process::condition(job, leader).filter(|_| is_out).map(|what| (leader.rank, what))
-}
-
-fn never_joined(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Verdict {
-    let out = leader_out(job, one);
-    let ranks = out.map_or_else(|| job.job_ranks(one.comm, &one.ranks), |(leader, _)| vec![leader]);
-    let culprit = |rank: &Rank| {
-        let read = process::of(job, *rank).map(process::culprit);
-        let missing = job.missing.iter().find(|missing| missing.rank == *rank);
-        let named = missing.map(|one| Culprit { rank: *rank, pid: one.pid, host: one.host.clone() });
-        read.or(named).unwrap_or_else(|| Culprit { rank: *rank, ..Culprit::default() })
-    };
-    let (comm, mut by) = (comm_name(&one.name, one.comm), job.job_ranks(one.comm, &one.by));
-    by.retain(|rank| !ranks.contains(rank));
-    let waits = format!(
-        "{} {} in init for {}",
-        ranks_text(&by),
-        verb(by.len(), "waits", "wait"),
-        duration(one.since_ns)
-    );
-    let gives_up = match one.gives_up_ns {
-        0 => String::new(),
-        ns => format!("; init gives up in {}", duration(ns)),
-    };
-    let (class, reason) = out.map_or((Class::NotJoined, Reason::NeverJoined), |(_, what)| what);
-    let culprits: Vec<Culprit> = ranks.iter().map(culprit).collect();
-    let (mut side, mut confidence) =
-        (Side::Application, if one.count.is_some() { Confidence::Certain } else { Confidence::Probable });
-    let who = match one.count {
-        _ if out.is_some() => {
-            let what;
-            (side, confidence, what) = told(reason, &culprits, "init", &Circle(BTreeMap::new()));
-            format!("{what}, and leads the init of {comm}")
-        }
-        None => one.unanswered().to_string(),
-        Some(_) => {
-            let has = verb(ranks.len(), "has", "have");
-            format!("{} {has} not come to the init of {comm}", runs_text(&runs(&ranks)))
-        }
-    };
-    Verdict {
-        class,
-        standing: if one.since_ns >= stall_ns { Standing::Stalled } else { Standing::Suspect },
-        reason,
-        culprits,
-        victims: by,
-        comm: one.comm,
-        name: one.name.clone(),
-        since_ns: one.since_ns,
-        side,
-        confidence,
-        why: format!("{who}; {waits}{gives_up}"),
-        evidence: one
-            .count
-            .map(|count| {
-                format!(
-                    "the bootstrap root has heard of {} of {} ranks",
-                    one.nranks.saturating_sub(count),
-                    one.nranks
-                )
-            })
-            .into_iter()
-            .collect(),
-        ..Verdict::default()
-    }
-}
-
 /// The ranks of the job that wait for each other in circles, each with the rank it waits for there.
-struct Circle(BTreeMap<Rank, (Rank, String)>);
+#[derive(Default)]
+pub(super) struct Circle(BTreeMap<Rank, (Rank, String)>);
 
 impl Circle {
     /// The shortest circle through the waits that are long enough to be judged.

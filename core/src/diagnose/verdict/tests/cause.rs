@@ -59,20 +59,6 @@ fn what_a_watchdog_gave_up_for_is_the_cause() {
 }
 
 #[test]
-fn who_leads_an_init_and_is_stopped_holds_it_up() {
-    let mut job = Snapshot { not_joined: vec![without_3(12 * SECOND)], ..job(&[0, 1, 2, 3]) };
-    job.ranks[0].letter = Some('D');
-    check(&job, &[(Class::NotJoined, Reason::NeverJoined, &[3], Standing::Suspect)]);
-    job.ranks[0].state = State::Stopped;
-    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect)]);
-    assert_eq!(
-        found[0].why,
-        "rank 0 (pid 70 on a) is stopped, and leads the init of world; ranks 1-2 wait in init for 12.0 s; \
-         init gives up in 88.0 s"
-    );
-}
-
-#[test]
 fn a_job_whose_processes_were_all_killed_between_calls_is_not_healthy() {
     let mut job = job(&[0, 1, 2, 3]);
     job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);

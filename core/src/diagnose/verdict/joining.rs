@@ -1,0 +1,121 @@
+//! Verdicts on ranks that have not come to the init of a communicator.
+
+use super::waiting::{Circle, told};
+use super::{Groups, process, verb};
+use crate::diagnose::{comm_name, duration, ranks_text, runs_text, suspect_ns};
+use crate::snapshot::{
+    Class, CommSnapshot, Confidence, Culprit, NotJoined, RankSnapshot, Reason, Side, Snapshot, Standing,
+    Verdict,
+};
+use crate::types::{Rank, runs};
+
+/// The verdicts on the ranks that others wait for in init.
+pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
+    let joining = job.not_joined.iter().filter(|one| one.since_ns >= suspect_ns(0, stall_ns));
+    joining.flat_map(|one| of_init(job, one, stall_ns)).collect()
+}
+
+/// One verdict for those who have not come, and one for each thing that keeps processes from it.
+///
+/// Who died on the way has a verdict as any process that died: see [`process::idle`].
+fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
+    if let Some((leader, what)) = leader_out(job, one) {
+        return vec![verdict(job, one, what, &[process::culprit(leader)], stall_ns)];
+    }
+    let mut groups = Groups::default();
+    for rank in &one.ranks {
+        let read = member(job, one, *rank);
+        if read.is_some_and(|read| process::is_lost(job, read)) {
+            continue;
+        }
+        let halted = read.and_then(process::halted).map(|reason| (Class::StuckLocal, reason));
+        let what = halted.unwrap_or((Class::NotJoined, Reason::NeverJoined));
+        groups.add(what, culprit(job, job.job_rank(one.comm, *rank)));
+    }
+    groups.0.into_iter().map(|(what, those)| verdict(job, one, what, &those, stall_ns)).collect()
+}
+
+/// The process of a rank that is in this init.
+fn member<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a RankSnapshot> {
+    let is_it = |row: &CommSnapshot| (row.id, row.rank) == (one.comm, rank);
+    job.ranks.iter().find(|read| read.comms.iter().any(is_it))
+}
+
+/// Rank 0, which leads the init and knows who has come, if its own process is what holds it up.
+fn leader_out<'a>(job: &'a Snapshot, one: &NotJoined) -> Option<(&'a RankSnapshot, (Class, Reason))> {
+    let leader = member(job, one, Rank(0))?;
+    // One that runs, if slowly, answers.
+    let is_out = leader.is_gone() || process::halted(leader).is_some();
+    process::condition(job, leader).filter(|_| is_out).map(|what| (leader, what))
+}
+
+/// A rank of the job, of which only its number may be known.
+fn culprit(job: &Snapshot, rank: Rank) -> Culprit {
+    let read = process::of(job, rank).map(process::culprit);
+    let missing = job.missing.iter().find(|missing| missing.rank == rank);
+    let named = missing.map(|one| Culprit { rank, pid: one.pid, host: one.host.clone() });
+    read.or(named).unwrap_or_else(|| Culprit { rank, ..Culprit::default() })
+}
+
+fn verdict(
+    job: &Snapshot,
+    one: &NotJoined,
+    (class, reason): (Class, Reason),
+    culprits: &[Culprit],
+    stall_ns: u64,
+) -> Verdict {
+    let ranks: Vec<Rank> = culprits.iter().map(|culprit| culprit.rank).collect();
+    let (comm, mut by) = (comm_name(&one.name, one.comm), job.job_ranks(one.comm, &one.by));
+    by.retain(|rank| !ranks.contains(rank));
+    let (side, confidence, who) = match (reason, one.count) {
+        (Reason::NeverJoined, None) => {
+            (Side::Application, Confidence::Probable, one.unanswered().to_string())
+        }
+        (Reason::NeverJoined, Some(_)) => {
+            let (who, has) = (runs_text(&runs(&ranks)), verb(ranks.len(), "has", "have"));
+            let text = format!("{who} {has} not come to the init of {comm}");
+            (Side::Application, Confidence::Certain, text)
+        }
+        _ => {
+            let (side, confidence, what) = told(reason, culprits, "init", &Circle::default());
+            let leader = member(job, one, Rank(0)).map(|leader| leader.rank);
+            let part = if leader.is_some_and(|rank| ranks.contains(&rank)) { "and leads" } else { "in" };
+            (side, confidence, format!("{what}, {part} the init of {comm}"))
+        }
+    };
+    let heard = |count: u32| {
+        let (came, nranks) = (one.nranks.saturating_sub(count), one.nranks);
+        format!("the bootstrap root has heard of {came} of {nranks} ranks")
+    };
+    Verdict {
+        class,
+        standing: if one.since_ns >= stall_ns { Standing::Stalled } else { Standing::Suspect },
+        reason,
+        culprits: culprits.to_vec(),
+        comm: one.comm,
+        name: one.name.clone(),
+        since_ns: one.since_ns,
+        side,
+        confidence,
+        why: format!("{who}; {}", waits(job, one, &by)),
+        victims: by,
+        evidence: one.count.map(heard).into_iter().collect(),
+        ..Verdict::default()
+    }
+}
+
+/// `ranks 0-2 wait in init for 12.0 s; init gives up in 88.0 s`.
+fn waits(job: &Snapshot, one: &NotJoined, by: &[Rank]) -> String {
+    let (who, since) = (ranks_text(by), duration(one.since_ns));
+    let is_gone = |rank: &Rank| process::of(job, *rank).is_some_and(RankSnapshot::is_gone);
+    match one.gives_up_ns {
+        _ if !by.is_empty() && by.iter().all(is_gone) => {
+            format!("{who} had waited in init for {since} at the last sign of life")
+        }
+        0 => format!("{who} {} in init for {since}", verb(by.len(), "waits", "wait")),
+        ns => {
+            let wait = verb(by.len(), "waits", "wait");
+            format!("{who} {wait} in init for {since}; init gives up in {}", duration(ns))
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Ranks that others wait for in init.
+
+use super::*;
+use crate::snapshot::{InitSnapshot, NotJoined};
+
+/// Ranks 0 to 2 wait in init for rank 3.
+fn without_3(since_ns: u64) -> NotJoined {
+    NotJoined {
+        comm: COMM,
+        name: "world".into(),
+        nranks: 4,
+        count: Some(1),
+        ranks: ranks(&[3]),
+        by: ranks(&[0, 1, 2]),
+        since_ns,
+        gives_up_ns: 88 * SECOND,
+        nowhere: false,
+    }
+}
+
+/// Four processes that have begun that init.
+fn in_init(since_ns: u64) -> Snapshot {
+    let not_joined = vec![without_3(since_ns)];
+    let mut job = Snapshot { not_joined, to_real_ns: 9 * SECOND, ..job(&[]) };
+    for rank in &mut job.ranks {
+        let comm = &mut rank.comms[0];
+        (comm.op, comm.init) = (OpSnapshot::default(), Some(InitSnapshot::default()));
+        comm.name = "world".into();
+    }
+    job
+}
+
+const IN_12: (Class, Reason, &[u32], Standing) =
+    (Class::NotJoined, Reason::NeverJoined, &[3], Standing::Suspect);
+
+#[test]
+fn who_never_came_to_init_is_named() {
+    let joining = |since_ns| Snapshot { not_joined: vec![without_3(since_ns)], ..Snapshot::default() };
+    check(&joining(SECOND - 1), &[]);
+    let is = |how| [(Class::NotJoined, Reason::NeverJoined, &[3][..], how)];
+    let found = check(&joining(12 * SECOND), &is(Standing::Suspect));
+    assert_eq!(
+        found[0].why,
+        "rank 3 has not come to the init of world; ranks 0-2 wait in init for 12.0 s; init gives up in 88.0 s"
+    );
+    check(&joining(30 * SECOND), &is(Standing::Stalled));
+}
+
+#[test]
+fn who_leads_an_init_and_is_stopped_holds_it_up() {
+    let mut job = in_init(12 * SECOND);
+    job.ranks[0].letter = Some('D');
+    check(&job, &[IN_12]);
+    job.ranks[0].state = State::Stopped;
+    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect)]);
+    assert_eq!(
+        found[0].why,
+        "rank 0 (pid 70 on a) is stopped, and leads the init of world; ranks 1-2 wait in init for 12.0 s; \
+         init gives up in 88.0 s"
+    );
+}
+
+#[test]
+fn who_died_or_is_stopped_on_the_way_to_init_has_not_just_failed_to_come() {
+    let mut job = in_init(12 * SECOND);
+    (job.ranks[3].state, job.ranks[3].to_real_ns) = (State::Dead, 5 * SECOND);
+    let found = check(&job, &[(Class::PeerDead, Reason::Killed, &[3], Standing::Stalled)]);
+    assert_eq!(
+        found[0].why,
+        "rank 3 (pid 73 on a) was killed in the init of world, which cannot complete without it"
+    );
+    assert_eq!(found[0].victims, ranks(&[0, 1, 2]));
+    // One that the root had heard of, and that exited, beside one that has not come.
+    let mut both = in_init(12 * SECOND);
+    (both.ranks[1].state, both.ranks[1].facts.end) = (State::Exited, End::Exited);
+    check(&both, &[(Class::PeerDead, Reason::Exited, &[1], Standing::Stalled), IN_12]);
+    // Its launcher has started it again.
+    let mut again = job.ranks[3].clone();
+    (again.state, again.pid) = (State::Running, 99);
+    job.ranks.push(again);
+    check(&job, &[IN_12]);
+    let mut stopped = in_init(12 * SECOND);
+    stopped.ranks[3].state = State::Stopped;
+    let found = check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[3], Standing::Suspect)]);
+    let said = "rank 3 (pid 73 on a) is stopped, in the init of world; ranks 0-2 wait in init for 12.0 s";
+    assert!(found[0].why.starts_with(said), "{}", found[0].why);
+}
+
+#[test]
+fn where_all_were_killed_in_init_nobody_waits_any_more() {
+    let mut job = in_init(12 * SECOND);
+    job.ranks.pop();
+    job.not_joined[0].gives_up_ns = 0;
+    job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
+    let found = check(&job, &[IN_12]);
+    let said = "rank 3 has not come to the init of world; \
+                ranks 0-2 had waited in init for 12.0 s at the last sign of life";
+    assert_eq!(found[0].why, said);
+}
+
+#[test]
+fn an_init_that_failed_is_told_by_its_kind() {
+    let failed = |error: &str, blamed: &[u32]| Failure {
+        comm: COMM,
+        name: "world".into(),
+        error: error.into(),
+        op: crate::diagnose::standing::INIT.into(),
+        ranks: ranks(&[0, 1, 2]),
+        blamed: ranks(blamed),
+        ..Failure::default()
+    };
+    let told = |failure: Failure, what| {
+        let mut job = Snapshot { failures: vec![failure], not_joined: Vec::new(), ..in_init(0) };
+        job.ranks.pop();
+        let found = check(&job, &[what]);
+        found[0].why.split(';').next().unwrap_or_default().to_string()
+    };
+    let never = (Class::NotJoined, Reason::NeverJoined, &[3][..], Standing::Stalled);
+    let timeout = Failure { missing: ranks(&[3]), ..failed("Timeout", &[3]) };
+    assert_eq!(told(timeout, never), "rank 3 has not come to init() of world, which timed out");
+    let differ = (Class::Mismatch, Reason::Calls, &[][..], Standing::Stalled);
+    assert_eq!(told(failed("Mismatch", &[]), differ), "the ranks do not fit together in init() of world");
+}
