@@ -160,7 +160,8 @@ fn who_comes_to_a_file_after_rank_0_has_given_up_is_told_that_this_may_be_so() {
         [("CCL_RENDEZVOUS_FILE", &*file), ("CCL_INIT_TIMEOUT", "3"), ("CCL_RUNTIME_DIR", &*folder)];
     let first = rank(0, 2, &settings).output().expect("hello starts");
     assert!(text(&first).contains("waiting for rank 1"), "{}", text(&first));
-    let after = text(&inspect(runtime.path(), &["check"]));
+    let files = runtime.path().join(format!("ccl-{}", rustix::process::geteuid().as_raw()));
+    let after = text(&inspect(runtime.path(), &["open", &files.display().to_string()]));
     let said = "NOT_JOINED (application, certain): rank 1 has not come to init() of world, which timed out";
     assert!(after.contains(said), "{after}");
     let late = text(&rank(1, 2, &settings).output().expect("hello starts"));
