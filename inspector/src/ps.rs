@@ -143,6 +143,7 @@ fn rows(one: &Found, jobs: &[(&Job, Numbers<'_>)]) -> Vec<(impl Ord + use<>, [St
     let of_comm = |(at, comm): (usize, &CommSnapshot)| {
         let name = comm_name(&comm.name, comm.id);
         let op = match comm.operation() {
+            _ if comm.init.is_some() && comm.has_failed() => format!("{} failed", comm.what()),
             op if op.kind.is_empty() || comm.phase.is_some() => comm.what(),
             op => format!("{} {}", comm.what(), op.state),
         };

@@ -27,7 +27,7 @@ use crate::comm::watched;
 use crate::config::{Key, Settings};
 use crate::control::gather::Member;
 use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::failure::edge::Dialling;
 use crate::failure::gossip::{Decision, Gossip, News, Trouble};
 use crate::failure::lines::Post;
@@ -108,14 +108,18 @@ fn make(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
 fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
     let Begun { name, rank, nranks, settings, deadline, services, notes, mut row, mut phases } = begun;
     let name = name.as_str();
-    let interface = interfaces::choose(&settings, Some(id.root.ip()))?;
+    let interface = interfaces::choose(&settings, Some(id.root.ip()));
+    let interface = interface.inspect_err(|error| leave_word(&row, error))?;
     let watch = phases.watch();
     let cancelled = &|| watch.as_ref().is_some_and(|watch| watch.is_cancelled());
     let begins = &mut |phase| phases.begin(phase, &row);
     let lacks = &mut |count, runs: &[_]| row.absent(count, runs);
     let observer = JoinObserver { cancelled, begins, lacks };
     let joined = Bootstrap::join_observed(id, rank, nranks, &[], &settings, deadline, observer);
-    let mut bootstrap = joined.inspect_err(|error| leave_word(&row, error))?;
+    // What the program itself gave up did not fail.
+    let failed = |error: &Error| _ = (!cancelled()).then(|| leave_word(&row, error));
+    let mut bootstrap = joined.inspect_err(failed)?;
+    row.absent(0, &[]);
     phases.end(&row);
     let (job, key) = (bootstrap.job(), bootstrap.key());
     let comm = CommId::of_job(job, id.instance);
@@ -143,7 +147,7 @@ fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
             return Err(error);
         }
     };
-    let ring = bootstrap.into_ring()?;
+    let ring = bootstrap.into_ring().inspect_err(|error| leave_word(&row, error))?;
     row.init_until(None);
     let inner = assemble(base, row, gathered, Some(ring))?;
     notes.iter().for_each(|note| notice::say(&settings, Level::Warn, note));
@@ -155,13 +159,9 @@ fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
     Ok(inner)
 }
 
-/// Records why an init failed, for those who look when the process has ended; not if the program
-/// itself gave it up.
+/// Records why an init failed, for those who look when the process has ended.
 fn leave_word(row: &CommRow, error: &Error) {
-    if error.kind != ErrorKind::Aborted {
-        row.ended_by(error.kind as u8, error.at.peer, &error.what, clock::raw());
-        row.broken();
-    }
+    row.never_made(error.kind as u8, error.at.peer, &error.what, clock::raw());
 }
 
 /// Puts the communicator together from what was gathered. `ring` is what a bootstrap left; without

@@ -6,7 +6,7 @@
 //! called under that number, `finish()` too, and those who called something else than most did are
 //! to blame. Ranks that went on are counted where it follows what they called (`failed/calls.rs`).
 //! For a *timeout* the ranks to blame are those that had not called the operation, are still in it
-//! and have not noticed, or came to it long after the others. Nothing is said that does not follow
+//! and have not noticed, or came to it after it had failed. Nothing is said that does not follow
 //! from the snapshots.
 //!
 //! A program that fails in one communicator leaves all of them, and the other ranks fail in turn:
@@ -19,13 +19,17 @@ pub(super) mod replaced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::diagnose::joining::is_in;
 use crate::diagnose::standing::INIT;
 use crate::diagnose::{counterpart, is_pair, killed};
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, Failure, FailureSnapshot, InitSnapshot, OpSnapshot, OpState,
     RankSnapshot, State,
 };
-use crate::types::{ChannelId, CommId, Rank};
+use crate::types::{ChannelId, CommId, Phase, Rank};
+
+/// Who was in an operation that timed out for this much less time than another rank failed at once.
+const MUCH: u64 = 20;
 
 /// The failures in these ranks of one job, the earliest first; those that follow from others last.
 #[must_use]
@@ -225,11 +229,14 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         calls: differs.as_ref().map_or_else(|| calls::of_pair(text), |differs| differs.calls.clone()),
         ..Failure::default()
     };
-    failure.missing = if failure.op == INIT { never_came(&failed) } else { not_called(members, &failure) };
+    failure.missing = match failure.op == INIT {
+        true => never_came(&failed, cause),
+        false => not_called(members, &failure),
+    };
     failure.blamed = match failure.error.as_str() {
         "Mismatch" => differs.map_or_else(Vec::new, |differs| differs.minority(members, first.nranks)),
-        "Timeout" => timed_out(members, &failure),
-        "Peer" if cause.is_none() => lost(members),
+        "Timeout" if failure.op != INIT || !failure.missing.is_empty() => timed_out(members, &failure),
+        "Peer" if cause.is_none_or(|cause| failure.op == INIT && cause.blamed.is_none()) => lost(members),
         _ => cause.and_then(|cause| cause.blamed).into_iter().collect(),
     };
     Some(failure)
@@ -240,9 +247,14 @@ fn in_init<'a>(failed: &[&'a CommSnapshot]) -> impl Iterator<Item = &'a InitSnap
     failed.iter().filter_map(|comm| comm.init.as_ref())
 }
 
-/// The ranks that had not come to an init that failed, by the last report of the bootstrap root.
-fn never_came(failed: &[&CommSnapshot]) -> Vec<Rank> {
-    let told = in_init(failed).filter(|init| init.absent.is_some()).min_by_key(|init| init.absent);
+/// The ranks that had not come to an init that failed: by the last report of the bootstrap root, or
+/// whom those blame that did not learn where to meet. Once all have come, the root does not report.
+fn never_came(failed: &[&CommSnapshot], cause: Option<&FailureSnapshot>) -> Vec<Rank> {
+    if failed.iter().all(|comm| is_in(comm, Phase::Rendezvous)) {
+        return cause.and_then(|cause| cause.blamed).into_iter().collect();
+    }
+    let waits: Vec<_> = failed.iter().copied().filter(|comm| is_in(comm, Phase::CheckIn)).collect();
+    let told = in_init(&waits).filter(|init| init.absent.is_some()).min_by_key(|init| init.absent);
     let runs = told.into_iter().flat_map(|init| &init.absent_runs);
     runs.flat_map(|(first, last)| first.0..last.0.saturating_add(1)).map(Rank).collect()
 }
@@ -294,18 +306,17 @@ fn has_called(other: &CommSnapshot, rank: Rank, op: &OpSnapshot) -> bool {
 }
 
 /// The ranks to blame for a timeout: those that had not called, else those that are still inside,
-/// else those that came so late that the others had waited for most of the time.
+/// else those that came when it had failed.
 fn timed_out(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
     let known = [failure.missing.clone(), still_inside(members, failure)];
     known.into_iter().find(|some| !some.is_empty()).unwrap_or_else(|| came_late(members, failure))
 }
 
-/// The ranks that were in a collective that failed for less than half as long as others. Ranks fail
-/// together, and who comes later fails at once.
+/// The ranks that came to a collective after it had failed on the others: they fail at once.
 fn came_late(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
     let is_late = |comm: &CommSnapshot| {
         let is_it = !is_pair(&failure.op) && comm.op.state == OpState::Failed && comm.op.seq == failure.seq;
-        is_it && comm.op.lasted_ns < failure.lasted_ns / 2
+        is_it && comm.op.lasted_ns < failure.lasted_ns / MUCH
     };
     members.iter().filter(|(_, (_, comm))| is_late(comm)).map(|(rank, _)| *rank).collect()
 }

@@ -4,12 +4,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::snapshot::{CommSnapshot, InitSnapshot, NotJoined, RankSnapshot, State};
+use super::jobs::Job;
+use super::merge::Given;
+use crate::snapshot::{CommSnapshot, InitSnapshot, NotJoined, ProcessSnapshot, RankSnapshot, State};
 use crate::types::{CommId, Phase, Rank};
 
 /// How long ranks wait for the root's first report before it counts as silent: it reports every
 /// second.
 const SILENT_NS: u64 = 3_000_000_000;
+
+/// Whether a process ended in the init of an earlier run that met at the same place: all that live
+/// were made later, or if none does, all that lived at the same time as the newest one.
+pub(super) fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
+    let mut rows = job.rows(&one.process);
+    if !one.state().is_gone() || !rows.all(|row| row.init.is_some()) {
+        return false;
+    }
+    let all = || given.iter().map(|one| &one.process);
+    let is_any_alive = all().any(|process| process.alive);
+    let newest = all().map(|process| process.made_real_ns).max().unwrap_or(0);
+    let is_last = |process: &&ProcessSnapshot| match is_any_alive {
+        true => process.alive,
+        false => process.to_real_ns >= newest,
+    };
+    all().filter(is_last).all(|process| process.made_real_ns > one.process.to_real_ns)
+}
 
 /// The communicators of these ranks whose init waits for ranks.
 #[must_use]
@@ -22,8 +41,10 @@ pub fn joining(ranks: &[RankSnapshot]) -> Vec<NotJoined> {
             }
         }
     }
-    let rows = || ranks.iter().flat_map(|rank| &rank.comms);
-    let has_failed = |id: CommId| rows().any(|row| row.id == id && row.has_failed());
+    let rows = |id: CommId| ranks.iter().flat_map(|rank| &rank.comms).filter(move |row| row.id == id);
+    // A process that tries again has both rows.
+    let tries_again = |old: &CommSnapshot| rows(old.id).any(|row| row.rank == old.rank && !row.ended);
+    let has_failed = |id: CommId| rows(id).any(|row| row.has_failed() && !tries_again(row));
     comms.iter().filter_map(|(id, waiting)| of_comm(waiting, has_failed(*id))).collect()
 }
 
@@ -51,7 +72,7 @@ fn checks_in(comm: &CommSnapshot) -> bool {
     [Phase::Rendezvous, Phase::CheckIn, Phase::Ring].into_iter().any(|phase| is_in(comm, phase))
 }
 
-fn is_in(comm: &CommSnapshot, phase: Phase) -> bool {
+pub(super) fn is_in(comm: &CommSnapshot, phase: Phase) -> bool {
     comm.phase.as_ref().is_some_and(|now| now.phase == phase.name())
 }
 

@@ -6,7 +6,7 @@ use super::standing::CLEARLY_NS;
 use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::{failed, is_under_way, replaced};
 use crate::diagnose::jobs::{Job, Numbers, recorder_name};
-use crate::diagnose::joining::joining;
+use crate::diagnose::joining::{joining, met_before};
 use crate::diagnose::{killed, overflow};
 use crate::snapshot::update::grow;
 use crate::snapshot::{
@@ -87,17 +87,6 @@ impl Unreachable {
     pub fn of(peer: &PeerSnapshot, why: String) -> Self {
         Self { host: peer.host.clone(), pid: peer.pid, recorder: peer.recorder.clone(), why }
     }
-}
-
-/// Whether a process died in the init of an earlier run that met at the same place, where all that
-/// live were made later.
-fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
-    let mut rows = job.rows(&one.process);
-    if one.state() != State::Dead || !rows.all(|row| row.init.is_some()) {
-        return false;
-    }
-    let mut living = given.iter().map(|one| &one.process).filter(|process| process.alive).peekable();
-    living.peek().is_some() && living.all(|process| process.made_real_ns > one.process.to_real_ns)
 }
 
 /// The snapshot of a job from the readings of its processes.
@@ -440,6 +429,16 @@ mod tests {
         let read =
             |given: &[Given]| merged(given, &[]).ranks.iter().map(|rank| rank.rank.0).collect::<Vec<_>>();
         assert_eq!(read(&[joins(0, 10), joins(1, 11), dead.clone()]), [0, 1]);
+        let mut failed = dead.clone();
+        failed.process.left = true;
+        assert_eq!(read(&[joins(0, 10), joins(1, 11), failed]), [0, 1]);
+        // The later run has ended too.
+        let later = [joins(0, 10), joins(1, 11)].map(|mut one| {
+            (one.process.alive, one.letter, one.process.to_real_ns) = (false, None, 12_000_000_000);
+            one
+        });
+        let [first, second] = later;
+        assert_eq!(read(&[first, second, dead.clone()]), [0, 1]);
         // One that lives has seen it; or none lives; or it had joined.
         assert_eq!(read(&[joins(0, 8), joins(1, 11), dead.clone()]), [0, 1, 3]);
         assert_eq!(read(&[dead.clone()]), [3]);

@@ -249,12 +249,6 @@ impl RankSnapshot {
     pub fn has_failed(&self) -> bool {
         self.comms.iter().any(CommSnapshot::has_failed)
     }
-
-    /// Whether one of its operations failed. A communicator may fail outside of operations.
-    #[must_use]
-    pub fn has_failed_operation(&self) -> bool {
-        self.comms.iter().any(CommSnapshot::has_failed_operation)
-    }
 }
 
 impl CommSnapshot {

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -80,6 +81,10 @@ impl Place {
     pub fn beside(&self, extension: &str) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.path.join(format!("{}.{extension}", self.stem)))
     }
+    /// Notes that the file stays for nothing but an init that failed: see [`forget_failed_init`].
+    pub(super) fn keep_failed_init(&self) {
+        *failed_init() = Some(self.path.clone()).filter(|_| self.home == Home::File);
+    }
     /// Removes the file's name.
     pub fn unlink(&self) {
         if let (Home::File, Some(folder)) = (self.home, &self.folder)
@@ -87,6 +92,21 @@ impl Place {
         {
             let _ = rustix::fs::unlinkat(&folder.dir, format!("{}.rec", self.stem), AtFlags::empty());
         }
+    }
+}
+
+/// The file that the last recorder of this process left for nothing but an init that failed.
+static FAILED_INIT: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+fn failed_init() -> MutexGuard<'static, Option<PathBuf>> {
+    FAILED_INIT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes what an init of this process that failed has left: it is of no interest once the process
+/// tries again, and one that tries for hours must not fill the folder.
+pub(super) fn forget_failed_init() {
+    if let Some(file) = failed_init().take() {
+        let _ = std::fs::remove_file(file);
     }
 }
 

@@ -66,6 +66,7 @@ impl Recorder {
         at_exit();
         let recorder = Arc::new(Self::make(settings, place::allocate));
         slot.recorder = Arc::downgrade(&recorder);
+        place::forget_failed_init();
         for follower in &slot.followers {
             follower(recorder.reader());
         }
@@ -120,10 +121,21 @@ impl Recorder {
         place: Option<Place>,
         notes: Vec<String>,
     ) -> Self {
-        let [left, gave_up] = [false; 2].map(AtomicBool::new);
+        let [left, gave_up, has_failed_init] = [false; 3].map(AtomicBool::new);
         let rows = Mutex::new(SlotPools::new(capacity));
         let (generation, made_level) = (sys::generation(), level_of(settings));
-        let recorder = Self { memory, capacity, rows, place, notes, left, gave_up, generation, made_level };
+        let recorder = Self {
+            memory,
+            capacity,
+            rows,
+            place,
+            notes,
+            left,
+            gave_up,
+            has_failed_init,
+            generation,
+            made_level,
+        };
         recorder.write_header(settings);
         recorder
     }

@@ -26,6 +26,8 @@ pub struct Recorder {
     pub(super) left: AtomicBool,
     /// Whether a communicator was given up without `finish()`.
     pub(super) gave_up: AtomicBool,
+    /// Whether an init failed, and none has succeeded since.
+    pub(super) has_failed_init: AtomicBool,
     pub(super) generation: u32,
     /// The level it was made with; the one in force may be a client's wish.
     pub(super) made_level: u8,
@@ -86,9 +88,15 @@ impl Recorder {
         anchor
     }
 
-    /// Whether it must stay as evidence: an operation failed or is under way.
+    /// Whether it must stay as evidence: an operation or an init failed, or an operation is under
+    /// way.
     #[must_use]
     pub fn is_evidence(&self) -> bool {
+        self.has_failed_init.load(Ordering::Relaxed) || self.has_failed_or_works()
+    }
+
+    /// Whether an operation failed or is under way.
+    fn has_failed_or_works(&self) -> bool {
         let under_way = |row: &[AtomicU64], cell: usize| {
             let word = |at: usize| row[cell + at].load(Ordering::Acquire);
             word(layout::op::COMPLETED) < word(layout::op::CALLED)
@@ -133,6 +141,8 @@ impl Recorder {
             if let Some(stall) = place.beside(STALL) {
                 let _ = std::fs::remove_file(stall);
             }
+        } else if let (Some(place), false) = (&self.place, self.has_failed_or_works()) {
+            place.keep_failed_init();
         }
     }
 

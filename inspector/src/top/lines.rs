@@ -58,7 +58,7 @@ fn failed(job: &Snapshot, failure: &Failure) -> String {
     let name = comm_name(&failure.name, failure.comm);
     let what = match failure.op.as_str() {
         "" => name,
-        op => format!("{op} #{} of {name}", failure.seq),
+        op => format!("{} of {name}", call_name(op, failure.seq)),
     };
     let by = match failure.blamed.as_slice() {
         [] => String::new(),

@@ -256,9 +256,9 @@ impl<'a> Scene<'a> {
             State::Running => (g.running, "running", Role::Good),
             State::Stopped => (g.stopped, "STOPPED", Role::Waits),
             State::Dead => (g.dead, "DEAD", Role::Bad),
-            State::Exited if rank.has_failed_operation() => (g.dead, "exited, failed", Role::Bad),
+            State::Exited if rank.has_failed() => (g.dead, "exited, failed", Role::Bad),
             State::Exited => (g.exited, "exited", Role::Dim),
-            State::Left if rank.has_failed_operation() => (g.dead, "left, failed", Role::Bad),
+            State::Left if rank.has_failed() => (g.dead, "left, failed", Role::Bad),
             State::Left => (g.exited, "left", Role::Dim),
             State::Unknown => ('?', "unknown", Role::Dim),
         };

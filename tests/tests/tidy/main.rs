@@ -231,6 +231,11 @@ const STATICS: &[(&str, &str, &str)] = &[
     ),
     ("core/src/recorder/mapping.rs", "SAID", "a process says once that its recorder is lost"),
     ("core/src/recorder/ring.rs", "RING", "the ring of a thread: its one writer, whatever it drives"),
+    (
+        "core/src/recorder/place.rs",
+        "FAILED_INIT",
+        "the file of a recorder that is gone, until the next is made",
+    ),
     ("core/src/recorder/process.rs", "OF_PROCESS", "the recorder: one per process; and who is given it"),
     ("core/src/recorder/process.rs", "INSTALLED", "the exit handler is the process's, installed once"),
     ("core/src/sys/faults.rs", "BEFORE", "the process's fault handler before ours"),

@@ -302,8 +302,9 @@ fn the_clocks_of_two_hosts_do_not_say_which_failure_came_first() {
 
 #[test]
 fn where_init_failed_those_who_had_not_come_are_to_blame_for_a_timeout() {
-    let failed = |absent: Option<(u32, Rank)>| {
-        let mut rank = rank(0, &Did { seq: 0, state: OpState::Idle, ..with("Timeout", None) });
+    let failed_in = |phase: Phase, absent: Option<(u32, Rank)>, blamed| {
+        let mut rank = rank(0, &Did { seq: 0, state: OpState::Idle, ..with("Timeout", blamed) });
+        rank.comms[0].phase = Some(PhaseSnapshot { phase: phase.name().into(), duration_ns: 9 });
         rank.comms[0].init = Some(InitSnapshot {
             absent: absent.map(|(count, _)| count),
             absent_runs: absent.into_iter().map(|(_, last)| (Rank(2), last)).collect(),
@@ -311,6 +312,7 @@ fn where_init_failed_those_who_had_not_come_are_to_blame_for_a_timeout() {
         });
         rank
     };
+    let failed = |absent| failed_in(Phase::CheckIn, absent, None);
     let one = check_ranks(&[failed(Some((1, Rank(2))))], "Timeout", &[2]);
     assert_eq!((one.op.as_str(), &one.missing[..]), (INIT, &[Rank(2)][..]));
     // The root's last report counts; without one nobody is known.
@@ -318,4 +320,9 @@ fn where_init_failed_those_who_had_not_come_are_to_blame_for_a_timeout() {
     (0..).zip(&mut ranks).for_each(|(at, rank)| rank.comms[0].rank = Rank(at));
     check_ranks(&ranks, "Timeout", &[2]);
     check_ranks(&ranks[2..], "Timeout", &[]);
+    // Later, all had come: the failure says whom they waited for. Before, it was for the place.
+    let one = check_ranks(&[failed_in(Phase::Exchange, Some((1, Rank(2))), Some(1))], "Timeout", &[1]);
+    assert_eq!(one.missing, []);
+    let one = check_ranks(&[failed_in(Phase::Rendezvous, None, Some(0))], "Timeout", &[0]);
+    assert_eq!(one.missing, [Rank(0)]);
 }

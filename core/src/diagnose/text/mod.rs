@@ -148,7 +148,9 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             let op = comm.operation();
             let state = match (op.state, op.error.as_str()) {
                 (OpState::Failed, error) if !error.is_empty() => format!("failed: {error}"),
-                (OpState::Idle, _) if comm.has_failed() && comm.init.is_some() => OpState::Failed.to_string(),
+                (OpState::Idle, _) if comm.has_failed() && comm.init.is_some() => {
+                    format!("failed: {}", comm.failure.as_ref().map_or("", |failure| &failure.error))
+                }
                 (OpState::Idle, _) if comm.has_failed() => "failed between calls".to_string(),
                 (OpState::Idle, _) if comm.phase.is_some() => OpState::Running.to_string(),
                 (OpState::Idle, _) => "in user code".to_string(),

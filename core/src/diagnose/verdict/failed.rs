@@ -97,6 +97,7 @@ fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Clas
                 false => (Class::StuckLocal, Reason::Inside),
             })
         }
+        _ if failure.op == INIT => (Class::Aborted, Reason::Aborts),
         _ => itself().unwrap_or((Class::StuckLocal, Reason::Inside)),
     }
 }
@@ -158,6 +159,9 @@ fn verdict(
         .collect();
     let (side, confidence) = match class {
         Class::Mismatch if culprits.is_empty() => (Side::Application, Confidence::Probable),
+        Class::Aborted if matches!(failure.error.as_str(), "System" | "Unavailable") => {
+            (Side::Machine, Confidence::Probable)
+        }
         Class::Mismatch | Class::Aborted | Class::NotJoined => (Side::Application, Confidence::Certain),
         Class::Link => (Side::Network, Confidence::Probable),
         _ => process::side(reason),
@@ -205,11 +209,15 @@ fn text(
         (Class::Mismatch, true) => format!("ranks called different things in {op}"),
         (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
         (Class::Link, _) => format!("a link of {op} failed, and no process is to blame: host or network"),
+        (Class::Aborted, true) if failure.op == INIT => format!("{op} failed: {}", failure.error),
+        (Class::Aborted, false) if failure.op == INIT => {
+            format!("{who} could not complete {op}: {}", failure.error)
+        }
         (Class::Aborted, false) => format!("{who} gave {op} up"),
         (Class::NotJoined, _) => {
             let late = |one: &Culprit| late_ns(failure, process::of(job, one.rank)?);
             match culprits.iter().filter_map(late).min() {
-                Some(ns) => format!("{who} came to {op} at least {} after the others", duration(ns)),
+                Some(ns) => format!("{who} came to {op} at least {} after the first rank", duration(ns)),
                 None if failure.op == INIT => format!("{who} {has} not come to {op}, which timed out"),
                 None => format!("{who} had not called {} when it timed out", lacked(&failure.op, op)),
             }

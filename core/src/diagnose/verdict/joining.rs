@@ -24,37 +24,49 @@ fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
     }
     let mut groups = Groups::default();
     for rank in &one.ranks {
-        let read = member(job, one, *rank);
-        if read.is_some_and(|read| process::is_lost(job, read)) {
+        let read = process(job, one, *rank);
+        if read.is_some_and(|read| process::is_lost(job, read, one.comm)) {
             continue;
         }
-        let halted = read.and_then(process::halted).map(|reason| (Class::StuckLocal, reason));
-        let what = halted.unwrap_or((Class::NotJoined, Reason::NeverJoined));
-        groups.add(what, culprit(job, job.job_rank(one.comm, *rank)));
+        let what = read.and_then(|read| out(job, read)).unwrap_or((Class::NotJoined, Reason::NeverJoined));
+        groups.add(what, read.map_or_else(|| culprit(job, one, *rank), process::culprit));
     }
     groups.0.into_iter().map(|(what, those)| verdict(job, one, what, &those, stall_ns)).collect()
 }
 
-/// The process of a rank that is in this init.
+/// The process of a rank that is in this init; one that lives rather than one that it replaces.
 fn member<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a RankSnapshot> {
     let is_it = |row: &CommSnapshot| (row.id, row.rank) == (one.comm, rank);
-    job.ranks.iter().find(|read| read.comms.iter().any(is_it))
+    job.ranks.iter().filter(|read| read.comms.iter().any(is_it)).min_by_key(|read| read.is_gone())
+}
+
+/// The same, or that of a rank that has not begun it, where its ranks are those of the job.
+fn process<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a RankSnapshot> {
+    let of_job = || process::of(job, rank).filter(|_| is_of_all(job, one));
+    member(job, one, rank).or_else(of_job)
+}
+
+fn is_of_all(job: &Snapshot, one: &NotJoined) -> bool {
+    one.is_of(job.ranks.len() + job.missing.len())
+}
+
+/// What keeps a process from coming. One that runs, if slowly, comes.
+fn out(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
+    let is_out = rank.is_gone() || process::halted(rank).is_some();
+    process::condition(job, rank).filter(|_| is_out)
 }
 
 /// Rank 0, which leads the init and knows who has come, if its own process is what holds it up.
 fn leader_out<'a>(job: &'a Snapshot, one: &NotJoined) -> Option<(&'a RankSnapshot, (Class, Reason))> {
     let leader = member(job, one, Rank(0))?;
-    // One that runs, if slowly, answers.
-    let is_out = leader.is_gone() || process::halted(leader).is_some();
-    process::condition(job, leader).filter(|_| is_out).map(|what| (leader, what))
+    out(job, leader).map(|what| (leader, what))
 }
 
-/// A rank of the job, of which only its number may be known.
-fn culprit(job: &Snapshot, rank: Rank) -> Culprit {
-    let read = process::of(job, rank).map(process::culprit);
-    let missing = job.missing.iter().find(|missing| missing.rank == rank);
+/// A rank of the job that was not read.
+fn culprit(job: &Snapshot, one: &NotJoined, rank: Rank) -> Culprit {
+    let missing = job.missing.iter().find(|missing| missing.rank == rank && is_of_all(job, one));
     let named = missing.map(|one| Culprit { rank, pid: one.pid, host: one.host.clone() });
-    read.or(named).unwrap_or_else(|| Culprit { rank, ..Culprit::default() })
+    named.unwrap_or_else(|| Culprit { rank, ..Culprit::default() })
 }
 
 fn verdict(

@@ -6,7 +6,7 @@ use crate::snapshot::{
     Class, CommSnapshot, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State,
     ThreadFacts, Verdict,
 };
-use crate::types::{Rank, SERVICE_THREAD};
+use crate::types::{CommId, Rank, SERVICE_THREAD};
 
 /// How long a service thread must be silent before a stopped process that nobody waits for is said.
 const STOPPED_NS: u64 = 1_000_000_000;
@@ -129,16 +129,16 @@ pub(super) fn idle(job: &Snapshot) -> Vec<Verdict> {
     job.ranks.iter().filter_map(|rank| of_dead(job, rank).or_else(|| of_idle(job, rank))).collect()
 }
 
-/// The communicator for which a process that died is missed by one that lives: the next call there
-/// fails, or its init cannot complete.
-fn missed<'a>(job: &Snapshot, rank: &'a RankSnapshot) -> Option<&'a CommSnapshot> {
-    let ends = |row: &CommSnapshot| match rank.state {
+/// The communicators for which a process that died is missed by one that lives: the next call there
+/// fails, or others wait for it in init.
+fn missed<'a>(job: &Snapshot, rank: &'a RankSnapshot) -> impl Iterator<Item = &'a CommSnapshot> {
+    let ends = move |row: &&CommSnapshot| match rank.state {
         State::Dead => true,
         // After init a program may well exit without finish().
         State::Exited => row.init.is_some(),
         _ => false,
     };
-    rank.comms.iter().filter(|row| !row.ended && ends(row)).find(|row| {
+    rank.comms.iter().filter(|row| !row.ended).filter(ends).filter(|row| {
         let living = || job.ranks.iter().filter(|other| !other.is_gone()).flat_map(|other| &other.comms);
         let is_replaced = || living().any(|other| (other.id, other.rank) == (row.id, row.rank));
         living().any(|other| misses(row, other)) && !is_replaced()
@@ -151,33 +151,34 @@ fn misses(row: &CommSnapshot, other: &CommSnapshot) -> bool {
     is_in && (row.init.is_none() || other.init.is_some())
 }
 
-/// Whether a process died in the init of a communicator, which others wait for.
-pub(super) fn is_lost(job: &Snapshot, rank: &RankSnapshot) -> bool {
-    missed(job, rank).is_some_and(|row| row.init.is_some())
+/// Whether a process died in the init of a communicator in which others wait for it.
+pub(super) fn is_lost(job: &Snapshot, rank: &RankSnapshot, comm: CommId) -> bool {
+    missed(job, rank).any(|row| row.id == comm && row.init.is_some())
 }
 
 /// A process that died, of which a living one is still in a communicator.
 fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
-    let row = missed(job, rank)?;
+    let row = missed(job, rank).min_by_key(|row| row.init.is_none())?;
     // Its last sign of life came up to a second before its end.
     let since_ns = job.to_real_ns.saturating_sub(rank.to_real_ns);
     let standing = if since_ns >= DEAD_NS { Standing::Stalled } else { Standing::Suspect };
     let reason = end(rank);
     let (side, confidence) = side(reason);
     let (culprits, comm) = (vec![culprit(rank)], comm_name(&row.name, row.id));
-    let what = match row.init {
-        Some(_) => format!(" in the init of {comm}, which cannot complete without it"),
-        None => format!(", and nobody waits for it yet; the next call of {comm} fails"),
-    };
     let living = job.ranks.iter().filter(|other| !other.is_gone());
-    let victims = living.filter(|other| other.comms.iter().any(|other| misses(row, other)));
+    let victims: Vec<_> = living.filter(|it| it.comms.iter().any(|other| misses(row, other))).collect();
+    let mut rows = victims.iter().flat_map(|it| &it.comms).filter(|other| misses(row, other));
+    let what = match rows.any(|other| other.init.is_some()) {
+        true => format!("; others wait for it in the init of {comm}"),
+        false => format!(", and nobody waits for it yet; the next call of {comm} fails"),
+    };
     Some(Verdict {
         class: Class::PeerDead,
         standing,
         reason,
         why: format!("{} {}{what}", super::named(&culprits), ended(reason, 1)),
         culprits,
-        victims: victims.map(|other| other.rank).collect(),
+        victims: victims.iter().map(|other| other.rank).collect(),
         comm: row.id,
         name: row.name.clone(),
         since_ns,

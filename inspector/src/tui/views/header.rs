@@ -78,9 +78,8 @@ fn job(app: &App) -> Line<'static> {
             palette.style(role(up == all, Role::Good, Role::Plain)),
         ),
     ];
-    let failed = |state| {
-        scene.job.ranks.iter().filter(|rank| rank.state == state && rank.has_failed_operation()).count()
-    };
+    let failed =
+        |state| scene.job.ranks.iter().filter(|rank| rank.state == state && rank.has_failed()).count();
     let (exited, left) = (failed(State::Exited), failed(State::Left));
     let others = [
         (count(State::Stopped), "stopped", Role::Waits),

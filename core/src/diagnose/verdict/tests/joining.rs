@@ -65,10 +65,7 @@ fn who_died_or_is_stopped_on_the_way_to_init_has_not_just_failed_to_come() {
     let mut job = in_init(12 * SECOND);
     (job.ranks[3].state, job.ranks[3].to_real_ns) = (State::Dead, 5 * SECOND);
     let found = check(&job, &[(Class::PeerDead, Reason::Killed, &[3], Standing::Stalled)]);
-    assert_eq!(
-        found[0].why,
-        "rank 3 (pid 73 on a) was killed in the init of world, which cannot complete without it"
-    );
+    assert_eq!(found[0].why, "rank 3 (pid 73 on a) was killed; others wait for it in the init of world");
     assert_eq!(found[0].victims, ranks(&[0, 1, 2]));
     // One that the root had heard of, and that exited, beside one that has not come.
     let mut both = in_init(12 * SECOND);
@@ -79,6 +76,13 @@ fn who_died_or_is_stopped_on_the_way_to_init_has_not_just_failed_to_come() {
     (again.state, again.pid) = (State::Running, 99);
     job.ranks.push(again);
     check(&job, &[IN_12]);
+    // It died before it began this init, which has all ranks of the job.
+    let mut before = in_init(12 * SECOND);
+    before.ranks[3].state = State::Dead;
+    before.ranks[3].comms[0].id = CommId(9);
+    let found = check(&before, &[(Class::PeerDead, Reason::Killed, &[3], Standing::Suspect)]);
+    let said = "rank 3 (pid 73 on a) was killed, in the init of world; ranks 0-2 wait";
+    assert!(found[0].why.starts_with(said), "{}", found[0].why);
     let mut stopped = in_init(12 * SECOND);
     stopped.ranks[3].state = State::Stopped;
     let found = check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[3], Standing::Suspect)]);
@@ -118,6 +122,9 @@ fn an_init_that_failed_is_told_by_its_kind() {
     let never = (Class::NotJoined, Reason::NeverJoined, &[3][..], Standing::Stalled);
     let timeout = Failure { missing: ranks(&[3]), ..failed("Timeout", &[3]) };
     assert_eq!(told(timeout, never), "rank 3 has not come to init() of world, which timed out");
+    let refused = failed("System", &[1]);
+    let aborts = (Class::Aborted, Reason::Aborts, &[1][..], Standing::Stalled);
+    assert_eq!(told(refused, aborts), "rank 1 could not complete init() of world: System");
     let differ = (Class::Mismatch, Reason::Calls, &[][..], Standing::Stalled);
     assert_eq!(told(failed("Mismatch", &[]), differ), "the ranks do not fit together in init() of world");
 }
