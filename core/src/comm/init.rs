@@ -150,6 +150,7 @@ fn make_named(id: &UniqueId, begun: Begun) -> Result<Arc<Inner>> {
     let ring = bootstrap.into_ring().inspect_err(|error| leave_word(&row, error))?;
     row.init_until(None);
     let inner = assemble(base, row, gathered, Some(ring))?;
+    services.recorder().has_joined();
     notes.iter().for_each(|note| notice::say(&settings, Level::Warn, note));
     // Further communicators of the process are seen where the first one is.
     if rank == Rank(0) && services.is_unannounced() {

@@ -189,7 +189,11 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
     let failed: Vec<&CommSnapshot> =
         members.values().map(|(_, comm)| *comm).filter(|comm| comm.has_failed()).collect();
     let first = failed.first()?;
+    let is_init =
+        in_init(&failed).next().is_some() && !failed.iter().any(|comm| failed_operation(comm).is_some());
     let cause = shared(&failed);
+    let own = cause.filter(|_| is_init).and_then(|cause| own_cause(members, cause));
+    let cause = own.as_ref().or(cause);
     let error = cause.map(|cause| cause.error.clone());
     let operations = || failed.iter().filter_map(|comm| Some((comm.rank, failed_operation(comm)?)));
     let is_mismatch = |error: &String| error == "Mismatch";
@@ -218,7 +222,7 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         error: error.clone().or_else(|| Some(operation?.error.clone())).unwrap_or_default(),
         op: match operation {
             Some(op) => op.kind.clone(),
-            None if in_init(&failed).next().is_some() => INIT.into(),
+            None if is_init => INIT.into(),
             None => String::new(),
         },
         seq: operation.map_or(0, |op| op.seq),
@@ -229,14 +233,11 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         calls: differs.as_ref().map_or_else(|| calls::of_pair(text), |differs| differs.calls.clone()),
         ..Failure::default()
     };
-    failure.missing = match failure.op == INIT {
-        true => never_came(&failed, cause),
-        false => not_called(members, &failure),
-    };
+    failure.missing = if is_init { never_came(&failed, cause) } else { not_called(members, &failure) };
     failure.blamed = match failure.error.as_str() {
         "Mismatch" => differs.map_or_else(Vec::new, |differs| differs.minority(members, first.nranks)),
-        "Timeout" if failure.op != INIT || !failure.missing.is_empty() => timed_out(members, &failure),
-        "Peer" if cause.is_none_or(|cause| failure.op == INIT && cause.blamed.is_none()) => lost(members),
+        "Timeout" if !is_init || !failure.missing.is_empty() => timed_out(members, &failure),
+        "Peer" if cause.is_none_or(|cause| is_init && cause.blamed.is_none()) => lost(members),
         _ => cause.and_then(|cause| cause.blamed).into_iter().collect(),
     };
     Some(failure)
@@ -250,13 +251,25 @@ fn in_init<'a>(failed: &[&'a CommSnapshot]) -> impl Iterator<Item = &'a InitSnap
 /// The ranks that had not come to an init that failed: by the last report of the bootstrap root, or
 /// whom those blame that did not learn where to meet. Once all have come, the root does not report.
 fn never_came(failed: &[&CommSnapshot], cause: Option<&FailureSnapshot>) -> Vec<Rank> {
+    let failed_itself = |rank: &Rank| failed.iter().any(|comm| comm.rank == *rank);
     if failed.iter().all(|comm| is_in(comm, Phase::Rendezvous)) {
-        return cause.and_then(|cause| cause.blamed).into_iter().collect();
+        return cause
+            .and_then(|cause| cause.blamed)
+            .filter(|rank| !failed_itself(rank))
+            .into_iter()
+            .collect();
     }
     let waits: Vec<_> = failed.iter().copied().filter(|comm| is_in(comm, Phase::CheckIn)).collect();
     let told = in_init(&waits).filter(|init| init.absent.is_some()).min_by_key(|init| init.absent);
     let runs = told.into_iter().flat_map(|init| &init.absent_runs);
-    runs.flat_map(|(first, last)| first.0..last.0.saturating_add(1)).map(Rank).collect()
+    let ranks = runs.flat_map(|(first, last)| first.0..last.0.saturating_add(1)).map(Rank);
+    ranks.filter(|rank| !failed_itself(rank)).collect()
+}
+
+/// What the rank that is blamed for an init that failed had failed by itself.
+fn own_cause(members: &Members<'_>, cause: &FailureSnapshot) -> Option<FailureSnapshot> {
+    let own = members.get(&cause.blamed?)?.1.failure.as_ref()?;
+    Some(FailureSnapshot { blamed: cause.blamed, ..own.clone() }).filter(|_| own.blamed.is_none())
 }
 
 /// The cause that most ranks recorded, preferably one that blames a rank.

@@ -2,32 +2,57 @@
 //! which ranks checked in, and it reports to all that wait. A rank that was not read may run
 //! anywhere: before the root has reported, nothing is said about it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::jobs::Job;
 use super::merge::Given;
-use crate::snapshot::{CommSnapshot, InitSnapshot, NotJoined, ProcessSnapshot, RankSnapshot, State};
+use crate::snapshot::{CommSnapshot, Failure, InitSnapshot, NotJoined, ProcessSnapshot, RankSnapshot, State};
 use crate::types::{CommId, Phase, Rank};
 
 /// How long ranks wait for the root's first report before it counts as silent: it reports every
 /// second.
 const SILENT_NS: u64 = 3_000_000_000;
+/// Processes of one run may be made this long after one of them has ended: launchers start them one
+/// after another, and clocks of two hosts differ.
+const APART_NS: u64 = 5_000_000_000;
 
-/// Whether a process ended in the init of an earlier run that met at the same place: all that live
-/// were made later, or if none does, all that lived at the same time as the newest one.
-pub(super) fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
-    let mut rows = job.rows(&one.process);
-    if !one.state().is_gone() || !rows.all(|row| row.init.is_some()) {
+/// The readings without those of earlier runs that met at the same place, which a note counts.
+pub(super) fn of_this_run<'a>(given: &'a [Given], job: &Job, notes: &mut Vec<String>) -> Cow<'a, [Given]> {
+    let is_old: Vec<bool> = given.iter().map(|one| met_before(given, job, one)).collect();
+    let count = is_old.iter().filter(|is_old| **is_old).count();
+    if count == 0 {
+        return given.into();
+    }
+    let ended = if count == 1 { "process that ended" } else { "processes that ended" };
+    notes.push(format!("{count} {ended} in an earlier init at the same place: left out"));
+    given.iter().zip(is_old).filter(|(_, is_old)| !is_old).map(|(one, _)| one.clone()).collect()
+}
+
+/// Whether a process ended in the init of an earlier run that met at the same place: its rank was
+/// started again, or all that live were made clearly later, or if none does, all that lived at the
+/// same time as the newest one.
+fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
+    let ended = &one.process;
+    if !one.state().is_gone() || !job.rows(ended).all(|row| row.init.is_some()) {
         return false;
     }
     let all = || given.iter().map(|one| &one.process);
+    let later_ns = |other: &ProcessSnapshot| other.made_real_ns.saturating_sub(ended.to_real_ns);
+    let has_its_rank = |other: &ProcessSnapshot| {
+        job.rows(other).any(|row| job.rows(ended).any(|its| (its.id, its.rank) == (row.id, row.rank)))
+    };
+    let is_again = |other: &ProcessSnapshot| {
+        other.boot_id == ended.boot_id && later_ns(other) > 0 && has_its_rank(other)
+    };
     let is_any_alive = all().any(|process| process.alive);
     let newest = all().map(|process| process.made_real_ns).max().unwrap_or(0);
     let is_last = |process: &&ProcessSnapshot| match is_any_alive {
         true => process.alive,
         false => process.to_real_ns >= newest,
     };
-    all().filter(is_last).all(|process| process.made_real_ns > one.process.to_real_ns)
+    let mut last = all().filter(is_last).peekable();
+    all().any(is_again) || last.peek().is_some() && last.all(|other| later_ns(other) > APART_NS)
 }
 
 /// The communicators of these ranks whose init waits for ranks.
@@ -44,8 +69,19 @@ pub fn joining(ranks: &[RankSnapshot]) -> Vec<NotJoined> {
     let rows = |id: CommId| ranks.iter().flat_map(|rank| &rank.comms).filter(move |row| row.id == id);
     // A process that tries again has both rows.
     let tries_again = |old: &CommSnapshot| rows(old.id).any(|row| row.rank == old.rank && !row.ended);
-    let has_failed = |id: CommId| rows(id).any(|row| row.has_failed() && !tries_again(row));
-    comms.iter().filter_map(|(id, waiting)| of_comm(waiting, has_failed(*id))).collect()
+    let failed = |id: CommId| rows(id).filter(|row| row.has_failed() && !tries_again(row));
+    let is_lost_peer = |row: &CommSnapshot| row.failure.as_ref().is_some_and(|it| it.error == "Peer");
+    // Who is killed last sees the others die, and records that: it is not what they waited for.
+    let is_of_end = |id: CommId, died: usize| died > 1 && failed(id).all(is_lost_peer);
+    let is_over = |id: CommId, died: usize| failed(id).next().is_some() && !is_of_end(id, died);
+    comms.iter().filter_map(|(id, waiting)| of_comm(waiting, is_over(*id, waiting.len()))).collect()
+}
+
+/// Where all have ended, an init in which ranks were waited for failed by that: the failure follows.
+pub(super) fn ended(ranks: &[RankSnapshot], not_joined: &[NotJoined], failures: &mut [Failure]) {
+    let waited = |one: &Failure| not_joined.iter().any(|waits| waits.comm == one.comm);
+    let is_over = ranks.iter().all(RankSnapshot::is_gone);
+    failures.iter_mut().filter(|one| is_over && waited(one)).for_each(|one| one.follows = Some(one.comm));
 }
 
 impl NotJoined {
@@ -81,13 +117,13 @@ fn in_init_ns(comm: &CommSnapshot) -> u64 {
     comm.phases.iter().chain(&comm.phase).fold(0, |sum: u64, phase| sum.saturating_add(phase.duration_ns))
 }
 
-/// Whom the ranks of one communicator wait for. Where the init `has_failed`, who died in it waits
-/// no more.
-fn of_comm(waiting: &[(State, &CommSnapshot, &InitSnapshot)], has_failed: bool) -> Option<NotJoined> {
+/// Whom the ranks of one communicator wait for. Where the init failed and `is_over`, who died in it
+/// waits no more.
+fn of_comm(waiting: &[(State, &CommSnapshot, &InitSnapshot)], is_over: bool) -> Option<NotJoined> {
     let (_, first, _) = waiting.first()?;
     // Ranks that are gone show an earlier state.
     let all_gone = waiting.iter().all(|(state, ..)| state.is_gone());
-    if all_gone && has_failed {
+    if all_gone && is_over {
         return None;
     }
     let waiting: Vec<_> = waiting.iter().filter(|(state, ..)| all_gone || !state.is_gone()).collect();
@@ -204,6 +240,11 @@ mod tests {
         let mut failed = waits(1);
         (failed.comms[0].failure, failed.comms[0].ended) = (Some(FailureSnapshot::default()), true);
         check(&[rank(0, Dead, CheckIn, lacks), failed.clone()], None);
+        // The last one of those that were killed one by one.
+        failed.comms[0].failure.as_mut().unwrap().error = "Peer".into();
+        let killed = [rank(0, Dead, CheckIn, lacks), rank(2, Dead, CheckIn, lacks)];
+        check(&[&killed[..1], &[failed.clone()]].concat(), None);
+        check(&[&killed[..], &[failed.clone()]].concat(), Some((&[3], Some(1), &[0, 2], 0)));
         check(&[rank(0, Dead, CheckIn, lacks), failed, waits(2)], Some((&[3], Some(1), &[2], 102)));
     }
 }

@@ -6,7 +6,7 @@ use super::standing::CLEARLY_NS;
 use crate::diagnose::blocked::blocked_on;
 use crate::diagnose::failed::{failed, is_under_way, replaced};
 use crate::diagnose::jobs::{Job, Numbers, recorder_name};
-use crate::diagnose::joining::{joining, met_before};
+use crate::diagnose::joining::{self, joining, of_this_run};
 use crate::diagnose::{killed, overflow};
 use crate::snapshot::update::grow;
 use crate::snapshot::{
@@ -95,15 +95,8 @@ impl Unreachable {
 #[must_use]
 pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapshot {
     let job = &Job { id: job.id_of(given.iter().map(|one| &one.process)), ..job.clone() };
-    let others: Vec<Given>;
-    let given = match given.iter().any(|one| met_before(given, job, one)) {
-        true => {
-            others = given.iter().filter(|one| !met_before(given, job, one)).cloned().collect();
-            &others
-        }
-        false => given,
-    };
     let mut notes = Vec::new();
+    let given = &*of_this_run(given, job, &mut notes);
     let numbers = Numbers::new(job, given.iter().map(|one| &one.process));
     let ranks = ranks_of(given, (job, &numbers), &mut notes);
     let not_joined = joining(&ranks);
@@ -117,6 +110,7 @@ pub fn merge(given: &[Given], job: &Job, unreachable: &[Unreachable]) -> Snapsho
     }
     let mut blocked_on = blocked_on(&ranks);
     let mut failures = failed(&ranks);
+    joining::ended(&ranks, &not_joined, &mut failures);
     // A failed operation no longer waits.
     let waited = killed::waited(&ranks, &failures);
     let has_failed = |one: &BlockedOn| failures.iter().any(|failure| failure.comm == one.comm);
@@ -428,22 +422,29 @@ mod tests {
         (dead.process.alive, dead.letter, dead.process.to_real_ns) = (false, None, 9_000_000_000);
         let read =
             |given: &[Given]| merged(given, &[]).ranks.iter().map(|rank| rank.rank.0).collect::<Vec<_>>();
-        assert_eq!(read(&[joins(0, 10), joins(1, 11), dead.clone()]), [0, 1]);
-        let mut failed = dead.clone();
+        assert_eq!(read(&[joins(0, 20), joins(1, 21), dead.clone()]), [0, 1]);
+        // Soon after it, they may be of the same run; not where its rank was started again.
+        assert_eq!(read(&[joins(0, 10), joins(1, 11), dead.clone()]), [0, 1, 3]);
+        let again = merged(&[joins(0, 10), joins(3, 11), dead.clone()], &[]);
+        assert_eq!(again.ranks.iter().map(|rank| rank.state).collect::<Vec<_>>(), [State::Running; 2]);
+        assert!(
+            again.notes.iter().any(|note| note.starts_with("1 process that ended in an earlier")),
+            "{again:?}"
+        );
+        let mut failed = Given { ended: true, ..dead.clone() };
         failed.process.left = true;
-        assert_eq!(read(&[joins(0, 10), joins(1, 11), failed]), [0, 1]);
+        assert_eq!(read(&[joins(0, 20), joins(1, 21), failed]), [0, 1]);
         // The later run has ended too.
-        let later = [joins(0, 10), joins(1, 11)].map(|mut one| {
-            (one.process.alive, one.letter, one.process.to_real_ns) = (false, None, 12_000_000_000);
+        let [first, second] = [joins(0, 20), joins(1, 21)].map(|mut one| {
+            (one.process.alive, one.letter, one.process.to_real_ns) = (false, None, 22_000_000_000);
             one
         });
-        let [first, second] = later;
         assert_eq!(read(&[first, second, dead.clone()]), [0, 1]);
         // One that lives has seen it; or none lives; or it had joined.
-        assert_eq!(read(&[joins(0, 8), joins(1, 11), dead.clone()]), [0, 1, 3]);
+        assert_eq!(read(&[joins(0, 8), joins(1, 21), dead.clone()]), [0, 1, 3]);
         assert_eq!(read(&[dead.clone()]), [3]);
         dead.process.comms[0].init = None;
-        assert_eq!(read(&[joins(0, 10), dead]), [0, 3]);
+        assert_eq!(read(&[joins(0, 20), dead]), [0, 3]);
     }
 
     #[test]

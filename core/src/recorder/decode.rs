@@ -47,7 +47,7 @@ pub(super) fn last_sign(words: &[AtomicU64], scale: Scale) -> Ns {
             let since = op_fact(row, cell).map_or(0, |fact| fact[op::FACT_SINCE]);
             [since, word(row, cell + op::COMPLETED_AT), word(row, cell + op::FAILED_AT)]
         });
-        cells.chain([comm::DRIVEN, comm::MADE, comm::FAILED_AT].map(|at| word(row, at)))
+        cells.chain([comm::DRIVEN, comm::MADE, comm::PHASE_SINCE, comm::FAILED_AT].map(|at| word(row, at)))
     });
     let links = TableRows::of(words, Table::Links).iter().map(|row| word(row, link::SINCE));
     let slots = TableRows::of(words, Table::Slots);

@@ -20,7 +20,8 @@
 //! own recorder; it borrows it ([`Reader::of_process`]).
 //!
 //! **Leaving**: the file is unlinked when the last owner of the recorder is gone or the process
-//! exits, if no operation failed and none was under way; otherwise it stays as evidence. A process
+//! exits, if no operation failed and none was under way; otherwise it stays as evidence. After an
+//! init that failed it stays until one of the process succeeds or begins anew. A process
 //! that exits while it still shares a communicator with other ranks has not left, so its file stays
 //! too. A forked child has private zeros in place of the mapping and removes nothing.
 //!

@@ -81,9 +81,9 @@ impl Place {
     pub fn beside(&self, extension: &str) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.path.join(format!("{}.{extension}", self.stem)))
     }
-    /// Notes that the file stays for nothing but an init that failed: see [`forget_failed_init`].
+    /// Notes that the file stays for nothing but an init that failed: see [`forget_failed_inits`].
     pub(super) fn keep_failed_init(&self) {
-        *failed_init() = Some(self.path.clone()).filter(|_| self.home == Home::File);
+        failed_inits().extend(Some(self.path.clone()).filter(|_| self.home == Home::File));
     }
     /// Removes the file's name.
     pub fn unlink(&self) {
@@ -95,17 +95,17 @@ impl Place {
     }
 }
 
-/// The file that the last recorder of this process left for nothing but an init that failed.
-static FAILED_INIT: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// The files that recorders of this process left for nothing but inits that failed.
+static FAILED_INITS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-fn failed_init() -> MutexGuard<'static, Option<PathBuf>> {
-    FAILED_INIT.lock().unwrap_or_else(PoisonError::into_inner)
+fn failed_inits() -> MutexGuard<'static, Vec<PathBuf>> {
+    FAILED_INITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes what an init of this process that failed has left: it is of no interest once the process
 /// tries again, and one that tries for hours must not fill the folder.
-pub(super) fn forget_failed_init() {
-    if let Some(file) = failed_init().take() {
+pub(super) fn forget_failed_inits() {
+    for file in failed_inits().drain(..) {
         let _ = std::fs::remove_file(file);
     }
 }

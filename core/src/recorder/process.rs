@@ -66,7 +66,7 @@ impl Recorder {
         at_exit();
         let recorder = Arc::new(Self::make(settings, place::allocate));
         slot.recorder = Arc::downgrade(&recorder);
-        place::forget_failed_init();
+        place::forget_failed_inits();
         for follower in &slot.followers {
             follower(recorder.reader());
         }

@@ -95,6 +95,11 @@ impl Recorder {
         self.has_failed_init.load(Ordering::Relaxed) || self.has_failed_or_works()
     }
 
+    /// Says that the process has a communicator: inits that failed before are of no interest.
+    pub fn has_joined(&self) {
+        self.has_failed_init.store(false, Ordering::Relaxed);
+    }
+
     /// Whether an operation failed or is under way.
     fn has_failed_or_works(&self) -> bool {
         let under_way = |row: &[AtomicU64], cell: usize| {

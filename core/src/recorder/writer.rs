@@ -268,8 +268,8 @@ impl CommRow {
     /// Records that init failed, as [`Self::ended_by`] does. The recorder stays as evidence until
     /// an init of this process succeeds, or begins in a new recorder.
     pub fn never_made(&self, error: u8, blamed: Option<Rank>, text: &str, at: Raw) {
-        self.ended_by(error, blamed, text, at);
         self.recorder.has_failed_init.store(true, Ordering::Relaxed);
+        self.ended_by(error, blamed, text, at);
     }
 
     /// Records that the communicator failed between two operations. The recorder stays as evidence.
@@ -386,12 +386,8 @@ impl CommRow {
         latch_write(&self.words[comm::TAG_LATCH], &self.words[comm::TAG..], &tag);
     }
 
-    /// Records when init gives up; `None` once init is over, and those that failed before it are of
-    /// no interest.
+    /// Records when init gives up; `None` once init is over.
     pub fn init_until(&self, until: Option<Ns>) {
-        if until.is_none() {
-            self.recorder.has_failed_init.store(false, Ordering::Relaxed);
-        }
         self.words[comm::INIT_UNTIL].store(until.map_or(0, |until| until.0), Ordering::Release);
     }
     /// Records, on the root, how many ranks have not checked in.

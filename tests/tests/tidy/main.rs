@@ -233,8 +233,8 @@ const STATICS: &[(&str, &str, &str)] = &[
     ("core/src/recorder/ring.rs", "RING", "the ring of a thread: its one writer, whatever it drives"),
     (
         "core/src/recorder/place.rs",
-        "FAILED_INIT",
-        "the file of a recorder that is gone, until the next is made",
+        "FAILED_INITS",
+        "files of recorders that are gone, until the next is made",
     ),
     ("core/src/recorder/process.rs", "OF_PROCESS", "the recorder: one per process; and who is given it"),
     ("core/src/recorder/process.rs", "INSTALLED", "the exit handler is the process's, installed once"),

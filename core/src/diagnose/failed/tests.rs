@@ -317,12 +317,17 @@ fn where_init_failed_those_who_had_not_come_are_to_blame_for_a_timeout() {
     assert_eq!((one.op.as_str(), &one.missing[..]), (INIT, &[Rank(2)][..]));
     // The root's last report counts; without one nobody is known.
     let mut ranks = [failed(Some((2, Rank(3)))), failed(Some((1, Rank(2)))), failed(None)];
-    (0..).zip(&mut ranks).for_each(|(at, rank)| rank.comms[0].rank = Rank(at));
+    [0, 1, 3].into_iter().zip(&mut ranks).for_each(|(at, rank)| rank.comms[0].rank = Rank(at));
     check_ranks(&ranks, "Timeout", &[2]);
     check_ranks(&ranks[2..], "Timeout", &[]);
     // Later, all had come: the failure says whom they waited for. Before, it was for the place.
     let one = check_ranks(&[failed_in(Phase::Exchange, Some((1, Rank(2))), Some(1))], "Timeout", &[1]);
     assert_eq!(one.missing, []);
-    let one = check_ranks(&[failed_in(Phase::Rendezvous, None, Some(0))], "Timeout", &[0]);
-    assert_eq!(one.missing, [Rank(0)]);
+    let mut waits = failed_in(Phase::Rendezvous, None, Some(0));
+    waits.comms[0].rank = Rank(1);
+    assert_eq!(check_ranks(&[waits.clone()], "Timeout", &[0]).missing, [Rank(0)]);
+    // Rank 0 could not say where: that is the cause.
+    let mut refused = failed_in(Phase::Rendezvous, None, None);
+    refused.comms[0].failure.as_mut().unwrap().error = "System".into();
+    check_ranks(&[waits, refused], "System", &[0]);
 }

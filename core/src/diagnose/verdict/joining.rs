@@ -5,7 +5,7 @@ use super::{Groups, process, verb};
 use crate::diagnose::{comm_name, duration, ranks_text, runs_text, suspect_ns};
 use crate::snapshot::{
     Class, CommSnapshot, Confidence, Culprit, NotJoined, RankSnapshot, Reason, Side, Snapshot, Standing,
-    Verdict,
+    State, Verdict,
 };
 use crate::types::{Rank, runs};
 
@@ -17,7 +17,8 @@ pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
 
 /// One verdict for those who have not come, and one for each thing that keeps processes from it.
 ///
-/// Who died on the way has a verdict as any process that died: see [`process::idle`].
+/// Who died on the way has a verdict as any process that died: see [`process::idle`]. So has an
+/// init that failed.
 fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
     if let Some((leader, what)) = leader_out(job, one) {
         return vec![verdict(job, one, what, &[process::culprit(leader)], stall_ns)];
@@ -25,7 +26,7 @@ fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
     let mut groups = Groups::default();
     for rank in &one.ranks {
         let read = process(job, one, *rank);
-        if read.is_some_and(|read| process::is_lost(job, read, one.comm)) {
+        if read.is_some_and(|read| process::is_lost(job, read, one.comm) || has_failed(read, one)) {
             continue;
         }
         let what = read.and_then(|read| out(job, read)).unwrap_or((Class::NotJoined, Reason::NeverJoined));
@@ -42,29 +43,40 @@ fn member<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a Rank
 
 /// The same, or that of a rank that has not begun it, where its ranks are those of the job.
 fn process<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a RankSnapshot> {
-    let of_job = || process::of(job, rank).filter(|_| is_of_all(job, one));
+    let of_job = || process::of(job, rank).filter(|_| has_ranks_of_job(job, one));
     member(job, one, rank).or_else(of_job)
 }
 
-fn is_of_all(job: &Snapshot, one: &NotJoined) -> bool {
-    one.is_of(job.ranks.len() + job.missing.len())
+/// Whether the ranks of that communicator are those of the job, as far as is known.
+fn has_ranks_of_job(job: &Snapshot, one: &NotJoined) -> bool {
+    let differs =
+        |read: &RankSnapshot| read.comms.iter().any(|row| row.id == one.comm && row.rank != read.rank);
+    one.is_of(job.ranks.len() + job.missing.len()) && !job.ranks.iter().any(differs)
+}
+
+/// Whether the init has failed on that process, which has a verdict of its own.
+fn has_failed(read: &RankSnapshot, one: &NotJoined) -> bool {
+    let mut rows = read.comms.iter().filter(|row| row.id == one.comm).peekable();
+    rows.peek().is_some() && rows.all(CommSnapshot::has_failed)
 }
 
 /// What keeps a process from coming. One that runs, if slowly, comes.
 fn out(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
-    let is_out = rank.is_gone() || process::halted(rank).is_some();
+    // One that has left lives on, or ended well.
+    let is_gone = matches!(rank.state, State::Dead | State::Exited);
+    let is_out = is_gone || process::halted(rank).is_some();
     process::condition(job, rank).filter(|_| is_out)
 }
 
 /// Rank 0, which leads the init and knows who has come, if its own process is what holds it up.
 fn leader_out<'a>(job: &'a Snapshot, one: &NotJoined) -> Option<(&'a RankSnapshot, (Class, Reason))> {
-    let leader = member(job, one, Rank(0))?;
+    let leader = member(job, one, Rank(0)).filter(|leader| !has_failed(leader, one))?;
     out(job, leader).map(|what| (leader, what))
 }
 
 /// A rank of the job that was not read.
 fn culprit(job: &Snapshot, one: &NotJoined, rank: Rank) -> Culprit {
-    let missing = job.missing.iter().find(|missing| missing.rank == rank && is_of_all(job, one));
+    let missing = job.missing.iter().find(|missing| missing.rank == rank && has_ranks_of_job(job, one));
     let named = missing.map(|one| Culprit { rank, pid: one.pid, host: one.host.clone() });
     named.unwrap_or_else(|| Culprit { rank, ..Culprit::default() })
 }
@@ -78,20 +90,28 @@ fn verdict(
 ) -> Verdict {
     let ranks: Vec<Rank> = culprits.iter().map(|culprit| culprit.rank).collect();
     let (comm, mut by) = (comm_name(&one.name, one.comm), job.job_ranks(one.comm, &one.by));
-    by.retain(|rank| !ranks.contains(rank));
+    // Of one that was not read, the number is that in the communicator.
+    by.retain(|rank| !culprits.iter().any(|culprit| culprit.rank == *rank && culprit.pid != 0));
     let (side, confidence, who) = match (reason, one.count) {
         (Reason::NeverJoined, None) => {
             (Side::Application, Confidence::Probable, one.unanswered().to_string())
         }
         (Reason::NeverJoined, Some(_)) => {
             let (who, has) = (runs_text(&runs(&ranks)), verb(ranks.len(), "has", "have"));
-            let text = format!("{who} {has} not come to the init of {comm}");
+            let text = match has_ranks_of_job(job, one) {
+                true => format!("{who} {has} not come to the init of {comm}"),
+                false => format!("{who} of {comm} {has} not come to its init"),
+            };
             (Side::Application, Confidence::Certain, text)
         }
         _ => {
             let (side, confidence, what) = told(reason, culprits, "init", &Circle::default());
-            let leader = member(job, one, Rank(0)).map(|leader| leader.rank);
-            let part = if leader.is_some_and(|rank| ranks.contains(&rank)) { "and leads" } else { "in" };
+            let is_it = |rank: Option<&RankSnapshot>| rank.is_some_and(|it| ranks.contains(&it.rank));
+            let part = match () {
+                () if is_it(member(job, one, Rank(0))) => "and leads",
+                () if one.ranks.iter().any(|rank| is_it(member(job, one, *rank))) => "in",
+                () => "and has not come to",
+            };
             (side, confidence, format!("{what}, {part} the init of {comm}"))
         }
     };

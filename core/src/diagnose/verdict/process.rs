@@ -129,20 +129,21 @@ pub(super) fn idle(job: &Snapshot) -> Vec<Verdict> {
     job.ranks.iter().filter_map(|rank| of_dead(job, rank).or_else(|| of_idle(job, rank))).collect()
 }
 
-/// The communicators for which a process that died is missed by one that lives: the next call there
-/// fails, or others wait for it in init.
-fn missed<'a>(job: &Snapshot, rank: &'a RankSnapshot) -> impl Iterator<Item = &'a CommSnapshot> {
-    let ends = move |row: &&CommSnapshot| match rank.state {
+/// The communicator for which a process that died is missed by one that lives: others wait for it
+/// in init, or the next call there fails.
+fn missed<'a>(job: &Snapshot, rank: &'a RankSnapshot) -> Option<&'a CommSnapshot> {
+    let ends = |row: &&CommSnapshot| match rank.state {
         State::Dead => true,
         // After init a program may well exit without finish().
         State::Exited => row.init.is_some(),
         _ => false,
     };
-    rank.comms.iter().filter(|row| !row.ended).filter(ends).filter(|row| {
+    let rows = rank.comms.iter().filter(|row| !row.ended).filter(ends).filter(|row| {
         let living = || job.ranks.iter().filter(|other| !other.is_gone()).flat_map(|other| &other.comms);
         let is_replaced = || living().any(|other| (other.id, other.rank) == (row.id, row.rank));
         living().any(|other| misses(row, other)) && !is_replaced()
-    })
+    });
+    rows.min_by_key(|row| row.init.is_none())
 }
 
 /// Whether a communicator of a living rank lacks a rank that died with that row.
@@ -151,14 +152,14 @@ fn misses(row: &CommSnapshot, other: &CommSnapshot) -> bool {
     is_in && (row.init.is_none() || other.init.is_some())
 }
 
-/// Whether a process died in the init of a communicator in which others wait for it.
+/// Whether the death of a process is told as that of one that others wait for in this init.
 pub(super) fn is_lost(job: &Snapshot, rank: &RankSnapshot, comm: CommId) -> bool {
-    missed(job, rank).any(|row| row.id == comm && row.init.is_some())
+    missed(job, rank).is_some_and(|row| row.id == comm && row.init.is_some())
 }
 
 /// A process that died, of which a living one is still in a communicator.
 fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
-    let row = missed(job, rank).min_by_key(|row| row.init.is_none())?;
+    let row = missed(job, rank)?;
     // Its last sign of life came up to a second before its end.
     let since_ns = job.to_real_ns.saturating_sub(rank.to_real_ns);
     let standing = if since_ns >= DEAD_NS { Standing::Stalled } else { Standing::Suspect };

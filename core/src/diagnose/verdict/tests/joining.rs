@@ -71,6 +71,12 @@ fn who_died_or_is_stopped_on_the_way_to_init_has_not_just_failed_to_come() {
     let mut both = in_init(12 * SECOND);
     (both.ranks[1].state, both.ranks[1].facts.end) = (State::Exited, End::Exited);
     check(&both, &[(Class::PeerDead, Reason::Exited, &[1], Standing::Stalled), IN_12]);
+    // It gave the init up by itself, which is told as a failure, and lives.
+    let mut gave_up = in_init(12 * SECOND);
+    gave_up.ranks[3].state = State::Left;
+    gave_up.ranks[3].comms[0].ended = true;
+    gave_up.ranks[3].comms[0].failure = Some(FailureSnapshot::default());
+    check(&gave_up, &[]);
     // Its launcher has started it again.
     let mut again = job.ranks[3].clone();
     (again.state, again.pid) = (State::Running, 99);
@@ -81,7 +87,7 @@ fn who_died_or_is_stopped_on_the_way_to_init_has_not_just_failed_to_come() {
     before.ranks[3].state = State::Dead;
     before.ranks[3].comms[0].id = CommId(9);
     let found = check(&before, &[(Class::PeerDead, Reason::Killed, &[3], Standing::Suspect)]);
-    let said = "rank 3 (pid 73 on a) was killed, in the init of world; ranks 0-2 wait";
+    let said = "rank 3 (pid 73 on a) was killed, and has not come to the init of world; ranks 0-2 wait";
     assert!(found[0].why.starts_with(said), "{}", found[0].why);
     let mut stopped = in_init(12 * SECOND);
     stopped.ranks[3].state = State::Stopped;
