@@ -28,7 +28,8 @@ use crate::snapshot::{
 };
 use crate::types::{ChannelId, CommId, Phase, Rank};
 
-/// Who was in an operation that timed out for this much less time than another rank failed at once.
+/// A rank that was in an operation for so small a part of the time of another came when it had
+/// failed.
 const MUCH: u64 = 20;
 
 /// The failures in these ranks of one job, the earliest first; those that follow from others last.

@@ -25,7 +25,7 @@ fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
     }
     let mut groups = Groups::default();
     for rank in &one.ranks {
-        let read = process(job, one, *rank);
+        let read = coming(job, one, *rank);
         if read.is_some_and(|read| process::is_lost(job, read, one.comm) || has_failed(read, one)) {
             continue;
         }
@@ -42,7 +42,7 @@ fn member<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a Rank
 }
 
 /// The same, or that of a rank that has not begun it, where its ranks are those of the job.
-fn process<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a RankSnapshot> {
+fn coming<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a RankSnapshot> {
     let of_job = || process::of(job, rank).filter(|_| has_ranks_of_job(job, one));
     member(job, one, rank).or_else(of_job)
 }
