@@ -29,8 +29,8 @@
 //! | [`seed`] | random numbers that are the same everywhere |
 //!
 //! **The stable interface** under semantic versioning is the items that this page lists below. The
-//! settings, exit statuses, JSON schemas and the layout of the recorder are specified on their own
-//! pages. The modules are public so that exporters, inspector and tests can be separate crates.
+//! settings and exit statuses are specified in README.md, the JSON schemas in SCHEMAS.md, and the
+//! layout of the recorder in [`recorder::layout`]. The modules are public so that exporters, inspector and tests can be separate crates.
 //! They are hidden from these pages and change without notice.
 
 #[doc(hidden)]

@@ -5,8 +5,8 @@
 //! number, and a text: the kind, the sequence number, the rank and the communicator
 //! (`AllReduce, seq = 17, rank = 3, comm = 00000000000000ab`), in the format of PyTorch; tools show
 //! it as it is. The ranges of phases are named `init CheckIn`, and leaving is `finish`. The threads
-//! that ccl starts are named. Further facts about a call are in the recorder, under the same times
-//! to a few microseconds.
+//! of the service and of progress are named. Further facts about a call are in the recorder, under
+//! the same times to a few microseconds.
 
 use std::ffi::{CStr, CString};
 use std::io::Write;

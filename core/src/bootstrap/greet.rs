@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::auth::{Handshake, HandshakeError, Hello, Key, Nonce, Step};
 use crate::clock::{self, Ns};
 use crate::reactor::Interest;
+use crate::sys::is_transient;
 use crate::types::{CommId, JobId};
 
 /// Connects: proves to the other side of `stream` that this process knows `key`, and verifies the
@@ -120,10 +121,6 @@ fn wait<S: AsFd>(stream: &S, flags: PollFlags, deadline: Ns) -> Result<(), Hands
             Err(e) => return Err(HandshakeError::System(format!("polling: {e}"))),
         }
     }
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// The state of an accepted connection.

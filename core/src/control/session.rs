@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::asking::Asking;
 use super::lease::Lease;
-use super::wire::{Answer, MAX_REQUEST, is_transient};
+use super::wire::{Answer, MAX_REQUEST};
 use crate::clock::Ns;
 use crate::reactor::Interest;
 use crate::snapshot::ProcessSnapshot;
+use crate::sys::is_transient;
 use crate::sys::unix::Stream;
 use crate::types::CommId;
 

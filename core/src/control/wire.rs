@@ -16,7 +16,7 @@
 //! Answers come in the order of the requests, except that what is gathered from other hosts comes
 //! when it is there. 64-bit ids are hex strings.
 
-use std::io::{ErrorKind as IoKind, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use super::gather::{Gathered, GatheredRow, Lack};
 use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::snapshot::{ProcessSnapshot, Update};
+use crate::sys::is_transient;
 use crate::sys::reference::Reference;
 use crate::sys::unix::{self, Name, Stream};
 use crate::text::harmless;
@@ -173,15 +174,16 @@ pub struct Dump {
     pub snapshot: ProcessSnapshot,
     /// The durations so far.
     pub histograms: Vec<Histogram>,
-    /// The events so far, by ring.
+    /// The events so far, by communicator and rank.
     pub rings: Vec<RingDump>,
 }
 
-/// The events of one ring.
+/// The events of one rank of a communicator, or of the process.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RingDump {
-    /// The communicator whose engine wrote it; absent for the service thread.
+    /// The communicator; absent for events of the process itself, and for those whose owner is
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comm: Option<CommId>,
     /// The rank in that communicator.
@@ -499,10 +501,6 @@ pub(super) fn to_line(value: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(value).unwrap_or_else(|_| b"{}".to_vec());
     line.push(b'\n');
     line
-}
-
-pub(super) fn is_transient(error: &std::io::Error) -> bool {
-    matches!(error.kind(), IoKind::WouldBlock | IoKind::Interrupted)
 }
 
 fn unavailable(what: impl Into<String>) -> Error {

@@ -387,7 +387,7 @@ pub mod ring {
     pub const FIRST: usize = 1;
     /// The number of its slots, a power of two.
     pub const SLOTS: usize = 2;
-    /// The number of events ever written to it.
+    /// The number of events ever written to it, with the marks.
     pub const HEAD: usize = 3;
     /// Before layout 7, the number of events written before its present owner.
     pub const START: usize = 4;

@@ -64,7 +64,8 @@ pub struct ProcessFacts {
     /// What its kernel had counted, if the process was read by one of its host that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load: Option<ProcessLoad>,
-    /// Its threads, the first 64.
+    /// Its threads: the first 64 where an inspector read it; the first one and the service thread
+    /// where a process of its host did.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadFacts>,
 }

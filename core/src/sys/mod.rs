@@ -18,6 +18,11 @@ pub mod unix;
 
 pub use fds::{forked, generation, not_forked};
 
+/// Whether a call on a socket that does not block is to be made again later.
+pub(crate) fn is_transient(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
+}
+
 /// The raw counter of the processor: x86-64's time-stamp counter, AArch64's virtual counter.
 ///
 /// `None` on other processors, and under miri, which has no counter.

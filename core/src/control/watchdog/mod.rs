@@ -76,7 +76,7 @@ struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Watched({} communicators)", lock(&self.seats).1.len())
+        write!(f, "Shared({} communicators)", lock(&self.seats).1.len())
     }
 }
 

@@ -22,6 +22,7 @@ use crate::clock::{Ns, Stopwatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::Interest;
 use crate::sys::fds::Fd;
+use crate::sys::is_transient;
 use crate::sys::process::{is_own_limit, lacks};
 
 const RETRY_FIRST: Duration = Duration::from_millis(5);
@@ -376,8 +377,4 @@ fn is_connected(stream: &Stream) -> std::io::Result<bool> {
         return Err(Errno::CONNREFUSED.into());
     }
     Ok(true)
-}
-
-fn is_transient(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
 }
