@@ -30,8 +30,9 @@
 //!
 //! **The stable interface** under semantic versioning is the items that this page lists below. The
 //! settings and exit statuses are specified in README.md, the JSON schemas in SCHEMAS.md, and the
-//! layout of the recorder in [`recorder::layout`]. The modules are public so that exporters, inspector and tests can be separate crates.
-//! They are hidden from these pages and change without notice.
+//! layout of the recorder in [`recorder::layout`]. The modules are public so that exporters,
+//! inspector and tests can be separate crates. They are hidden from these pages and change without
+//! notice.
 
 #[doc(hidden)]
 pub mod bootstrap;

@@ -77,7 +77,8 @@ pub fn joining(ranks: &[RankSnapshot]) -> Vec<NotJoined> {
     comms.iter().filter_map(|(id, waiting)| of_comm(waiting, is_over(*id, waiting.len()))).collect()
 }
 
-/// Where all have ended, an init in which ranks were waited for failed by that: the failure follows.
+/// Where all have ended, an init in which ranks were waited for failed by that: the failure
+/// follows.
 pub(super) fn ended(ranks: &[RankSnapshot], not_joined: &[NotJoined], failures: &mut [Failure]) {
     let waited = |one: &Failure| not_joined.iter().any(|waits| waits.comm == one.comm);
     let is_over = ranks.iter().all(RankSnapshot::is_gone);
