@@ -28,9 +28,9 @@ use crate::snapshot::{
 };
 use crate::types::{ChannelId, CommId, Phase, Rank};
 
-/// A rank that was in an operation for so small a part of the time of another came when it had
-/// failed.
-const MUCH: u64 = 20;
+/// A rank that was in a failed operation for less than this part of the time of another rank came
+/// after it had failed.
+const PART: u64 = 20;
 
 /// The failures in these ranks of one job, the earliest first; those that follow from others last.
 #[must_use]
@@ -267,7 +267,7 @@ fn never_came(failed: &[&CommSnapshot], cause: Option<&FailureSnapshot>) -> Vec<
     ranks.filter(|rank| !failed_itself(rank)).collect()
 }
 
-/// What the rank that is blamed for an init that failed had failed by itself.
+/// The failure that the rank to blame for a failed init recorded itself.
 fn own_cause(members: &Members<'_>, cause: &FailureSnapshot) -> Option<FailureSnapshot> {
     let own = members.get(&cause.blamed?)?.1.failure.as_ref()?;
     Some(FailureSnapshot { blamed: cause.blamed, ..own.clone() }).filter(|_| own.blamed.is_none())
@@ -330,7 +330,7 @@ fn timed_out(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
 fn came_late(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
     let is_late = |comm: &CommSnapshot| {
         let is_it = !is_pair(&failure.op) && comm.op.state == OpState::Failed && comm.op.seq == failure.seq;
-        is_it && comm.op.lasted_ns < failure.lasted_ns / MUCH
+        is_it && comm.op.lasted_ns < failure.lasted_ns / PART
     };
     members.iter().filter(|(_, (_, comm))| is_late(comm)).map(|(rank, _)| *rank).collect()
 }

@@ -203,6 +203,13 @@ impl Snapshot {
         found
     }
 
+    /// Whether a rank that was read has another number in that communicator than in the job.
+    pub(super) fn numbers_differ(&self, comm: CommId) -> bool {
+        let differs =
+            |rank: &RankSnapshot| rank.comms.iter().any(|row| row.id == comm && row.rank != rank.rank);
+        self.ranks.iter().any(differs)
+    }
+
     /// The ranks of the job that are in a communicator and were read.
     #[must_use]
     pub fn ranks_of(&self, comm: CommId) -> Vec<Rank> {
@@ -274,8 +281,8 @@ impl CommSnapshot {
         pair.unwrap_or(&self.op)
     }
 
-    /// What its rank is in or was in last: `in init: CheckIn`, `in finish()`, `AllReduce #5`; `-`
-    /// if nothing was called.
+    /// The phase or the operation that its rank is in, or was in last: `in init: CheckIn`,
+    /// `in finish()`, `AllReduce #5`; `-` if nothing was called.
     #[must_use]
     pub fn what(&self) -> String {
         let op = self.operation();

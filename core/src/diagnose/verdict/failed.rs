@@ -194,7 +194,7 @@ fn verdict(
     }
 }
 
-/// What those who are to blame did, or what happened to them, in `op`.
+/// The sentence on the ranks that are to blame for the failure of `op`.
 fn text(
     job: &Snapshot,
     failure: &Failure,
@@ -239,7 +239,7 @@ fn when(job: &Snapshot, failure: &Failure, ranks: &[Rank]) -> String {
     let is_gone = |rank: &Rank| process::of(job, *rank).is_some_and(RankSnapshot::is_gone);
     let since = duration(failure.since_ns);
     match ranks.iter().all(is_gone) {
-        true if failure.since_ns < ENDING_NS => "as they ended".into(),
+        true if failure.since_ns < ENDING_NS => "at the end".into(),
         true => format!("{since} before their last sign of life"),
         false => format!("{since} ago"),
     }
@@ -253,10 +253,7 @@ fn evidence(job: &Snapshot, failure: &Failure, culprits: &[Culprit]) -> Vec<Stri
     let mut lines: Vec<String> = failure.calls.iter().take(MAX_CALLS).map(called).collect();
     if !failure.text.is_empty() {
         // The text has the ranks of the communicator.
-        let differs = |rank: &RankSnapshot| {
-            rank.comms.iter().any(|row| row.id == failure.comm && row.rank != rank.rank)
-        };
-        let whose = match job.ranks.iter().any(differs) {
+        let whose = match job.numbers_differ(failure.comm) {
             true => format!(", in ranks of {}", comm_name(&failure.name, failure.comm)),
             false => String::new(),
         };

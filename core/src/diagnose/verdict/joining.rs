@@ -17,7 +17,7 @@ pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
 
 /// One verdict for those who have not come, and one for each thing that keeps processes from it.
 ///
-/// Who died on the way has a verdict as any process that died: see [`process::idle`]. So has an
+/// A process that died on the way has a verdict of its own, see [`process::idle`], and so has an
 /// init that failed.
 fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
     if let Some((leader, what)) = leader_out(job, one) {
@@ -49,9 +49,7 @@ fn coming<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a Rank
 
 /// Whether the ranks of that communicator are those of the job, as far as is known.
 fn has_ranks_of_job(job: &Snapshot, one: &NotJoined) -> bool {
-    let differs =
-        |read: &RankSnapshot| read.comms.iter().any(|row| row.id == one.comm && row.rank != read.rank);
-    one.is_of(job.ranks.len() + job.missing.len()) && !job.ranks.iter().any(differs)
+    one.is_of(job.ranks.len() + job.missing.len()) && !job.numbers_differ(one.comm)
 }
 
 /// Whether the init has failed on that process, which has a verdict of its own.
