@@ -17,10 +17,10 @@ use crate::programs::program;
 const FOLDER: &str = "/run";
 /// What a host does before it holds its namespaces until its standard input ends.
 ///
-/// `scripts/test` tries the same. `ip netns exec` hides the control groups; processes of a host see
-/// them.
+/// `scripts/test` tries the same. Recorders that other jobs of this machine left in /dev/shm are not
+/// seen. `ip netns exec` hides the control groups; processes of a host see them.
 const BEGINS: &str = r#"
-hostname "$0" && mount -t tmpfs -o mode=755 none /run &&
+hostname "$0" && mount -t tmpfs -o mode=755 none /run && mount -t tmpfs -o mode=1777 none /dev/shm &&
 cp /proc/sys/kernel/random/uuid /run/boot_id && mount --bind /run/boot_id /proc/sys/kernel/random/boot_id &&
 mount -t tmpfs none /sys/fs/cgroup || exit
 for controller in cpu memory freezer; do

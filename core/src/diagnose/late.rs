@@ -6,7 +6,9 @@
 //! from the neighbours of a ring.
 //!
 //! A *straggler* was last in four of five of at least ten recent operations, and cost the others a
-//! tenth of their time. One pause is one operation, so it never makes one.
+//! tenth of their time. Of several ranks that share few processors each is late at times: there one
+//! that was last in three of five, and cost four times as much as any other, is a straggler too.
+//! One pause is one operation, so it never makes one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +24,9 @@ const WINDOW_NS: u64 = 10_000_000_000;
 const WINDOW_OPS: usize = 16;
 /// A straggler is found in no fewer operations.
 const LEAST_OPS: u64 = 10;
+/// From so many ranks and operations on, costs may decide where a rank was last less often: one of
+/// two ranks is last in half of the operations by chance.
+const COSTS_DECIDE: (usize, u64) = (4, 16);
 /// Twice what an anchor's readings are apart, and what its conversion adds: times of two processes
 /// of a kernel that differ by less are equal.
 const SAME_KERNEL_ERROR_NS: u64 = 5_000;
@@ -253,7 +258,7 @@ fn window(compared: &[Compared<'_>], seqs: &[u64]) -> usize {
 fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
     let from = window(compared, seqs);
     let mut lates: Vec<Vec<u64>> = vec![Vec::new(); compared.len()];
-    let (mut lasts, mut costs) = (vec![0_u64; compared.len()], vec![0_u64; compared.len()]);
+    let (mut lasts, mut costs) = (vec![0_u64; compared.len()], vec![Costs::default(); compared.len()]);
     let (mut cycles, mut timed) = (0_u64, 0_u64);
     for (at, seq) in seqs.iter().enumerate().skip(from) {
         let ops: Vec<PastOp> = compared.iter().map(|one| one.op(*seq)).collect();
@@ -272,7 +277,7 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
         if let Some(last) = last_of(&ops, late.error_ns) {
             lasts[last] += 1;
             let cost = cost_ns(&ops, last, late.incomplete.is_empty());
-            costs[last] = costs[last].saturating_add(cycle.map_or(0, |cycle| cost.min(cycle)));
+            costs[last].add(cycle.map_or(0, |cycle| cost.min(cycle)));
         }
     }
     late.ops = (seqs.len() - from) as u64;
@@ -281,7 +286,8 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
     for (at, one) in compared.iter().enumerate() {
         lates[at].sort_unstable();
         let of_hundred = |share: usize| lates[at][(lates[at].len() * share).div_ceil(100).max(1) - 1];
-        let rest = cycles.saturating_sub(costs[at]).max(1);
+        let cost = costs[at].all;
+        let rest = cycles.saturating_sub(cost).max(1);
         let sums = &one.comm.history.kinds;
         let sum = |of: fn(&crate::snapshot::KindTotals) -> u64| {
             sums.iter().fold(0_u64, |sum, kind| sum.saturating_add(of(kind)))
@@ -296,17 +302,49 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
             last: lasts[at],
             late_p50_ns: of_hundred(50),
             late_p95_ns: of_hundred(95),
-            cost_ns: costs[at] / timed.max(1),
-            score: 1.0 + costs[at] as f64 / rest as f64,
+            cost_ns: cost / timed.max(1),
+            score: 1.0 + cost as f64 / rest as f64,
             self_ns: all_ns.saturating_sub(waited_ns),
             waited_ns,
         });
-        let is_last = lasts[at] * 5 >= late.ops * 4;
-        let is_felt = costs[at] > 0 && u128::from(costs[at]) * 10 >= u128::from(cycles);
-        if late.ops >= LEAST_OPS && is_last && is_felt {
-            late.straggler = Some(one.comm.rank);
-        }
     }
+    late.straggler = straggler(late.ops, cycles, &lasts, &costs).map(|at| compared[at].comm.rank);
+}
+
+/// What operations cost the others because one rank called last.
+#[derive(Clone, Copy, Default)]
+struct Costs {
+    all: u64,
+    /// That of the operation that cost the most.
+    largest: u64,
+}
+
+impl Costs {
+    fn add(&mut self, cost: u64) {
+        self.all = self.all.saturating_add(cost);
+        self.largest = self.largest.max(cost);
+    }
+
+    /// The costs but for those of one pause.
+    fn steady(&self) -> u64 {
+        self.all - self.largest
+    }
+}
+
+/// The one that is late again and again at the cost of the others, in so many operations that took
+/// `cycles` nanoseconds: by rank, in how many it was the last, and what that cost.
+fn straggler(ops: u64, cycles: u64, lasts: &[u64], costs: &[Costs]) -> Option<usize> {
+    let at = (0..costs.len()).max_by_key(|at| lasts[*at])?;
+    let is_felt = |cost: u64| cost > 0 && u128::from(cost) * 10 >= u128::from(cycles);
+    let is_last = lasts[at] * 5 >= ops * 4 && is_felt(costs[at].all);
+    let others = costs.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, cost)| cost.all);
+    let dearer = u128::from(costs[at].steady()) >= 4 * u128::from(others.max().unwrap_or(0));
+    let stands_out = costs.len() >= COSTS_DECIDE.0
+        && ops >= COSTS_DECIDE.1
+        && lasts[at] * 5 >= ops * 3
+        && is_felt(costs[at].steady())
+        && dearer;
+    (ops >= LEAST_OPS && (is_last || stands_out)).then_some(at)
 }
 
 /// The mean time from the end of one operation to the end of the next, between these two.

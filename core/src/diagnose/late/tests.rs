@@ -86,7 +86,17 @@ fn the_same_rank_last_at_the_cost_of_others_is_a_straggler_and_nothing_else_is()
         None,
     );
     // In three of four operations only.
-    check("often", &Hand::new(4, 40, 10, |seq, rank| if rank == 1 && seq % 4 > 0 { 50 } else { 0 }), None);
+    let often = |seq, rank| if rank == 1 && seq % 4 > 0 { 50 } else { 0 };
+    check("often, the others never", &Hand::new(4, 40, 10, often), Some(1));
+    check("often, of three ranks", &Hand::new(3, 40, 10, often), None);
+    check("often, in few operations", &Hand::new(4, 14, 10, often), None);
+    let another = |seq, rank| if rank == 2 && seq % 4 == 0 { 50 } else { often(seq, rank) };
+    check("often, and else another", &Hand::new(4, 40, 10, another), None);
+    let half = |seq, rank| if rank == 1 && seq % 2 > 0 { 50 } else { 0 };
+    check("in half of them", &Hand::new(4, 40, 10, half), None);
+    // Often by little, and once by much.
+    let pause = |seq, rank| if seq == 30 { 40 * often(1, rank) } else { often(seq, rank) / 50 };
+    check("often by little, and a pause", &Hand::new(4, 40, 100, pause), None);
     let pause = |seq, rank| if rank == 3 && seq == 30 { 2_000 } else { 0 };
     check("one pause of two seconds", &Hand::new(4, 40, 10, pause), None);
     // It was late for long, and is not any more.
