@@ -18,11 +18,14 @@ use serde_json::Value;
 
 /// So many operations must be compared before an answer counts.
 const LEAST: u64 = 16;
+/// So many where ranks that share a processor are late by nearly as much at times.
+const LEAST_BY_LITTLE: u64 = 24;
 
 /// A job of `straggler`; killed when dropped.
 struct Job {
     folder: tempfile::TempDir,
     ranks: Vec<Child>,
+    least: u64,
 }
 
 /// What is drawn.
@@ -70,7 +73,8 @@ impl Job {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
         };
         let ranks = (0..draw.nranks).map(start).collect();
-        Self { folder, ranks }
+        let least = if draw.late_ms < 20 { LEAST_BY_LITTLE } else { LEAST };
+        Self { folder, ranks, least }
     }
 
     fn signal(&self, rank: usize, signal: Signal) {
@@ -107,7 +111,7 @@ impl Job {
     fn after(&self, seq: u64) -> Lateness {
         let end = clock::now().after(PATIENCE);
         let is_enough = |late: &Lateness| {
-            late.ops >= LEAST && late.last_seq > seq && late.ranks.len() == self.ranks.len()
+            late.ops >= self.least && late.last_seq > seq && late.ranks.len() == self.ranks.len()
         };
         loop {
             if let Some(late) = self.late(true).filter(is_enough) {

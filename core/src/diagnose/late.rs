@@ -6,9 +6,9 @@
 //! from the neighbours of a ring.
 //!
 //! A *straggler* was last in four of five of at least ten recent operations, and cost the others a
-//! tenth of their time. Of several ranks that share few processors each is late at times: there one
-//! that was last in three of five, and cost four times as much as any other, is a straggler too.
-//! One pause is one operation, so it never makes one.
+//! tenth of their time. Of many ranks that share few processors each is late at times: there one
+//! that was last three times as often as ranks are on the mean, and cost three times as much as any
+//! other, is a straggler too. One pause is one operation, so it never makes one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,9 +24,9 @@ const WINDOW_NS: u64 = 10_000_000_000;
 const WINDOW_OPS: usize = 16;
 /// A straggler is found in no fewer operations.
 const LEAST_OPS: u64 = 10;
-/// From so many ranks and operations on, costs may decide where a rank was last less often: one of
-/// two ranks is last in half of the operations by chance.
-const COSTS_DECIDE: (usize, u64) = (4, 16);
+/// From so many ranks and operations on, costs may decide where a rank was last less often: among
+/// fewer, chance would decide.
+const COSTS_DECIDE: (u64, u64) = (4, 16);
 /// Twice what an anchor's readings are apart, and what its conversion adds: times of two processes
 /// of a kernel that differ by less are equal.
 const SAME_KERNEL_ERROR_NS: u64 = 5_000;
@@ -337,13 +337,13 @@ fn straggler(ops: u64, cycles: u64, lasts: &[u64], costs: &[Costs]) -> Option<us
     let at = (0..costs.len()).max_by_key(|at| lasts[*at])?;
     let is_felt = |cost: u64| cost > 0 && u128::from(cost) * 10 >= u128::from(cycles);
     let is_last = lasts[at] * 5 >= ops * 4 && is_felt(costs[at].all);
+    let nranks = costs.len() as u64;
     let others = costs.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, cost)| cost.all);
-    let dearer = u128::from(costs[at].steady()) >= 4 * u128::from(others.max().unwrap_or(0));
-    let stands_out = costs.len() >= COSTS_DECIDE.0
-        && ops >= COSTS_DECIDE.1
-        && lasts[at] * 5 >= ops * 3
+    let next = others.max().unwrap_or(0);
+    let stands_out = (nranks >= COSTS_DECIDE.0 && ops >= COSTS_DECIDE.1)
+        && (lasts[at] * nranks >= ops * 3 && lasts[at] * 5 >= ops * 2)
         && is_felt(costs[at].steady())
-        && dearer;
+        && u128::from(costs[at].steady()) >= 3 * u128::from(next);
     (ops >= LEAST_OPS && (is_last || stands_out)).then_some(at)
 }
 

@@ -90,10 +90,13 @@ fn the_same_rank_last_at_the_cost_of_others_is_a_straggler_and_nothing_else_is()
     check("often, the others never", &Hand::new(4, 40, 10, often), Some(1));
     check("often, of three ranks", &Hand::new(3, 40, 10, often), None);
     check("often, in few operations", &Hand::new(4, 14, 10, often), None);
-    let another = |seq, rank| if rank == 2 && seq % 4 == 0 { 50 } else { often(seq, rank) };
+    let another = |seq, rank| if rank == 2 && seq % 4 == 0 { 75 } else { often(seq, rank) };
     check("often, and else another", &Hand::new(4, 40, 10, another), None);
     let half = |seq, rank| if rank == 1 && seq % 2 > 0 { 50 } else { 0 };
-    check("in half of them", &Hand::new(4, 40, 10, half), None);
+    check("in half of them, of four ranks", &Hand::new(4, 40, 10, half), None);
+    check("in half of them, of eight ranks", &Hand::new(8, 40, 10, half), Some(1));
+    let third = |seq, rank| if rank == 1 && seq % 3 == 0 { 50 } else { 0 };
+    check("in a third of them, of many ranks", &Hand::new(16, 40, 10, third), None);
     // Often by little, and once by much.
     let pause = |seq, rank| if seq == 30 { 40 * often(1, rank) } else { often(seq, rank) / 50 };
     check("often by little, and a pause", &Hand::new(4, 40, 100, pause), None);
