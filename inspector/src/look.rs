@@ -13,7 +13,7 @@ use crate::choose::{choose, find, no_comm};
 use crate::discover::{self, Findings, Found};
 use crate::gather::{self, Told};
 use crate::target::Target;
-use crate::{attach, dump, exit, facts, saved};
+use crate::{ask, dump, exit, facts, saved};
 
 /// Show which ranks block others in a job, which ranks wait for them, and where each rank stands
 #[derive(clap::Args, Debug)]
@@ -124,7 +124,7 @@ impl Reading {
             true => Told::by_others(findings, job, &mut lost),
             false => Told::default(),
         };
-        let mut notes = attach::ask_all(findings.found.iter_mut().filter(|one| one.is_of(job)));
+        let mut notes = ask::ask_all(findings.found.iter_mut().filter(|one| one.is_of(job)));
         notes.extend(told.notes);
         Self { gathered: told.given, unreachable: lost, notes }
     }
@@ -208,7 +208,7 @@ fn merged(
     snapshot.notes.extend(notes);
     let aside = findings.aside.iter().filter(|(ids, _)| ids.iter().any(|id| job.is_named(*id)));
     snapshot.notes.extend(aside.map(|(_, note)| note.clone()));
-    snapshot.notes.extend(found().filter_map(attach::beyond_its_state));
+    snapshot.notes.extend(found().filter_map(ask::beyond_its_state));
     snapshot
 }
 

@@ -1,7 +1,7 @@
 //! Shows which rank is stuck, on which rank, why and since when: inspects running, hung and dead
 //! ccl jobs, and launches them.
 
-mod attach;
+mod ask;
 mod check;
 mod choose;
 mod discover;

@@ -9,7 +9,7 @@ use ccl::config::Settings;
 use ccl::diagnose::Job;
 use ccl::recorder::reader::Reader;
 
-use crate::attach::{self, Lease};
+use crate::ask::{self, Lease};
 use crate::discover::{self, Findings, Found};
 use crate::members::JobMembers;
 
@@ -43,7 +43,7 @@ impl Search {
         if let Some(level) = self.level {
             self.leases.extend(new.iter().map(|(found, _)| Lease::of(found.clone(), level)));
         }
-        attach::at_once(&mut self.leases, Lease::renew);
+        ask::at_once(&mut self.leases, Lease::renew);
         new
     }
 
@@ -57,7 +57,7 @@ impl Search {
     fn run(mut self, met: &Sender<Met>, stopped: &Receiver<()>) -> Self {
         while stopped.recv_timeout(SEARCH) == Err(RecvTimeoutError::Timeout) {
             if !self.members.is_open() {
-                attach::at_once(&mut self.leases, Lease::renew);
+                ask::at_once(&mut self.leases, Lease::renew);
                 continue;
             }
             for one in self.meet(discover::everything(&self.settings)) {

@@ -8,28 +8,15 @@ use std::time::Duration;
 
 use super::machine::{Action, Io, Machine, StreamId};
 use crate::clock::Ns;
+use crate::seed::Seed;
 
-/// A small pseudo-random number generator (splitmix64). One seed determines a whole run.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
+/// Whether something happens that happens so many times in 1000.
+pub(crate) const fn chance(random: &mut Seed, per_mille: u64) -> bool {
+    random.below(1000) < per_mille
+}
 
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
-        self.below(1000) < per_mille
-    }
-    pub(crate) fn fill(&mut self, out: &mut [u8]) {
-        out.iter_mut().for_each(|byte| *byte = self.next() as u8);
-    }
+pub(crate) fn fill(random: &mut Seed, out: &mut [u8]) {
+    out.iter_mut().for_each(|byte| *byte = random.bits() as u8);
 }
 
 /// What the network does to streams.
@@ -96,7 +83,7 @@ pub(crate) struct Net<N> {
     pub(crate) now: Ns,
     /// How many unauthenticated connections each node has room for.
     pub(crate) seats: usize,
-    random: Random,
+    random: Seed,
     weather: Weather,
     places: Vec<SimNode<N>>,
     events: BinaryHeap<Reverse<(Ns, u64, usize)>>,
@@ -115,7 +102,7 @@ impl<N: Node> Net<N> {
         Self {
             now: Ns(1_000_000_000),
             seats: usize::MAX,
-            random: Random(seed),
+            random: Seed(seed),
             weather,
             places: Vec::new(),
             events: BinaryHeap::new(),
@@ -218,7 +205,7 @@ impl<N: Node> Net<N> {
             now,
             actions: &mut actions,
             next_stream: &mut place.next_stream,
-            random: &mut |out| random.fill(out),
+            random: &mut |out| fill(random, out),
         };
         match told {
             Delivery::Nothing => {}
@@ -248,7 +235,7 @@ impl<N: Node> Net<N> {
             Delivery::Closed(stream, _) => 2_000_000 + stream.0,
         };
         for word in [at as u64, self.now.0, what] {
-            self.history = Random(self.history ^ word).next();
+            self.history = Seed(self.history ^ word).bits();
         }
     }
 
@@ -292,7 +279,7 @@ impl<N: Node> Net<N> {
         let from = self.places[at].address;
         self.push(arrival, Event::Accepted(target, theirs, from));
         self.push(arrival, Event::Connected(at, stream));
-        if self.random.chance(self.weather.resets) {
+        if chance(&mut self.random, self.weather.resets) {
             let when = self.random.below(self.weather.reset_within.as_nanos() as u64);
             self.push(arrival.after(Duration::from_nanos(when)), Event::Reset(at, stream));
         }
@@ -300,7 +287,7 @@ impl<N: Node> Net<N> {
 
     fn send(&mut self, at: usize, stream: StreamId, mut bytes: Vec<u8>) {
         loop {
-            let cut = if self.weather.cuts && bytes.len() > 1 && self.random.chance(300) {
+            let cut = if self.weather.cuts && bytes.len() > 1 && chance(&mut self.random, 300) {
                 1 + self.random.below(bytes.len() as u64 - 1) as usize
             } else {
                 bytes.len()

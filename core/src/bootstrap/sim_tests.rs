@@ -13,9 +13,10 @@ use super::machine::{Io, Machine, StreamId};
 use super::member::Member;
 use super::messages::Introduction;
 use super::root::{Outcome, Root};
-use super::sim_net::{Net, Node, Random, Weather};
+use super::sim_net::{Net, Node, Weather, chance, fill};
 use crate::clock::Ns;
 use crate::error::ErrorKind;
+use crate::seed::Seed;
 use crate::types::Rank;
 
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -214,7 +215,7 @@ struct Job {
 impl Job {
     fn new(seed: u64, weather: Weather, nranks: u32, present: impl Fn(u32) -> bool) -> Self {
         let mut job = Self::empty(seed, weather, nranks);
-        let mut random = Random(seed ^ 0xabc);
+        let mut random = Seed(seed ^ 0xabc);
         for rank in 0..nranks {
             let program = Program::new(&id(), rank, nranks, job.net.now);
             let target = if present(rank) { address(rank) } else { stranger_address(200) };
@@ -244,15 +245,15 @@ impl Job {
     }
 
     /// Adds strangers of every kind, which connect to the listeners of root and ranks.
-    fn annoy(&mut self, random: &mut Random, count: usize) {
+    fn annoy(&mut self, random: &mut Seed, count: usize) {
         for at in 0..count {
-            let target = if random.chance(400) {
+            let target = if chance(random, 400) {
                 root_address()
             } else {
                 address(random.below(u64::from(self.nranks)) as u32)
             };
             let mut noise = vec![0; random.below(300) as usize];
-            random.fill(&mut noise);
+            fill(random, &mut noise);
             let hello = Hello::new(Purpose::Ring, id().job(), id().comm(), Rank(0), Rank(1));
             let mut wrong_key = Handshake::connect(Key([6; 32]), hello, Nonce([1; 32]));
             let begun = wrong_key.feed(&[], &|_, _| None).unwrap().to_send;
@@ -262,7 +263,7 @@ impl Job {
                 2 => (b"", true),
                 3 => (b"", false),
                 4 => (&begun[..random.below(84) as usize], false),
-                _ => (&begun, random.chance(500)),
+                _ => (&begun, chance(random, 500)),
             };
             let after = Duration::from_micros(random.below(80_000));
             self.net.add(Actor::Stranger(stranger(target, says, leaves)), stranger_address(at), after);
@@ -319,10 +320,10 @@ fn stranger(target: SocketAddr, says: &[u8], then_leaves: bool) -> Stranger {
     Stranger { target, says: says.to_vec(), then_leaves, begun: false, answer: Vec::new() }
 }
 
-fn weather(random: &mut Random, resets: u64) -> Weather {
+fn weather(random: &mut Seed, resets: u64) -> Weather {
     Weather {
         latency: Duration::from_micros(1 + random.below(10_000)),
-        cuts: random.chance(500),
+        cuts: chance(random, 500),
         resets,
         reset_within: Duration::from_millis(1 + random.below(200)),
     }
@@ -340,7 +341,7 @@ fn ranks_of_any_number_join_gather_send_and_leave() {
 #[test]
 fn a_seed_is_a_whole_run() {
     let run = |seed| {
-        let mut random = Random(seed);
+        let mut random = Seed(seed);
         let mut job = Job::new(seed, weather(&mut random, 50), 7, |_| true);
         job.annoy(&mut random, 5);
         job.run();
@@ -356,7 +357,7 @@ fn a_seed_is_a_whole_run() {
 fn a_thousand_seeds_of_bad_weather() {
     let (mut well, mut failed) = (0, 0);
     for seed in 0..1000 {
-        let mut random = Random(seed);
+        let mut random = Seed(seed);
         let nranks = 2 + random.below(15) as u32;
         let kind = seed % 4;
         let why = format!("seed {seed}, {nranks} ranks, kind {kind}");
@@ -406,7 +407,7 @@ fn a_thousand_seeds_of_bad_weather() {
 #[test]
 fn a_rank_that_a_crowded_door_pushed_out_comes_again() {
     for seed in 0..100 {
-        let mut random = Random(seed);
+        let mut random = Seed(seed);
         let mut job = Job::new(seed, weather(&mut random, 0), 5, |_| true);
         let hello = Hello::new(Purpose::Ring, id().job(), id().comm(), Rank(9), Rank(1));
         let asks = Handshake::connect(Key([6; 32]), hello, Nonce([1; 32])).feed(&[], &|_, _| None);
@@ -427,7 +428,7 @@ fn a_rank_that_a_crowded_door_pushed_out_comes_again() {
 #[test]
 fn a_rank_that_the_roots_crowded_door_pushed_out_comes_again() {
     for seed in 0..50 {
-        let mut random = Random(seed);
+        let mut random = Seed(seed);
         let mut job = Job::empty(seed, weather(&mut random, 0), 40);
         for rank in 0..40 {
             let program = Program::new(&id(), rank, 40, job.net.now);

@@ -37,6 +37,7 @@ mod met;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::diagnose::standing::has_called;
 use crate::diagnose::{FINISH, silent_first};
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, RankSnapshot, State,
@@ -393,10 +394,11 @@ fn pairs(job: &Job<'_>, members: &Members<'_>) -> Vec<WaitEdges> {
     for (rank, member) in members.iter().filter(|(_, m)| waits_there(m)) {
         for edge in member.waiting(true).filter(|edge| member.waits_for(edge)) {
             let p2p = member.comm.p2p.as_ref();
+            let kind = if edge.direction == Direction::Recv { "Recv" } else { "Send" };
             let mut wait = WaitEdges {
                 comm: member.comm.id,
                 name: member.comm.name.clone(),
-                op: if edge.direction == Direction::Recv { "Recv" } else { "Send" }.into(),
+                op: kind.into(),
                 seq: edge.seq,
                 pair: true,
                 tag: p2p.map_or(&member.comm.op.tag, |p2p| &p2p.tag).clone(),
@@ -407,7 +409,7 @@ fn pairs(job: &Job<'_>, members: &Members<'_>) -> Vec<WaitEdges> {
             };
             let holders = match members.get(&edge.peer) {
                 None => &mut wait.unseen,
-                Some(other) if has_called(other, *rank, &edge) => &mut wait.inside,
+                Some(other) if has_called(other.comm, *rank, kind, edge.seq) => &mut wait.inside,
                 Some(_) => &mut wait.missing,
             };
             holders.insert(edge.peer);
@@ -416,20 +418,6 @@ fn pairs(job: &Job<'_>, members: &Members<'_>) -> Vec<WaitEdges> {
         }
     }
     waits
-}
-
-/// Whether `other` has called the counterpart of the operation that waits at `rank`. Both sides
-/// count the operations of a pair alike. The answer comes from its link or, before there is one,
-/// from its operation.
-fn has_called(other: &Member<'_>, rank: Rank, edge: &Edge) -> bool {
-    let opposite = |l: &&LinkSnapshot| {
-        l.channel == ChannelId::P2P && l.peer == Some(rank) && l.direction != edge.direction
-    };
-    let counterpart = if edge.direction == Direction::Recv { "Send" } else { "Recv" };
-    let called = |op: &OpSnapshot| op.peer == Some(rank) && op.kind == counterpart && op.seq >= edge.seq;
-    let links = &other.comm.links;
-    links.iter().find(opposite).is_some_and(|l| l.op >= edge.seq)
-        || other.comm.p2p.as_ref().is_some_and(called)
 }
 
 /// The link that has waited longest, if possible of those that wait for a holder.

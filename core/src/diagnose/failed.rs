@@ -20,13 +20,12 @@ pub(super) mod replaced;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diagnose::joining::is_in;
-use crate::diagnose::standing::INIT;
-use crate::diagnose::{counterpart, is_pair, killed};
+use crate::diagnose::standing::{INIT, has_called};
+use crate::diagnose::{is_pair, killed};
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Direction, Failure, FailureSnapshot, InitSnapshot, OpSnapshot, OpState,
-    RankSnapshot, State,
+    BlockedOn, CommSnapshot, Failure, FailureSnapshot, InitSnapshot, OpSnapshot, OpState, RankSnapshot, State,
 };
-use crate::types::{ChannelId, CommId, Phase, Rank};
+use crate::types::{CommId, Phase, Rank};
 
 /// A rank that was in a failed operation for less than this part of the time of another rank came
 /// after it had failed.
@@ -297,7 +296,7 @@ fn not_called(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
         let op = members.get(rank)?.1.p2p.as_ref().filter(|op| op.state == OpState::Failed)?;
         let peer = op.peer?;
         let (_, other) = members.get(&peer)?;
-        (!has_left(other) && !has_called(other, *rank, op)).then_some(peer)
+        (!has_left(other) && !has_called(other, *rank, &op.kind, op.seq)).then_some(peer)
     };
     failure.ranks.iter().filter_map(of_pair).collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -305,18 +304,6 @@ fn not_called(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
 /// Whether it left a communicator in good order.
 fn has_left(comm: &CommSnapshot) -> bool {
     comm.ended && !comm.has_failed()
-}
-
-/// Whether `other` had called the counterpart of a send or receive of `rank`. Both sides count the
-/// operations of a pair alike.
-fn has_called(other: &CommSnapshot, rank: Rank, op: &OpSnapshot) -> bool {
-    let ours = if op.kind == "Recv" { Direction::Recv } else { Direction::Send };
-    let mut links =
-        other.links.iter().filter(|link| link.channel == ChannelId::P2P && link.peer == Some(rank));
-    let called = |its: &OpSnapshot| {
-        its.peer == Some(rank) && counterpart(&op.kind) == Some(&its.kind) && its.seq >= op.seq
-    };
-    links.any(|link| link.direction != ours && link.op >= op.seq) || other.p2p.as_ref().is_some_and(called)
 }
 
 /// The ranks to blame for a timeout: those that had not called, else those that are still inside,

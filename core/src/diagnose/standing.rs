@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State, Waits,
+    BlockedOn, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State,
+    Waits,
 };
 use crate::types::{ChannelId, CommId, Phase, Rank};
 
@@ -40,6 +41,19 @@ pub(super) fn counterpart(kind: &str) -> Option<&'static str> {
         "Recv" => Some("Send"),
         _ => None,
     }
+}
+
+/// Whether `other` has called the counterpart of call `seq` of `rank`, a send or receive of this
+/// kind. Both sides count the operations of a pair alike. The answer comes from its link or, before
+/// there is one, from its operation.
+pub(super) fn has_called(other: &CommSnapshot, rank: Rank, kind: &str, seq: u64) -> bool {
+    let ours = if kind == "Recv" { Direction::Recv } else { Direction::Send };
+    let is_its = |link: &&LinkSnapshot| {
+        link.channel == ChannelId::P2P && link.peer == Some(rank) && link.direction != ours
+    };
+    let called =
+        |its: &OpSnapshot| its.peer == Some(rank) && counterpart(kind) == Some(&its.kind) && its.seq >= seq;
+    other.links.iter().filter(is_its).any(|link| link.op >= seq) || other.p2p.as_ref().is_some_and(called)
 }
 
 /// The operation of ranks that wait in `finish()`.

@@ -25,7 +25,7 @@ use super::log::{Entry, Origin};
 use crate::choose::job_of_descendants;
 use crate::discover::{self, Found, door};
 use crate::members::JobMembers;
-use crate::{attach, look, words};
+use crate::{ask, look, words};
 
 /// The time between two looks at the known processes while they move.
 const LOOK: Duration = Duration::from_millis(250);
@@ -246,7 +246,7 @@ impl Follower {
         let given: Vec<Given> = self.followed.iter().map(|one| one.found.given.clone()).collect();
         let mut snapshot = merge(&given, members.job(), members.unreachable());
         snapshot.notes.extend(notes);
-        snapshot.notes.extend(self.followed.iter().filter_map(|one| attach::beyond_its_state(&one.found)));
+        snapshot.notes.extend(self.followed.iter().filter_map(|one| ask::beyond_its_state(&one.found)));
         snapshot.notes.iter_mut().for_each(|note| *note = words::line(note));
         snapshot.judge(Some(&self.last.snapshot), look::stall_ns(&self.settings));
         let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(RankSnapshot::is_gone);
@@ -295,7 +295,7 @@ impl Follower {
         }
         let now = clock::now();
         let mut askable: Vec<_> = living.iter_mut().filter(|one| one.is_askable(now)).collect();
-        attach::at_once(&mut askable, |one| one.ask());
+        ask::at_once(&mut askable, |one| one.ask());
         let moment = moment(clock::now());
         let mut notes = Vec::new();
         let mut unknown = BTreeSet::new();

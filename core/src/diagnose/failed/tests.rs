@@ -1,6 +1,6 @@
 use super::*;
-use crate::snapshot::{Called, LinkSnapshot, PhaseSnapshot};
-use crate::types::Phase;
+use crate::snapshot::{Called, Direction, LinkSnapshot, PhaseSnapshot};
+use crate::types::{ChannelId, Phase};
 
 /// The operation of one rank, and how it ended.
 #[derive(Clone)]
