@@ -143,9 +143,9 @@ fn rows(one: &Found, jobs: &[(&Job, Numbers<'_>)]) -> Vec<(impl Ord + use<>, [St
     let of_comm = |(at, comm): (usize, &CommSnapshot)| {
         let name = comm_name(&comm.name, comm.id);
         let op = match comm.operation() {
-            _ if comm.init.is_some() && comm.has_failed() => format!("{} failed", comm.what()),
-            op if op.kind.is_empty() || comm.phase.is_some() => comm.what(),
-            op => format!("{} {}", comm.what(), op.state),
+            _ if comm.init.is_some() && comm.has_failed() => format!("{} failed", comm.activity()),
+            op if op.kind.is_empty() || comm.phase.is_some() => comm.activity(),
+            op => format!("{} {}", comm.activity(), op.state),
         };
         let known = jobs.iter().find(|(job, _)| one.is_of(job) && job.is_named(comm.job));
         let (job, rank) =

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::late::{ClockOffset, Members, members};
+use super::late::{Members, members};
 use super::{FINISH, call_name, comm_name, duration, is_pair, ranks_text};
-use crate::snapshot::{Called, CommSnapshot, Failure, OpSnapshot, OpState, PastOp, RankSnapshot, Snapshot};
+use crate::snapshot::{
+    Called, ClockOffset, CommSnapshot, Failure, OpSnapshot, OpState, PastOp, RankSnapshot, Snapshot,
+};
 use crate::types::{CommId, Rank};
 
 /// Times of one rank closer than this are one time.
@@ -286,7 +288,7 @@ fn of_rank(
     let offset = clock(rank);
     for time in [&mut told.called_ns, &mut told.began_ns, &mut told.ended_ns] {
         *time =
-            time.zip(offset).map(|(ns, offset)| ns.saturating_add_signed(offset.ahead_ns.saturating_neg()));
+            time.zip(offset).map(|(ns, offset)| ns.saturating_add_signed(offset.offset_ns.saturating_neg()));
     }
     told
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::diagnose::is_pair;
-use crate::snapshot::{CommSnapshot, PastOp, RankSnapshot, Snapshot};
+use crate::snapshot::{ClockOffset, CommSnapshot, PastOp, RankSnapshot, Snapshot};
 use crate::types::{CommId, Rank};
 
 /// Operations before this moment do not count where there are enough later ones.
@@ -32,15 +32,6 @@ const COSTS_DECIDE: (u64, u64) = (4, 16);
 const SAME_KERNEL_ERROR_NS: u64 = 5_000;
 /// The kinds of which no rank ends before the last rank has called.
 const SYNCHRONIZING: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "Barrier"];
-
-/// How the clock of a process differs from the one that all are compared on.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct ClockOffset {
-    /// How far its CLOCK_MONOTONIC is ahead.
-    pub ahead_ns: i64,
-    /// How wrong that may be.
-    pub error_ns: u64,
-}
 
 /// The lateness of the ranks of one communicator, over its recent operations.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
@@ -120,7 +111,7 @@ pub fn kernel_clock(job: &Snapshot) -> impl Fn(&RankSnapshot) -> Option<ClockOff
     move |rank| {
         let is_same = most.as_ref() == Some(&rank.boot_id);
         let error_ns = rank.clock_error_ns.or_else(|| is_same.then_some(0))?;
-        Some(ClockOffset { ahead_ns: 0, error_ns: error_ns.saturating_add(SAME_KERNEL_ERROR_NS) })
+        Some(ClockOffset { offset_ns: 0, error_ns: error_ns.saturating_add(SAME_KERNEL_ERROR_NS) })
     }
 }
 
@@ -168,8 +159,8 @@ impl<'a> Compared<'a> {
         (rank, comm): (&'a RankSnapshot, &'a CommSnapshot),
         clock: &impl Fn(&RankSnapshot) -> Option<ClockOffset>,
     ) -> Option<Self> {
-        let ClockOffset { ahead_ns, error_ns } = clock(rank)?;
-        let here = |ns: u64| ns.saturating_add_signed(ahead_ns.saturating_neg());
+        let ClockOffset { offset_ns, error_ns } = clock(rank)?;
+        let here = |ns: u64| ns.saturating_add_signed(offset_ns.saturating_neg());
         let moved = |op: &PastOp| {
             let (called_ns, ended_ns) = (here(op.called_ns), here(op.ended_ns));
             (op.seq, PastOp { called_ns, ended_ns, ..*op })

@@ -298,7 +298,7 @@ impl CommSnapshot {
     /// The phase or the operation that its rank is in, or was in last: `in init: CheckIn`,
     /// `in finish()`, `AllReduce #5`; `-` if nothing was called.
     #[must_use]
-    pub fn what(&self) -> String {
+    pub fn activity(&self) -> String {
         let op = self.operation();
         match (op.kind.as_str(), &self.phase) {
             (_, Some(_)) if self.finishes() => format!("in {FINISH}"),

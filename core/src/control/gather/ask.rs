@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::answer::ClockOffset;
 use super::message::{MAX_WITHOUT, WaveMessage};
 use super::tree::HostTree;
 use crate::clock::Ns;
-use crate::snapshot::ProcessSnapshot;
+use crate::snapshot::{ClockOffset, ProcessSnapshot};
 use crate::types::{CommId, Rank};
 
 /// How long a rank may tell nothing of its host before another one of it is asked.

@@ -21,7 +21,7 @@ mod task;
 mod tree;
 mod wave;
 
-pub use answer::{ClockOffset, Gathered, GatheredRow, Lack};
+pub use answer::{Gathered, GatheredRow, Lack};
 pub(crate) use local::read as read_host;
 pub(crate) use task::{Gathering, Member, Ticket, Way};
 pub(crate) use tree::HostTree;

@@ -16,12 +16,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::answer::{ClockOffset, GatheredRow, Lack};
+use super::answer::{GatheredRow, Lack};
 use super::ask::{Ask, BEAT, EdgeId, HARD, Seat, Stage, Try, WHOLE, Wave, who};
 use super::message::WaveMessage;
 use super::tree::HostTree;
 use crate::clock::Ns;
-use crate::snapshot::ProcessSnapshot;
+use crate::snapshot::{ClockOffset, ProcessSnapshot};
 use crate::types::Rank;
 
 /// The most ranks of a host that are asked, one after the other.

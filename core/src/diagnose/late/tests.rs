@@ -141,7 +141,7 @@ fn what_the_clocks_do_not_tell_is_not_said() {
     let hand = Hand::new(4, 40, 0, |_, rank| u64::from(rank == 2));
     let job = hand.job();
     // A clock that is worse than the lateness.
-    let rough = |_: &RankSnapshot| Some(ClockOffset { ahead_ns: 0, error_ns: MS });
+    let rough = |_: &RankSnapshot| Some(ClockOffset { offset_ns: 0, error_ns: MS });
     let late = &lateness(&job, rough)[0];
     assert_eq!((late.straggler, late.ranks[2].last, late.ranks[2].late_p95_ns), (None, 0, 0));
     assert_eq!(late.error_ns, 2 * MS);
@@ -161,12 +161,12 @@ fn what_the_clocks_do_not_tell_is_not_said() {
         (op.called_ns, op.ended_ns) = (op.called_ns + 2_000 * MS, op.ended_ns + 2_000 * MS);
     }
     let measured = |rank: &RankSnapshot| {
-        Some(ClockOffset { ahead_ns: if rank.boot_id == "b" { 2_000_000_000 } else { 0 }, error_ns: 1_000 })
+        Some(ClockOffset { offset_ns: if rank.boot_id == "b" { 2_000_000_000 } else { 0 }, error_ns: 1_000 })
     };
     let late = &lateness(&job, measured)[0];
     assert_eq!((late.ranks.len(), late.straggler, late.incomplete.as_str()), (4, Some(Rank(2)), ""));
     // An offset that nobody knows shows: one would have ended before the other called.
-    let late = &lateness(&job, |_| Some(ClockOffset { ahead_ns: 0, error_ns: 1_000 }))[0];
+    let late = &lateness(&job, |_| Some(ClockOffset { offset_ns: 0, error_ns: 1_000 }))[0];
     assert_eq!((late.straggler, late.ranks.len()), (None, 0));
     assert!(late.incomplete.starts_with("the clocks"), "{}", late.incomplete);
 }
@@ -186,7 +186,7 @@ fn only_what_all_kept_is_compared_and_no_number_does_harm() {
     }
     job.ranks[1].comms[0].history.kinds[0].inside_ns = u64::MAX;
     job.ranks[1].comms[0].history.kinds.push(KindTotals { waited_ns: u64::MAX, ..KindTotals::default() });
-    let far = |_: &RankSnapshot| Some(ClockOffset { ahead_ns: i64::MIN, error_ns: u64::MAX });
+    let far = |_: &RankSnapshot| Some(ClockOffset { offset_ns: i64::MIN, error_ns: u64::MAX });
     assert_eq!(lateness(&job, far)[0].straggler, None);
     assert_eq!(lateness(&job, kernel_clock(&job))[0].straggler, None);
     job.ranks[1].comms[0].history.ops.clear();

@@ -159,7 +159,7 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
             [
                 comm_name(&comm.name, comm.id),
                 format!("{}/{}", comm.rank, comm.nranks),
-                comm.what(),
+                comm.activity(),
                 state,
                 match (&comm.phase, op.state) {
                     // Ages are shown for live ranks only: for a rank that is gone they have no
