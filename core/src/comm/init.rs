@@ -67,7 +67,7 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     sys::not_forked()?;
     let met = venue.meet(&begun.settings, deadline).inspect_err(|error| leave_word(&begun.row, error))?;
     begun.phases.end(&begun.row);
-    let inner = make(&met.id, begun)?;
+    let inner = make(&met.id, begun).inspect_err(|_| met.failed())?;
     if let (Some(root), Some(attended)) = (&met.root, &mut *lock(&inner.attended)) {
         attended.seat = root.seat();
     }

@@ -19,7 +19,7 @@ pub(super) mod replaced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diagnose::joining::is_in;
+use crate::diagnose::joining::{checks_in, is_in};
 use crate::diagnose::standing::{INIT, has_called};
 use crate::diagnose::{is_pair, killed};
 use crate::snapshot::{
@@ -324,8 +324,9 @@ fn came_late(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
 
 /// The ranks that are still inside an operation that failed on others.
 fn still_inside(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
-    let is_inside = |comm: &CommSnapshot| {
-        !is_pair(&failure.op) && comm.op.state == OpState::Running && comm.op.seq == failure.seq
+    let is_inside = |comm: &CommSnapshot| match failure.op.as_str() {
+        INIT => !comm.ended && comm.init.is_some() && checks_in(comm),
+        op => !is_pair(op) && comm.op.state == OpState::Running && comm.op.seq == failure.seq,
     };
     members.iter().filter(|(_, (_, comm))| is_inside(comm)).map(|(rank, _)| *rank).collect()
 }

@@ -105,7 +105,7 @@ impl NotJoined {
 
 /// Whether it still looks for the root, or for its neighbour on the ring: after that all ranks have
 /// joined.
-fn checks_in(comm: &CommSnapshot) -> bool {
+pub(super) fn checks_in(comm: &CommSnapshot) -> bool {
     [Phase::Rendezvous, Phase::CheckIn, Phase::Ring].into_iter().any(|phase| is_in(comm, phase))
 }
 
@@ -114,7 +114,7 @@ pub(super) fn is_in(comm: &CommSnapshot, phase: Phase) -> bool {
 }
 
 /// How long it has been in init.
-fn in_init_ns(comm: &CommSnapshot) -> u64 {
+pub(super) fn in_init_ns(comm: &CommSnapshot) -> u64 {
     comm.phases.iter().chain(&comm.phase).fold(0, |sum: u64, phase| sum.saturating_add(phase.duration_ns))
 }
 

@@ -8,7 +8,8 @@
 //! A *straggler* was last in four of five of at least ten recent operations, and cost the others a
 //! tenth of their time. Of many ranks that share few processors each is late at times: there one
 //! that was last three times as often as ranks are on the mean, and cost three times as much as any
-//! other, is a straggler too. One pause is one operation, so it never makes one.
+//! other, is a straggler too. One pause is one operation, so it never makes one; nor do
+//! operations that took much longer than most, as while a debugger looked at a process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,8 @@ const LEAST_OPS: u64 = 10;
 /// From so many ranks and operations on, costs may decide where a rank was last less often: among
 /// fewer, chance would decide.
 const COSTS_DECIDE: (u64, u64) = (4, 16);
+/// Operations that take so many times as long as half of them are pauses, and cost nothing.
+const PAUSE: u64 = 10;
 /// Twice what an anchor's readings are apart, and what its conversion adds: times of two processes
 /// of a kernel that differ by less are equal.
 const SAME_KERNEL_ERROR_NS: u64 = 5_000;
@@ -251,6 +254,7 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
     let mut lates: Vec<Vec<u64>> = vec![Vec::new(); compared.len()];
     let (mut lasts, mut costs) = (vec![0_u64; compared.len()], vec![Costs::default(); compared.len()]);
     let (mut cycles, mut timed) = (0_u64, 0_u64);
+    let pause_ns = pause_ns(compared, &seqs[from.saturating_sub(1)..]);
     for (at, seq) in seqs.iter().enumerate().skip(from) {
         let ops: Vec<PastOp> = compared.iter().map(|one| one.op(*seq)).collect();
         let first_ns = ops.iter().map(|op| op.called_ns).min().unwrap_or(0);
@@ -262,6 +266,7 @@ fn judge(late: &mut Lateness, compared: &[Compared<'_>], seqs: &[u64]) {
         // Between operations that are not kept next to each other, others may have been shorter.
         let own_ns = ops.iter().map(|op| op.ended_ns).max().unwrap_or(0).saturating_sub(first_ns);
         let cycle = before.map(|before| cycle_ns(compared, *before, *seq).max(own_ns));
+        let cycle = cycle.filter(|cycle| *cycle <= pause_ns);
         if let Some(cycle) = cycle {
             (cycles, timed) = (cycles.saturating_add(cycle), timed + 1);
         }
@@ -336,6 +341,14 @@ fn straggler(ops: u64, cycles: u64, lasts: &[u64], costs: &[Costs]) -> Option<us
         && is_felt(costs[at].steady())
         && u128::from(costs[at].steady()) >= 3 * u128::from(next);
     (ops >= LEAST_OPS && (is_last || stands_out)).then_some(at)
+}
+
+/// From how long an operation on it was a pause.
+fn pause_ns(compared: &[Compared<'_>], seqs: &[u64]) -> u64 {
+    let pairs = seqs.windows(2).filter_map(|pair| Some((*pair.first()?, *pair.last()?)));
+    let mut cycles: Vec<u64> = pairs.map(|(before, seq)| cycle_ns(compared, before, seq)).collect();
+    cycles.sort_unstable();
+    cycles.get(cycles.len() / 2).map_or(u64::MAX, |half| half.saturating_mul(PAUSE))
 }
 
 /// The mean time from the end of one operation to the end of the next, between these two.

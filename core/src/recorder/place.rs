@@ -220,7 +220,10 @@ fn stem() -> String {
 
 fn candidates(settings: &Settings) -> Vec<Candidate> {
     let uid = rustix::process::geteuid().as_raw();
-    let given = settings.given(Key::RuntimeDir).map(|path| Candidate { parent: path.into(), given: true });
+    // What is made there is removed by its path, and a program may change its directory.
+    let absolute = |path: &str| std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let given = settings.given(Key::RuntimeDir);
+    let given = given.map(|path| Candidate { parent: absolute(path), given: true });
     let usual = usual(uid).into_iter().map(|parent| Candidate { parent, given: false });
     given.into_iter().chain(usual).collect()
 }

@@ -55,6 +55,21 @@ pub struct Rendezvous {
     pub nranks: u32,
     /// The root, if this process holds it. Keep it until all ranks have joined.
     pub root: Option<RootHandle>,
+    /// The number of the call that met here, if one that tries again meets here, too.
+    again: Option<u32>,
+}
+
+impl Rendezvous {
+    /// Says that the ranks that met here did not join: a call that tries again is still the n-th of
+    /// its process, as it is on ranks that have not come yet.
+    pub fn failed(&self) {
+        self.again.into_iter().for_each(give_back);
+    }
+}
+
+/// Gives the number of a call back, unless another thread called meanwhile.
+fn give_back(instance: u32) {
+    let _ = MADE.compare_exchange(instance + 1, instance, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// A rank and the number of ranks.
@@ -130,9 +145,7 @@ impl Venue {
         let instance = MADE.fetch_add(1, Ordering::Relaxed);
         let met = meet(self, &environment, settings, instance, deadline);
         if met.is_err() {
-            // It met no other rank: a call that tries again is still the n-th, unless another
-            // thread called meanwhile.
-            let _ = MADE.compare_exchange(instance + 1, instance, Ordering::Relaxed, Ordering::Relaxed);
+            give_back(instance);
         }
         met
     }
@@ -169,7 +182,9 @@ fn meet(
             tcpstore::meet(address, &key, place, (settings, &secret), deadline)?
         }
     };
-    Ok(Rendezvous { id, rank, nranks, root })
+    // What rank 0 wrote into a store stays there: who tries again would read it.
+    let again = Some(instance).filter(|_| !matches!(venue.way, Way::Store { .. }));
+    Ok(Rendezvous { id, rank, nranks, root, again })
 }
 
 fn detect(environment: Environment<'_>, settings: &Settings) -> Result<Venue> {

@@ -110,6 +110,19 @@ fn the_same_rank_last_at_the_cost_of_others_is_a_straggler_and_nothing_else_is()
 }
 
 #[test]
+fn what_a_debugger_holds_up_is_no_part_of_the_costs() {
+    let by = |held: bool| {
+        move |seq: u64, rank: u32| match (rank, seq) {
+            (2, _) => 30,
+            (at, 21..=24) if held && u64::from(at) == seq - 21 => 4_000,
+            _ => 0,
+        }
+    };
+    let score = |held| Hand::new(4, 40, 10, by(held)).late().straggler().unwrap().score;
+    assert!((score(true) / score(false) - 1.0).abs() < 0.05, "{} {}", score(true), score(false));
+}
+
+#[test]
 fn lateness_is_told_by_rank() {
     let late = Hand::new(4, 40, 10, |_, rank| u64::from(rank == 2) * 30 + u64::from(rank == 3) * 2).late();
     assert_eq!((late.comm, late.name.as_str(), late.nranks, late.ops), (CommId(7), "world", 4, 40));

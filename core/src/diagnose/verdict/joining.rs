@@ -1,18 +1,63 @@
 //! Verdicts on ranks that have not come to the init of a communicator.
 
+use std::collections::BTreeMap;
+
 use super::waiting::{Circle, told};
 use super::{Groups, process, verb};
+use crate::diagnose::joining::{checks_in, in_init_ns};
 use crate::diagnose::{comm_name, duration, ranks_text, runs_text, suspect_ns};
 use crate::snapshot::{
     Class, CommSnapshot, Confidence, Culprit, NotJoined, RankSnapshot, Reason, Side, Snapshot, Standing,
     State, Verdict,
 };
-use crate::types::{Rank, runs};
+use crate::types::{CommId, Rank, runs};
 
 /// The verdicts on the ranks that others wait for in init.
 pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
-    let joining = job.not_joined.iter().filter(|one| one.since_ns >= suspect_ns(0, stall_ns));
-    joining.flat_map(|one| of_init(job, one, stall_ns)).collect()
+    let lasts = |one: &NotJoined| one.since_ns >= suspect_ns(0, stall_ns);
+    let joining = job.not_joined.iter().filter(|one| lasts(one));
+    let mut found: Vec<Verdict> = joining.flat_map(|one| of_init(job, one, stall_ns)).collect();
+    for one in held_up(job).into_iter().filter(lasts) {
+        let told = |rank: &Rank| found.iter().any(|it| it.culprits.iter().any(|its| its.rank == *rank));
+        let those: Vec<&RankSnapshot> = one
+            .ranks
+            .iter()
+            .filter_map(|rank| member(job, &one, *rank))
+            .filter(|it| !told(&it.rank))
+            .collect();
+        let mut groups = Groups::default();
+        for rank in those {
+            if let Some(reason) = process::halted(rank) {
+                groups.add((Class::StuckLocal, reason), process::culprit(rank));
+            }
+        }
+        found.extend(groups.0.into_iter().map(|(what, those)| verdict(job, &one, what, &those, stall_ns)));
+    }
+    found
+}
+
+/// The inits in which ranks are that cannot go on: without them no other comes out.
+fn held_up(job: &Snapshot) -> Vec<NotJoined> {
+    let mut inits: BTreeMap<CommId, NotJoined> = BTreeMap::new();
+    let living = job.ranks.iter().filter(|rank| !rank.is_gone());
+    for (rank, row) in living.flat_map(|rank| rank.comms.iter().map(move |row| (rank, row))) {
+        let Some(init) = row.init.as_ref().filter(|_| !row.ended && checks_in(row)) else { continue };
+        let one = inits.entry(row.id).or_insert_with(|| NotJoined {
+            comm: row.id,
+            name: row.name.clone(),
+            nranks: row.nranks,
+            gives_up_ns: init.gives_up_ns,
+            ..NotJoined::default()
+        });
+        if process::halted(rank).is_some() {
+            one.ranks.push(row.rank);
+        } else {
+            one.by.push(row.rank);
+            one.since_ns = one.since_ns.max(in_init_ns(row));
+            one.gives_up_ns = one.gives_up_ns.min(init.gives_up_ns);
+        }
+    }
+    inits.into_values().filter(|one| !one.ranks.is_empty() && !one.by.is_empty()).collect()
 }
 
 /// One verdict for those who have not come, and one for each thing that keeps processes from it.

@@ -1,7 +1,8 @@
 //! Ranks that others wait for in init.
 
 use super::*;
-use crate::snapshot::{InitSnapshot, NotJoined};
+use crate::snapshot::{InitSnapshot, NotJoined, PhaseSnapshot};
+use crate::types::Phase;
 
 /// Ranks 0 to 2 wait in init for rank 3.
 fn without_3(since_ns: u64) -> NotJoined {
@@ -44,6 +45,51 @@ fn who_never_came_to_init_is_named() {
         "rank 3 has not come to the init of world; ranks 0-2 wait in init for 12.0 s; init gives up in 88.0 s"
     );
     check(&joining(30 * SECOND), &is(Standing::Stalled));
+}
+
+/// Four processes in an init to which all have come, or of which the root has not said who lacks.
+fn all_in_init() -> Snapshot {
+    let mut job = Snapshot { not_joined: Vec::new(), ..in_init(0) };
+    for rank in &mut job.ranks {
+        let phase = PhaseSnapshot { phase: Phase::Ring.name().into(), duration_ns: 12 * SECOND };
+        rank.comms[0].phase = Some(phase);
+        rank.comms[0].init = Some(InitSnapshot { gives_up_ns: 88 * SECOND, ..InitSnapshot::default() });
+    }
+    job
+}
+
+#[test]
+fn who_is_stopped_in_an_init_that_all_have_come_to_holds_it_up() {
+    let mut job = all_in_init();
+    check(&job, &[]);
+    job.ranks[1].state = State::Stopped;
+    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[1], Standing::Suspect)]);
+    assert_eq!(
+        found[0].why,
+        "rank 1 (pid 71 on a) is stopped, in the init of world; ranks 0,2-3 wait in init for 12.0 s; init \
+         gives up in 88.0 s"
+    );
+    for rank in &mut job.ranks {
+        rank.comms[0].phase.as_mut().unwrap().duration_ns = 30 * SECOND;
+    }
+    check(&job, &[(Class::StuckLocal, Reason::Stopped, &[1], Standing::Stalled)]);
+    job.ranks[1].state = State::Dead;
+    job.ranks[2].state = State::Running;
+    assert!(verdicts(&job, Some(&job), 30 * SECOND).iter().all(|one| one.class != Class::StuckLocal));
+}
+
+#[test]
+fn whom_nobody_waits_for_is_told_after_whom_others_wait_for() {
+    let blocked_on = vec![blocked(&[2], &[], &[0, 1], 3 * SECOND)];
+    let mut job = Snapshot { blocked_on, ..job(&[2]) };
+    (job.ranks[3].state, job.ranks[3].heartbeat_ns) = (State::Stopped, 9 * SECOND);
+    check(
+        &job,
+        &[
+            (Class::NotJoined, Reason::UserCode, &[2], Standing::Suspect),
+            (Class::StuckLocal, Reason::Stopped, &[3], Standing::Suspect),
+        ],
+    );
 }
 
 #[test]
