@@ -17,8 +17,8 @@ use crate::programs::program;
 const FOLDER: &str = "/run";
 /// What a host does before it holds its namespaces until its standard input ends.
 ///
-/// `scripts/test` tries the same. Recorders that other jobs of this machine left in /dev/shm are not
-/// seen. `ip netns exec` hides the control groups; processes of a host see them.
+/// `scripts/test` tries the same. What other jobs of this machine left in /dev/shm is not seen.
+/// `ip netns exec` hides the control groups; processes of a host see them.
 const BEGINS: &str = r#"
 hostname "$0" && mount -t tmpfs -o mode=755 none /run && mount -t tmpfs -o mode=1777 none /dev/shm &&
 cp /proc/sys/kernel/random/uuid /run/boot_id && mount --bind /run/boot_id /proc/sys/kernel/random/boot_id &&
