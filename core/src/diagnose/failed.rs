@@ -237,6 +237,7 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
     failure.blamed = match failure.error.as_str() {
         "Mismatch" => differs.map_or_else(Vec::new, |differs| differs.minority(members, first.nranks)),
         "Timeout" if !is_init || !failure.missing.is_empty() => timed_out(members, &failure),
+        "Timeout" if cause.is_none_or(|cause| cause.blamed.is_none()) => stopped_in_init(members),
         "Peer" if cause.is_none_or(|cause| is_init && cause.blamed.is_none()) => lost(members),
         _ => cause.and_then(|cause| cause.blamed).into_iter().collect(),
     };
@@ -324,11 +325,18 @@ fn came_late(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
 
 /// The ranks that are still inside an operation that failed on others.
 fn still_inside(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
-    let is_inside = |comm: &CommSnapshot| match failure.op.as_str() {
-        INIT => !comm.ended && comm.init.is_some() && checks_in(comm),
-        op => !is_pair(op) && comm.op.state == OpState::Running && comm.op.seq == failure.seq,
+    let is_inside = |comm: &CommSnapshot| {
+        !is_pair(&failure.op) && comm.op.state == OpState::Running && comm.op.seq == failure.seq
     };
     members.iter().filter(|(_, (_, comm))| is_inside(comm)).map(|(rank, _)| *rank).collect()
+}
+
+/// The ranks that are stopped in an init that timed out on others.
+fn stopped_in_init(members: &Members<'_>) -> Vec<Rank> {
+    let stopped = members.iter().filter(|(_, (state, comm))| {
+        *state == State::Stopped && !comm.ended && comm.init.is_some() && checks_in(comm)
+    });
+    stopped.map(|(rank, _)| *rank).collect()
 }
 
 /// If no rank is blamed for a lost peer: the ranks that are gone, did not fail and had not left.

@@ -320,6 +320,13 @@ fn where_init_failed_those_who_had_not_come_are_to_blame_for_a_timeout() {
     [0, 1, 3].into_iter().zip(&mut ranks).for_each(|(at, rank)| rank.comms[0].rank = Rank(at));
     check_ranks(&ranks, "Timeout", &[2]);
     check_ranks(&ranks[2..], "Timeout", &[]);
+    // One that is stopped in it, which may be the root itself, is to blame; one that waits is not.
+    let mut stays = failed(None);
+    (stays.comms[0].rank, stays.comms[0].failure, stays.comms[0].ended) = (Rank(1), None, false);
+    stays.state = State::Stopped;
+    check_ranks(&[stays.clone(), ranks[2].clone()], "Timeout", &[1]);
+    stays.state = State::Running;
+    check_ranks(&[stays, ranks[2].clone()], "Timeout", &[]);
     // Later, all had come: the failure says whom they waited for. Before, it was for the place.
     let one = check_ranks(&[failed_in(Phase::Exchange, Some((1, Rank(2))), Some(1))], "Timeout", &[1]);
     assert_eq!(one.missing, []);
