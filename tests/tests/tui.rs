@@ -530,6 +530,8 @@ fn a_job_of_several_communicators_is_shown_whole_and_narrowed_to_one() {
     assert!(!screen.lines().any(|line| line.starts_with("0 ")), "{screen}");
     // Each rank once, with the rank for which it waits in the end.
     terminal.press("Escape");
+    // An escape at once before another key is that key with Alt.
+    terminal.wait_for(&["13 communicators;"]);
     terminal.press("1");
     // One rank comes to wait after the other.
     terminal.wait_until("all seven wait for 5 in data", |screen| {
