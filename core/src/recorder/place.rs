@@ -220,7 +220,7 @@ fn stem() -> String {
 
 fn candidates(settings: &Settings) -> Vec<Candidate> {
     let uid = rustix::process::geteuid().as_raw();
-    // What is made there is removed by its path, and a program may change its directory.
+    // Files there are removed by their paths, and a program may change its directory.
     let absolute = |path: &str| std::path::absolute(path).unwrap_or_else(|_| path.into());
     let given = settings.given(Key::RuntimeDir);
     let given = given.map(|path| Candidate { parent: absolute(path), given: true });

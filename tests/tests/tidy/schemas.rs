@@ -67,7 +67,12 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
     (
         "control/1",
         "The lines of a control socket: requests and answers, one each. The first line of a server names this protocol in `ccl`.",
-        &["core/src/control/wire.rs", "core/src/control/gather/answer.rs", "core/src/snapshot/update.rs"],
+        &[
+            "core/src/control/wire.rs",
+            "core/src/control/gather/answer.rs",
+            "core/src/snapshot/offset.rs",
+            "core/src/snapshot/update.rs",
+        ],
     ),
 ];
 

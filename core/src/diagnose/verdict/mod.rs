@@ -54,7 +54,7 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
         }
         verdict.next = next::steps(job, verdict);
     }
-    // What nobody waits for does not hold the job up.
+    // A stopped process that nobody waits for does not hold the job up.
     let is_idle = |one: &Verdict| one.class == Class::StuckLocal && one.victims.is_empty();
     found.sort_by_key(|one| (std::cmp::Reverse(one.standing == Standing::Stalled), is_idle(one), one.class));
     found
