@@ -1,11 +1,13 @@
 //! Chooses the job that a user means.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::Settings;
 use ccl::diagnose::Job;
+use ccl::types::JobId;
 
 use crate::discover::{self, Findings, Found};
 use crate::target::Target;
@@ -92,9 +94,7 @@ pub(crate) fn job_of_descendants(findings: &Findings, ancestor: u32) -> Option<J
 /// # Errors
 /// The exit status, and why no job or no single job is meant.
 pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<Job, (u8, String)> {
-    let Some(target) = target else {
-        return the_only_one(findings).and_then(|job| undisputed(findings, job));
-    };
+    let Some(target) = target else { return the_only_one(findings) };
     // After a failed grow() an ended row names another job: the rows that have not ended decide.
     let of = |one: &Found| {
         let is_in = |job: &Job| one.is_of(job) && job.rows(&one.given.process).any(|row| !row.ended);
@@ -103,16 +103,13 @@ pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<Job,
     };
     let unknown = || Err((exit::ERROR, nothing(findings, &format!("nothing is known of {target}"))));
     match target {
-        Target::Job(id) => {
-            let job = findings.jobs().into_iter().find(|job| job.is_named(id));
-            job.map_or_else(unknown, |job| undisputed(findings, job))
-        }
+        Target::Job(id) => job_named(findings, id)?.map_or_else(unknown, Ok),
         Target::Process(pid) => {
             // A launcher is not a rank; the job that it launched is meant.
-            let job = one_of(findings, pid).map_or_else(|| job_of_descendants(findings, pid), of);
+            let job = one_of(findings, pid)?.map_or_else(|| job_of_descendants(findings, pid), of);
             job.ok_or_else(|| (exit::ERROR, nothing(findings, &of_process(pid))))
         }
-        Target::RankOf(pid, rank) => match one_of(findings, pid) {
+        Target::RankOf(pid, rank) => match one_of(findings, pid)? {
             None => Err((exit::ERROR, nothing(findings, &of_process(pid)))),
             Some(one) if one.given.process.comms.iter().any(|row| row.world == rank) => {
                 of(one).map_or_else(unknown, Ok)
@@ -143,15 +140,54 @@ fn of_process(pid: u32) -> String {
 
 /// The recorder of process `pid`.
 ///
-/// If several have this pid: the one whose process has it now, else one that is alive, else the
-/// newest. The others were left by earlier processes.
-fn one_of(findings: &Findings, pid: u32) -> Option<&Found> {
+/// If several have this pid: the one whose process has it now, else one of the user who asks, else
+/// one that is alive, else the newest. The others were left by earlier processes.
+///
+/// # Errors
+/// Recorders of several other users have it: any user can write any pid.
+fn one_of(findings: &Findings, pid: u32) -> Result<Option<&Found>, (u8, String)> {
     let mut those = findings.found.iter().filter(|one| one.is_process(pid)).collect::<Vec<_>>();
-    those.sort_by_key(|one| {
-        let process = &one.given.process;
-        (one.process.is_some(), process.alive, process.made_real_ns)
-    });
-    those.pop()
+    let standing = |one: &Found| (one.process.is_some(), !one.is_anothers());
+    let best = those.iter().map(|one| standing(one)).max();
+    those.retain(|one| Some(standing(one)) == best);
+    if those.iter().any(|one| one.owner != those[0].owner) {
+        return Err(of_several(&format!("are of process {pid}"), those.into_iter()));
+    }
+    those.sort_by_key(|one| (one.given.process.alive, one.given.process.made_real_ns));
+    Ok(those.pop())
+}
+
+/// The job of this name: that of the user who asks, if there is one.
+///
+/// # Errors
+/// It is the name of jobs of several other users.
+fn job_named(findings: &Findings, id: JobId) -> Result<Option<Job>, (u8, String)> {
+    let mut those: Vec<Job> = findings.jobs().into_iter().filter(|job| job.is_named(id)).collect();
+    let own = Some(rustix::process::geteuid().as_raw());
+    if let Some(at) = those.iter().position(|job| job.owner == own) {
+        return Ok(Some(those.swap_remove(at)));
+    }
+    if those.len() > 1 {
+        let found = findings.found.iter().filter(|one| those.iter().any(|job| one.is_of(job)));
+        return Err(of_several(&format!("name job {id}"), found));
+    }
+    Ok(those.pop())
+}
+
+/// That recorders of several users say the same, and how to ask for those of one user.
+fn of_several<'a>(what: &str, found: impl Iterator<Item = &'a Found>) -> (u8, String) {
+    let mut text = format!("recorders of several users {what}; say which ones are meant:");
+    let mut users = BTreeSet::new();
+    for one in found.filter(|one| users.insert(one.owner)) {
+        let user = one.owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"));
+        let folder = words::path(one.file.parent().unwrap_or(&one.file));
+        // Writing to a string does not fail.
+        let _ = match one.process {
+            Some(pid) => write!(text, "\n  {user}: process {pid} lives; give its pid"),
+            None => write!(text, "\n  {user}: ccl-inspect open {folder}"),
+        };
+    }
+    (exit::USAGE, text)
 }
 
 /// That a job has no communicator of this name or id, but of these.
@@ -159,54 +195,73 @@ pub(crate) fn no_comm(name: &str, names: &[String]) -> (u8, String) {
     (exit::USAGE, format!("the job has no communicator {name}, but: {}", words::line(&names.join(", "))))
 }
 
-/// The job, unless processes of several users say that they are its ranks: whoever is believed, the
-/// other one may be right.
-fn undisputed(findings: &Findings, job: Job) -> Result<Job, (u8, String)> {
-    let Some((id, users)) = findings.disputed.iter().find(|(id, _)| job.is_named(**id)) else {
-        return Ok(job);
-    };
-    let users = users.iter().map(|(uid, pid)| format!("user {uid} (pid {pid})"));
-    let users = users.collect::<Vec<_>>().join(", ");
-    let text = format!(
-        "processes of several users say that they are job {id}: {users}; give the pid of one of them"
-    );
-    Err((exit::USAGE, text))
-}
-
 fn the_only_one(findings: &Findings) -> Result<Job, (u8, String)> {
-    // Per job: the number of processes, the number alive, and the time of the last sign of life.
-    let count = |job: Job| {
-        let processes = || findings.found.iter().filter(|one| one.is_of(&job)).map(|one| &one.given.process);
-        let alive = processes().filter(|process| process.alive).count();
-        let last = processes().map(|process| process.to_real_ns).max().unwrap_or(0);
-        (processes().count(), alive, last, job)
-    };
-    let mut jobs: Vec<_> = findings.jobs().into_iter().map(count).collect();
-    let any_lives = jobs.iter().any(|(_, alive, ..)| *alive > 0);
+    let mut jobs: Vec<Candidate<'_>> =
+        findings.jobs().into_iter().map(|job| Candidate::new(findings, job)).collect();
+    let any_lives = jobs.iter().any(|one| one.alive > 0);
     let all = jobs.len();
-    jobs.retain(|(_, alive, ..)| *alive > 0 || !any_lives);
+    jobs.retain(|one| one.alive > 0 || !any_lives);
     let ended = all - jobs.len();
     if jobs.len() < 2 {
         return jobs
             .pop()
-            .map(|(.., job)| job)
+            .map(|one| one.job)
             .ok_or_else(|| (exit::ERROR, nothing(findings, "there is no job")));
     }
-    let mut text = "there are several jobs; say which one is meant:".to_string();
-    jobs.sort_by_key(|(_, _, last, _)| std::cmp::Reverse(*last));
-    for (all, alive, last, job) in jobs {
-        let seconds = ccl::clock::real_ns().saturating_sub(last) / 1_000_000_000;
+    let mut text = "there are several jobs; say which one is meant, by its id or a pid:".to_string();
+    jobs.sort_by_key(|one| std::cmp::Reverse(one.last_real_ns));
+    for one in jobs {
         // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "\n  {}  processes: {all}, alive: {alive}, last sign of life: {seconds} s ago",
-            job.id
-        );
+        let _ = write!(text, "\n  {one}");
     }
     if ended > 0 {
-        let _ = write!(text, "\n  and {ended} whose processes have all ended: ccl-inspect ps lists all");
+        let _ = write!(text, "\n  and {ended} whose processes have all ended");
     }
-    Err((exit::USAGE, text))
+    Err((exit::USAGE, text + "\nccl-inspect ps lists all"))
+}
+
+/// A job that may be meant.
+struct Candidate<'a> {
+    job: Job,
+    processes: usize,
+    alive: usize,
+    /// The time of the last sign of life.
+    last_real_ns: u64,
+    /// The process of the lowest rank.
+    first: Option<&'a Found>,
+}
+
+impl<'a> Candidate<'a> {
+    fn new(findings: &'a Findings, job: Job) -> Self {
+        let of_it = || findings.found.iter().filter(|one| one.is_of(&job));
+        let lowest = |one: &&Found| job.rows(&one.given.process).map(|row| row.world).min();
+        Self {
+            processes: of_it().count(),
+            alive: of_it().filter(|one| one.given.process.alive).count(),
+            last_real_ns: of_it().map(|one| one.given.process.to_real_ns).max().unwrap_or(0),
+            first: of_it().min_by_key(lowest),
+            job,
+        }
+    }
+}
+
+impl std::fmt::Display for Candidate<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = clock::real_ns().saturating_sub(self.last_real_ns) / 1_000_000_000;
+        let Self { job, processes, alive, .. } = self;
+        write!(f, "{}  processes: {processes}, alive: {alive}, last sign of life: {seconds} s ago", job.id)?;
+        let Some(one) = self.first else { return Ok(()) };
+        let process = &one.given.process;
+        write!(f, "; pid {}", one.process.unwrap_or(process.pid))?;
+        if let Some(program) = one.process.and_then(process::program) {
+            write!(f, " runs {}", words::line(&program.file_name().unwrap_or_default().to_string_lossy()))?;
+        }
+        match one.owner {
+            Some(owner) if one.is_anothers() => write!(f, " as user {owner}")?,
+            _ => {}
+        }
+        job.rows(process).last().map_or(Ok(()), |row| write!(f, ", {}", words::line(&row.activity())))
+    }
 }
 
 fn nothing(findings: &Findings, what: &str) -> String {
@@ -279,6 +334,36 @@ mod tests {
             of_it.map(|one| one.given.process.pid).collect::<Vec<_>>()
         };
         assert_eq!((pids("1"), pids("3")), (vec![1], vec![2, 3, 4]));
+    }
+
+    #[test]
+    fn no_user_is_believed_more_than_another_but_the_one_who_asks() {
+        let own = rustix::process::geteuid().as_raw();
+        let of = |owner: u32, pid: u32, is_held: bool| {
+            let mut one = found(pid, is_held, &[(5, owner % 7)]);
+            one.owner = Some(owner);
+            one
+        };
+        let check = |found: &[Found], target: &str, expect: Result<u32, &str>| {
+            let findings = Findings { found: found.to_vec(), ..Findings::default() };
+            let chosen = choose(&findings, Some(target.parse().unwrap()));
+            match (chosen, expect) {
+                (Ok(job), Ok(owner)) => assert_eq!(job.owner, Some(owner)),
+                (Err((exit::USAGE, why)), Err(text)) => assert!(why.contains(text), "{why}"),
+                (chosen, expect) => panic!("{target}: {chosen:?} is not {expect:?}"),
+            }
+        };
+        let (a, b) = (own + 1, own + 2);
+        let id = "0000000000000005";
+        // However many there are of another user, alive or not; and whoever comes first.
+        check(&[of(a, 1, true), of(a, 2, true), of(own, 3, false)], id, Ok(own));
+        check(&[of(a, 1, true), of(b, 3, false)], id, Err("process 1 lives; give its pid"));
+        check(&[of(a, 1, false), of(a, 2, false)], id, Ok(a));
+        // A pid: of who has it, of the user who asks, or of nobody.
+        check(&[of(a, 1, true), of(own, 1, false)], "1", Ok(a));
+        check(&[of(a, 1, false), of(own, 1, false)], "1", Ok(own));
+        check(&[of(a, 1, false), of(b, 1, false)], "1", Err("are of process 1"));
+        check(&[of(a, 1, false), of(b, 2, false)], "1", Ok(a));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Looks at one job, now or after its end; `ccl-inspect snapshot` and `ccl-inspect open` show what
 //! was seen.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -206,10 +207,22 @@ fn merged(
     let given: Vec<Given> = found().map(|one| &one.given).chain(gathered).cloned().collect();
     let mut snapshot = merge(&given, job, unreachable);
     snapshot.notes.extend(notes);
-    let aside = findings.aside.iter().filter(|(ids, _)| ids.iter().any(|id| job.is_named(*id)));
-    snapshot.notes.extend(aside.map(|(_, note)| note.clone()));
+    snapshot.notes.extend(of_others(findings, job));
     snapshot.notes.extend(found().filter_map(ask::beyond_its_state));
     snapshot
+}
+
+/// That recorders of other users name the job too: any user can write any id.
+fn of_others(findings: &Findings, job: &Job) -> impl Iterator<Item = String> {
+    let mut others: BTreeMap<Option<u32>, u32> = BTreeMap::new();
+    for one in findings.found.iter().filter(|one| !one.is_of(job) && job.includes(&one.given.process)) {
+        *others.entry(one.owner).or_default() += 1;
+    }
+    others.into_iter().map(|(owner, count)| {
+        let (recorders, name) = if count == 1 { ("recorder", "names") } else { ("recorders", "name") };
+        let owner = owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"));
+        format!("{count} {recorders} of {owner} {name} this job too: left out")
+    })
 }
 
 fn judged(

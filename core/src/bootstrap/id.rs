@@ -116,6 +116,13 @@ impl UniqueId {
         JobId(xxhash_rust::xxh3::xxh3_64_with_seed(self.root.to_string().as_bytes(), job.0))
     }
 
+    /// The communicator id that is shown before the root has answered: a process may make several
+    /// communicators at once, each from an id of its own.
+    #[must_use]
+    pub fn shown_comm(&self) -> CommId {
+        CommId::of_job(self.shown_job(), self.instance)
+    }
+
     /// The communicator that a rank asks the root for.
     #[must_use]
     pub const fn comm(&self) -> CommId {
@@ -378,6 +385,9 @@ mod tests {
         assert_eq!(one.asked(), others.asked(), "what is asked for says nothing about the secret");
         let fresh = UniqueId::fresh(one.root).unwrap();
         assert_eq!(fresh.shown_job(), fresh.job());
+        // What is shown tells them apart, and stays where the job's id does.
+        assert_eq!(fresh.shown_comm(), CommId::of_job(fresh.job(), 0));
+        assert_ne!(one.shown_comm(), other.shown_comm());
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub(super) fn join(
     report::remarks(&settings, Some(Rank(rank)));
     let deadline = clock::now().after(settings.duration(Key::InitTimeout));
     let phases = Phases::watched(&settings, watch);
-    let ids = (id.comm(), id.shown_job());
+    let ids = (id.shown_comm(), id.shown_job());
     let begun = Begun::new(config.name, (Rank(rank), nranks), ids, (settings, deadline), phases)?;
     make(id, begun)
 }

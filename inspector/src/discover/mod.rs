@@ -50,8 +50,8 @@ impl Found {
         }
     }
     /// Whether it belongs to another user than the one who asks.
-    pub(crate) const fn is_anothers(&self) -> bool {
-        self.claimed.is_some()
+    pub(crate) fn is_anothers(&self) -> bool {
+        self.owner.is_some_and(|owner| owner != rustix::process::geteuid().as_raw())
     }
     /// Whether it reports on this job.
     pub(crate) fn is_of(&self, job: &Job) -> bool {
@@ -223,11 +223,6 @@ pub(crate) struct Findings {
     pub(crate) refused: Vec<(PathBuf, String)>,
     /// The folders that were searched.
     pub(crate) folders: Vec<PathBuf>,
-    /// A sentence on each recorder that is not believed, and the jobs that it claims.
-    pub(crate) aside: Vec<(Vec<JobId>, String)>,
-    /// The jobs of which recorders of several other users tell, each with those users and a process
-    /// of each.
-    pub(crate) disputed: BTreeMap<JobId, Vec<(u32, u32)>>,
     /// The cost of each user's recorders so far.
     pub(crate) costs: BTreeMap<Option<u32>, claims::Cost>,
 }
@@ -235,8 +230,8 @@ pub(crate) struct Findings {
 impl Findings {
     /// The jobs of these processes, the one with the most living processes first.
     ///
-    /// A job belongs to one user. Of jobs of several users with the same id, the one with the most
-    /// living processes comes first.
+    /// A job belongs to one user: any user can write any id. Jobs of several users may have the same
+    /// id.
     pub(crate) fn jobs(&self) -> Vec<Job> {
         let users: BTreeSet<Option<u32>> = self.found.iter().map(|one| one.owner).collect();
         let mut jobs: Vec<(usize, usize, Job)> = Vec::new();
@@ -269,7 +264,6 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
         findings.folders.push(folder);
     }
     findings.found.iter_mut().for_each(Found::meet);
-    findings.settle(uid);
     findings
 }
 
@@ -390,7 +384,8 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: &Job) -> Vec<Unreachabl
                         let mut one = found(reading, &[], path);
                         one.meet();
                         // Or its communicator was made after it was read.
-                        match findings.found.iter_mut().find(|known| known.who() == one.who()) {
+                        let is_it = |known: &&mut Found| (known.who(), known.owner) == (one.who(), one.owner);
+                        match findings.found.iter_mut().find(is_it) {
                             Some(known) => known.given = one.given,
                             None => findings.add(one),
                         }
@@ -420,7 +415,8 @@ pub(crate) fn only_these(findings: &Findings, job: &Job, why: &str) -> Vec<Unrea
 /// Members that are named and were not read, each with its communicator and the user whose recorder
 /// names it; a process once.
 fn unread_peers<'a>(found: &'a [Found], job: &Job) -> Vec<(CommId, &'a PeerSnapshot, Option<u32>)> {
-    let rows = found.iter().flat_map(|one| job.rows(&one.given.process).map(|row| (row, one.owner)));
+    let of_it = found.iter().filter(|one| one.is_of(job));
+    let rows = of_it.flat_map(|one| job.rows(&one.given.process).map(|row| (row, one.owner)));
     diagnose::unread_peers(&rows.collect::<Vec<_>>())
 }
 
@@ -449,7 +445,7 @@ fn held() -> Held {
 
 /// The recorder and its process: of the processes that hold it open, the one that it describes.
 ///
-/// The others are readers, like this program.
+/// The others are readers, like this program: of another user, or root that reads a user's.
 fn found(
     (process, owner, reader): (ProcessSnapshot, u32, Reader),
     holders: &[descriptors::Descriptor],
@@ -457,7 +453,9 @@ fn found(
 ) -> Found {
     let is_owner = |pid: &u32| {
         let inner = ccl::sys::process::namespace_pids(Some(*pid)).and_then(|pids| pids.last().copied());
-        inner == Some(process.pid) && process::pid_namespace(*pid) == Some(process.pid_namespace)
+        // A process may have been root's and have become a user's since.
+        let is_its = owner == 0 || process::user(*pid).is_none_or(|user| user == owner);
+        is_its && inner == Some(process.pid) && process::pid_namespace(*pid) == Some(process.pid_namespace)
     };
     let writer = holders.iter().find(|holder| is_owner(&holder.pid));
     // It keeps its descriptor; the others, such as watchdogs of its peers, close theirs at once.

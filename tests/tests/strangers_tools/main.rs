@@ -458,9 +458,17 @@ fn a_job_of_root_is_told_of_by_no_other_user() {
     let job = format!("{:016x}", job());
     let text = inspect(runtime.path(), &["snapshot", &job]).text;
     assert!(text.contains("1 of 3 ranks read"), "{text}");
+    let left_out = format!("1 recorder of user {UID} names this job too: left out");
+    assert!(text.contains(&left_out), "{text}");
+    // Both are listed, each with its user.
     let text = inspect(runtime.path(), &["ps"]).text;
-    let put_aside = format!("{} cannot be read: it is of user {UID}", theirs.join("1-1-1.rec").display());
-    assert!(text.contains(&put_aside), "{text}");
+    for (uid, folder) in [(0, &own), (UID, &theirs)] {
+        let is_its = |line: &&str| {
+            let user = line.split_whitespace().nth(3);
+            user == Some(&uid.to_string()) && line.contains(&*folder.to_string_lossy())
+        };
+        assert_eq!(text.lines().filter(is_its).count(), 1, "{text}");
+    }
 }
 
 /// Files of the largest size that is read, almost empty.

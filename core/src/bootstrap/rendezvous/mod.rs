@@ -131,9 +131,9 @@ impl Venue {
             way => format!("{way:?}"),
         };
         let launch = Origin::own(&environment).launch;
-        let job =
-            xxhash_rust::xxh3::xxh3_64_with_seed(place.as_bytes(), launch ^ u64::from(self.place.nranks));
-        (CommId(u64::from(MADE.load(Ordering::Relaxed))), JobId(job))
+        let seed = launch ^ u64::from(self.place.nranks);
+        let job = JobId(xxhash_rust::xxh3::xxh3_64_with_seed(place.as_bytes(), seed));
+        (CommId::of_job(job, MADE.load(Ordering::Relaxed)), job)
     }
 
     /// Meets the other ranks, before `deadline`. The n-th call of a process meets the n-th calls of
