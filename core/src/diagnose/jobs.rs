@@ -35,12 +35,17 @@ impl Job {
     /// Whether this process has a rank in it.
     #[must_use]
     pub fn includes(&self, process: &ProcessSnapshot) -> bool {
-        self.rows(process).next().is_some()
+        process.comms.iter().any(|comm| self.is_named(comm.job))
     }
 
-    /// The communicators of this process that belong to it.
+    /// The communicators of this process that belong to it, and those that it could not make: they
+    /// connect it with nobody.
     pub fn rows<'a>(&self, process: &'a ProcessSnapshot) -> impl Iterator<Item = &'a CommSnapshot> {
-        process.comms.iter().filter(|comm| self.is_named(comm.job))
+        let is_in = self.includes(process);
+        process
+            .comms
+            .iter()
+            .filter(move |comm| self.is_named(comm.job) || is_in && was_given_up(process, comm))
     }
 
     /// The id that these processes record now.
@@ -84,6 +89,13 @@ pub fn jobs<'a>(processes: impl IntoIterator<Item = &'a ProcessSnapshot>) -> Vec
     let mut jobs: Vec<_> = members.values().map(|members| job_of(members)).collect();
     jobs.sort_by_key(|(job, ranks)| (std::cmp::Reverse(*ranks), job.id));
     jobs.into_iter().map(|(job, _)| job).collect()
+}
+
+/// Whether the init of a communicator failed, and the process has not made one like it since.
+fn was_given_up(process: &ProcessSnapshot, comm: &CommSnapshot) -> bool {
+    let is_like = |other: &CommSnapshot| (&other.name, other.nranks) == (&comm.name, comm.nranks);
+    let has_failed = comm.ended && comm.init.is_some() && comm.has_failed();
+    has_failed && !process.comms.iter().any(|other| !other.ended && is_like(other))
 }
 
 /// The rows that connect a process with others: those of communicators that it has not left, if it
@@ -337,6 +349,27 @@ mod tests {
             process.comms.iter().map(|comm| numbers.of_row(process, comm).0).collect()
         };
         processes.iter().map(of).collect()
+    }
+
+    #[test]
+    fn a_communicator_that_could_not_be_made_is_shown_with_those_that_were() {
+        // A world of two, and what failed in init: of a name that is used since, and of one that is
+        // not.
+        let mut one = process(10, &[(7, 0, 2), (8, 0, 3), (9, 0, 2)]);
+        for row in &mut one.comms[1..] {
+            (row.ended, row.init, row.failure) = (true, Some(Default::default()), Some(Default::default()));
+        }
+        let shown = |one: &ProcessSnapshot| {
+            let job = jobs([one]).remove(0);
+            job.rows(one).map(|row| row.id.0).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&one), [7, 8]);
+        one.comms[2].name = "dp".into();
+        assert_eq!(shown(&one), [7, 8, 9]);
+        one.comms[1].init = None;
+        assert_eq!(shown(&one), [7, 9]);
+        // It makes it no rank of another job.
+        assert_eq!(found(&[one, process(11, &[(9, 1, 2)])]), [(7, vec![7]), (9, vec![9])]);
     }
 
     #[test]

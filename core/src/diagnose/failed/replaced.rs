@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 
 use crate::diagnose::failed::operations;
-use crate::diagnose::{comm_name, ranks_text};
+use crate::diagnose::standing::INIT;
+use crate::diagnose::{comm_name, duration, ranks_text};
 use crate::snapshot::{CommSnapshot, Failure, RankSnapshot, State};
 use crate::types::{CommId, Rank};
 
@@ -44,8 +45,10 @@ fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
     };
     let is_past = |rank: &RankSnapshot| {
         let mut rows = rank.comms.iter().filter(|row| row.id == comm);
+        // Who could not make it had nothing to give back.
         rows.all(|row| {
-            row.ended || row.failure.as_ref().is_some_and(|failure| has_called(rank, failure.age_ns))
+            let has_given_back = row.ended && row.init.is_none();
+            has_given_back || row.failure.as_ref().is_some_and(|failure| has_called(rank, failure.age_ns))
         })
     };
     let those = || ranks.iter().filter(was_in);
@@ -54,12 +57,22 @@ fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
 
 /// `world failed (Peer, by rank 3); the ranks that were left went on in other communicators`.
 fn remark(failure: &Failure) -> String {
+    let name = comm_name(&failure.name, failure.comm);
+    if failure.op == INIT {
+        let who = match failure.missing.as_slice() {
+            [] => failure.error.clone(),
+            some => format!("{} never came", ranks_text(some)),
+        };
+        let ago = duration(failure.since_ns);
+        return format!(
+            "the init of {name} failed {ago} ago ({who}); its ranks went on in other communicators"
+        );
+    }
     let culprits: Vec<Rank> = failure.culprits.iter().map(|one| one.rank).collect();
     let by = match culprits.as_slice() {
         [] => String::new(),
         some => format!(", by {}", ranks_text(some)),
     };
-    let name = comm_name(&failure.name, failure.comm);
     format!("{name} failed ({}{by}); the ranks that were left went on in other communicators", failure.error)
 }
 
@@ -115,6 +128,21 @@ mod tests {
         // All are dead, or it is not known of any that it lives.
         check(&|ranks| ranks.iter_mut().for_each(|rank| rank.state = State::Dead), &[1]);
         check(&|ranks| ranks.iter_mut().for_each(|rank| rank.state = State::Unknown), &[1]);
+    }
+
+    #[test]
+    fn who_calls_something_after_an_init_that_failed_goes_on() {
+        let in_init = |ago_ns: u64| {
+            move |ranks: &mut [RankSnapshot]| {
+                ranks.iter_mut().for_each(|rank| rank.comms[0].init = Some(InitSnapshot::default()));
+                for rank in &mut ranks[..3] {
+                    rank.comms[0].failure.as_mut().unwrap().age_ns = 9_000_000_000;
+                    (rank.comms[1].op.kind, rank.comms[1].op.age_ns) = ("AllReduce".into(), ago_ns);
+                }
+            }
+        };
+        check(&in_init(2_000_000_000), &[]);
+        check(&in_init(20_000_000_000), &[1]);
     }
 
     #[test]
