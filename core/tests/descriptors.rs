@@ -96,6 +96,43 @@ fn a_rank_that_cannot_connect_for_want_of_descriptors_says_so() {
     }
 }
 
+/// The rank of the test below: it uses up its descriptors while it looks for the root. Without its
+/// variable it does nothing.
+#[test]
+fn a_rank_without_descriptors_in_init() {
+    let Some(id) = environment("DESCRIPTORS_ID") else { return };
+    let settings = [(Key::InitTimeout, "2"), (Key::Log, "WARN")];
+    let config = Config { name: "test".into(), settings: Some(common::settings(&settings)) };
+    let joining = Communicator::init_async(&UniqueId::from_hex(&id).unwrap(), 1, 2, config).unwrap();
+    while joining.phase() != Some(ccl::types::Phase::CheckIn) {
+        std::thread::yield_now();
+    }
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let mut taken = Vec::new();
+    // A try that ends gives its descriptor back.
+    while !joining.is_done() {
+        taken.extend(std::iter::from_fn(|| null.try_clone().ok()));
+    }
+    let error = joining.wait().unwrap_err();
+    drop(taken);
+    println!("the error: {:?}: {error}", error.kind);
+}
+
+#[test]
+fn a_rank_that_cannot_join_for_want_of_descriptors_says_so() {
+    // Nobody listens there any more.
+    let (id, root) = root_task::create(&config().settings.unwrap()).unwrap();
+    drop(root);
+    let mut command = again("a_rank_without_descriptors_in_init", &id, "join");
+    let said = said(&command.output().unwrap());
+    let lacks = "rank 1 has no file descriptor left (limit 64)";
+    assert!(said.contains(&format!("the error: System: comm test: rank 1: {lacks}")), "{said}");
+    let warned = format!("bootstrap: {lacks}; the limit");
+    assert!(said.lines().any(|line| line.contains("ulimit -n") && line.contains(&warned)), "{said}");
+}
+
 /// Rank 1 of the test below: it closes its standard streams and joins. Without its variables it
 /// does nothing.
 #[test]

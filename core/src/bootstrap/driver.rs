@@ -100,6 +100,7 @@ struct Ring {
     member: Member,
     net: Net,
     rank: Rank,
+    settings: Settings,
 }
 
 impl Bootstrap {
@@ -167,7 +168,8 @@ impl Bootstrap {
         let introduction = Introduction { contact, settings: own_settings(settings), own: own.to_vec() };
         let member = Member::new(id.clone(), rank, nranks, introduction, clock::now(), deadline)
             .of(Origin::own(&environment));
-        let mut ring = Ring { member, net: Net::new(Some(listener))?, rank };
+        let net = Net::new(Some(listener))?;
+        let mut ring = Ring { member, net, rank, settings: settings.clone() };
         let JoinObserver { cancelled, begins, lacks } = observer;
         begins(Phase::CheckIn);
         // The observer may have forked. Its child process returns here too, and below.
@@ -400,7 +402,14 @@ impl Ring {
     fn checked(&mut self) -> Result<()> {
         let Some(fault) = self.member.fault().cloned() else { return Ok(()) };
         self.net.finish(&mut self.member, TELL_WITHIN);
-        Err(fault.into_error(self.rank))
+        match self.net.shortage().of(self.rank) {
+            // It waited for what it could not have reached.
+            Some((what, hint)) if fault.kind == ErrorKind::Timeout => {
+                let text = format!("{what}: it could not connect to the other ranks in time");
+                Err(Fault::new(ErrorKind::System, &[self.rank], text).into_error(self.rank).hint(hint))
+            }
+            _ => Err(fault.into_error(self.rank)),
+        }
     }
 
     /// Turns until `done` has a result and the kernel has taken all that was to be sent.
@@ -413,6 +422,9 @@ impl Ring {
         let mut give_up_at = None;
         loop {
             self.net.turn(&mut self.member);
+            if let Some((what, hint)) = self.net.shortage().to_say(self.rank) {
+                say(&self.settings, Level::Warn, &format!("bootstrap: {what}; {hint}"));
+            }
             let mut is_told = || {
                 let at = *give_up_at.get_or_insert_with(|| clock::now().after(REACH_WITHIN));
                 !self.member.is_dialling() || clock::now() >= at

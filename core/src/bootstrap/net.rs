@@ -18,6 +18,7 @@ use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::Interest;
 use crate::sys::fds::Fd;
+use crate::sys::shortage::Shortage;
 
 /// How long a closed stream may take to deliver what was sent and to learn that the peer closed
 /// too. A socket that is dropped with unread bytes resets the connection, and the last bytes that
@@ -54,6 +55,8 @@ pub(crate) struct Net {
     stillborn: Vec<(StreamId, String)>,
     /// How many unauthenticated connections may wait at once.
     seats: usize,
+    /// What kept it from connecting or accepting.
+    shortage: Shortage,
 }
 
 impl Net {
@@ -71,7 +74,13 @@ impl Net {
             next_stream: 0,
             stillborn: Vec::new(),
             seats: seats(),
+            shortage: Shortage::default(),
         })
+    }
+
+    /// What this process lacks to connect or accept.
+    pub(crate) const fn shortage(&self) -> &Shortage {
+        &self.shortage
     }
 
     /// Calls the machine, and carries out its actions.
@@ -165,6 +174,7 @@ impl Net {
             let Some(listener) = self.listener.as_ref().filter(|_| self.accepts()) else { return };
             match SockRef::from(listener).accept() {
                 Ok((socket, from)) => {
+                    self.shortage.ends();
                     let Some(from) = from.as_socket() else { continue };
                     if prepare(&socket).is_err() {
                         continue;
@@ -178,7 +188,10 @@ impl Net {
                 // A connection that ended in the accept queue is not an error of this process.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
-                Err(_) => self.accept_after = clock::now().after(ACCEPT_PAUSE),
+                Err(e) => {
+                    Errno::from_io_error(&e).into_iter().for_each(|errno| self.shortage.begins(errno));
+                    self.accept_after = clock::now().after(ACCEPT_PAUSE);
+                }
             }
         }
     }
@@ -245,8 +258,14 @@ impl Net {
     fn act(&mut self, action: Action) {
         match action {
             Action::Connect(stream, to) => match connect(to) {
-                Ok(socket) => drop(self.streams.insert(stream, Sock::new(socket, true))),
-                Err(e) => self.stillborn.push((stream, format!("connecting to {to}: {e}"))),
+                Ok(socket) => {
+                    self.shortage.ends();
+                    self.streams.insert(stream, Sock::new(socket, true));
+                }
+                Err(e) => {
+                    Errno::from_io_error(&e).into_iter().for_each(|errno| self.shortage.begins(errno));
+                    self.stillborn.push((stream, format!("connecting to {to}: {e}")));
+                }
             },
             Action::Send(stream, bytes) => {
                 if let Some(sock) = self.streams.get_mut(&stream).filter(|sock| sock.closing.is_none()) {

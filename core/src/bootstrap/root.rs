@@ -434,6 +434,10 @@ impl Root {
 
     fn verdict(&mut self, io: &mut Io<'_>) {
         let missing = self.missing();
+        if !missing.is_empty() {
+            // Their deadline may have come before the first report.
+            self.report(io);
+        }
         let silent: Vec<Rank> = self.members.iter().filter(|(_, m)| !m.alive).map(|(r, _)| *r).collect();
         let (culprits, text) = match (missing.is_empty(), silent.is_empty()) {
             (false, _) => (missing, self.standing()),
@@ -541,10 +545,15 @@ impl Root {
         }
         if self.tell_at.is_some_and(|at| at <= io.now) {
             self.tell_at = Some(io.now.after(TELL_EVERY));
-            let (absent, text) = (Absent::of(&self.missing()), self.standing());
-            for member in self.members.values().filter(|member| !member.ready) {
-                io.send(member.stream, FromRoot::Waiting(absent.clone(), text.clone()).encode());
-            }
+            self.report(io);
+        }
+    }
+
+    /// Tells all that wait which ranks are absent.
+    fn report(&self, io: &mut Io<'_>) {
+        let (absent, text) = (Absent::of(&self.missing()), self.standing());
+        for member in self.members.values().filter(|member| !member.ready) {
+            io.send(member.stream, FromRoot::Waiting(absent.clone(), text.clone()).encode());
         }
     }
 

@@ -23,7 +23,7 @@ use crate::notice;
 use crate::notice::{Level, say};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys::process::raise_file_limit;
-use crate::types::CommId;
+use crate::types::{CommId, Rank};
 
 /// When the root first warns about missing ranks, and how often it repeats the warning.
 const SAY_AFTER: Duration = Duration::from_secs(5);
@@ -305,6 +305,9 @@ impl Task for RootTask {
             self.door.add(root);
         }
         self.net.turn(&mut self.door);
+        if let Some((what, hint)) = self.net.shortage().to_say(Rank(0)) {
+            say(&self.settings, Level::Warn, &format!("bootstrap root: {what}; {hint}"));
+        }
         let Self { net, door, guarded, settings, .. } = self;
         let due = guarded.iter_mut().filter_map(|one| one.turn(net, door, settings, now)).min();
         guarded.retain(|one| {

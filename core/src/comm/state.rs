@@ -28,9 +28,9 @@ use crate::plan::{Shape, Topology};
 use crate::reactor::Interest;
 use crate::recorder::{Events, Recorder};
 use crate::sys;
+use crate::sys::shortage::Shortage;
 use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::listen::Listener as DataListener;
-use crate::transport::socket::shortage::Shortage;
 use crate::types::{Algorithm, CommId, JobId, Rank};
 
 /// How long a failing rank waits for the decision that all ranks share, before it speaks for

@@ -21,7 +21,8 @@ const APART_NS: u64 = 5_000_000_000;
 pub(super) fn of_this_run<'a>(given: &'a [Given], job: &Job, notes: &mut Vec<String>) -> Cow<'a, [Given]> {
     let is_old: Vec<bool> = given.iter().map(|one| met_before(given, job, one)).collect();
     let count = is_old.iter().filter(|is_old| **is_old).count();
-    if count == 0 {
+    // Where clocks were set back, each may seem to have ended before the other began.
+    if count == 0 || count == given.len() {
         return given.into();
     }
     let ended = if count == 1 { "process that ended" } else { "processes that ended" };
@@ -37,7 +38,7 @@ fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
     if !one.state().is_gone() || !job.rows(ended).all(|row| row.init.is_some()) {
         return false;
     }
-    let all = || given.iter().map(|one| &one.process);
+    let all = || given.iter().map(|one| &one.process).filter(|other| !std::ptr::eq(*other, ended));
     let later_ns = |other: &ProcessSnapshot| other.made_real_ns.saturating_sub(ended.to_real_ns);
     let has_its_rank = |other: &ProcessSnapshot| {
         job.rows(other).any(|row| job.rows(ended).any(|its| (its.id, its.rank) == (row.id, row.rank)))
@@ -208,6 +209,25 @@ mod tests {
             .collect();
         let expect = expect.map(|(ranks, count, by, until)| (ranks.to_vec(), count, by.to_vec(), until));
         assert_eq!(found, expect.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_leaves_nobody_out() {
+        let given = |at: u32, made: u64, to: u64| {
+            let comms = rank(at, State::Dead, Phase::CheckIn, None).comms;
+            let (made_real_ns, to_real_ns) = (made * SECOND, to * SECOND);
+            let process = ProcessSnapshot { comms, made_real_ns, to_real_ns, ..Default::default() };
+            Given { process, source: crate::snapshot::Source::File, letter: None, ended: false }
+        };
+        let check = |all: &[Given], kept: usize| {
+            let (job, mut notes) = (Job::from(all[0].process.comms[0].job), Vec::new());
+            assert_eq!(of_this_run(all, &job, &mut notes).len(), kept, "{notes:?}");
+            assert_eq!(notes.len(), usize::from(kept < all.len()));
+        };
+        check(&[given(0, 100, 20)], 1);
+        check(&[given(0, 100, 20), given(1, 100, 20)], 2);
+        // The second run began after the first one had ended.
+        check(&[given(0, 100, 120), given(0, 200, 220), given(1, 200, 220)], 2);
     }
 
     #[test]

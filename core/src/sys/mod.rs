@@ -12,6 +12,7 @@ pub mod namespace;
 pub mod process;
 pub mod reference;
 pub mod shared;
+pub mod shortage;
 pub mod signals;
 pub mod tcp;
 pub mod unix;

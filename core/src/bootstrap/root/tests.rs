@@ -144,6 +144,20 @@ fn who_has_not_checked_in_when_the_job_is_complete_hears_so() {
 }
 
 #[test]
+fn whose_deadline_comes_before_the_first_report_hears_who_is_absent() {
+    let mut stage = Stage::new(Launch::Certain);
+    stage.check_in(1, 0, 0, NAMED);
+    stage.says(1, &ToRoot::GiveUp);
+    let heard = stage.heard(1);
+    let absent = Absent { count: 1, runs: vec![(1, 1)] };
+    assert!(
+        heard.iter().any(|one| matches!(one, FromRoot::Waiting(told, _) if *told == absent)),
+        "{heard:?}"
+    );
+    assert!(stage.is_refused(1, "the deadline of initialization has passed"), "{heard:?}");
+}
+
+#[test]
 fn another_rank_0_or_a_second_rank_1_shows_that_two_jobs_meet() {
     let both =
         "two jobs meet here, or two processes of one job have the same rank; give each job a MASTER_PORT";

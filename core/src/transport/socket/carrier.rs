@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use super::connect::{Connecting, Target};
 use super::listen::Inbox;
-use super::shortage::Shortage;
 use crate::bootstrap::auth::{Hello, Key, Purpose};
 use crate::clock::{self, Ns};
 use crate::error::Result;
 use crate::plan::{Lane, LaneId};
 use crate::reactor::Interest;
 use crate::recorder::LinkCell;
+use crate::sys::shortage::Shortage;
 use crate::transport::carrier::{Carrier, Outgoing, Up};
 use crate::transport::meet::{Peer, Reach};
 use crate::transport::{RecvLink, SendLink};

@@ -26,7 +26,6 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::arrivals::Arrivals;
 use super::link::Receiver;
-use super::shortage::Shortage;
 use super::{CONFIRMED, MAX_STREAMS, SILENCE, Stream};
 use crate::bootstrap::auth::{Accepted, Accepting, Hello, Key, PROTOCOL, Purpose};
 use crate::clock::Ns;
@@ -34,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys;
 use crate::sys::fds::Fd;
+use crate::sys::shortage::Shortage;
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
 /// How long a connection may take to authenticate.

@@ -18,7 +18,6 @@ pub(crate) mod carrier;
 pub mod connect;
 pub mod link;
 pub mod listen;
-pub mod shortage;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

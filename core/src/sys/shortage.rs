@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
-use crate::sys::process::{is_own_limit, lacks};
+use super::process::{is_own_limit, lacks};
 use crate::types::Rank;
 
 /// The resource that a rank lacked at its last try to connect or accept.
