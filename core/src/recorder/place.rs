@@ -287,6 +287,11 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
     let of_another = || squatted("it belongs to somebody else; have root remove it, or set CCL_RUNTIME_DIR");
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let above = rustix::fs::open(parent, flags, Mode::empty()).map_err(absent)?;
+    let about = rustix::fs::fstat(&above).map_err(absent)?;
+    if let Some(why) = replaceable(about.st_uid, about.st_mode) {
+        let parent = parent.display();
+        return Err(squatted(&format!("{parent} {why}, who can put another folder in its place")));
+    }
     let memory = rustix::fs::fstatfs(&above).is_ok_and(|fs| fs.f_type == libc::TMPFS_MAGIC);
     match rustix::fs::mkdirat(&above, &name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -306,6 +311,17 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
         return Err(squatted("its mode is not 0700; remove it"));
     }
     Ok(Folder { dir: Fd::new(dir), path, memory })
+}
+
+/// Why another user can rename what lies in a folder, whoever owns that: files there are found and
+/// removed by their paths.
+fn replaceable(owner: u32, mode: u32) -> Option<String> {
+    let is_trusted = owner == 0 || owner == rustix::process::geteuid().as_raw();
+    match mode & (libc::S_IWOTH | libc::S_ISVTX) {
+        _ if !is_trusted => Some(format!("belongs to user {owner}")),
+        libc::S_IWOTH => Some("can be written by all users".into()),
+        _ => None,
+    }
 }
 
 /// The folder in which a recorder of this process would lie, and remarks on the choice.

@@ -112,6 +112,12 @@ fn a_squatted_folder_is_refused_and_the_next_place_taken() {
     );
     check(&|parent| std::fs::write(parent.join(own()), "").unwrap(), "it is a link or a file");
     check(&|parent| std::fs::remove_dir(parent).unwrap(), "cannot be used");
+    let mode = |mode| {
+        move |parent: &Path| std::fs::set_permissions(parent, PermissionsExt::from_mode(mode)).unwrap()
+    };
+    check(&mode(0o777), "can be written by all users, who can put another folder in its place");
+    assert_eq!(chosen(mode(0o1777)), (true, vec![]));
+    assert_eq!(chosen(mode(0o775)), (true, vec![]));
 }
 
 #[test]
@@ -129,6 +135,8 @@ fn a_folder_of_somebody_else_is_refused_and_the_next_place_taken() {
         },
         "it belongs to somebody else",
     );
+    let given_away = |parent: &Path| std::os::unix::fs::chown(parent, Some(12345), None).unwrap();
+    check_refused(&given_away, "belongs to user 12345, who can put another folder in its place");
 }
 
 #[test]
