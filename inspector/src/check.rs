@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use ccl::diagnose::render_verdicts;
-use ccl::snapshot::{Class, Snapshot, Standing, Verdict};
+use ccl::diagnose::{render_gone, render_verdicts};
+use ccl::snapshot::{Class, RankSnapshot, Snapshot, Standing, Verdict};
 use ccl::types::JobId;
 use serde::Serialize;
 
@@ -123,6 +123,9 @@ fn text(job: &Snapshot) -> String {
     if job.verdicts.is_empty() {
         let _ = writeln!(out, "HEALTHY: nothing is wrong with {who} of job {}", job.job);
     }
+    if job.ranks.iter().all(RankSnapshot::is_gone) {
+        out += &render_gone(job);
+    }
     if !job.complete {
         let (read, known) = (job.ranks.len(), job.ranks.len() + job.missing.len());
         let _ = writeln!(out, "incomplete: {read} of {known} ranks were read");
@@ -150,8 +153,6 @@ fn status(job: &Snapshot, fail_on: &[Wrong]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use ccl::snapshot::RankSnapshot;
-
     use super::*;
 
     #[test]

@@ -1,12 +1,15 @@
 //! `ccl-inspect explain`: one operation on all ranks.
 
+use std::collections::BTreeMap;
+
 use ccl::diagnose::{
-    Explained, ExplainedRank, comms_named, duration, explain, kernel_clock, ranks_text, render_verdict,
+    Explained, ExplainedRank, comm_name, comms_named, duration, explain, kernel_clock, ranks_text,
+    render_verdict,
 };
 use ccl::event::Event;
 use ccl::recorder::reader::Cursor;
-use ccl::snapshot::Verdict;
-use ccl::types::{JobId, Rank};
+use ccl::snapshot::{RankSnapshot, Verdict};
+use ccl::types::{CommId, JobId, Rank};
 use serde::{Deserialize, Serialize};
 
 use crate::choose::no_comm;
@@ -52,6 +55,9 @@ struct Told {
     /// The operation; absent if no collective was called.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<Explained>,
+    /// If no collective was called: what the ranks do, or did last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    instead: Vec<String>,
     /// Further remarks.
     notes: Vec<String>,
 }
@@ -71,17 +77,44 @@ impl Explain {
         if let Some(operation) = operation.as_mut().filter(|operation| operation.algorithm.is_empty()) {
             describe(operation, &found);
         }
+        let status = exit::status(&job);
         let told = Told {
             schema: SCHEMA.into(),
             job: job.job,
             complete: job.complete,
             verdict: job.verdicts.into_iter().next().filter(|_| self.op.is_none()),
+            instead: if operation.is_none() { instead(&job.ranks) } else { Vec::new() },
             operation,
             notes: job.notes,
         };
         exit::say(&if self.json { look::to_json(&told)? } else { text(&told) })?;
-        Ok(if told.complete { exit::OK } else { exit::INCOMPLETE })
+        Ok(status)
     }
+}
+
+/// `world: ranks 0-2, in init: CheckIn, for 8.0 s`: what ranks do in which communicator.
+fn instead(ranks: &[RankSnapshot]) -> Vec<String> {
+    let mut groups: BTreeMap<(CommId, String, String), (Vec<Rank>, u64)> = BTreeMap::new();
+    let rows = ranks.iter().flat_map(|rank| rank.comms.iter().map(move |row| (rank.rank, row)));
+    for (rank, row) in rows.filter(|(_, row)| !row.ended || row.has_failed()) {
+        let what = match row.operation() {
+            _ if row.activity() == "-" => "nothing was called".into(),
+            op if row.phase.is_none() => {
+                let peer = op.peer.map_or_else(String::new, |peer| format!(" with comm rank {peer}"));
+                format!("{}{peer}, {}", row.activity(), op.state)
+            }
+            _ => row.activity(),
+        };
+        let name = comm_name(&row.name, row.id);
+        let (those, since_ns) = groups.entry((row.id, name, what)).or_default();
+        those.push(rank);
+        *since_ns = row.standing_ns().unwrap_or(0).max(*since_ns);
+    }
+    let line = |((_, name, what), (ranks, since_ns)): (_, (Vec<Rank>, u64))| {
+        let since = if since_ns == 0 { String::new() } else { format!(", for {}", duration(since_ns)) };
+        format!("{name}: {}, {what}{since}", ranks_text(&ranks))
+    };
+    groups.into_iter().map(line).collect()
 }
 
 /// Takes what the operation was from the events of a rank whose cells have gone on.
@@ -110,7 +143,10 @@ fn text(told: &Told) -> String {
     let mut out =
         told.verdict.as_ref().map_or_else(String::new, |one| words::line(&render_verdict(one)) + "\n");
     match &told.operation {
-        None => out.push_str("no collective was called\n"),
+        None => {
+            out.push_str("no collective was called\n");
+            told.instead.iter().for_each(|line| out.push_str(&format!("  {}\n", words::line(line))));
+        }
         Some(operation) => of_operation(&mut out, operation),
     }
     for note in &told.notes {

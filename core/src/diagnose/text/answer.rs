@@ -378,6 +378,15 @@ fn is_over(job: &Snapshot, blocked_on: &BlockedOn) -> bool {
 }
 
 /// When the ranks that have ended or left were last seen.
+/// When ranks that are gone were last seen alive; nothing if there are none. Lines end with a
+/// newline.
+#[must_use]
+pub fn render_gone(job: &Snapshot) -> String {
+    let mut out = String::new();
+    gone(&mut out, job);
+    out
+}
+
 fn gone(out: &mut String, job: &Snapshot) {
     let known = |rank: &&RankSnapshot| rank.is_gone() && rank.to_real_ns > 0;
     let mut gone: Vec<&RankSnapshot> = job.ranks.iter().filter(known).collect();

@@ -12,7 +12,7 @@ use crate::text::harmless;
 use crate::types::{ChannelId, Rank, runs};
 use answer::{answer, silence};
 
-pub use answer::render_not_joined;
+pub use answer::{render_gone, render_not_joined};
 pub use verdict::{render_next, render_verdict, render_verdicts};
 
 /// The most bytes of a line that quotes the text of others: names of files, hosts, reasons.

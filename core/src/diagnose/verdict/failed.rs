@@ -186,7 +186,7 @@ fn verdict(
         since_ns: failure.since_ns,
         side,
         confidence,
-        why: format!("{text}{victims_text}"),
+        why: format!("{text}{victims_text}{}", absent(job, failure, class)),
         evidence: evidence(job, failure, &culprits),
         culprits,
         victims,
@@ -230,6 +230,16 @@ fn text(
         }
         (_, true) => format!("{op} failed, and nobody says who is to blame"),
         _ => format!("{who} {}", process::ended(reason, culprits.len())),
+    }
+}
+
+/// Who had not come either to an init that failed by something else.
+fn absent(job: &Snapshot, failure: &Failure, class: Class) -> String {
+    match failure.missing.as_slice() {
+        some if failure.op == INIT && class != Class::NotJoined && !some.is_empty() => {
+            format!("; {} had not come to it", ranks_text(&job.job_ranks(failure.comm, some)))
+        }
+        _ => String::new(),
     }
 }
 

@@ -65,12 +65,17 @@ fn held_up(job: &Snapshot) -> Vec<NotJoined> {
 /// A process that died on the way has a verdict of its own, see [`process::idle`], and so has an
 /// init that failed.
 fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
-    if let Some((leader, what)) = leader_out(job, one) {
-        return vec![verdict(job, one, what, &[process::culprit(leader)], stall_ns)];
-    }
     let mut groups = Groups::default();
+    let leader = leader_out(job, one);
+    if let Some((leader, what)) = leader {
+        groups.add(what, process::culprit(leader));
+    }
     for rank in &one.ranks {
         let read = coming(job, one, *rank);
+        // Who is there cannot check in without the leader, whose last report is old.
+        if leader.is_some() && (one.count.is_none() || member(job, one, *rank).is_some()) {
+            continue;
+        }
         if read.is_some_and(|read| process::is_lost(job, read, one.comm) || has_failed(read, one)) {
             continue;
         }

@@ -78,7 +78,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
         )],
         Reason::UserCode | Reason::Elsewhere | Reason::Late | Reason::Cycle => &[
             ("ccl-inspect stack {job}", "shows where the processes are"),
-            ("py-spy dump --pid {pid}", "shows the Python stack of a rank"),
+            ("py-spy dump --pid {pid}", "shows its stack, if it is Python"),
         ],
         Reason::Inside => &[
             ("ccl-inspect stack {job}", "shows where the processes are"),

@@ -210,7 +210,7 @@ pub(super) fn all_dead(job: &Snapshot) -> Vec<Verdict> {
         let ranks = culprits.iter().take(MAX_SEEN).filter_map(|one| of(job, one.rank));
         Verdict {
             class,
-            standing: Standing::Suspect,
+            standing: Standing::Stalled,
             reason,
             why: format!(
                 "{} {}; nobody{} had waited for long",

@@ -103,7 +103,7 @@ fn of_those_who_were_ended_together_no_short_wait_is_said() {
     let mut job = blocking_for(1_000_000);
     job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
     let picture = drawn(&app(job, (160, 40)));
-    let said = "✱ SUSPECT PEER_DEAD (machine, possible): ranks 0-3 were killed; nobody had waited";
+    let said = "✱ STALLED PEER_DEAD (machine, possible): ranks 0-3 were killed; nobody had waited";
     assert!(picture.lines().nth(1).is_some_and(|line| line.starts_with(said)), "{picture}");
     assert!(!picture.contains("BLOCKED ON"), "{picture}");
 }

@@ -62,14 +62,14 @@ fn what_a_watchdog_gave_up_for_is_the_cause() {
 fn a_job_whose_processes_were_all_killed_between_calls_is_not_healthy() {
     let mut job = job(&[0, 1, 2, 3]);
     job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
-    let found = check(&job, &[(Class::PeerDead, Reason::Killed, &[0, 1, 2, 3], Standing::Suspect)]);
+    let found = check(&job, &[(Class::PeerDead, Reason::Killed, &[0, 1, 2, 3], Standing::Stalled)]);
     assert_eq!(found[0].why, "ranks 0-3 were killed; nobody had waited for long");
     assert!(found[0].next[0].command.starts_with("journalctl"), "{:?}", found[0].next);
     // One panicked, and one has left.
     job.ranks[1].facts.end = End::Panicked;
     (job.ranks[2].state, job.ranks[2].comms[0].ended) = (State::Left, true);
-    let killed = (Class::PeerDead, Reason::Killed, &[0, 3][..], Standing::Suspect);
-    check(&job, &[killed, (Class::PeerDead, Reason::Panicked, &[1], Standing::Suspect)]);
+    let killed = (Class::PeerDead, Reason::Killed, &[0, 3][..], Standing::Stalled);
+    check(&job, &[killed, (Class::PeerDead, Reason::Panicked, &[1], Standing::Stalled)]);
     // A program that returns without finish() is usual.
     job.ranks[1].facts.end = End::Exited;
     check(&job, &[killed]);

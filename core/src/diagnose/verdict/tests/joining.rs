@@ -1,7 +1,7 @@
 //! Ranks that others wait for in init.
 
 use super::*;
-use crate::snapshot::{InitSnapshot, NotJoined, PhaseSnapshot};
+use crate::snapshot::{InitSnapshot, Missing, NotJoined, PhaseSnapshot};
 use crate::types::Phase;
 
 /// Ranks 0 to 2 wait in init for rank 3.
@@ -104,6 +104,12 @@ fn who_leads_an_init_and_is_stopped_holds_it_up() {
         "rank 0 (pid 70 on a) is stopped, and leads the init of world; ranks 1-2 wait in init for 12.0 s; \
          init gives up in 88.0 s"
     );
+    // Beside it, one of whom nothing is known has not come either, as the leader had reported.
+    job.ranks.pop();
+    job.missing = vec![Missing { rank: Rank(3), ..Missing::default() }];
+    check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect), IN_12]);
+    job.not_joined[0].count = None;
+    check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect)]);
 }
 
 #[test]
@@ -174,6 +180,14 @@ fn an_init_that_failed_is_told_by_its_kind() {
     let never = (Class::NotJoined, Reason::NeverJoined, &[3][..], Standing::Stalled);
     let timeout = Failure { missing: ranks(&[3]), ..failed("Timeout", &[3]) };
     assert_eq!(told(timeout, never), "rank 3 has not come to init() of world, which timed out");
+    // One of them was killed before the last one came.
+    let culprits = vec![Culprit { rank: Rank(1), pid: 71, host: "a".into() }];
+    let killed = Failure { missing: ranks(&[3]), culprits, ..failed("Peer", &[1]) };
+    let mut job = Snapshot { failures: vec![killed], not_joined: Vec::new(), ..in_init(0) };
+    job.ranks.pop();
+    job.ranks[1].state = State::Dead;
+    let found = check(&job, &[(Class::PeerDead, Reason::Killed, &[1], Standing::Stalled)]);
+    assert!(found[0].why.ends_with("; rank 3 had not come to it"), "{}", found[0].why);
     let refused = failed("System", &[1]);
     let aborts = (Class::Aborted, Reason::Aborts, &[1][..], Standing::Stalled);
     assert_eq!(told(refused, aborts), "rank 1 could not complete init() of world: System");
