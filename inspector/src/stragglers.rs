@@ -1,7 +1,9 @@
 //! `ccl-inspect stragglers`: who calls late, and what that costs the others.
 
-use ccl::diagnose::{Lateness, RankLateness, comm_name, duration, kernel_clock, lateness, ranks_text};
-use ccl::snapshot::Missing;
+use ccl::diagnose::{
+    Lateness, RankLateness, comm_name, duration, kernel_clock, lateness, ranks_text, render_verdict,
+};
+use ccl::snapshot::{Missing, Standing};
 use ccl::types::{JobId, Rank};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +49,10 @@ impl Stragglers {
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let job = subject::look(self.target.as_ref(), None, true)?.job;
         let mut notes = job.notes.clone();
+        // What is told below was before that.
+        if let Some(first) = job.verdicts.first().filter(|one| one.standing == Standing::Stalled) {
+            notes.insert(0, render_verdict(first));
+        }
         let missing: Vec<Rank> = job.missing.iter().map(|Missing { rank, .. }| *rank).collect();
         if !missing.is_empty() {
             notes.push(format!("not read: {}", ranks_text(&missing)));
@@ -70,7 +76,7 @@ fn text(told: &Told) -> String {
         out.extend(comm.straggler().map(|rank| sentence(comm, rank)));
     }
     if stragglers.is_empty() {
-        out.push_str("no straggler: no rank is last in 4 of 5 of the operations and costs the others a tenth of their time\n");
+        out.push_str("no straggler: no rank is last far more often than the others and costs them a tenth of their time\n");
     }
     for note in &told.notes {
         out.push_str(&format!("note: {}\n", words::line(note)));

@@ -71,7 +71,7 @@ pub(crate) struct Alike {
     /// The stack of the first of them, line by line; addresses and thread numbers of the others
     /// differ.
     pub(crate) lines: Vec<String>,
-    /// Why a better source was not used, for those it concerns.
+    /// Why a better source was not used, and that a process is stopped, for those it concerns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
 }

@@ -57,6 +57,9 @@ impl Tools {
         let letter = || process::stat(pid).map(|stat| stat.state);
         let was_stopped = matches!(letter(), Some('T' | 't'));
         let mut notes = Vec::new();
+        if was_stopped {
+            notes.push(format!("the process is stopped: kill -CONT {pid} lets it go on"));
+        }
         let mut ask = |by: &'static str, command: Result<Command, String>, begins: &[&str]| {
             let asked = command.and_then(|command| run(command, end)).and_then(|output| {
                 let lines = tidy(&output, begins);
@@ -118,7 +121,7 @@ fn gdb_words(pid: u32) -> Vec<String> {
         words.extend(["-iex".to_string(), format!("set {setting}")]);
     }
     words.extend(["-p".to_string(), pid.to_string()]);
-    words.extend(["-ex", "thread apply all bt 64", "-ex", "detach"].map(String::from));
+    words.extend(["-ex", "thread apply all -ascending bt 64", "-ex", "detach"].map(String::from));
     words
 }
 

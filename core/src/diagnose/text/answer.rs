@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use super::shrinking::not_coming;
 use super::{duration, plural, ranks_text, state};
+use crate::diagnose::standing::INIT;
 use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, is_pair, lacked, silent_first};
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, Failure, NotJoined, OpSnapshot, OpState, RankSnapshot, Snapshot,
@@ -218,6 +219,10 @@ fn failed(out: &mut String, job: &Snapshot, failure: &Failure) {
     };
     let by = match failure.blamed.as_slice() {
         [] => String::new(),
+        // It did nothing.
+        blamed if failure.op == INIT && failure.missing == blamed => {
+            format!(", without {}", described(job, failure.comm, blamed))
+        }
         blamed => format!(", by {}", described(job, failure.comm, blamed)),
     };
     let text = match harmless(&failure.text, MAX_SENTENCE) {

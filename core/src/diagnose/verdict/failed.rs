@@ -249,7 +249,7 @@ fn when(job: &Snapshot, failure: &Failure, ranks: &[Rank]) -> String {
     let is_gone = |rank: &Rank| process::of(job, *rank).is_some_and(RankSnapshot::is_gone);
     let since = duration(failure.since_ns);
     match ranks.iter().all(is_gone) {
-        true if failure.since_ns < ENDING_NS => "at the end".into(),
+        true if failure.since_ns < ENDING_NS => "when they ended".into(),
         true => format!("{since} before their last sign of life"),
         false => format!("{since} ago"),
     }
