@@ -230,8 +230,8 @@ pub(crate) struct Findings {
 impl Findings {
     /// The jobs of these processes, the one with the most living processes first.
     ///
-    /// A job belongs to one user: any user can write any id. Jobs of several users may have the same
-    /// id.
+    /// A job belongs to one user: any user can write any id. Jobs of several users may have the
+    /// same id.
     pub(crate) fn jobs(&self) -> Vec<Job> {
         let users: BTreeSet<Option<u32>> = self.found.iter().map(|one| one.owner).collect();
         let mut jobs: Vec<(usize, usize, Job)> = Vec::new();

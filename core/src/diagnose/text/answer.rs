@@ -5,21 +5,20 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::gone::render_gone;
 use super::shrinking::not_coming;
-use super::{duration, plural, ranks_text, state};
+use super::{duration, plural, ranks_text};
 use crate::diagnose::standing::INIT;
-use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, is_pair, lacked, silent_first};
+use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, is_pair, lacked};
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, Failure, NotJoined, OpSnapshot, OpState, RankSnapshot, Snapshot,
     SocketSnapshot, State, TcpState, WaitingLink, Waits,
 };
-use crate::text::{harmless, utc};
+use crate::text::harmless;
 use crate::types::{ChannelId, CommId, Rank};
 
 /// The longest quoted message of other processes, in bytes.
 const MAX_SENTENCE: usize = 4 << 10;
-/// The most lines about processes that are gone.
-const MAX_GONE: usize = 8;
 /// The most communicators that are listed as failed after others.
 const MAX_FOLLOWED: usize = 16;
 /// The most ranks of a communicator in another order whose numbers in the job are listed.
@@ -78,7 +77,7 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
     if job.ended_waiting() {
         followed(out, job, "as their processes were ended");
     }
-    gone(out, job);
+    out.push_str(&render_gone(job));
 }
 
 /// That ranks which are named may wait where nobody sees it.
@@ -380,55 +379,6 @@ impl NotJoined {
 /// Whether all waiting ranks are gone.
 fn is_over(job: &Snapshot, blocked_on: &BlockedOn) -> bool {
     !blocked_on.by.is_empty() && blocked_on.by.iter().all(|rank| job.is_gone(blocked_on.comm, *rank))
-}
-
-/// When the ranks that have ended or left were last seen.
-/// When ranks that are gone were last seen alive; nothing if there are none. Lines end with a
-/// newline.
-#[must_use]
-pub fn render_gone(job: &Snapshot) -> String {
-    let mut out = String::new();
-    gone(&mut out, job);
-    out
-}
-
-fn gone(out: &mut String, job: &Snapshot) {
-    let known = |rank: &&RankSnapshot| rank.is_gone() && rank.to_real_ns > 0;
-    let mut gone: Vec<&RankSnapshot> = job.ranks.iter().filter(known).collect();
-    gone.sort_by_key(|rank| (rank.to_real_ns, rank.rank));
-    let Some(last) = gone.last() else { return };
-    if gone.len() < job.ranks.len() {
-        for rank in gone.iter().take(MAX_GONE) {
-            let RankSnapshot { rank: number, pid, host, .. } = rank;
-            let (state, when) = (state(rank).to_lowercase(), utc(rank.to_real_ns));
-            // A recorder that was given back shows nothing more about its process.
-            let last = match (rank.state, rank.lives_on()) {
-                (_, true) => "and its process lives: it was last seen in the job at",
-                (State::Left, _) => "it was last seen in the job at",
-                _ => "its last sign of life was at",
-            };
-            let stop = if rank.lives_on() { "," } else { ":" };
-            let line = format!("rank {number} (pid {pid} on {host}) {state}{stop} {last} {when}");
-            let _ = writeln!(out, "{}", harmless(&line, MAX_SENTENCE));
-        }
-        return;
-    }
-    let silent = silent_first(&job.ranks).map(|(at, before_ns)| {
-        let rank = job.ranks[at].rank;
-        format!("; rank {rank} fell silent first, at least {} before the others", duration(before_ns))
-    });
-    let is_left = |rank: &&RankSnapshot| rank.state == State::Left;
-    let _ = writeln!(
-        out,
-        "{}: the last sign of life is of rank {}, at {}{}",
-        match gone.iter().any(is_left) {
-            true => "all ranks that were read have left or ended",
-            false => "no rank that was read lives",
-        },
-        last.rank,
-        utc(last.to_real_ns),
-        silent.unwrap_or_default()
-    );
 }
 
 /// `; at rank 3: 2 retransmits unanswered, nothing heard for 12.0 s`: if the other host does not

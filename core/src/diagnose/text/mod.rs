@@ -1,6 +1,7 @@
 //! A job's snapshot as text for an engineer: first the answer, then the evidence, then everything.
 
 mod answer;
+mod gone;
 mod shrinking;
 mod verdict;
 
@@ -12,7 +13,8 @@ use crate::text::harmless;
 use crate::types::{ChannelId, Rank, runs};
 use answer::{answer, silence};
 
-pub use answer::{render_gone, render_not_joined};
+pub use answer::render_not_joined;
+pub use gone::render_gone;
 pub use verdict::{render_next, render_verdict, render_verdicts};
 
 /// The most bytes of a line that quotes the text of others: names of files, hosts, reasons.
