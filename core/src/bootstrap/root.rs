@@ -373,6 +373,7 @@ impl Root {
     /// unknown which of the two jobs the other ranks belong to.
     fn two_jobs(&mut self, stream: StreamId, rank: Rank, text: String, is_certain: bool, io: &mut Io<'_>) {
         if is_certain && !self.is_doubtful() {
+            let text = format!("{text}; each process needs a rank of its own");
             return self.turn_away(stream, Fault::new(ErrorKind::Usage, &[rank], text), io);
         }
         let text = format!(

@@ -65,7 +65,8 @@ pub(super) fn from_env(config: Config) -> Result<Arc<Inner>> {
     begun.phases.begin(Phase::Rendezvous, &begun.row);
     // An observer may have forked: its child also gets here, and wherever a phase begins.
     sys::not_forked()?;
-    let met = venue.meet(&begun.settings, deadline).inspect_err(|error| leave_word(&begun.row, error))?;
+    let met = venue.meet(&begun.settings, deadline).inspect_err(|error| leave_word(&begun.row, error));
+    let met = met.map_err(|error| error.in_comm(&begun.name, begun.rank))?;
     begun.phases.end(&begun.row);
     let inner = make(&met.id, begun).inspect_err(|_| met.failed())?;
     if let (Some(root), Some(attended)) = (&met.root, &mut *lock(&inner.attended)) {
