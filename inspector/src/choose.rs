@@ -44,7 +44,7 @@ fn may_start(findings: &Findings, target: Option<Target>, chosen: &Result<Job, (
         // no process with a recorder lives: if two command lines are pasted together and the first
         // starts a job, recorders that earlier jobs left are not meant.
         (_, None) => {
-            let lives = findings.found.iter().any(|one| one.given.process.alive);
+            let lives = findings.found.iter().any(|one| one.given.process.alive && !one.is_anothers());
             !lives && launchers().any(|pid| job_of_descendants(findings, pid).is_none())
         }
         (Err((exit::ERROR, _)), Some(Target::Process(pid) | Target::RankOf(pid, _))) => {
@@ -151,7 +151,7 @@ fn one_of(findings: &Findings, pid: u32) -> Result<Option<&Found>, (u8, String)>
     let best = those.iter().map(|one| standing(one)).max();
     those.retain(|one| Some(standing(one)) == best);
     if those.iter().any(|one| one.owner != those[0].owner) {
-        return Err(of_several(&format!("are of process {pid}"), those.into_iter()));
+        return Err(of_several(&format!("are of process {pid}"), "", those.into_iter()));
     }
     those.sort_by_key(|one| (one.given.process.alive, one.given.process.made_real_ns));
     Ok(those.pop())
@@ -169,13 +169,13 @@ fn job_named(findings: &Findings, id: JobId) -> Result<Option<Job>, (u8, String)
     }
     if those.len() > 1 {
         let found = findings.found.iter().filter(|one| those.iter().any(|job| one.is_of(job)));
-        return Err(of_several(&format!("name job {id}"), found));
+        return Err(of_several(&format!("name job {id}"), &format!(" --job {id}"), found));
     }
     Ok(those.pop())
 }
 
 /// That recorders of several users say the same, and how to ask for those of one user.
-fn of_several<'a>(what: &str, found: impl Iterator<Item = &'a Found>) -> (u8, String) {
+fn of_several<'a>(what: &str, which: &str, found: impl Iterator<Item = &'a Found>) -> (u8, String) {
     let mut text = format!("recorders of several users {what}; say which ones are meant:");
     let mut users = BTreeSet::new();
     for one in found.filter(|one| users.insert(one.owner)) {
@@ -184,7 +184,7 @@ fn of_several<'a>(what: &str, found: impl Iterator<Item = &'a Found>) -> (u8, St
         // Writing to a string does not fail.
         let _ = match one.process {
             Some(pid) => write!(text, "\n  {user}: process {pid} lives; give its pid"),
-            None => write!(text, "\n  {user}: ccl-inspect open {folder}"),
+            None => write!(text, "\n  {user}: ccl-inspect open {folder}{which}"),
         };
     }
     (exit::USAGE, text)
@@ -198,9 +198,13 @@ pub(crate) fn no_comm(name: &str, names: &[String]) -> (u8, String) {
 fn the_only_one(findings: &Findings) -> Result<Job, (u8, String)> {
     let mut jobs: Vec<Candidate<'_>> =
         findings.jobs().into_iter().map(|job| Candidate::new(findings, job)).collect();
-    let any_lives = jobs.iter().any(|one| one.alive > 0);
+    let [any_lives, own_lives] =
+        [false, true].map(|own| jobs.iter().any(|one| one.alive > 0 && (one.is_own() || !own)));
+    let last_of_own = jobs.iter().filter(|one| one.is_own()).map(|one| one.last_real_ns).max();
     let all = jobs.len();
-    jobs.retain(|one| one.alive > 0 || !any_lives);
+    // Another user's living job does not take the place of the last one of the user who asks.
+    let is_last_own = |one: &Candidate<'_>| one.is_own() && Some(one.last_real_ns) == last_of_own;
+    jobs.retain(|one| one.alive > 0 || !any_lives || !own_lives && is_last_own(one));
     let ended = all - jobs.len();
     if jobs.len() < 2 {
         return jobs
@@ -232,6 +236,11 @@ struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
+    /// Whether it is of the user who asks.
+    fn is_own(&self) -> bool {
+        self.first.is_some_and(|one| !one.is_anothers())
+    }
+
     fn new(findings: &'a Findings, job: Job) -> Self {
         let of_it = || findings.found.iter().filter(|one| one.is_of(&job));
         let lowest = |one: &&Found| job.rows(&one.given.process).map(|row| row.world).min();
@@ -364,6 +373,25 @@ mod tests {
         check(&[of(a, 1, false), of(own, 1, false)], "1", Ok(own));
         check(&[of(a, 1, false), of(b, 1, false)], "1", Err("are of process 1"));
         check(&[of(a, 1, false), of(b, 2, false)], "1", Ok(a));
+    }
+
+    #[test]
+    fn a_living_job_of_another_user_does_not_hide_the_last_one_of_the_user_who_asks() {
+        let own = rustix::process::geteuid().as_raw();
+        let of = |owner: u32, pid: u32, is_held: bool, job: u64| {
+            let mut one = found(pid, is_held, &[(job, 0)]);
+            (one.owner, one.given.process.to_real_ns) = (Some(owner), u64::from(pid));
+            one
+        };
+        check(vec![of(own + 1, 1, true, 5)], None, Ok(5));
+        check(vec![of(own + 1, 1, true, 5), of(own, 2, false, 5)], None, Err(exit::USAGE));
+        check(
+            vec![of(own + 1, 1, true, 5), of(own, 2, true, 6), of(own, 3, false, 7)],
+            None,
+            Err(exit::USAGE),
+        );
+        check(vec![of(own, 2, true, 6), of(own, 3, false, 7)], None, Ok(6));
+        check(vec![of(own + 1, 3, false, 7), of(own, 2, true, 6)], None, Ok(6));
     }
 
     #[test]

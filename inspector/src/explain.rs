@@ -77,7 +77,12 @@ impl Explain {
         if let Some(operation) = operation.as_mut().filter(|operation| operation.algorithm.is_empty()) {
             describe(operation, &found);
         }
-        let status = exit::status(&job);
+        // An operation that is asked for by its number may be another than the one that is wrong.
+        let status = match self.op {
+            Some(_) if job.complete => exit::OK,
+            Some(_) => exit::INCOMPLETE,
+            None => exit::status(&job),
+        };
         let told = Told {
             schema: SCHEMA.into(),
             job: job.job,

@@ -78,6 +78,14 @@ pub(crate) struct Looked {
     pub(crate) found: Vec<Found>,
 }
 
+impl Looked {
+    /// A job, with the recorders that are of it.
+    fn of(merged: JobSnapshot, findings: Findings, job: &Job) -> Self {
+        let found = findings.found.into_iter().filter(|one| one.is_of(job)).collect();
+        Self { job: merged, found }
+    }
+}
+
 /// The job that `target` means, as it is now.
 ///
 /// Where something waits it is read twice: only what both readings show is a verdict. Other hosts
@@ -89,7 +97,7 @@ pub(crate) fn now(target: Option<Target>, comm: Option<&str>, gathers: bool) -> 
     let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
     let (mut findings, mut job) = find(&settings, target)?;
     let lost = discover::follow_peers(&mut findings, &job);
-    let begun = facts::begin(findings.found.iter());
+    let begun = facts::begin(findings.found.iter().filter(|one| one.is_of(&job)));
     let mut reading = Reading::take(&mut findings, &mut job, lost.clone(), gathers);
     let first = reading.merged(&findings, &job);
     let stall_ns = stall_ns_of(&settings, findings.found.iter().filter(|one| one.is_of(&job)));
@@ -104,9 +112,9 @@ pub(crate) fn now(target: Option<Target>, comm: Option<&str>, gathers: bool) -> 
             (reading.gathered, reading.unreachable) = (gathered, unreachable);
         }
     }
-    begun.tell(&mut findings.found.iter_mut().collect::<Vec<_>>());
-    let job = reading.merged(&findings, &job);
-    judged(Looked { job, found: findings.found }, before.as_ref(), comm, stall_ns)
+    begun.tell(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
+    let merged = reading.merged(&findings, &job);
+    judged(Looked::of(merged, findings, &job), before.as_ref(), comm, stall_ns)
 }
 
 /// What was read of a job beside the recorders of this kernel.
@@ -153,16 +161,16 @@ pub(crate) fn then(path: &Path, job: Option<Target>, comm: Option<&str>) -> Resu
         let dump = dump::open(path).map_err(|why| (exit::ERROR, why))?;
         let mut job = choose(&dump.findings, job.or(Some(Target::Job(dump.job))))?;
         gather::widen(&mut job, &dump.findings, &dump.gathered);
-        let job = merged(&dump.findings, &job, (&dump.gathered, &dump.unreachable), dump.notes);
-        Looked { job, found: dump.findings.found }
+        let merged = merged(&dump.findings, &job, (&dump.gathered, &dump.unreachable), dump.notes);
+        Looked::of(merged, dump.findings, &job)
     } else {
         let mut findings = discover::at(path).map_err(|why| (exit::ERROR, why))?;
         let job = choose(&findings, job)?;
         facts::gather(&mut findings.found.iter_mut().filter(|one| one.is_of(&job)).collect::<Vec<_>>());
         let why = format!("only {} was opened, and it is not there", path.display());
         let unreachable = discover::only_these(&findings, &job, &why);
-        let job = merged(&findings, &job, (&[], &unreachable), Vec::new());
-        Looked { job, found: findings.found }
+        let merged = merged(&findings, &job, (&[], &unreachable), Vec::new());
+        Looked::of(merged, findings, &job)
     };
     // Files do not change: a second reading would show the same.
     let again = looked.job.clone();

@@ -262,7 +262,7 @@ fn the_dead_tell_by_their_files() {
     job.kill(2);
     for folder in [job.files(), job.folder.path().to_path_buf()] {
         let (seen, status) = snapshot(&["open", folder.to_str().unwrap()]);
-        assert_eq!((seen.complete, status), (true, Some(0)));
+        assert_eq!((seen.complete, status), (true, Some(10)));
         assert_eq!(states(&seen), [State::Dead; 3]);
         assert!(seen.ranks.iter().all(|rank| rank.source == Source::File));
         assert_eq!(seen.blocked_on[0].missing, ranks(&[2]), "{:?}", seen.blocked_on);
@@ -281,7 +281,7 @@ fn the_dead_tell_by_their_files() {
     assert!(to.exists() && !said.contains("goes on at its own level"), "{said}");
 
     let (seen, status) = snapshot(&["open", &job.paths[0]]);
-    assert_eq!((seen.complete, status), (false, Some(13)));
+    assert_eq!((seen.complete, status), (false, Some(10)));
     assert_eq!(seen.missing.iter().map(|m| m.rank).collect::<Vec<_>>(), ranks(&[1, 2]));
     let why = format!("only {} was opened, and it is not there", job.paths[0]);
     assert!(seen.missing.iter().all(|missing| missing.why == why), "{:?}", seen.missing);

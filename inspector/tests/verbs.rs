@@ -200,7 +200,9 @@ fn top_tells_what_moves_and_who_is_awaited_and_ends_with_the_job() {
     job.signal(1, Signal::STOP);
     assert!(ticks.by_ref().take(500).any(|tick| tick["ranks"][1]["state"] == "stopped"));
     let said = text(&inspect(&["top", &job.any(), "--every", "20ms", "--count", "2"]).stdout);
-    let lines: Vec<_> = said.lines().collect();
+    // On a busy machine a rank may well have been late before.
+    let is_slow = |line: &&str| line.contains(" SUSPECT SLOW") || line.contains("  next: ");
+    let lines: Vec<_> = said.lines().filter(|line| !is_slow(line)).collect();
     assert_eq!(lines.len(), 1 + 2 * 4, "{said}");
     assert!(lines[0].starts_with("RANK STATE ") && lines[1].contains(" BLOCKED ON rank"), "{said}");
     assert!(lines[3].starts_with("   1 STOPPED ") && lines[2].contains("AllReduce #"), "{said}");

@@ -402,9 +402,10 @@ impl Ring {
     fn checked(&mut self) -> Result<()> {
         let Some(fault) = self.member.fault().cloned() else { return Ok(()) };
         self.net.finish(&mut self.member, TELL_WITHIN);
+        let names_others = fault.culprits.iter().any(|rank| *rank != self.rank);
         match self.net.shortage().of(self.rank) {
             // It waited for what it could not have reached.
-            Some((what, hint)) if fault.kind == ErrorKind::Timeout => {
+            Some((what, hint)) if fault.kind == ErrorKind::Timeout && !names_others => {
                 let text = format!("{what}: it could not connect to the other ranks in time");
                 Err(Fault::new(ErrorKind::System, &[self.rank], text).into_error(self.rank).hint(hint))
             }

@@ -435,10 +435,6 @@ impl Root {
 
     fn verdict(&mut self, io: &mut Io<'_>) {
         let missing = self.missing();
-        if !missing.is_empty() {
-            // Their deadline may have come before the first report.
-            self.report(io);
-        }
         let silent: Vec<Rank> = self.members.iter().filter(|(_, m)| !m.alive).map(|(r, _)| *r).collect();
         let (culprits, text) = match (missing.is_empty(), silent.is_empty()) {
             (false, _) => (missing, self.standing()),
@@ -459,6 +455,10 @@ impl Root {
     fn fail(&mut self, fault: Fault, io: &mut Io<'_>) {
         if self.outcome.is_some() {
             return;
+        }
+        // Ranks may have come since the last report, or there was none.
+        if !self.missing().is_empty() {
+            self.report(io);
         }
         for member in self.members.values().filter(|member| !member.ready) {
             io.send(member.stream, FromRoot::Failed(fault.clone()).encode());

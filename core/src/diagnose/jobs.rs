@@ -38,14 +38,19 @@ impl Job {
         process.comms.iter().any(|comm| self.is_named(comm.job))
     }
 
-    /// The communicators of this process that belong to it, and those that it could not make: they
-    /// connect it with nobody.
+    /// The communicators of this process that belong to it.
     pub fn rows<'a>(&self, process: &'a ProcessSnapshot) -> impl Iterator<Item = &'a CommSnapshot> {
+        process.comms.iter().filter(|comm| self.is_named(comm.job))
+    }
+
+    /// The same, and those that a process of the job could not make: they say nothing of who is in
+    /// it.
+    pub(super) fn shown<'a>(&self, process: &'a ProcessSnapshot) -> impl Iterator<Item = &'a CommSnapshot> {
         let is_in = self.includes(process);
-        process
-            .comms
-            .iter()
-            .filter(move |comm| self.is_named(comm.job) || is_in && was_given_up(process, comm))
+        let rows = process.comms.iter().enumerate();
+        let shown = rows
+            .filter(move |(at, comm)| self.is_named(comm.job) || is_in && was_given_up(&process.comms, *at));
+        shown.map(|(_, comm)| comm)
     }
 
     /// The id that these processes record now.
@@ -91,11 +96,13 @@ pub fn jobs<'a>(processes: impl IntoIterator<Item = &'a ProcessSnapshot>) -> Vec
     jobs.into_iter().map(|(job, _)| job).collect()
 }
 
-/// Whether the init of a communicator failed, and the process has not made one like it since.
-fn was_given_up(process: &ProcessSnapshot, comm: &CommSnapshot) -> bool {
+/// Whether the init of a communicator failed, and its process has not made one like it since. The
+/// position of a row tells its age.
+fn was_given_up(comms: &[CommSnapshot], at: usize) -> bool {
+    let comm = &comms[at];
     let is_like = |other: &CommSnapshot| (&other.name, other.nranks) == (&comm.name, comm.nranks);
     let has_failed = comm.ended && comm.init.is_some() && comm.has_failed();
-    has_failed && !process.comms.iter().any(|other| !other.ended && is_like(other))
+    has_failed && !comms[at + 1..].iter().any(|other| other.init.is_none() && is_like(other))
 }
 
 /// The rows that connect a process with others: those of communicators that it has not left, if it
@@ -353,21 +360,23 @@ mod tests {
 
     #[test]
     fn a_communicator_that_could_not_be_made_is_shown_with_those_that_were() {
-        // A world of two, and what failed in init: of a name that is used since, and of one that is
-        // not.
-        let mut one = process(10, &[(7, 0, 2), (8, 0, 3), (9, 0, 2)]);
-        for row in &mut one.comms[1..] {
+        // What failed in init, of two sizes; and between them a world of two.
+        let mut one = process(10, &[(6, 0, 2), (7, 0, 2), (8, 0, 3), (9, 0, 2)]);
+        for at in [0, 2, 3] {
+            let row = &mut one.comms[at];
             (row.ended, row.init, row.failure) = (true, Some(Default::default()), Some(Default::default()));
         }
         let shown = |one: &ProcessSnapshot| {
             let job = jobs([one]).remove(0);
-            job.rows(one).map(|row| row.id.0).collect::<Vec<_>>()
+            assert_eq!(job.rows(one).map(|row| row.id.0).collect::<Vec<_>>(), [7]);
+            job.shown(one).map(|row| row.id.0).collect::<Vec<_>>()
         };
-        assert_eq!(shown(&one), [7, 8]);
-        one.comms[2].name = "dp".into();
+        // The first one was made since.
         assert_eq!(shown(&one), [7, 8, 9]);
-        one.comms[1].init = None;
-        assert_eq!(shown(&one), [7, 9]);
+        one.comms[0].name = "dp".into();
+        assert_eq!(shown(&one), [6, 7, 8, 9]);
+        one.comms[2].init = None;
+        assert_eq!(shown(&one), [6, 7, 9]);
         // It makes it no rank of another job.
         assert_eq!(found(&[one, process(11, &[(9, 1, 2)])]), [(7, vec![7]), (9, vec![9])]);
     }

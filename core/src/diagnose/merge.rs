@@ -182,7 +182,7 @@ fn ranks_of(
     let mut grouped: BTreeSet<CommId> = BTreeSet::new();
     for one in given {
         let mut comms: BTreeMap<Rank, Vec<CommSnapshot>> = BTreeMap::new();
-        for comm in job.rows(&one.process) {
+        for comm in job.shown(&one.process) {
             let world = numbers.of_row(&one.process, comm);
             let mut comm = CommSnapshot { peers: Vec::new(), world, ..comm.clone() };
             // Once per communicator: all ranks tell the same.

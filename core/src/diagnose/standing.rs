@@ -217,6 +217,11 @@ impl Snapshot {
         found
     }
 
+    /// Whether the ranks of a communicator of this size are those of the job, as far as is known.
+    pub(super) fn has_ranks(&self, comm: CommId, nranks: u32) -> bool {
+        nranks as usize >= self.ranks.len() + self.missing.len() && !self.numbers_differ(comm)
+    }
+
     /// Whether a rank that was read has another number in that communicator than in the job.
     pub(super) fn numbers_differ(&self, comm: CommId) -> bool {
         let differs =

@@ -313,15 +313,29 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
     Ok(Folder { dir: Fd::new(dir), path, memory })
 }
 
-/// Why another user can rename what lies in a folder, whoever owns that: files there are found and
-/// removed by their paths.
+/// Why any other user can rename what lies in a folder, whoever owns that: files there are found
+/// and removed by their paths. Groups, and the folders above, are the administrator's to arrange.
 fn replaceable(owner: u32, mode: u32) -> Option<String> {
-    let is_trusted = owner == 0 || owner == rustix::process::geteuid().as_raw();
+    let is_trusted = owner == 0 || owner == rustix::process::geteuid().as_raw() || is_unmapped(owner);
     match mode & (libc::S_IWOTH | libc::S_ISVTX) {
         _ if !is_trusted => Some(format!("belongs to user {owner}")),
         libc::S_IWOTH => Some("can be written by all users".into()),
         _ => None,
     }
+}
+
+/// Whether an owner is one that this user namespace has no number for, as root of the host is in a
+/// container of a user: it is outside of what any user here can be.
+fn is_unmapped(owner: u32) -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_in = |line: &str| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), _, Some(Ok(count))) = (numbers.next(), numbers.next(), numbers.next()) else {
+            return true;
+        };
+        (first..first.saturating_add(count)).contains(&u64::from(owner))
+    };
+    !map.is_empty() && !map.lines().any(is_in)
 }
 
 /// The folder in which a recorder of this process would lie, and remarks on the choice.

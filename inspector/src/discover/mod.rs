@@ -101,6 +101,7 @@ impl Found {
         let identity = descriptors::identity(&self.file).ok();
         let is_it = |pid: u32| {
             process::pid_namespace(pid) == Some(pid_namespace)
+                && self.owner.is_none_or(|owner| may_write(pid, owner))
                 && descriptors::of(pid).is_ok_and(|all| all.iter().any(|one| Some(one.identity) == identity))
         };
         if identity.is_some() && is_it(pid) {
@@ -443,6 +444,12 @@ fn held() -> Held {
     held
 }
 
+/// Whether a process may be the one that writes a recorder of this user, and no reader of it. It
+/// may have been root's and have become a user's since.
+fn may_write(pid: u32, owner: u32) -> bool {
+    owner == 0 || process::user(pid).is_none_or(|user| user == owner)
+}
+
 /// The recorder and its process: of the processes that hold it open, the one that it describes.
 ///
 /// The others are readers, like this program: of another user, or root that reads a user's.
@@ -453,9 +460,9 @@ fn found(
 ) -> Found {
     let is_owner = |pid: &u32| {
         let inner = ccl::sys::process::namespace_pids(Some(*pid)).and_then(|pids| pids.last().copied());
-        // A process may have been root's and have become a user's since.
-        let is_its = owner == 0 || process::user(*pid).is_none_or(|user| user == owner);
-        is_its && inner == Some(process.pid) && process::pid_namespace(*pid) == Some(process.pid_namespace)
+        may_write(*pid, owner)
+            && inner == Some(process.pid)
+            && process::pid_namespace(*pid) == Some(process.pid_namespace)
     };
     let writer = holders.iter().find(|holder| is_owner(&holder.pid));
     // It keeps its descriptor; the others, such as watchdogs of its peers, close theirs at once.

@@ -57,8 +57,8 @@ impl Tools {
         let letter = || process::stat(pid).map(|stat| stat.state);
         let was_stopped = matches!(letter(), Some('T' | 't'));
         let mut notes = Vec::new();
-        if was_stopped {
-            notes.push(format!("the process is stopped: kill -CONT {pid} lets it go on"));
+        if letter() == Some('T') {
+            notes.push("stopped: kill -CONT and its pid lets it go on".to_string());
         }
         let mut ask = |by: &'static str, command: Result<Command, String>, begins: &[&str]| {
             let asked = command.and_then(|command| run(command, end)).and_then(|output| {

@@ -82,8 +82,10 @@ fn read(recorder: &Weak<Recorder>, gathers: bool) -> Option<(Snapshot, String)> 
         row.letter = row.letter.filter(|letter| *letter != 't');
         row.given(asked, now, real_ns)
     });
-    let given: Vec<Given> = given.collect();
+    let mut given: Vec<Given> = given.collect();
     let job = jobs(given.iter().map(|one| &one.process)).into_iter().find(|job| job.includes(&own))?;
+    // What the program could not make and goes on without holds nobody up.
+    given.iter_mut().for_each(|one| one.process.comms.retain(|row| job.is_named(row.job)));
     let unreachable = unreachable(&given, &job, &lacks);
     Some((merge(&given, &job, &unreachable), own.path))
 }

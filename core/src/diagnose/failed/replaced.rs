@@ -32,26 +32,32 @@ pub(in crate::diagnose) fn take(ranks: &[RankSnapshot], failures: &mut Vec<Failu
 
 /// Whether all processes that may live have given the communicator back, or have called something
 /// in another one since it failed, and one of those that were in it goes on in another. While that
-/// one is in init, it is not there yet.
+/// one is in init, it is not there yet. Who could not make it had nothing to give back: there one
+/// that has called something since is enough.
 fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
     let was_in = |rank: &&RankSnapshot| !rank.is_gone() && rank.comms.iter().any(|row| row.id == comm);
     let is_sound = |row: &&CommSnapshot| !row.ended && !row.has_failed() && row.init.is_none();
     let goes_on = |rank: &RankSnapshot| {
         matches!(rank.state, State::Running | State::Stopped) && rank.comms.iter().any(|row| is_sound(&row))
     };
-    let has_called = |rank: &RankSnapshot, ago_ns: u64| {
+    let has_called = |rank: &RankSnapshot, ago_ns: u64, after_ns: u64| {
         let mut ops = rank.comms.iter().filter(is_sound).flat_map(operations);
-        ops.any(|op| !op.kind.is_empty() && op.age_ns.saturating_add(AFTER_NS) <= ago_ns)
+        ops.any(|op| !op.kind.is_empty() && op.age_ns.saturating_add(after_ns) <= ago_ns)
     };
     let is_past = |rank: &RankSnapshot| {
         let mut rows = rank.comms.iter().filter(|row| row.id == comm);
-        // Who could not make it had nothing to give back.
         rows.all(|row| {
-            let has_given_back = row.ended && row.init.is_none();
-            has_given_back || row.failure.as_ref().is_some_and(|failure| has_called(rank, failure.age_ns))
+            row.ended
+                || row.failure.as_ref().is_some_and(|failure| has_called(rank, failure.age_ns, AFTER_NS))
         })
     };
     let those = || ranks.iter().filter(was_in);
+    let rows = ranks.iter().flat_map(|rank| rank.comms.iter().map(move |row| (rank, row)));
+    let in_init = rows.filter(|(_, row)| row.id == comm && row.init.is_some());
+    let mut given_up = in_init.filter_map(|(rank, row)| Some((rank, row.failure.as_ref()?))).peekable();
+    if given_up.peek().is_some() {
+        return given_up.any(|(rank, failure)| goes_on(rank) && has_called(rank, failure.age_ns, 0));
+    }
     those().all(is_past) && those().any(goes_on)
 }
 
@@ -61,7 +67,7 @@ fn remark(failure: &Failure) -> String {
     if failure.op == INIT {
         let who = match failure.missing.as_slice() {
             [] => failure.error.clone(),
-            some => format!("{} never came", ranks_text(some)),
+            some => format!("{} of it never came", ranks_text(some)),
         };
         let ago = duration(failure.since_ns);
         return format!(

@@ -37,7 +37,9 @@ fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
     }
     // Blamed are also ranks that could not be read.
     let read: Vec<Rank> = failure.culprits.iter().map(|culprit| culprit.rank).collect();
-    for rank in job.job_ranks(failure.comm, &failure.blamed).into_iter().filter(|rank| !read.contains(rank)) {
+    // Only where their numbers are those of the job.
+    let unread = job.job_ranks(failure.comm, &failure.blamed).into_iter();
+    for rank in unread.filter(|rank| !read.contains(rank) && is_of_job(job, failure)) {
         groups.add(what(job, failure, None), Culprit { rank, ..Culprit::default() });
     }
     if groups.0.is_empty() {
@@ -45,6 +47,21 @@ fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
     }
     let verdicts = groups.0.into_iter().map(|(what, culprits)| verdict(job, failure, what, culprits));
     verdicts.map(|one| given_up(job, failure, &one).unwrap_or(one)).collect()
+}
+
+/// Whether the ranks of the communicator that failed are those of the job.
+fn is_of_job(job: &Snapshot, failure: &Failure) -> bool {
+    let rows = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| row.id == failure.comm);
+    job.has_ranks(failure.comm, rows.map(|row| row.nranks).max().unwrap_or(0))
+}
+
+/// Ranks of the communicator that failed: as those of the job, or where these cannot be told, by
+/// their own numbers.
+fn ranks_of(job: &Snapshot, failure: &Failure, ranks: &[Rank]) -> String {
+    match is_of_job(job, failure) {
+        true => ranks_text(&job.job_ranks(failure.comm, ranks)),
+        false => format!("{} of {}", ranks_text(ranks), comm_name(&failure.name, failure.comm)),
+    }
 }
 
 /// Where a watchdog gave an operation up, what it had told: that is the cause.
@@ -214,7 +231,15 @@ fn text(
             format!("{who} could not complete {op}: {}", failure.error)
         }
         (Class::Aborted, false) => format!("{who} gave {op} up"),
-        (Class::NotJoined, _) => {
+        (Class::NotJoined, true) => {
+            let has = verb(failure.blamed.len(), "has", "have");
+            let who = ranks_of(job, failure, &failure.blamed);
+            match failure.op == INIT {
+                true => format!("{who} {has} not come to its init, which timed out"),
+                false => format!("{who} had not called {} when it timed out", lacked(&failure.op, op)),
+            }
+        }
+        (Class::NotJoined, false) => {
             let late = |one: &Culprit| late_ns(failure, process::of(job, one.rank)?);
             match culprits.iter().filter_map(late).min() {
                 Some(ns) => format!("{who} came to {op} at least {} after the first rank", duration(ns)),
@@ -228,6 +253,10 @@ fn text(
         (Class::StuckLocal, false) if reason == Reason::Inside => {
             format!("{who} {has} not come out of {op}, which timed out on the others")
         }
+        (Class::PeerDead, true) if !failure.blamed.is_empty() => {
+            let (who, count) = (ranks_of(job, failure, &failure.blamed), failure.blamed.len());
+            format!("{who} {}", process::ended(reason, count))
+        }
         (_, true) => format!("{op} failed, and nobody says who is to blame"),
         _ => format!("{who} {}", process::ended(reason, culprits.len())),
     }
@@ -237,7 +266,7 @@ fn text(
 fn absent(job: &Snapshot, failure: &Failure, class: Class) -> String {
     match failure.missing.as_slice() {
         some if failure.op == INIT && class != Class::NotJoined && !some.is_empty() => {
-            format!("; {} had not come to it", ranks_text(&job.job_ranks(failure.comm, some)))
+            format!("; {} had not come to it", ranks_of(job, failure, some))
         }
         _ => String::new(),
     }

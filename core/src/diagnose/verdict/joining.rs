@@ -99,7 +99,7 @@ fn coming<'a>(job: &'a Snapshot, one: &NotJoined, rank: Rank) -> Option<&'a Rank
 
 /// Whether the ranks of that communicator are those of the job, as far as is known.
 fn has_ranks_of_job(job: &Snapshot, one: &NotJoined) -> bool {
-    one.is_of(job.ranks.len() + job.missing.len()) && !job.numbers_differ(one.comm)
+    job.has_ranks(one.comm, one.nranks)
 }
 
 /// Whether the init has failed on that process, which has a verdict of its own.
@@ -150,7 +150,11 @@ fn verdict(
                 true => format!("{who} {has} not come to the init of {comm}"),
                 false => format!("{who} of {comm} {has} not come to its init"),
             };
-            (Side::Application, Confidence::Certain, text)
+            // Who has come since the last report of the leader, it has not said.
+            match leader_out(job, one).is_some() {
+                true => (Side::Application, Confidence::Possible, format!("{text}, as rank 0 reported last")),
+                false => (Side::Application, Confidence::Certain, text),
+            }
         }
         _ => {
             let (side, confidence, what) = told(reason, culprits, "init", &Circle::default());

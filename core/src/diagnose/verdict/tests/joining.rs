@@ -107,7 +107,8 @@ fn who_leads_an_init_and_is_stopped_holds_it_up() {
     // Beside it, one of whom nothing is known has not come either, as the leader had reported.
     job.ranks.pop();
     job.missing = vec![Missing { rank: Rank(3), ..Missing::default() }];
-    check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect), IN_12]);
+    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect), IN_12]);
+    assert_eq!(found[1].confidence, Confidence::Possible);
     job.not_joined[0].count = None;
     check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect)]);
 }
@@ -188,6 +189,20 @@ fn an_init_that_failed_is_told_by_its_kind() {
     job.ranks[1].state = State::Dead;
     let found = check(&job, &[(Class::PeerDead, Reason::Killed, &[1], Standing::Stalled)]);
     assert!(found[0].why.ends_with("; rank 3 had not come to it"), "{}", found[0].why);
+    // In a communicator of some of the ranks, its number is none of the job's.
+    let dp = Failure { name: "dp".into(), missing: ranks(&[1]), ..failed("Timeout", &[1]) };
+    let mut job = Snapshot { failures: vec![dp], not_joined: Vec::new(), ..in_init(0) };
+    job.ranks.iter_mut().for_each(|rank| rank.comms[0].nranks = 2);
+    job.ranks[2].comms[0].rank = Rank(0);
+    for at in [0, 1, 3] {
+        job.ranks[at].comms[0].id = CommId(9);
+    }
+    let found = check(&job, &[(Class::NotJoined, Reason::NeverJoined, &[], Standing::Stalled)]);
+    assert!(
+        found[0].why.starts_with("rank 1 of dp has not come to its init, which timed out"),
+        "{}",
+        found[0].why
+    );
     let refused = failed("System", &[1]);
     let aborts = (Class::Aborted, Reason::Aborts, &[1][..], Standing::Stalled);
     assert_eq!(told(refused, aborts), "rank 1 could not complete init() of world: System");
