@@ -7,7 +7,7 @@ use ccl::snapshot::{Class, RankSnapshot, Snapshot, Standing, Verdict};
 use ccl::types::JobId;
 use serde::Serialize;
 
-use crate::{exit, look, subject};
+use crate::{exit, look, subject, words};
 
 /// The schema of [`Told`].
 const SCHEMA: &str = "ccl.verdicts/1";
@@ -129,6 +129,9 @@ fn text(job: &Snapshot) -> String {
     if !job.complete {
         let (read, known) = (job.ranks.len(), job.ranks.len() + job.missing.len());
         let _ = writeln!(out, "incomplete: {read} of {known} ranks were read");
+    }
+    for note in &job.notes {
+        let _ = writeln!(out, "note: {}", words::line(note));
     }
     out
 }
