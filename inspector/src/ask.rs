@@ -61,7 +61,7 @@ pub(crate) fn beyond_its_state(one: &Found) -> Option<String> {
         ));
     }
     if one.given.state() == State::Dead {
-        let Fate::Lives(pid, _) = process::fate(about) else { return None };
+        let Fate::Lives(pid, _) = one.fate() else { return None };
         let program = words::path(&process::program(pid)?);
         return Some(format!(
             "pid {} on {} lives and is no rank any more: it runs {program} and has not left in good order",

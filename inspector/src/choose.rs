@@ -15,6 +15,8 @@ use crate::{exit, process, words};
 
 /// How long a job may take from its launch until its first rank has a recorder.
 const STARTS_WITHIN: Duration = Duration::from_secs(2);
+/// The most jobs of several that are listed.
+const MAX_LISTED: usize = 32;
 /// The time between two looks for that recorder.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -106,8 +108,10 @@ pub(crate) fn choose(findings: &Findings, target: Option<Target>) -> Result<Job,
         Target::Job(id) => job_named(findings, id)?.map_or_else(unknown, Ok),
         Target::Process(pid) => {
             // A launcher is not a rank; the job that it launched is meant.
-            let job = one_of(findings, pid)?.map_or_else(|| job_of_descendants(findings, pid), of);
-            job.ok_or_else(|| (exit::ERROR, nothing(findings, &of_process(pid))))
+            let found = one_of(findings, pid)?;
+            let holds = found.filter(|one| one.process.is_some()).and_then(of);
+            let launched = || job_of_descendants(findings, pid).or_else(|| found.and_then(of));
+            holds.or_else(launched).ok_or_else(|| (exit::ERROR, nothing(findings, &of_process(pid))))
         }
         Target::RankOf(pid, rank) => match one_of(findings, pid)? {
             None => Err((exit::ERROR, nothing(findings, &of_process(pid)))),
@@ -141,12 +145,16 @@ fn of_process(pid: u32) -> String {
 /// The recorder of process `pid`.
 ///
 /// If several have this pid: the one whose process has it now, else one of the user who asks, else
-/// one that is alive, else the newest. The others were left by earlier processes.
+/// one that is alive, else the newest. The others were left by earlier processes. Of a process that
+/// lives, no other user than its own can tell.
 ///
 /// # Errors
 /// Recorders of several other users have it: any user can write any pid.
 fn one_of(findings: &Findings, pid: u32) -> Result<Option<&Found>, (u8, String)> {
-    let mut those = findings.found.iter().filter(|one| one.is_process(pid)).collect::<Vec<_>>();
+    let user = process::owner(pid);
+    let may_be =
+        |one: &&Found| one.process.is_some() || user.is_none() || !one.is_anothers() || one.owner == user;
+    let mut those: Vec<_> = findings.found.iter().filter(|one| one.is_process(pid)).filter(may_be).collect();
     let standing = |one: &Found| (one.process.is_some(), !one.is_anothers());
     let best = those.iter().map(|one| standing(one)).max();
     those.retain(|one| Some(standing(one)) == best);
@@ -213,10 +221,13 @@ fn the_only_one(findings: &Findings) -> Result<Job, (u8, String)> {
             .ok_or_else(|| (exit::ERROR, nothing(findings, "there is no job")));
     }
     let mut text = "there are several jobs; say which one is meant, by its id or a pid:".to_string();
-    jobs.sort_by_key(|one| std::cmp::Reverse(one.last_real_ns));
-    for one in jobs {
+    jobs.sort_by_key(|one| (!one.is_own(), std::cmp::Reverse(one.last_real_ns)));
+    for one in jobs.iter().take(MAX_LISTED) {
         // Writing to a string does not fail.
         let _ = write!(text, "\n  {one}");
+    }
+    if jobs.len() > MAX_LISTED {
+        let _ = write!(text, "\n  and {} more", jobs.len() - MAX_LISTED);
     }
     if ended > 0 {
         let _ = write!(text, "\n  and {ended} whose processes have all ended");
@@ -243,11 +254,13 @@ impl<'a> Candidate<'a> {
 
     fn new(findings: &'a Findings, job: Job) -> Self {
         let of_it = || findings.found.iter().filter(|one| one.is_of(&job));
+        // A recorder may tell of any time.
+        let now = clock::real_ns();
         let lowest = |one: &&Found| job.rows(&one.given.process).map(|row| row.world).min();
         Self {
             processes: of_it().count(),
             alive: of_it().filter(|one| one.given.process.alive).count(),
-            last_real_ns: of_it().map(|one| one.given.process.to_real_ns).max().unwrap_or(0),
+            last_real_ns: of_it().map(|one| one.given.process.to_real_ns.min(now)).max().unwrap_or(0),
             first: of_it().min_by_key(lowest),
             job,
         }
@@ -368,11 +381,17 @@ mod tests {
         check(&[of(a, 1, true), of(a, 2, true), of(own, 3, false)], id, Ok(own));
         check(&[of(a, 1, true), of(b, 3, false)], id, Err("process 1 lives; give its pid"));
         check(&[of(a, 1, false), of(a, 2, false)], id, Ok(a));
-        // A pid: of who has it, of the user who asks, or of nobody.
-        check(&[of(a, 1, true), of(own, 1, false)], "1", Ok(a));
-        check(&[of(a, 1, false), of(own, 1, false)], "1", Ok(own));
-        check(&[of(a, 1, false), of(b, 1, false)], "1", Err("are of process 1"));
-        check(&[of(a, 1, false), of(b, 2, false)], "1", Ok(a));
+        // A pid: of who has it, of the user who asks, or of nobody. No process has this one.
+        let (pid, none) = ("4194400", 4_194_400);
+        check(&[of(a, none, true), of(own, none, false)], pid, Ok(a));
+        check(&[of(a, none, false), of(own, none, false)], pid, Ok(own));
+        check(&[of(a, none, false), of(b, none, false)], pid, Err("are of process 4194400"));
+        check(&[of(a, none, false), of(b, 2, false)], pid, Ok(a));
+        // A process that lives and is of another user than the one who wrote of it.
+        let lives = std::process::id();
+        let findings = Findings { found: vec![of(a, lives, false)], ..Findings::default() };
+        let said = choose(&findings, Some(lives.to_string().parse().unwrap())).unwrap_err();
+        assert!(said.1.contains("lives and has no recorder"), "{}", said.1);
     }
 
     #[test]

@@ -215,6 +215,8 @@ fn merged(
     let given: Vec<Given> = found().map(|one| &one.given).chain(gathered).cloned().collect();
     let mut snapshot = merge(&given, job, unreachable);
     snapshot.notes.extend(notes);
+    let owner = found().find(|one| one.is_anothers()).and_then(|one| one.owner);
+    snapshot.notes.extend(owner.map(|owner| format!("this job is of user {owner}")));
     snapshot.notes.extend(of_others(findings, job));
     snapshot.notes.extend(found().filter_map(ask::beyond_its_state));
     snapshot

@@ -58,8 +58,9 @@ fn clean(findings: &Findings, only: Option<&str>) -> String {
     for one in dead.filter(|one| one.file.parent().is_some_and(is_meant)) {
         say(&one.file, door::remove(&one.file));
     }
-    let living: Vec<String> = findings.found.iter().filter_map(stem_of_living).collect();
     for folder in findings.folders.iter().filter(|folder| is_meant(folder)) {
+        let is_its = |one: &&Found| one.owner.is_some_and(|owner| folder.ends_with(format!("ccl-{owner}")));
+        let living: Vec<String> = findings.found.iter().filter(is_its).filter_map(stem_of_living).collect();
         let lives = |stem: &str| living.iter().any(|start| stem.starts_with(start));
         // The folder may have been removed meanwhile.
         for (file, done) in door::remove_states(folder, lives).into_iter().flatten() {

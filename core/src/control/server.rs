@@ -13,7 +13,7 @@
 
 use std::fmt;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -161,7 +161,6 @@ impl Server {
 
 /// The inode of the file at a path.
 fn inode(path: &Path) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
     path.symlink_metadata().ok().map(|about| about.ino())
 }
 
@@ -209,9 +208,11 @@ pub fn sweep(folder: &Path) -> usize {
 
 fn sweep_but(folder: &Path, own: Option<&str>) -> usize {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
-    // A connection to a regular file is refused, too: only sockets are removed, even if another
+    // A connection to a regular file is refused, too: only own sockets are removed, even if another
     // folder was put in place of ours.
-    let entries = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    let uid = rustix::process::geteuid().as_raw();
+    let is_own = |about: std::fs::Metadata| about.file_type().is_socket() && about.uid() == uid;
+    let entries = entries.filter(|entry| entry.metadata().is_ok_and(is_own));
     let lost = |path: &Path| {
         let is_socket = path.extension().is_some_and(|is| is == "sock" || is == "link" || is == "new");
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

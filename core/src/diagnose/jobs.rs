@@ -275,7 +275,8 @@ impl<'a> Numbers<'a> {
     fn number(&self, process: &Known, (job, world): (JobId, Rank), nth: impl Fn() -> usize) -> Rank {
         match self.of.get(process) {
             Some(own) if job != self.job.id || !own.contains(&world) => {
-                own.iter().nth(nth()).or_else(|| own.last()).copied().unwrap_or(world)
+                let nth = if own.len() > 1 { nth() } else { 0 };
+                own.iter().nth(nth).or_else(|| own.last()).copied().unwrap_or(world)
             }
             _ => world,
         }

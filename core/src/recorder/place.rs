@@ -244,7 +244,7 @@ struct Candidate {
 fn choose(candidates: &[Candidate], notes: &mut Vec<String>) -> Option<Folder> {
     let mut disk = None;
     for candidate in candidates {
-        match enter(&candidate.parent) {
+        match enter(candidate) {
             Ok(folder) if folder.memory || candidate.given => {
                 if !folder.memory {
                     notes.push(on_a_disk(&folder.path));
@@ -277,7 +277,7 @@ enum Refusal {
 }
 
 /// Opens `ccl-UID` in `parent`, making it if needed, and checks that it is ours alone.
-fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
+fn enter(Candidate { parent, given }: &Candidate) -> std::result::Result<Folder, Refusal> {
     let uid = rustix::process::geteuid().as_raw();
     let name = format!("ccl-{uid}");
     let path = parent.join(&name);
@@ -288,7 +288,11 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let above = rustix::fs::open(parent, flags, Mode::empty()).map_err(absent)?;
     let about = rustix::fs::fstat(&above).map_err(absent)?;
-    if let Some(why) = replaceable(about.st_uid, about.st_mode) {
+    let link = rustix::fs::lstat(parent).map_err(absent)?;
+    // A place that the system has may be of a root that has no number here.
+    let is_trusted = |owner: u32| owner == 0 || owner == uid || !given && is_unmapped(owner);
+    let why = replaceable(about.st_uid, about.st_mode, is_trusted);
+    if let Some(why) = why.or_else(|| replaceable(link.st_uid, 0, is_trusted)) {
         let parent = parent.display();
         return Err(squatted(&format!("{parent} {why}, who can put another folder in its place")));
     }
@@ -315,10 +319,9 @@ fn enter(parent: &Path) -> std::result::Result<Folder, Refusal> {
 
 /// Why any other user can rename what lies in a folder, whoever owns that: files there are found
 /// and removed by their paths. Groups, and the folders above, are the administrator's to arrange.
-fn replaceable(owner: u32, mode: u32) -> Option<String> {
-    let is_trusted = owner == 0 || owner == rustix::process::geteuid().as_raw() || is_unmapped(owner);
+fn replaceable(owner: u32, mode: u32, is_trusted: impl Fn(u32) -> bool) -> Option<String> {
     match mode & (libc::S_IWOTH | libc::S_ISVTX) {
-        _ if !is_trusted => Some(format!("belongs to user {owner}")),
+        _ if !is_trusted(owner) => Some(format!("belongs to user {owner}")),
         libc::S_IWOTH => Some("can be written by all users".into()),
         _ => None,
     }

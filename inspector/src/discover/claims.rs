@@ -16,6 +16,8 @@ use crate::words;
 
 /// How much the recorders of one user may report in all, in bytes of memory.
 const MOST_OF_A_USER: usize = 64 << 20;
+/// How many recorders of another user are read.
+const MOST_RECORDERS: usize = 2048;
 /// How many bytes of another user's files are read.
 const MOST_READ: u64 = 1 << 30;
 
@@ -26,6 +28,8 @@ pub(crate) struct Cost {
     told: usize,
     /// The bytes of their files.
     read: u64,
+    /// How many were read.
+    count: usize,
 }
 
 /// How many bytes more than twice its first report a recorder of another user may come to report.
@@ -71,8 +75,13 @@ impl Findings {
         let (reader, owner) = opened.map_err(|e| words::line(&e.to_string()))?;
         let cost = self.costs.entry(Some(owner)).or_default();
         cost.read = cost.read.saturating_add(reader.size());
+        cost.count += 1;
         // Empty files may be as large, and as many, as their user likes.
-        if owner != rustix::process::geteuid().as_raw() && cost.read > MOST_READ {
+        let is_anothers = owner != rustix::process::geteuid().as_raw();
+        if is_anothers && cost.count > MOST_RECORDERS {
+            return Err(format!("user {owner} has more than {MOST_RECORDERS} recorders"));
+        }
+        if is_anothers && cost.read > MOST_READ {
             return Err(format!(
                 "the recorders of user {owner} are larger than {} MiB in all",
                 MOST_READ >> 20

@@ -24,6 +24,9 @@ use ccl::types::{CommId, JobId};
 use crate::process::{self, Fate};
 use door::Opened;
 
+/// The most recorders that a process may have of its own.
+const MOST_OWN: usize = 8;
+
 /// A recorder that was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
@@ -93,25 +96,52 @@ impl Found {
     /// Finds the process of a recorder that was found in its folder.
     ///
     /// That process may have started after all processes were searched.
-    fn meet(&mut self) {
+    ///
+    /// `looked` keeps the descriptors of processes: many recorders may name one.
+    fn meet(&mut self, looked: &mut BTreeMap<u32, Vec<descriptors::Descriptor>>) {
         let ProcessSnapshot { pid, pid_namespace, alive, .. } = self.given.process;
         if self.process.is_some() || !alive {
             return;
         }
         let identity = descriptors::identity(&self.file).ok();
-        let is_it = |pid: u32| {
+        let mut is_it = |pid: u32| {
             process::pid_namespace(pid) == Some(pid_namespace)
-                && self.owner.is_none_or(|owner| may_write(pid, owner))
-                && descriptors::of(pid).is_ok_and(|all| all.iter().any(|one| Some(one.identity) == identity))
+                && self.may_be_of(pid)
+                && looked
+                    .entry(pid)
+                    .or_insert_with(|| descriptors::of(pid).unwrap_or_default())
+                    .iter()
+                    .any(|one| Some(one.identity) == identity)
         };
         if identity.is_some() && is_it(pid) {
             self.process = Some(pid);
+            self.know_pid();
             self.look();
-        } else if process::fate(&self.given.process) == Fate::Ended
+        } else if self.fate() == Fate::Ended
             && let Ok((reader, _)) = door::recorder(&self.file)
         {
             // It may have ended since it was read.
             self.reread(&reader);
+        }
+    }
+    /// Whether this process may be the one that writes it.
+    fn may_be_of(&self, pid: u32) -> bool {
+        self.owner.is_none_or(|owner| may_write(pid, owner))
+    }
+    /// What has become of its process. Of a process of another user it tells nothing.
+    pub(crate) fn fate(&self) -> Fate {
+        match process::fate(&self.given.process) {
+            Fate::Lives(pid, _) if !self.may_be_of(pid) => Fate::Unknown,
+            fate => fate,
+        }
+    }
+    /// Puts the pid that its process has here in place of the one that it reports: commands name
+    /// it. Another user may report any.
+    const fn know_pid(&mut self) {
+        match self.process {
+            Some(pid) => self.given.process.outer_pid = pid,
+            None if self.claimed.is_some() => self.given.process.outer_pid = 0,
+            None => {}
         }
     }
     /// Reads the state of its process from /proc: if it lives, or if it gave its recorder back.
@@ -119,7 +149,7 @@ impl Found {
         let process = &self.given.process;
         (self.given.letter, self.given.ended) = match (process.alive, process.left) {
             (true, _) => (self.process.and_then(process::stat).map(|stat| stat.state), false),
-            (false, true) => process::fate(process).told(),
+            (false, true) => self.fate().told(),
             (false, false) => (None, false),
         };
         if self.is_copy() {
@@ -132,10 +162,13 @@ impl Found {
         if process.alive || process.left {
             return false;
         }
-        let Fate::Lives(pid, _) = process::fate(process) else { return false };
+        let Fate::Lives(pid, _) = self.fate() else { return false };
         let this = descriptors::identity(&self.file).ok();
-        let others = descriptors::of(pid).unwrap_or_default().into_iter();
-        let mut others = others.filter(|one| Some(one.identity) != this);
+        // Its own has such a name. It may hold any number of others.
+        let name = format!("{}-{}-", process.pid, process.pid_namespace);
+        let is_named = |one: &descriptors::Descriptor| one.link.to_string_lossy().contains(&name);
+        let others = descriptors::of(pid).unwrap_or_default().into_iter().filter(is_named);
+        let mut others = others.filter(|one| Some(one.identity) != this).take(MOST_OWN);
         let is_it = |reader: &Reader| reader.writer().is_ok_and(|writer| writer == self.who());
         others.any(|one| door::recorder(&one.path).is_ok_and(|(reader, _)| is_it(&reader)))
     }
@@ -169,6 +202,7 @@ impl Found {
         }
         let path = std::mem::take(&mut self.given.process.path);
         (self.given.process, self.given.source) = (ProcessSnapshot { path, ..process }, source);
+        self.know_pid();
         Ok(())
     }
     /// Takes the answer to a question asked at `asked`.
@@ -264,7 +298,8 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
         take(files, &held, &mut known, &mut findings);
         findings.folders.push(folder);
     }
-    findings.found.iter_mut().for_each(Found::meet);
+    let mut looked = BTreeMap::new();
+    findings.found.iter_mut().for_each(|one| one.meet(&mut looked));
     findings
 }
 
@@ -358,9 +393,12 @@ fn take(
 /// Gives those that cannot be read.
 pub(crate) fn follow_peers(findings: &mut Findings, job: &Job) -> Vec<Unreachable> {
     let mut unreachable = Vec::new();
-    let refused: BTreeMap<PathBuf, String> = findings.refused.iter().cloned().collect();
     let unread = unread_peers(&findings.found, job);
     let unread: Vec<_> = unread.into_iter().map(|(comm, peer, owner)| (comm, peer.clone(), owner)).collect();
+    if unread.is_empty() {
+        return unreachable;
+    }
+    let refused: BTreeMap<PathBuf, String> = findings.refused.iter().cloned().collect();
     for (comm, peer, owner) in unread {
         let path = PathBuf::from(&peer.recorder);
         let refusal = if peer.recorder.is_empty() {
@@ -383,7 +421,7 @@ pub(crate) fn follow_peers(findings: &mut Findings, job: &Job) -> Vec<Unreachabl
                     {
                         // Its process was started after all processes were searched.
                         let mut one = found(reading, &[], path);
-                        one.meet();
+                        one.meet(&mut BTreeMap::new());
                         // Or its communicator was made after it was read.
                         let is_it = |known: &&mut Found| (known.who(), known.owner) == (one.who(), one.owner);
                         match findings.found.iter_mut().find(is_it) {
@@ -474,6 +512,7 @@ fn found(
     let given = Given { process, source, letter: None, ended: false };
     let process = writer.map(|writer| writer.pid);
     let mut found = Found { given, process, file, owner: Some(owner), claimed };
+    found.know_pid();
     found.look_at(&reader);
     found
 }
