@@ -402,10 +402,10 @@ impl Ring {
     fn checked(&mut self) -> Result<()> {
         let Some(fault) = self.member.fault().cloned() else { return Ok(()) };
         self.net.finish(&mut self.member, TELL_WITHIN);
-        let names_others = fault.culprits.iter().any(|rank| *rank != self.rank);
+        let lacks_others = self.member.absent().is_some_and(|absent| absent.count > 0);
         match self.net.shortage().of(self.rank) {
             // It waited for what it could not have reached.
-            Some((what, hint)) if fault.kind == ErrorKind::Timeout && !names_others => {
+            Some((what, hint)) if fault.kind == ErrorKind::Timeout && !lacks_others => {
                 let text = format!("{what}: it could not connect to the other ranks in time");
                 Err(Fault::new(ErrorKind::System, &[self.rank], text).into_error(self.rank).hint(hint))
             }

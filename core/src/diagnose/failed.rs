@@ -193,6 +193,7 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         in_init(&failed).next().is_some() && !failed.iter().any(|comm| failed_operation(comm).is_some());
     let cause = shared(&failed);
     let own = cause.filter(|_| is_init).and_then(|cause| own_cause(members, cause));
+    let own = own.or_else(|| own_lack(&failed).filter(|_| is_init));
     let cause = own.as_ref().or(cause);
     let error = cause.map(|cause| cause.error.clone());
     let operations = || failed.iter().filter_map(|comm| Some((comm.rank, failed_operation(comm)?)));
@@ -271,6 +272,17 @@ fn never_came(failed: &[&CommSnapshot], cause: Option<&FailureSnapshot>) -> Vec<
 fn own_cause(members: &Members<'_>, cause: &FailureSnapshot) -> Option<FailureSnapshot> {
     let own = members.get(&cause.blamed?)?.1.failure.as_ref()?;
     Some(FailureSnapshot { blamed: cause.blamed, ..own.clone() }).filter(|_| own.blamed.is_none())
+}
+
+/// What kept a rank from an init by itself, where the others only waited for it in vain.
+fn own_lack(failed: &[&CommSnapshot]) -> Option<FailureSnapshot> {
+    let is_own = |failure: &FailureSnapshot| {
+        matches!(failure.error.as_str(), "System" | "Unavailable") && failure.blamed.is_none()
+    };
+    let of = |row: &&CommSnapshot| Some((row.rank, row.failure.as_ref().filter(|it| is_own(it))?.clone()));
+    let others_wait = |row: &&CommSnapshot| row.failure.as_ref().is_some_and(|it| it.error == "Timeout");
+    let (rank, failure) = failed.iter().find_map(of).filter(|_| failed.iter().any(others_wait))?;
+    Some(FailureSnapshot { blamed: Some(rank), ..failure })
 }
 
 /// The cause that most ranks recorded, preferably one that blames a rank.

@@ -30,8 +30,8 @@ pub(super) fn of_this_run<'a>(given: &'a [Given], job: &Job, notes: &mut Vec<Str
     given.iter().zip(is_old).filter(|(_, is_old)| !is_old).map(|(one, _)| one.clone()).collect()
 }
 
-/// Whether a process ended in the init of an earlier run that met at the same place: its rank was
-/// started again, or all that live were made clearly later, or if none does, all that lived at the
+/// Whether a process ended in the init of an earlier run that met at the same place: its rank, or
+/// another one of that run, was started again since, or all that live were made clearly later, or if none does, all that lived at the
 /// same time as the newest one.
 fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
     let ended = &one.process;
@@ -46,6 +46,15 @@ fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
     let is_again = |other: &ProcessSnapshot| {
         other.boot_id == ended.boot_id && later_ns(other) > 0 && has_its_rank(other)
     };
+    // Another rank of its run was started again: what ended before that is of the same run.
+    let is_of_run = |old: &ProcessSnapshot, new: &ProcessSnapshot| {
+        let shares =
+            job.rows(new).any(|row| job.rows(old).any(|its| (its.id, its.rank) == (row.id, row.rank)));
+        let is_later = old.boot_id == new.boot_id && new.made_real_ns > old.to_real_ns;
+        shares && is_later && new.boot_id == ended.boot_id && new.made_real_ns > ended.to_real_ns
+    };
+    let ended_ones = || given.iter().filter(|one| one.state().is_gone()).map(|one| &one.process);
+    let is_run_over = ended_ones().any(|old| all().any(|new| is_of_run(old, new)));
     let is_any_alive = all().any(|process| process.alive);
     let newest = all().map(|process| process.made_real_ns).max().unwrap_or(0);
     let is_last = |process: &&ProcessSnapshot| match is_any_alive {
@@ -53,7 +62,9 @@ fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
         false => process.to_real_ns >= newest,
     };
     let mut last = all().filter(is_last).peekable();
-    all().any(is_again) || last.peek().is_some() && last.all(|other| later_ns(other) > APART_NS)
+    all().any(is_again)
+        || is_run_over
+        || last.peek().is_some() && last.all(|other| later_ns(other) > APART_NS)
 }
 
 /// The communicators of these ranks whose init waits for ranks.
@@ -226,8 +237,10 @@ mod tests {
         };
         check(&[given(0, 100, 20)], 1);
         check(&[given(0, 100, 20), given(1, 100, 20)], 2);
-        // The second run began after the first one had ended.
+        // The second run began after the first one had ended, at once, and other ranks came to it.
         check(&[given(0, 100, 120), given(0, 200, 220), given(1, 200, 220)], 2);
+        check(&[given(0, 100, 103), given(1, 100, 103), given(0, 104, 120), given(2, 104, 120)], 2);
+        check(&[given(0, 100, 103), given(1, 100, 120), given(2, 100, 120)], 3);
     }
 
     #[test]

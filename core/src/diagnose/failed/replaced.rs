@@ -56,7 +56,7 @@ fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
     let in_init = rows.filter(|(_, row)| row.id == comm && row.init.is_some());
     let mut given_up = in_init.filter_map(|(rank, row)| Some((rank, row.failure.as_ref()?))).peekable();
     if given_up.peek().is_some() {
-        return given_up.any(|(rank, failure)| goes_on(rank) && has_called(rank, failure.age_ns, 0));
+        return given_up.any(|(rank, failure)| has_called(rank, failure.age_ns, 0));
     }
     those().all(is_past) && those().any(goes_on)
 }

@@ -12,6 +12,10 @@ use crate::snapshot::{
 };
 use crate::types::{CommId, Rank, runs};
 
+/// How long a process that cannot run holds an init up until that counts as a stall: others may
+/// just have come.
+const HALTED_NS: u64 = 3_000_000_000;
+
 /// The verdicts on the ranks that others wait for in init.
 pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
     let lasts = |one: &NotJoined| one.since_ns >= suspect_ns(0, stall_ns);
@@ -66,12 +70,17 @@ fn held_up(job: &Snapshot) -> Vec<NotJoined> {
 /// init that failed.
 fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
     let mut groups = Groups::default();
+    let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
     let leader = leader_out(job, one);
     if let Some((leader, what)) = leader {
         groups.add(what, process::culprit(leader));
     }
     for rank in &one.ranks {
         let read = coming(job, one, *rank);
+        // The root did not learn any more that it had come.
+        if all_gone && member(job, one, *rank).is_some_and(|read| !has_failed(read, one)) {
+            continue;
+        }
         // Who is there cannot check in without the leader, whose last report is old.
         if leader.is_some() && (one.count.is_none() || member(job, one, *rank).is_some()) {
             continue;
@@ -173,7 +182,10 @@ fn verdict(
     };
     Verdict {
         class,
-        standing: if one.since_ns >= stall_ns { Standing::Stalled } else { Standing::Suspect },
+        standing: match class == Class::StuckLocal && one.since_ns >= HALTED_NS {
+            false if one.since_ns < stall_ns => Standing::Suspect,
+            _ => Standing::Stalled,
+        },
         reason,
         culprits: culprits.to_vec(),
         comm: one.comm,

@@ -1,7 +1,8 @@
 //! What the process of a rank shows of itself, whatever its communicators show.
 
 use super::told;
-use crate::diagnose::{comm_name, duration};
+use crate::diagnose::joining::in_init_ns;
+use crate::diagnose::{comm_name, duration, silent_first};
 use crate::snapshot::{
     Class, CommSnapshot, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State,
     ThreadFacts, Verdict,
@@ -213,10 +214,10 @@ pub(super) fn all_dead(job: &Snapshot) -> Vec<Verdict> {
             standing: Standing::Stalled,
             reason,
             why: format!(
-                "{} {}; nobody{} had waited for long",
+                "{} {}; {}",
                 super::named(&culprits),
                 ended(reason, culprits.len()),
-                if job.complete { "" } else { " of those that were read" }
+                before_the_end(job)
             ),
             evidence: ranks.flat_map(evidence).collect(),
             culprits,
@@ -226,6 +227,23 @@ pub(super) fn all_dead(job: &Snapshot) -> Vec<Verdict> {
         }
     };
     groups.0.into_iter().map(verdict).collect()
+}
+
+/// What the ranks of a job did whose processes have all ended, where nobody is to blame for it.
+fn before_the_end(job: &Snapshot) -> String {
+    let rows = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| row.init.is_some() && !row.ended);
+    let in_init = rows.map(in_init_ns).max().filter(|ns| *ns >= super::suspect_ns(0, u64::MAX));
+    let Some(ns) = in_init else {
+        return format!(
+            "nobody{} had waited for long",
+            if job.complete { "" } else { " of those that were read" }
+        );
+    };
+    let first = silent_first(&job.ranks).map(|(at, before_ns)| {
+        let rank = job.ranks[at].rank;
+        format!("; rank {rank} fell silent first, at least {} before the others", duration(before_ns))
+    });
+    format!("they had been in init for {}{}", duration(ns), first.unwrap_or_default())
 }
 
 fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {

@@ -63,7 +63,7 @@ fn who_is_stopped_in_an_init_that_all_have_come_to_holds_it_up() {
     let mut job = all_in_init();
     check(&job, &[]);
     job.ranks[1].state = State::Stopped;
-    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[1], Standing::Suspect)]);
+    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[1], Standing::Stalled)]);
     assert_eq!(
         found[0].why,
         "rank 1 (pid 71 on a) is stopped, in the init of world; ranks 0,2-3 wait in init for 12.0 s; init \
@@ -98,7 +98,7 @@ fn who_leads_an_init_and_is_stopped_holds_it_up() {
     job.ranks[0].letter = Some('D');
     check(&job, &[IN_12]);
     job.ranks[0].state = State::Stopped;
-    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect)]);
+    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Stalled)]);
     assert_eq!(
         found[0].why,
         "rank 0 (pid 70 on a) is stopped, and leads the init of world; ranks 1-2 wait in init for 12.0 s; \
@@ -107,10 +107,10 @@ fn who_leads_an_init_and_is_stopped_holds_it_up() {
     // Beside it, one of whom nothing is known has not come either, as the leader had reported.
     job.ranks.pop();
     job.missing = vec![Missing { rank: Rank(3), ..Missing::default() }];
-    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect), IN_12]);
+    let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Stalled), IN_12]);
     assert_eq!(found[1].confidence, Confidence::Possible);
     job.not_joined[0].count = None;
-    check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Suspect)]);
+    check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Stalled)]);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn who_died_or_is_stopped_on_the_way_to_init_has_not_just_failed_to_come() {
     assert!(found[0].why.starts_with(said), "{}", found[0].why);
     let mut stopped = in_init(12 * SECOND);
     stopped.ranks[3].state = State::Stopped;
-    let found = check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[3], Standing::Suspect)]);
+    let found = check(&stopped, &[(Class::StuckLocal, Reason::Stopped, &[3], Standing::Stalled)]);
     let said = "rank 3 (pid 73 on a) is stopped, in the init of world; ranks 0-2 wait in init for 12.0 s";
     assert!(found[0].why.starts_with(said), "{}", found[0].why);
 }
@@ -158,6 +158,18 @@ fn where_all_were_killed_in_init_nobody_waits_any_more() {
     let found = check(&job, &[IN_12]);
     let said = "rank 3 has not come to the init of world; \
                 ranks 0-2 had waited in init for 12.0 s at the last sign of life";
+    assert_eq!(found[0].why, said);
+    // The last one had come, and the root, which was stopped, did not learn it.
+    let mut all = in_init(12 * SECOND);
+    for rank in &mut all.ranks {
+        rank.state = State::Dead;
+        rank.to_real_ns = if rank.rank == Rank(0) { 3 * SECOND } else { 9 * SECOND };
+        let phase = PhaseSnapshot { phase: Phase::CheckIn.name().into(), duration_ns: 12 * SECOND };
+        rank.comms[0].phase = Some(phase);
+    }
+    let found = check(&all, &[(Class::PeerDead, Reason::Killed, &[0, 1, 2, 3], Standing::Stalled)]);
+    let said = "ranks 0-3 were killed; they had been in init for 12.0 s; \
+                rank 0 fell silent first, at least 5.0 s before the others";
     assert_eq!(found[0].why, said);
 }
 
