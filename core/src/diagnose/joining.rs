@@ -31,8 +31,8 @@ pub(super) fn of_this_run<'a>(given: &'a [Given], job: &Job, notes: &mut Vec<Str
 }
 
 /// Whether a process ended in the init of an earlier run that met at the same place: its rank, or
-/// another one of that run, was started again since, or all that live were made clearly later, or if none does, all that lived at the
-/// same time as the newest one.
+/// another one of that run, was started again since, or all that live were made clearly later, or
+/// if none does, all that lived at the same time as the newest one.
 fn met_before(given: &[Given], job: &Job, one: &Given) -> bool {
     let ended = &one.process;
     if !one.state().is_gone() || !job.rows(ended).all(|row| row.init.is_some()) {
