@@ -304,11 +304,13 @@ impl Runner<'_> {
     }
 
     /// The correct exit statuses.
-    fn statuses(&self) -> &'static [i32] {
+    fn statuses(&self, view: View) -> &'static [i32] {
         let is_early = self.stalls_early();
         match self.draw.class {
             Class::Mismatch(_) => &[11],
             Class::NeverJoined if !is_early => &[13],
+            // Its processes were killed, unless it had ended.
+            Class::Healthy | Class::Straggler if view == View::Files => &[0, 10],
             Class::Healthy | Class::Straggler => &[0],
             Class::Killed | Class::Left => &[10],
             _ if is_early => &[10],
@@ -350,7 +352,7 @@ impl Runner<'_> {
                 real_ns: clock::real_ns() - clock::now().0,
                 quiet,
             };
-            judge_look(look, &scene, self.statuses(), &mut shown);
+            judge_look(look, &scene, self.statuses(look.view), &mut shown);
         }
         if !shown.wrong.is_empty() {
             let lines = (0..).zip(&lines).map(|(rank, line): (u32, _)| format!("  rank {rank}: {line}\n"));
