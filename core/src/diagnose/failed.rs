@@ -192,8 +192,8 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
     let is_init =
         in_init(&failed).next().is_some() && !failed.iter().any(|comm| failed_operation(comm).is_some());
     let cause = shared(&failed);
-    let own = cause.filter(|_| is_init).and_then(|cause| own_cause(members, cause));
-    let own = own.or_else(|| own_lack(&failed).filter(|_| is_init));
+    let own = || cause.filter(|_| is_init).and_then(|cause| own_cause(members, cause));
+    let own = own_lack(&failed).filter(|_| is_init).or_else(own);
     let cause = own.as_ref().or(cause);
     let error = cause.map(|cause| cause.error.clone());
     let operations = || failed.iter().filter_map(|comm| Some((comm.rank, failed_operation(comm)?)));

@@ -337,7 +337,9 @@ fn where_init_failed_those_who_had_not_come_are_to_blame_for_a_timeout() {
     let mut lacks = failed(None);
     lacks.comms[0].rank = Rank(1);
     lacks.comms[0].failure.as_mut().unwrap().error = "System".into();
-    check_ranks(&[failed_in(Phase::CheckIn, None, Some(0)), lacks], "System", &[1]);
+    let mut blames = failed_in(Phase::CheckIn, None, Some(0));
+    blames.comms[0].rank = Rank(2);
+    check_ranks(&[failed(None), lacks, blames], "System", &[1]);
     // Rank 0 could not say where: that is the cause.
     let mut refused = failed_in(Phase::Rendezvous, None, None);
     refused.comms[0].failure.as_mut().unwrap().error = "System".into();
