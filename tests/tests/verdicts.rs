@@ -168,7 +168,8 @@ fn a_rank_that_cannot_reach_rank_0_says_that_the_root_does_not_answer() {
 #[test]
 fn after_a_mismatch_the_files_name_who_called_something_else_and_nobody_waits() {
     let same = "all_reduce 1000; all_reduce 10; finish";
-    // Who learns of it before its own call does not fail in that call.
+    // A rank that learns of the mismatch before it calls has no failed operation: all others call
+    // first.
     let mut job = Ranks::start(4, &[same, same, "all_reduce 1000; sleep 300; barrier; finish", same]);
     job.ended();
     let (seen, said, status) = job.left("30");

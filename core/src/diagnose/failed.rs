@@ -274,7 +274,8 @@ fn own_cause(members: &Members<'_>, cause: &FailureSnapshot) -> Option<FailureSn
     Some(FailureSnapshot { blamed: cause.blamed, ..own.clone() }).filter(|_| own.blamed.is_none())
 }
 
-/// What kept a rank from an init by itself, where the others only waited for it in vain.
+/// The failure of a rank that its own machine kept from an init. The init of the other ranks timed
+/// out because of it.
 fn own_lack(failed: &[&CommSnapshot]) -> Option<FailureSnapshot> {
     let is_own = |failure: &FailureSnapshot| {
         matches!(failure.error.as_str(), "System" | "Unavailable") && failure.blamed.is_none()

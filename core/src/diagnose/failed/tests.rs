@@ -333,7 +333,7 @@ fn where_init_failed_those_who_had_not_come_are_to_blame_for_a_timeout() {
     let mut waits = failed_in(Phase::Rendezvous, None, Some(0));
     waits.comms[0].rank = Rank(1);
     assert_eq!(check_ranks(&[waits.clone()], "Timeout", &[0]).missing, [Rank(0)]);
-    // One could not come by itself: the others waited for it in vain.
+    // The machine of one rank kept it from the init, which timed out on the others.
     let mut lacks = failed(None);
     lacks.comms[0].rank = Rank(1);
     lacks.comms[0].failure.as_mut().unwrap().error = "System".into();

@@ -10,6 +10,15 @@ use crate::text::{harmless, utc};
 /// The most lines about processes that are gone.
 const MAX_GONE: usize = 8;
 
+/// `; rank 3 fell silent first, at least 2.0 s before the others`; empty if none did.
+pub(in crate::diagnose) fn silent_first_text(ranks: &[RankSnapshot]) -> String {
+    let text = |(at, before_ns): (usize, u64)| {
+        let (rank, before) = (ranks[at].rank, duration(before_ns));
+        format!("; rank {rank} fell silent first, at least {before} before the others")
+    };
+    silent_first(ranks).map(text).unwrap_or_default()
+}
+
 /// When ranks that are gone were last seen alive; nothing if there are none. Lines end with a
 /// newline.
 #[must_use]
@@ -35,10 +44,6 @@ pub fn render_gone(job: &Snapshot) -> String {
         }
         return out;
     }
-    let silent = silent_first(&job.ranks).map(|(at, before_ns)| {
-        let rank = job.ranks[at].rank;
-        format!("; rank {rank} fell silent first, at least {} before the others", duration(before_ns))
-    });
     let is_left = |rank: &&RankSnapshot| rank.state == State::Left;
     let _ = writeln!(
         out,
@@ -49,7 +54,7 @@ pub fn render_gone(job: &Snapshot) -> String {
         },
         last.rank,
         utc(last.to_real_ns),
-        silent.unwrap_or_default()
+        silent_first_text(&job.ranks)
     );
     out
 }

@@ -2,7 +2,7 @@
 
 use super::told;
 use crate::diagnose::joining::in_init_ns;
-use crate::diagnose::{comm_name, duration, silent_first};
+use crate::diagnose::{comm_name, duration, silent_first_text};
 use crate::snapshot::{
     Class, CommSnapshot, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State,
     ThreadFacts, Verdict,
@@ -239,11 +239,7 @@ fn before_the_end(job: &Snapshot) -> String {
             if job.complete { "" } else { " of those that were read" }
         );
     };
-    let first = silent_first(&job.ranks).map(|(at, before_ns)| {
-        let rank = job.ranks[at].rank;
-        format!("; rank {rank} fell silent first, at least {} before the others", duration(before_ns))
-    });
-    format!("they had been in init for {}{}", duration(ns), first.unwrap_or_default())
+    format!("they had been in init for {}{}", duration(ns), silent_first_text(&job.ranks))
 }
 
 fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
