@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::layout::{self, Ending, RowState, Table, header};
 use super::state::Recorder;
 use super::words::{halves, string, word};
-use crate::snapshot::{End, MemoryCount, ProcessFacts};
+use crate::snapshot::{End, Lacks, MemoryCount, ProcessFacts};
 use crate::sys::cgroup::MemoryGroup;
+use crate::sys::shortage;
 
 /// How many seconds a process must live on after a panic for the panic not to be its end.
 const SURVIVED: u64 = 5;
@@ -65,7 +66,7 @@ impl Recorder {
         self.header(header::OOM_FIRST).store(kills.saturating_add(1), Ordering::Release);
     }
 
-    /// Samples that count, and takes back a panic that the process has survived: once a second, by
+    /// Samples that count, and what the process lacks, and takes back a panic that the process has survived: once a second, by
     /// the service thread.
     pub fn sample_process(&self, group: Option<&MemoryGroup>) {
         if self.is_stale() {
@@ -74,6 +75,8 @@ impl Recorder {
         if let Some(kills) = group.and_then(MemoryGroup::oom_kills) {
             self.header(header::OOM_LATEST).store(kills.saturating_add(1), Ordering::Relaxed);
         }
+        let lacks = shortage::of_process().map_or(0, |errno| Lacks::from(errno).number());
+        self.header(header::LACKS).store(lacks.into(), Ordering::Relaxed);
         let at = self.header(header::END);
         let said = at.load(Ordering::Acquire);
         if said as u32 == Ending::Panicked as u32 {
@@ -116,11 +119,13 @@ pub(super) fn facts(words: &[AtomicU64], alive: bool) -> (ProcessFacts, Option<M
     };
     let has_signal = end == End::Signalled || u64::from(said) == Ending::Killed as u64;
     let [first, latest] = [header::OOM_FIRST, header::OOM_LATEST].map(at);
+    let lacks = u8::try_from(at(header::LACKS)).map_or(Lacks::Unknown, Lacks::numbered);
     let facts = ProcessFacts {
         end,
         signal: u8::try_from(upper).ok().filter(|signal| has_signal && (1..=64).contains(signal)),
         cgroup: string(words, at(header::CGROUP)),
         oom_kills: if first == 0 { 0 } else { latest.saturating_sub(first) },
+        lacks: Some(lacks).filter(|lacks| *lacks != Lacks::Unknown),
         ..ProcessFacts::default()
     };
     let count = MemoryCount { inode: at(header::CGROUP_INODE), first: first.saturating_sub(1) };

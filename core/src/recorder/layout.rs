@@ -26,7 +26,7 @@ pub use ending::Ending;
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 
@@ -121,6 +121,8 @@ pub mod header {
     pub const CGROUP: usize = 124;
     /// The inode of that folder: the same path may lead to another group elsewhere.
     pub const CGROUP_INODE: usize = 125;
+    /// A number of [`Lacks`](crate::snapshot::Lacks); 0: nothing is lacking. From layout 11 on.
+    pub const LACKS: usize = 126;
     /// First word of the directory.
     pub const DIRECTORY_AT: usize = 128;
 
@@ -188,10 +190,7 @@ pub const TABLES: [Table; 11] = [
     Table::History,
 ];
 
-/// The state of a row of `Comms`, `LinkIds`, `Peers`, `Rings`, `Sockets`, `Durations` or
-/// `History`.
-///
-/// It is the low byte of the row's first word.
+/// The state of a row of a table that has such: the low byte of its first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum RowState {

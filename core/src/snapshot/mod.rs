@@ -27,7 +27,7 @@ pub use bounds::MAX_THREADS;
 pub use failure::{Called, Failure, FailureSnapshot, InitSnapshot, NotJoined};
 pub use history::{History, KindTotals, PastOp};
 pub use offset::ClockOffset;
-pub use process::{End, MemoryCount, ProcessFacts, ProcessLoad, StallTold, ThreadFacts};
+pub use process::{End, Lacks, MemoryCount, ProcessFacts, ProcessLoad, StallTold, ThreadFacts};
 pub use socket::{SocketSnapshot, TcpState};
 pub use update::Update;
 pub use verdict::{Class, Confidence, Next, Reason, Side, Standing, Verdict};

@@ -1,5 +1,6 @@
 //! What a process does, and how it ended: what it said itself, and what the kernel says of it.
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::verdict::{Class, Reason, Standing};
@@ -21,6 +22,26 @@ words! {
         Signalled = "signalled",
         /// It is dead and said nothing: it was killed, or left by `_exit`.
         Killed = "killed",
+    }
+}
+
+// Its numbers are stored in recorders: a new word goes to the end.
+words! {
+    /// What a process lacks for the connections of its ranks.
+    Lacks {
+        /// It may open no more files, or nobody on its machine may.
+        Descriptors = "file descriptors",
+        /// Its kernel has no memory for it.
+        Memory = "kernel memory",
+    }
+}
+
+impl From<Errno> for Lacks {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::MFILE | Errno::NFILE => Self::Descriptors,
+            _ => Self::Memory,
+        }
     }
 }
 
@@ -48,6 +69,9 @@ pub struct ProcessFacts {
     /// The stall that its watchdog told or heard of last, as long as it lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall: Option<StallTold>,
+    /// What it lacks, so that its ranks cannot connect to others; sampled once a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lacks: Option<Lacks>,
     /// Whether its end is in progress: all its threads are exiting, or it is a zombie.
     pub dying: bool,
     /// Whether it was kept from processors: its quota was used up, or its threads waited for a

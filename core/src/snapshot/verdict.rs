@@ -106,6 +106,10 @@ words! {
         Frozen = "frozen",
         /// Its service thread does not run.
         Silent = "silent",
+        /// It has no file descriptor left, and cannot connect.
+        NoDescriptors = "no file descriptors",
+        /// Its kernel has no memory for it, and it cannot connect.
+        NoMemory = "no kernel memory",
     }
 }
 words! {
@@ -202,7 +206,8 @@ mod tests {
             Reason::ALL.iter().map(|one| (one.number(), one.word())),
             "kind, dtype, op, root, count, finished, calls, killed, oom, signalled, exited, panicked, \
              aborts, stopped, starved, dying, uninterruptible, inside, cycle, in user code, elsewhere, \
-             never joined, unreachable, lost, late, not read, throttled, lossy, frozen, silent",
+             never joined, unreachable, lost, late, not read, throttled, lossy, frozen, silent, \
+             no file descriptors, no kernel memory",
         );
     }
 }

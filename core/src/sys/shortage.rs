@@ -4,12 +4,22 @@
 //! trying. The shortage is reported once on standard error, and again with the error of an
 //! operation that ends in the meantime.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
 use super::process::{is_own_limit, lacks};
 use crate::types::Rank;
+
+/// How many shortages this process has now, and in the upper half the error number of the last one.
+static NOW: AtomicU64 = AtomicU64::new(0);
+
+/// The error number of a shortage that this process has now, if it has one.
+#[must_use]
+pub fn of_process() -> Option<Errno> {
+    let now = NOW.load(Ordering::Relaxed);
+    (now as u32 != 0).then(|| Errno::from_raw_os_error((now >> 32) as i32))
+}
 
 /// The resource that a rank lacked at its last try to connect or accept.
 #[derive(Default, Debug)]
@@ -22,15 +32,21 @@ pub struct Shortage {
 impl Shortage {
     /// The kernel refused this.
     pub(crate) fn begins(&self, errno: Errno) {
-        if is_own_limit(errno) {
-            self.errno.store(errno.raw_os_error(), Ordering::Relaxed);
+        if !is_own_limit(errno) {
+            return;
+        }
+        let errno = errno.raw_os_error();
+        if self.errno.swap(errno, Ordering::Relaxed) == 0 {
+            let counted = |now: u64| (now & u64::from(u32::MAX)) + 1 | (errno as u64) << 32;
+            let _ = NOW.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(counted(now)));
         }
     }
 
     /// The kernel gave what was needed.
     pub(crate) fn ends(&self) {
-        if self.errno.load(Ordering::Relaxed) != 0 {
-            self.errno.store(0, Ordering::Relaxed);
+        let lacked = || self.errno.load(Ordering::Relaxed) != 0;
+        if lacked() && self.errno.swap(0, Ordering::Relaxed) != 0 {
+            NOW.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -46,5 +62,34 @@ impl Shortage {
     #[must_use]
     pub fn to_say(&self, me: Rank) -> Option<(String, &'static str)> {
         self.of(me).filter(|_| !self.was_said.swap(true, Ordering::Relaxed))
+    }
+}
+
+impl Drop for Shortage {
+    fn drop(&mut self) {
+        self.ends();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_lacks_what_one_of_its_ranks_lacks() {
+        // Other tests of this process have shortages, too, for a moment.
+        let (one, other) = (Shortage::default(), Shortage::default());
+        one.begins(Errno::CONNREFUSED);
+        assert_eq!(one.of(Rank(1)), None, "that is not this process's own limit");
+        one.begins(Errno::NOMEM);
+        one.begins(Errno::MFILE);
+        other.begins(Errno::MFILE);
+        one.ends();
+        assert!(one.of(Rank(1)).is_none() && of_process().is_some());
+        assert!(other.of(Rank(2)).unwrap().0.starts_with("rank 2 has no file descriptor left"));
+        let before = NOW.load(Ordering::Relaxed) as u32;
+        drop(other);
+        one.ends();
+        assert_eq!(NOW.load(Ordering::Relaxed) as u32, before - 1);
     }
 }

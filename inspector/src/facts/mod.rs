@@ -67,6 +67,7 @@ impl Begun {
                 cgroup: std::mem::take(&mut facts.cgroup),
                 oom_kills: facts.oom_kills,
                 stall: facts.stall.take(),
+                lacks: facts.lacks,
                 ..ProcessFacts::default()
             };
             match (first, again) {

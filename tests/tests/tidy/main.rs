@@ -238,6 +238,7 @@ const STATICS: &[(&str, &str, &str)] = &[
     ),
     ("core/src/recorder/process.rs", "OF_PROCESS", "the recorder: one per process; and who is given it"),
     ("core/src/recorder/process.rs", "INSTALLED", "the exit handler is the process's, installed once"),
+    ("core/src/sys/shortage.rs", "NOW", "limits are the process's, and so is what it lacks"),
     ("core/src/sys/faults.rs", "BEFORE", "the process's fault handler before ours"),
     ("core/src/sys/faults.rs", "FLAGS", "how that one is called"),
     ("core/src/sys/faults.rs", "SPENT", "whether that one was for one fault only"),

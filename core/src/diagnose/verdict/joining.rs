@@ -31,7 +31,7 @@ pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
             .collect();
         let mut groups = Groups::default();
         for rank in those {
-            if let Some(reason) = process::halted(rank) {
+            if let Some(reason) = process::held(rank) {
                 groups.add((Class::StuckLocal, reason), process::culprit(rank));
             }
         }
@@ -53,7 +53,7 @@ fn held_up(job: &Snapshot) -> Vec<NotJoined> {
             gives_up_ns: init.gives_up_ns,
             ..NotJoined::default()
         });
-        if process::halted(rank).is_some() {
+        if process::held(rank).is_some() {
             one.ranks.push(row.rank);
         } else {
             one.by.push(row.rank);
@@ -121,7 +121,7 @@ fn has_failed(read: &RankSnapshot, one: &NotJoined) -> bool {
 fn out(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
     // One that has left lives on, or ended well.
     let is_gone = matches!(rank.state, State::Dead | State::Exited);
-    let is_out = is_gone || process::halted(rank).is_some();
+    let is_out = is_gone || process::held(rank).is_some();
     process::condition(job, rank).filter(|_| is_out)
 }
 

@@ -56,6 +56,18 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("cat /proc/{pid}/cgroup", "names the control group whose cpu.max or cpu.cfs_quota_us limits it"),
             ("top -H -p {pid}", "shows what its threads get of the processors"),
         ],
+        Reason::NoDescriptors => &[
+            ("ls -l /proc/{pid}/fd", "shows what it has open"),
+            (
+                "grep files /proc/{pid}/limits",
+                "shows its limit: raise it where the ranks are started (ulimit -n, LimitNOFILE=)",
+            ),
+            ("cat /proc/sys/fs/file-nr", "shows how many files are open on the machine, and its limit"),
+        ],
+        Reason::NoMemory => &[
+            ("grep Vm /proc/{pid}/status", "shows the memory of the process"),
+            ("cat /proc/meminfo", "shows the memory of the machine"),
+        ],
         Reason::Uninterruptible => &[
             (
                 "cat /proc/{pid}/stack",

@@ -4,8 +4,8 @@ use super::told;
 use crate::diagnose::joining::in_init_ns;
 use crate::diagnose::{comm_name, duration, silent_first_text};
 use crate::snapshot::{
-    Class, CommSnapshot, Confidence, Culprit, End, RankSnapshot, Reason, Side, Snapshot, Standing, State,
-    ThreadFacts, Verdict,
+    Class, CommSnapshot, Confidence, Culprit, End, Lacks, RankSnapshot, Reason, Side, Snapshot, Standing,
+    State, ThreadFacts, Verdict,
 };
 use crate::types::{CommId, Rank, SERVICE_THREAD};
 
@@ -38,14 +38,14 @@ const FREEZABLE: [&str; 7] = [
 /// does.
 pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
     let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
-    let halted = halted(rank);
+    let held = held(rank);
     match (rank.state, rank.letter) {
         (State::Dead | State::Exited | State::Left, _) if all_gone => {
-            told::of(&job.ranks, rank).map(|reason| (Class::StuckLocal, reason))
+            told::of(&job.ranks, rank).or_else(|| lacks(rank)).map(|reason| (Class::StuckLocal, reason))
         }
         (State::Dead | State::Exited | State::Left, _) => Some((Class::PeerDead, end(rank))),
         _ if rank.facts.dying => Some((Class::StuckLocal, Reason::Dying)),
-        _ if halted.is_some() => halted.map(|reason| (Class::StuckLocal, reason)),
+        _ if held.is_some() => held.map(|reason| (Class::StuckLocal, reason)),
         _ if rank.facts.is_starved == Some(true) => Some((Class::StuckLocal, Reason::Starved)),
         (State::Running, Some('D')) => Some((Class::StuckLocal, Reason::Uninterruptible)),
         (State::Running | State::Stopped | State::Unknown, _) => None,
@@ -58,6 +58,20 @@ pub(super) fn halted(rank: &RankSnapshot) -> Option<Reason> {
     match rank.state {
         State::Stopped => Some(Reason::Stopped),
         _ => is_frozen.then_some(Reason::Frozen),
+    }
+}
+
+/// What keeps a living process from going on, or from connecting to others.
+pub(super) fn held(rank: &RankSnapshot) -> Option<Reason> {
+    halted(rank).or_else(|| lacks(rank).filter(|_| !rank.is_gone()))
+}
+
+/// What a process lacks for connections.
+fn lacks(rank: &RankSnapshot) -> Option<Reason> {
+    match rank.facts.lacks? {
+        Lacks::Descriptors => Some(Reason::NoDescriptors),
+        Lacks::Memory => Some(Reason::NoMemory),
+        Lacks::Unknown => None,
     }
 }
 
@@ -84,9 +98,12 @@ pub(super) const fn side(reason: Reason) -> (Side, Confidence) {
         Reason::Exited | Reason::Panicked | Reason::Aborts => (Side::Application, Confidence::Certain),
         Reason::Signalled => (Side::Machine, Confidence::Certain),
         Reason::Oom => (Side::Machine, Confidence::Probable),
-        Reason::Stopped | Reason::Frozen | Reason::Starved | Reason::Dying => {
-            (Side::Machine, Confidence::Certain)
-        }
+        Reason::Stopped
+        | Reason::Frozen
+        | Reason::Starved
+        | Reason::Dying
+        | Reason::NoDescriptors
+        | Reason::NoMemory => (Side::Machine, Confidence::Certain),
         Reason::Inside => (Side::Library, Confidence::Possible),
         _ => (Side::Machine, Confidence::Possible),
     }
@@ -105,6 +122,8 @@ pub(super) fn ended(reason: Reason, count: usize) -> String {
         Reason::Frozen => format!("{was} frozen"),
         Reason::Starved => format!("{was} not given the processor"),
         Reason::Dying => format!("{was} ending"),
+        Reason::NoDescriptors => "had no file descriptor left for connections".into(),
+        Reason::NoMemory => "had no kernel memory left for connections".into(),
         _ => "ended without leaving the communicator".into(),
     }
 }
@@ -307,6 +326,9 @@ pub(super) fn evidence(rank: &RankSnapshot) -> Vec<String> {
     } else if facts.oom_kills > 0 {
         let (kills, group) = (facts.oom_kills, &facts.cgroup);
         lines.push(format!("rank {at}: memory ran out in its group {group}, {kills} killed"));
+    }
+    if let Some(lacks) = facts.lacks {
+        lines.push(format!("rank {at}: has no {lacks} left for connections"));
     }
     if facts.is_starved == Some(true) {
         let (cpu, delay) = (facts.cpu_pct, facts.run_delay_pct);

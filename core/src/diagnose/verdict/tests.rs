@@ -5,7 +5,7 @@ mod joining;
 
 use super::*;
 use crate::snapshot::{
-    BlockedOn, Called, CommSnapshot, End, Failure, FailureSnapshot, LinkSnapshot, Missing, OpSnapshot,
+    BlockedOn, Called, CommSnapshot, End, Failure, FailureSnapshot, Lacks, LinkSnapshot, Missing, OpSnapshot,
     OpState, OpWait, PastOp, ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, StallTold, State,
     ThreadFacts, WaitingLink,
 };
@@ -485,6 +485,13 @@ fn how_a_process_ended_or_what_keeps_it_back_is_the_reason() {
     let starved = ProcessFacts { is_starved: Some(true), ..ProcessFacts::default() };
     held(starved.clone(), Reason::Starved);
     held(ProcessFacts { dying: true, ..ProcessFacts::default() }, Reason::Dying);
+    let lacks = |lacks| ProcessFacts { lacks: Some(lacks), ..ProcessFacts::default() };
+    held(lacks(Lacks::Descriptors), Reason::NoDescriptors);
+    held(lacks(Lacks::Memory), Reason::NoMemory);
+    // Before its call it needs no connection.
+    let mut late = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
+    late.ranks[2].facts = lacks(Lacks::Descriptors);
+    check(&late, &[(Class::NotJoined, Reason::UserCode, &[2], Standing::Suspect)]);
     // In user code it may be meant so.
     for (since_ns, standing) in [(2 * SECOND, Standing::Suspect), (30 * SECOND, Standing::Stalled)] {
         let mut job = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], since_ns)], ..job(&[2]) };

@@ -160,7 +160,7 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
     let is_cut = bad.as_ref().is_some_and(|bad| bad.reason == Reason::Unreachable);
     let is_lost = !is_cut && circle.0.is_empty();
     let has_part = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == one.comm);
-    let halted = |rank| process::halted(rank).map(|reason| (Class::StuckLocal, reason));
+    let halted = |rank| process::held(rank).map(|reason| (Class::StuckLocal, reason));
     let halted: Vec<_> = match is_over {
         true => job.ranks.iter().filter_map(|rank| Some((process::condition(job, rank)?, rank))).collect(),
         false if !is_lost => Vec::new(),
@@ -187,17 +187,22 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
 
 /// What is wrong with a rank that others wait for.
 fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -> (Class, Reason) {
-    // What waits in a circle needs no processor.
     let is_in_circle = circle.has(rank.rank);
-    let itself = process::condition(job, rank).filter(|what| !is_in_circle || what.1 != Reason::Starved);
-    if let Some(what) = itself {
+    let row = rank.comms.iter().find(|row| row.id == one.comm);
+    let is_missing = row.is_some_and(|row| one.missing.contains(&row.rank));
+    let is_cause = |reason: Reason| match reason {
+        // What waits in a circle needs no processor.
+        Reason::Starved => !is_in_circle,
+        // Before its call it needs no connection.
+        Reason::NoDescriptors | Reason::NoMemory => !is_missing,
+        _ => true,
+    };
+    if let Some(what) = process::condition(job, rank).filter(|(_, reason)| is_cause(*reason)) {
         return what;
     }
     if is_in_circle {
         return (Class::Deadlock, Reason::Cycle);
     }
-    let row = rank.comms.iter().find(|row| row.id == one.comm);
-    let is_missing = row.is_some_and(|row| one.missing.contains(&row.rank));
     let is_pair = is_pair(&one.op);
     let is_running = row.is_some_and(|row| matches!(row.op.state, OpState::Running | OpState::Unknown));
     let is_inside_earlier = is_running && !is_pair;
@@ -315,6 +320,10 @@ pub(super) fn told(
         }
         Reason::Dying => {
             (Side::Machine, Confidence::Certain, format!("{who} {is} ending: its memory is being torn down"))
+        }
+        Reason::NoDescriptors | Reason::NoMemory => {
+            let what = if reason == Reason::NoMemory { "kernel memory" } else { "file descriptor" };
+            (Side::Machine, Confidence::Certain, format!("{who} {has} no {what} left for connections"))
         }
         Reason::Cycle => (Side::Application, Confidence::Certain, circle.text()),
         Reason::UserCode => (

@@ -13,6 +13,7 @@ fn the_layout_is_the_one_that_was_published() {
     assert_eq!([header::LAUNCH, header::LAUNCH_RANK, header::WITHOUT_ROW], [38, 39, 120]);
     let ending = [header::END, header::OOM_FIRST, header::OOM_LATEST, header::CGROUP, header::CGROUP_INODE];
     assert_eq!(ending, [121, 122, 123, 124, 125]);
+    assert_eq!(header::LACKS, 126);
     assert_eq!([watch::LATCH, watch::TOLD, watch::TEXT, watch::WORDS], [256, 257, 4, 36]);
 }
 
@@ -31,7 +32,7 @@ fn tables_are_aligned_to_lines_and_fit_their_budget() {
         assert!(header::ANCHOR + 2 * header::ANCHOR_WORDS <= header::BOOT);
         assert!(header::HOST_ID + header::TEXTS[2] <= header::OVERFLOW_MORE);
         assert!(header::OVERFLOW_MORE + TABLES.len() - 10 < header::WITHOUT_ROW);
-        assert!(header::CGROUP_INODE < header::DIRECTORY_AT);
+        assert!(header::LACKS < header::DIRECTORY_AT);
         assert!(header::DIRECTORY_AT + TABLES.len() * ENTRY_WORDS <= watch::LATCH);
         assert!((watch::TOLD + 2 * watch::WORDS) * 8 <= HEADER_BYTES);
         assert!(comm::COLL + op::WORDS <= comm::P2P && comm::P2P + op::WORDS <= comm::TAG_LATCH);

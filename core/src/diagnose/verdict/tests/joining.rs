@@ -79,6 +79,25 @@ fn who_is_stopped_in_an_init_that_all_have_come_to_holds_it_up() {
 }
 
 #[test]
+fn who_lacks_descriptors_in_an_init_holds_it_up() {
+    let lacks = ProcessFacts { lacks: Some(Lacks::Descriptors), ..ProcessFacts::default() };
+    let is = [(Class::StuckLocal, Reason::NoDescriptors, &[1][..], Standing::Stalled)];
+    let mut job = all_in_init();
+    job.ranks[1].facts = lacks.clone();
+    let found = check(&job, &is);
+    assert_eq!(
+        found[0].why,
+        "rank 1 (pid 71 on a) has no file descriptor left for connections, in the init of world; ranks \
+         0,2-3 wait in init for 12.0 s; init gives up in 88.0 s"
+    );
+    assert_eq!(found[0].next[0].command, "ls -l /proc/71/fd");
+    // The root has not heard of it.
+    let mut job = in_init(12 * SECOND);
+    job.ranks[3].facts = lacks;
+    check(&job, &[(Class::StuckLocal, Reason::NoDescriptors, &[3], Standing::Stalled)]);
+}
+
+#[test]
 fn whom_nobody_waits_for_is_told_after_whom_others_wait_for() {
     let blocked_on = vec![blocked(&[2], &[], &[0, 1], 3 * SECOND)];
     let mut job = Snapshot { blocked_on, ..job(&[2]) };
