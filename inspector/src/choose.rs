@@ -187,7 +187,7 @@ fn of_several<'a>(what: &str, which: &str, found: impl Iterator<Item = &'a Found
     let mut text = format!("recorders of several users {what}; say which ones are meant:");
     let mut users = BTreeSet::new();
     for one in found.filter(|one| users.insert(one.owner)) {
-        let user = one.owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"));
+        let user = words::user(one.owner);
         let folder = words::path(one.file.parent().unwrap_or(&one.file));
         // Writing to a string does not fail.
         let _ = match one.process {

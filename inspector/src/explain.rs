@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use ccl::diagnose::{
-    Explained, ExplainedRank, comm_name, comms_named, duration, explain, kernel_clock, ranks_text,
-    render_verdict,
+    Explained, ExplainedRank, call_name, comm_name, comms_named, duration, explain, is_pair, kernel_clock,
+    ranks_text, render_verdict,
 };
 use ccl::event::Event;
 use ccl::recorder::reader::Cursor;
-use ccl::snapshot::{RankSnapshot, Verdict};
+use ccl::snapshot::{Called, RankSnapshot, Snapshot, Verdict};
 use ccl::types::{CommId, JobId, Rank};
 use serde::{Deserialize, Serialize};
 
@@ -52,10 +52,11 @@ struct Told {
     /// What is wrong with the job first of all; absent if nothing is, or a number was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<Verdict>,
-    /// The operation; absent if no collective was called.
+    /// The operation; absent if no collective was called, or a send or receive is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<Explained>,
-    /// If no collective was called: what the ranks do, or did last.
+    /// If no collective was called, or a send or receive is wrong: what the ranks called, and what
+    /// they do, or did last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     instead: Vec<String>,
     /// Further remarks.
@@ -73,7 +74,11 @@ impl Explain {
         let among =
             self.comm.as_deref().map(|name| comms_named(rows, name).map_err(|all| no_comm(name, &all)));
         let among = among.transpose()?;
-        let mut operation = explain(&job, among.as_ref(), self.op, kernel_clock(&job));
+        let pair = job.verdicts.first().filter(|one| self.op.is_none() && is_pair(&one.op)).cloned();
+        let mut operation = match pair {
+            Some(_) => None,
+            None => explain(&job, among.as_ref(), self.op, kernel_clock(&job)),
+        };
         if let Some(operation) = operation.as_mut().filter(|operation| operation.algorithm.is_empty()) {
             describe(operation, &found);
         }
@@ -87,14 +92,29 @@ impl Explain {
             schema: SCHEMA.into(),
             job: job.job,
             complete: job.complete,
-            verdict: job.verdicts.into_iter().next().filter(|_| self.op.is_none()),
-            instead: if operation.is_none() { instead(&job.ranks) } else { Vec::new() },
+            verdict: job.verdicts.first().filter(|_| self.op.is_none()).cloned(),
+            instead: match (&operation, pair) {
+                (Some(_), _) => Vec::new(),
+                (None, None) => instead(&job.ranks),
+                (None, Some(pair)) => pair_calls(&job, pair.comm),
+            },
             operation,
             notes: job.notes,
         };
         exit::say(&if self.json { look::to_json(&told)? } else { text(&told) })?;
         Ok(status)
     }
+}
+
+/// What the two sides of a failed send and receive called, and what the ranks do there.
+fn pair_calls(job: &Snapshot, comm: CommId) -> Vec<String> {
+    let failures = job.failures.iter().filter(|failure| failure.comm == comm && is_pair(&failure.op));
+    let called = |called: &Called| {
+        format!("{} called {}", ranks_text(&job.job_ranks(comm, &called.ranks)), called.call)
+    };
+    let mut lines: Vec<String> = failures.flat_map(|failure| &failure.calls).map(called).collect();
+    lines.extend(instead(&job.ranks));
+    lines
 }
 
 /// `world: ranks 0-2, in init: CheckIn, for 8.0 s`: what ranks do in which communicator.
@@ -149,7 +169,11 @@ fn text(told: &Told) -> String {
         told.verdict.as_ref().map_or_else(String::new, |one| words::line(&render_verdict(one)) + "\n");
     match &told.operation {
         None => {
-            out.push_str("no collective was called\n");
+            let pair = told.verdict.as_ref().filter(|one| is_pair(&one.op));
+            match pair.map(|one| call_name(&one.op, one.seq)) {
+                Some(call) => out.push_str(&format!("{call} is no collective:\n")),
+                None => out.push_str("no collective was called\n"),
+            }
             told.instead.iter().for_each(|line| out.push_str(&format!("  {}\n", words::line(line))));
         }
         Some(operation) => of_operation(&mut out, operation),
@@ -225,7 +249,6 @@ fn of_operation(out: &mut String, told: &Explained) {
 mod tests {
     use super::*;
     use ccl::diagnose::Stage;
-    use ccl::snapshot::Called;
 
     #[test]
     fn the_operation_its_path_and_each_rank_are_told() {
@@ -271,5 +294,9 @@ mod tests {
         let verdict = Verdict { why: "rank 0 has not said where to meet".into(), ..Verdict::default() };
         let said = text(&Told { verdict: Some(verdict), ..Told::default() });
         assert!(said.ends_with(": rank 0 has not said where to meet\nno collective was called\n"), "{said}");
+        let verdict = Verdict { op: "Recv".into(), seq: 2, ..Verdict::default() };
+        let instead = vec!["rank 1 called Recv of 8 F32".into()];
+        let said = text(&Told { verdict: Some(verdict), instead, ..Told::default() });
+        assert!(said.ends_with("\nRecv #2 is no collective:\n  rank 1 called Recv of 8 F32\n"), "{said}");
     }
 }

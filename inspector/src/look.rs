@@ -230,7 +230,7 @@ fn of_others(findings: &Findings, job: &Job) -> impl Iterator<Item = String> {
     }
     others.into_iter().map(|(owner, count)| {
         let (recorders, name) = if count == 1 { ("recorder", "names") } else { ("recorders", "name") };
-        let owner = owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"));
+        let owner = crate::words::user(owner);
         format!("{count} {recorders} of {owner} {name} this job too: left out")
     })
 }

@@ -61,6 +61,11 @@ pub(crate) fn ranks(ranks: &[Rank]) -> String {
     text.split_once(' ').map_or_else(String::new, |(_, numbers)| numbers.to_string())
 }
 
+/// The user of a file: `user 1000`, or one that is not known here.
+pub(crate) fn user(owner: Option<u32>) -> String {
+    owner.map_or_else(|| "another user".into(), |owner| format!("user {owner}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,17 +15,17 @@
 //! from is no failure of it any more (`failed/replaced.rs`).
 
 pub(super) mod calls;
+mod init;
 pub(super) mod replaced;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::diagnose::joining::{checks_in, is_in};
 use crate::diagnose::standing::{INIT, has_called};
 use crate::diagnose::{is_pair, killed};
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Failure, FailureSnapshot, InitSnapshot, OpSnapshot, OpState, RankSnapshot, State,
+    BlockedOn, CommSnapshot, Failure, FailureSnapshot, OpSnapshot, OpState, RankSnapshot, State,
 };
-use crate::types::{CommId, Phase, Rank};
+use crate::types::{CommId, Rank};
 
 /// A rank that was in a failed operation for less than this part of the time of another rank came
 /// after it had failed.
@@ -190,10 +190,9 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         members.values().map(|(_, comm)| *comm).filter(|comm| comm.has_failed()).collect();
     let first = failed.first()?;
     let is_init =
-        in_init(&failed).next().is_some() && !failed.iter().any(|comm| failed_operation(comm).is_some());
+        init::of(&failed).next().is_some() && !failed.iter().any(|comm| failed_operation(comm).is_some());
     let cause = shared(&failed);
-    let own = || cause.filter(|_| is_init).and_then(|cause| own_cause(members, cause));
-    let own = own_lack(&failed).filter(|_| is_init).or_else(own);
+    let own = if is_init { init::own_cause(members, &failed, cause) } else { None };
     let cause = own.as_ref().or(cause);
     let error = cause.map(|cause| cause.error.clone());
     let operations = || failed.iter().filter_map(|comm| Some((comm.rank, failed_operation(comm)?)));
@@ -234,56 +233,16 @@ fn of_comm(members: &Members<'_>) -> Option<Failure> {
         calls: differs.as_ref().map_or_else(|| calls::of_pair(text), |differs| differs.calls.clone()),
         ..Failure::default()
     };
-    failure.missing = if is_init { never_came(&failed, cause) } else { not_called(members, &failure) };
+    failure.missing = if is_init { init::never_came(&failed, cause) } else { not_called(members, &failure) };
     failure.blamed = match failure.error.as_str() {
+        "Mismatch" if is_init => cause.and_then(|cause| cause.blamed).into_iter().collect(),
         "Mismatch" => differs.map_or_else(Vec::new, |differs| differs.minority(members, first.nranks)),
         "Timeout" if !is_init || !failure.missing.is_empty() => timed_out(members, &failure),
-        "Timeout" if cause.is_none_or(|cause| cause.blamed.is_none()) => stopped_in_init(members),
+        "Timeout" if cause.is_none_or(|cause| cause.blamed.is_none()) => init::stopped(members),
         "Peer" if cause.is_none_or(|cause| is_init && cause.blamed.is_none()) => lost(members),
         _ => cause.and_then(|cause| cause.blamed).into_iter().collect(),
     };
     Some(failure)
-}
-
-/// What was known of the init of those that failed in it.
-fn in_init<'a>(failed: &[&'a CommSnapshot]) -> impl Iterator<Item = &'a InitSnapshot> {
-    failed.iter().filter_map(|comm| comm.init.as_ref())
-}
-
-/// The ranks that had not come to an init that failed: by the last report of the bootstrap root, or
-/// whom those blame that did not learn where to meet. Once all have come, the root does not report.
-fn never_came(failed: &[&CommSnapshot], cause: Option<&FailureSnapshot>) -> Vec<Rank> {
-    let failed_itself = |rank: &Rank| failed.iter().any(|comm| comm.rank == *rank);
-    if failed.iter().all(|comm| is_in(comm, Phase::Rendezvous)) {
-        return cause
-            .and_then(|cause| cause.blamed)
-            .filter(|rank| !failed_itself(rank))
-            .into_iter()
-            .collect();
-    }
-    let waits: Vec<_> = failed.iter().copied().filter(|comm| is_in(comm, Phase::CheckIn)).collect();
-    let told = in_init(&waits).filter(|init| init.absent.is_some()).min_by_key(|init| init.absent);
-    let runs = told.into_iter().flat_map(|init| &init.absent_runs);
-    let ranks = runs.flat_map(|(first, last)| first.0..last.0.saturating_add(1)).map(Rank);
-    ranks.filter(|rank| !failed_itself(rank)).collect()
-}
-
-/// The failure that the rank to blame for a failed init recorded itself.
-fn own_cause(members: &Members<'_>, cause: &FailureSnapshot) -> Option<FailureSnapshot> {
-    let own = members.get(&cause.blamed?)?.1.failure.as_ref()?;
-    Some(FailureSnapshot { blamed: cause.blamed, ..own.clone() }).filter(|_| own.blamed.is_none())
-}
-
-/// The failure of a rank that its own machine kept from an init. The init of the other ranks timed
-/// out because of it.
-fn own_lack(failed: &[&CommSnapshot]) -> Option<FailureSnapshot> {
-    let is_own = |failure: &FailureSnapshot| {
-        matches!(failure.error.as_str(), "System" | "Unavailable") && failure.blamed.is_none()
-    };
-    let of = |row: &&CommSnapshot| Some((row.rank, row.failure.as_ref().filter(|it| is_own(it))?.clone()));
-    let others_wait = |row: &&CommSnapshot| row.failure.as_ref().is_some_and(|it| it.error == "Timeout");
-    let (rank, failure) = failed.iter().find_map(of).filter(|_| failed.iter().any(others_wait))?;
-    Some(FailureSnapshot { blamed: Some(rank), ..failure })
 }
 
 /// The cause that most ranks recorded, preferably one that blames a rank.
@@ -342,14 +301,6 @@ fn still_inside(members: &Members<'_>, failure: &Failure) -> Vec<Rank> {
         !is_pair(&failure.op) && comm.op.state == OpState::Running && comm.op.seq == failure.seq
     };
     members.iter().filter(|(_, (_, comm))| is_inside(comm)).map(|(rank, _)| *rank).collect()
-}
-
-/// The ranks that are stopped in an init that timed out on others.
-fn stopped_in_init(members: &Members<'_>) -> Vec<Rank> {
-    let stopped = members.iter().filter(|(_, (state, comm))| {
-        *state == State::Stopped && !comm.ended && comm.init.is_some() && checks_in(comm)
-    });
-    stopped.map(|(rank, _)| *rank).collect()
 }
 
 /// If no rank is blamed for a lost peer: the ranks that are gone, did not fail and had not left.

@@ -49,7 +49,7 @@ pub(crate) use standing::{FINISH, silent_first, suspect_ns};
 use standing::{counterpart, lacked};
 use text::silent_first_text;
 pub use text::{
-    duration, ranks_text, render_answer, render_gone, render_next, render_not_joined, render_text,
+    due, duration, ranks_text, render_answer, render_gone, render_next, render_not_joined, render_text,
     render_verdict, render_verdicts, runs_text,
 };
 pub use verdict::verdicts;

@@ -66,8 +66,8 @@ impl Recorder {
         self.header(header::OOM_FIRST).store(kills.saturating_add(1), Ordering::Release);
     }
 
-    /// Samples that count, and what the process lacks, and takes back a panic that the process has survived: once a second, by
-    /// the service thread.
+    /// Samples that count, and what the process lacks, and takes back a panic that it has survived:
+    /// once a second, by the service thread.
     pub fn sample_process(&self, group: Option<&MemoryGroup>) {
         if self.is_stale() {
             return;

@@ -170,6 +170,15 @@ fn reachable(one: &Found) -> Result<u32, (String, String)> {
         let letter = one.given.letter.map_or_else(String::new, |letter| format!(" (state {letter})"));
         return refuse(&format!("its process is {}{letter}", one.given.state()), String::new());
     }
+    if one.process.is_none() && one.is_anothers() && me != 0 {
+        return refuse(
+            &format!(
+                "its recorder is of {}: only that user and root can tell its process",
+                words::user(one.owner)
+            ),
+            format!("sudo ccl-inspect stack {}", process.pid),
+        );
+    }
     let Some(pid) = one.process else {
         return refuse(
             "its process is not seen from here: it is of another pid namespace, or hidden",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ccl::diagnose::{call_name, comm_name, duration, ranks_text, render_next, render_verdict};
+use ccl::diagnose::{call_name, comm_name, due, duration, ranks_text, render_next, render_verdict};
 use ccl::snapshot::{BlockedOn, Failure, NotJoined, OpState, Snapshot, State};
 use ccl::types::{Phase, Rank};
 
@@ -81,9 +81,9 @@ fn not_joined(job: &Snapshot, one: &NotJoined) -> String {
         None => format!("{name} ({})", one.unanswered()),
     };
     let wait = if one.by.len() == 1 { "waits" } else { "wait" };
-    let (since, until) = (duration(one.since_ns), duration(one.gives_up_ns));
+    let (since, until) = (duration(one.since_ns), due(one.gives_up_ns));
     let by = ranks_text(&job.job_ranks(one.comm, &one.by));
-    format!("NOT JOINED {who}; {by} {wait} {since} in init, which gives up in {until}")
+    format!("NOT JOINED {who}; {by} {wait} {since} in init, which gives up {until}")
 }
 
 /// `BLOCKED ON rank 2 (stopped): not in AllReduce #5 of world; ranks 0-1,3 wait 1.5 s`.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::snapshot::{Called, Direction, LinkSnapshot, PhaseSnapshot};
+use crate::snapshot::{Called, Direction, InitSnapshot, LinkSnapshot, PhaseSnapshot};
 use crate::types::{ChannelId, Phase};
 
 /// The operation of one rank, and how it ended.

@@ -178,6 +178,7 @@ fn calm(job: &Snapshot) -> String {
     let has_unseen = job.complete && !job.is_all_seen();
     match (job.blocked_on.is_empty(), job.complete) {
         _ if all_gone => "nobody waited",
+        _ if is_in_init() && !job.verdicts.is_empty() => "init is under way",
         _ if is_in_init() => "init is under way, and nobody is known to be missing",
         (true, _) if has_unseen => "nobody waits in the communicators that were read",
         (false, _) if has_unseen => {
@@ -321,14 +322,14 @@ pub fn render_not_joined(job: &Snapshot, one: &NotJoined) -> String {
     let until = if is_over {
         String::new()
     } else {
-        format!("; init gives up in {} (CCL_INIT_TIMEOUT)", duration(one.gives_up_ns))
+        format!("; init gives up {} (CCL_INIT_TIMEOUT)", due(one.gives_up_ns))
     };
     let since = duration(one.since_ns);
     if is_child(job, one.comm) {
         let (it, has) = if one.ranks.len() == 1 { ("it", "has") } else { ("they", "have") };
         let until = match is_over {
             true => String::new(),
-            false => format!("; shrink() gives up in {} (CCL_TIMEOUT)", duration(one.gives_up_ns)),
+            false => format!("; shrink() gives up {} (CCL_TIMEOUT)", due(one.gives_up_ns)),
         };
         return format!(
             "NOT JOINED {who} of {name}: {it} {has} not called shrink(), where {by} for {since}{until}"
@@ -349,6 +350,12 @@ pub fn render_not_joined(job: &Snapshot, one: &NotJoined) -> String {
             )
         }
     }
+}
+
+/// `in 88.0 s`, or `now`.
+#[must_use]
+pub fn due(ns: u64) -> String {
+    if ns == 0 { "now".into() } else { format!("in {}", duration(ns)) }
 }
 
 /// Whether a communicator is made from another one, whose job it has.

@@ -13,7 +13,7 @@ use crate::text::harmless;
 use crate::types::{ChannelId, Rank, runs};
 use answer::{answer, silence};
 
-pub use answer::render_not_joined;
+pub use answer::{due, render_not_joined};
 pub use gone::render_gone;
 pub(super) use gone::silent_first_text;
 pub use verdict::{render_next, render_verdict, render_verdicts};

@@ -175,7 +175,9 @@ fn verdict(
         .filter(|rank| !culprits.iter().any(|culprit| culprit.rank == *rank))
         .collect();
     let (side, confidence) = match class {
-        Class::Mismatch if culprits.is_empty() => (Side::Application, Confidence::Probable),
+        Class::Mismatch if culprits.is_empty() || failure.op == INIT => {
+            (Side::Application, Confidence::Probable)
+        }
         Class::Aborted if matches!(failure.error.as_str(), "System" | "Unavailable") => {
             (Side::Machine, Confidence::Probable)
         }
@@ -222,7 +224,8 @@ fn text(
     let who = named(culprits);
     let has = verb(culprits.len(), "has", "have");
     match (class, culprits.is_empty()) {
-        (Class::Mismatch, _) if failure.op == INIT => format!("the ranks do not fit together in {op}"),
+        (Class::Mismatch, true) if failure.op == INIT => format!("the ranks do not fit together in {op}"),
+        (Class::Mismatch, false) if failure.op == INIT => format!("{who} does not fit the others in {op}"),
         (Class::Mismatch, true) => format!("ranks called different things in {op}"),
         (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
         (Class::Link, _) => format!("a link of {op} failed, and no process is to blame: host or network"),

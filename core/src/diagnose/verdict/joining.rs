@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::waiting::{Circle, told};
+use super::sentence::told;
 use super::{Groups, process, verb};
 use crate::diagnose::joining::{checks_in, in_init_ns};
 use crate::diagnose::{comm_name, duration, ranks_text, runs_text, suspect_ns};
@@ -149,12 +149,14 @@ fn verdict(
     let (comm, mut by) = (comm_name(&one.name, one.comm), job.job_ranks(one.comm, &one.by));
     // Of one that was not read, the number is that in the communicator.
     by.retain(|rank| !culprits.iter().any(|culprit| culprit.rank == *rank && culprit.pid != 0));
+    let is_past = job.ranks.iter().all(RankSnapshot::is_gone) && !job.ranks.is_empty();
     let (side, confidence, who) = match (reason, one.count) {
         (Reason::NeverJoined, None) => {
             (Side::Application, Confidence::Probable, one.unanswered().to_string())
         }
         (Reason::NeverJoined, Some(_)) => {
-            let (who, has) = (runs_text(&runs(&ranks)), verb(ranks.len(), "has", "have"));
+            let has = if is_past { "had" } else { verb(ranks.len(), "has", "have") };
+            let who = runs_text(&runs(&ranks));
             let text = match has_ranks_of_job(job, one) {
                 true => format!("{who} {has} not come to the init of {comm}"),
                 false => format!("{who} of {comm} {has} not come to its init"),
@@ -166,11 +168,13 @@ fn verdict(
             }
         }
         _ => {
-            let (side, confidence, what) = told(reason, culprits, "init", &Circle::default());
+            let (side, confidence, what) = told(reason, culprits, "init", is_past);
             let is_it = |rank: Option<&RankSnapshot>| rank.is_some_and(|it| ranks.contains(&it.rank));
             let part = match () {
+                () if is_it(member(job, one, Rank(0))) && is_past => "and led",
                 () if is_it(member(job, one, Rank(0))) => "and leads",
                 () if one.ranks.iter().any(|rank| is_it(member(job, one, *rank))) => "in",
+                () if is_past => "and had not come to",
                 () => "and has not come to",
             };
             (side, confidence, format!("{what}, {part} the init of {comm}"))

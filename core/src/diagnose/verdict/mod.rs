@@ -16,6 +16,7 @@ mod joining;
 mod link;
 mod next;
 mod process;
+mod sentence;
 mod slow;
 pub(super) mod told;
 mod waiting;

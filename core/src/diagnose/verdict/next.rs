@@ -1,6 +1,7 @@
 //! What to do next: one table, by what is wrong.
 
-use crate::snapshot::{Class, Culprit, Next, RankSnapshot, Reason, Snapshot, Verdict};
+use crate::diagnose::standing::INIT;
+use crate::snapshot::{Class, Culprit, Next, RankSnapshot, Reason, Side, Snapshot, Verdict};
 
 use super::process;
 
@@ -18,6 +19,12 @@ const FROZEN: &[Step] = &[(
 /// Where a debugger holds a process.
 const TRACED: &[Step] =
     &[("grep TracerPid /proc/{pid}/status", "names the debugger that holds it: let it continue or detach")];
+
+/// Where ranks met in init that do not fit together.
+const MEETING: &[Step] = &[
+    ("ccl-inspect ps", "lists the jobs and ranks here, also those that met this one by mistake"),
+    ("ccl-inspect dump {job} -o job.tar.zst", "keeps the evidence"),
+];
 
 /// Where all processes have ended.
 const OVER: &[Step] = &[
@@ -40,8 +47,9 @@ fn is_for_living(command: &str) -> bool {
     command.contains("/proc/{pid}") || TOOLS.iter().any(|tool| command.starts_with(tool))
 }
 
-/// For each thing that may be wrong, the commands that help most, and what each tells or does.
-const fn table(class: Class, reason: Reason) -> &'static [Step] {
+/// For each thing that keeps a living process from going on, the commands that help most, and what
+/// each tells or does.
+const fn of_process(reason: Reason) -> &'static [Step] {
     match reason {
         Reason::Stopped => &[
             ("kill -CONT {pid}", "lets it go on"),
@@ -76,6 +84,13 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("dmesg | tail", "shows what the kernel says of the device"),
         ],
         Reason::Dying => &[("cat /proc/{pid}/status", "shows how much memory is still to be given back")],
+        _ => &[],
+    }
+}
+
+/// The same for each thing that may be wrong.
+const fn table(class: Class, reason: Reason) -> &'static [Step] {
+    match reason {
         Reason::Oom => &[
             ("journalctl -k | grep -i oom", "shows what the kernel killed and why"),
             ("cat /proc/meminfo", "shows the memory of the machine"),
@@ -119,7 +134,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             Class::Unread => &[("ccl-inspect snapshot {pid}", "reads the ranks of that host")],
             _ => &[],
         },
-        Reason::Unknown => &[],
+        reason => of_process(reason),
     }
 }
 
@@ -127,14 +142,18 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
 pub(super) fn steps(job: &Snapshot, verdict: &Verdict) -> Vec<Next> {
     let is_over = !job.ranks.is_empty() && job.ranks.iter().all(RankSnapshot::is_gone);
     let is_traced = |one: &Culprit| process::of(job, one.rank).is_some_and(|rank| rank.letter == Some('t'));
+    let is_meeting = verdict.op == INIT && verdict.side == Side::Application;
+    let has_called = job.ranks.iter().flat_map(|rank| &rank.comms).any(|row| row.last_called() > 0);
     let table = match verdict.reason {
+        Reason::Calls | Reason::Aborts if is_meeting => MEETING,
         Reason::Stopped if verdict.culprits.iter().all(is_traced) => TRACED,
         reason => table(verdict.class, reason),
     };
     let table = table.iter();
-    let mut table: Vec<&Step> = table.filter(|(command, _)| !is_over || !is_for_living(command)).collect();
+    let fits = |(command, _): &&Step| !is_over || is_meeting || !is_for_living(command);
+    let mut table: Vec<&Step> = table.filter(fits).collect();
     if table.is_empty() && is_over {
-        table.extend(OVER);
+        table.extend(OVER.iter().take(if has_called { OVER.len() } else { 1 }));
     }
     let mut steps: Vec<Next> = Vec::new();
     for (command, what) in table {

@@ -317,6 +317,8 @@ pub(super) fn evidence(rank: &RankSnapshot) -> Vec<String> {
     }
     match (facts.end, facts.signal) {
         (End::Unknown, _) => {}
+        // It left after that.
+        (End::Finished, _) if rank.has_failed() => {}
         (End::Killed, None) => lines.push(format!("rank {at}: killed, by which signal is not known")),
         (end, None) => lines.push(format!("rank {at}: {end}")),
         (end, Some(signal)) => lines.push(format!("rank {at}: {end}, signal {signal}")),

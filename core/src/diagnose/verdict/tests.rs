@@ -271,7 +271,7 @@ fn files_say_of_a_process_what_the_watchdogs_saw_before_all_ended() {
     job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
     let found = check(&job, &stopped);
     assert_eq!(found[0].side, Side::Machine);
-    assert!(found[0].why.starts_with("rank 2 (pid 72 on a) is stopped; ranks 0-1,3 wait"), "{found:?}");
+    assert!(found[0].why.starts_with("rank 2 (pid 72 on a) was stopped; ranks 0-1,3 waited"), "{found:?}");
     // Stopped inside, where it waited itself.
     let unnamed = Snapshot { blocked_on: vec![blocked(&[], &[], &[0, 1, 2, 3], 2 * SECOND)], ..job.clone() };
     check(&unnamed, &stopped);

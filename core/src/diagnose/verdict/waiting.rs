@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::link::{self, Bad};
-use super::{Groups, named, process, verb};
+use super::sentence::told;
+use super::{Groups, process, verb};
 use crate::diagnose::failed::operations;
 use crate::diagnose::lacking::Lacking;
 use crate::diagnose::{call_name, comm_name, duration, is_pair, lacked, ranks_text, suspect_ns};
@@ -242,13 +243,14 @@ fn verdict(
     });
     let it = verb(culprits.len(), "it", "them");
     let by: Vec<Rank> = job.job_ranks(one.comm, &one.by);
-    let waits = format!(
-        "{} {} for {it} in {op} for {}",
-        ranks_text(&by),
-        verb(by.len(), "waits", "wait"),
-        duration(one.since_ns)
-    );
-    let (side, confidence, text) = told(reason, &culprits, &first_lacked(job, one, &culprits, &op), circle);
+    let is_past = is_over(job, one);
+    let wait = if is_past { "waited" } else { verb(by.len(), "waits", "wait") };
+    let waits = format!("{} {wait} for {it} in {op} for {}", ranks_text(&by), duration(one.since_ns));
+    let lacked = first_lacked(job, one, &culprits, &op);
+    let (side, confidence, text) = match reason {
+        Reason::Cycle => (Side::Application, Confidence::Certain, circle.text(is_past)),
+        _ => told(reason, &culprits, &lacked, is_past),
+    };
     let mut verdict = Verdict {
         class,
         reason,
@@ -296,99 +298,32 @@ fn first_lacked(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit], op: &str)
     }
 }
 
-/// Whose fault it is, how sure that is, and what is said of the culprits.
-pub(super) fn told(
-    reason: Reason,
-    culprits: &[Culprit],
-    op: &str,
-    circle: &Circle,
-) -> (Side, Confidence, String) {
-    let who = named(culprits);
-    let (is, has) = (verb(culprits.len(), "is", "are"), verb(culprits.len(), "has", "have"));
-    match reason {
-        Reason::Stopped => (Side::Machine, Confidence::Certain, format!("{who} {is} stopped")),
-        Reason::Frozen => {
-            (Side::Machine, Confidence::Certain, format!("{who} {is} frozen by a control group"))
-        }
-        Reason::Uninterruptible => (
-            Side::Machine,
-            Confidence::Probable,
-            format!("{who} {is} in an uninterruptible wait of the kernel"),
-        ),
-        Reason::Starved => {
-            (Side::Machine, Confidence::Certain, format!("{who} {is} not given the processor"))
-        }
-        Reason::Dying => {
-            (Side::Machine, Confidence::Certain, format!("{who} {is} ending: its memory is being torn down"))
-        }
-        Reason::NoDescriptors | Reason::NoMemory => {
-            let what = if reason == Reason::NoMemory { "kernel memory" } else { "file descriptor" };
-            (Side::Machine, Confidence::Certain, format!("{who} {has} no {what} left for connections"))
-        }
-        Reason::Cycle => (Side::Application, Confidence::Certain, circle.text()),
-        Reason::UserCode => (
-            Side::Application,
-            Confidence::Certain,
-            format!("{who} {has} not called {op} and {is} in user code"),
-        ),
-        Reason::Elsewhere => (
-            Side::Application,
-            Confidence::Certain,
-            format!("{who} {has} not called {op} and {is} inside another operation"),
-        ),
-        Reason::Inside => {
-            (Side::Library, Confidence::Possible, format!("{who} {is} inside {op} and {has} stopped moving"))
-        }
-        Reason::Unreachable => (
-            Side::Network,
-            Confidence::Probable,
-            format!("the host of {who} does not answer: host or network"),
-        ),
-        Reason::Throttled => (
-            Side::Network,
-            Confidence::Probable,
-            format!("the network to or from {who} carries less than is sent"),
-        ),
-        Reason::Lossy => {
-            (Side::Network, Confidence::Probable, format!("the network to or from {who} loses what is sent"))
-        }
-        Reason::Lost => (
-            Side::Network,
-            Confidence::Possible,
-            format!("all ranks are inside {op} and wait for each other: a message is on its way or lost"),
-        ),
-        Reason::NotRead => {
-            (Side::Unknown, Confidence::Possible, format!("{who} could not be read and may be the one"))
-        }
-        other => {
-            let (side, confidence) = process::side(other);
-            (side, confidence, format!("{who} {}", process::ended(other, culprits.len())))
-        }
-    }
-}
-
 /// What was seen, a line each.
 fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String> {
     let mut lines = Vec::new();
+    let (is, has, ago) = match is_over(job, one) {
+        true => ("was", "had", "before its last sign of life"),
+        false => ("is", "has", "ago"),
+    };
     for rank in culprits.iter().take(MAX_LINES).filter_map(|culprit| process::of(job, culprit.rank)) {
         lines.extend(process::evidence(rank));
         lines.extend(rank.comms.iter().filter(|row| row.id == one.comm).map(|row| {
             let op = row.operation();
             let call = call_name(&op.kind, op.seq);
-            let since = duration(op.age_ns);
+            let (rank, since) = (rank.rank, duration(op.age_ns));
             match op.state {
-                _ if op.kind.is_empty() => format!("rank {}: it has called nothing there yet", rank.rank),
-                OpState::Running => format!("rank {}: it has been inside {call} for {since}", rank.rank),
-                OpState::Failed => format!("rank {}: {call} failed {since} ago", rank.rank),
-                OpState::Idle => format!("rank {}: it left {call} {since} ago", rank.rank),
+                _ if op.kind.is_empty() => format!("rank {rank}: it {has} called nothing there yet"),
+                OpState::Running => format!("rank {rank}: it {has} been inside {call} for {since}"),
+                OpState::Failed => format!("rank {rank}: {call} failed {since} {ago}"),
+                OpState::Idle => format!("rank {rank}: it left {call} {since} {ago}"),
                 OpState::Unknown => {
-                    format!("rank {}: it is inside call #{}, which could not be read", rank.rank, op.seq)
+                    format!("rank {rank}: it {is} inside call #{}, which could not be read", op.seq)
                 }
             }
         }));
         lines.extend(elsewhere(rank, one).take(MAX_LINES).map(|(row, op)| {
             let (call, comm) = (call_name(&op.kind, op.seq), comm_name(&row.name, row.id));
-            format!("rank {}: it has been inside {call} of {comm} for {}", rank.rank, duration(op.age_ns))
+            format!("rank {}: it {has} been inside {call} of {comm} for {}", rank.rank, duration(op.age_ns))
         }));
     }
     lines.extend(link::bad(job, one).map(|bad| bad.evidence()));
@@ -449,12 +384,13 @@ impl Circle {
     }
 
     /// `rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 0 in Send #1 of world`.
-    fn text(&self) -> String {
+    fn text(&self, is_past: bool) -> String {
+        let waits = if is_past { "waited" } else { "waits" };
         let Some((first, (mut to, op))) = self.0.iter().next().map(|(rank, edge)| (*rank, edge.clone()))
         else {
-            return "all wait for each other".into();
+            return format!("all {} for each other", if is_past { "waited" } else { "wait" });
         };
-        let mut text = format!("rank {first} waits for rank {to} in {op}");
+        let mut text = format!("rank {first} {waits} for rank {to} in {op}");
         while to != first && text.len() < 1 << 10 {
             let (next, op) = &self.0[&to];
             text += &format!(", rank {to} for rank {next} in {op}");

@@ -175,7 +175,7 @@ fn where_all_were_killed_in_init_nobody_waits_any_more() {
     job.not_joined[0].gives_up_ns = 0;
     job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
     let found = check(&job, &[IN_12]);
-    let said = "rank 3 has not come to the init of world; \
+    let said = "rank 3 had not come to the init of world; \
                 ranks 0-2 had waited in init for 12.0 s at the last sign of life";
     assert_eq!(found[0].why, said);
     // The last one had come, and the root, which was stopped, did not learn it.
