@@ -47,7 +47,6 @@ pub use rates::{Counted, Rate};
 pub use standing::{BETWEEN, SAID_NS, Severity, call_name, comm_name, is_pair, severity};
 pub(crate) use standing::{FINISH, silent_first, suspect_ns};
 use standing::{counterpart, lacked};
-use text::silent_first_text;
 pub use text::{
     due, duration, ranks_text, render_answer, render_gone, render_next, render_not_joined, render_text,
     render_verdict, render_verdicts, runs_text,

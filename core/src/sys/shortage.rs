@@ -37,7 +37,7 @@ impl Shortage {
         }
         let errno = errno.raw_os_error();
         if self.errno.swap(errno, Ordering::Relaxed) == 0 {
-            let counted = |now: u64| (now & u64::from(u32::MAX)) + 1 | (errno as u64) << 32;
+            let counted = |now: u64| ((errno as u64) << 32) | (u64::from(now as u32) + 1);
             let _ = NOW.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(counted(now)));
         }
     }

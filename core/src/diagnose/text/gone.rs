@@ -11,7 +11,7 @@ use crate::text::{harmless, utc};
 const MAX_GONE: usize = 8;
 
 /// `; rank 3 fell silent first, at least 2.0 s before the others`; empty if none did.
-pub(in crate::diagnose) fn silent_first_text(ranks: &[RankSnapshot]) -> String {
+fn silent_first_text(ranks: &[RankSnapshot]) -> String {
     let text = |(at, before_ns): (usize, u64)| {
         let (rank, before) = (ranks[at].rank, duration(before_ns));
         format!("; rank {rank} fell silent first, at least {before} before the others")

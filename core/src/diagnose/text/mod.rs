@@ -15,7 +15,6 @@ use answer::{answer, silence};
 
 pub use answer::{due, render_not_joined};
 pub use gone::render_gone;
-pub(super) use gone::silent_first_text;
 pub use verdict::{render_next, render_verdict, render_verdicts};
 
 /// The most bytes of a line that quotes the text of others: names of files, hosts, reasons.

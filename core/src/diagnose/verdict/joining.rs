@@ -12,10 +12,6 @@ use crate::snapshot::{
 };
 use crate::types::{CommId, Rank, runs};
 
-/// How long a process that cannot run holds an init up until that counts as a stall: others may
-/// just have come.
-const HALTED_NS: u64 = 3_000_000_000;
-
 /// The verdicts on the ranks that others wait for in init.
 pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
     let lasts = |one: &NotJoined| one.since_ns >= suspect_ns(0, stall_ns);
@@ -186,7 +182,7 @@ fn verdict(
     };
     Verdict {
         class,
-        standing: match class == Class::StuckLocal && one.since_ns >= HALTED_NS {
+        standing: match class == Class::StuckLocal && one.since_ns >= super::SETTLED_NS {
             false if one.since_ns < stall_ns => Standing::Suspect,
             _ => Standing::Stalled,
         },

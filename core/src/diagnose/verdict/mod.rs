@@ -27,6 +27,10 @@ use super::suspect_ns;
 use crate::snapshot::{Class, Confidence, Culprit, RankSnapshot, Reason, Snapshot, Standing, Verdict};
 use crate::types::{BlameHash, CommId, Rank};
 
+/// From when on a dead process that nobody has noticed, or one that cannot go on in an init, is a
+/// stall: sooner, the job may be ending, or others may just have come.
+const SETTLED_NS: u64 = 3_000_000_000;
+
 /// What is wrong with a job, the first to be told first.
 ///
 /// `before` is an earlier reading of the same job, if it was read twice; `stall_ns` is

@@ -2,7 +2,7 @@
 
 use super::told;
 use crate::diagnose::joining::in_init_ns;
-use crate::diagnose::{comm_name, duration, silent_first_text};
+use crate::diagnose::{comm_name, duration};
 use crate::snapshot::{
     Class, CommSnapshot, Confidence, Culprit, End, Lacks, RankSnapshot, Reason, Side, Snapshot, Standing,
     State, ThreadFacts, Verdict,
@@ -13,8 +13,6 @@ use crate::types::{CommId, Rank, SERVICE_THREAD};
 const STOPPED_NS: u64 = 1_000_000_000;
 /// The same of a process that runs: on a busy machine the thread may be late by seconds.
 const SILENT_NS: u64 = 5_000_000_000;
-/// From when on a death is one that nobody notices: sooner, the job may be ending.
-const DEAD_NS: u64 = 3_000_000_000;
 /// The most processes of a verdict on all of them of which is said what was seen.
 const MAX_SEEN: usize = 4;
 /// The functions of the kernel in which the threads of a frozen control group sleep, of version 1
@@ -182,7 +180,7 @@ fn of_dead(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
     let row = missed(job, rank)?;
     // Its last sign of life came up to a second before its end.
     let since_ns = job.to_real_ns.saturating_sub(rank.to_real_ns);
-    let standing = if since_ns >= DEAD_NS { Standing::Stalled } else { Standing::Suspect };
+    let standing = if since_ns >= super::SETTLED_NS { Standing::Stalled } else { Standing::Suspect };
     let reason = end(rank);
     let (side, confidence) = side(reason);
     let (culprits, comm) = (vec![culprit(rank)], comm_name(&row.name, row.id));
@@ -258,7 +256,7 @@ fn before_the_end(job: &Snapshot) -> String {
             if job.complete { "" } else { " of those that were read" }
         );
     };
-    format!("they had been in init for {}{}", duration(ns), silent_first_text(&job.ranks))
+    format!("they had been in init for {}", duration(ns))
 }
 
 fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {

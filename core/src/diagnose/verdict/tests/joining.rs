@@ -187,9 +187,7 @@ fn where_all_were_killed_in_init_nobody_waits_any_more() {
         rank.comms[0].phase = Some(phase);
     }
     let found = check(&all, &[(Class::PeerDead, Reason::Killed, &[0, 1, 2, 3], Standing::Stalled)]);
-    let said = "ranks 0-3 were killed; they had been in init for 12.0 s; \
-                rank 0 fell silent first, at least 5.0 s before the others";
-    assert_eq!(found[0].why, said);
+    assert_eq!(found[0].why, "ranks 0-3 were killed; they had been in init for 12.0 s");
 }
 
 #[test]
