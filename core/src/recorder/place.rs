@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use super::layout::{Capacity, Home};
@@ -141,7 +141,8 @@ pub(super) fn create(
                     if capacity != Capacity::FULL || home != Home::File {
                         let why = refusal.map_or_else(String::new, |e: Error| format!(" ({e})"));
                         let kib = capacity.total() >> 10;
-                        notes.push(format!("the recorder is {} of {kib} KiB{why}", path.display()));
+                        let ends = if home == Home::File { "" } else { ": it is lost when the process ends" };
+                        notes.push(format!("the recorder is {} of {kib} KiB{why}{ends}", path.display()));
                     }
                     return Ok((Place { file, home, path, folder, stem }, capacity, memory));
                 }
@@ -313,6 +314,9 @@ fn enter(Candidate { parent, given }: &Candidate) -> std::result::Result<Folder,
     }
     if stat.st_mode & 0o777 != 0o700 {
         return Err(squatted("its mode is not 0700; remove it"));
+    }
+    if rustix::fs::fstatvfs(&dir).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        return Err(squatted("its file system is read-only"));
     }
     Ok(Folder { dir: Fd::new(dir), path, memory })
 }

@@ -185,7 +185,7 @@ fn runtime_folder(facts: &Facts) -> Found {
         (_, false, _) => (
             Finding::Warn,
             format!("{found}: they would be smaller, or memfds"),
-            "ccl-inspect ps --clean".to_string(),
+            if facts.stale.0 > 0 { "ccl-inspect ps --clean" } else { choose }.to_string(),
         ),
         (..) => (Finding::Warn, format!("{found}. {said}"), choose.to_string()),
     }
@@ -274,7 +274,7 @@ fn namespaces(facts: &Facts) -> Found {
 
 fn attach(facts: &Facts) -> Found {
     if !facts.proc {
-        let found = "there is no /proc: no process is seen, only files are".to_string();
+        let found = "there is no /proc: no process is seen, and no job".to_string();
         return (Finding::Bad, found, "as root: mount -t proc proc /proc".to_string());
     }
     let who = if facts.root { "root sees every process" } else { "processes of this user are seen" };
@@ -479,9 +479,9 @@ mod tests {
         check(|f| f.files = (Some(57), Some(57)), "descriptors", Bad, "nofile 58");
         check(|f| f.runtime = None, "runtime folder", Warn, "CCL_RUNTIME_DIR");
         check(|f| f.runtime.as_mut().unwrap().memory = false, "runtime folder", Warn, "tmpfs");
-        check(|f| f.runtime.as_mut().unwrap().free = 1 << 20, "runtime folder", Warn, "ps --clean");
+        check(|f| f.runtime.as_mut().unwrap().free = 1 << 20, "runtime folder", Warn, "another tmpfs");
         let short = 4 * Capacity::FULL.total() as u64 - 1;
-        check(|f| f.runtime.as_mut().unwrap().free = short, "runtime folder", Warn, "ps --clean");
+        check(|f| f.runtime.as_mut().unwrap().free = short, "runtime folder", Warn, "another tmpfs");
         check(|f| f.runtime_notes = vec!["/run/x is refused".into()], "runtime folder", Warn, "is refused");
         check(|f| f.shared_memory = None, "shared memory", Warn, "--shm-size");
         check(|f| f.shared_memory.as_mut().unwrap().memory = false, "shared memory", Warn, "on a disk");

@@ -33,6 +33,7 @@ const CALLS: &[(i64, &str)] = &[
     (libc::SYS_fcntl, "fcntl"),
     (libc::SYS_flock, "flock"),
     (libc::SYS_ppoll, "ppoll"),
+    (libc::SYS_sched_yield, "sched_yield"),
     (libc::SYS_pselect6, "pselect6"),
     (libc::SYS_epoll_pwait, "epoll_pwait"),
     (libc::SYS_recvfrom, "recvfrom"),

@@ -10,6 +10,7 @@ mod ranks;
 mod sweep;
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -156,11 +157,12 @@ impl Run {
                 break;
             }
         }
+        let mut is_lost = false;
         let status = loop {
             let time_is_over = ranks.time_is_over();
             tokio::select! {
                 ended = ranks.next() => match ended {
-                    None => break ranks.worst(),
+                    None => break if is_lost { ranks.worst().max(exit::ERROR) } else { ranks.worst() },
                     Some(ended) => if let Some(news) = ranks.note(&ended) {
                         outputs.err.say(&news).await;
                     },
@@ -175,7 +177,13 @@ impl Run {
                 how = left(&mut window) => if how == Leave::EndJob {
                     ranks.interrupt(Signal::INT);
                 },
-                () = outputs.closed() => ranks.interrupt(Signal::PIPE),
+                why = outputs.closed() => if why == ErrorKind::BrokenPipe {
+                    ranks.interrupt(Signal::PIPE);
+                } else {
+                    is_lost = true;
+                    outputs.err.say(&format!("writing the output of the ranks: {why}; ending the job")).await;
+                    ranks.end(Signal::TERM);
+                },
                 signal = time_is_over => if signal == Signal::KILL { ranks.kill() } else { ranks.end(signal) },
             }
         };
@@ -284,14 +292,15 @@ fn free_port(high: u8, low: u8) -> Result<u16, String> {
 struct Outputs {
     out: Sink,
     err: Sink,
-    closed: tokio::sync::watch::Receiver<bool>,
+    closed: tokio::sync::watch::Receiver<Option<ErrorKind>>,
 }
 
 impl Outputs {
-    /// Returns once, when standard output has no reader any more.
-    async fn closed(&mut self) {
-        if self.closed.changed().await.is_err() {
-            std::future::pending::<()>().await;
+    /// Returns once, with the reason, when nothing more can be written to standard output.
+    async fn closed(&mut self) -> ErrorKind {
+        match self.closed.changed().await {
+            Ok(()) => self.closed.borrow().unwrap_or(ErrorKind::BrokenPipe),
+            Err(_) => std::future::pending().await,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! One thread per stream writes. If the reader stops reading, it holds up the ranks, as a pipe
 //! does, but the launcher still handles signals.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, watch};
@@ -58,20 +58,21 @@ pub(super) struct Sink(mpsc::Sender<Vec<u8>>);
 #[derive(Debug)]
 pub(super) struct Writer {
     thread: std::thread::JoinHandle<()>,
-    /// Becomes true when the output has no reader any more.
-    pub(super) closed: watch::Receiver<bool>,
+    /// The error of the output once nothing more can be written: a broken pipe has no reader.
+    pub(super) closed: watch::Receiver<Option<ErrorKind>>,
 }
 
 /// A sink, and the thread that writes its lines to `to`.
 pub(super) fn sink(mut to: impl Write + Send + 'static) -> (Sink, Writer) {
     let (sender, mut receiver) = mpsc::channel::<Vec<u8>>(256);
-    let (tell_closed, closed) = watch::channel(false);
+    let (tell_closed, closed) = watch::channel(None);
     let thread = std::thread::spawn(move || {
         while let Some(lines) = receiver.blocking_recv() {
             // After a failure the rest is taken and dropped, so that no rank is held up while it is
             // ended.
-            if !*tell_closed.borrow() && to.write_all(&lines).and_then(|()| to.flush()).is_err() {
-                tell_closed.send_replace(true);
+            let is_open = tell_closed.borrow().is_none();
+            if is_open && let Err(e) = to.write_all(&lines).and_then(|()| to.flush()) {
+                tell_closed.send_replace(Some(e.kind()));
             }
         }
     });

@@ -24,7 +24,7 @@ use tool::Tools;
 
 /// The schema of [`Stacks`].
 pub(crate) const SCHEMA: &str = "ccl.stack/1";
-/// How many processes are looked at together.
+/// The most processes that are looked at together. A debugger needs a processor for seconds.
 const AT_ONCE: usize = 4;
 
 /// Show the stacks of a job's processes on this machine, those that are equal together
@@ -206,6 +206,7 @@ fn not_here(missing: Missing) -> Elsewhere {
 /// Takes the stacks of these processes.
 fn take(here: &[(u32, Vec<Rank>)]) -> Vec<Seen> {
     let tools = Tools::of_path(&ccl::config::environment("PATH").unwrap_or_default());
+    let at_once = std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(AT_ONCE));
     let one = |(pid, ranks): &(u32, Vec<Rank>)| {
         let mut seen = tools.ask(*pid).unwrap_or_else(|notes| Seen {
             by: "kernel",
@@ -217,7 +218,7 @@ fn take(here: &[(u32, Vec<Rank>)]) -> Vec<Seen> {
         seen
     };
     let mut all = Vec::new();
-    for some in here.chunks(AT_ONCE) {
+    for some in here.chunks(at_once) {
         std::thread::scope(|scope| {
             let threads: Vec<_> = some.iter().map(|this| scope.spawn(|| one(this))).collect();
             // A panic of one of them is ours, and leaves out its process.

@@ -81,7 +81,12 @@ impl Tools {
         }
         match found {
             Some((by, lines)) => Ok(Seen { by, lines, notes, ..Seen::default() }),
-            None => Err(notes),
+            None => {
+                if self.gdb.is_none() {
+                    notes.push("no gdb on the PATH, which would show the functions".into());
+                }
+                Err(notes)
+            }
         }
     }
 
@@ -171,7 +176,7 @@ fn run(mut command: Command, end: Ns) -> Result<String, String> {
             // Its output ends when it does.
             let _ = hears.recv_timeout(LETS_GO);
             close(&mut child);
-            Err(format!("it did not answer within {} s", MOST.as_secs()))
+            Err(format!("it did not answer within {} s: give this rank alone with --rank", MOST.as_secs()))
         }
     }
 }

@@ -81,7 +81,7 @@ const fn of_process(reason: Reason) -> &'static [Step] {
                 "cat /proc/{pid}/stack",
                 "as root: where in the kernel it waits, a file system that hangs for instance",
             ),
-            ("dmesg | tail", "shows what the kernel says of the device"),
+            ("dmesg | tail", "as root: shows what the kernel says of the device"),
         ],
         Reason::Dying => &[("cat /proc/{pid}/status", "shows how much memory is still to be given back")],
         _ => &[],
@@ -97,7 +97,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
         ],
         Reason::Killed | Reason::Signalled => &[
             ("journalctl -k | grep -i -E 'oom|{pid}'", "shows whether the kernel killed it"),
-            ("dmesg | grep -i -E 'killed|segfault' | tail", "shows crashes and kills"),
+            ("dmesg | grep -i -E 'killed|segfault' | tail", "as root: shows crashes and kills"),
         ],
         Reason::Exited | Reason::Panicked | Reason::Aborts => &[(
             "ccl-inspect dump {job} -o job.tar.zst",
