@@ -39,11 +39,7 @@ pub(crate) fn open(path: &Path) -> Result<Option<Snapshot>, String> {
         return Err(refused(format!("it is longer than {} MiB", MAX_BYTES >> 20)));
     }
     let mut job = parse(&bytes).map_err(refused)?;
-    if named.owner() != rustix::process::geteuid().as_raw() {
-        let owner = named.owner();
-        job.notes
-            .push(format!("{} is of user {owner}, who may have written anything in it", words::path(path)));
-    }
+    job.notes.extend(door::of_another(path, named.owner()));
     Ok(Some(job))
 }
 

@@ -157,14 +157,15 @@ pub fn signal(job: &Job, rank: usize, signal: Signal) {
 /// Kills all ranks at once.
 pub fn kill_all(job: &Job) {
     let pids: Vec<Option<u32>> = job.workers.iter().map(|worker| child_of(worker.pid())).collect();
-    // On a busy machine the last ones would otherwise live to record the death of the first.
-    let calmly = rustix::process::getpriority_process(None).unwrap_or(0);
-    let _ = rustix::process::setpriority_process(None, -20);
-    for pid in pids.iter().flatten().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
-        // Some have ended before.
-        let _ = kill_process(pid, Signal::KILL);
+    let pids: Vec<Pid> = pids.iter().flatten().filter_map(|pid| Pid::from_raw(pid.cast_signed())).collect();
+    // On a busy machine the last ones would otherwise live to record the death of the first: a
+    // process that is stopped records nothing.
+    for signal in [Signal::STOP, Signal::KILL] {
+        for pid in &pids {
+            // Some have ended before.
+            let _ = kill_process(*pid, signal);
+        }
     }
-    let _ = rustix::process::setpriority_process(None, calmly);
 }
 
 /// Whether a rank is stopped.

@@ -151,7 +151,8 @@ pub fn explain(
         let is_under_way = members.values().any(|(_, comm)| comm.op.state == OpState::Running);
         let of_one = members.values().next();
         let is_first = of_one.map(|(rank, _)| std::cmp::Reverse(rank.rank));
-        (first == Some(*id), is_under_way, members.len(), is_first)
+        let is_sound = !members.values().any(|(_, comm)| comm.has_failed());
+        (first == Some(*id), is_under_way, is_sound, members.len(), is_first)
     })?;
     let of_failure = || job.failures.iter().find(|failure| failure.comm == id && is_collective(failure));
     let seq = seq.or_else(|| Some(of_failure()?.seq)).unwrap_or_else(|| shown(&members));

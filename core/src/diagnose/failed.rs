@@ -31,6 +31,9 @@ use crate::types::{CommId, Rank};
 /// after it had failed.
 const PART: u64 = 20;
 
+/// A process that lived on for this long after it failed did not fail by its end.
+const LIVED_NS: u64 = 1_000_000_000;
+
 /// The failures in these ranks of one job, the earliest first; those that follow from others last.
 #[must_use]
 pub fn failed(ranks: &[RankSnapshot]) -> Vec<Failure> {
@@ -101,11 +104,17 @@ impl<'a> Times<'a> {
         let earliest = before.filter(|(at, _)| self.is_before(*at, who, failure.comm)).min();
         // Or its end is seen in several of its communicators.
         let same = || {
-            let same = found.iter().filter(|other| self.blamed(other) == Some(who));
+            let is_end = |comm: CommId| failed_at(comm).is_none_or(|at| !self.lived_on(who, at));
+            let same = found.iter().filter(|other| self.blamed(other) == Some(who) && is_end(other.comm));
             let first = self.missed_first(who, &same.map(|other| other.comm).collect::<Vec<_>>())?;
-            (first != failure.comm).then_some(first)
+            (first != failure.comm && is_end(failure.comm)).then_some(first)
         };
         earliest.map(|(_, comm)| comm).or_else(same)
+    }
+
+    /// Whether a process gave signs of life for long after this time.
+    fn lived_on(&self, who: usize, at: u64) -> bool {
+        self.ranks[who].to_real_ns.saturating_sub(at) > LIVED_NS
     }
 
     /// Whether a communicator failed later than at this time of a process. The clocks of two

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::cells::wait_read;
 use super::codec::outline_of;
 use super::layout::{RowState, Table, comm, header, link, link_id, op, peer, ring, slot, socket};
-use super::words::{TableRows, fact, halves, state, string, text, word};
+use super::words::{MOST_OF_A_FAILURE, TableRows, fact, halves, state, string, string_within, text, word};
 use crate::clock::{Anchor, Ns, Raw, Scale};
 use crate::collective::Descriptor;
 use crate::error::ErrorKind;
@@ -139,7 +139,7 @@ fn failure(words: &[AtomicU64], row: &[AtomicU64], clock: &Clock) -> Option<Fail
     Some(FailureSnapshot {
         error: error(u64::from(kind.checked_sub(1)?)),
         blamed: blamed.checked_sub(1).map(Rank),
-        text: string(words, word(row, comm::FAILED_TEXT)),
+        text: string_within(words, word(row, comm::FAILED_TEXT), MOST_OF_A_FAILURE),
         age_ns: clock.age_ns(word(row, comm::FAILED_AT)),
     })
 }

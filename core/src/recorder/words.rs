@@ -89,13 +89,20 @@ impl<'a> TableRows<'a> {
 
 /// The longest string that is read: longer than any path or settings line.
 pub(super) const MAX_STRING: usize = 64 << 10;
+/// The longest failure message of a communicator, in bytes.
+pub(super) const MOST_OF_A_FAILURE: usize = 1 << 10;
 
 /// The string of a reference; empty if there is none, or it leads out of the table.
 pub(super) fn string(words: &[AtomicU64], reference: u64) -> String {
+    string_within(words, reference, MAX_STRING)
+}
+
+/// The same, of at most `most` bytes.
+pub(super) fn string_within(words: &[AtomicU64], reference: u64, most: usize) -> String {
     let (at, len) = halves(reference);
     let (at, len) = (at as usize, len as usize);
     let strings = TableRows::of(words, Table::Strings).words;
-    let is_there = |there: &&[AtomicU64]| (1..=MAX_STRING).contains(&len) && len <= there.len() * 8;
+    let is_there = |there: &&[AtomicU64]| (1..=most).contains(&len) && len <= there.len() * 8;
     let Some(there) = strings.get(at / 8..).filter(is_there) else {
         return String::new();
     };

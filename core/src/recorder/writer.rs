@@ -12,6 +12,7 @@ use super::protocol::latch_write;
 use super::ring::Events;
 use super::slot_pool::{Pool, SlotPools};
 use super::state::{Recorder, end, level_of, next_generation};
+use super::words::MOST_OF_A_FAILURE;
 use crate::clock::{Ns, Raw};
 use crate::collective::Descriptor;
 use crate::config::Settings;
@@ -53,9 +54,6 @@ pub struct Peer<'a> {
     /// The path of its control socket; empty if it has none.
     pub control: &'a str,
 }
-
-/// The longest failure message of a communicator, in bytes.
-const MOST_OF_A_FAILURE: usize = 1 << 10;
 
 /// The row of one communicator and rank.
 ///

@@ -1,6 +1,7 @@
 //! Raw system interfaces, each wrapped once. A missing feature is reported as a value and is never
 //! a crash.
 
+mod alone;
 pub mod cgroup;
 pub mod cpus;
 pub mod faults;
@@ -17,6 +18,7 @@ pub mod signals;
 pub mod tcp;
 pub mod unix;
 
+pub use alone::alone;
 pub use fds::{forked, generation, not_forked};
 
 /// Whether a call on a socket that does not block is to be made again later.

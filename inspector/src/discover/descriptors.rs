@@ -3,8 +3,11 @@
 //! `/proc/PID/fd/N` reaches files of other mount namespaces, unlinked files, and memfds, which have
 //! no path at all.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use crate::process;
 
 /// The most descriptors of a process that are inspected.
 ///
@@ -29,8 +32,19 @@ pub(crate) struct Descriptor {
 /// # Errors
 /// The system's, if they cannot be listed: the process belongs to another user or does not exist.
 pub(crate) fn of(pid: u32) -> std::io::Result<Vec<Descriptor>> {
+    let mut all = usize::MAX;
+    of_first(pid, &mut all)
+}
+
+/// The same among the first `left` ones, which it counts down: they cost a system call each.
+///
+/// # Errors
+/// As [`of`].
+fn of_first(pid: u32, left: &mut usize) -> std::io::Result<Vec<Descriptor>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let Some(less) = left.checked_sub(1) else { break };
+        *left = less;
         // A descriptor that is closed during the search is ignored.
         let Ok(entry) = entry else { continue };
         let path = entry.path();
@@ -46,6 +60,31 @@ pub(crate) fn of(pid: u32) -> std::io::Result<Vec<Descriptor>> {
         }
     }
     Ok(found)
+}
+
+/// How many descriptors of another user's processes are looked at.
+const MOST_HELD: usize = 1 << 17;
+
+/// Descriptors, by the device and inode of their files.
+pub(crate) type Held = BTreeMap<(u64, u64), Vec<Descriptor>>;
+
+/// The candidates among all descriptors of all processes of this user, by file.
+pub(crate) fn held() -> Held {
+    let uid = rustix::process::geteuid().as_raw();
+    let own = std::process::id();
+    let may_look = |pid: &u32| *pid != own && (uid == 0 || process::owner(*pid) == Some(uid));
+    let mut held = Held::new();
+    // How many of each user may still be looked at: processes can share a large table.
+    let mut left: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+    for pid in process::all().into_iter().filter(may_look) {
+        let owner = process::owner(pid).filter(|owner| *owner != uid);
+        let left = left.entry(owner).or_insert_with(|| if owner.is_some() { MOST_HELD } else { usize::MAX });
+        // Processes that forbid it or ended meanwhile may still be found by their files.
+        for descriptor in of_first(pid, left).unwrap_or_default() {
+            held.entry(descriptor.identity).or_default().push(descriptor);
+        }
+    }
+    held
 }
 
 /// Device and inode of a file.
@@ -83,6 +122,14 @@ mod tests {
         assert!(!seen(other.as_raw_fd()));
         let named = identity(&folder.path().join("1.rec")).unwrap();
         assert_eq!(found.iter().filter(|d| d.identity == named).count(), 1);
+    }
+
+    #[test]
+    fn no_more_are_looked_at_than_allowed() {
+        let _one = rustix::fs::memfd_create("4.rec", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut left = 1;
+        assert!(of_first(std::process::id(), &mut left).unwrap().is_empty());
+        assert_eq!(left, 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use ccl::sys::reference::{Kind, Reference};
 use rustix::io::Errno;
 
 use super::Found;
-use crate::process;
+use crate::{process, words};
 
 /// An opened recorder, and its user.
 pub(crate) type Opened = Result<(Reader, u32)>;
@@ -254,4 +254,10 @@ fn own_uid() -> u32 {
 
 fn refused(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{} is not opened: {why}", path.display()))
+}
+/// That a named file is of another user, if it is.
+pub(crate) fn of_another(path: &Path, owner: u32) -> Option<String> {
+    let is_own = owner == rustix::process::geteuid().as_raw();
+    let text = || format!("{} is of user {owner}, who may have written anything in it", words::path(path));
+    (!is_own).then(text)
 }

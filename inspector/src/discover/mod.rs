@@ -288,7 +288,7 @@ pub(crate) fn everything(settings: &Settings) -> Findings {
     let mut findings = Findings::default();
     // A job may have more recorders than the usual limit of open files allows.
     raise_file_limit();
-    let held = held();
+    let held = descriptors::held();
     let mut known = BTreeSet::new();
     take_held(&held, &mut known, &mut findings);
     let uid = rustix::process::geteuid().as_raw();
@@ -330,7 +330,7 @@ pub(crate) fn note_signal(settings: &Settings, pid: u32, signal: u8) {
 pub(crate) fn at(path: &Path) -> Result<Findings, String> {
     let named = door::named(path).map_err(|e| e.to_string())?;
     let mut findings = Findings::default();
-    let held = held();
+    let held = descriptors::held();
     if named.kind() == Kind::Folder {
         let files = door::named_folder(path, &named).map_err(|e| e.to_string())?;
         findings.folders.push(path.to_path_buf());
@@ -349,7 +349,7 @@ pub(crate) fn at(path: &Path) -> Result<Findings, String> {
 }
 
 /// Reads the files behind descriptors.
-fn take_held(held: &Held, known: &mut BTreeSet<(u64, u64)>, findings: &mut Findings) {
+fn take_held(held: &descriptors::Held, known: &mut BTreeSet<(u64, u64)>, findings: &mut Findings) {
     for (identity, holders) in held {
         // Ignored without a note: a memfd or file of another program, a descriptor that was closed
         // meanwhile, and one that may not be opened because another user holds it (as root that
@@ -371,7 +371,7 @@ fn take_held(held: &Held, known: &mut BTreeSet<(u64, u64)>, findings: &mut Findi
 /// Reads opened files that are not known yet.
 fn take(
     files: impl IntoIterator<Item = (PathBuf, Opened)>,
-    held: &Held,
+    held: &descriptors::Held,
     known: &mut BTreeSet<(u64, u64)>,
     findings: &mut Findings,
 ) {
@@ -464,24 +464,6 @@ fn is_absent(error: &ccl::Error) -> bool {
     cause.is_some_and(|why| why.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// Descriptors, by the device and inode of their files.
-type Held = BTreeMap<(u64, u64), Vec<descriptors::Descriptor>>;
-
-/// The candidates among all descriptors of all processes of this user, by file.
-fn held() -> Held {
-    let uid = rustix::process::geteuid().as_raw();
-    let own = std::process::id();
-    let may_look = |pid: &u32| *pid != own && (uid == 0 || process::owner(*pid) == Some(uid));
-    let mut held = Held::new();
-    for pid in process::all().into_iter().filter(may_look) {
-        // Processes that forbid it or ended meanwhile may still be found by their files.
-        for descriptor in descriptors::of(pid).unwrap_or_default() {
-            held.entry(descriptor.identity).or_default().push(descriptor);
-        }
-    }
-    held
-}
-
 /// Whether a process may be the one that writes a recorder of this user, and no reader of it. It
 /// may have been root's and have become a user's since.
 fn may_write(pid: u32, owner: u32) -> bool {
@@ -545,7 +527,7 @@ mod tests {
             link: other.clone(),
             identity,
         };
-        let held: Held = [&one, &other]
+        let held: descriptors::Held = [&one, &other]
             .map(|path| descriptors::identity(path).unwrap())
             .map(|identity| (identity, vec![descriptor(identity)]))
             .into();

@@ -21,6 +21,8 @@ const MAX_FILES: usize = 1 << 14;
 ///
 /// The largest recorder that is read, which is far more than any of the texts.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// The most bytes of a bundle as it lies there: empty blocks unpack to nothing, without end.
+const MAX_PACKED: u64 = 1 << 28;
 /// How far back a compressed byte may refer, which is memory that decompression takes.
 const MAX_WINDOW: u64 = 8 << 20;
 /// The unit of a tar archive: a header takes one block, and every file a whole number of them.
@@ -101,7 +103,7 @@ pub(super) fn unpack(
     packed: impl Read,
     mut take: impl FnMut(&str, Vec<u8>) -> Result<(), String>,
 ) -> Result<(), String> {
-    let decoder = StreamingDecoder::new_with_max_window_size(packed, MAX_WINDOW)
+    let decoder = StreamingDecoder::new_with_max_window_size(packed.take(MAX_PACKED), MAX_WINDOW)
         .map_err(|e| format!("it cannot be decompressed: {e}"))?;
     let mut bounded = Bounded { from: decoder, left: MAX_BYTES };
     let mut archive = tar::Archive::new(&mut bounded);

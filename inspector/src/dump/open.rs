@@ -40,8 +40,11 @@ pub(crate) struct Opened {
 /// Why it cannot be read.
 pub(crate) fn open(path: &Path) -> Result<Opened, String> {
     let refuse = |why: String| format!("{} is no dump of ccl-inspect: {why}", path.display());
-    let file = door::named(path).map_err(|e| e.to_string())?.open().map_err(|e| refuse(e.to_string()))?;
-    read_bundle(BufReader::new(file), path).map_err(refuse)
+    let named = door::named(path).map_err(|e| e.to_string())?;
+    let file = named.open().map_err(|e| refuse(e.to_string()))?;
+    let mut opened = read_bundle(BufReader::new(file), path).map_err(refuse)?;
+    opened.notes.extend(door::of_another(path, named.owner()));
+    Ok(opened)
 }
 
 /// Reads a bundle, one file after the other; only the decoded content of each is kept.

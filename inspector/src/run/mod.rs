@@ -177,13 +177,7 @@ impl Run {
                 how = left(&mut window) => if how == Leave::EndJob {
                     ranks.interrupt(Signal::INT);
                 },
-                why = outputs.closed() => if why == ErrorKind::BrokenPipe {
-                    ranks.interrupt(Signal::PIPE);
-                } else {
-                    is_lost = true;
-                    outputs.err.say(&format!("writing the output of the ranks: {why}; ending the job")).await;
-                    ranks.end(Signal::TERM);
-                },
+                why = outputs.closed() => is_lost = end_without_output(why, &mut ranks, &outputs.err).await,
                 signal = time_is_over => if signal == Signal::KILL { ranks.kill() } else { ranks.end(signal) },
             }
         };
@@ -284,7 +278,25 @@ fn free_port(high: u8, low: u8) -> Result<u16, String> {
     (0..count)
         .map(|n| first + (start + n) % count)
         .find(|port| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok())
-        .ok_or_else(|| "no free port between 20000 and 32000".to_string())
+        .map_or_else(any_port, Ok)
+}
+
+/// A port of the kernel's choice: others hold all that would be better.
+fn any_port() -> Result<u16, String> {
+    let chosen = std::net::TcpListener::bind(("0.0.0.0", 0)).and_then(|listener| listener.local_addr());
+    chosen.map(|address| address.port()).map_err(|e| format!("no free port: {e}"))
+}
+
+/// Ends the ranks, whose output cannot be written; whether that is an error, and not just a reader
+/// that has seen enough.
+async fn end_without_output(why: ErrorKind, ranks: &mut Ranks, err: &Sink) -> bool {
+    if why == ErrorKind::BrokenPipe {
+        ranks.interrupt(Signal::PIPE);
+        return false;
+    }
+    err.say(&format!("writing the output of the ranks: {why}; ending the job")).await;
+    ranks.end(Signal::TERM);
+    true
 }
 
 /// Where the ranks' output goes.

@@ -1,7 +1,7 @@
-//! The tools that show stacks: py-spy and gdb, each as its own process group with a time limit.
+//! The tools that show stacks: py-spy and gdb, each in a session of its own with a time limit.
 //!
 //! Root has them run as the user of the process that they look at: what they read of it is that
-//! user's.
+//! user's. So they get no terminal and no open file of root's, whom that user could then act for.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -95,7 +95,8 @@ impl Tools {
         let mut command = Command::new(tool);
         // Nothing of the caller's environment leads a tool elsewhere.
         command.args(words).env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C").env("HOME", "/");
-        command.current_dir("/").process_group(0);
+        command.current_dir("/");
+        ccl::sys::alone(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         if self.is_root {
             let user = process::user(pid).ok_or("the process has the rights of several users")?;

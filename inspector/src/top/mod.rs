@@ -13,6 +13,7 @@ use ccl::snapshot::Snapshot;
 
 use crate::choose::{find, no_comm};
 use crate::discover::{self, Found};
+use crate::facts::{self, Begun};
 use crate::members::JobMembers;
 use crate::target::Target;
 use crate::words;
@@ -104,6 +105,8 @@ struct Watch {
     settings: Settings,
     members: JobMembers,
     watched: Vec<(Found, Reader)>,
+    /// What /proc said of their processes at the last look.
+    begun: Option<Begun>,
     /// Whether all ranks had been found at the last look.
     complete: bool,
 }
@@ -112,7 +115,7 @@ impl Watch {
     fn begin(target: Option<Target>) -> Result<Self, (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let (_, job) = find(&settings, target)?;
-        Ok(Self { settings, members: JobMembers::of(job), watched: Vec::new(), complete: false })
+        Ok(Self { settings, members: JobMembers::of(job), watched: Vec::new(), begun: None, complete: false })
     }
 
     /// Reads all of them.
@@ -121,6 +124,10 @@ impl Watch {
             self.watched.extend(self.members.newcomers(discover::everything(&self.settings)));
         }
         self.watched.iter_mut().for_each(|(found, reader)| found.reread(reader));
+        let now = facts::begin(self.watched.iter().map(|(found, _)| found));
+        if let Some(before) = self.begun.replace(now) {
+            before.tell(&mut self.watched.iter_mut().map(|(found, _)| found).collect::<Vec<_>>());
+        }
         let given: Vec<Given> = self.watched.iter().map(|(found, _)| found.given.clone()).collect();
         let job = merge(&given, self.members.job(), self.members.unreachable());
         self.complete = job.complete;

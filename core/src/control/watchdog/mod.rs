@@ -187,7 +187,10 @@ impl Task for Watch {
         let lowest = waits.iter().map(|(_, rank, _)| *rank).min();
         match self.alarm.turn(longest.zip(lowest), now) {
             Do::Nothing => {}
-            Do::Look => self.look(),
+            Do::Look => {
+                self.failures = self.recorder.failures();
+                self.look();
+            }
             Do::End { is_own, lasted } => self.ended(is_own, lasted),
         }
         Turn::Again(Some(now.after(self.alarm.tick())))
@@ -291,7 +294,9 @@ impl Watch {
     fn note(&mut self, teller: u64, stall: Stall) {
         let StallTold { standing, class, reason, .. } = stall.told;
         let (culprit, since_ns) = (stall.culprit, stall.since_ns);
-        self.failures = self.recorder.failures();
+        if teller != self.teller {
+            self.failures = self.recorder.failures();
+        }
         self.recorder.tell_stall(Some(&stall.told));
         self.publish(|| Event::StallFound { standing, class, reason, culprit, since_ns });
         if standing == Standing::Stalled && self.is_to_abort {

@@ -50,7 +50,8 @@ fn own_lack(failed: &[&CommSnapshot]) -> Option<FailureSnapshot> {
     };
     let of = |row: &&CommSnapshot| Some((row.rank, row.failure.as_ref().filter(|it| is_own(it))?.clone()));
     let others_wait = |row: &&CommSnapshot| row.failure.as_ref().is_some_and(|it| it.error == "Timeout");
-    let (rank, failure) = failed.iter().find_map(of).filter(|_| failed.iter().any(others_wait))?;
+    let (rank, failure) =
+        failed.iter().find_map(of).filter(|_| failed.len() == 1 || failed.iter().any(others_wait))?;
     Some(FailureSnapshot { blamed: Some(rank), ..failure })
 }
 

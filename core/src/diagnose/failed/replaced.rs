@@ -58,6 +58,14 @@ fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
     if given_up.peek().is_some() {
         return given_up.any(|(rank, failure)| has_called(rank, failure.age_ns, 0));
     }
+    if ranks.iter().all(RankSnapshot::is_gone) {
+        // Those that it failed on called something in another one before all ended.
+        let failed_on = |rank: &&RankSnapshot| {
+            rank.comms.iter().any(|row| row.id == comm && row.has_failed() && !row.ended)
+        };
+        let failed = || ranks.iter().filter(failed_on);
+        return failed().next().is_some() && failed().all(is_past);
+    }
     those().all(is_past) && those().any(goes_on)
 }
 
@@ -131,7 +139,18 @@ mod tests {
         };
         check(&of_second(|row| row.ended = true), &[1]);
         check(&of_second(|row| row.init = Some(InitSnapshot::default())), &[1]);
-        // All are dead, or it is not known of any that it lives.
+        // All are dead, and had called something in the other one.
+        let called = |ranks: &mut [RankSnapshot]| {
+            for rank in ranks {
+                rank.state = State::Dead;
+                if let [kept, other] = &mut rank.comms[..] {
+                    kept.ended = false;
+                    kept.failure.as_mut().unwrap().age_ns = 9_000_000_000;
+                    (other.op.kind, other.op.age_ns) = ("AllReduce".into(), 2_000_000_000);
+                }
+            }
+        };
+        check(&called, &[]);
         check(&|ranks| ranks.iter_mut().for_each(|rank| rank.state = State::Dead), &[1]);
         check(&|ranks| ranks.iter_mut().for_each(|rank| rank.state = State::Unknown), &[1]);
     }

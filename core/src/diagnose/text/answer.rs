@@ -43,7 +43,11 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
         }
     }
     if job.is_calm() {
-        let _ = writeln!(out, "{}", calm(job));
+        match calm(job) {
+            // The verdicts say it.
+            said if said.is_empty() => {}
+            said => drop(writeln!(out, "{said}")),
+        }
         stopped(out, job);
     }
     for blocked_on in job.said() {
@@ -178,7 +182,7 @@ fn calm(job: &Snapshot) -> String {
     let has_unseen = job.complete && !job.is_all_seen();
     match (job.blocked_on.is_empty(), job.complete) {
         _ if all_gone => "nobody waited",
-        _ if is_in_init() && !job.verdicts.is_empty() => "init is under way",
+        _ if is_in_init() && !job.verdicts.is_empty() => "",
         _ if is_in_init() => "init is under way, and nobody is known to be missing",
         (true, _) if has_unseen => "nobody waits in the communicators that were read",
         (false, _) if has_unseen => {

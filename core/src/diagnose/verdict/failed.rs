@@ -13,6 +13,8 @@ use crate::types::Rank;
 
 /// What the reason of an abort by a watchdog begins with.
 const BY_WATCHDOG: &str = "CCL_ON_STALL=abort";
+/// The longest message of ranks in a sentence, in bytes.
+const MAX_CAUSE: usize = 200;
 /// The longest quoted message of ranks, in bytes.
 const MAX_TEXT: usize = 2 << 10;
 /// A process that fails this long before its last sign of life ends because of that.
@@ -42,11 +44,28 @@ fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
     for rank in unread.filter(|rank| !read.contains(rank) && is_of_job(job, failure)) {
         groups.add(what(job, failure, None), Culprit { rank, ..Culprit::default() });
     }
+    let lacking = lacking(job, failure);
+    if !lacking.0.is_empty() {
+        groups = lacking;
+    }
     if groups.0.is_empty() {
         groups.0.insert(what(job, failure, None), Vec::new());
     }
     let verdicts = groups.0.into_iter().map(|(what, culprits)| verdict(job, failure, what, culprits));
     verdicts.map(|one| given_up(job, failure, &one).unwrap_or(one)).collect()
+}
+
+/// The processes that lacked something for connections, in an init that timed out.
+fn lacking(job: &Snapshot, failure: &Failure) -> Groups {
+    let mut groups = Groups::default();
+    let is_in = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == failure.comm);
+    let has_timed_out = failure.op == INIT && failure.error == "Timeout";
+    for rank in job.ranks.iter().filter(is_in).filter(|_| has_timed_out) {
+        if let Some(reason) = process::lacks(rank) {
+            groups.add((Class::StuckLocal, reason), process::culprit(rank));
+        }
+    }
+    groups
 }
 
 /// Whether the ranks of the communicator that failed are those of the job.
@@ -229,9 +248,9 @@ fn text(
         (Class::Mismatch, true) => format!("ranks called different things in {op}"),
         (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
         (Class::Link, _) => format!("a link of {op} failed, and no process is to blame: host or network"),
-        (Class::Aborted, true) if failure.op == INIT => format!("{op} failed: {}", failure.error),
+        (Class::Aborted, true) if failure.op == INIT => format!("{op} failed: {}", cause_of(failure)),
         (Class::Aborted, false) if failure.op == INIT => {
-            format!("{who} could not complete {op}: {}", failure.error)
+            format!("{who} could not complete {op}: {}", cause_of(failure))
         }
         (Class::Aborted, false) => format!("{who} gave {op} up"),
         (Class::NotJoined, true) => {
@@ -265,6 +284,14 @@ fn text(
     }
 }
 
+/// What made an init fail, as the ranks were told, or else the kind of error.
+fn cause_of(failure: &Failure) -> std::borrow::Cow<'_, str> {
+    match failure.text.as_str() {
+        "" => failure.error.as_str().into(),
+        text => harmless(text, MAX_CAUSE),
+    }
+}
+
 /// Who had not come either to an init that failed by something else.
 fn absent(job: &Snapshot, failure: &Failure, class: Class) -> String {
     match failure.missing.as_slice() {
@@ -279,8 +306,9 @@ fn absent(job: &Snapshot, failure: &Failure, class: Class) -> String {
 /// sign of life.
 fn when(job: &Snapshot, failure: &Failure, ranks: &[Rank]) -> String {
     let is_gone = |rank: &Rank| process::of(job, *rank).is_some_and(RankSnapshot::is_gone);
+    let is_over = job.ranks.iter().all(RankSnapshot::is_gone);
     let since = duration(failure.since_ns);
-    match ranks.iter().all(is_gone) {
+    match is_over && ranks.iter().all(is_gone) {
         true if failure.since_ns < ENDING_NS => "when they ended".into(),
         true => format!("{since} before their last sign of life"),
         false => format!("{since} ago"),

@@ -27,7 +27,7 @@ pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
             .collect();
         let mut groups = Groups::default();
         for rank in those {
-            if let Some(reason) = process::held(rank) {
+            if let Some(reason) = held(job, rank) {
                 groups.add((Class::StuckLocal, reason), process::culprit(rank));
             }
         }
@@ -36,12 +36,32 @@ pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
     found
 }
 
+/// What keeps a process from going on, or where all have ended, kept it.
+fn held(job: &Snapshot, rank: &RankSnapshot) -> Option<Reason> {
+    match is_over(job) {
+        true => process::condition(job, rank).map(|(_, reason)| reason),
+        false => process::held(rank),
+    }
+}
+
+/// Whether all processes have ended.
+fn is_over(job: &Snapshot) -> bool {
+    !job.ranks.is_empty() && job.ranks.iter().all(RankSnapshot::is_gone)
+}
+
+/// The rows of inits in which ranks wait, with their ranks of the job.
+fn waiting(job: &Snapshot) -> impl Iterator<Item = (&RankSnapshot, &CommSnapshot)> {
+    let is_over = is_over(job);
+    let ranks = job.ranks.iter().filter(move |rank| is_over || !rank.is_gone());
+    let rows = ranks.flat_map(|rank| rank.comms.iter().map(move |row| (rank, row)));
+    rows.filter(|(_, row)| row.init.is_some() && !row.ended && !row.has_failed())
+}
+
 /// The inits in which ranks are that cannot go on: without them no other comes out.
 fn held_up(job: &Snapshot) -> Vec<NotJoined> {
     let mut inits: BTreeMap<CommId, NotJoined> = BTreeMap::new();
-    let living = job.ranks.iter().filter(|rank| !rank.is_gone());
-    for (rank, row) in living.flat_map(|rank| rank.comms.iter().map(move |row| (rank, row))) {
-        let Some(init) = row.init.as_ref().filter(|_| !row.ended && checks_in(row)) else { continue };
+    for (rank, row) in waiting(job) {
+        let Some(init) = row.init.as_ref().filter(|_| checks_in(row)) else { continue };
         let one = inits.entry(row.id).or_insert_with(|| NotJoined {
             comm: row.id,
             name: row.name.clone(),
@@ -49,7 +69,7 @@ fn held_up(job: &Snapshot) -> Vec<NotJoined> {
             gives_up_ns: init.gives_up_ns,
             ..NotJoined::default()
         });
-        if process::held(rank).is_some() {
+        if held(job, rank).is_some() {
             one.ranks.push(row.rank);
         } else {
             one.by.push(row.rank);
@@ -134,6 +154,20 @@ fn culprit(job: &Snapshot, one: &NotJoined, rank: Rank) -> Culprit {
     named.unwrap_or_else(|| Culprit { rank, ..Culprit::default() })
 }
 
+/// The ranks that wait for the culprits. For those that cannot go on all others do, also those of
+/// which the root has not heard.
+fn victims(job: &Snapshot, one: &NotJoined, class: Class, culprits: &[Culprit]) -> Vec<Rank> {
+    let mut by = job.job_ranks(one.comm, &one.by);
+    if class == Class::StuckLocal {
+        by.extend(waiting(job).filter(|(_, row)| row.id == one.comm).map(|(rank, _)| rank.rank));
+        by.sort_unstable();
+        by.dedup();
+    }
+    // Of one that was not read, the number is that in the communicator.
+    by.retain(|rank| !culprits.iter().any(|culprit| culprit.rank == *rank && culprit.pid != 0));
+    by
+}
+
 fn verdict(
     job: &Snapshot,
     one: &NotJoined,
@@ -142,10 +176,9 @@ fn verdict(
     stall_ns: u64,
 ) -> Verdict {
     let ranks: Vec<Rank> = culprits.iter().map(|culprit| culprit.rank).collect();
-    let (comm, mut by) = (comm_name(&one.name, one.comm), job.job_ranks(one.comm, &one.by));
-    // Of one that was not read, the number is that in the communicator.
-    by.retain(|rank| !culprits.iter().any(|culprit| culprit.rank == *rank && culprit.pid != 0));
-    let is_past = job.ranks.iter().all(RankSnapshot::is_gone) && !job.ranks.is_empty();
+    let comm = comm_name(&one.name, one.comm);
+    let by = victims(job, one, class, culprits);
+    let is_past = is_over(job);
     let (side, confidence, who) = match (reason, one.count) {
         (Reason::NeverJoined, None) => {
             (Side::Application, Confidence::Probable, one.unanswered().to_string())
@@ -178,7 +211,8 @@ fn verdict(
     };
     let heard = |count: u32| {
         let (came, nranks) = (one.nranks.saturating_sub(count), one.nranks);
-        format!("the bootstrap root has heard of {came} of {nranks} ranks")
+        let has = if is_past { "had" } else { "has" };
+        format!("the bootstrap root {has} heard of {came} of {nranks} ranks")
     };
     Verdict {
         class,
@@ -193,7 +227,7 @@ fn verdict(
         since_ns: one.since_ns,
         side,
         confidence,
-        why: format!("{who}; {}", waits(job, one, &by)),
+        why: if by.is_empty() { who } else { format!("{who}; {}", waits(job, one, &by)) },
         victims: by,
         evidence: one.count.map(heard).into_iter().collect(),
         ..Verdict::default()

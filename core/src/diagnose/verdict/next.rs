@@ -70,7 +70,7 @@ const fn of_process(reason: Reason) -> &'static [Step] {
                 "grep files /proc/{pid}/limits",
                 "shows its limit: raise it where the ranks are started (ulimit -n, LimitNOFILE=)",
             ),
-            ("cat /proc/sys/fs/file-nr", "shows how many files are open on the machine, and its limit"),
+            ("ulimit -n", "where the ranks are started: the limit that they get, to be raised there"),
         ],
         Reason::NoMemory => &[
             ("grep Vm /proc/{pid}/status", "shows the memory of the process"),
@@ -146,7 +146,7 @@ pub(super) fn steps(job: &Snapshot, verdict: &Verdict) -> Vec<Next> {
     let has_called = job.ranks.iter().flat_map(|rank| &rank.comms).any(|row| row.last_called() > 0);
     let table = match verdict.reason {
         Reason::Calls | Reason::Aborts if is_meeting => MEETING,
-        Reason::Stopped if verdict.culprits.iter().all(is_traced) => TRACED,
+        Reason::Stopped if verdict.culprits.iter().take(MAX_CULPRITS).all(is_traced) => TRACED,
         reason => table(verdict.class, reason),
     };
     let table = table.iter();

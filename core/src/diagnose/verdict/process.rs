@@ -20,7 +20,9 @@ const MAX_SEEN: usize = 4;
 const FREEZERS: [&str; 2] = ["__refrigerator", "do_freezer_trap"];
 /// Waits that the kernel freezes as they are, from Linux 6.1 on, without ending them
 /// (`TASK_FREEZABLE`). Any signal ends them, so a thread in one is in state D only if it is frozen.
-const FREEZABLE: [&str; 7] = [
+///
+/// The last three are on the way back from a system call, where nothing else waits like that.
+const FREEZABLE: [&str; 10] = [
     "futex_do_wait",
     "futex_wait_queue",
     "hrtimer_nanosleep",
@@ -28,6 +30,9 @@ const FREEZABLE: [&str; 7] = [
     "do_sigtimedwait",
     "unix_stream_read_generic",
     "unix_stream_data_wait",
+    "do_syscall_64",
+    "exit_to_user_mode_loop",
+    "get_signal",
 ];
 
 /// What is wrong with a process itself; `None` if nothing is.
@@ -65,7 +70,7 @@ pub(super) fn held(rank: &RankSnapshot) -> Option<Reason> {
 }
 
 /// What a process lacks for connections.
-fn lacks(rank: &RankSnapshot) -> Option<Reason> {
+pub(super) fn lacks(rank: &RankSnapshot) -> Option<Reason> {
     match rank.facts.lacks? {
         Lacks::Descriptors => Some(Reason::NoDescriptors),
         Lacks::Memory => Some(Reason::NoMemory),
@@ -328,7 +333,8 @@ pub(super) fn evidence(rank: &RankSnapshot) -> Vec<String> {
         lines.push(format!("rank {at}: memory ran out in its group {group}, {kills} killed"));
     }
     if let Some(lacks) = facts.lacks {
-        lines.push(format!("rank {at}: has no {lacks} left for connections"));
+        let has = if rank.is_gone() { "had" } else { "has" };
+        lines.push(format!("rank {at}: it {has} no {lacks} left for connections"));
     }
     if facts.is_starved == Some(true) {
         let (cpu, delay) = (facts.cpu_pct, facts.run_delay_pct);

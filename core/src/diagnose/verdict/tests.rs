@@ -219,7 +219,7 @@ fn a_frozen_process_is_told_and_a_service_thread_that_does_not_run_is_suspect() 
         job.ranks[2].facts.threads = vec![ThreadFacts { letter: Some(letter), ..thread("python", wchan) }];
         job
     };
-    for wchan in ["__refrigerator", "do_freezer_trap", "futex_do_wait"] {
+    for wchan in ["__refrigerator", "do_freezer_trap", "futex_do_wait", "do_syscall_64"] {
         let frozen = [(Class::StuckLocal, Reason::Frozen, &[2][..], Standing::Stalled)];
         let found = check(&waits(wchan, 'D'), &frozen);
         assert_eq!(found[0].next[0].command, "cat /proc/72/cgroup");
@@ -547,6 +547,11 @@ fn who_is_busy_in_another_communicator_is_not_in_user_code() {
     let found = check(&job, &[(Class::NotJoined, Reason::Elsewhere, &[2], Standing::Suspect)]);
     let line = "rank 2: it has been inside AllGather #9 of tensor for 2.0 ms";
     assert!(found[0].evidence.contains(&line.to_string()), "{:?}", found[0].evidence);
+    // Or in a receive of the same communicator.
+    let recv = OpSnapshot { kind: "Recv".into(), state: OpState::Running, ..OpSnapshot::default() };
+    job.ranks[2].comms.truncate(1);
+    job.ranks[2].comms[0].p2p = Some(recv);
+    check(&job, &[(Class::NotJoined, Reason::Elsewhere, &[2], Standing::Suspect)]);
 }
 
 #[test]

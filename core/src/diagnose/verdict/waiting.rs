@@ -217,13 +217,16 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
     }
 }
 
-/// The other communicators in which a rank is inside an operation, with that.
+/// The other operations that a rank is inside of: in other communicators, or beside a collective a
+/// send or receive.
 fn elsewhere<'a>(
     rank: &'a RankSnapshot,
     one: &'a BlockedOn,
 ) -> impl Iterator<Item = (&'a CommSnapshot, &'a OpSnapshot)> {
     let rows = rank.comms.iter().filter(|row| row.id != one.comm && !row.ended);
-    rows.map(|row| (row, row.operation())).filter(|(_, op)| op.state == OpState::Running)
+    let own = rank.comms.iter().filter(|row| row.id == one.comm && !is_pair(&one.op));
+    let pairs = own.filter_map(|row| Some((row, row.p2p.as_ref()?)));
+    rows.map(|row| (row, row.operation())).chain(pairs).filter(|(_, op)| op.state == OpState::Running)
 }
 
 fn verdict(
@@ -242,10 +245,12 @@ fn verdict(
         victims.remove(&one.rank);
     });
     let it = verb(culprits.len(), "it", "them");
-    let by: Vec<Rank> = job.job_ranks(one.comm, &one.by);
+    let mut by: Vec<Rank> = job.job_ranks(one.comm, &one.by);
+    by.retain(|rank| !culprits.iter().any(|culprit| culprit.rank == *rank));
     let is_past = is_over(job, one);
     let wait = if is_past { "waited" } else { verb(by.len(), "waits", "wait") };
     let waits = format!("{} {wait} for {it} in {op} for {}", ranks_text(&by), duration(one.since_ns));
+    let waits = if by.is_empty() { String::new() } else { format!("; {waits}") };
     let lacked = first_lacked(job, one, &culprits, &op);
     let (side, confidence, text) = match reason {
         Reason::Cycle => (Side::Application, Confidence::Certain, circle.text(is_past)),
@@ -262,7 +267,7 @@ fn verdict(
         since_ns: one.since_ns,
         side,
         confidence,
-        why: format!("{text}; {waits}"),
+        why: format!("{text}{waits}"),
         evidence: evidence(job, one, &culprits),
         culprits,
         ..Verdict::default()
@@ -301,9 +306,9 @@ fn first_lacked(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit], op: &str)
 /// What was seen, a line each.
 fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String> {
     let mut lines = Vec::new();
-    let (is, has, ago) = match is_over(job, one) {
-        true => ("was", "had", "before its last sign of life"),
-        false => ("is", "has", "ago"),
+    let (is, has, ago, due) = match is_over(job, one) {
+        true => ("was", "had", "before its last sign of life", "was due for"),
+        false => ("is", "has", "ago", "is due since"),
     };
     for rank in culprits.iter().take(MAX_LINES).filter_map(|culprit| process::of(job, culprit.rank)) {
         lines.extend(process::evidence(rank));
@@ -321,7 +326,8 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
                 }
             }
         }));
-        lines.extend(elsewhere(rank, one).take(MAX_LINES).map(|(row, op)| {
+        let others = elsewhere(rank, one).filter(|(row, _)| row.id != one.comm);
+        lines.extend(others.take(MAX_LINES).map(|(row, op)| {
             let (call, comm) = (call_name(&op.kind, op.seq), comm_name(&row.name, row.id));
             format!("rank {}: it {has} been inside {call} of {comm} for {}", rank.rank, duration(op.age_ns))
         }));
@@ -331,7 +337,7 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
         let [rank, peer] = [link.rank, link.peer].map(|rank| job.job_rank(one.comm, rank));
         let way = if link.direction == Direction::Recv { "from" } else { "to" };
         lines.push(format!(
-            "rank {rank}: message {} {way} rank {peer} on channel {} ({}) is due since {}",
+            "rank {rank}: message {} {way} rank {peer} on channel {} ({}) {due} {}",
             link.step.saturating_add(1),
             link.channel,
             link.transport,

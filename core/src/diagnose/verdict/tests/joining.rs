@@ -91,10 +91,36 @@ fn who_lacks_descriptors_in_an_init_holds_it_up() {
          0,2-3 wait in init for 12.0 s; init gives up in 88.0 s"
     );
     assert_eq!(found[0].next[0].command, "ls -l /proc/71/fd");
+    // All were killed.
+    job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
+    let found = check(&job, &is);
+    let said = "rank 1 (pid 71 on a) had no file descriptor left for connections, in the init of world; \
+                ranks 0,2-3 had waited in init for 12.0 s at the last sign of life";
+    assert_eq!(found[0].why, said);
     // The root has not heard of it.
     let mut job = in_init(12 * SECOND);
-    job.ranks[3].facts = lacks;
+    job.ranks[3].facts = lacks.clone();
     check(&job, &[(Class::StuckLocal, Reason::NoDescriptors, &[3], Standing::Stalled)]);
+    // The root cannot hear of any: all others wait for it.
+    let mut job = in_init(12 * SECOND);
+    job.not_joined[0].by = ranks(&[0]);
+    job.not_joined[0].ranks = ranks(&[1, 2, 3]);
+    job.ranks[0].facts = lacks.clone();
+    let found = check(&job, &[(Class::StuckLocal, Reason::NoDescriptors, &[0], Standing::Stalled)]);
+    assert_eq!(found[0].victims, ranks(&[1, 2, 3]));
+    // It has timed out on all.
+    let failures = vec![Failure {
+        comm: COMM,
+        error: "Timeout".into(),
+        op: crate::diagnose::standing::INIT.into(),
+        ranks: ranks(&[0, 1, 2, 3]),
+        blamed: ranks(&[1]),
+        culprits: culprits(&[1]),
+        ..Failure::default()
+    }];
+    let mut job = Snapshot { failures, not_joined: Vec::new(), ..in_init(0) };
+    job.ranks[0].facts = lacks;
+    check(&job, &[(Class::StuckLocal, Reason::NoDescriptors, &[0], Standing::Stalled)]);
 }
 
 #[test]
@@ -120,7 +146,7 @@ fn who_leads_an_init_and_is_stopped_holds_it_up() {
     let found = check(&job, &[(Class::StuckLocal, Reason::Stopped, &[0], Standing::Stalled)]);
     assert_eq!(
         found[0].why,
-        "rank 0 (pid 70 on a) is stopped, and leads the init of world; ranks 1-2 wait in init for 12.0 s; \
+        "rank 0 (pid 70 on a) is stopped, and leads the init of world; ranks 1-3 wait in init for 12.0 s; \
          init gives up in 88.0 s"
     );
     // Beside it, one of whom nothing is known has not come either, as the leader had reported.

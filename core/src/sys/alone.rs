@@ -1,0 +1,74 @@
+//! Children that get nothing of this process but what they are given.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The most descriptors that are looked at where the kernel cannot close all at once.
+const MOST: i32 = 1 << 16;
+
+/// Gives a command a session of its own, without a terminal, and none of the descriptors that this
+/// process has beside the three standard ones.
+///
+/// A program that runs as another user could type into the terminal of who started it, and read
+/// what that one has open: whoever has that user's rights controls it.
+pub fn alone(command: &mut Command) {
+    let leave = || {
+        rustix::process::setsid()?;
+        close_on_exec();
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure only makes system calls: it allocates nothing and
+    // takes no lock.
+    unsafe {
+        command.pre_exec(leave);
+    }
+}
+
+/// Has all descriptors but the standard ones closed by the next `exec`.
+fn close_on_exec() {
+    // SAFETY: the call takes three numbers, and changes flags of descriptors of this process, which
+    // is about to become another program.
+    let done =
+        unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if done == 0 {
+        return;
+    }
+    // Before Linux 5.11.
+    for fd in 3..MOST {
+        // SAFETY: as above; a number without a descriptor is an error without effect.
+        unsafe {
+            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[test]
+    fn a_child_has_no_terminal_and_no_descriptor_of_its_parent() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        let inherited = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let ask = |is_alone: bool| {
+            let mut command = Command::new("/bin/sh");
+            command
+                .args(["-c", &format!("test -e {inherited} && echo has; cut -d' ' -f1,6 /proc/self/stat")]);
+            command.stdin(Stdio::null()).stderr(Stdio::null());
+            if is_alone {
+                alone(&mut command);
+            }
+            let child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let pid = child.id();
+            (pid, String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap())
+        };
+        assert!(ask(false).1.starts_with("has\n"));
+        let (pid, said) = ask(true);
+        assert!(said.ends_with(&format!(" {pid}\n")) && !said.starts_with("has"), "{pid}: {said}");
+    }
+}
