@@ -74,7 +74,9 @@ impl Explain {
         let among =
             self.comm.as_deref().map(|name| comms_named(rows, name).map_err(|all| no_comm(name, &all)));
         let among = among.transpose()?;
-        let pair = job.verdicts.first().filter(|one| self.op.is_none() && is_pair(&one.op)).cloned();
+        let is_asked = |one: &Verdict| among.as_ref().is_none_or(|among| among.contains(&one.comm));
+        let pair = job.verdicts.first().filter(|one| self.op.is_none() && is_pair(&one.op) && is_asked(one));
+        let pair = pair.cloned();
         let mut operation = match pair {
             Some(_) => None,
             None => explain(&job, among.as_ref(), self.op, kernel_clock(&job)),

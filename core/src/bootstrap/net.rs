@@ -18,6 +18,7 @@ use crate::clock::{self, Ns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::Interest;
 use crate::sys::fds::Fd;
+use crate::sys::is_readable;
 use crate::sys::shortage::Shortage;
 
 /// How long a closed stream may take to deliver what was sent and to learn that the peer closed
@@ -184,12 +185,16 @@ impl Net {
                     self.streams.insert(stream, Sock::new(socket, false));
                     self.with(machine, |machine, io| machine.accepted(stream, from, io));
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // The kernel has found a descriptor for one that may come.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return self.shortage.ends(),
                 // A connection that ended in the accept queue is not an error of this process.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
                 Err(e) => {
-                    Errno::from_io_error(&e).into_iter().for_each(|errno| self.shortage.begins(errno));
+                    // It refuses a descriptor also if no connection waits.
+                    if is_readable(listener) {
+                        Errno::from_io_error(&e).into_iter().for_each(|errno| self.shortage.begins(errno));
+                    }
                     self.accept_after = clock::now().after(ACCEPT_PAUSE);
                 }
             }

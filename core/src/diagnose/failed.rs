@@ -104,10 +104,14 @@ impl<'a> Times<'a> {
         let earliest = before.filter(|(at, _)| self.is_before(*at, who, failure.comm)).min();
         // Or its end is seen in several of its communicators.
         let same = || {
-            let is_end = |comm: CommId| failed_at(comm).is_none_or(|at| !self.lived_on(who, at));
-            let same = found.iter().filter(|other| self.blamed(other) == Some(who) && is_end(other.comm));
+            let is_same = |other: CommId| match (failed_at(failure.comm), failed_at(other)) {
+                (Some(one), Some(other)) => one.abs_diff(other) <= LIVED_NS,
+                (Some(at), None) | (None, Some(at)) => !self.lived_on(who, at),
+                (None, None) => true,
+            };
+            let same = found.iter().filter(|other| self.blamed(other) == Some(who) && is_same(other.comm));
             let first = self.missed_first(who, &same.map(|other| other.comm).collect::<Vec<_>>())?;
-            (first != failure.comm && is_end(failure.comm)).then_some(first)
+            (first != failure.comm).then_some(first)
         };
         earliest.map(|(_, comm)| comm).or_else(same)
     }

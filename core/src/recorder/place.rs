@@ -316,7 +316,7 @@ fn enter(Candidate { parent, given }: &Candidate) -> std::result::Result<Folder,
         return Err(squatted("its mode is not 0700; remove it"));
     }
     if rustix::fs::fstatvfs(&dir).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY)) {
-        return Err(squatted("its file system is read-only"));
+        return Err(absent(Errno::ROFS));
     }
     Ok(Folder { dir: Fd::new(dir), path, memory })
 }

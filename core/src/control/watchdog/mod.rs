@@ -113,6 +113,7 @@ impl Watchdog {
             latest: Latest::default(),
             stands: None,
             failures: 0,
+            before_look: 0,
         };
         let handle = Arc::new(Service::get()?.add(watch)?);
         *lock(&shared.task) = Arc::downgrade(&handle);
@@ -167,6 +168,8 @@ struct Watch {
     stands: Option<(u64, Stall)>,
     /// How many failures this process had seen before that.
     failures: u64,
+    /// How many operations had failed here when the last look began.
+    before_look: u64,
 }
 
 impl Task for Watch {
@@ -188,7 +191,7 @@ impl Task for Watch {
         match self.alarm.turn(longest.zip(lowest), now) {
             Do::Nothing => {}
             Do::Look => {
-                self.failures = self.recorder.failures();
+                self.before_look = self.recorder.failures();
                 self.look();
             }
             Do::End { is_own, lasted } => self.ended(is_own, lasted),
@@ -294,9 +297,7 @@ impl Watch {
     fn note(&mut self, teller: u64, stall: Stall) {
         let StallTold { standing, class, reason, .. } = stall.told;
         let (culprit, since_ns) = (stall.culprit, stall.since_ns);
-        if teller != self.teller {
-            self.failures = self.recorder.failures();
-        }
+        self.failures = if teller == self.teller { self.before_look } else { self.recorder.failures() };
         self.recorder.tell_stall(Some(&stall.told));
         self.publish(|| Event::StallFound { standing, class, reason, culprit, since_ns });
         if standing == Standing::Stalled && self.is_to_abort {

@@ -33,7 +33,8 @@ pub(in crate::diagnose) fn take(ranks: &[RankSnapshot], failures: &mut Vec<Failu
 /// Whether all processes that may live have given the communicator back, or have called something
 /// in another one since it failed, and one of those that were in it goes on in another. While that
 /// one is in init, it is not there yet. Who could not make it had nothing to give back: there one
-/// that has called something since is enough.
+/// that has called something since is enough. Where all have ended, all that saw the failure must
+/// have called something since, and have been killed.
 fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
     let was_in = |rank: &&RankSnapshot| !rank.is_gone() && rank.comms.iter().any(|row| row.id == comm);
     let is_sound = |row: &&CommSnapshot| !row.ended && !row.has_failed() && row.init.is_none();
@@ -59,12 +60,18 @@ fn is_replaced(ranks: &[RankSnapshot], comm: CommId) -> bool {
         return given_up.any(|(rank, failure)| has_called(rank, failure.age_ns, 0));
     }
     if ranks.iter().all(RankSnapshot::is_gone) {
-        // Those that it failed on called something in another one before all ended.
-        let failed_on = |rank: &&RankSnapshot| {
-            rank.comms.iter().any(|row| row.id == comm && row.has_failed() && !row.ended)
+        // Those that it failed on called something in another one, and were killed later: one that
+        // exits may do so because of the failure.
+        let saw_it = |row: &&CommSnapshot| row.id == comm && row.has_failed();
+        let failed = || ranks.iter().filter(|rank| rank.comms.iter().any(|row| saw_it(&row)));
+        let went_on = |rank: &RankSnapshot| {
+            let ago = |row: &CommSnapshot| row.failure.as_ref().map(|failure| failure.age_ns);
+            rank.comms
+                .iter()
+                .filter(saw_it)
+                .all(|row| ago(row).is_some_and(|ago_ns| has_called(rank, ago_ns, AFTER_NS)))
         };
-        let failed = || ranks.iter().filter(failed_on);
-        return failed().next().is_some() && failed().all(is_past);
+        return failed().next().is_some() && failed().all(|rank| rank.state == State::Dead && went_on(rank));
     }
     those().all(is_past) && those().any(goes_on)
 }

@@ -19,6 +19,8 @@ const MAX_CAUSE: usize = 200;
 const MAX_TEXT: usize = 2 << 10;
 /// A process that fails this long before its last sign of life ends because of that.
 const ENDING_NS: u64 = 10_000_000;
+/// What a process lacks is sampled once a second.
+const SAMPLED_NS: u64 = 2_000_000_000;
 /// The most calls of a mismatch that are listed.
 const MAX_CALLS: usize = 8;
 
@@ -47,6 +49,11 @@ fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
     let lacking = lacking(job, failure);
     if !lacking.0.is_empty() {
         groups = lacking;
+        // Who never came is another trouble.
+        let missing = job.job_ranks(failure.comm, &failure.missing).into_iter();
+        for rank in missing.filter(|rank| process::of(job, *rank).is_none() && is_of_job(job, failure)) {
+            groups.add(what(job, failure, None), Culprit { rank, ..Culprit::default() });
+        }
     }
     if groups.0.is_empty() {
         groups.0.insert(what(job, failure, None), Vec::new());
@@ -55,10 +62,14 @@ fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
     verdicts.map(|one| given_up(job, failure, &one).unwrap_or(one)).collect()
 }
 
-/// The processes that lacked something for connections, in an init that timed out.
+/// The processes that lacked something for connections, in an init that timed out: what was sampled
+/// last of those that have ended, or now, if it has just timed out.
 fn lacking(job: &Snapshot, failure: &Failure) -> Groups {
     let mut groups = Groups::default();
-    let is_in = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == failure.comm);
+    let is_in = |rank: &&RankSnapshot| {
+        let is_of_then = rank.is_gone() || failure.since_ns < SAMPLED_NS;
+        is_of_then && rank.comms.iter().any(|row| row.id == failure.comm && row.has_failed())
+    };
     let has_timed_out = failure.op == INIT && failure.error == "Timeout";
     for rank in job.ranks.iter().filter(is_in).filter(|_| has_timed_out) {
         if let Some(reason) = process::lacks(rank) {
@@ -127,7 +138,9 @@ fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Clas
         "Aborted" => (Class::Aborted, Reason::Aborts),
         "Timeout" => {
             let is_late = !failure.missing.is_empty() || rank.and_then(|it| late_ns(failure, it)).is_some();
-            itself().unwrap_or(match is_late {
+            // Before its call it needs no connection.
+            let is_lack = |reason: Reason| matches!(reason, Reason::NoDescriptors | Reason::NoMemory);
+            itself().filter(|(_, reason)| !(is_late && is_lack(*reason))).unwrap_or(match is_late {
                 true if failure.op == INIT => (Class::NotJoined, Reason::NeverJoined),
                 true => (Class::NotJoined, Reason::UserCode),
                 false => (Class::StuckLocal, Reason::Inside),
@@ -306,7 +319,9 @@ fn absent(job: &Snapshot, failure: &Failure, class: Class) -> String {
 /// sign of life.
 fn when(job: &Snapshot, failure: &Failure, ranks: &[Rank]) -> String {
     let is_gone = |rank: &Rank| process::of(job, *rank).is_some_and(RankSnapshot::is_gone);
-    let is_over = job.ranks.iter().all(RankSnapshot::is_gone);
+    let has_failed =
+        |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == failure.comm && row.has_failed());
+    let is_over = job.ranks.iter().filter(has_failed).all(RankSnapshot::is_gone);
     let since = duration(failure.since_ns);
     match is_over && ranks.iter().all(is_gone) {
         true if failure.since_ns < ENDING_NS => "when they ended".into(),

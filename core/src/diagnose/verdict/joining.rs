@@ -36,12 +36,9 @@ pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
     found
 }
 
-/// What keeps a process from going on, or where all have ended, kept it.
+/// What keeps a process from going on, or where all have ended, kept it as far as it said so.
 fn held(job: &Snapshot, rank: &RankSnapshot) -> Option<Reason> {
-    match is_over(job) {
-        true => process::condition(job, rank).map(|(_, reason)| reason),
-        false => process::held(rank),
-    }
+    if is_over(job) { process::lacks(rank) } else { process::held(rank) }
 }
 
 /// Whether all processes have ended.
@@ -76,8 +73,13 @@ fn held_up(job: &Snapshot) -> Vec<NotJoined> {
             one.since_ns = one.since_ns.max(in_init_ns(row));
             one.gives_up_ns = one.gives_up_ns.min(init.gives_up_ns);
         }
+        if process::lacks(rank).is_some() {
+            // It waits itself.
+            one.since_ns = one.since_ns.max(in_init_ns(row));
+        }
     }
-    inits.into_values().filter(|one| !one.ranks.is_empty() && !one.by.is_empty()).collect()
+    let holds = |one: &NotJoined| !one.ranks.is_empty() && (!one.by.is_empty() || one.since_ns > 0);
+    inits.into_values().filter(holds).collect()
 }
 
 /// One verdict for those who have not come, and one for each thing that keeps processes from it.
@@ -199,9 +201,10 @@ fn verdict(
         _ => {
             let (side, confidence, what) = told(reason, culprits, "init", is_past);
             let is_it = |rank: Option<&RankSnapshot>| rank.is_some_and(|it| ranks.contains(&it.rank));
+            let is_leader = culprits.len() == 1 && is_it(member(job, one, Rank(0)));
             let part = match () {
-                () if is_it(member(job, one, Rank(0))) && is_past => "and led",
-                () if is_it(member(job, one, Rank(0))) => "and leads",
+                () if is_leader && is_past => "and led",
+                () if is_leader => "and leads",
                 () if one.ranks.iter().any(|rank| is_it(member(job, one, *rank))) => "in",
                 () if is_past => "and had not come to",
                 () => "and has not come to",

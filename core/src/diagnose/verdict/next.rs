@@ -70,6 +70,7 @@ const fn of_process(reason: Reason) -> &'static [Step] {
                 "grep files /proc/{pid}/limits",
                 "shows its limit: raise it where the ranks are started (ulimit -n, LimitNOFILE=)",
             ),
+            ("cat /proc/sys/fs/file-nr", "shows how many files are open on the machine, and its limit"),
             ("ulimit -n", "where the ranks are started: the limit that they get, to be raised there"),
         ],
         Reason::NoMemory => &[

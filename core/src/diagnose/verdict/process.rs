@@ -41,17 +41,18 @@ const FREEZABLE: [&str; 10] = [
 /// does.
 pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
     let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
-    let held = held(rank);
+    let halted = halted(rank);
+    let lacks = lacks(rank).map(|reason| (Class::StuckLocal, reason));
     match (rank.state, rank.letter) {
         (State::Dead | State::Exited | State::Left, _) if all_gone => {
-            told::of(&job.ranks, rank).or_else(|| lacks(rank)).map(|reason| (Class::StuckLocal, reason))
+            told::of(&job.ranks, rank).map(|reason| (Class::StuckLocal, reason)).or(lacks)
         }
         (State::Dead | State::Exited | State::Left, _) => Some((Class::PeerDead, end(rank))),
         _ if rank.facts.dying => Some((Class::StuckLocal, Reason::Dying)),
-        _ if held.is_some() => held.map(|reason| (Class::StuckLocal, reason)),
+        _ if halted.is_some() => halted.map(|reason| (Class::StuckLocal, reason)),
         _ if rank.facts.is_starved == Some(true) => Some((Class::StuckLocal, Reason::Starved)),
         (State::Running, Some('D')) => Some((Class::StuckLocal, Reason::Uninterruptible)),
-        (State::Running | State::Stopped | State::Unknown, _) => None,
+        (State::Running | State::Stopped | State::Unknown, _) => lacks,
     }
 }
 

@@ -59,7 +59,7 @@ fn of_process(reason: Reason, is: &str, has: &str) -> Option<String> {
         Reason::Frozen => format!("{is} frozen by a control group"),
         Reason::Uninterruptible => format!("{is} in an uninterruptible wait of the kernel"),
         Reason::Starved => format!("{is} not given the processor"),
-        Reason::Dying => format!("{is} ending: its memory {is} being torn down"),
+        Reason::Dying => format!("{is} ending, with memory still to be given back"),
         Reason::NoDescriptors => format!("{has} no file descriptor left for connections"),
         Reason::NoMemory => format!("{has} no kernel memory left for connections"),
         _ => return None,

@@ -7,7 +7,7 @@ use super::*;
 use crate::snapshot::{
     BlockedOn, Called, CommSnapshot, End, Failure, FailureSnapshot, Lacks, LinkSnapshot, Missing, OpSnapshot,
     OpState, OpWait, PastOp, ProcessFacts, ProcessLoad, RankSnapshot, Side, SocketSnapshot, StallTold, State,
-    ThreadFacts, WaitingLink,
+    ThreadFacts, WaitingLink, Waits,
 };
 use crate::types::{BlameHash, CommId};
 
@@ -486,8 +486,19 @@ fn how_a_process_ended_or_what_keeps_it_back_is_the_reason() {
     held(starved.clone(), Reason::Starved);
     held(ProcessFacts { dying: true, ..ProcessFacts::default() }, Reason::Dying);
     let lacks = |lacks| ProcessFacts { lacks: Some(lacks), ..ProcessFacts::default() };
-    held(lacks(Lacks::Descriptors), Reason::NoDescriptors);
-    held(lacks(Lacks::Memory), Reason::NoMemory);
+    let all = [(Lacks::Descriptors, Reason::NoDescriptors), (Lacks::Memory, Reason::NoMemory)];
+    for (what, reason) in all {
+        // It matters only to who waits for a connection of its.
+        let mut job = with(lacks(what), State::Running);
+        check(&job, &[(Class::StuckLocal, Reason::Inside, &[2], Standing::Suspect)]);
+        let wait = OpWait { waits: Waits::Connect, peer: Rank(2), ..OpWait::default() };
+        job.ranks[0].comms[0].op.wait = Some(wait);
+        check(&job, &[(Class::StuckLocal, reason, &[2], Standing::Stalled)]);
+        // In one of two readings only.
+        let mut before = job.clone();
+        before.ranks[2].facts.lacks = None;
+        assert_eq!(verdicts(&job, Some(&before), 30 * SECOND)[0].standing, Standing::Suspect);
+    }
     // Before its call it needs no connection.
     let mut late = Snapshot { blocked_on: vec![blocked(&[2], &[], &[0, 1, 3], 2 * SECOND)], ..job(&[2]) };
     late.ranks[2].facts = lacks(Lacks::Descriptors);

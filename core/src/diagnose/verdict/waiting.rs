@@ -10,7 +10,7 @@ use crate::diagnose::lacking::Lacking;
 use crate::diagnose::{call_name, comm_name, duration, is_pair, lacked, ranks_text, suspect_ns};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, OpSnapshot, OpState, RankSnapshot,
-    Reason, Side, Snapshot, Standing, State, Verdict,
+    Reason, Side, Snapshot, Standing, State, Verdict, Waits,
 };
 use crate::types::{CommId, Rank};
 
@@ -90,8 +90,14 @@ fn lasts(before: &Snapshot, job: &Snapshot, now: &BlockedOn) -> bool {
 /// Whether the culprits were so in an earlier reading too, where one reading shows a moment only: a
 /// thread that reads a file is in an uninterruptible wait now and then.
 fn is_kept(before: &Snapshot, verdict: &Verdict) -> bool {
-    let was = |culprit: &Culprit| process::of(before, culprit.rank).is_some_and(|it| it.letter == Some('D'));
-    verdict.reason != Reason::Uninterruptible || verdict.culprits.iter().all(was)
+    let was = |culprit: &Culprit| {
+        process::of(before, culprit.rank).is_some_and(|it| match verdict.reason {
+            Reason::Uninterruptible => it.letter == Some('D'),
+            _ => it.facts.lacks.is_some(),
+        })
+    };
+    let is_momentary = verdict.reason == Reason::Uninterruptible || is_lack(verdict.reason);
+    !is_momentary || verdict.culprits.iter().all(was)
 }
 
 /// Whether it may be no fault, but work that takes long.
@@ -161,12 +167,20 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
     let is_cut = bad.as_ref().is_some_and(|bad| bad.reason == Reason::Unreachable);
     let is_lost = !is_cut && circle.0.is_empty();
     let has_part = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == one.comm);
-    let halted = |rank| process::held(rank).map(|reason| (Class::StuckLocal, reason));
-    let halted: Vec<_> = match is_over {
-        true => job.ranks.iter().filter_map(|rank| Some((process::condition(job, rank)?, rank))).collect(),
-        false if !is_lost => Vec::new(),
-        false => living().filter(has_part).filter_map(|rank| Some((halted(rank)?, rank))).collect(),
+    let row = |rank: &RankSnapshot| rank.comms.iter().find(|row| row.id == one.comm).cloned();
+    let is_cause = |rank: &RankSnapshot, reason| {
+        !is_lack(reason) || row(rank).is_some_and(|row| is_connecting(job, &row))
     };
+    let held = |rank: &RankSnapshot| match is_over {
+        true => process::condition(job, rank),
+        false => process::held(rank).map(|reason| (Class::StuckLocal, reason)),
+    };
+    let those = job.ranks.iter().filter(|rank| is_over || !rank.is_gone()).filter(has_part);
+    let halted = those.filter(|_| is_over || is_lost).filter_map(|rank| {
+        let what = held(rank).filter(|(_, reason)| is_cause(rank, *reason))?;
+        Some((what, rank))
+    });
+    let halted: Vec<_> = halted.collect();
     if !halted.is_empty() {
         halted.into_iter().for_each(|(what, rank)| groups.add(what, process::culprit(rank)));
         return;
@@ -191,12 +205,14 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
     let is_in_circle = circle.has(rank.rank);
     let row = rank.comms.iter().find(|row| row.id == one.comm);
     let is_missing = row.is_some_and(|row| one.missing.contains(&row.rank));
+    let is_running = row.is_some_and(|row| matches!(row.op.state, OpState::Running | OpState::Unknown));
+    let is_inside_earlier = is_running && !is_pair(&one.op);
+    let is_called = !is_missing || is_inside_earlier;
     let is_cause = |reason: Reason| match reason {
         // What waits in a circle needs no processor.
         Reason::Starved => !is_in_circle,
         // Before its call it needs no connection.
-        Reason::NoDescriptors | Reason::NoMemory => !is_missing,
-        _ => true,
+        _ => !is_lack(reason) || is_called && row.is_some_and(|row| is_connecting(job, row)),
     };
     if let Some(what) = process::condition(job, rank).filter(|(_, reason)| is_cause(*reason)) {
         return what;
@@ -204,9 +220,6 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
     if is_in_circle {
         return (Class::Deadlock, Reason::Cycle);
     }
-    let is_pair = is_pair(&one.op);
-    let is_running = row.is_some_and(|row| matches!(row.op.state, OpState::Running | OpState::Unknown));
-    let is_inside_earlier = is_running && !is_pair;
     match link::bad(job, one) {
         Some(bad) if !is_missing || is_inside_earlier => (Class::Link, bad.reason),
         _ if is_missing && !is_inside_earlier && (is_running || elsewhere(rank, one).next().is_some()) => {
@@ -215,6 +228,24 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
         _ if is_missing && !is_inside_earlier => (Class::NotJoined, Reason::UserCode),
         _ => (Class::StuckLocal, Reason::Inside),
     }
+}
+
+const fn is_lack(reason: Reason) -> bool {
+    matches!(reason, Reason::NoDescriptors | Reason::NoMemory)
+}
+
+/// Whether a connection to or from that rank of its communicator is awaited.
+fn is_connecting(job: &Snapshot, row: &CommSnapshot) -> bool {
+    let rows = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|other| other.id == row.id);
+    let mut rows = rows.map(|other| (other, other.rank == row.rank));
+    rows.any(|(other, is_own)| {
+        let mut waits = operations(other).filter_map(|op| op.wait.as_ref());
+        waits.any(|wait| wait.waits == Waits::Connect && (is_own || wait.peer == row.rank))
+            || other
+                .links
+                .iter()
+                .any(|link| link.waits == Waits::Connect && (is_own || link.peer == Some(row.rank)))
+    })
 }
 
 /// The other operations that a rank is inside of: in other communicators, or beside a collective a

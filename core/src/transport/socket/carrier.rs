@@ -148,5 +148,13 @@ impl Carrier for SocketCarrier {
 
     fn clear(&mut self) {
         self.under_way.clear();
+        self.note_shortage();
+    }
+}
+
+impl Drop for SocketCarrier {
+    /// What it lacked, it needs no more.
+    fn drop(&mut self) {
+        self.clear();
     }
 }

@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -33,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::sys;
 use crate::sys::fds::Fd;
+use crate::sys::is_readable;
 use crate::sys::shortage::Shortage;
 use crate::types::{ChannelId, CommId, JobId, Rank};
 
@@ -462,11 +462,6 @@ impl Accept {
 }
 
 /// Whether a connection waits to be accepted.
-fn is_readable(socket: &Fd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
-}
-
 /// Whether the writer has neither left nor sent anything before the lane is confirmed.
 fn is_quiet(stream: &Stream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

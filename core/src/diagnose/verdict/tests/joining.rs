@@ -91,6 +91,14 @@ fn who_lacks_descriptors_in_an_init_holds_it_up() {
          0,2-3 wait in init for 12.0 s; init gives up in 88.0 s"
     );
     assert_eq!(found[0].next[0].command, "ls -l /proc/71/fd");
+    // As all others do.
+    let mut low = job.clone();
+    low.ranks.iter_mut().for_each(|rank| rank.facts = lacks.clone());
+    let all = [(Class::StuckLocal, Reason::NoDescriptors, &[0, 1, 2, 3][..], Standing::Stalled)];
+    assert_eq!(
+        check(&low, &all)[0].why,
+        "ranks 0-3 have no file descriptor left for connections, in the init of world"
+    );
     // All were killed.
     job.ranks.iter_mut().for_each(|rank| rank.state = State::Dead);
     let found = check(&job, &is);
@@ -120,7 +128,11 @@ fn who_lacks_descriptors_in_an_init_holds_it_up() {
     }];
     let mut job = Snapshot { failures, not_joined: Vec::new(), ..in_init(0) };
     job.ranks[0].facts = lacks;
+    job.ranks[0].comms[0].failure = Some(FailureSnapshot { error: "Timeout".into(), ..Default::default() });
     check(&job, &[(Class::StuckLocal, Reason::NoDescriptors, &[0], Standing::Stalled)]);
+    // What a process lacks long after that is no cause.
+    job.failures[0].since_ns = 60 * SECOND;
+    check(&job, &[(Class::StuckLocal, Reason::Inside, &[1], Standing::Stalled)]);
 }
 
 #[test]
