@@ -43,10 +43,10 @@ pub(super) fn answer(out: &mut String, job: &Snapshot) {
         }
     }
     if job.is_calm() {
-        match calm(job) {
-            // The verdicts say it.
-            said if said.is_empty() => {}
-            said => drop(writeln!(out, "{said}")),
+        let said = calm(job);
+        // Otherwise the verdicts have said it.
+        if !said.is_empty() {
+            let _ = writeln!(out, "{said}");
         }
         stopped(out, job);
     }

@@ -19,7 +19,7 @@ const MAX_CAUSE: usize = 200;
 const MAX_TEXT: usize = 2 << 10;
 /// A process that fails this long before its last sign of life ends because of that.
 const ENDING_NS: u64 = 10_000_000;
-/// What a process lacks is sampled once a second.
+/// A process samples its shortages once a second: an older sample is of an earlier time.
 const SAMPLED_NS: u64 = 2_000_000_000;
 /// The most calls of a mismatch that are listed.
 const MAX_CALLS: usize = 8;
@@ -49,7 +49,7 @@ fn of_failure(job: &Snapshot, failure: &Failure) -> Vec<Verdict> {
     let lacking = lacking(job, failure);
     if !lacking.0.is_empty() {
         groups = lacking;
-        // Who never came is another trouble.
+        // The ranks that never came are a second cause.
         let missing = job.job_ranks(failure.comm, &failure.missing).into_iter();
         for rank in missing.filter(|rank| process::of(job, *rank).is_none() && is_of_job(job, failure)) {
             groups.add(what(job, failure, None), Culprit { rank, ..Culprit::default() });
@@ -139,8 +139,7 @@ fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Clas
         "Timeout" => {
             let is_late = !failure.missing.is_empty() || rank.and_then(|it| late_ns(failure, it)).is_some();
             // Before its call it needs no connection.
-            let is_lack = |reason: Reason| matches!(reason, Reason::NoDescriptors | Reason::NoMemory);
-            itself().filter(|(_, reason)| !(is_late && is_lack(*reason))).unwrap_or(match is_late {
+            itself().filter(|(_, reason)| !(is_late && process::is_lack(*reason))).unwrap_or(match is_late {
                 true if failure.op == INIT => (Class::NotJoined, Reason::NeverJoined),
                 true => (Class::NotJoined, Reason::UserCode),
                 false => (Class::StuckLocal, Reason::Inside),

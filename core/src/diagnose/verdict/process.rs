@@ -70,6 +70,11 @@ pub(super) fn held(rank: &RankSnapshot) -> Option<Reason> {
     halted(rank).or_else(|| lacks(rank).filter(|_| !rank.is_gone()))
 }
 
+/// Whether this is a shortage, which matters only to those that wait for a connection.
+pub(super) const fn is_lack(reason: Reason) -> bool {
+    matches!(reason, Reason::NoDescriptors | Reason::NoMemory)
+}
+
 /// What a process lacks for connections.
 pub(super) fn lacks(rank: &RankSnapshot) -> Option<Reason> {
     match rank.facts.lacks? {

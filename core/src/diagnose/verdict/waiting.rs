@@ -96,7 +96,7 @@ fn is_kept(before: &Snapshot, verdict: &Verdict) -> bool {
             _ => it.facts.lacks.is_some(),
         })
     };
-    let is_momentary = verdict.reason == Reason::Uninterruptible || is_lack(verdict.reason);
+    let is_momentary = verdict.reason == Reason::Uninterruptible || process::is_lack(verdict.reason);
     !is_momentary || verdict.culprits.iter().all(was)
 }
 
@@ -169,7 +169,7 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
     let has_part = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == one.comm);
     let row = |rank: &RankSnapshot| rank.comms.iter().find(|row| row.id == one.comm).cloned();
     let is_cause = |rank: &RankSnapshot, reason| {
-        !is_lack(reason) || row(rank).is_some_and(|row| is_connecting(job, &row))
+        !process::is_lack(reason) || row(rank).is_some_and(|row| is_connecting(job, &row))
     };
     let held = |rank: &RankSnapshot| match is_over {
         true => process::condition(job, rank),
@@ -212,7 +212,7 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
         // What waits in a circle needs no processor.
         Reason::Starved => !is_in_circle,
         // Before its call it needs no connection.
-        _ => !is_lack(reason) || is_called && row.is_some_and(|row| is_connecting(job, row)),
+        _ => !process::is_lack(reason) || is_called && row.is_some_and(|row| is_connecting(job, row)),
     };
     if let Some(what) = process::condition(job, rank).filter(|(_, reason)| is_cause(*reason)) {
         return what;
@@ -228,10 +228,6 @@ fn what(job: &Snapshot, one: &BlockedOn, rank: &RankSnapshot, circle: &Circle) -
         _ if is_missing && !is_inside_earlier => (Class::NotJoined, Reason::UserCode),
         _ => (Class::StuckLocal, Reason::Inside),
     }
-}
-
-const fn is_lack(reason: Reason) -> bool {
-    matches!(reason, Reason::NoDescriptors | Reason::NoMemory)
 }
 
 /// Whether a connection to or from that rank of its communicator is awaited.

@@ -130,7 +130,7 @@ fn who_lacks_descriptors_in_an_init_holds_it_up() {
     job.ranks[0].facts = lacks;
     job.ranks[0].comms[0].failure = Some(FailureSnapshot { error: "Timeout".into(), ..Default::default() });
     check(&job, &[(Class::StuckLocal, Reason::NoDescriptors, &[0], Standing::Stalled)]);
-    // What a process lacks long after that is no cause.
+    // A shortage that was read long after the time-out is not its cause.
     job.failures[0].since_ns = 60 * SECOND;
     check(&job, &[(Class::StuckLocal, Reason::Inside, &[1], Standing::Stalled)]);
 }
