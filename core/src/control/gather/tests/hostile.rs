@@ -1,5 +1,7 @@
 //! Lines that hold anything, and messages in any order.
 
+use std::collections::BTreeSet;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -113,12 +115,15 @@ fn machine() -> (Gather, [u64; 2]) {
 
 #[test]
 fn any_messages_in_any_order_leave_a_process_that_answers_its_own_question_once() {
-    let steps = vec((0..2_usize, message(), 0..400_u64), 0..60);
-    let run = |steps: Vec<(usize, WaveMessage, u64)>| {
+    // No message: the connection ends.
+    let message = proptest::option::weighted(0.97, message());
+    let steps = vec((0..2_usize, message, 0..400_u64), 0..60);
+    let run = |steps: Vec<(usize, Option<WaveMessage>, u64)>| {
         let (mut gather, edges) = machine();
         let mut now = Ns(1_000_000_000);
-        let (mut told, mut done, mut rows) = (0, 0, std::collections::BTreeSet::new());
-        let mut take = |gather: &mut Gather| {
+        let (mut told, mut done, mut rows) = (0, 0, BTreeSet::new());
+        let mut lost = BTreeSet::new();
+        let mut take = |gather: &mut Gather, lost: &BTreeSet<u64>| {
             for action in gather.take_out() {
                 match action {
                     Action::Tell(_, Piece::Done) => done += 1,
@@ -127,24 +132,34 @@ fn any_messages_in_any_order_leave_a_process_that_answers_its_own_question_once(
                         assert!(rows.insert(row.process.pid), "told twice");
                     }
                     Action::Tell(_, Piece::Lack(_)) => told += 1,
-                    Action::Send(_, message) => drop(message.encoded()),
+                    Action::Send(edge, message) => {
+                        assert!(!lost.contains(&edge), "to a connection that has ended: {message:?}");
+                        drop(message.encoded());
+                    }
                     Action::Dial(..) | Action::Close(_) | Action::Read(_) => {}
                 }
             }
             done
         };
+        take(&mut gather, &lost);
         for (edge, message, ms) in steps {
             now = now.after(std::time::Duration::from_millis(ms));
-            if let Some(message) = message.encoded().and_then(|line| WaveMessage::decoded(&line)) {
-                gather.heard(edges[edge], message, now);
+            let edge = edges[edge];
+            match message.map(|message| message.encoded().and_then(|line| WaveMessage::decoded(&line))) {
+                Some(Some(message)) => gather.heard(edge, message, now),
+                Some(None) => {}
+                None => {
+                    lost.insert(edge);
+                    gather.lost(edge, "it ended", now);
+                }
             }
             gather.tick(now);
-            take(&mut gather);
+            take(&mut gather, &lost);
         }
         gather.read(0, Vec::new(), Vec::new(), now);
         now = now.after(2 * WHOLE);
         gather.tick(now);
-        assert_eq!(take(&mut gather), 1, "one end");
+        assert_eq!(take(&mut gather, &lost), 1, "one end");
         now = now.after(2 * WHOLE);
         gather.tick(now);
         assert!(gather.is_idle());
