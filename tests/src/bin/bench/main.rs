@@ -225,12 +225,15 @@ fn build_open_mpi() -> PathBuf {
 const PAIRS: usize = 8;
 /// Turns of each variant within one pair.
 const TURNS: usize = 25;
+/// How often an event site is measured per round: it takes less than a tenth of a second, and what
+/// else runs on the machine disturbs it.
+const SITE_ROUNDS: usize = 10;
 /// Seconds of a window beside other processes; `bench strangers` uses longer ones.
 const STRANGERS_SECONDS: f64 = 2.0;
 
 fn bench(rounds: usize) {
     println!("{rounds} rounds of turns; figures are median [quartiles]\n");
-    event_sites(rounds);
+    event_sites(SITE_ROUNDS * rounds);
     let (this, program) = (std::env::current_exe().unwrap(), build_open_mpi());
     // Milliseconds of a batch; turns of the Open MPI comparison per round, and milliseconds of
     // each; whether variants are compared.
