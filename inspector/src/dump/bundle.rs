@@ -46,10 +46,7 @@ pub(super) fn pack(files: &[(String, Sparse)], seconds: u64) -> Result<Vec<u8>, 
     let total: u64 = files.iter().map(|(_, file)| file.len() as u64 + 1024).sum();
     let is_too_long = |(_, file): &(String, Sparse)| file.len() as u64 > MAX_FILE_BYTES;
     if total > MAX_BYTES || files.len() > MAX_FILES || files.iter().any(is_too_long) {
-        return Err(format!(
-            "a dump of {total} bytes in {} files would be too large to be opened",
-            files.len()
-        ));
+        return Err(too_large(total, files.len()));
     }
     let headers: Vec<tar::Header> =
         files.iter().map(|(name, file)| header(name, file, seconds)).collect::<Result<_, _>>()?;
@@ -62,7 +59,15 @@ pub(super) fn pack(files: &[(String, Sparse)], seconds: u64) -> Result<Vec<u8>, 
     // The archive is read while it is compressed and never exists as a whole. The result is in
     // memory, because this encoder does not handle a writer that fails.
     let archive = Parts { now: Box::new(std::io::empty()), next: parts.chain([end]) };
-    Ok(compress_to_vec(archive, CompressionLevel::Fastest))
+    let packed = compress_to_vec(archive, CompressionLevel::Fastest);
+    if packed.len() as u64 > MAX_PACKED {
+        return Err(too_large(packed.len() as u64, files.len()));
+    }
+    Ok(packed)
+}
+
+fn too_large(bytes: u64, files: usize) -> String {
+    format!("a dump of {bytes} bytes in {files} files would be too large to be opened")
 }
 
 fn header(name: &str, file: &Sparse, seconds: u64) -> Result<tar::Header, String> {
