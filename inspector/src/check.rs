@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ccl::diagnose::{render_gone, render_verdicts};
-use ccl::snapshot::{Class, RankSnapshot, Snapshot, Standing, Verdict};
+use ccl::snapshot::{Class, Snapshot, Standing, Verdict};
 use ccl::types::JobId;
 use serde::Serialize;
 
@@ -123,7 +123,7 @@ fn text(job: &Snapshot) -> String {
     if job.verdicts.is_empty() {
         let _ = writeln!(out, "HEALTHY: nothing is wrong with {who} of job {}", job.job);
     }
-    if job.ranks.iter().all(RankSnapshot::is_gone) {
+    if job.is_over() {
         out += &render_gone(job);
     }
     if !job.complete {
@@ -156,6 +156,8 @@ fn status(job: &Snapshot, fail_on: &[Wrong]) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use ccl::snapshot::RankSnapshot;
+
     use super::*;
 
     #[test]

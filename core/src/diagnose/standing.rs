@@ -186,6 +186,12 @@ impl Snapshot {
         !self.ranks.is_empty() && self.ranks.iter().all(|rank| rank.state == State::Stopped)
     }
 
+    /// Whether ranks were read and their processes have all ended: nothing changes any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        !self.ranks.is_empty() && self.ranks.iter().all(RankSnapshot::is_gone)
+    }
+
     /// Whether that rank of a communicator is to blame for a failure that followed no other.
     #[must_use]
     pub fn is_blamed(&self, comm: CommId, rank: Rank) -> bool {

@@ -249,7 +249,7 @@ impl Follower {
         snapshot.notes.extend(self.followed.iter().filter_map(|one| ask::beyond_its_state(&one.found)));
         snapshot.notes.iter_mut().for_each(|note| *note = words::line(note));
         snapshot.judge(Some(&self.last.snapshot), look::stall_ns(&self.settings));
-        let ended = !snapshot.ranks.is_empty() && snapshot.ranks.iter().all(RankSnapshot::is_gone);
+        let ended = snapshot.is_over();
         self.counted = match self.counted.take().filter(|_| wants.histograms) {
             Some((at, read)) if now.since(at) < COUNT => Some((at, read)),
             _ => wants.histograms.then(|| (now, self.histograms())),

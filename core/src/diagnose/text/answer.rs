@@ -161,7 +161,7 @@ fn stopped(out: &mut String, job: &Snapshot) {
 fn calm(job: &Snapshot) -> String {
     // The ranks in init, by phase.
     let mut in_init: BTreeMap<&str, Vec<Rank>> = BTreeMap::new();
-    let all_gone = !job.ranks.is_empty() && job.ranks.iter().all(RankSnapshot::is_gone);
+    let all_gone = job.is_over();
     for rank in job.ranks.iter().filter(|rank| all_gone || !rank.is_gone()) {
         let mut makes = rank.comms.iter().filter(|comm| comm.init.is_some() && !comm.ended);
         if let Some(phase) = makes.find_map(|comm| comm.phase.as_ref()) {

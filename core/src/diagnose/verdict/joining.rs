@@ -38,17 +38,12 @@ pub(super) fn verdicts(job: &Snapshot, stall_ns: u64) -> Vec<Verdict> {
 
 /// What keeps a process from going on, or where all have ended, kept it as far as it said so.
 fn held(job: &Snapshot, rank: &RankSnapshot) -> Option<Reason> {
-    if is_over(job) { process::lacks(rank) } else { process::held(rank) }
-}
-
-/// Whether all processes have ended.
-fn is_over(job: &Snapshot) -> bool {
-    !job.ranks.is_empty() && job.ranks.iter().all(RankSnapshot::is_gone)
+    if job.is_over() { process::lacks(rank) } else { process::held(rank) }
 }
 
 /// The rows of inits in which ranks wait, with their ranks of the job.
 fn waiting(job: &Snapshot) -> impl Iterator<Item = (&RankSnapshot, &CommSnapshot)> {
-    let is_over = is_over(job);
+    let is_over = job.is_over();
     let ranks = job.ranks.iter().filter(move |rank| is_over || !rank.is_gone());
     let rows = ranks.flat_map(|rank| rank.comms.iter().map(move |row| (rank, row)));
     rows.filter(|(_, row)| row.init.is_some() && !row.ended && !row.has_failed())
@@ -88,7 +83,7 @@ fn held_up(job: &Snapshot) -> Vec<NotJoined> {
 /// init that failed.
 fn of_init(job: &Snapshot, one: &NotJoined, stall_ns: u64) -> Vec<Verdict> {
     let mut groups = Groups::default();
-    let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
+    let all_gone = job.is_over();
     let leader = leader_out(job, one);
     if let Some((leader, what)) = leader {
         groups.add(what, process::culprit(leader));
@@ -180,7 +175,7 @@ fn verdict(
     let ranks: Vec<Rank> = culprits.iter().map(|culprit| culprit.rank).collect();
     let comm = comm_name(&one.name, one.comm);
     let by = victims(job, one, class, culprits);
-    let is_past = is_over(job);
+    let is_past = job.is_over();
     let (side, confidence, who) = match (reason, one.count) {
         (Reason::NeverJoined, None) => {
             (Side::Application, Confidence::Probable, one.unanswered().to_string())

@@ -44,7 +44,7 @@ pub fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64) -> Vec
     // A stopped process is said once, with those that wait for it.
     let known: Vec<Culprit> = found.iter().flat_map(|verdict| verdict.culprits.clone()).collect();
     // What the end of all processes did to operations says nothing of what was slow before.
-    if !has_failed || job.ranks.iter().all(RankSnapshot::is_gone) {
+    if !has_failed || job.is_over() {
         let judged: Vec<CommId> = found.iter().map(|verdict| verdict.comm).collect();
         found.extend(link::slow(job, &judged));
         found.extend(slow::verdicts(job));
@@ -130,8 +130,7 @@ impl Snapshot {
     /// Whether a second reading could tell more: a wait is long enough to be judged.
     #[must_use]
     pub fn wants_second_reading(&self, stall_ns: u64) -> bool {
-        let is_live = self.ranks.iter().any(|rank| !rank.is_gone());
-        is_live && self.blocked_on.iter().any(|one| one.since_ns >= suspect_ns(0, stall_ns))
+        !self.is_over() && self.blocked_on.iter().any(|one| one.since_ns >= suspect_ns(0, stall_ns))
     }
 }
 

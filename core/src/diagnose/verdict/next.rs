@@ -20,6 +20,12 @@ const FROZEN: &[Step] = &[(
 const TRACED: &[Step] =
     &[("grep TracerPid /proc/{pid}/status", "names the debugger that holds it: let it continue or detach")];
 
+/// Where more threads want to run than there are processors.
+const CROWDED: &[Step] = &[
+    ("top -H -p {pid}", "shows what its threads get of the processors"),
+    ("top -b -n 1", "shows what else uses them, and how many want to run (nproc says how many there are)"),
+];
+
 /// Where ranks met in init that do not fit together.
 const MEETING: &[Step] = &[
     ("ccl-inspect ps", "lists the jobs and ranks here, also those that met this one by mistake"),
@@ -141,12 +147,13 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
 
 /// The next commands of a verdict, the most useful first.
 pub(super) fn steps(job: &Snapshot, verdict: &Verdict) -> Vec<Next> {
-    let is_over = !job.ranks.is_empty() && job.ranks.iter().all(RankSnapshot::is_gone);
+    let is_over = job.is_over();
     let is_traced = |one: &Culprit| process::of(job, one.rank).is_some_and(|rank| rank.letter == Some('t'));
     let is_meeting = verdict.op == INIT && verdict.side == Side::Application;
     let has_called = job.ranks.iter().flat_map(|rank| &rank.comms).any(|row| row.last_called() > 0);
     let table = match verdict.reason {
         Reason::Calls | Reason::Aborts if is_meeting => MEETING,
+        Reason::Late if verdict.side == Side::Machine => CROWDED,
         Reason::Stopped if verdict.culprits.iter().take(MAX_CULPRITS).all(is_traced) => TRACED,
         reason => table(verdict.class, reason),
     };

@@ -40,7 +40,7 @@ const FREEZABLE: [&str; 10] = [
 /// Where all are gone, as in files, their deaths do not distinguish them. What the watchdogs told
 /// does.
 pub(super) fn condition(job: &Snapshot, rank: &RankSnapshot) -> Option<(Class, Reason)> {
-    let all_gone = job.ranks.iter().all(RankSnapshot::is_gone);
+    let all_gone = job.is_over();
     let halted = halted(rank);
     let lacks = lacks(rank).map(|reason| (Class::StuckLocal, reason));
     match (rank.state, rank.letter) {
@@ -228,7 +228,7 @@ pub(super) fn all_dead(job: &Snapshot) -> Vec<Verdict> {
     // A program may well exit without finish().
     let died = |rank: &&RankSnapshot| rank.state == State::Dead && end(rank) != Reason::Exited;
     let is_in = |row: &CommSnapshot| !row.ended;
-    if !job.ranks.iter().all(RankSnapshot::is_gone) {
+    if !job.is_over() {
         return Vec::new();
     }
     for rank in job.ranks.iter().filter(died).filter(|rank| rank.comms.iter().any(is_in)) {
@@ -273,8 +273,7 @@ fn before_the_end(job: &Snapshot) -> String {
 fn of_idle(job: &Snapshot, rank: &RankSnapshot) -> Option<Verdict> {
     // Where all have ended, this is how long before the last sign of its other threads.
     let silent_ns = rank.heartbeat_ns;
-    let is_told = rank.state == State::Running
-        || rank.state == State::Dead && job.ranks.iter().all(RankSnapshot::is_gone);
+    let is_told = rank.state == State::Running || rank.state == State::Dead && job.is_over();
     let reason = match halted(rank) {
         Some(reason) if silent_ns >= STOPPED_NS => reason,
         _ if is_told && silent_ns >= SILENT_NS => Reason::Silent,

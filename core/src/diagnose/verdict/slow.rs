@@ -1,17 +1,17 @@
 //! Verdicts on what moves, but badly: a rank that calls later than all others, again and again.
 
-use super::named;
-use crate::diagnose::late::{Lateness, kernel_clock, lateness};
+use super::{named, process};
+use crate::diagnose::late::{Lateness, RankLateness, kernel_clock, lateness};
 use crate::diagnose::{comm_name, duration};
 use crate::snapshot::{Class, Confidence, Culprit, Reason, Side, Snapshot, Standing, Verdict};
 use crate::types::Rank;
 
 /// A verdict for each communicator in which one rank holds up the others.
 pub(super) fn verdicts(job: &Snapshot) -> Vec<Verdict> {
-    lateness(job, kernel_clock(job)).iter().filter_map(of_comm).collect()
+    lateness(job, kernel_clock(job)).iter().filter_map(|of| of_comm(job, of)).collect()
 }
 
-fn of_comm(of: &Lateness) -> Option<Verdict> {
+fn of_comm(job: &Snapshot, of: &Lateness) -> Option<Verdict> {
     let late = of.straggler()?;
     let culprits = vec![Culprit { rank: late.job_rank, pid: late.pid, host: late.host.clone() }];
     let others: Vec<Rank> =
@@ -26,7 +26,7 @@ fn of_comm(of: &Lateness) -> Option<Verdict> {
         duration(late.late_p50_ns),
         late.score
     );
-    let evidence = vec![
+    let mut evidence = vec![
         format!(
             "rank {}: p95 {}; it cost the others {} per operation",
             late.job_rank,
@@ -40,6 +40,15 @@ fn of_comm(of: &Lateness) -> Option<Verdict> {
             duration(late.waited_ns)
         ),
     ];
+    let crowded = delay_pct(job, late, |pct| of.op_ns / 100 * pct >= late.late_p50_ns / 2);
+    let (side, confidence) = match crowded {
+        Some(pct) => {
+            let line = "its threads were ready to run and waited for a processor for";
+            evidence.push(format!("rank {}: {line} {pct} % of the time", late.job_rank));
+            (Side::Machine, Confidence::Possible)
+        }
+        None => (Side::Application, Confidence::Probable),
+    };
     Some(Verdict {
         class: Class::Slow,
         standing: Standing::Suspect,
@@ -49,10 +58,18 @@ fn of_comm(of: &Lateness) -> Option<Verdict> {
         comm: of.comm,
         name: of.name.clone(),
         since_ns: 0,
-        side: Side::Application,
-        confidence: Confidence::Probable,
+        side,
+        confidence,
         why,
         evidence,
         ..Verdict::default()
     })
+}
+
+/// For how much of the time the process of a rank waited for a processor, if it starved or if that
+/// share explains how late it is.
+fn delay_pct(job: &Snapshot, late: &RankLateness, explains: impl Fn(u64) -> bool) -> Option<u8> {
+    let facts = &process::of(job, late.job_rank)?.facts;
+    let starved = facts.is_starved?;
+    (starved || explains(facts.run_delay_pct.into())).then_some(facts.run_delay_pct)
 }

@@ -2,6 +2,7 @@
 
 mod cause;
 mod joining;
+mod slow;
 
 use super::*;
 use crate::snapshot::{
@@ -318,6 +319,11 @@ fn waits_in_a_circle_are_a_deadlock_told_once() {
         "rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 2 in Send #1 of world, rank 2 for \
          rank 0 in Send #1 of world, for 2.0 s"
     );
+    // Who waits for one in the circle is held up by it too.
+    let blocked_on = vec![send(0, 1), send(1, 0), send(3, 2), send(2, 1)];
+    let found = verdicts(&Snapshot { blocked_on, ..job(&[]) }, None, 30 * SECOND);
+    assert_eq!(found[0].victims, ranks(&[0, 1, 2, 3]));
+    assert!(found[0].why.contains("; ranks 2-3 wait for them, for 2.0 s"), "{}", found[0].why);
     // A task that waits may do other work meanwhile, and send.
     let mut polled = Snapshot { blocked_on: vec![send(0, 1), send(1, 2), send(2, 0)], ..job(&[]) };
     let wait = OpWait { polled: true, ..OpWait::default() };

@@ -25,7 +25,7 @@ pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64)
     let circle = Circle::of(job, judged_ns);
     // A rank whose calls come and go is in no circle, though one of its threads waits in one call.
     let earlier_ns = judged_ns.saturating_sub(BETWEEN_NS);
-    let is_circle = before.is_none_or(|before| Circle::of(before, earlier_ns).0 == circle.0);
+    let is_circle = before.is_none_or(|before| Circle::of(before, earlier_ns).edges == circle.edges);
     let circle = if is_circle { circle } else { Circle::default() };
     let mut found = Vec::new();
     let is_long = |one: &&BlockedOn| one.since_ns >= judged_ns || is_for_gone(job, one);
@@ -165,7 +165,7 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
     // Streams to it are slow, too, until its kernel has taken all it can.
     let is_over = living().next().is_none();
     let is_cut = bad.as_ref().is_some_and(|bad| bad.reason == Reason::Unreachable);
-    let is_lost = !is_cut && circle.0.is_empty();
+    let is_lost = !is_cut && circle.edges.is_empty();
     let has_part = |rank: &&RankSnapshot| rank.comms.iter().any(|row| row.id == one.comm);
     let row = |rank: &RankSnapshot| rank.comms.iter().find(|row| row.id == one.comm).cloned();
     let is_cause = |rank: &RankSnapshot, reason| {
@@ -187,7 +187,7 @@ fn unnamed(job: &Snapshot, one: &BlockedOn, circle: &Circle, groups: &mut Groups
     }
     let what = match &bad {
         Some(bad) => (Class::Link, bad.reason),
-        None if circle.0.is_empty() => (Class::Link, Reason::Lost),
+        None if circle.edges.is_empty() => (Class::Link, Reason::Lost),
         None => (Class::Deadlock, Reason::Cycle),
     };
     let those = groups.0.entry(what).or_default();
@@ -267,6 +267,9 @@ fn verdict(
     let mut victims: BTreeSet<Rank> = job.job_ranks(one.comm, &one.by).into_iter().collect();
     for behind in &one.behind {
         victims.extend(job.job_ranks(behind.comm, &behind.by));
+    }
+    if class == Class::Deadlock {
+        victims.extend(circle.edges.keys().chain(&circle.behind));
     }
     culprits.iter().filter(|_| class != Class::Deadlock).for_each(|one| {
         victims.remove(&one.rank);
@@ -374,9 +377,14 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
     lines
 }
 
-/// The ranks of the job that wait for each other in circles, each with the rank it waits for there.
+/// The ranks of the job that wait for each other in a circle.
 #[derive(Default)]
-pub(super) struct Circle(BTreeMap<Rank, (Rank, String)>);
+pub(super) struct Circle {
+    /// Each with the rank for which it waits there, and the operation.
+    edges: BTreeMap<Rank, (Rank, String)>,
+    /// The ranks outside whose waits lead into it.
+    behind: BTreeSet<Rank>,
+}
 
 impl Circle {
     /// The shortest circle through the waits that are long enough to be judged.
@@ -404,33 +412,53 @@ impl Circle {
         let path = shortest.unwrap_or_default();
         let next = |at: usize| path[(at + 1) % path.len()];
         let edge = |(at, rank): (usize, &Rank)| (*rank, (next(at), waits[rank][&next(at)].clone()));
-        Self(path.iter().enumerate().map(edge).collect())
+        let edges: BTreeMap<Rank, _> = path.iter().enumerate().map(edge).collect();
+        let behind = lead_to(&waits, edges.keys().copied().collect());
+        Self { edges, behind }
     }
 
     fn has(&self, rank: Rank) -> bool {
-        self.0.contains_key(&rank)
+        self.edges.contains_key(&rank)
     }
 
     /// The processes in it.
     fn members<'a>(&'a self, job: &'a Snapshot) -> impl Iterator<Item = Culprit> + 'a {
-        self.0.keys().filter_map(|rank| process::of(job, *rank)).map(process::culprit)
+        self.edges.keys().filter_map(|rank| process::of(job, *rank)).map(process::culprit)
     }
 
     /// `rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 0 in Send #1 of world`.
     fn text(&self, is_past: bool) -> String {
         let waits = if is_past { "waited" } else { "waits" };
-        let Some((first, (mut to, op))) = self.0.iter().next().map(|(rank, edge)| (*rank, edge.clone()))
+        let Some((first, (mut to, op))) = self.edges.iter().next().map(|(rank, edge)| (*rank, edge.clone()))
         else {
             return format!("all {} for each other", if is_past { "waited" } else { "wait" });
         };
         let mut text = format!("rank {first} {waits} for rank {to} in {op}");
         while to != first && text.len() < 1 << 10 {
-            let (next, op) = &self.0[&to];
+            let (next, op) = &self.edges[&to];
             text += &format!(", rank {to} for rank {next} in {op}");
             to = *next;
         }
+        let behind: Vec<Rank> = self.behind.iter().copied().collect();
+        if !behind.is_empty() {
+            let wait = if is_past { "waited" } else { verb(behind.len(), "waits", "wait") };
+            text += &format!("; {} {wait} for them", ranks_text(&behind));
+        }
         text
     }
+}
+
+/// The other ranks whose waits lead to one of these.
+fn lead_to(waits: &BTreeMap<Rank, BTreeMap<Rank, String>>, these: BTreeSet<Rank>) -> BTreeSet<Rank> {
+    let mut by: BTreeMap<Rank, Vec<Rank>> = BTreeMap::new();
+    for (rank, holders) in waits {
+        holders.keys().for_each(|holder| by.entry(*holder).or_default().push(*rank));
+    }
+    let (mut found, mut next) = (these.clone(), Vec::from_iter(these.iter().copied()));
+    while let Some(rank) = next.pop() {
+        next.extend(by.get(&rank).into_iter().flatten().filter(|rank| found.insert(**rank)));
+    }
+    &found - &these
 }
 
 /// The shortest way along the waits from a rank back to itself.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ccl::diagnose::{comm_name, duration, ranks_text, render_next, render_verdict};
-use ccl::snapshot::{RankSnapshot, Standing, State};
+use ccl::snapshot::{Standing, State};
 use ccl::types::Rank;
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
@@ -178,14 +178,15 @@ fn short_wait(app: &App) -> Line<'static> {
 /// The line if there is nothing to report.
 fn calm(app: &App) -> Span<'static> {
     let scene = app.scene();
-    let all_gone = scene.job.ranks.iter().all(RankSnapshot::is_gone);
     let sees_all = scene.job.is_all_seen();
     let text = match (scene.job.ranks.is_empty(), scene.job.complete) {
         (true, _) if app.ended != Ended::No => "it was over before a rank was seen",
         (true, _) => "no rank has shown itself yet",
         // Waits that every healthy job has all the time.
-        (false, true) if !sees_all && !all_gone => "nobody waits in the communicators that were read",
-        (false, true) if !scene.job.blocked_on.is_empty() && !all_gone => "running",
+        (false, true) if !sees_all && !scene.job.is_over() => {
+            "nobody waits in the communicators that were read"
+        }
+        (false, true) if !scene.job.blocked_on.is_empty() && !scene.job.is_over() => "running",
         (false, true) => "nobody waits",
         (false, false) => "nobody that was read waits",
     };

@@ -1,0 +1,54 @@
+//! What moves, but badly.
+
+use super::*;
+use crate::snapshot::History;
+
+/// A job whose rank 2 calls each of twenty operations of 20 ms `late_ms` after the others.
+fn late(late_ms: u64) -> Snapshot {
+    const MS: u64 = 1_000_000;
+    let mut job = job(&[]);
+    for rank in &mut job.ranks {
+        let is_late = rank.rank == Rank(2);
+        let op = |seq: u64| {
+            let began_ns = seq * 20 * MS;
+            let called_ns = began_ns + if is_late { late_ms * MS } else { 0 };
+            let waited_ns = if is_late { 0 } else { late_ms * MS };
+            PastOp { seq, called_ns, waited_ns, ended_ns: began_ns + (late_ms + 1) * MS }
+        };
+        rank.boot_id = "a".into();
+        rank.comms[0].history = History { ops: (1..=20).map(op).collect(), ..History::default() };
+    }
+    job
+}
+
+#[test]
+fn one_that_is_late_again_and_again_is_slow() {
+    let found = check(&late(8), &[(Class::Slow, Reason::Late, &[2], Standing::Suspect)]);
+    assert_eq!((found[0].side, found[0].confidence), (Side::Application, Confidence::Probable));
+    assert_eq!(found[0].victims, ranks(&[0, 1, 3]));
+    let said = "rank 2 (pid 72 on a) called last in 20 of 20 operations of";
+    assert!(found[0].why.starts_with(said), "{}", found[0].why);
+    assert!(found[0].next[0].command.starts_with("ccl-inspect stack"), "{:?}", found[0].next);
+    check(&late(0), &[]);
+    check(&late(1), &[]);
+}
+
+#[test]
+fn one_that_is_late_because_it_waits_for_a_processor_is_slow_because_of_the_machine() {
+    let side = |late_ms: u64, measured: Option<bool>, run_delay_pct: u8| {
+        let mut job = late(late_ms);
+        job.ranks[2].facts = ProcessFacts { is_starved: measured, run_delay_pct, ..ProcessFacts::default() };
+        // A victim may wait for a processor as long as it likes.
+        job.ranks[1].facts = ProcessFacts { run_delay_pct: 90, ..job.ranks[2].facts.clone() };
+        let found = check(&job, &[(Class::Slow, Reason::Late, &[2], Standing::Suspect)]);
+        (found[0].side, found[0].next[0].command.clone(), found[0].evidence.last().cloned())
+    };
+    // 20 % of an operation of 20 ms are half of 8 ms.
+    let (machine, next, line) = side(8, Some(false), 20);
+    assert_eq!((machine, next.as_str()), (Side::Machine, "top -H -p 72"));
+    let said = "rank 2: its threads were ready to run and waited for a processor for 20 % of the time";
+    assert_eq!(line.as_deref(), Some(said));
+    assert_eq!(side(8, Some(false), 19).0, Side::Application);
+    assert_eq!(side(16, Some(false), 20).0, Side::Application);
+    assert_eq!(side(8, None, 20).0, Side::Application);
+}
