@@ -12,8 +12,8 @@ pub mod tags;
 use crate::clock::Raw;
 use crate::snapshot::{Class, Reason, Standing};
 use crate::types::{
-    Algorithm, ChannelId, CollKind, Datatype, Direction, Outline, Phase, Rank, ReduceOp, TransportKind,
-    TransportReason, WaitReason,
+    Algorithm, ChannelId, CollKind, Datatype, Direction, Outline, Phase, ProxyState, Rank, ReduceOp,
+    TransportKind, TransportReason, WaitReason,
 };
 
 /// A fact. It contains no time, except where a duration is the fact: the subscriber adds the time.
@@ -116,6 +116,21 @@ pub enum Event {
         /// The size of the message in bytes.
         bytes: u32,
     },
+    /// A network step entered a state. Only links that are pumped have network steps.
+    ProxyStepEntered {
+        /// The link's channel.
+        channel: ChannelId,
+        /// The rank on the other side.
+        peer: Rank,
+        /// The link's direction.
+        direction: Direction,
+        /// The sequence number of its operation.
+        seq: u64,
+        /// The number of its message on the link, from 1.
+        step: u64,
+        /// The state.
+        state: ProxyState,
+    },
     /// A driver has begun to wait for longer than a message takes.
     WaitBegan {
         /// The channel whose program waits.
@@ -216,6 +231,7 @@ impl Event {
             Self::OpPlanned { .. }
             | Self::MessageSent { .. }
             | Self::MessageTaken { .. }
+            | Self::ProxyStepEntered { .. }
             | Self::WaitBegan { .. }
             | Self::WaitEnded { .. } => Self::STEPS,
         }

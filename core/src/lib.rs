@@ -14,6 +14,7 @@
 //! | [`plan`] | pure: topology, request, rank -> steps; and the proof that they are correct |
 //! | [`engine`] | executes steps over links; no I/O and no clock of its own |
 //! | [`simulate`] | many ranks in one process: plan and engine over simulated links |
+//! | [`proxy`] | moves the messages of links over the network, on behalf of the engine |
 //! | [`transport`] | memory, sockets, the simulator, and fault injection around any of them |
 //! | [`reduce`] | the element-wise kernels |
 //! | [`event`] | events as data |
@@ -64,6 +65,8 @@ pub mod notice;
 pub mod observer;
 #[doc(hidden)]
 pub mod plan;
+#[doc(hidden)]
+pub mod proxy;
 #[doc(hidden)]
 pub mod reactor;
 #[doc(hidden)]

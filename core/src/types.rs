@@ -268,6 +268,27 @@ closed_set! {
         Kernel = 3,
         /// The connection is not up yet.
         Connect = 4,
+        /// A slot of the proxy: other operations of the process hold them all.
+        Proxy = 5,
+    }
+}
+closed_set! {
+    /// The state of a network step, which is one message of a link; the names are NCCL's.
+    ProxyState {
+        /// Its bytes have no slot yet: the peer has not taken enough of the messages before it.
+        SendPeerWait = 0,
+        /// It has a slot, whose bytes are not filled yet.
+        SendGPUWait = 1,
+        /// It is filled, and the kernel does not have it yet.
+        SendWait = 2,
+        /// It has not arrived.
+        RecvWait = 3,
+        /// It is being made visible to the memory that it is for. Sockets need no such step.
+        RecvFlushWait = 4,
+        /// It has arrived, and was not taken yet.
+        RecvGPUWait = 5,
+        /// The kernel has all of it, or it was taken.
+        Done = 6,
     }
 }
 closed_set! {

@@ -22,6 +22,7 @@ use crate::failure::gossip::{Report, Trouble};
 use crate::memory::{View, ViewMut};
 use crate::observer::{Call, Observed, Together};
 use crate::plan::{Plan, Shape, Topology, select};
+use crate::proxy;
 
 /// Guards the buffers lent to the engine: if a panic (of an observer, say) unwinds the call, the
 /// engine lets go of them.
@@ -234,6 +235,9 @@ impl Inner {
             engine.interests(interests);
             links.interests(interests);
             longest = links.wake().map_or(SLEEP, |at| at.since(clock::now()).min(SLEEP));
+            if engine.is_short_of_slots() {
+                longest = longest.min(proxy::LOOK);
+            }
         }
         if waiter.glance(|| engine.may_advance()) {
             return (Waited::Spun, false);

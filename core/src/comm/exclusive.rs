@@ -189,6 +189,10 @@ impl Locked<'_> {
     fn let_go(&mut self) {
         let Some(mut guard) = self.guard.take() else { return };
         let woken = std::mem::take(&mut guard.woken);
+        if !woken.is_empty() {
+            // A waker may block.
+            guard.engine.rest();
+        }
         drop(guard);
         if self.inner.is_stale() {
             // Forked under the lock, by an observer: the wakers belong to the parent.

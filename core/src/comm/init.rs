@@ -34,6 +34,7 @@ use crate::failure::lines::Post;
 use crate::failure::task::{GossipTask, Owner, Ways};
 use crate::notice::{self, Level};
 use crate::plan::Topology;
+use crate::proxy::Pool;
 use crate::reactor::Service;
 use crate::recorder::{CommRow, Events};
 use crate::sys;
@@ -200,7 +201,7 @@ pub(super) fn assemble(
     let carriers = carriers(&base, &memory, &peers, (inbox, &data));
     let links = Links::new(rank, Arc::clone(&memory), peers, carriers);
     let watched = row.events();
-    let engine = Engine::new(rank, Arc::clone(&topology), row, events);
+    let engine = Engine::new(rank, Arc::clone(&topology), Pool::of_process(), row, events);
     let driver = Driver::new(engine, links, Waiter::new(Arc::clone(&memory), crowded));
     let inner = Arc::new(Inner {
         id: comm,

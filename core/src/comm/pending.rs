@@ -285,6 +285,8 @@ impl Inner {
         self.connect(driver);
         let progress = driver.engine.turn(&clock::raw);
         driver.engine.notify();
+        // This thread turns others before it comes back, and runs their wakers.
+        driver.engine.rest();
         driver.settle();
         driver.tell();
         match progress {

@@ -179,7 +179,8 @@ struct Edge {
 }
 
 impl Edge {
-    /// The waits of a rank, in collectives or in sends and receives.
+    /// The waits of a rank, in collectives or in sends and receives. One for a slot of the proxy is
+    /// no wait for another rank: other operations of its own process hold the slots.
     fn all(comm: &CommSnapshot, pairs: bool) -> Vec<Self> {
         let links = comm.links.iter().filter(|link| (link.channel == ChannelId::P2P) == pairs);
         let mut edges: Vec<Self> = links.filter_map(Self::of_link).collect();
@@ -196,13 +197,14 @@ impl Edge {
 
     fn of_link(link: &LinkSnapshot) -> Option<Self> {
         let &LinkSnapshot { channel, direction, transport, step, waits, since_ns, op: seq, .. } = link;
-        let peer = link.waits_for.or(link.peer).filter(|_| link.is_waiting())?;
+        let peer = link.waits_for.or(link.peer).filter(|_| link.is_waiting() && waits != Waits::Proxy)?;
         Some(Self { peer, channel, direction, transport, step, seq, waits, since_ns })
     }
 
     /// The wait in the operation's own cell.
     fn of_op(op: &OpSnapshot) -> Option<Self> {
-        let &OpWait { waits, peer, channel, direction, since_ns, .. } = op.wait.as_ref()?;
+        let wait = op.wait.as_ref().filter(|wait| wait.waits != Waits::Proxy)?;
+        let &OpWait { waits, peer, channel, direction, since_ns, .. } = wait;
         let transport = Transport::Unknown;
         Some(Self { peer, channel, direction, transport, step: 0, seq: op.seq, waits, since_ns })
     }

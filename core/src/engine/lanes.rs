@@ -4,8 +4,10 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::clock::Raw;
 use crate::engine::{Op, Wait};
+use crate::event::Subscriber;
 use crate::memory::ViewMut;
 use crate::plan::Readers;
+use crate::proxy::Sub;
 use crate::reactor::Interest;
 use crate::recorder::LinkCell;
 use crate::transport::{LinkFault, RecvLink, SendLink};
@@ -17,6 +19,8 @@ pub(super) struct Out {
     /// Dropped before the link, so that the sockets are not sampled while they close.
     pub(super) cell: LinkCell,
     pub(super) link: SendLink,
+    /// What the proxy does with the link, if it carries bytes only when it is pumped.
+    pub(super) sub: Option<Sub>,
     pub(super) channel: ChannelId,
     pub(super) to: Readers,
     pub(super) filling: Option<ViewMut>,
@@ -29,6 +33,8 @@ pub(super) struct In {
     /// Dropped before the link, as in [`Out`].
     pub(super) cell: LinkCell,
     pub(super) link: RecvLink,
+    /// As in [`Out`].
+    pub(super) sub: Option<Sub>,
     pub(super) bytes: u64,
     /// The size of the message last peeked by a step that releases it.
     pub(super) head: u32,
@@ -49,7 +55,7 @@ pub(super) struct Lanes {
     in_shared: Vec<u32>,
     out_pair: Vec<u32>,
     in_pair: Vec<u32>,
-    /// The links that must be pumped, because they do not carry bytes through memory.
+    /// The links of collectives that must be pumped, because they do not carry bytes through memory.
     pumped_outs: Vec<u32>,
     pumped_ins: Vec<u32>,
     /// Whether anything was published or released since the last `notify`.
@@ -82,10 +88,12 @@ impl Lanes {
 
     pub(super) fn add_sender(&mut self, channel: ChannelId, to: Readers, link: SendLink, cell: LinkCell) {
         let index = self.outs.len() as u32;
-        if link.is_pumped() {
+        let peer = super::peer_of(to).filter(|_| link.is_pumped());
+        let sub = peer.map(|peer| Sub::new(channel, peer, Direction::Send));
+        if sub.is_some() && channel != ChannelId::P2P {
             self.pumped_outs.push(index);
         }
-        self.outs.push(Out { link, cell, channel, to, filling: None, bytes: 0 });
+        self.outs.push(Out { link, cell, sub, channel, to, filling: None, bytes: 0 });
         match to {
             Readers::Group(_) => self.out_shared = index,
             Readers::One(peer) => {
@@ -104,10 +112,11 @@ impl Lanes {
         cell: LinkCell,
     ) {
         let index = self.ins.len() as u32;
-        if link.is_pumped() {
+        let sub = (link.is_pumped() && !shared).then(|| Sub::new(channel, from, Direction::Recv));
+        if sub.is_some() && channel != ChannelId::P2P {
             self.pumped_ins.push(index);
         }
-        self.ins.push(In { link, cell, bytes: 0, head: 0 });
+        self.ins.push(In { link, cell, sub, bytes: 0, head: 0 });
         if shared {
             self.in_shared[from.index()] = index;
         } else {
@@ -146,26 +155,39 @@ impl Lanes {
         &mut self.ins[index as usize]
     }
 
-    /// Pumps every link that needs it; returns whether anything moved.
+    /// Moves what can be moved on the links that work for an operation; whether anything moved.
     #[inline]
-    pub(super) fn pump(&mut self) -> Result<bool, (ChannelId, Rank, LinkFault)> {
+    pub(super) fn pump<S: Subscriber>(
+        &mut self,
+        op: &Op,
+        events: &mut S,
+    ) -> Result<bool, (ChannelId, Rank, LinkFault)> {
         let mut moved = false;
-        for &index in &self.pumped_outs {
-            let lane = &mut self.outs[index as usize];
-            if lane.link.moved() < lane.link.posted() {
-                let any = lane.link.pump().map_err(|fault| (lane.channel, lane.link.slowest(), fault))?;
-                if any {
-                    lane.store();
-                }
-                moved |= any;
+        if op.kind().is_p2p() {
+            let (out, input) = self.pair(op);
+            if let Some(index) = out {
+                moved |= self.outs[index as usize].pump(op, events)?;
             }
+            if let Some(index) = input {
+                moved |= self.ins[index as usize].pump(op, events);
+            }
+            return Ok(moved);
+        }
+        for &index in &self.pumped_outs {
+            moved |= self.outs[index as usize].pump(op, events)?;
         }
         for &index in &self.pumped_ins {
-            let lane = &mut self.ins[index as usize];
-            // A fault of a link that no step reads is not an error yet; a step that reads it fails.
-            moved |= lane.link.pump().unwrap_or(false);
+            moved |= self.ins[index as usize].pump(op, events);
         }
         Ok(moved)
+    }
+
+    /// The link of a send or receive, on the side of it that this rank has.
+    fn pair(&self, op: &Op) -> (Option<u32>, Option<u32>) {
+        match op.kind() {
+            CollKind::Send => (self.sender(ChannelId::P2P, Readers::One(op.peer())), None),
+            _ => (None, self.receiver(ChannelId::P2P, op.peer(), false)),
+        }
     }
 
     /// Whether one of these waits is over because a message has arrived, as far as memory shows.
@@ -198,15 +220,9 @@ impl Lanes {
     /// the waits of those lanes.
     #[inline]
     pub(super) fn is_flushed(&self, op: &Op, waits: &mut Vec<Wait>) -> bool {
-        let is_used = |lane: &Out| match op.kind() {
-            CollKind::Send => lane.channel == ChannelId::P2P && lane.to == Readers::One(op.peer()),
-            CollKind::Recv => false,
-            _ => lane.channel != ChannelId::P2P,
-        };
         let mut flushed = true;
-        for &index in &self.pumped_outs {
-            let lane = &self.outs[index as usize];
-            if is_used(lane) && lane.link.moved() < lane.link.posted() {
+        let mut look = |lane: &Out| {
+            if lane.sub.is_some() && lane.link.moved() < lane.link.posted() {
                 flushed = false;
                 waits.push(Wait {
                     op: op.number(),
@@ -218,6 +234,11 @@ impl Lanes {
                     reason: WaitReason::Kernel,
                 });
             }
+        };
+        if op.kind().is_p2p() {
+            self.pair(op).0.into_iter().for_each(|index| look(&self.outs[index as usize]));
+        } else {
+            self.pumped_outs.iter().for_each(|index| look(&self.outs[*index as usize]));
         }
         flushed
     }
@@ -225,12 +246,12 @@ impl Lanes {
     /// Writes into the cell of a pair's lane which operation it works for.
     #[inline]
     pub(super) fn work_for(&self, op: &Op) {
-        let (peer, seq) = (op.peer(), op.descriptor().seq);
-        if op.kind() == CollKind::Send {
-            if let Some(index) = self.sender(ChannelId::P2P, Readers::One(peer)) {
-                self.outs[index as usize].cell.op(seq);
-            }
-        } else if let Some(index) = self.receiver(ChannelId::P2P, peer, false) {
+        let seq = op.descriptor().seq;
+        let (out, input) = self.pair(op);
+        if let Some(index) = out {
+            self.outs[index as usize].cell.op(seq);
+        }
+        if let Some(index) = input {
             self.ins[index as usize].cell.op(seq);
         }
     }
@@ -271,17 +292,40 @@ impl Lanes {
         self.outs.iter().all(|lane| lane.filling.is_none())
     }
 
-    pub(super) fn interests(&self, out: &mut Vec<Interest>) {
-        for &index in &self.pumped_outs {
-            self.outs[index as usize].link.interests(out);
+    /// Adds what shows that the links that work for an operation can go on.
+    pub(super) fn interests(&self, op: &Op, all: &mut Vec<Interest>) {
+        if op.kind().is_p2p() {
+            let (out, input) = self.pair(op);
+            out.into_iter().for_each(|index| self.outs[index as usize].interests(op, all));
+            input.into_iter().for_each(|index| self.ins[index as usize].interests(op, all));
+            return;
         }
-        for &index in &self.pumped_ins {
-            self.ins[index as usize].link.interests(out);
-        }
+        self.pumped_outs.iter().for_each(|index| self.outs[*index as usize].interests(op, all));
+        self.pumped_ins.iter().for_each(|index| self.ins[*index as usize].interests(op, all));
     }
 }
 
 impl Out {
+    /// Pumps the link, if it works for that operation and has something to send.
+    fn pump<S: Subscriber>(&mut self, op: &Op, events: &mut S) -> Result<bool, (ChannelId, Rank, LinkFault)> {
+        let Some(sub) = self.sub.as_mut().filter(|sub| sub.is_of(op.number())) else { return Ok(false) };
+        if self.link.moved() == self.link.posted() {
+            return Ok(false);
+        }
+        let pumped = sub.pump_send(&mut self.link, events);
+        let any = pumped.map_err(|fault| (self.channel, self.link.slowest(), fault))?;
+        if any {
+            self.store();
+        }
+        Ok(any)
+    }
+
+    fn interests(&self, op: &Op, all: &mut Vec<Interest>) {
+        if self.sub.as_ref().is_some_and(|sub| sub.is_of(op.number())) {
+            self.link.interests(all);
+        }
+    }
+
     /// Copies the link's counters into its cell.
     #[inline]
     pub(super) fn store(&self) {
@@ -291,6 +335,18 @@ impl Out {
 }
 
 impl In {
+    /// Pumps the link, if it works for that operation.
+    fn pump<S: Subscriber>(&mut self, op: &Op, events: &mut S) -> bool {
+        let sub = self.sub.as_mut().filter(|sub| sub.is_of(op.number()));
+        sub.is_some_and(|sub| sub.pump_recv(&mut self.link, events))
+    }
+
+    fn interests(&self, op: &Op, all: &mut Vec<Interest>) {
+        if self.sub.as_ref().is_some_and(|sub| sub.is_of(op.number())) {
+            self.link.interests(all);
+        }
+    }
+
     /// Copies the link's counters into its cell.
     #[inline]
     pub(super) fn store(&self) {

@@ -20,13 +20,17 @@
 //! | `step` | running the programs of one operation until each waits or has ended |
 //! | `mover` | what moves and combines the bytes of a step |
 //! | `lanes` | the links of the rank by channel and peer, each with its cell |
+//! | `failure` | why an engine stopped |
+//! | `slots` | the slots of the proxy that the operations under way hold or wait for |
 //! | `waits` | what programs wait for, and its record in the cells |
 
+mod failure;
 mod lanes;
 mod mover;
 mod op;
 mod pairs;
 mod queue;
+mod slots;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -40,16 +44,19 @@ use crate::error::ErrorKind;
 use crate::event::{Event, Subscriber, publish, publish_at, tags};
 use crate::memory::{Slot, ViewMut};
 use crate::plan::{Lane, LaneId, Readers, Topology};
+use crate::proxy::{Claim, Pool};
 use crate::recorder::{Attention, CommRow, LinkCell, Times};
-use crate::transport::{LinkFault, RecvLink, SendLink};
+use crate::transport::{RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, TransportReason};
 
+pub use failure::{Cause, Failure};
 use lanes::Lanes;
 pub use mover::{Mover, Processor, Work, WorkId};
 use op::Program;
 pub use op::{Begun, Op, OpId, Ticket, WaitedFor};
 use pairs::Pairs;
 use queue::Queue;
+use slots::pump;
 use step::Context;
 pub use waits::Wait;
 use waits::Waited;
@@ -67,37 +74,6 @@ pub enum Progress {
     Failed,
 }
 
-/// Why an engine stopped.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// The cause.
-    pub cause: Cause,
-    /// The operation in which it was found.
-    pub op: Option<(CollKind, u64)>,
-    /// The rank on the other side.
-    pub peer: Option<Rank>,
-    /// The channel.
-    pub channel: Option<ChannelId>,
-}
-
-/// The cause of a failure.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Cause {
-    /// A link carries no more bytes.
-    Link(LinkFault),
-    /// A peer's message belongs to another operation than ours.
-    Mismatch {
-        /// The operation here.
-        ours: Descriptor,
-        /// The hash in the message.
-        theirs: u64,
-    },
-    /// A rank has called `finish()`, but not the same as this rank; the text names both sides.
-    Finished(String),
-    /// Decided elsewhere: an abort, a deadline, or failure gossip of a peer's death or mismatch.
-    External(crate::error::Error),
-}
-
 /// Executes the operations of one rank of one communicator. A mover does the work of the steps.
 #[derive(Debug)]
 pub struct Engine<S: Subscriber, M: Mover = Processor> {
@@ -107,6 +83,8 @@ pub struct Engine<S: Subscriber, M: Mover = Processor> {
     lanes: Lanes,
     /// In the order of submission; the first is under way.
     collectives: Queue,
+    /// The claim of the collective under way to a slot of the proxy.
+    claim: Claim,
     /// One program per channel; the first ones are those of the collective under way.
     programs: Vec<Program>,
     /// Scratch memory of the collective under way: as much as any so far needed.
@@ -117,7 +95,9 @@ pub struct Engine<S: Subscriber, M: Mover = Processor> {
     pairs: Pairs,
     /// Tickets of operations that have ended since the last call of `ended`.
     ended: Vec<Ticket>,
+    /// What programs wait for as of the last turn, and of the one before.
     waits: Vec<Wait>,
+    waits_before: Vec<Wait>,
     /// The waits recorded in the cells, each with the time when it began, oldest first.
     noted: Vec<(Wait, Raw)>,
     /// For how long the collective under way, and the pairs have waited.
@@ -135,17 +115,24 @@ pub struct Engine<S: Subscriber, M: Mover = Processor> {
 }
 
 impl<S: Subscriber> Engine<S> {
-    /// An engine without links, whose steps the processor runs.
+    /// An engine without links, whose steps the processor runs, and whose network steps move with
+    /// slots of `pool`.
     #[must_use]
-    pub fn new(me: Rank, topology: Arc<Topology>, row: CommRow, events: S) -> Self {
-        Self::moved_by(Processor, me, topology, row, events)
+    pub fn new(me: Rank, topology: Arc<Topology>, pool: Arc<Pool>, row: CommRow, events: S) -> Self {
+        Self::moved_by((Processor, pool), me, topology, row, events)
     }
 }
 
 impl<S: Subscriber, M: Mover> Engine<S, M> {
-    /// An engine without links, with its mover.
+    /// The same, with its mover.
     #[must_use]
-    pub fn moved_by(mover: M, me: Rank, topology: Arc<Topology>, row: CommRow, events: S) -> Self {
+    pub fn moved_by(
+        (mover, pool): (M, Arc<Pool>),
+        me: Rank,
+        topology: Arc<Topology>,
+        row: CommRow,
+        events: S,
+    ) -> Self {
         let lanes = Lanes::new(topology.nranks(), topology.channels());
         Self {
             me,
@@ -153,13 +140,15 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             topology,
             lanes,
             collectives: Queue::default(),
-            pairs: Pairs::new(),
+            claim: Claim::new(Arc::clone(&pool)),
+            pairs: Pairs::new(pool),
             ended: Vec::new(),
             programs: Vec::new(),
             scratch: Slot::new(0),
             begun: false,
             since: Raw(0),
             waits: Vec::new(),
+            waits_before: Vec::new(),
             noted: Vec::new(),
             waited: [Waited::default(); 2],
             attended: [None; 2],
@@ -298,6 +287,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         if self.collectives.is_empty() && self.pairs.busy() == 0 {
             return Progress::Idle;
         }
+        std::mem::swap(&mut self.waits, &mut self.waits_before);
         self.waits.clear();
         match self.try_turn(clock) {
             Ok(true) => {
@@ -324,14 +314,9 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     }
 
     fn try_turn(&mut self, clock: &impl Fn() -> Raw) -> Result<bool, Failure> {
-        let mut advanced = self.lanes.pump().map_err(|(channel, peer, fault)| Failure {
-            cause: Cause::Link(fault),
-            op: self.under_way(),
-            peer: Some(peer),
-            channel: Some(channel),
-        })?;
-        advanced |= self.turn_collectives(clock)?;
+        let mut advanced = self.turn_collectives(clock)?;
         advanced |= self.turn_pairs(clock)?;
+        self.keep_waits();
         Ok(advanced)
     }
 
@@ -354,18 +339,24 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             let programs = &mut self.programs[..channels];
             let scratch = self.scratch.view_mut(self.scratch.bytes().len());
             let context = Context { me: self.me, topology: &self.topology, scratch };
-            advanced |= step::run(
+            let mut moved = pump(op, &mut self.claim, &mut self.lanes, &mut self.events)?;
+            moved |= step::run(
                 op,
                 programs,
                 context,
                 &mut self.lanes,
                 &mut self.waits,
-                (&mut self.mover, &mut self.events),
+                (&mut self.mover, &mut self.claim, &mut self.events),
             )?;
+            advanced |= moved;
             let has_run = programs.iter().all(Program::has_run);
             if !(has_run && self.lanes.is_flushed(op, &mut self.waits)) {
+                if !moved {
+                    self.claim.give_way();
+                }
                 break;
             }
+            self.claim.end();
             // Notify peers first: the fence would also wait for the stores that follow.
             self.lanes.notify();
             let now = clock();
@@ -392,18 +383,23 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         let mut at = 0;
         while at < self.pairs.busy() {
             let before = self.pairs.busy();
-            while let Some((op, program)) = self.pairs.first(at) {
+            while let Some((op, program, claim)) = self.pairs.first(at) {
                 self.lanes.work_for(op);
                 let programs = std::slice::from_mut(program);
-                advanced |= step::run(
+                let mut moved = pump(op, claim, &mut self.lanes, &mut self.events)?;
+                moved |= step::run(
                     op,
                     programs,
                     context,
                     &mut self.lanes,
                     &mut self.waits,
-                    (&mut self.mover, &mut self.events),
+                    (&mut self.mover, claim, &mut self.events),
                 )?;
+                advanced |= moved;
                 if !(program.has_run() && self.lanes.is_flushed(op, &mut self.waits)) {
+                    if !moved {
+                        claim.give_way();
+                    }
                     break;
                 }
                 let now = clock();
@@ -460,6 +456,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         {
             publish(&mut self.events, || Event::MismatchFound { peer, seq });
         }
+        self.for_each_claim(Claim::end);
         self.failure = Some(failure);
     }
 
@@ -550,11 +547,6 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         self.lanes.is_clean()
     }
 
-    /// The descriptors on which to sleep until something can move.
-    pub fn interests(&self, out: &mut Vec<crate::reactor::Interest>) {
-        self.lanes.interests(out);
-    }
-
     /// The recorder's row of this engine.
     #[must_use]
     pub fn row(&self) -> &CommRow {
@@ -565,19 +557,6 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     #[must_use]
     pub fn events(&self) -> &S {
         &self.events
-    }
-}
-
-impl Failure {
-    /// The kind of error that this failure becomes.
-    #[must_use]
-    pub const fn kind(&self) -> ErrorKind {
-        match &self.cause {
-            Cause::Link(LinkFault::Gone) => ErrorKind::Peer,
-            Cause::Link(_) => ErrorKind::System,
-            Cause::Mismatch { .. } | Cause::Finished(_) => ErrorKind::Mismatch,
-            Cause::External(error) => error.kind,
-        }
     }
 }
 

@@ -2,18 +2,22 @@
 //! operations of a way run one after another, so only the first one is visited, however many are
 //! queued behind it.
 
+use std::sync::Arc;
+
 use crate::engine::op::{Begun, Op, Program, Ticket};
 use crate::engine::queue::Queue;
 use crate::plan::Topology;
+use crate::proxy::{Claim, Pool};
 use crate::recorder::Attention;
 use crate::types::{CollKind, Direction, Rank};
 
 /// The sends to one peer, or the receives from it.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct Way {
     queue: Queue,
-    /// The program of the first operation.
+    /// The program of the first operation, and its claim to a slot of the proxy.
     program: Program,
+    claim: Claim,
 }
 
 /// All ways of one rank.
@@ -23,17 +27,23 @@ pub(super) struct Pairs {
     ways: Vec<Way>,
     /// The ways that have something under way, in the order in which they became busy.
     busy: Vec<u32>,
+    pool: Arc<Pool>,
 }
 
 impl Pairs {
-    pub(super) const fn new() -> Self {
-        Self { ways: Vec::new(), busy: Vec::new() }
+    pub(super) const fn new(pool: Arc<Pool>) -> Self {
+        Self { ways: Vec::new(), busy: Vec::new(), pool }
     }
 
     /// Adds an operation to the queue of its way; returns the number of the way.
     pub(super) fn push(&mut self, op: Op, begun: Option<Begun>, topology: &Topology) -> u32 {
         if self.ways.is_empty() {
-            self.ways.resize_with(2 * topology.nranks() as usize, Way::default);
+            let way = || Way {
+                queue: Queue::default(),
+                program: Program::default(),
+                claim: Claim::new(Arc::clone(&self.pool)),
+            };
+            self.ways.resize_with(2 * topology.nranks() as usize, way);
         }
         let number = number(op.peer(), op.kind() == CollKind::Recv);
         let way = &mut self.ways[number as usize];
@@ -51,9 +61,20 @@ impl Pairs {
     }
 
     /// The operation under way on one of the busy ways.
-    pub(super) fn first(&mut self, busy: usize) -> Option<(&Op, &mut Program)> {
+    pub(super) fn first(&mut self, busy: usize) -> Option<(&Op, &mut Program, &mut Claim)> {
         let way = &mut self.ways[self.busy[busy] as usize];
-        Some((way.queue.first()?, &mut way.program))
+        Some((way.queue.first()?, &mut way.program, &mut way.claim))
+    }
+
+    /// What is under way, and its claims to slots of the proxy.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (&Op, &Claim)> {
+        let ways = self.busy.iter().map(|way| &self.ways[*way as usize]);
+        ways.filter_map(|way| Some((way.queue.first()?, &way.claim)))
+    }
+
+    /// Does something with each claim of what is under way.
+    pub(super) fn for_each_claim(&mut self, each: impl Fn(&mut Claim)) {
+        self.busy.iter().for_each(|way| each(&mut self.ways[*way as usize].claim));
     }
 
     /// The programs of what is under way.
@@ -65,6 +86,7 @@ impl Pairs {
     pub(super) fn pop(&mut self, busy: usize, topology: &Topology) -> Option<Ticket> {
         let way = &mut self.ways[self.busy[busy] as usize];
         let ticket = way.queue.pop();
+        way.claim.end();
         match way.queue.first() {
             Some(next) => way.program.begin(next, topology, 0),
             None => drop(self.busy.remove(busy)),

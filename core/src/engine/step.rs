@@ -9,6 +9,7 @@ use crate::engine::{Cause, Failure, Wait};
 use crate::event::{Event, Subscriber, publish, publish_at};
 use crate::memory::{View, ViewMut};
 use crate::plan::{MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Step, Topology};
+use crate::proxy::Claim;
 use crate::reduce::Store;
 use crate::transport::LinkFault;
 use crate::types::{Algorithm, ChannelId, Direction, Rank, WaitReason};
@@ -29,7 +30,7 @@ pub(super) fn run<S: Subscriber, M: Mover>(
     context: Context<'_>,
     lanes: &mut Lanes,
     waits: &mut Vec<Wait>,
-    (mover, events): (&mut M, &mut S),
+    (mover, claim, events): (&mut M, &mut Claim, &mut S),
 ) -> Result<bool, Failure> {
     let mut advanced = false;
     let is_pair = op.algorithm() == Algorithm::Pair;
@@ -46,7 +47,9 @@ pub(super) fn run<S: Subscriber, M: Mover>(
                 }
             };
             let result = match program.work {
-                None => run_step(step, op, context, (channel, program.index), lanes, (mover, events)),
+                None => run_step(step, op, context, (channel, program.index), lanes, (mover, claim, events)),
+                // Its end sends and frees messages.
+                Some(_) if claim.is_begun() && !claim.hold() => break,
                 Some(id) => match mover.poll(id) {
                     Ok(true) => {
                         finish_later(step, op, channel, lanes, events);
@@ -97,16 +100,24 @@ fn run_step<S: Subscriber, M: Mover>(
     context: Context<'_>,
     (channel, index): (ChannelId, u64),
     lanes: &mut Lanes,
-    (mover, events): (&mut M, &mut S),
+    (mover, claim, events): (&mut M, &mut Claim, &mut S),
 ) -> Result<Option<WorkId>, Stop> {
     let len = step.len as usize;
     let mut sources: ArrayVec<View, MAX_SOURCES> = ArrayVec::new();
     for operand in &step.sources {
-        sources.push(source(*operand, len, (op, context), (channel, index), lanes)?);
+        sources.push(source(
+            *operand,
+            len,
+            (op, context),
+            (channel, index),
+            lanes,
+            (&mut *claim, &mut *events),
+        )?);
     }
     let mut destinations: ArrayVec<(ViewMut, Store), MAX_DESTINATIONS> = ArrayVec::new();
     for operand in &step.destinations {
-        destinations.push(destination(*operand, len, (op, context), (channel, index), lanes)?);
+        let network = (&mut *claim, &mut *events);
+        destinations.push(destination(*operand, len, (op, context), (channel, index), lanes, network)?);
     }
     // From here on only its mover can stop the step.
     let descriptor = op.descriptor();
@@ -143,7 +154,10 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
             && let Some(index) = lanes.receiver(channel, from, shared)
         {
             let lane = lanes.input(index);
-            lane.link.release();
+            match &mut lane.sub {
+                None => lane.link.release(),
+                Some(sub) => sub.release(&mut lane.link, events),
+            }
             lanes_needs_notify = true;
             lane.bytes += u64::from(lane.head);
             lane.store();
@@ -160,7 +174,10 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
             // Read before a peer can receive the message, because this rank may be delayed between
             // publishing the message and publishing the event.
             let at = if S::WANTS { events.stamp(Event::STEPS) } else { None };
-            lane.link.publish(op.check());
+            match &mut lane.sub {
+                None => lane.link.publish(op.check()),
+                Some(sub) => sub.publish(&mut lane.link, op.check(), events),
+            }
             lanes_needs_notify = true;
             lane.bytes += u64::from(total);
             lane.store();
@@ -175,12 +192,13 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
 }
 
 #[inline(always)]
-fn source(
+fn source<S: Subscriber>(
     operand: Operand,
     len: usize,
     (op, context): (&Op, Context<'_>),
     (channel, step): (ChannelId, u64),
     lanes: &mut Lanes,
+    (claim, events): (&mut Claim, &mut S),
 ) -> Result<View, Stop> {
     match operand {
         Operand::Input { at } => Ok(op.input.part(at as usize, len)),
@@ -194,7 +212,15 @@ fn source(
                 return Err(wait(WaitReason::Connect));
             };
             let lane = lanes.input(index);
-            let message = match lane.link.peek() {
+            let peeked = match &mut lane.sub {
+                None => lane.link.peek(),
+                Some(_) if !claim.hold() => return Err(wait(WaitReason::Proxy)),
+                Some(sub) => {
+                    sub.serve(op.number(), op.descriptor().seq);
+                    sub.peek(&mut lane.link, events)
+                }
+            };
+            let message = match peeked {
                 Ok(Some(message)) => message,
                 Ok(None) => return Err(wait(WaitReason::Peer)),
                 Err(fault) => return Err(Stop::Fail(Cause::Link(fault), from)),
@@ -218,12 +244,13 @@ fn source(
 }
 
 #[inline(always)]
-fn destination(
+fn destination<S: Subscriber>(
     operand: Operand,
     len: usize,
     (op, context): (&Op, Context<'_>),
     (channel, step): (ChannelId, u64),
     lanes: &mut Lanes,
+    (claim, events): (&mut Claim, &mut S),
 ) -> Result<(ViewMut, Store), Stop> {
     match operand {
         Operand::Output { at } => Ok((op.output.part(at as usize, len), Store::Plain)),
@@ -237,8 +264,18 @@ fn destination(
             };
             let Some(index) = lanes.sender(channel, to) else { return Err(wait(peer, WaitReason::Connect)) };
             let lane = lanes.out(index);
+            if lane.sub.is_some() && !claim.hold() {
+                return Err(wait(lane.link.slowest(), WaitReason::Proxy));
+            }
             if lane.filling.is_none() {
-                match lane.link.reserve(total) {
+                let reserved = match &mut lane.sub {
+                    None => lane.link.reserve(total),
+                    Some(sub) => {
+                        sub.serve(op.number(), op.descriptor().seq);
+                        sub.reserve(&mut lane.link, total, events)
+                    }
+                };
+                match reserved {
                     Ok(Some(slot)) => lane.filling = Some(slot),
                     Ok(None) => {
                         let in_kernel = lane.link.moved() < lane.link.posted();

@@ -7,10 +7,13 @@ use crate::collective::{Numbering, Request};
 use crate::event::Script;
 use crate::memory::{View, ViewMut};
 use crate::plan::{Plan, Topology, select};
+use crate::recorder::reader::Reader;
 use crate::recorder::{CommInfo, Recorder};
+use crate::snapshot::Waits;
 use crate::sys::fds::Fd;
+use crate::transport::LinkFault;
 use crate::transport::socket::link::Sender;
-use crate::types::{CommId, Datatype, JobId, ReduceOp, WaitReason};
+use crate::types::{CommId, Datatype, JobId, ProxyState, ReduceOp, WaitReason};
 
 /// Rank 0 of 3, with a stream to each of the others, which read nothing.
 fn alone() -> (Engine<Script>, Numbering, Vec<UnixStream>) {
@@ -19,10 +22,15 @@ fn alone() -> (Engine<Script>, Numbering, Vec<UnixStream>) {
 
 /// The same, with its cells in this recorder.
 fn alone_in(recorder: &Arc<Recorder>) -> (Engine<Script>, Numbering, Vec<UnixStream>) {
+    alone_with(&Pool::new(8), recorder)
+}
+
+/// The same, with these slots.
+fn alone_with(pool: &Arc<Pool>, recorder: &Arc<Recorder>) -> (Engine<Script>, Numbering, Vec<UnixStream>) {
     let topology = Arc::new(Topology::new(&[0, 1, 2], 1));
     let info =
         CommInfo { id: CommId(1), job: JobId(1), name: "test", rank: Rank(0), nranks: 3, world: Rank(0) };
-    let mut engine = Engine::new(Rank(0), topology, recorder.comm(info), Script::default());
+    let mut engine = Engine::new(Rank(0), topology, Arc::clone(pool), recorder.comm(info), Script::default());
     let why = TransportReason::OtherHost;
     let readers = [1, 2].map(|peer| {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -233,4 +241,71 @@ fn operations_end_with_what_all_ranks_hold_to_be_the_cause() {
         _ => None,
     });
     assert_eq!(errors.collect::<Vec<_>>(), [ErrorKind::Mismatch as u8]);
+}
+
+/// The states of the steps of sends to a peer, in order.
+fn states_to(engine: &Engine<Script>, to: u32) -> Vec<(u64, ProxyState)> {
+    let told = engine.events().0.iter().filter_map(|event| match *event {
+        Event::ProxyStepEntered { peer, step, state, .. } if peer.0 == to => Some((step, state)),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn each_step_goes_through_its_states_once() {
+    let (large, small) = (vec![0; 8 << 20], [0; 16]);
+    let (mut engine, mut numbers, _readers) = alone();
+    send(&mut engine, &mut numbers, &small, 2);
+    settle(&mut engine);
+    let whole = [ProxyState::SendGPUWait, ProxyState::SendWait, ProxyState::Done];
+    assert_eq!(states_to(&engine, 2), whole.map(|state| (1, state)));
+    send(&mut engine, &mut numbers, &large, 1);
+    settle(&mut engine);
+    // However often it is looked at.
+    settle(&mut engine);
+    let states = states_to(&engine, 1);
+    let of = |step| states.iter().filter(move |(of, _)| *of == step).map(|(_, state)| *state);
+    assert_eq!(of(1).collect::<Vec<_>>(), whole);
+    let (last, state) = *states.last().unwrap();
+    assert_eq!(state, ProxyState::SendPeerWait);
+    assert_eq!(of(last).count(), 1);
+    // Those before it are filled, and the kernel has not taken all of the first of them.
+    assert_eq!(of(last - 1).collect::<Vec<_>>(), whole[..2]);
+}
+
+#[test]
+fn a_full_pool_makes_an_operation_wait_and_its_cell_says_so() {
+    let (large, small) = (vec![0; 8 << 20], [0; 16]);
+    let (pool, recorder) = (Pool::new(1), Recorder::heap());
+    let (mut engine, mut numbers, _readers) = alone_with(&pool, &recorder);
+    let mut other = Claim::new(Arc::clone(&pool));
+    assert!(other.hold());
+    let id = send(&mut engine, &mut numbers, &small, 1);
+    settle(&mut engine);
+    engine.note_waits(Raw(1));
+    assert_eq!(engine.waits()[0].reason, WaitReason::Proxy);
+    assert!(engine.is_short_of_slots() && states_to(&engine, 1).is_empty());
+    let process = Reader::borrow(Arc::clone(&recorder)).snapshot().unwrap();
+    let wait = process.comms[0].p2p.as_ref().and_then(|op| op.wait.as_ref()).unwrap();
+    assert_eq!(wait.waits, Waits::Proxy);
+    // Who holds the slot does not advance.
+    other.give_way();
+    settle(&mut engine);
+    assert!(engine.is_done(id) && other.hold());
+    other.end();
+
+    // An operation that has looked goes on waiting for what it found, though it gives its slot away.
+    send(&mut engine, &mut numbers, &large, 1);
+    settle(&mut engine);
+    engine.note_waits(Raw(2));
+    let found = engine.waits().to_vec();
+    assert_eq!(found[0].reason, WaitReason::Kernel);
+    assert!(!other.hold());
+    settle(&mut engine);
+    assert!(other.hold());
+    settle(&mut engine);
+    engine.note_waits(Raw(3));
+    assert_eq!(engine.waits(), found);
+    assert_eq!(engine.waits_since(), Some(Raw(2)));
 }

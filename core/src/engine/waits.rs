@@ -106,6 +106,21 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         self.mark_waits(now);
     }
 
+    /// A step that waited for something before its operation gave its slot of the proxy away still
+    /// waits for that, as far as is known: it is what must happen, and the slot comes round.
+    #[inline]
+    pub(super) fn keep_waits(&mut self) {
+        for wait in self.waits.iter_mut().filter(|wait| wait.reason == WaitReason::Proxy) {
+            let is_same = |before: &&Wait| {
+                let place = |wait: &Wait| (wait.op, wait.step, wait.channel, wait.direction);
+                place(before) == place(wait)
+            };
+            if let Some(before) = self.waits_before.iter().find(is_same) {
+                *wait = *before;
+            }
+        }
+    }
+
     /// Somebody waits for all that is under way.
     pub fn attend(&self) {
         self.collectives.attend();

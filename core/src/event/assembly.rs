@@ -189,6 +189,7 @@ impl Assembly {
             Event::OpPlanned { .. }
             | Event::PhaseEnded { .. }
             | Event::LinkUp { .. }
+            | Event::ProxyStepEntered { .. }
             | Event::WaitBegan { .. }
             | Event::WaitEnded { .. }
             | Event::PeerLost { .. }

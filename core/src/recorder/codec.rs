@@ -10,8 +10,8 @@ use super::layout::slot::EVENT_WORDS;
 use crate::event::{Event, tags};
 use crate::snapshot::{Class, Reason, Standing};
 use crate::types::{
-    Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, Outline, Phase, Rank, ReduceOp, Shape,
-    TransportKind, TransportReason, WaitReason,
+    Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, Outline, Phase, ProxyState, Rank, ReduceOp,
+    Shape, TransportKind, TransportReason, WaitReason,
 };
 
 pub(super) type Words = [u64; EVENT_WORDS];
@@ -36,6 +36,7 @@ const TAGGED: u16 = 15;
 const OWNER: u16 = 16;
 const STALL_FOUND: u16 = 17;
 const STALL_ENDED: u16 = 18;
+const PROXY_STEP_ENTERED: u16 = 19;
 
 #[inline]
 fn first(code: u16, bytes: [u8; 4], channel: ChannelId) -> u64 {
@@ -125,6 +126,10 @@ pub(super) fn encode(event: &Event) -> Words {
             let fields = [u8::from(shared), 0, 0, 0];
             [first(MESSAGE_TAKEN, fields, channel), u64::from(peer.0), step, u64::from(bytes), seq, 0]
         }
+        Event::ProxyStepEntered { channel, peer, direction, seq, step, state } => {
+            let first = first(PROXY_STEP_ENTERED, [direction as u8, state as u8, 0, 0], channel);
+            [first, u64::from(peer.0), step, seq, 0, 0]
+        }
         Event::WaitBegan { channel, peer, reason } => {
             [first(WAIT_BEGAN, [reason as u8, 0, 0, 0], channel), u64::from(peer.0), 0, 0, 0, 0]
         }
@@ -211,6 +216,14 @@ fn known(words: &Words) -> Option<Event> {
             seq: d,
             step: b,
             bytes: c as u32,
+        },
+        PROXY_STEP_ENTERED => Event::ProxyStepEntered {
+            channel,
+            peer: rank(a),
+            direction: Direction::from_u8(bytes[0])?,
+            seq: c,
+            step: b,
+            state: ProxyState::from_u8(bytes[1])?,
         },
         WAIT_BEGAN => Event::WaitBegan { channel, peer: rank(a), reason: WaitReason::from_u8(bytes[0])? },
         WAIT_ENDED => Event::WaitEnded {
@@ -325,6 +338,16 @@ pub(crate) mod tests {
                     bytes
                 }
             ),
+            (channel(), rank(), one_of(Direction::ALL), wide(), wide(), one_of(ProxyState::ALL)).prop_map(
+                |(channel, peer, direction, seq, step, state)| Event::ProxyStepEntered {
+                    channel,
+                    peer,
+                    direction,
+                    seq,
+                    step,
+                    state
+                }
+            ),
             (channel(), rank(), one_of(WaitReason::ALL))
                 .prop_map(|(channel, peer, reason)| Event::WaitBegan { channel, peer, reason }),
             (channel(), peer(), one_of(WaitReason::ALL), wide()).prop_map(
@@ -412,6 +435,15 @@ pub(crate) mod tests {
             since_ns: 8,
         };
         assert_eq!(encode(&stall), [0x0014_0602_0011, 1 << 32 | 3, 8, 0, 0, 0]);
+        let step = Event::ProxyStepEntered {
+            channel: ChannelId(2),
+            peer: Rank(3),
+            direction: Direction::Recv,
+            seq: 9,
+            step: 4,
+            state: ProxyState::RecvGPUWait,
+        };
+        assert_eq!(encode(&step), [0x0002_0000_0501_0013, 3, 4, 9, 0, 0]);
         let mark = Mark { owner: Some((CommId(9), Rank(2))), before: None, number: 4 };
         assert_eq!(mark.encode(), [0x0001_0010, 9, 2, 0, 0, 4]);
         assert_eq!((Mark::decode(&mark.encode()), Mark::decode(&encode(&sent))), (Some(mark), None));

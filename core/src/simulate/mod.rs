@@ -22,6 +22,7 @@ use crate::engine::{Engine, Failure, Mover, Op, Processor, Progress, Wait};
 use crate::event::Subscriber;
 use crate::memory::{Slot, View, ViewMut};
 use crate::plan::{Lane, LaneId, LaneSet, LaneTerms, Plan, Shape, Topology};
+use crate::proxy::Pool;
 use crate::recorder::reader::Reader;
 use crate::recorder::{CommInfo, CommRow, Recorder};
 use crate::seed::Seed;
@@ -33,6 +34,10 @@ use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank, Transpor
 
 /// The transport reason that all links report here.
 const WHY: TransportReason = TransportReason::Simulated;
+
+/// The looks of ranks that are short of slots, one after another, in which nothing moves: more
+/// than a rank has operations under way.
+const MOST_LOOKS: usize = 100;
 
 /// How a run ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,6 +82,39 @@ pub struct Cluster<S: Subscriber, M: Mover = Processor> {
     faults: Vec<LaneFault>,
     draw: Seed,
     recorders: Vec<Arc<Recorder>>,
+    /// Turns since one moved something, while slots of the proxy are short.
+    idle_looks: usize,
+}
+
+/// What the ranks of a cluster are made of, besides their topology.
+struct Parts<'a> {
+    /// Where the ranks record, and whose recorders these are.
+    rows: Vec<CommRow>,
+    recorders: Vec<Arc<Recorder>>,
+    /// The slots of each rank's process.
+    pools: Vec<Arc<Pool>>,
+    net: Net,
+    /// From which orders are drawn.
+    seed: u64,
+    faults: &'a [LaneFault],
+}
+
+impl Cluster<()> {
+    /// Creates the ranks of a topology whose messages the proxy moves, each with slots of the pool
+    /// of its process: several communicators may share these.
+    #[must_use]
+    pub fn proxied(topology: Topology, seed: u64, delay_ns: (u64, u64), pools: &[Arc<Pool>]) -> Self {
+        let recorder = Recorder::heap();
+        let parts = Parts {
+            rows: rows(&recorder, topology.nranks(), seed),
+            recorders: vec![recorder],
+            pools: pools.to_vec(),
+            net: Net::new(seed, delay_ns).pumped(),
+            seed,
+            faults: &[],
+        };
+        Self::of_parts(|_| Processor, topology, parts)
+    }
 }
 
 impl<S: Subscriber + Default> Cluster<S> {
@@ -98,13 +136,8 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         faults: &[LaneFault],
     ) -> Self {
         let recorder = Recorder::heap();
-        let nranks = topology.nranks();
-        let row = |rank| {
-            let (id, job) = (CommId(seed), JobId(seed));
-            recorder.comm(CommInfo { id, job, name: "sim", rank, nranks, world: rank })
-        };
-        let rows = (0..nranks).map(Rank).map(row).collect();
-        Self::recorded(mover, rows, vec![Arc::clone(&recorder)], topology, seed, delay_ns, faults)
+        let rows = rows(&recorder, topology.nranks(), seed);
+        Self::recorded(mover, rows, vec![recorder], topology, seed, delay_ns, faults)
     }
 
     /// The same, with the rows in which the ranks record, and whose they are.
@@ -117,13 +150,21 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         delay_ns: (u64, u64),
         faults: &[LaneFault],
     ) -> Self {
+        let pools = rows.iter().map(|_| Pool::new(1)).collect();
+        let net = Net::new(seed, delay_ns);
+        Self::of_parts(mover, topology, Parts { rows, recorders, pools, net, seed, faults })
+    }
+
+    fn of_parts(mover: impl Fn(Rank) -> M, topology: Topology, parts: Parts<'_>) -> Self {
         let topology = Arc::new(topology);
         let n = topology.nranks();
-        let engine =
-            |(rank, row)| Engine::moved_by(mover(rank), rank, Arc::clone(&topology), row, S::default());
-        let engines: Vec<_> = (0..).map(Rank).zip(rows).map(engine).collect();
+        let Parts { rows, recorders, pools, net, seed, faults } = parts;
+        let engine = |(rank, (row, pool))| {
+            Engine::moved_by((mover(rank), pool), rank, Arc::clone(&topology), row, S::default())
+        };
+        let engines: Vec<_> = (0..).map(Rank).zip(rows.into_iter().zip(pools)).map(engine).collect();
         let mut cluster = Self {
-            net: Net::new(seed, delay_ns),
+            net,
             engines,
             buffers: (0..n).map(|_| Vec::new()).collect(),
             numbers: vec![Numbering::default(); n as usize],
@@ -131,6 +172,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             draw: Seed(seed).part(u64::MAX),
             topology,
             recorders,
+            idle_looks: 0,
         };
         cluster.connect();
         cluster
@@ -235,12 +277,16 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
 
     /// Runs until all operations have ended or nothing can move.
     pub fn run(&mut self) -> Outcome {
+        self.idle_looks = 0;
+        self.look_for_slots();
         loop {
             while let Some(rank) = self.net.draw_ready(&mut self.draw) {
                 let engine = &mut self.engines[rank.index()];
                 let net = &self.net;
                 let clock = || Raw(net.now().0);
-                while engine.turn(&clock) == Progress::Advanced {}
+                while engine.turn(&clock) == Progress::Advanced {
+                    self.idle_looks = 0;
+                }
                 if let Some(failure) = engine.failure().cloned() {
                     engine.fail(failure.clone(), clock());
                     return Outcome::Failed(rank, failure);
@@ -248,7 +294,12 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             }
             // A link that holds a message back for a number of looks changes when it is looked at.
             // Look again as long as such links exist.
-            if self.net.advance() || self.look_again() {
+            if self.net.advance() {
+                self.idle_looks = 0;
+                self.look_for_slots();
+                continue;
+            }
+            if self.look_for_slots() || self.look_again() {
                 continue;
             }
             let stuck: Vec<(Rank, Vec<Wait>)> = self
@@ -269,6 +320,16 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         let moving: Vec<Rank> = moving.map(|(rank, _)| rank).collect();
         moving.iter().for_each(|rank| self.net.make_ready(*rank));
         !moving.is_empty() || self.look_for_held()
+    }
+
+    /// Makes the ranks ready that look again because slots are short, as their drivers do; false
+    /// once they have looked so often that each operation has had a slot and none has moved.
+    fn look_for_slots(&mut self) -> bool {
+        let short = (0..).map(Rank).zip(&self.engines).filter(|(_, engine)| engine.is_short_of_slots());
+        let short: Vec<Rank> = short.map(|(rank, _)| rank).collect();
+        short.iter().for_each(|rank| self.net.make_ready(*rank));
+        self.idle_looks += 1;
+        !short.is_empty() && self.idle_looks <= MOST_LOOKS
     }
 
     fn look_for_held(&mut self) -> bool {
@@ -336,6 +397,15 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
     pub fn now_ns(&self) -> u64 {
         self.net.now().0
     }
+}
+
+/// A row for each of so many ranks, in one recorder.
+fn rows(recorder: &Arc<Recorder>, nranks: u32, seed: u64) -> Vec<CommRow> {
+    let row = |rank| {
+        let (id, job) = (CommId(seed), JobId(seed));
+        recorder.comm(CommInfo { id, job, name: "sim", rank, nranks, world: rank })
+    };
+    (0..nranks).map(Rank).map(row).collect()
 }
 
 /// What the cells of these recorders say, each of which is a process.

@@ -143,6 +143,8 @@ words! {
         Kernel = "kernel",
         /// The connection is not up yet.
         Connect = "connect",
+        /// It waits for a slot of the proxy: other operations of its process hold them all.
+        Proxy = "proxy",
     }
 }
 
@@ -184,6 +186,7 @@ impl From<types::WaitReason> for Waits {
             types::WaitReason::Credit => Self::Credit,
             types::WaitReason::Kernel => Self::Kernel,
             types::WaitReason::Connect => Self::Connect,
+            types::WaitReason::Proxy => Self::Proxy,
         }
     }
 }

@@ -100,6 +100,9 @@ impl Sender {
     pub(crate) fn transport(&self) -> TransportKind {
         self.inner.transport()
     }
+    pub(crate) fn is_pumped(&self) -> bool {
+        self.inner.is_pumped()
+    }
     pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
         self.inner.sockets()
     }
@@ -151,6 +154,9 @@ impl Receiver {
     }
     pub(crate) fn transport(&self) -> TransportKind {
         self.inner.transport()
+    }
+    pub(crate) fn is_pumped(&self) -> bool {
+        self.inner.is_pumped()
     }
     pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
         self.inner.sockets()

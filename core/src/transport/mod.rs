@@ -172,7 +172,14 @@ impl SendLink {
     }
     /// Whether bytes move only when it is pumped.
     pub fn is_pumped(&self) -> bool {
-        self.transport() == TransportKind::Socket
+        match self {
+            Self::Socket(_) => true,
+            Self::Sim(link) => link.is_pumped(),
+            Self::Faulty(link) => link.is_pumped(),
+            Self::Memory(_) => false,
+            #[cfg(test)]
+            Self::Late(_) => false,
+        }
     }
     /// Adds what shows that it can go on.
     pub fn interests(&self, out: &mut Vec<Interest>) {
@@ -245,7 +252,14 @@ impl RecvLink {
     }
     /// Whether bytes move only when it is pumped.
     pub fn is_pumped(&self) -> bool {
-        self.transport() == TransportKind::Socket
+        match self {
+            Self::Socket(_) => true,
+            Self::Sim(link) => link.is_pumped(),
+            Self::Faulty(link) => link.is_pumped(),
+            Self::Memory(_) => false,
+            #[cfg(test)]
+            Self::Late(_) => false,
+        }
     }
     /// Adds what shows that it can go on.
     pub fn interests(&self, out: &mut Vec<Interest>) {

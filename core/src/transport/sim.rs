@@ -31,6 +31,7 @@ pub struct Net {
     time: Arc<Mutex<Time>>,
     seed: Seed,
     delay_ns: (u64, u64),
+    is_pumped: bool,
 }
 
 #[derive(Debug)]
@@ -88,7 +89,14 @@ impl Net {
     #[must_use]
     pub fn new(seed: u64, delay_ns: (u64, u64)) -> Self {
         let time = Time { now: Ns(0), arrivals: BinaryHeap::new(), ready: BTreeSet::new(), unread: 0 };
-        Self { time: Arc::new(Mutex::new(time)), seed: Seed(seed), delay_ns }
+        Self { time: Arc::new(Mutex::new(time)), seed: Seed(seed), delay_ns, is_pumped: false }
+    }
+
+    /// The same network, whose lanes say that they must be pumped: the proxy moves them.
+    #[must_use]
+    pub const fn pumped(mut self) -> Self {
+        self.is_pumped = true;
+        self
     }
 
     /// A lane from `from` to `readers`.
@@ -234,6 +242,9 @@ impl Sender {
     pub(crate) const fn transport(&self) -> TransportKind {
         TransportKind::Sim
     }
+    pub(crate) const fn is_pumped(&self) -> bool {
+        self.net.is_pumped
+    }
 }
 
 impl Drop for Sender {
@@ -294,6 +305,9 @@ impl Receiver {
     }
     pub(crate) const fn transport(&self) -> TransportKind {
         TransportKind::Sim
+    }
+    pub(crate) const fn is_pumped(&self) -> bool {
+        self.net.is_pumped
     }
 }
 

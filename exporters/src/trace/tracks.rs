@@ -292,6 +292,7 @@ impl Tracks {
             | Event::OpFailed { .. }
             | Event::MessageSent { .. }
             | Event::MessageTaken { .. }
+            | Event::ProxyStepEntered { .. }
             | Event::ClockAnchored { .. }
             | Event::Tagged { .. }
             | Event::Unknown { .. } => {}

@@ -5,7 +5,7 @@ use ccl::diagnose::duration;
 use ccl::error::ErrorKind;
 use ccl::event::Event;
 use ccl::snapshot::Why;
-use ccl::types::Rank;
+use ccl::types::{Direction, Rank};
 
 use super::scene::{bytes, channel};
 
@@ -39,6 +39,10 @@ pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
         }
         Event::MessageTaken { channel: id, peer, step, bytes: size, .. } => {
             format!("message {step} taken on {} from rank {peer}: {}", channel(*id), bytes((*size).into()))
+        }
+        Event::ProxyStepEntered { channel: id, peer, direction, step, state, .. } => {
+            let way = if *direction == Direction::Send { "to" } else { "from" };
+            format!("step {step} {way} rank {peer} on {}: {state}", channel(*id))
         }
         Event::WaitBegan { channel: id, peer, reason } => {
             format!("wait began on {} for rank {peer}: {reason}", channel(*id))

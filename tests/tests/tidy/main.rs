@@ -191,6 +191,7 @@ const STATICS: &[(&str, &str, &str)] = &[
     ("core/src/clock.rs", "SKEW", "the clocks of a process that a test has it take for another host's"),
     ("core/src/comm/pending.rs", "THREAD", "the one progress thread of the process"),
     ("core/src/config.rs", "READ", "the settings, read once"),
+    ("core/src/proxy/pool.rs", "OF_PROCESS", "the slots that all communicators of the process share"),
     ("core/src/reactor.rs", "SERVICE", "the one service thread of the process"),
     ("core/src/failure/lines.rs", "POSTS", "for whom what arrives on the connections of the process is"),
     ("core/src/failure/lines.rs", "LINES", "the one task that reads these connections"),
