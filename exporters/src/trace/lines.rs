@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use ccl::types::{ChannelId, CollKind, CommId, Direction, Rank};
 
 use super::open::AGAIN;
+use super::profile::CATEGORY;
 use super::standing::OpenWait;
 
 /// Identifies a track of a rank.
@@ -19,6 +20,7 @@ pub(super) enum Key {
     Pairs(CommId, CollKindOrd),
     Waits(CommId, OpenWait),
     Messages { comm: CommId, channel: ChannelId, shared: bool, direction: DirectionOrd },
+    NetworkSteps { comm: CommId, channel: ChannelId, peer: Rank, direction: DirectionOrd },
 }
 
 impl Key {
@@ -28,7 +30,8 @@ impl Key {
             | Self::Collectives(comm)
             | Self::Pairs(comm, _)
             | Self::Waits(comm, _)
-            | Self::Messages { comm, .. } => comm,
+            | Self::Messages { comm, .. }
+            | Self::NetworkSteps { comm, .. } => comm,
         }
     }
 
@@ -41,6 +44,9 @@ impl Key {
             Self::Waits(_, wait) => Self::Waits(comm, wait),
             Self::Messages { channel, shared, direction, .. } => {
                 Self::Messages { comm, channel, shared, direction }
+            }
+            Self::NetworkSteps { channel, peer, direction, .. } => {
+                Self::NetworkSteps { comm, channel, peer, direction }
             }
         }
     }
@@ -221,6 +227,16 @@ impl Lines {
         ));
     }
 
+    /// A network step entered a state, which is the name. Steps of a link overlap, so the states are
+    /// moments: a step is in one until its next.
+    pub(super) fn state(&mut self, place: CommLine<'_>, key: Key, state: &str, at: i64, args: &str) {
+        let tid = self.tid(place, key);
+        let (pid, ts) = (place.pid, micros(at));
+        self.lines.push(format!(
+            r#"{{"ph":"i","s":"t","pid":{pid},"tid":{tid},"ts":{ts},"name":"{state}","cat":"{CATEGORY}","args":{{{args}}}}}"#
+        ));
+    }
+
     pub(super) fn instant(&mut self, place: CommLine<'_>, name: &str, at: i64) {
         let tid = self.tid(place, Key::Bootstrap(place.comm));
         let (pid, ts, name) = (place.pid, micros(at), quoted(name));
@@ -283,6 +299,10 @@ impl Lines {
                 let way = if direction == Direction::Send as u8 { "send" } else { "receive" };
                 let shared = if shared { " (shared)" } else { "" };
                 (4, format!("{comm}: {way}, channel {channel}{shared}"))
+            }
+            Key::NetworkSteps { channel, peer, direction, .. } => {
+                let way = if direction == Direction::Send as u8 { "to" } else { "from" };
+                (6, format!("{comm}: proxy {way} {peer}, channel {channel}"))
             }
         };
         self.meta(pid, tid, "thread_name", &format!(r#""name":{}"#, quoted(&name)));

@@ -20,6 +20,7 @@ use super::app;
 use super::files::{believed, files, is_named, name_of, nanos, read, refuse_the_name_of_a_part};
 use super::open::Standing;
 use super::part::{FOOTER, Footer, HEADER, Header, refused};
+use super::profile::{Profile, Profiles};
 use super::tracks::RANK;
 use super::who::Who;
 use super::write::write;
@@ -186,6 +187,27 @@ pub(super) struct Gathered {
 /// no part of that job, or has parts of several jobs and none is named, or if `to` has the name of
 /// a part.
 pub fn merge(folder: &Path, to: &Path, job: Option<JobId>) -> Result<Merged> {
+    merge_into(folder, to, job, &mut None)
+}
+
+/// The same, and writes the classic profile of the proxy of each rank, beside `profile` and named
+/// after it and the rank.
+///
+/// # Errors
+/// As [`merge`].
+pub fn merge_profiled(
+    folder: &Path,
+    to: &Path,
+    job: Option<JobId>,
+    profile: &Path,
+) -> Result<(Merged, Profiles)> {
+    refuse_the_name_of_a_part(folder, profile)?;
+    let mut steps = Some(Profile::default());
+    let merged = merge_into(folder, to, job, &mut steps)?;
+    Ok((merged, steps.unwrap_or_default().write(profile)?))
+}
+
+fn merge_into(folder: &Path, to: &Path, job: Option<JobId>, profile: &mut Option<Profile>) -> Result<Merged> {
     refuse_the_name_of_a_part(folder, to)?;
     let mut merged = Merged::default();
     let gathered = gather(folder, job, &mut merged)?;
@@ -203,7 +225,7 @@ pub fn merge(folder: &Path, to: &Path, job: Option<JobId>) -> Result<Merged> {
     merged.backwards_ns = messages.iter().map(backwards).max().unwrap_or(0).max(0) as u64;
     let unfinished = to.with_extension("unfinished");
     let is_zipped = to.extension().is_some_and(|extension| extension == "gz");
-    let written = write(&gathered, &corrections, &unfinished, is_zipped, &mut merged)
+    let written = write(&gathered, &corrections, (&unfinished, is_zipped), &mut merged, profile.as_mut())
         .and_then(|()| std::fs::rename(&unfinished, to).map_err(|e| refused(to, "writing", e)));
     if written.is_err() {
         // It may not have been created.

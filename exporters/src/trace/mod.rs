@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Parts are written while the job runs, by each process (`CCL_TRACE=folder`) or from outside
-//! (`ccl-inspect trace`), and merged when it is over (`ccl-inspect trace --folder`).
+//! (`ccl-inspect trace`), and merged when it is over (`ccl-inspect trace --folder`). The classic
+//! profile of the proxy is made on the way.
 
 mod align;
 mod app;
@@ -21,13 +22,15 @@ mod lines;
 mod merge;
 mod open;
 mod part;
+mod profile;
 mod standing;
 mod tracks;
 mod who;
 mod write;
 
-pub use merge::{Merged, merge};
+pub use merge::{Merged, merge, merge_profiled};
 pub use part::{Pace, Part};
+pub use profile::Profiles;
 
 pub use app::SpanLayer;
 pub use in_process::layer;

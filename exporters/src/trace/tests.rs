@@ -44,7 +44,7 @@ fn process(rank: u32) -> ProcessSnapshot {
 }
 
 /// The lines of one rank.
-fn lines(rank: u32, offset: u64, events: &[(u64, Event)]) -> Vec<String> {
+pub(super) fn lines(rank: u32, offset: u64, events: &[(u64, Event)]) -> Vec<String> {
     let mut tracks = Tracks::default();
     tracks.learn(&process(rank), (COMM, Rank(rank)));
     for (raw, event) in events {
@@ -54,7 +54,7 @@ fn lines(rank: u32, offset: u64, events: &[(u64, Event)]) -> Vec<String> {
     tracks.take_lines()
 }
 
-fn part(folder: &Path, rank: u32, boot: &str, lines: &[String]) {
+pub(super) fn part(folder: &Path, rank: u32, boot: &str, lines: &[String]) {
     let header = format!(
         r#"{{"ph":"M","pid":0,"tid":0,"name":"ccl_trace","args":{{"schema":"ccl.trace/1","pid":{},"boot_id":"{boot}"}}}}"#,
         70 + rank

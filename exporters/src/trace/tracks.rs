@@ -1,6 +1,6 @@
 //! Tracks made from events: one process per rank. It has a track for the init of each communicator,
-//! its collectives, its sends and receives and its waits, and one per channel and direction for the
-//! messages.
+//! its collectives, its sends and receives and its waits, one per channel and direction for the
+//! messages, and one per network link for the states of its steps.
 //!
 //! A process may hold several ranks. Each gets a number, and a line says which rank of which job it
 //! is: see [`RANK`]. A rank has a job id for each unique id that its communicators were made from.
@@ -259,6 +259,17 @@ impl Tracks {
                     Slice { id: (phase as u64, None), name: &name, from, to: at, args: args.as_str() };
                 self.lines.slice(place, Key::Bootstrap(comm), slice);
             }
+            Event::ProxyStepEntered { channel, peer, direction, seq, step, state } => {
+                let key = Key::NetworkSteps { comm, channel, peer, direction: direction as u8 };
+                let args = Args::default()
+                    .number("step", step)
+                    .number("seq", seq)
+                    .number("peer", peer.0.into())
+                    .number("channel", channel.0.into())
+                    .text("direction", direction.name())
+                    .text("comm", &member.name);
+                self.lines.state(place, key, state.name(), at, args.as_str());
+            }
             Event::WaitBegan { channel, peer, reason } => {
                 let wait = OpenWait { channel, peer: Some(peer), reason: Waits::from(reason) };
                 self.engine(owner).waits.insert(wait, at);
@@ -292,7 +303,6 @@ impl Tracks {
             | Event::OpFailed { .. }
             | Event::MessageSent { .. }
             | Event::MessageTaken { .. }
-            | Event::ProxyStepEntered { .. }
             | Event::ClockAnchored { .. }
             | Event::Tagged { .. }
             | Event::Unknown { .. } => {}

@@ -15,19 +15,21 @@ use super::files::{name_of, nanos};
 use super::lines::micros;
 use super::merge::{Gathered, Merged, Ranks, Source};
 use super::part::{SCHEMA, refused};
+use super::profile::Profile;
 
 pub(super) fn write(
     gathered: &Gathered,
     corrections: &[Correction],
-    path: &Path,
-    is_zipped: bool,
+    (path, is_zipped): (&Path, bool),
     merged: &mut Merged,
+    profile: Option<&mut Profile>,
 ) -> Result<()> {
     let base = first_time(&gathered.sources, corrections);
     // Removes a file of that name, possibly left from an earlier run: it is not written through.
     let _ = std::fs::remove_file(path);
     let file = File::create_new(path).map_err(|e| refused(path, "writing", e))?;
-    let mut out = Out { file: Sink::of(file, is_zipped), path, first: true, ends: BTreeMap::new(), base };
+    let file = Sink::of(file, is_zipped);
+    let mut out = Out { file, path, first: true, ends: BTreeMap::new(), base, profile };
     out.text("{\"traceEvents\":[")?;
     for source in &gathered.sources {
         let mut outcome = Ok(());
@@ -105,6 +107,8 @@ struct Out<'a> {
     /// When the last slice of a track ended: rounding must not let the next one begin before.
     ends: BTreeMap<(u64, u64), i64>,
     base: i64,
+    /// Takes the network steps.
+    profile: Option<&'a mut Profile>,
 }
 
 impl Out<'_> {
@@ -158,6 +162,9 @@ impl Out<'_> {
                 fields.insert("dur".into(), number(end - begin));
             }
             fields.insert("ts".into(), number(begin));
+        }
+        if let Some(profile) = self.profile.as_mut().filter(|_| is_ours) {
+            profile.take(rank, &event);
         }
         let line = event.to_string();
         self.line(&line)
