@@ -8,10 +8,10 @@ use std::time::Duration;
 use ccl::clock;
 use ccl::config::Settings;
 use ccl::diagnose::runs_text;
-use ccl::error::ErrorKind;
+use ccl::error::{Error, ErrorKind};
 use ccl::recorder::reader::Reader;
 use ccl::types::JobId;
-use ccl_exporters::trace::{Merged, Pace, Part, merge};
+use ccl_exporters::trace::{Merged, Pace, Part, Profiles, merge, merge_profiled};
 use serde::Serialize;
 
 use crate::choose::find;
@@ -41,6 +41,9 @@ pub(crate) struct Trace {
     /// Merge instead the files that the processes of a job wrote themselves, with CCL_TRACE=FOLDER
     #[arg(long, value_name = "FOLDER", conflicts_with = "time")]
     folder: Option<PathBuf>,
+    /// Write the classic profile of the proxy too, a file for each rank: of net.json, net-0.json ...
+    #[arg(long, value_name = "FILE")]
+    proxy_profile: Option<PathBuf>,
     /// Print a report on the trace as JSON, schema ccl.traced/1
     #[arg(long)]
     json: bool,
@@ -54,12 +57,12 @@ impl Trace {
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
         let (merged, mut notes) = match &self.folder {
             Some(folder) => {
-                let merged = merged(folder, &self.output, self.job()?)?;
+                let (merged, profiled) = self.merged(folder, self.job()?)?;
                 let absent = (!merged.missing.is_empty()).then(|| {
                     let ranks = runs_text(&merged.missing);
                     format!("{ranks}: no part of it in {}", folder.display())
                 });
-                (merged, absent.into_iter().collect())
+                (merged, absent.into_iter().chain(profiled).collect())
             }
             None => self.record()?,
         };
@@ -83,6 +86,19 @@ impl Trace {
         }
     }
 
+    /// Merges a folder of parts, and writes the profile that is asked for; what is not in that.
+    fn merged(&self, folder: &Path, job: Option<JobId>) -> Result<(Merged, Option<String>), (u8, String)> {
+        let refused = |e: Error| match e.kind {
+            ErrorKind::Usage => (exit::USAGE, e.to_string()),
+            _ => (exit::ERROR, e.to_string()),
+        };
+        let Some(profile) = &self.proxy_profile else {
+            return merge(folder, &self.output, job).map(|merged| (merged, None)).map_err(refused);
+        };
+        let (merged, profiles) = merge_profiled(folder, &self.output, job, profile).map_err(refused)?;
+        Ok((merged, lacking(&profiles, profile)))
+    }
+
     fn record(&self) -> Result<(Merged, Vec<String>), (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let asked = asked_to_end().map_err(|e| (exit::ERROR, format!("listening for signals: {e}")))?;
@@ -97,8 +113,11 @@ impl Trace {
         let Recording { folder, mut notes, .. } = recording;
         notes.extend(search.missing().into_iter().map(|who| format!("not traced: {who}")));
         notes.extend(search.refused());
-        match merged(&folder.0, &self.output, Some(search.job().id)) {
-            Ok(merged) => Ok((merged, notes)),
+        match self.merged(&folder.0, Some(search.job().id)) {
+            Ok((merged, profiled)) => {
+                notes.extend(profiled);
+                Ok((merged, notes))
+            }
             Err((status, why)) => {
                 let kept =
                     (!folder.is_empty()).then(|| format!("the parts stay in {}", folder.keep().display()));
@@ -107,6 +126,18 @@ impl Trace {
                 Err((status, told.join("\n")))
             }
         }
+    }
+}
+
+/// What the profile of the proxy does not have.
+fn lacking(profiles: &Profiles, asked: &Path) -> Option<String> {
+    let Profiles { files, left_out, .. } = profiles;
+    match left_out {
+        _ if files.is_empty() => {
+            Some(format!("{}: no profile is written: no message went over the network", asked.display()))
+        }
+        0 => None,
+        left_out => Some(format!("{}: {left_out} later steps are left out", asked.display())),
     }
 }
 
@@ -231,13 +262,6 @@ impl Drop for Parts {
         // no path here any more.
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-fn merged(folder: &Path, output: &Path, job: Option<JobId>) -> Result<Merged, (u8, String)> {
-    merge(folder, output, job).map_err(|e| match e.kind {
-        ErrorKind::Usage => (exit::USAGE, e.to_string()),
-        _ => (exit::ERROR, e.to_string()),
-    })
 }
 
 fn said(merged: &Merged, output: &Path, notes: &[String]) -> String {
