@@ -124,7 +124,8 @@ pub enum Event {
         peer: Rank,
         /// The link's direction.
         direction: Direction,
-        /// The sequence number of its operation.
+        /// The sequence number of the operation for which the link works. A message may arrive
+        /// before its own operation uses the link; where its step is done, it is that operation.
         seq: u64,
         /// The number of its message on the link, from 1.
         step: u64,

@@ -11,7 +11,7 @@ use ccl::diagnose::runs_text;
 use ccl::error::{Error, ErrorKind};
 use ccl::recorder::reader::Reader;
 use ccl::types::JobId;
-use ccl_exporters::trace::{Merged, Pace, Part, Profiles, merge, merge_profiled};
+use ccl_exporters::trace::{Merged, Pace, Part, Profiles, check_profile_name, merge, merge_profiled};
 use serde::Serialize;
 
 use crate::choose::find;
@@ -41,7 +41,7 @@ pub(crate) struct Trace {
     /// Merge instead the files that the processes of a job wrote themselves, with CCL_TRACE=FOLDER
     #[arg(long, value_name = "FOLDER", conflicts_with = "time")]
     folder: Option<PathBuf>,
-    /// Write the classic profile of the proxy too, a file for each rank: of net.json, net-0.json ...
+    /// Write the classic profile of the proxy too, one file a rank: of net.json, net-0.json ...
     #[arg(long, value_name = "FILE")]
     proxy_profile: Option<PathBuf>,
     /// Print a report on the trace as JSON, schema ccl.traced/1
@@ -55,26 +55,32 @@ impl Trace {
     /// # Errors
     /// The exit status and why there is no trace.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let (merged, mut notes) = match &self.folder {
+        if let Some(profile) = &self.proxy_profile {
+            check_profile_name(&self.output, profile).map_err(|e| (exit::USAGE, e.to_string()))?;
+        }
+        let (merged, profiles, mut notes) = match &self.folder {
             Some(folder) => {
-                let (merged, profiled) = self.merged(folder, self.job()?)?;
+                let (merged, profiles) = self.merged(folder, self.job()?)?;
                 let absent = (!merged.missing.is_empty()).then(|| {
                     let ranks = runs_text(&merged.missing);
                     format!("{ranks}: no part of it in {}", folder.display())
                 });
-                (merged, absent.into_iter().chain(profiled).collect())
+                (merged, profiles, absent.into_iter().collect())
             }
             None => self.record()?,
         };
         notes.extend_from_slice(&merged.notes);
+        // The trace is complete whatever the profile lacks.
+        let status = status(&merged, &notes);
+        notes.extend(self.proxy_profile.as_ref().and_then(|asked| lacking(&profiles, asked)));
         notes.iter_mut().for_each(|note| *note = words::line(note));
         exit::say(&if self.json {
-            let traced = Traced::of(&merged, &self.output, &notes);
+            let traced = Traced::of(&merged, &self.output, &profiles, &notes);
             serde_json::to_string(&traced).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
         } else {
-            said(&merged, &self.output, &notes)
+            said(&merged, &self.output, &profiles, &notes)
         })?;
-        Ok(status(&merged, &notes))
+        Ok(status)
     }
 
     /// The job whose parts are meant, if one is named.
@@ -86,20 +92,20 @@ impl Trace {
         }
     }
 
-    /// Merges a folder of parts, and writes the profile that is asked for; what is not in that.
-    fn merged(&self, folder: &Path, job: Option<JobId>) -> Result<(Merged, Option<String>), (u8, String)> {
+    /// Merges a folder of parts, and writes the profiles that are asked for.
+    fn merged(&self, folder: &Path, job: Option<JobId>) -> Result<(Merged, Profiles), (u8, String)> {
         let refused = |e: Error| match e.kind {
             ErrorKind::Usage => (exit::USAGE, e.to_string()),
             _ => (exit::ERROR, e.to_string()),
         };
-        let Some(profile) = &self.proxy_profile else {
-            return merge(folder, &self.output, job).map(|merged| (merged, None)).map_err(refused);
-        };
-        let (merged, profiles) = merge_profiled(folder, &self.output, job, profile).map_err(refused)?;
-        Ok((merged, lacking(&profiles, profile)))
+        match &self.proxy_profile {
+            Some(profile) => merge_profiled(folder, &self.output, job, profile),
+            None => merge(folder, &self.output, job).map(|merged| (merged, Profiles::default())),
+        }
+        .map_err(refused)
     }
 
-    fn record(&self) -> Result<(Merged, Vec<String>), (u8, String)> {
+    fn record(&self) -> Result<(Merged, Profiles, Vec<String>), (u8, String)> {
         let settings = Settings::of_process().map_err(|e| (exit::USAGE, e.to_string()))?;
         let asked = asked_to_end().map_err(|e| (exit::ERROR, format!("listening for signals: {e}")))?;
         let (findings, job) = find(&settings, self.target)?;
@@ -114,10 +120,7 @@ impl Trace {
         notes.extend(search.missing().into_iter().map(|who| format!("not traced: {who}")));
         notes.extend(search.refused());
         match self.merged(&folder.0, Some(search.job().id)) {
-            Ok((merged, profiled)) => {
-                notes.extend(profiled);
-                Ok((merged, notes))
-            }
+            Ok((merged, profiles)) => Ok((merged, profiles, notes)),
             Err((status, why)) => {
                 let kept =
                     (!folder.is_empty()).then(|| format!("the parts stay in {}", folder.keep().display()));
@@ -131,14 +134,15 @@ impl Trace {
 
 /// What the profile of the proxy does not have.
 fn lacking(profiles: &Profiles, asked: &Path) -> Option<String> {
-    let Profiles { files, left_out, .. } = profiles;
-    match left_out {
-        _ if files.is_empty() => {
-            Some(format!("{}: no profile is written: no message went over the network", asked.display()))
+    let what = match profiles.left_out {
+        // Over the network nothing went, or what did had begun before the trace.
+        _ if profiles.files.is_empty() => {
+            "no profile is written: the trace has no step of the network".into()
         }
-        0 => None,
-        left_out => Some(format!("{}: {left_out} later steps are left out", asked.display())),
-    }
+        0 => return None,
+        left_out => format!("{left_out} later steps are left out"),
+    };
+    Some(format!("{}: {what}", asked.display()))
 }
 
 /// The exit status of a trace: lost events take precedence over a missing rank or end.
@@ -264,7 +268,7 @@ impl Drop for Parts {
     }
 }
 
-fn said(merged: &Merged, output: &Path, notes: &[String]) -> String {
+fn said(merged: &Merged, output: &Path, profiles: &Profiles, notes: &[String]) -> String {
     let Merged { parts, unfinished, slices, arrows, only_sent, only_taken, taken, lost, .. } = merged;
     let error = merged.error_ns.map_or_else(
         || "not known: for some rank no message tells".into(),
@@ -290,6 +294,11 @@ fn said(merged: &Merged, output: &Path, notes: &[String]) -> String {
     if merged.dropped > 0 {
         let what = "of the lost ones were dropped where files had grown to CCL_TRACE_MAX_MB";
         text.push_str(&format!("{} {what}\n", merged.dropped));
+    }
+    if let [first, others @ ..] = &profiles.files[..] {
+        let last = others.last().map_or_else(String::new, |last| format!(" ... {}", last.display()));
+        let steps = profiles.steps;
+        text.push_str(&format!("profile of the proxy, {steps} steps: {}{last}\n", first.display()));
     }
     for note in notes {
         text.push_str(note);
@@ -331,12 +340,14 @@ struct Traced<'a> {
     error_ns: Option<u64>,
     /// The largest time by which an arrow runs backwards.
     backwards_ns: u64,
+    /// The files of the proxy's classic profile that were written, by rank.
+    profiles: Vec<String>,
     /// Further notes.
     notes: &'a [String],
 }
 
 impl<'a> Traced<'a> {
-    fn of(merged: &'a Merged, output: &Path, notes: &'a [String]) -> Self {
+    fn of(merged: &'a Merged, output: &Path, profiles: &Profiles, notes: &'a [String]) -> Self {
         Self {
             schema: SCHEMA,
             output: output.display().to_string(),
@@ -353,6 +364,7 @@ impl<'a> Traced<'a> {
             missing: &merged.missing,
             error_ns: merged.error_ns,
             backwards_ns: merged.backwards_ns,
+            profiles: profiles.files.iter().map(|file| file.display().to_string()).collect(),
             notes,
         }
     }
@@ -366,12 +378,31 @@ mod tests {
     fn what_nobody_counted_to_its_end_is_not_known() {
         let check = |unfinished, expect: &str| {
             let merged = Merged { parts: 3, unfinished, arrows: 84, taken: 50, ..Merged::default() };
-            let text = said(&merged, Path::new("t.json"), &[]);
+            let text = said(&merged, Path::new("t.json"), &Profiles::default(), &[]);
             assert!(text.contains(&format!("counted by the ranks: {expect}; ")), "{text}");
         };
         check(0, "50");
         check(1, "50 of 2 that told their end");
         check(3, "not known");
+    }
+
+    #[test]
+    fn the_files_of_the_profile_are_named_and_what_it_lacks_is_noted() {
+        let check = |ranks: &[u32], left_out, expect: Option<&str>, note: Option<&str>| {
+            let files: Vec<PathBuf> = ranks.iter().map(|rank| format!("net-{rank}.json").into()).collect();
+            let profiles = Profiles { files, steps: 9, left_out };
+            let text = said(&Merged::default(), Path::new("t.json"), &profiles, &[]);
+            assert_eq!(text.lines().find(|line| line.starts_with("profile")), expect, "{text}");
+            assert_eq!(lacking(&profiles, Path::new("net.json")).as_deref(), note);
+            let traced = Traced::of(&Merged::default(), Path::new("t.json"), &profiles, &[]).profiles;
+            assert_eq!(traced.len(), ranks.len());
+        };
+        let nothing = "net.json: no profile is written: the trace has no step of the network";
+        check(&[], 0, None, Some(nothing));
+        check(&[2], 0, Some("profile of the proxy, 9 steps: net-2.json"), None);
+        let late = "net.json: 3 later steps are left out";
+        let all = "profile of the proxy, 9 steps: net-0.json ... net-3.json";
+        check(&[0, 1, 3], 3, Some(all), Some(late));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::engine::{Cause, Failure, Wait};
 use crate::error::{At, Error, ErrorKind};
 use crate::failure::gossip::{Decision, Report, Trouble};
 use crate::transport::LinkFault;
-use crate::types::{ChannelId, CollKind, Rank};
+use crate::types::{ChannelId, CollKind, Rank, WaitReason};
 
 const CALL_THE_SAME: &str = "make all ranks call the same, in the same order, before they finish()";
 
@@ -208,7 +208,10 @@ impl Inner {
         let waits: Vec<Wait> = driver.engine.waits().iter().filter(is_its).copied().collect();
         let whom: Vec<String> = waits
             .iter()
-            .map(|wait| format!("rank {} on channel {} ({})", wait.peer, wait.channel, wait.reason))
+            .map(|wait| match wait.reason {
+                WaitReason::Proxy => "a slot of the proxy (proxy)".into(),
+                reason => format!("rank {} on channel {} ({reason})", wait.peer, wait.channel),
+            })
             .collect();
         let whom = whom.join(", ");
         let of = op
@@ -222,8 +225,9 @@ impl Inner {
         };
         let mut error = Error::new(ErrorKind::Timeout, what).hint(hint);
         error.at.op = op;
-        error.at.peer = waits.first().map(|wait| wait.peer);
-        error.at.channel = waits.first().map(|wait| wait.channel);
+        let first = waits.iter().find(|wait| wait.reason != WaitReason::Proxy);
+        error.at.peer = first.map(|wait| wait.peer);
+        error.at.channel = first.map(|wait| wait.channel);
         error
     }
 

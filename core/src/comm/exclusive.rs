@@ -189,12 +189,14 @@ impl Locked<'_> {
     fn let_go(&mut self) {
         let Some(mut guard) = self.guard.take() else { return };
         let woken = std::mem::take(&mut guard.woken);
-        if !woken.is_empty() {
-            // A waker may block.
+        let is_stale = self.inner.is_stale();
+        if !is_stale {
+            // Nobody may turn it for long: this thread may leave, or run a waker that blocks. Who
+            // goes on turns again before it sleeps.
             guard.engine.rest();
         }
         drop(guard);
-        if self.inner.is_stale() {
+        if is_stale {
             // Forked under the lock, by an observer: the wakers belong to the parent.
             std::mem::forget(woken);
             return;

@@ -197,13 +197,13 @@ impl Edge {
 
     fn of_link(link: &LinkSnapshot) -> Option<Self> {
         let &LinkSnapshot { channel, direction, transport, step, waits, since_ns, op: seq, .. } = link;
-        let peer = link.waits_for.or(link.peer).filter(|_| link.is_waiting() && waits != Waits::Proxy)?;
+        let peer = link.waits_for.or(link.peer).filter(|_| waits.is_for_rank())?;
         Some(Self { peer, channel, direction, transport, step, seq, waits, since_ns })
     }
 
     /// The wait in the operation's own cell.
     fn of_op(op: &OpSnapshot) -> Option<Self> {
-        let wait = op.wait.as_ref().filter(|wait| wait.waits != Waits::Proxy)?;
+        let wait = op.wait.as_ref().filter(|wait| wait.waits.is_for_rank())?;
         let &OpWait { waits, peer, channel, direction, since_ns, .. } = wait;
         let transport = Transport::Unknown;
         Some(Self { peer, channel, direction, transport, step: 0, seq: op.seq, waits, since_ns })

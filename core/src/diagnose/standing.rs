@@ -354,15 +354,16 @@ impl CommSnapshot {
         self.links.iter().filter(|link| link.is_waiting()).max_by_key(|link| link.since_ns)
     }
 
-    /// How long it has waited and for which rank, if the wait is long enough to be reported.
+    /// How long it has waited and for which rank, if for one, if the wait is long enough to be reported.
     ///
     /// The operation decides first: it may wait before a link exists.
     #[must_use]
     pub fn long_wait(&self) -> Option<(u64, Option<Rank>)> {
         let of_operation = self.operation().wait.as_ref().filter(|wait| wait.since_ns >= SAID_NS);
-        of_operation.map(|wait| (wait.since_ns, Some(wait.peer))).or_else(|| {
+        let on = |waits: Waits, peer: Option<Rank>| peer.filter(|_| waits.is_for_rank());
+        of_operation.map(|wait| (wait.since_ns, on(wait.waits, Some(wait.peer)))).or_else(|| {
             let link = self.longest_wait()?;
-            Some((link.long_wait_ns()?, link.waits_for.or(link.peer)))
+            Some((link.long_wait_ns()?, on(link.waits, link.waits_for.or(link.peer))))
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::engine::{Op, Wait};
 use crate::event::Subscriber;
 use crate::memory::ViewMut;
 use crate::plan::Readers;
-use crate::proxy::Sub;
+use crate::proxy::{Claim, Sub};
 use crate::reactor::Interest;
 use crate::recorder::LinkCell;
 use crate::transport::{LinkFault, RecvLink, SendLink};
@@ -219,7 +219,8 @@ impl Lanes {
     /// Whether all bytes published on the lanes of an operation have left this rank; otherwise adds
     /// the waits of those lanes.
     #[inline]
-    pub(super) fn is_flushed(&self, op: &Op, waits: &mut Vec<Wait>) -> bool {
+    pub(super) fn is_flushed(&self, op: &Op, claim: &Claim, waits: &mut Vec<Wait>) -> bool {
+        let reason = if claim.waits() { WaitReason::Proxy } else { WaitReason::Kernel };
         let mut flushed = true;
         let mut look = |lane: &Out| {
             if lane.sub.is_some() && lane.link.moved() < lane.link.posted() {
@@ -231,7 +232,7 @@ impl Lanes {
                     peer: lane.link.slowest(),
                     direction: Direction::Send,
                     shared: matches!(lane.to, Readers::Group(_)),
-                    reason: WaitReason::Kernel,
+                    reason,
                 });
             }
         };

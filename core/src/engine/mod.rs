@@ -350,7 +350,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             )?;
             advanced |= moved;
             let has_run = programs.iter().all(Program::has_run);
-            if !(has_run && self.lanes.is_flushed(op, &mut self.waits)) {
+            if !(has_run && self.lanes.is_flushed(op, &self.claim, &mut self.waits)) {
                 if !moved {
                     self.claim.give_way();
                 }
@@ -396,7 +396,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
                     (&mut self.mover, claim, &mut self.events),
                 )?;
                 advanced |= moved;
-                if !(program.has_run() && self.lanes.is_flushed(op, &mut self.waits)) {
+                if !(program.has_run() && self.lanes.is_flushed(op, claim, &mut self.waits)) {
                     if !moved {
                         claim.give_way();
                     }

@@ -49,7 +49,15 @@ pub(super) fn run<S: Subscriber, M: Mover>(
             let result = match program.work {
                 None => run_step(step, op, context, (channel, program.index), lanes, (mover, claim, events)),
                 // Its end sends and frees messages.
-                Some(_) if claim.is_begun() && !claim.hold() => break,
+                Some(_) if claim.is_begun() && !claim.hold() => Err(Stop::Wait(Wait {
+                    op: op.number(),
+                    step: program.index,
+                    channel,
+                    peer: context.me,
+                    direction: Direction::Send,
+                    shared: false,
+                    reason: WaitReason::Proxy,
+                })),
                 Some(id) => match mover.poll(id) {
                     Ok(true) => {
                         finish_later(step, op, channel, lanes, events);

@@ -30,6 +30,11 @@ impl Wait {
     /// The step of a program that has run.
     pub const FLUSH: u64 = u64::MAX;
 
+    /// Whether both are of one step and link.
+    fn is_at_place_of(&self, other: &Self) -> bool {
+        Self { reason: other.reason, ..*self } == *other
+    }
+
     /// Whether a send or receive waits.
     pub(super) fn is_pair(&self) -> bool {
         self.channel == ChannelId::P2P
@@ -111,10 +116,9 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     #[inline]
     pub(super) fn keep_waits(&mut self) {
         for wait in self.waits.iter_mut().filter(|wait| wait.reason == WaitReason::Proxy) {
-            let is_same = |before: &&Wait| {
-                let place = |wait: &Wait| (wait.op, wait.step, wait.channel, wait.direction);
-                place(before) == place(wait)
-            };
+            // A lane comes up without a slot.
+            let is_same =
+                |before: &&Wait| before.reason != WaitReason::Connect && before.is_at_place_of(wait);
             if let Some(before) = self.waits_before.iter().find(is_same) {
                 *wait = *before;
             }

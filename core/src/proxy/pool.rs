@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::clock::{self, Ns};
 use crate::sys;
 
 /// The slots of a process: as many as NCCL's pool has for a rank. A communicator of `n` ranks has
 /// at most `2n - 1` operations under way, a collective and a send and a receive per peer.
 const SLOTS: u32 = 2048;
 
-/// How long a driver sleeps at most while slots are short: nobody wakes who waits for one.
+/// How long a driver sleeps at most while no slot is free: nobody wakes who waits for one.
 pub const LOOK: Duration = Duration::from_millis(1);
 
 static OF_PROCESS: OnceLock<Arc<Pool>> = OnceLock::new();
@@ -23,20 +24,23 @@ pub struct Pool {
     /// only under the lock of the queue.
     state: AtomicU64,
     queue: Mutex<Waiting>,
+    clock: fn() -> Ns,
 }
 
 /// Operations that wait, in turn.
 #[derive(Default, Debug)]
 struct Waiting {
+    /// They grow.
     numbers: VecDeque<u64>,
     next: u64,
-    /// How often others have found a free slot since the first of them looked or was passed over.
-    passed: u32,
+    /// Since when another one has found a free slot that the first of them has not taken.
+    idle_since: Option<Ns>,
 }
 
-/// After so many looks of others the first in the queue is passed over: its driver may be blocked
-/// in a waker, which is the caller's code. A driver that sleeps looks about as often as another.
-const PASSES: u32 = 64;
+/// The first in the queue that has not taken a free slot for so long is passed over, and queues
+/// anew when it looks again: its driver may be blocked in a waker, which is the caller's code. One
+/// that only sleeps looks every [`LOOK`].
+const PATIENCE: Duration = Duration::from_millis(4);
 
 const ONE_WAITS: u64 = 1 << 32;
 
@@ -63,8 +67,14 @@ impl Pool {
     /// A pool of so many slots, at least one.
     #[must_use]
     pub fn new(slots: u32) -> Arc<Self> {
+        Self::timed_by(slots, clock::now)
+    }
+
+    /// The same, with its clock: a simulation must not depend on the time that it takes.
+    #[must_use]
+    pub fn timed_by(slots: u32, clock: fn() -> Ns) -> Arc<Self> {
         assert!(slots > 0, "with no slot nothing moves");
-        Arc::new(Self { state: AtomicU64::new(u64::from(slots)), queue: Mutex::default() })
+        Arc::new(Self { state: AtomicU64::new(u64::from(slots)), queue: Mutex::default(), clock })
     }
 
     /// The pool that all communicators of the process share.
@@ -105,50 +115,63 @@ impl Pool {
 
     #[cold]
     fn queue_up(&self) -> State {
-        let mut queue = self.lock();
-        let number = queue.next;
-        queue.next += 1;
-        queue.numbers.push_back(number);
         self.state.fetch_add(ONE_WAITS, Ordering::Relaxed);
-        State::Queued(number)
+        self.lock().add()
     }
 
     /// Takes a slot for the operation that waits with this number, if it is its turn.
     #[cold]
-    fn take_in_turn(&self, number: u64) -> bool {
-        if self.is_full() {
-            return false;
-        }
+    fn take_in_turn(&self, number: u64) -> State {
         let mut queue = self.lock();
+        let Some(first) = queue.numbers.front().copied().filter(|first| *first <= number) else {
+            // It was passed over.
+            self.state.fetch_add(ONE_WAITS, Ordering::Relaxed);
+            return queue.add();
+        };
         // Under the lock the slots only become more: somebody waits, so nobody takes one outside.
         if self.is_full() {
-            return false;
+            return State::Queued(number);
         }
-        if queue.passed > PASSES {
-            queue.numbers.rotate_left(1);
-            queue.passed = 0;
-        }
-        let is_its = queue.numbers.front() == Some(&number);
-        if is_its {
-            queue.numbers.pop_front();
-            queue.passed = 0;
+        if first == number {
+            queue.remove_first();
             self.state.fetch_sub(ONE_WAITS + 1, Ordering::Acquire);
-        } else {
-            queue.passed += 1;
+            return State::Holds;
         }
-        is_its
+        let now = (self.clock)();
+        if now.since(*queue.idle_since.get_or_insert(now)) >= PATIENCE {
+            queue.remove_first();
+            self.state.fetch_sub(ONE_WAITS, Ordering::Relaxed);
+        }
+        State::Queued(number)
     }
 
     #[cold]
     fn leave_queue(&self, number: u64) {
         let mut queue = self.lock();
-        queue.numbers.retain(|waiting| *waiting != number);
-        self.state.fetch_sub(ONE_WAITS, Ordering::Relaxed);
+        if let Ok(at) = queue.numbers.binary_search(&number) {
+            queue.numbers.remove(at);
+            queue.idle_since = None;
+            self.state.fetch_sub(ONE_WAITS, Ordering::Relaxed);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         // Nothing panics under this lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn add(&mut self) -> State {
+        let number = self.next;
+        self.next += 1;
+        self.numbers.push_back(number);
+        State::Queued(number)
+    }
+
+    fn remove_first(&mut self) {
+        self.numbers.pop_front();
+        self.idle_since = None;
     }
 }
 
@@ -167,8 +190,7 @@ impl Claim {
             State::Holds => return true,
             State::None | State::Rests if self.pool.take() => self.state = State::Holds,
             State::None | State::Rests => self.state = self.pool.queue_up(),
-            State::Queued(number) if self.pool.take_in_turn(number) => self.state = State::Holds,
-            State::Queued(_) => {}
+            State::Queued(number) => self.state = self.pool.take_in_turn(number),
         }
         self.state == State::Holds
     }
@@ -297,11 +319,33 @@ mod tests {
         assert!(ours[0].waits() && ours[0].is_short());
         ours[1].give_way();
         assert!(ours[0].hold() && ours[1].waits());
-        // The first in the queue is not turned either.
-        let mut third = Claim::new(Arc::clone(&pool));
-        assert!(!third.hold());
+    }
+
+    #[test]
+    fn who_does_not_take_a_free_slot_is_passed_over_and_queues_anew() {
+        static NOW: AtomicU64 = AtomicU64::new(0);
+        let pool = Pool::timed_by(1, || Ns(NOW.load(Ordering::Relaxed)));
+        let mut ours = claims(&pool, 3);
+        assert_eq!(ours.iter_mut().map(Claim::hold).collect::<Vec<_>>(), [true, false, false]);
         ours[0].end();
-        let looks = (0..).take_while(|_| !third.hold()).count();
-        assert_eq!(looks, PASSES as usize + 1);
+        // The first in the queue is not turned.
+        assert!((0..1000).all(|_| !ours[2].hold()));
+        NOW.fetch_add(PATIENCE.as_nanos() as u64, Ordering::Relaxed);
+        assert!(!ours[2].hold() && ours[2].hold());
+        // It costs nobody anything while it does not look.
+        assert!(!pool.is_wanted());
+        ours[2].give_way();
+        assert!(ours[2].holds());
+        assert!(!ours[1].hold() && pool.is_wanted());
+        ours[2].give_way();
+        assert!(ours[1].hold());
+        // Who was passed over and gives up leaves nothing behind.
+        let mut late = Claim::new(Arc::clone(&pool));
+        ours[1].give_way();
+        ours[2].end();
+        assert!(!late.hold() && ours[1].waits());
+        NOW.fetch_add(PATIENCE.as_nanos() as u64, Ordering::Relaxed);
+        drop((ours, late));
+        assert_eq!(pool.state.load(Ordering::Relaxed), 1);
     }
 }

@@ -108,26 +108,30 @@ impl Sub {
     }
 
     fn transmitted<S: Subscriber>(&self, link: &SendLink, before: u64, events: &mut S) {
-        (before..link.moved()).for_each(|step| self.enter(events, step + 1, ProxyState::Done));
+        for step in before..link.moved() {
+            self.enter(events, step + 1, ProxyState::Done);
+        }
     }
 
     fn received<S: Subscriber>(&self, link: &RecvLink, before: u64, events: &mut S) {
-        (before..link.moved()).for_each(|step| self.enter(events, step + 1, ProxyState::RecvGPUWait));
+        for step in before..link.moved() {
+            self.enter(events, step + 1, ProxyState::RecvGPUWait);
+        }
     }
 
     /// A step waits for its peer: published once, however often it is looked at.
     fn waits<S: Subscriber>(&mut self, events: &mut S, step: u64, state: ProxyState) {
-        if self.told != step {
+        if self.told != step && self.enter(events, step, state) {
             self.told = step;
-            self.enter(events, step, state);
         }
     }
 
-    /// A step enters a state.
+    /// A step enters a state; whether that is published.
     #[inline]
-    fn enter<S: Subscriber>(&self, events: &mut S, step: u64, state: ProxyState) {
-        let Some(at) = S::WANTS.then(|| events.stamp(Event::STEPS)).flatten() else { return };
+    fn enter<S: Subscriber>(&self, events: &mut S, step: u64, state: ProxyState) -> bool {
+        let Some(at) = S::WANTS.then(|| events.stamp(Event::STEPS)).flatten() else { return false };
         let Self { channel, peer, direction, seq, .. } = *self;
         publish_at(events, at, || Event::ProxyStepEntered { channel, peer, direction, seq, step, state });
+        true
     }
 }

@@ -148,6 +148,14 @@ words! {
     }
 }
 
+impl Waits {
+    /// Whether it is a wait for another rank.
+    #[must_use]
+    pub const fn is_for_rank(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Unknown | Self::Proxy)
+    }
+}
+
 impl From<types::Direction> for Direction {
     fn from(direction: types::Direction) -> Self {
         match direction {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ccl::types::{CollKind, Rank};
+use ccl::types::{ChannelId, CollKind, Direction, Rank};
 
 use super::lines::quoted;
 use crate::bandwidth;
@@ -60,6 +60,21 @@ impl Args {
             .maybe((!kind.is_p2p()).then_some(ranks), |args, ranks| args.number("ranks", ranks.into()))
             .maybe(other, |args, other| args.number(other_is, other.0.into()))
             .maybe(tag, |args, tag| args.text("tag", tag))
+    }
+
+    /// The arguments of a network step, but for its communicator.
+    pub(super) fn network_step(
+        channel: ChannelId,
+        peer: Rank,
+        direction: Direction,
+        (seq, step): (u64, u64),
+    ) -> Self {
+        Self::default()
+            .number("step", step)
+            .number("seq", seq)
+            .number("peer", peer.0.into())
+            .number("channel", channel.0.into())
+            .text("direction", direction.name())
     }
 
     /// Adds its bandwidths, in GB/s as nccl-tests counts them.

@@ -32,13 +32,29 @@ pub(super) fn is_named(path: &Path, prefix: &str) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
 }
 
+/// The name of a trace while it is written.
+pub(super) fn unfinished(to: &Path) -> PathBuf {
+    to.with_extension("unfinished")
+}
+
+/// Whether a trace of this name is compressed.
+pub(super) fn is_zipped(to: &Path) -> bool {
+    to.extension().is_some_and(|extension| extension == "gz")
+}
+
+/// The folder in which a file lies, or would.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+/// Whether two names are of one folder, which exists.
+pub(super) fn is_same_folder(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+}
+
 /// Refuses an output that would be taken for a part in the folder the next time.
 pub(super) fn refuse_the_name_of_a_part(folder: &Path, to: &Path) -> Result<()> {
-    let beside =
-        to.parent().filter(|beside| !beside.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    let is_there =
-        beside.canonicalize().is_ok_and(|beside| folder.canonicalize().is_ok_and(|it| it == beside));
-    if is_there && is_file_name(to) {
+    if is_same_folder(folder_of(to), folder) && is_file_name(to) {
         let what = format!("{} is the name of a part in the folder of the parts", to.display());
         return Err(Error::new(ErrorKind::Usage, what).hint("call the trace otherwise, or put it elsewhere"));
     }

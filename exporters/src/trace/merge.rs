@@ -17,10 +17,12 @@ use serde_json::Value;
 
 use super::align::{Correction, Known, TimedMessage, align};
 use super::app;
-use super::files::{believed, files, is_named, name_of, nanos, read, refuse_the_name_of_a_part};
+use super::files::{
+    believed, files, is_named, is_zipped, name_of, nanos, read, refuse_the_name_of_a_part, unfinished,
+};
 use super::open::Standing;
 use super::part::{FOOTER, Footer, HEADER, Header, refused};
-use super::profile::{Profile, Profiles};
+use super::profile::{Profile, Profiles, check_profile_name, of_rank};
 use super::tracks::RANK;
 use super::who::Who;
 use super::write::write;
@@ -187,27 +189,35 @@ pub(super) struct Gathered {
 /// no part of that job, or has parts of several jobs and none is named, or if `to` has the name of
 /// a part.
 pub fn merge(folder: &Path, to: &Path, job: Option<JobId>) -> Result<Merged> {
-    merge_into(folder, to, job, &mut None)
+    merge_into(folder, to, job, None)
 }
 
 /// The same, and writes the classic profile of the proxy of each rank, beside `profile` and named
 /// after it and the rank.
 ///
 /// # Errors
-/// As [`merge`].
+/// As [`merge`], and `Usage` for a name that [`check_profile_name`] refuses, or that would give a
+/// profile the name of a part. If only a profile cannot be written, the trace is there.
 pub fn merge_profiled(
     folder: &Path,
     to: &Path,
     job: Option<JobId>,
     profile: &Path,
 ) -> Result<(Merged, Profiles)> {
-    refuse_the_name_of_a_part(folder, profile)?;
-    let mut steps = Some(Profile::default());
-    let merged = merge_into(folder, to, job, &mut steps)?;
-    Ok((merged, steps.unwrap_or_default().write(profile)?))
+    check_profile_name(to, profile)?;
+    // The number of the rank makes no difference.
+    refuse_the_name_of_a_part(folder, &of_rank(profile, 0))?;
+    let mut steps = Profile::beside(profile);
+    match merge_into(folder, to, job, Some(&mut steps)) {
+        Ok(merged) => Ok((merged, steps.finish()?)),
+        Err(why) => {
+            steps.discard();
+            Err(why)
+        }
+    }
 }
 
-fn merge_into(folder: &Path, to: &Path, job: Option<JobId>, profile: &mut Option<Profile>) -> Result<Merged> {
+fn merge_into(folder: &Path, to: &Path, job: Option<JobId>, profile: Option<&mut Profile>) -> Result<Merged> {
     refuse_the_name_of_a_part(folder, to)?;
     let mut merged = Merged::default();
     let gathered = gather(folder, job, &mut merged)?;
@@ -223,9 +233,9 @@ fn merge_into(folder: &Path, to: &Path, job: Option<JobId>, profile: &mut Option
     let backwards =
         |m: &TimedMessage| corrections[m.from].apply(m.sent_ns) - corrections[m.to].apply(m.taken_ns);
     merged.backwards_ns = messages.iter().map(backwards).max().unwrap_or(0).max(0) as u64;
-    let unfinished = to.with_extension("unfinished");
-    let is_zipped = to.extension().is_some_and(|extension| extension == "gz");
-    let written = write(&gathered, &corrections, (&unfinished, is_zipped), &mut merged, profile.as_mut())
+    let unfinished = unfinished(to);
+    let is_zipped = is_zipped(to);
+    let written = write(&gathered, &corrections, (&unfinished, is_zipped), &mut merged, profile)
         .and_then(|()| std::fs::rename(&unfinished, to).map_err(|e| refused(to, "writing", e)));
     if written.is_err() {
         // It may not have been created.

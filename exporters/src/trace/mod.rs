@@ -30,7 +30,7 @@ mod write;
 
 pub use merge::{Merged, merge, merge_profiled};
 pub use part::{Pace, Part};
-pub use profile::Profiles;
+pub use profile::{Profiles, check_profile_name};
 
 pub use app::SpanLayer;
 pub use in_process::layer;

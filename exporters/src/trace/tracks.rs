@@ -261,13 +261,9 @@ impl Tracks {
             }
             Event::ProxyStepEntered { channel, peer, direction, seq, step, state } => {
                 let key = Key::NetworkSteps { comm, channel, peer, direction: direction as u8 };
-                let args = Args::default()
-                    .number("step", step)
-                    .number("seq", seq)
-                    .number("peer", peer.0.into())
-                    .number("channel", channel.0.into())
-                    .text("direction", direction.name())
-                    .text("comm", &member.name);
+                let args = Args::network_step(channel, peer, direction, (seq, step))
+                    .text("comm", &member.name)
+                    .text("comm_id", &comm.to_string());
                 self.lines.state(place, key, state.name(), at, args.as_str());
             }
             Event::WaitBegan { channel, peer, reason } => {

@@ -31,7 +31,8 @@ pub(super) fn write(
     let file = Sink::of(file, is_zipped);
     let mut out = Out { file, path, first: true, ends: BTreeMap::new(), base, profile };
     out.text("{\"traceEvents\":[")?;
-    for source in &gathered.sources {
+    let last = last_of_ranks(&gathered.sources);
+    for (index, source) in gathered.sources.iter().enumerate() {
         let mut outcome = Ok(());
         source.each(|event| {
             let name = || name_of(&event);
@@ -53,6 +54,9 @@ pub(super) fn write(
         let error = corrections[source.clock].error_ns.map(|ns| format!("clock +- {} us", micros(ns as i64)));
         let label = error.unwrap_or_else(|| "clock error unknown".to_string());
         for rank in ranks.values() {
+            if let Some(profile) = out.profile.as_mut().filter(|_| last.get(rank) == Some(&index)) {
+                profile.end(*rank);
+            }
             out.line(&format!(
                 r#"{{"ph":"M","pid":{rank},"tid":0,"name":"process_labels","args":{{"labels":"{label}"}}}}"#
             ))?;
@@ -169,6 +173,12 @@ impl Out<'_> {
         let line = event.to_string();
         self.line(&line)
     }
+}
+
+/// The last source that has lines of a rank itself, by rank: two may have the same rank.
+fn last_of_ranks(sources: &[Source]) -> BTreeMap<u64, usize> {
+    let ours = sources.iter().enumerate().filter(|(_, source)| matches!(source.ranks, Ranks::Of(_)));
+    ours.flat_map(|(index, source)| source.ranks.all().map(move |rank| (rank, index))).collect()
 }
 
 /// Names a process by its rank in the trace; in its part it may have had another number.
