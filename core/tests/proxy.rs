@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
+use ccl::clock::Ns;
 use ccl::comm::Config;
 use ccl::config::{Key, environment};
 use ccl::plan::{Topology, select};
@@ -130,13 +131,13 @@ impl Comm {
 }
 
 /// Draws up to three communicators of the same processes, each of which has so many slots. Their
-/// ranks make their calls in any order, and one or the other communicator runs meanwhile. In the end
-/// all run in turn until everything has ended; returns the number of these rounds.
+/// ranks make their calls in any order, and one or the other communicator runs meanwhile. In the
+/// end all run in turn until everything has ended; returns the number of these rounds.
 fn run_drawn(seed: u64, slots: u32) -> usize {
     let mut draw = Seed(seed);
     let n = 2 + draw.below(4);
     let hosts: Vec<u64> = (0..n).collect();
-    let pools: Vec<Arc<Pool>> = (0..n).map(|_| Pool::new(slots)).collect();
+    let pools: Vec<Arc<Pool>> = (0..n).map(|_| Pool::timed_by(slots, || Ns(0))).collect();
     let comm = |number: usize, draw: &mut Seed| {
         let topology = Topology::new(&hosts, 1 + draw.below(2) as u16);
         let part = seed << 4 | number as u64;

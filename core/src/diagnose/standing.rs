@@ -354,7 +354,8 @@ impl CommSnapshot {
         self.links.iter().filter(|link| link.is_waiting()).max_by_key(|link| link.since_ns)
     }
 
-    /// How long it has waited and for which rank, if for one, if the wait is long enough to be reported.
+    /// How long it has waited, if that is long enough to be reported, and for which rank, if it is
+    /// for one.
     ///
     /// The operation decides first: it may wait before a link exists.
     #[must_use]

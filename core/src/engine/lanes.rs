@@ -55,7 +55,7 @@ pub(super) struct Lanes {
     in_shared: Vec<u32>,
     out_pair: Vec<u32>,
     in_pair: Vec<u32>,
-    /// The links of collectives that must be pumped, because they do not carry bytes through memory.
+    /// The links of collectives that must be pumped: they do not carry bytes through memory.
     pumped_outs: Vec<u32>,
     pumped_ins: Vec<u32>,
     /// Whether anything was published or released since the last `notify`.

@@ -13,15 +13,15 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         active.for_each(|(op, _)| self.lanes.interests(op, out));
     }
 
-    /// Whether slots of the proxy are short, so that a turn is due after [`LOOK`](crate::proxy::LOOK):
-    /// nothing tells a sleeping driver that one is free, or is wanted.
+    /// Whether slots of the proxy are short, so that a turn is due after
+    /// [`LOOK`](crate::proxy::LOOK): nothing wakes a driver when one is free, or wanted.
     #[must_use]
     pub fn is_short_of_slots(&self) -> bool {
         self.claims().any(|(_, claim)| claim.is_short())
     }
 
-    /// Nobody may turn this engine for a while: what is under way gives its slots of the proxy back.
-    /// The next turn takes some again.
+    /// Nobody may turn this engine for a while: what is under way gives its slots of the proxy
+    /// back. The next turn takes some again.
     pub fn rest(&mut self) {
         self.for_each_claim(Claim::rest);
     }

@@ -49,15 +49,9 @@ pub(super) fn run<S: Subscriber, M: Mover>(
             let result = match program.work {
                 None => run_step(step, op, context, (channel, program.index), lanes, (mover, claim, events)),
                 // Its end sends and frees messages.
-                Some(_) if claim.is_begun() && !claim.hold() => Err(Stop::Wait(Wait {
-                    op: op.number(),
-                    step: program.index,
-                    channel,
-                    peer: context.me,
-                    direction: Direction::Send,
-                    shared: false,
-                    reason: WaitReason::Proxy,
-                })),
+                Some(_) if claim.is_begun() && !claim.hold() => {
+                    Err(wait_for_slot(op.number(), program.index, channel, context.me))
+                }
                 Some(id) => match mover.poll(id) {
                     Ok(true) => {
                         finish_later(step, op, channel, lanes, events);
@@ -99,6 +93,12 @@ pub(super) fn run<S: Subscriber, M: Mover>(
 enum Stop {
     Wait(Wait),
     Fail(Cause, Rank),
+}
+
+/// The wait of a step whose work may have ended, but that has no slot to send and free messages.
+const fn wait_for_slot(op: u64, step: u64, channel: ChannelId, me: Rank) -> Stop {
+    let (direction, reason) = (Direction::Send, WaitReason::Proxy);
+    Stop::Wait(Wait { op, step, channel, peer: me, direction, shared: false, reason })
 }
 
 #[inline]

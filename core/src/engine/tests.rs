@@ -295,7 +295,7 @@ fn a_full_pool_makes_an_operation_wait_and_its_cell_says_so() {
     assert!(engine.is_done(id) && other.hold());
     other.end();
 
-    // An operation that has looked goes on waiting for what it found, though it gives its slot away.
+    // An operation that has looked goes on waiting for what it found without its slot, too.
     send(&mut engine, &mut numbers, &large, 1);
     settle(&mut engine);
     engine.note_waits(Raw(2));

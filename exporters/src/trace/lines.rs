@@ -227,8 +227,8 @@ impl Lines {
         ));
     }
 
-    /// A network step entered a state, which is the name. Steps of a link overlap, so the states are
-    /// moments: a step is in one until its next.
+    /// A network step entered a state, which is the name. Steps of a link overlap, so the states
+    /// are moments: a step is in one until its next.
     pub(super) fn state(&mut self, place: CommLine<'_>, key: Key, state: &str, at: i64, args: &str) {
         let tid = self.tid(place, key);
         let (pid, ts) = (place.pid, micros(at));

@@ -149,13 +149,22 @@ impl OpenWait {
     pub(super) const ID: Id = (0, None);
 
     pub(super) fn name(&self) -> String {
-        self.peer.map_or_else(|| "waits".into(), |peer| format!("waits for rank {peer}"))
+        match self.on() {
+            _ if self.reason == Waits::Proxy => "waits for a slot of the proxy".into(),
+            Some(peer) => format!("waits for rank {peer}"),
+            None => "waits".into(),
+        }
     }
 
     pub(super) fn args(&self) -> Args {
         let reason = (!matches!(self.reason, Waits::Nothing | Waits::Unknown)).then_some(self.reason);
         Args::default()
-            .maybe(self.peer, |args, peer| args.ranks("waits_for", &[peer]))
+            .maybe(self.on(), |args, peer| args.ranks("waits_for", &[peer]))
             .maybe(reason, |args, reason| args.text("reason", reason.word()))
+    }
+
+    /// The rank it waits for. Who waits for a slot of the proxy waits for none.
+    fn on(&self) -> Option<Rank> {
+        self.peer.filter(|_| self.reason != Waits::Proxy)
     }
 }

@@ -356,6 +356,14 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
                 }
             }
         }));
+        let rows = rank.comms.iter().filter(|row| row.id == one.comm);
+        let short = rows
+            .flat_map(operations)
+            .filter(|op| op.wait.as_ref().is_some_and(|wait| wait.waits == Waits::Proxy));
+        lines.extend(short.map(|op| {
+            let call = call_name(&op.kind, op.seq);
+            format!("rank {}: its {call} waits for a slot of the proxy, which other operations of its process hold", rank.rank)
+        }));
         let others = elsewhere(rank, one).filter(|(row, _)| row.id != one.comm);
         lines.extend(others.take(MAX_LINES).map(|(row, op)| {
             let (call, comm) = (call_name(&op.kind, op.seq), comm_name(&row.name, row.id));
