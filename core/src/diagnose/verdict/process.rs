@@ -16,13 +16,14 @@ const SILENT_NS: u64 = 5_000_000_000;
 /// The most processes of a verdict on all of them of which is said what was seen.
 const MAX_SEEN: usize = 4;
 /// The functions of the kernel in which the threads of a frozen control group sleep, of version 1
-/// and of version 2.
-const FREEZERS: [&str; 2] = ["__refrigerator", "do_freezer_trap"];
+/// and of version 2. The last has become part of `get_signal` in some kernels (seen in 6.18), in
+/// which else only threads sleep that are stopped.
+const FREEZERS: [&str; 3] = ["__refrigerator", "do_freezer_trap", "get_signal"];
 /// Waits that the kernel freezes as they are, from Linux 6.1 on, without ending them
 /// (`TASK_FREEZABLE`). Any signal ends them, so a thread in one is in state D only if it is frozen.
 ///
-/// The last three are on the way back from a system call, where nothing else waits like that.
-const FREEZABLE: [&str; 10] = [
+/// The last two are on the way back from a system call, where nothing else waits like that.
+const FREEZABLE: [&str; 9] = [
     "futex_do_wait",
     "futex_wait_queue",
     "hrtimer_nanosleep",
@@ -32,7 +33,6 @@ const FREEZABLE: [&str; 10] = [
     "unix_stream_data_wait",
     "do_syscall_64",
     "exit_to_user_mode_loop",
-    "get_signal",
 ];
 
 /// What is wrong with a process itself; `None` if nothing is.

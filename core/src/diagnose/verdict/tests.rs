@@ -225,6 +225,8 @@ fn a_frozen_process_is_told_and_a_service_thread_that_does_not_run_is_suspect() 
         let found = check(&waits(wchan, 'D'), &frozen);
         assert_eq!(found[0].next[0].command, "cat /proc/72/cgroup");
     }
+    let frozen = [(Class::StuckLocal, Reason::Frozen, &[2][..], Standing::Stalled)];
+    check(&waits("get_signal", 'S'), &frozen);
     let late = [(Class::NotJoined, Reason::UserCode, &[2][..], Standing::Suspect)];
     check(&waits("futex_do_wait", 'S'), &late);
     let silent = |wchan: &str, silent_ns| {
