@@ -96,6 +96,38 @@ fn every_message_taken_on_two_hosts_has_one_arrow_and_perfetto_agrees() {
 }
 
 #[test]
+fn the_profile_of_the_proxy_loads_in_perfetto_and_its_times_are_those_of_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = [&program("train_digits").display().to_string(), "--epochs", "1"];
+    let said = run(folder.path(), &["-n", "4", "--hosts", "2"], &words);
+    let trace = folder.path().join("merged.trace");
+    let mut command = Command::new(program("ccl-inspect"));
+    command.args(["trace", "--json", "--folder"]).arg(folder.path()).arg("-o").arg(&trace);
+    let output = command.arg("--proxy-profile").arg(folder.path().join("net.json")).output().unwrap();
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output)));
+    let profiles = report["profiles"].as_array().unwrap();
+    assert_eq!(profiles.len(), 4, "each rank has a neighbour on the other host: {report} {said}");
+    for (rank, profile) in profiles.iter().enumerate() {
+        let profile = Path::new(profile.as_str().unwrap());
+        assert!(profile.ends_with(format!("net-{rank}.json")), "{report}");
+        let states = "select ts, name from slice where name glob '*Wait' order by ts, name";
+        let steps = "select count(*) as n from slice where name glob 'Send-*' or name glob 'Recv-*'";
+        let mut theirs = perfetto(profile, &[states, steps]);
+        assert_eq!(theirs.import_errors, serde_json::json!({}), "rank {rank}");
+        let steps = number(&theirs.rows.pop().unwrap()["n"]);
+        assert!(steps > 100 && theirs.rows.len() as u64 > steps, "rank {rank}: {steps} steps");
+        let of_trace = format!(
+            "select s.ts, case s.name when 'SendPeerWait' then 'BufferWait' when 'SendGPUWait' then 'GPUWait' \
+             when 'RecvGPUWait' then 'GPUWait' else s.name end as name \
+             from slice s join thread_track t on s.track_id = t.id join thread using (utid) join process p using (upid) \
+             where s.category = 'ccl.proxy' and s.name != 'Done' and p.name glob 'rank {rank} *' order by 1, 2"
+        );
+        assert_eq!(theirs.rows, perfetto(&trace, &[&of_trace]).rows, "rank {rank}");
+    }
+}
+
+#[test]
 fn skewed_clocks_become_one_and_spans_of_the_program_lie_among_the_operations() {
     let folder = tempfile::tempdir().unwrap();
     let steps = "150";

@@ -6,13 +6,14 @@
 //!   {"name": "Send-1-3", "cat": "NET", "ph": "b", "id": 0, "pid": CHANNEL, "tid": 1, "ts": US,
 //!                                                  "args": { "opCount": SEQ, "proxyOpIndex":0 } },
 //!   {"name": "GPUWait", ..., "ph": "b"}, {"name": "GPUWait", ..., "ph": "e"}, ...
-//!   {"name": "Send-1-3", "cat": "NET", "ph": "e", "id": 0, "pid": CHANNEL, "tid": 1, "ts": US},
-//!   {} ]
+//!   {"name": "Send-1-3", "cat": "NET", "ph": "e", "id": 0, "pid": CHANNEL, "tid": 1, "ts": US}
+//!   ]
 //! ```
 //!
 //! Each network step is a pair of asynchronous events, with a nested pair for each state that it
 //! was in. A step that has not ended, and its state, have no end. Times are those of the trace, to
-//! the nanosecond. A receive has no BufferWait, with which one of NCCL's begins, and no RecvWait
+//! the nanosecond. NCCL's file ends with an empty element, which Perfetto counts as an error; ours
+//! does not. A receive has no BufferWait, with which one of NCCL's begins, and no RecvWait
 //! where its message had arrived before it was asked for.
 
 use std::collections::BTreeMap;
@@ -233,14 +234,15 @@ impl OfRank {
 
     fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = BufWriter::new(File::create_new(path)?);
-        file.write_all(b"[\n")?;
+        file.write_all(b"[")?;
         let mut text = String::new();
         for (id, step) in self.steps.iter().enumerate() {
             text.clear();
             step.write(&mut text, id);
-            file.write_all(text.as_bytes())?;
+            // Each line begins with the comma that separates it from the one before.
+            file.write_all(&text.as_bytes()[usize::from(id == 0)..])?;
         }
-        file.write_all(b"{} ]\n")?;
+        file.write_all(b"\n]\n")?;
         file.flush()
     }
 }
@@ -253,9 +255,9 @@ impl NetworkStep {
         let mut put = |name: &str, phase: &str, at: i64, args: &str| {
             let ts = micros(at);
             // Writing to a string does not fail.
-            let _ = writeln!(
+            let _ = write!(
                 text,
-                r#"{{"name": "{name}", "cat": "NET", "ph": "{phase}", "id": {id}, "pid": {channel}, "tid": 1, "ts": {ts}{args}}},"#
+                ",\n{{\"name\": \"{name}\", \"cat\": \"NET\", \"ph\": \"{phase}\", \"id\": {id}, \"pid\": {channel}, \"tid\": 1, \"ts\": {ts}{args}}}"
             );
         };
         let Some((_, begin)) = self.states.first() else { return };
