@@ -1,26 +1,51 @@
 //! Children that get nothing of this process but what they are given.
 
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setsid};
 
 /// The most descriptors that are looked at where the kernel cannot close all at once.
 const MOST: i32 = 1 << 20;
 
-/// Gives a command a session of its own, without a terminal, and none of the descriptors that this
-/// process has beside the three standard ones.
+/// Gives a command a session of its own, without a terminal and without keys, and none of the
+/// descriptors that this process has beside the three standard ones. It gains no rights by what it
+/// runs, and gets SIGTERM when the thread ends that starts it.
 ///
 /// A program that runs as another user could type into the terminal of who started it, and read
-/// what that one has open: whoever has that user's rights controls it.
+/// what that one has open or has keys for: whoever has that user's rights controls it.
 pub fn alone(command: &mut Command) {
-    let leave = || {
-        rustix::process::setsid()?;
+    let parent = i32::try_from(std::process::id()).ok();
+    // The command has its user's rights by now, so the request is not lost by a change of them.
+    let leave = move || {
+        setsid()?;
+        leave_keys()?;
         close_on_exec();
-        Ok(())
+        rustix::thread::set_no_new_privs(true)?;
+        // A debugger lets go of its process then.
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        // The parent may have ended before that.
+        if getppid().map(Pid::as_raw_pid) == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
     };
     // SAFETY: between fork and exec the closure only makes system calls: it allocates nothing and
     // takes no lock.
     unsafe {
         command.pre_exec(leave);
+    }
+}
+
+/// Joins a new and empty session keyring.
+fn leave_keys() -> io::Result<()> {
+    // SAFETY: the call takes no address: without a name the keyring is a new one.
+    let done = unsafe {
+        libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
+    };
+    match io::Error::last_os_error() {
+        _ if done >= 0 => Ok(()),
+        // The kernel has no keys, or they cannot be used here, so not by the command either.
+        why if matches!(why.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+        why => Err(why),
     }
 }
 

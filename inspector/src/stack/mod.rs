@@ -1,7 +1,7 @@
 //! `ccl-inspect stack`: where the threads of a job's processes are, those of this kernel only.
 //!
 //! py-spy and gdb are asked where the user has them; else the kernel is. A debugger holds the
-//! process for a moment, but sends it no signal.
+//! process for a moment, so a system call that it waits in may end with EINTR.
 
 mod alike;
 mod kernel;

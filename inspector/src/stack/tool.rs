@@ -57,8 +57,10 @@ impl Tools {
         let letter = || process::stat(pid).map(|stat| stat.state);
         let was_stopped = matches!(letter(), Some('T' | 't'));
         let mut notes = Vec::new();
-        if letter() == Some('T') {
-            notes.push("stopped: kill -CONT and its pid lets it go on".to_string());
+        match letter() {
+            Some('T') => notes.push("stopped: kill -CONT and its pid lets it go on".to_string()),
+            Some('t') => notes.push(format!("another debugger holds it: grep TracerPid /proc/{pid}/status")),
+            _ => {}
         }
         let mut ask = |by: &'static str, command: Result<Command, String>, begins: &[&str]| {
             let asked = command.and_then(|command| run(command, end)).and_then(|output| {
@@ -83,7 +85,8 @@ impl Tools {
             Some((by, lines)) => Ok(Seen { by, lines, notes, ..Seen::default() }),
             None => {
                 if self.gdb.is_none() {
-                    notes.push("no gdb on the PATH, which would show the functions".into());
+                    let which = if self.is_root { " that only root can change" } else { "" };
+                    notes.push(format!("no gdb{which} on the PATH, which would show the functions"));
                 }
                 Err(notes)
             }
@@ -151,19 +154,32 @@ fn maps(pid: u32) -> String {
 
 /// The output of a tool that ends in time.
 fn run(mut command: Command, end: Ns) -> Result<String, String> {
-    let mut child = command.spawn().map_err(|e| format!("it cannot be started: {e}"))?;
+    let (starts, started) = mpsc::channel();
     let (told, hears) = mpsc::channel();
-    if let Some(stdout) = child.stdout.take() {
-        std::thread::spawn(move || {
+    // The user of the process may stop the tool before it is what it is to become: then it never
+    // starts, and who starts it waits for ever.
+    std::thread::spawn(move || {
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(e) => return starts.send(Err(format!("it cannot be started: {e}"))).unwrap_or_default(),
+        };
+        let stdout = child.stdout.take();
+        if let Err(mpsc::SendError(Ok(mut late))) = starts.send(Ok(child)) {
+            return close(&mut late);
+        }
+        if let Some(stdout) = stdout {
             let mut bytes = Vec::new();
             // What was read before an error is what it says.
             let _ = stdout.take(MOST_BYTES).read_to_end(&mut bytes);
             // Nobody listens after the time is over.
             let _ = told.send(bytes);
-        });
-    }
-    let left = Duration::from_nanos(end.0.saturating_sub(clock::now().0));
-    match hears.recv_timeout(left) {
+        }
+    });
+    let left = || Duration::from_nanos(end.0.saturating_sub(clock::now().0));
+    let is_late =
+        || format!("it did not answer within {} s: give this rank alone with --rank", MOST.as_secs());
+    let mut child = started.recv_timeout(left()).map_err(|_| is_late())??;
+    match hears.recv_timeout(left()) {
         Ok(bytes) => {
             close(&mut child);
             Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -177,7 +193,7 @@ fn run(mut command: Command, end: Ns) -> Result<String, String> {
             // Its output ends when it does.
             let _ = hears.recv_timeout(LETS_GO);
             close(&mut child);
-            Err(format!("it did not answer within {} s: give this rank alone with --rank", MOST.as_secs()))
+            Err(is_late())
         }
     }
 }
