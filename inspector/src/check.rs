@@ -50,9 +50,9 @@ struct Of {
 /// What may be wrong with a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Wrong {
-    /// A verdict says STALLED
+    /// A verdict says STALLED, also one that says MISMATCH: then the exit status is 11
     Stall,
-    /// Ranks called different things
+    /// Ranks called different things, whether the verdict says STALLED or SUSPECT
     Mismatch,
     /// A rank or link holds up the others again and again
     Slow,
@@ -139,15 +139,20 @@ fn text(job: &Snapshot) -> String {
 /// The exit status if only this counts as wrong.
 fn status(job: &Snapshot, fail_on: &[Wrong]) -> u8 {
     let counts = |wrong| fail_on.contains(&wrong);
-    let stands = |verdict: &Verdict| {
-        verdict.standing == Standing::Stalled && !matches!(verdict.class, Class::Mismatch | Class::Slow)
+    let is_counted = |verdict: &&Verdict| {
+        // A job that is slow goes on, however long that has lasted.
+        let stands = verdict.standing == Standing::Stalled && verdict.class != Class::Slow;
+        counts(Wrong::Stall) && stands
+            || counts(Wrong::Mismatch) && verdict.class == Class::Mismatch
+            || counts(Wrong::Slow) && verdict.class == Class::Slow
     };
-    let is_slow = || job.verdicts.iter().any(|verdict| verdict.class == Class::Slow);
+    let mut counted = job.verdicts.iter().filter(is_counted).map(|verdict| verdict.class).peekable();
+    let is_wrong = counted.peek().is_some();
     let drops = || job.ranks.iter().any(|rank| rank.overflow > 0 || rank.comms_without_row > 0);
     match () {
-        () if counts(Wrong::Mismatch) && job.is_mismatch() => exit::MISMATCH,
-        () if counts(Wrong::Stall) && job.verdicts.iter().any(stands) => exit::STALL,
-        () if counts(Wrong::Slow) && is_slow() => exit::STALL,
+        // It says most, whatever it was counted for.
+        () if counted.any(|class| class == Class::Mismatch) => exit::MISMATCH,
+        () if is_wrong => exit::STALL,
         () if counts(Wrong::Drop) && drops() => exit::LOSSES,
         () if !job.complete => exit::INCOMPLETE,
         () => exit::OK,
@@ -163,17 +168,24 @@ mod tests {
     #[test]
     fn only_what_is_asked_for_counts() {
         use Wrong::{Drop, Mismatch, Slow, Stall};
-        let check = |class: Option<Class>, fail_on: &[Wrong], expect| {
-            let verdict = |class| Verdict { class, standing: Standing::Stalled, ..Verdict::default() };
+        let check_one = |class: Option<Class>, standing, fail_on: &[Wrong], expect| {
+            let verdict = |class| Verdict { class, standing, ..Verdict::default() };
             let ranks = vec![RankSnapshot { overflow: 1, ..RankSnapshot::default() }];
             let verdicts = class.map(verdict).into_iter().collect();
             let job = Snapshot { complete: true, ranks, verdicts, ..Snapshot::default() };
-            assert_eq!(status(&job, fail_on), expect, "{class:?} {fail_on:?}");
+            assert_eq!(status(&job, fail_on), expect, "{class:?} {standing:?} {fail_on:?}");
         };
+        let check = |class, fail_on: &[Wrong], expect| check_one(class, Standing::Stalled, fail_on, expect);
+        let suspect = |class, fail_on: &[Wrong], expect| check_one(class, Standing::Suspect, fail_on, expect);
         check(Some(Class::PeerDead), &[Stall], exit::STALL);
         check(Some(Class::PeerDead), &[Mismatch, Slow], exit::OK);
         check(Some(Class::Mismatch), &[Stall, Mismatch], exit::MISMATCH);
-        check(Some(Class::Mismatch), &[Stall], exit::OK);
+        check(Some(Class::Mismatch), &[Stall], exit::MISMATCH);
+        check(Some(Class::Mismatch), &[Mismatch], exit::MISMATCH);
+        check(Some(Class::Mismatch), &[Slow], exit::OK);
+        suspect(Some(Class::Mismatch), &[Stall], exit::OK);
+        suspect(Some(Class::Mismatch), &[Mismatch], exit::MISMATCH);
+        suspect(Some(Class::PeerDead), &[Stall, Mismatch, Slow], exit::OK);
         check(Some(Class::Slow), &[Stall, Mismatch], exit::OK);
         check(Some(Class::Slow), &[Slow], exit::STALL);
         check(None, &[Stall, Mismatch, Slow], exit::OK);

@@ -18,7 +18,8 @@ pub(crate) const MISMATCH: u8 = 11;
 /// Some of the events did not get into the trace or export; for `check`, events or rows of a
 /// recorder were lost.
 pub(crate) const LOSSES: u8 = 12;
-/// Not all ranks of the job could be read, or not to their end.
+/// Not all ranks of the job could be read, or not to their end; for `stragglers`, also a file
+/// without the history of calls.
 pub(crate) const INCOMPLETE: u8 = 13;
 
 /// The text about them in `--help`.
@@ -26,7 +27,7 @@ pub(crate) const HELP: &str = "\
 Exit status: 0 answered and none of the others, 1 error, 2 usage, 10 stall (a verdict says STALLED: an operation failed, a process is dead, stopped, starved or out of descriptors, ranks wait in a circle, \
 a link does not answer, or a rank has been awaited for as long as CCL_STALL_AFTER; `check`: also a verdict that says SLOW), 11 mismatch (ranks called different things), \
 12 losses (not all that happened got into a trace or export; `check --fail-on drop`: events or rows of a recorder were lost), \
-13 incomplete (not all ranks could be read). Of several the one is given that says most: 11, else 10, else 12, else 13. `run` gives the worst status of its ranks.";
+13 incomplete (not all ranks could be read; `stragglers`: also a file without the history of calls). Of several the one is given that says most: 11, else 10, else 12, else 13. `run` gives the worst status of its ranks.";
 
 /// The exit status of a look at a job.
 pub(crate) fn status(job: &Snapshot) -> u8 {

@@ -3,7 +3,7 @@
 use ccl::diagnose::{
     Lateness, RankLateness, comm_name, duration, kernel_clock, lateness, ranks_text, render_verdict,
 };
-use ccl::snapshot::{Missing, Standing};
+use ccl::snapshot::{Missing, Snapshot, Standing};
 use ccl::types::{JobId, Rank};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,10 @@ use crate::{exit, look, words};
 
 /// The schema of [`Told`].
 const SCHEMA: &str = "ccl.stragglers/1";
+
+/// What is said of a file that does not tell when its ranks called.
+const NO_HISTORY: &str = "who calls late is not known: the file has no history of calls (`ccl-inspect snapshot --json` \
+and watchdogs leave it out); use a dump (`ccl-inspect dump`) or the recorder files";
 
 /// Show which ranks call late, what that costs the others, and which one is a straggler
 #[derive(clap::Args, Debug)]
@@ -47,7 +51,11 @@ impl Stragglers {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let job = subject::look(self.target.as_ref(), None, true)?.job;
+        let looked = subject::look(self.target.as_ref(), None, true)?;
+        let job = looked.job;
+        // Only the saved state of a job comes without a process: what recorders did not keep, no
+        // other file has.
+        let is_cut = looked.found.is_empty() && lacks_history(&job);
         let mut notes = job.notes.clone();
         // What is told below was before that.
         if let Some(first) = job.verdicts.first().filter(|one| one.standing == Standing::Stalled) {
@@ -57,6 +65,9 @@ impl Stragglers {
         if !missing.is_empty() {
             notes.push(format!("not read: {}", ranks_text(&missing)));
         }
+        if is_cut {
+            notes.insert(0, NO_HISTORY.into());
+        }
         let told = Told {
             schema: SCHEMA.into(),
             job: job.job,
@@ -64,18 +75,26 @@ impl Stragglers {
             comms: lateness(&job, kernel_clock(&job)),
             notes,
         };
-        exit::say(&if self.json { look::to_json(&told)? } else { text(&told) })?;
-        Ok(if told.complete { exit::OK } else { exit::INCOMPLETE })
+        exit::say(&if self.json { look::to_json(&told)? } else { text(&told, is_cut) })?;
+        Ok(if told.complete && !is_cut { exit::OK } else { exit::INCOMPLETE })
     }
 }
 
-fn text(told: &Told) -> String {
+/// Whether no history came with a job although its ranks have completed collectives, which they
+/// keep the times of at any level above 0.
+fn lacks_history(job: &Snapshot) -> bool {
+    let rows = || job.ranks.iter().flat_map(|rank| &rank.comms);
+    rows().all(|row| row.history.ops.is_empty()) && rows().any(|row| row.level > 0 && row.op.completed > 0)
+}
+
+/// `is_cut`: whether the history of calls was left out, so that there may well be a straggler.
+fn text(told: &Told, is_cut: bool) -> String {
     let mut out = String::new();
     let stragglers: Vec<&Lateness> = told.comms.iter().filter(|comm| comm.straggler.is_some()).collect();
     for comm in &stragglers {
         out.extend(comm.straggler().map(|rank| sentence(comm, rank)));
     }
-    if stragglers.is_empty() {
+    if stragglers.is_empty() && !is_cut {
         out.push_str("no straggler: no rank is last far more often than the others and costs them a tenth of their time\n");
     }
     for note in &told.notes {
@@ -157,6 +176,7 @@ fn of_comm(comm: &Lateness) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ccl::snapshot::{CommSnapshot, History, OpSnapshot, PastOp, RankSnapshot};
     use ccl::types::CommId;
 
     const MS: u64 = 1_000_000;
@@ -189,7 +209,7 @@ mod tests {
             ..Lateness::default()
         };
         let mut told = Told { comms: vec![comm], ..Told::default() };
-        let seen = text(&told);
+        let seen = text(&told, false);
         let lines: Vec<&str> = seen.lines().collect();
         assert_eq!(
             lines[0],
@@ -203,6 +223,25 @@ mod tests {
         let json = serde_json::to_string(&told).unwrap();
         assert_eq!(serde_json::from_str::<Told>(&json).unwrap(), told);
         told.comms[0].straggler = None;
-        assert!(text(&told).starts_with("no straggler: "));
+        assert!(text(&told, false).starts_with("no straggler: "));
+    }
+
+    #[test]
+    fn without_a_history_nobody_is_acquitted() {
+        let check = |level: u8, completed: u64, ops: usize, expect: bool| {
+            let op = OpSnapshot { called: completed + 1, completed, ..OpSnapshot::default() };
+            let history = History { ops: vec![PastOp::default(); ops], ..History::default() };
+            let row = CommSnapshot { level, op, history, ..CommSnapshot::default() };
+            let one = RankSnapshot { comms: vec![row], ..RankSnapshot::default() };
+            let job = Snapshot { ranks: vec![RankSnapshot::default(), one], ..Snapshot::default() };
+            assert_eq!(lacks_history(&job), expect, "level {level}, {completed} completed, {ops} kept");
+        };
+        check(1, 9, 0, true);
+        check(1, 9, 1, false);
+        // No recorder has one of these either.
+        check(1, 0, 0, false);
+        check(0, 9, 0, false);
+        let told = Told { notes: vec![NO_HISTORY.into()], ..Told::default() };
+        assert_eq!(text(&told, true), format!("note: {NO_HISTORY}\n"));
     }
 }
