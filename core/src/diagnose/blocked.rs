@@ -197,7 +197,7 @@ impl Edge {
 
     fn of_link(link: &LinkSnapshot) -> Option<Self> {
         let &LinkSnapshot { channel, direction, transport, step, waits, since_ns, op: seq, .. } = link;
-        let peer = link.waits_for.or(link.peer).filter(|_| waits.is_for_rank())?;
+        let peer = link.waits_for.or(link.peer).filter(|_| link.is_waiting() && waits.is_for_rank())?;
         Some(Self { peer, channel, direction, transport, step, seq, waits, since_ns })
     }
 

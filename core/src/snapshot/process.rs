@@ -80,8 +80,8 @@ pub struct ProcessFacts {
     pub is_starved: Option<bool>,
     /// How often its control group's quota of processor time was used up meanwhile.
     pub throttled: u64,
-    /// How long its threads, taken together, waited for a processor, in percent of the time; 255 at
-    /// most.
+    /// How long its threads, taken together, waited for a processor, in percent of the time, or of
+    /// its whole life if it was not measured twice; 255 at most.
     pub run_delay_pct: u8,
     /// How long its threads ran, in percent of the time; 255 at most.
     pub cpu_pct: u8,
@@ -182,13 +182,18 @@ impl ProcessFacts {
         }
     }
 
+    /// Says what was counted once, of a process that has lived for so long.
+    pub fn average(&mut self, life_ns: u64, load: &ProcessLoad) {
+        self.run_delay_pct = percent(load.run_delay_ns, life_ns.max(1));
+    }
+
     /// Says what happened between two moments; nothing if they are the same.
     pub fn measure(&mut self, before: &ProcessLoad, now: &ProcessLoad) {
         let passed_ns = now.at_ns.saturating_sub(before.at_ns);
         if passed_ns == 0 {
             return;
         }
-        let percent = |part: u64| u8::try_from(part.saturating_mul(100) / passed_ns).unwrap_or(u8::MAX);
+        let percent = |part: u64| percent(part, passed_ns);
         // A thread that ended took its counters with it.
         let delay_ns = now.run_delay_ns.saturating_sub(before.run_delay_ns);
         self.throttled = now.throttled.saturating_sub(before.throttled);
@@ -199,6 +204,10 @@ impl ProcessFacts {
         let is_crowded_out = delay_ns > passed_ns / 2 && delay_ns > cpu_ns;
         self.is_starved = Some(self.throttled > 0 || is_crowded_out);
     }
+}
+
+fn percent(part: u64, of: u64) -> u8 {
+    u8::try_from(part.saturating_mul(100) / of).unwrap_or(u8::MAX)
 }
 
 #[cfg(test)]

@@ -149,10 +149,10 @@ words! {
 }
 
 impl Waits {
-    /// Whether it is a wait for another rank.
+    /// Whether who waits for this reason waits for another rank.
     #[must_use]
     pub const fn is_for_rank(self) -> bool {
-        !matches!(self, Self::Nothing | Self::Unknown | Self::Proxy)
+        !matches!(self, Self::Proxy)
     }
 }
 

@@ -59,6 +59,7 @@ impl Begun {
         for (one, chosen) in found.iter_mut().zip(chosen) {
             let first = self.first.remove(&one.who());
             let again = if chosen { living(one).and_then(Reading::of) } else { None };
+            let start_ticks = one.given.process.start_ticks;
             let facts = &mut one.given.process.facts;
             // What a process says of itself here is not measured by anybody.
             *facts = ProcessFacts {
@@ -71,8 +72,8 @@ impl Begun {
                 ..ProcessFacts::default()
             };
             match (first, again) {
-                (Some(first), Some(again)) => again.tell(Some(&first), facts),
-                (Some(first), None) => first.tell(None, facts),
+                (Some(first), Some(again)) => again.tell(Some(&first), start_ticks, facts),
+                (Some(first), None) => first.tell(None, start_ticks, facts),
                 _ => {}
             }
             let process = &one.given.process;

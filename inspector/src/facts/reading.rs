@@ -37,10 +37,17 @@ impl Reading {
         Some(Self { load: ProcessLoad::at(at, &load), threads, dying: load.is_dying })
     }
 
-    /// Adds what it says to the facts; with an earlier reading, also what happened meanwhile.
-    pub(super) fn tell(self, before: Option<&Self>, facts: &mut ProcessFacts) {
-        if let Some(before) = before {
-            facts.measure(&before.load, &self.load);
+    /// Adds what it says to the facts; with an earlier reading what happened meanwhile, else what
+    /// happened since its start, if that is known.
+    pub(super) fn tell(self, before: Option<&Self>, start_ticks: u64, facts: &mut ProcessFacts) {
+        match before {
+            Some(before) => facts.measure(&before.load, &self.load),
+            None if start_ticks > 0 => {
+                let second = rustix::param::clock_ticks_per_second().max(1);
+                let started_ns = start_ticks.saturating_mul(1_000_000_000 / second);
+                facts.average(self.load.at_ns.saturating_sub(started_ns), &self.load);
+            }
+            None => {}
         }
         facts.dying = self.dying;
         facts.threads = self.threads;

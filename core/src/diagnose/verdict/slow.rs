@@ -40,10 +40,10 @@ fn of_comm(job: &Snapshot, of: &Lateness) -> Option<Verdict> {
             duration(late.waited_ns)
         ),
     ];
-    let crowded = delay_pct(job, late, |pct| of.op_ns / 100 * pct >= late.late_p50_ns / 2);
+    let crowded = delay_pct(job, late, |pct| of.op_ns.saturating_mul(pct) / 100 >= late.late_p50_ns / 2);
     let (side, confidence) = match crowded {
         Some(pct) => {
-            let line = "its threads were ready to run and waited for a processor for";
+            let line = "its threads, taken together, waited for a processor for";
             evidence.push(format!("rank {}: {line} {pct} % of the time", late.job_rank));
             (Side::Machine, Confidence::Possible)
         }
@@ -70,6 +70,6 @@ fn of_comm(job: &Snapshot, of: &Lateness) -> Option<Verdict> {
 /// share explains how late it is.
 fn delay_pct(job: &Snapshot, late: &RankLateness, explains: impl Fn(u64) -> bool) -> Option<u8> {
     let facts = &process::of(job, late.job_rank)?.facts;
-    let starved = facts.is_starved?;
-    (starved || explains(facts.run_delay_pct.into())).then_some(facts.run_delay_pct)
+    let is_starved = facts.is_starved == Some(true);
+    (is_starved || explains(facts.run_delay_pct.into())).then_some(facts.run_delay_pct)
 }

@@ -16,6 +16,8 @@ use crate::types::{CommId, Rank};
 
 /// The most time between two readings of one look.
 const BETWEEN_NS: u64 = 500_000_000;
+/// The most waits that are followed to find the shortest circle.
+const MAX_STEPS: usize = 1 << 20;
 /// The most lines about links of a verdict.
 const MAX_LINES: usize = 4;
 
@@ -398,7 +400,7 @@ impl Circle {
     /// The shortest circle through the waits that are long enough to be judged.
     fn of(job: &Snapshot, suspect_ns: u64) -> Self {
         // Per rank: whom it waits for, and in which operation.
-        let mut waits: BTreeMap<Rank, BTreeMap<Rank, String>> = BTreeMap::new();
+        let mut waits = WaitsFor::new();
         let mut add = |comm: CommId, by: &[Rank], holders: &[Rank], op: String| {
             for rank in job.job_ranks(comm, by) {
                 for holder in job.job_ranks(comm, holders).into_iter().filter(|holder| *holder != rank) {
@@ -416,12 +418,12 @@ impl Circle {
                 add(other.comm, &other.by, &other.through, op(&other.op, other.seq, &other.name, other.comm));
             }
         }
-        let shortest = waits.keys().filter_map(|rank| path_back(&waits, *rank)).min_by_key(Vec::len);
-        let path = shortest.unwrap_or_default();
+        let by = waiters(&waits);
+        let path = shortest_circle(&waits, &by);
         let next = |at: usize| path[(at + 1) % path.len()];
         let edge = |(at, rank): (usize, &Rank)| (*rank, (next(at), waits[rank][&next(at)].clone()));
         let edges: BTreeMap<Rank, _> = path.iter().enumerate().map(edge).collect();
-        let behind = lead_to(&waits, edges.keys().copied().collect());
+        let behind = lead_to(&by, edges.keys().copied().collect());
         Self { edges, behind }
     }
 
@@ -447,6 +449,9 @@ impl Circle {
             text += &format!(", rank {to} for rank {next} in {op}");
             to = *next;
         }
+        if to != first {
+            text += " ...";
+        }
         let behind: Vec<Rank> = self.behind.iter().copied().collect();
         if !behind.is_empty() {
             let wait = if is_past { "waited" } else { verb(behind.len(), "waits", "wait") };
@@ -456,12 +461,55 @@ impl Circle {
     }
 }
 
-/// The other ranks whose waits lead to one of these.
-fn lead_to(waits: &BTreeMap<Rank, BTreeMap<Rank, String>>, these: BTreeSet<Rank>) -> BTreeSet<Rank> {
-    let mut by: BTreeMap<Rank, Vec<Rank>> = BTreeMap::new();
+/// Per rank, whom it waits for and in which operation.
+type WaitsFor = BTreeMap<Rank, BTreeMap<Rank, String>>;
+/// Per rank, who waits for it.
+type Waiters = BTreeMap<Rank, Vec<Rank>>;
+
+fn waiters(waits: &WaitsFor) -> Waiters {
+    let mut by = Waiters::new();
     for (rank, holders) in waits {
         holders.keys().for_each(|holder| by.entry(*holder).or_default().push(*rank));
     }
+    by
+}
+
+/// The shortest circle, or a short one where there are very many waits; empty if there is none.
+fn shortest_circle(waits: &WaitsFor, by: &Waiters) -> Vec<Rank> {
+    // Who waits only for ranks that are in no circle is in none.
+    let mut open: BTreeMap<Rank, usize> = BTreeMap::new();
+    for (rank, holders) in waits {
+        open.insert(*rank, holders.keys().filter(|holder| waits.contains_key(holder)).count());
+    }
+    let mut ends: Vec<Rank> = open.iter().filter(|(_, count)| **count == 0).map(|(rank, _)| *rank).collect();
+    while let Some(end) = ends.pop() {
+        open.remove(&end);
+        for rank in by.get(&end).into_iter().flatten() {
+            if let Some(count) = open.get_mut(rank) {
+                *count -= 1;
+                ends.extend((*count == 0).then_some(*rank));
+            }
+        }
+    }
+    let mut steps = MAX_STEPS;
+    let paths = open.keys().map_while(|rank| (steps > 0).then(|| path_back(waits, *rank, &mut steps)));
+    let shortest = paths.flatten().min_by_key(Vec::len);
+    shortest.unwrap_or_else(|| {
+        // Whoever is left waits for one that is left: that way leads into a circle.
+        let on = |rank: &Rank| waits[rank].keys().find(|to| open.contains_key(to)).copied();
+        let mut way: Vec<Rank> = open.keys().next().copied().into_iter().collect();
+        while let Some(next) = way.last().and_then(on) {
+            if let Some(begin) = way.iter().position(|rank| *rank == next) {
+                return way.split_off(begin);
+            }
+            way.push(next);
+        }
+        Vec::new()
+    })
+}
+
+/// The other ranks whose waits lead to one of these.
+fn lead_to(by: &Waiters, these: BTreeSet<Rank>) -> BTreeSet<Rank> {
     let (mut found, mut next) = (these.clone(), Vec::from_iter(these.iter().copied()));
     while let Some(rank) = next.pop() {
         next.extend(by.get(&rank).into_iter().flatten().filter(|rank| found.insert(**rank)));
@@ -470,11 +518,14 @@ fn lead_to(waits: &BTreeMap<Rank, BTreeMap<Rank, String>>, these: BTreeSet<Rank>
 }
 
 /// The shortest way along the waits from a rank back to itself.
-fn path_back(waits: &BTreeMap<Rank, BTreeMap<Rank, String>>, from: Rank) -> Option<Vec<Rank>> {
+///
+/// `None` if there is none, or if it was not found in so many steps.
+fn path_back(waits: &WaitsFor, from: Rank, steps: &mut usize) -> Option<Vec<Rank>> {
     let mut came: BTreeMap<Rank, Rank> = BTreeMap::new();
     let mut next = std::collections::VecDeque::from([from]);
     while let Some(rank) = next.pop_front() {
         for to in waits.get(&rank).into_iter().flat_map(BTreeMap::keys) {
+            *steps = steps.checked_sub(1)?;
             if *to == from {
                 let mut path = vec![rank];
                 while path[path.len() - 1] != from {

@@ -46,9 +46,11 @@ fn one_that_is_late_because_it_waits_for_a_processor_is_slow_because_of_the_mach
     // 20 % of an operation of 20 ms are half of 8 ms.
     let (machine, next, line) = side(8, Some(false), 20);
     assert_eq!((machine, next.as_str()), (Side::Machine, "top -H -p 72"));
-    let said = "rank 2: its threads were ready to run and waited for a processor for 20 % of the time";
+    let said = "rank 2: its threads, taken together, waited for a processor for 20 % of the time";
     assert_eq!(line.as_deref(), Some(said));
     assert_eq!(side(8, Some(false), 19).0, Side::Application);
     assert_eq!(side(16, Some(false), 20).0, Side::Application);
-    assert_eq!(side(8, None, 20).0, Side::Application);
+    assert_eq!(side(8, None, 20).0, Side::Machine);
+    assert_eq!(side(16, Some(true), 20).0, Side::Machine);
+    assert_eq!(side(8, None, 0).0, Side::Application);
 }
