@@ -19,7 +19,7 @@ pub(super) struct Out {
     /// Dropped before the link, so that the sockets are not sampled while they close.
     pub(super) cell: LinkCell,
     pub(super) link: SendLink,
-    /// What the proxy does with the link, if it carries bytes only when it is pumped.
+    /// The sub-operation of the proxy; `None` if the link carries its bytes without being pumped.
     pub(super) sub: Option<Sub>,
     pub(super) channel: ChannelId,
     pub(super) to: Readers,

@@ -20,7 +20,7 @@ const FROZEN: &[Step] = &[(
 const TRACED: &[Step] =
     &[("grep TracerPid /proc/{pid}/status", "names the debugger that holds it: let it continue or detach")];
 
-/// Where more threads want to run than there are processors.
+/// For a machine with more threads that are ready to run than processors.
 const CROWDED: &[Step] = &[
     ("top -H -p {pid}", "shows what its threads get of the processors"),
     ("top -b -n 1", "shows what else uses them, and how many want to run (nproc says how many there are)"),

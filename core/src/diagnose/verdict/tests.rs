@@ -321,7 +321,7 @@ fn waits_in_a_circle_are_a_deadlock_told_once() {
         "rank 0 waits for rank 1 in Send #1 of world, rank 1 for rank 2 in Send #1 of world, rank 2 for \
          rank 0 in Send #1 of world, for 2.0 s"
     );
-    // Who waits for one in the circle is held up by it too.
+    // A rank that waits for a rank in the circle is a victim of the circle.
     let blocked_on = vec![send(0, 1), send(1, 0), send(3, 2), send(2, 1)];
     let found = verdicts(&Snapshot { blocked_on, ..job(&[]) }, None, 30 * SECOND);
     assert_eq!(found[0].victims, ranks(&[0, 1, 2, 3]));

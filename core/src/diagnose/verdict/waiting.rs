@@ -476,7 +476,7 @@ fn waiters(waits: &WaitsFor) -> Waiters {
 
 /// The shortest circle, or a short one where there are very many waits; empty if there is none.
 fn shortest_circle(waits: &WaitsFor, by: &Waiters) -> Vec<Rank> {
-    // Who waits only for ranks that are in no circle is in none.
+    // A rank that waits only for ranks outside of circles is in no circle.
     let mut open: BTreeMap<Rank, usize> = BTreeMap::new();
     for (rank, holders) in waits {
         open.insert(*rank, holders.keys().filter(|holder| waits.contains_key(holder)).count());
@@ -495,7 +495,7 @@ fn shortest_circle(waits: &WaitsFor, by: &Waiters) -> Vec<Rank> {
     let paths = open.keys().map_while(|rank| (steps > 0).then(|| path_back(waits, *rank, &mut steps)));
     let shortest = paths.flatten().min_by_key(Vec::len);
     shortest.unwrap_or_else(|| {
-        // Whoever is left waits for one that is left: that way leads into a circle.
+        // Each rank that is left waits for another one of these: such a path ends in a circle.
         let on = |rank: &Rank| waits[rank].keys().find(|to| open.contains_key(to)).copied();
         let mut way: Vec<Rank> = open.keys().next().copied().into_iter().collect();
         while let Some(next) = way.last().and_then(on) {
