@@ -128,6 +128,12 @@ pub(crate) fn parse(line: &str) -> Option<Stat> {
     Some(Stat { state, parent, start: fields.nth(17)?.parse().ok()? })
 }
 
+/// When a process started, since boot, of its start in clock ticks.
+pub(crate) fn started_ns(start_ticks: u64) -> u64 {
+    let second = rustix::param::clock_ticks_per_second().max(1);
+    start_ticks.saturating_mul(1_000_000_000 / second)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ use ccl::sys::cgroup::kills_since;
 use ccl::sys::load::read;
 
 use super::texts;
+use crate::process::started_ns;
 
 /// The kernel's number of the first pid namespace, whose pids its log has.
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
@@ -75,8 +76,7 @@ impl Log {
     /// An older process may have had the same pid. Of a process of another pid namespace the log's
     /// pid is not known.
     pub(super) fn has(&self, process: &ProcessSnapshot) -> bool {
-        let second = rustix::param::clock_ticks_per_second().max(1);
-        let started_ns = process.start_ticks.saturating_mul(1_000_000_000 / second);
+        let started_ns = started_ns(process.start_ticks);
         process.pid_namespace == FIRST_PID_NAMESPACE
             && process.start_ticks != 0
             && self.killed.get(&process.pid).is_some_and(|at_ns| *at_ns >= started_ns)

@@ -5,6 +5,7 @@ use ccl::snapshot::{MAX_THREADS, ProcessFacts, ProcessLoad, ThreadFacts};
 use ccl::sys::load::{Load, read, wchan};
 
 use super::texts;
+use crate::process::started_ns;
 
 /// What the kernel says of a process at one moment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -43,9 +44,7 @@ impl Reading {
         match before {
             Some(before) => facts.measure(&before.load, &self.load),
             None if start_ticks > 0 => {
-                let second = rustix::param::clock_ticks_per_second().max(1);
-                let started_ns = start_ticks.saturating_mul(1_000_000_000 / second);
-                facts.average(self.load.at_ns.saturating_sub(started_ns), &self.load);
+                facts.average(self.load.at_ns.saturating_sub(started_ns(start_ticks)), &self.load);
             }
             None => {}
         }
