@@ -78,6 +78,10 @@ impl Events {
 
 impl Subscriber for Events {
     #[inline]
+    fn is_on(&self) -> bool {
+        self.wants(1)
+    }
+    #[inline]
     fn take(&mut self, event: Event) {
         if self.wants(event.level()) {
             self.record(clock::raw(), &event);
