@@ -214,6 +214,8 @@ const STATICS: &[(&str, &str, &str)] = &[
     ),
     ("core/src/control/gather/task.rs", "OF_PROCESS", "what gathers for all communicators of the process"),
     ("core/src/comm/services.rs", "OF_PROCESS", "the services of the process, shared by its communicators"),
+    ("core/ffi/ccl-ibverbs-sys/src/library.rs", "LIBRARY", "libibverbs is loaded once"),
+    ("core/ffi/ccl-ibverbs-sys/src/library.rs", "FOUND", "where a function of it lies, for each"),
     ("core/ffi/nvtx-sys/src/tool.rs", "SLOTS", "what NVTX's one tool of the process fills"),
     ("core/ffi/nvtx-sys/src/tool.rs", "TABLES", "where those slots are; constant"),
     ("core/ffi/nvtx-sys/src/tool.rs", "ATTACHED", "the tool is loaded once"),

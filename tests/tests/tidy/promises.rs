@@ -103,11 +103,11 @@ fn each_crate_opens_with_a_map_of_all_its_rooms() {
 #[test]
 fn arrows_between_crates_point_one_way() {
     let allowed: [(&str, &[&str]); 5] = [
-        ("core", &[]),
+        ("core", &["ccl-ibverbs-sys"]),
         ("exporters", &["ccl"]),
         ("inspector", &["ccl", "ccl-exporters"]),
         ("examples", &["ccl", "ccl-exporters"]),
-        ("tests", &["ccl", "ccl-exporters"]),
+        ("tests", &["ccl", "ccl-exporters", "ccl-ibverbs-sys"]),
     ];
     let mut findings = Vec::new();
     for (name, may) in allowed {
@@ -125,7 +125,7 @@ fn arrows_between_crates_point_one_way() {
     }
     clean(
         &findings,
-        "ccl-inspect -> ccl-exporters -> ccl, and nothing else; each crate takes the workspace's lints",
+        "ccl-inspect -> ccl-exporters -> ccl -> its floors, and nothing else; each crate takes the workspace's lints",
     );
 }
 
