@@ -10,6 +10,9 @@ use ccl_tests::programs::{library, text};
 /// Everything a user's machine needs: Rust, and the tools of gcc.
 const TOOLS: &[&str] = &["cargo", "rustc", "gcc", "cc", "ld", "as", "ar"];
 
+/// All that a program may need to start, beside the dynamic linker itself.
+const LIBRARIES: &[&str] = &["libc.so.6", "libm.so.6", "libgcc_s.so.1"];
+
 fn find(tool: &str) -> PathBuf {
     let path = environment("PATH").expect("PATH is set");
     let found = path.split(':').map(|folder| Path::new(folder).join(tool)).find(|at| at.is_file());
@@ -24,8 +27,29 @@ fn hello() -> String {
     std::fs::read_to_string(repository().join("examples/src/bin/hello.rs")).expect("hello.rs")
 }
 
+/// The libraries without which a program does not start.
+fn needed(program: &Path) -> Vec<String> {
+    let read = Command::new("readelf").arg("-d").arg(program).output().expect("readelf, which comes with ld");
+    let text = text(&read);
+    let lines = text.lines().filter(|line| line.contains("(NEEDED)"));
+    lines.filter_map(|line| Some(line.split_once('[')?.1.trim_end_matches(']').to_string())).collect()
+}
+
+/// The packages that a crate was built from.
+fn packages(folder: &Path) -> Vec<String> {
+    let lock = std::fs::read_to_string(folder.join("Cargo.lock")).expect("Cargo.lock");
+    let names = lock.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    names.map(str::to_string).collect()
+}
+
+/// What a crate was built from, and what its program said.
+struct Ran {
+    packages: Vec<String>,
+    output: Output,
+}
+
 /// Builds a crate with these dependencies and this program, and runs it with these variables.
-fn run(name: &str, dependencies: &str, main: &str, environment_of_it: &[(&str, &Path)]) -> Output {
+fn run(name: &str, dependencies: &str, main: &str, environment_of_it: &[(&str, &Path)]) -> Ran {
     let fresh = tempfile::tempdir().expect("a folder of temporary files");
     let write = |name: &str, text: &str| {
         let path = fresh.path().join(name);
@@ -55,11 +79,15 @@ fn run(name: &str, dependencies: &str, main: &str, environment_of_it: &[(&str, &
     let built = cargo.args(["build", "--offline"]).output().expect("cargo starts");
     assert!(built.status.success(), "{}", text(&built));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fresh_crate/debug").join(name);
+    let needed = needed(&program);
+    let allowed = |name: &String| LIBRARIES.contains(&name.as_str()) || name.starts_with("ld-linux");
+    assert!(needed.iter().any(|name| name == "libc.so.6") && needed.iter().all(allowed), "{needed:?}");
     let mut command = Command::new(program);
     command.env("CCL_RUNTIME_DIR", fresh.path()).envs(environment_of_it.iter().copied());
-    let ran = command.output().expect("it starts");
-    assert!(text(&ran).contains("hello from rank 0 of 1: the sum is 1"), "{}", text(&ran));
-    ran
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("hello from rank 0 of 1: the sum is 1"), "{}", text(&output));
+    Ran { packages: packages(fresh.path()), output }
 }
 
 #[test]
@@ -70,28 +98,39 @@ fn a_fresh_crate_says_hello() {
     let dependencies =
         format!("ccl = {{ package = \"ccl-core\", path = {:?} }}\n", repository().join("core"));
     let ran = run("fresh", &dependencies, &kept.join("\n"), &[]);
-    assert!(ran.status.success(), "{}", text(&ran));
+    let floors: Vec<&String> = ran.packages.iter().filter(|name| name.contains("ibverbs")).collect();
+    assert!(floors.is_empty(), "a feature that is off brings {floors:?}");
 }
 
 /// With the lines from README.md.
 #[test]
-fn a_fresh_crate_is_seen_through_nvtx_without_libclang() {
+fn a_fresh_crate_has_nvtx_and_ibverbs_without_libclang_and_libibverbs() {
     let readme = std::fs::read_to_string(repository().join("README.md")).expect("README.md");
-    let patch = "[patch.crates-io]\nnvtx-sys = { path = \"ccl/core/ffi/nvtx-sys\" }";
-    assert!(readme.contains(patch), "README.md has {patch}");
+    for line in [
+        "[patch.crates-io]\n",
+        "\nibverbs-sys = { path = \"ccl/core/ffi/ibverbs-sys\" }",
+        "\nnvtx-sys = { path = \"ccl/core/ffi/nvtx-sys\" }",
+    ] {
+        assert!(readme.contains(line), "README.md has {line}");
+    }
     let at = |path: &str| repository().join(path);
     let dependencies = format!(
-        "ccl = {{ package = \"ccl-core\", path = {:?} }}\nccl-exporters = {{ path = {:?}, features = [\"nvtx\"] }}\n\
-         [patch.crates-io]\nnvtx-sys = {{ path = {:?} }}\n",
+        "ccl = {{ package = \"ccl-core\", path = {:?}, features = [\"ibverbs\"] }}\n\
+         ccl-exporters = {{ path = {:?}, features = [\"nvtx\"] }}\nibverbs = \"=0.9.2\"\n\
+         [patch.crates-io]\nibverbs-sys = {{ path = {:?} }}\nnvtx-sys = {{ path = {:?} }}\n",
         at("core"),
         at("exporters"),
+        at("core/ffi/ibverbs-sys"),
         at("core/ffi/nvtx-sys")
     );
     let folder = tempfile::tempdir().expect("a folder of temporary files");
     let (tool, file) = (library("nvtx_recorder"), folder.path().join("nvtx"));
     let environment = [("NVTX_INJECTION64_PATH", tool.as_path()), (nvtx_recorder::FILE, file.as_path())];
-    let ran = run("fresh-nvtx", &dependencies, &hello(), &environment);
-    assert!(ran.status.success(), "{}", text(&ran));
+    // On most machines an error, which is what they are to say.
+    let devices = "println!(\"devices: {:?}\", ibverbs::devices().map(|list| list.len()));";
+    let main = hello().replacen("{\n", &format!("{{\n{devices}\n"), 1);
+    let ran = run("fresh-floors", &dependencies, &main, &environment);
+    assert!(text(&ran.output).contains("devices: "), "{}", text(&ran.output));
     let written = std::fs::read_dir(folder.path()).expect("the folder").flatten().next();
     let written = std::fs::read(written.expect("what the tool wrote").path()).expect("a file");
     let seen = ranges(&nvtx_recorder::read(&written).expect("few enough")).expect("balanced");
