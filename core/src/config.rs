@@ -85,7 +85,7 @@ settings! {
         "Address family to use; empty: either.";
     HostId, "CCL_HOSTID", Some("NCCL_HOSTID"), Kind::Text, "",
         "Distinguishes hosts that share a kernel: ranks with different values talk over the network.";
-    Transport, "CCL_TRANSPORT", None, Kind::Word(&["", "in-process", "shm", "socket"]), "",
+    Transport, "CCL_TRANSPORT", None, Kind::Word(&["", "in-process", "shm", "socket", "verbs"]), "",
         "Forces one transport for all links; empty: the best that reaches the peer.";
     Algorithm, "CCL_ALGO", Some("NCCL_ALGO"), Kind::Word(&["", "ring", "direct", "tree", "Ring", "Tree"]), "",
         "Forces an algorithm where it can carry the call; empty: direct where all ranks share a host (a reduce to a root: eight ranks at most), else ring. Tree carries all-reduce.";
@@ -93,6 +93,30 @@ settings! {
         "Channels of a ring.";
     Streams, "CCL_SOCKET_STREAMS", Some("NCCL_NSOCKS_PERTHREAD"), Kind::Number(1, 8), "2",
         "TCP streams per link between hosts.";
+    IbDisable, "CCL_IB_DISABLE", Some("NCCL_IB_DISABLE"), Kind::Number(0, 1), "0",
+        "1 leaves the ports of InfiniBand and RoCE alone: sockets serve between hosts.";
+    IbHca, "CCL_IB_HCA", Some("NCCL_IB_HCA"), Kind::Text, "",
+        "Devices and ports to use: comma-separated prefixes, each with :port where one is meant; a leading = is exact, ^ excludes.";
+    IbGidIndex, "CCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), Kind::Text, "",
+        "Index of the port's address to use; empty: with RoCE the first of version 2, of IPv4 where there is one.";
+    IbQpsPerConnection, "CCL_IB_QPS_PER_CONNECTION", Some("NCCL_IB_QPS_PER_CONNECTION"), Kind::Number(1, 8), "1",
+        "Queue pairs per link and port; messages of more than 4 KiB are split over all of them.";
+    IbTimeout, "CCL_IB_TIMEOUT", Some("NCCL_IB_TIMEOUT"), Kind::Number(1, 22), "20",
+        "A packet that is not acknowledged is sent again after 4.096 us times 2 to this power.";
+    IbRetryCount, "CCL_IB_RETRY_CNT", Some("NCCL_IB_RETRY_CNT"), Kind::Number(0, 7), "6",
+        "How often a packet is sent again until the link fails; software cards take 7 as for ever.";
+    IbTrafficClass, "CCL_IB_TC", Some("NCCL_IB_TC"), Kind::Number(0, 255), "0",
+        "Traffic class of the packets of queue pairs.";
+    IbServiceLevel, "CCL_IB_SL", Some("NCCL_IB_SL"), Kind::Number(0, 15), "0",
+        "Service level of the packets of queue pairs.";
+    IbPkey, "CCL_IB_PKEY", Some("NCCL_IB_PKEY"), Kind::Number(0, 65535), "0",
+        "Index of the partition key of queue pairs.";
+    IbAdaptiveRouting, "CCL_IB_ADAPTIVE_ROUTING", Some("NCCL_IB_ADAPTIVE_ROUTING"), Kind::Number(0, 1), "0",
+        "1 where switches route each packet for itself: a large message is then followed by a request of its own that says it is complete.";
+    IbArThreshold, "CCL_IB_AR_THRESHOLD", Some("NCCL_IB_AR_THRESHOLD"), Kind::Number(0, 1_073_741_824), "8192",
+        "Messages of more bytes are large to CCL_IB_ADAPTIVE_ROUTING.";
+    IbRelaxedOrdering, "CCL_IB_PCI_RELAXED_ORDERING", Some("NCCL_IB_PCI_RELAXED_ORDERING"), Kind::Number(0, 1), "0",
+        "1 lets devices write the bytes of a message in any order, where they can do that.";
     InitTimeout, "CCL_INIT_TIMEOUT", None, Kind::Seconds, "120",
         "Seconds until the init of a communicator gives up and names who is missing.";
     Timeout, "CCL_TIMEOUT", None, Kind::Seconds, "1800",

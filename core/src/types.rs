@@ -227,6 +227,8 @@ closed_set! {
         Socket = 2,
         /// The simulator.
         Sim = 3,
+        /// Queue pairs of InfiniBand or RoCE between hosts.
+        Verbs = 4,
     }
 }
 closed_set! {
@@ -244,6 +246,8 @@ closed_set! {
         Simulated = 5,
         /// They are on one host, but no connection of one user can be made between them.
         NoSharedMemory = 6,
+        /// They are on two hosts, and a side has no port for queue pairs, or one of another kind.
+        NoVerbs = 7,
     }
 }
 closed_set! {

@@ -139,6 +139,8 @@ pub enum Purpose {
     /// State is gathered across hosts: an edge of the tree of leaders, or a connection for one
     /// question.
     Gather = 9,
+    /// Queue pairs of a lane are set up.
+    Verbs = 10,
 }
 
 impl Purpose {
@@ -153,6 +155,7 @@ impl Purpose {
             7 => Self::Probe,
             8 => Self::Gossip,
             9 => Self::Gather,
+            10 => Self::Verbs,
             _ => return None,
         })
     }

@@ -11,6 +11,7 @@ use crate::bootstrap::host::Identity as Process;
 use crate::error::{Error, ErrorKind, Result};
 use crate::recorder::{self, CommRow};
 use crate::sys::cpus::Allowed;
+use crate::transport::ib::port::Reachable;
 use crate::types::Rank;
 
 /// The way to the other ranks while a communicator is made. All ranks make the same calls.
@@ -56,6 +57,9 @@ pub(super) struct Lives {
     pub(super) control: String,
     /// Which processors it may use.
     pub(super) allowed: Allowed,
+    /// What its ports for queue pairs can reach, if it has any.
+    #[serde(default)]
+    pub(super) verbs: Option<Reachable>,
 }
 
 /// What is known of a rank.

@@ -429,6 +429,7 @@ impl Part<'_> {
             let reach = match &known.reach {
                 Reach::Myself => Reach::Myself,
                 Reach::Network(address) => Reach::Network(*address),
+                Reach::Verbs(address) => Reach::Verbs(*address),
                 Reach::Memory(memory) => {
                     let identity = Identity { comm: self.id, rank };
                     Reach::Memory(self.memory_of(identity, memory, (own, said[at].memory))?)

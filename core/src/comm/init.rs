@@ -40,6 +40,9 @@ use crate::recorder::{CommRow, Events};
 use crate::sys;
 use crate::sys::cpus::Allowed;
 use crate::transport::carrier::Carrier;
+use crate::transport::ib::carrier::VerbsCarrier;
+use crate::transport::ib::port::Ports;
+use crate::transport::ib;
 use crate::transport::meet::{Candidate, Meeting, Met, Peer, Reach};
 use crate::transport::shm::arena::Arena;
 use crate::transport::shm::carrier::MemoryCarrier;
@@ -178,7 +181,7 @@ pub(super) fn assemble(
     let Base { name, job, identity: Identity { comm, rank }, ip, settings, services, .. } = base;
     let nranks = base.worlds.len() as u32;
     let Gathered { own, cards, hosts, peers, events } = gathered;
-    let Own { memory, shared, inbox, data, post } = own;
+    let Own { memory, shared, inbox, data, post, ports } = own;
     let crowded = is_crowded(rank, &cards);
     let channels = settings.number(Key::Channels) as u16;
     let topology = Arc::new(Topology::new(&hosts, channels));
@@ -198,7 +201,7 @@ pub(super) fn assemble(
         services: Arc::downgrade(services),
     };
     let gossip = start_gossip((rank, nranks), neighbours, owner)?;
-    let carriers = carriers(&base, &memory, &peers, (inbox, &data));
+    let carriers = carriers(&base, (&memory, &shared), &peers, (inbox, &data, ports))?;
     let links = Links::new(rank, Arc::clone(&memory), peers, carriers);
     let watched = row.events();
     let engine = Engine::new(rank, Arc::clone(&topology), Pool::of_process(), row, events);
@@ -236,23 +239,38 @@ pub(super) fn assemble(
 /// What carries the messages of a rank.
 fn carriers(
     base: &Base<'_>,
-    memory: &Arc<RankMemory>,
+    (memory, shared): (&Arc<RankMemory>, &Arc<Shared>),
     peers: &[Peer],
-    (inbox, data): (Inbox, &DataListener),
-) -> Vec<Box<dyn Carrier>> {
+    (inbox, data, ports): (Inbox, &DataListener, Ports),
+) -> Result<Vec<Box<dyn Carrier>>> {
+    let settings = base.settings;
+    let lanes = ib::carrier::Lanes {
+        me: base.identity.rank,
+        job: base.job,
+        comm: base.identity.comm,
+        key: base.key.clone(),
+        memory: Arc::clone(memory),
+        bind: Some(SocketAddr::new(base.ip, 0)),
+        limit: settings.duration(Key::Timeout),
+        channels: settings.number(Key::Channels) as u16,
+        ports: ports.used,
+        terms: ib::setup::Terms::of(settings),
+    };
+    let verbs = VerbsCarrier::new(lanes, peers, (data.queue_pairs(), wake_by(shared)))?;
     let terms = carrier::Terms {
         me: base.identity.rank,
         job: base.job,
         comm: base.identity.comm,
         key: base.key.clone(),
-        streams: base.settings.number(Key::Streams) as u32,
+        streams: settings.number(Key::Streams) as u32,
         bind: Some(SocketAddr::new(base.ip, 0)),
-        limit: base.settings.duration(Key::Timeout),
+        limit: settings.duration(Key::Timeout),
     };
-    vec![
+    Ok(vec![
         Box::new(MemoryCarrier::new(Arc::clone(memory), peers)),
+        Box::new(verbs),
         Box::new(SocketCarrier::new(terms, peers, inbox, Arc::clone(data.shortage()))),
-    ]
+    ])
 }
 
 /// Keeps what a communicator needs beside itself until it closes.
@@ -286,7 +304,7 @@ fn attend(
 fn locals(peers: &[Peer]) -> Vec<(Rank, Arc<PeerProcess>)> {
     let of_host = |(at, peer): (usize, &Peer)| match &peer.reach {
         Reach::Memory(memory) => Some((Rank(at as u32), Arc::clone(memory.peer()?))),
-        Reach::Myself | Reach::Network(_) => None,
+        Reach::Myself | Reach::Network(_) | Reach::Verbs(_) => None,
     };
     peers.iter().enumerate().filter_map(of_host).collect()
 }
@@ -344,6 +362,8 @@ pub(super) struct Own {
     inbox: Inbox,
     data: Arc<DataListener>,
     pub(super) post: Arc<Post>,
+    /// Its ports for queue pairs.
+    ports: Ports,
 }
 
 /// This rank's resources and its knowledge of the others, once all of them are ready.
@@ -370,8 +390,9 @@ impl Own {
         let scope = Scope { job, key: key.clone(), comm, rank, nranks, channels };
         let data = DataListener::open(ip, scope, Arc::clone(&inbox), wake_by(&shared))?;
         let post = Post::open(comm, rank)?;
+        let ports = Ports::of(settings)?;
         local::enter(job, &memory);
-        Ok(Self { memory, shared, inbox, data: Arc::new(data), post })
+        Ok(Self { memory, shared, inbox, data: Arc::new(data), post, ports })
     }
 }
 
@@ -405,6 +426,7 @@ fn gather(
         recorder: recorder.path().map(|p| p.display().to_string()).unwrap_or_default(),
         control: services.control().map(|p| p.display().to_string()).unwrap_or_default(),
         allowed: Allowed::here(),
+        verbs: own.ports.reachable(),
     };
     let (cards, doors): (Vec<_>, Vec<_>) =
         exchange(ranks, &Card::new(&process, listens, lives))?.into_iter().unzip();
@@ -416,6 +438,7 @@ fn gather(
     sys::not_forked()?;
     let meeting = Meeting {
         forced: settings.text(Key::Transport),
+        no_ports: &own.ports.why_none,
         job: *job,
         own: &own.memory,
         door: &door,
@@ -451,6 +474,7 @@ fn candidates(cards: &[Arc<Known>], doors: Vec<Door>) -> Vec<Candidate<'_>> {
         .map(|(known, Door { path, name, memory })| Candidate {
             process: &known.process,
             data: known.lives.data,
+            verbs: known.lives.verbs.as_ref(),
             path,
             name,
             memory,

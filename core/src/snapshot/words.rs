@@ -110,6 +110,8 @@ words! {
         Socket = "socket",
         /// The simulator.
         Sim = "sim",
+        /// Queue pairs of InfiniBand or RoCE.
+        Verbs = "verbs",
     }
 }
 words! {
@@ -128,6 +130,9 @@ words! {
         /// The ranks are on one host, but neither can connect to the other's memory as the same
         /// user.
         NoSharedMemory = "no_shared_memory",
+        /// The ranks are on two hosts, and a side has no port for queue pairs, or one of another
+        /// kind.
+        NoVerbs = "no_verbs",
     }
 }
 words! {
@@ -171,6 +176,7 @@ impl From<types::TransportKind> for Transport {
             types::TransportKind::Shm => Self::Shm,
             types::TransportKind::Socket => Self::Socket,
             types::TransportKind::Sim => Self::Sim,
+            types::TransportKind::Verbs => Self::Verbs,
         }
     }
 }
@@ -183,6 +189,7 @@ impl From<types::TransportReason> for Why {
             types::TransportReason::Forced => Self::Forced,
             types::TransportReason::Simulated => Self::Simulated,
             types::TransportReason::NoSharedMemory => Self::NoSharedMemory,
+            types::TransportReason::NoVerbs => Self::NoVerbs,
         }
     }
 }

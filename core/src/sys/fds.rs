@@ -155,6 +155,31 @@ impl Drop for Fd {
     }
 }
 
+/// The number of a descriptor that another library opened and closes, and that a forked child
+/// closes.
+#[derive(Debug)]
+pub struct Lent(RawFd);
+
+impl Lent {
+    /// A forked child closes this descriptor from now on.
+    #[must_use]
+    pub fn new(fd: RawFd) -> Self {
+        notice_forks();
+        if let Some((word, bit)) = place(fd) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Self(fd)
+    }
+
+    /// The library is about to close it. In a forked child, where this number may belong to
+    /// another file, it must not be called.
+    pub fn end(&mut self) {
+        if let Some((word, bit)) = place(self.0) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The same open file under a number above those of the standard streams.
 ///
 /// If no number is free, the descriptor keeps its number: otherwise the program could not continue

@@ -17,6 +17,7 @@ pub mod shortage;
 pub mod signals;
 pub mod tcp;
 pub mod unix;
+pub mod verbs;
 
 pub use alone::alone;
 pub use fds::{forked, generation, not_forked};

@@ -11,7 +11,7 @@ use super::shm::link as memory_link;
 use super::shm::memory::{Identity, Layout, RankMemory};
 use super::sim::Net;
 use super::socket::link as socket_link;
-use super::{LinkFault, RecvLink, SendLink, late};
+use super::{LinkFault, RecvLink, SendLink, ib, late};
 use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS};
 use crate::sys::fds::Fd;
 use crate::types::{ChannelId, CommId, Rank, TransportKind};
@@ -49,8 +49,14 @@ enum Carrier {
 }
 
 impl Carrier {
+    /// All that this machine has.
     fn all() -> impl Iterator<Item = Self> {
-        TransportKind::ALL.iter().copied().map(Self::Kind).chain([Self::Late])
+        let has_queue_pairs = ib::testing::lane(&[]).is_some();
+        if !has_queue_pairs {
+            println!("skipped: conformance of Verbs: needs a device for queue pairs");
+        }
+        let has = move |kind: &TransportKind| *kind != TransportKind::Verbs || has_queue_pairs;
+        TransportKind::ALL.iter().copied().filter(has).map(Self::Kind).chain([Self::Late])
     }
 
     /// What its links say that they are.
@@ -94,6 +100,14 @@ fn lane(carrier: Carrier) -> Lane {
                 sender: SendLink::Socket(Box::new(socket_link::Sender::new(ours, Rank(1)))),
                 receiver: RecvLink::Socket(Box::new(socket_link::Receiver::new(theirs, Rank(0)))),
                 pass: Box::new(|| {}),
+            }
+        }
+        TransportKind::Verbs => {
+            let (sender, receiver) = ib::testing::lane(&[]).unwrap();
+            Lane {
+                sender: SendLink::Verbs(Box::new(sender)),
+                receiver: RecvLink::Verbs(Box::new(receiver)),
+                pass: Box::new(|| crate::clock::sleep(std::time::Duration::from_micros(100))),
             }
         }
         TransportKind::Sim => {

@@ -19,6 +19,7 @@ use crate::bootstrap::host::Identity as Process;
 use crate::clock::Ns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::harmless;
+use crate::transport::ib::port::Reachable;
 use crate::transport::shm::connect::{Listener, LocalPeer, Reached};
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, RankMemory};
@@ -39,6 +40,8 @@ pub(crate) enum Reach {
     Memory(Arc<RankMemory>),
     /// Through the peer's data listener.
     Network(SocketAddr),
+    /// Over queue pairs, which are set up through the peer's data listener.
+    Verbs(SocketAddr),
 }
 
 /// What this rank knows about a rank.
@@ -57,6 +60,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) process: &'a Process,
     /// The address of its data listener.
     pub(crate) data: SocketAddr,
+    /// What its ports for queue pairs can reach, if it has any.
+    pub(crate) verbs: Option<&'a Reachable>,
     /// The path of its memory listener, if that has one.
     pub(crate) path: Option<PathBuf>,
     /// The abstract name of its memory listener, if that has one.
@@ -70,6 +75,8 @@ pub(crate) struct Candidate<'a> {
 pub(crate) struct Meeting<'a> {
     /// The value of `CCL_TRANSPORT`.
     pub(crate) forced: &'a str,
+    /// Why this rank has no ports for queue pairs, if it has none.
+    pub(crate) no_ports: &'a str,
     pub(crate) job: JobId,
     /// This rank's own memory.
     pub(crate) own: &'a Arc<RankMemory>,
@@ -105,15 +112,48 @@ pub(crate) struct Met {
 /// Pairs of ranks of one host (the lower rank first) that could not connect, with the reason.
 type Severed = BTreeMap<(u32, u32), String>;
 
+/// Whether two ranks can have queue pairs between them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pairing {
+    /// Neither has ports.
+    NoPorts,
+    /// One has none, or theirs are of two kinds.
+    Unlike,
+    /// Both have ports of one kind.
+    Alike,
+}
+
+impl Pairing {
+    fn of(ours: Option<&Reachable>, theirs: Option<&Reachable>) -> Self {
+        match (ours, theirs) {
+            (None, None) => Self::NoPorts,
+            (Some(ours), Some(theirs)) if ours.link_layer == theirs.link_layer => Self::Alike,
+            (Some(_), _) | (_, Some(_)) => Self::Unlike,
+        }
+    }
+}
+
 /// The transport of the links to a peer, and why. `None` if the transport that `CCL_TRANSPORT` asks
 /// for cannot reach the peer.
-fn choose(forced: &str, same_host: bool, same_process: bool) -> Option<(TransportKind, TransportReason)> {
+fn choose(
+    forced: &str,
+    (same_host, same_process): (bool, bool),
+    pairing: Pairing,
+) -> Option<(TransportKind, TransportReason)> {
     Some(match (forced, same_host, same_process) {
         ("" | "in-process", true, true) => (TransportKind::InProcess, TransportReason::SameProcess),
         ("" | "shm", true, false) => (TransportKind::Shm, TransportReason::SameHost),
-        ("" | "socket", false, _) => (TransportKind::Socket, TransportReason::OtherHost),
+        ("", false, _) => match pairing {
+            Pairing::Alike => (TransportKind::Verbs, TransportReason::OtherHost),
+            Pairing::Unlike => (TransportKind::Socket, TransportReason::NoVerbs),
+            Pairing::NoPorts => (TransportKind::Socket, TransportReason::OtherHost),
+        },
+        ("socket", false, _) if pairing == Pairing::Alike => (TransportKind::Socket, TransportReason::Forced),
+        ("socket", false, _) => (TransportKind::Socket, TransportReason::OtherHost),
+        ("verbs", false, _) if pairing == Pairing::Alike => (TransportKind::Verbs, TransportReason::OtherHost),
         ("shm", true, true) => (TransportKind::Shm, TransportReason::Forced),
         ("socket", true, _) => (TransportKind::Socket, TransportReason::Forced),
+        ("verbs", true, _) if pairing == Pairing::Alike => (TransportKind::Verbs, TransportReason::Forced),
         _ => return None,
     })
 }
@@ -142,8 +182,18 @@ impl Meeting<'_> {
         let process = self.ranks[peer.index()].process;
         let same_host = process.host == own.host;
         let same_process = same_host && process.process == own.process;
-        choose(self.forced, same_host, same_process).ok_or_else(|| {
-            self.unreachable(peer, if same_host { "it is another process" } else { "it is on another host" })
+        let [ours, theirs] = [self.me(), peer].map(|rank| self.ranks[rank.index()].verbs);
+        choose(self.forced, (same_host, same_process), Pairing::of(ours, theirs)).ok_or_else(|| {
+            let why = match (self.forced, ours, theirs) {
+                ("verbs", None, _) => format!("this rank has no port for queue pairs ({})", self.no_ports),
+                ("verbs", _, None) => "it has no port for queue pairs".into(),
+                ("verbs", Some(ours), Some(theirs)) => {
+                    format!("its ports are {}, and those of this rank {}", theirs.link_layer, ours.link_layer)
+                }
+                _ if same_host => "it is another process".into(),
+                _ => "it is on another host".into(),
+            };
+            self.unreachable(peer, &why)
         })
     }
 
@@ -257,6 +307,7 @@ impl Meeting<'_> {
                 let is_together = hosts[at] == hosts[me.index()];
                 match transport {
                     TransportKind::Socket | TransportKind::Sim => (network, why),
+                    TransportKind::Verbs => (Reach::Verbs(candidate.data), why),
                     TransportKind::InProcess | TransportKind::Shm if !is_together => {
                         if *forced == "shm" {
                             let pair = (me.0.min(peer.0), me.0.max(peer.0));
@@ -340,10 +391,10 @@ fn severed(told: &[Vec<u8>]) -> Result<Severed> {
     Ok(severed)
 }
 
-/// The host of each rank, as the topology shall see it. Where sockets are forced, every rank has
-/// its own host.
+/// The host of each rank, as the topology shall see it. Where a transport between hosts is forced,
+/// every rank has its own host.
 fn hosts(ranks: &[Candidate<'_>], forced: &str, severed: &Severed) -> Vec<u64> {
-    if forced == "socket" {
+    if matches!(forced, "socket" | "verbs") {
         return (0..ranks.len() as u64).collect();
     }
     let hosts: Vec<u64> = ranks.iter().map(|rank| rank.process.host).collect();
@@ -421,10 +472,12 @@ mod tests {
 
     #[test]
     fn a_setting_is_the_reason_only_where_it_changed_the_choice() {
-        let check = |forced, (same_host, same_process), expect| {
-            let chosen = choose(forced, same_host, same_process);
-            let chosen = chosen.map(|(transport, why)| format!("{transport} {why}"));
-            assert_eq!(chosen.as_deref(), expect, "{forced} {same_host} {same_process}");
+        let choose = |forced, place, pairing| {
+            choose(forced, place, pairing).map(|(transport, why)| format!("{transport} {why}"))
+        };
+        let check = |forced, place, expect| {
+            let chosen = choose(forced, place, Pairing::NoPorts);
+            assert_eq!(chosen.as_deref(), expect, "{forced} {place:?}");
         };
         let (process, host, none) = ((true, true), (true, false), (false, false));
         check("", process, Some("InProcess SameProcess"));
@@ -439,5 +492,26 @@ mod tests {
         check("socket", process, Some("Socket Forced"));
         check("socket", host, Some("Socket Forced"));
         check("socket", none, Some("Socket OtherHost"));
+        check("verbs", none, None);
+        check("verbs", host, None);
+        let check = |forced, place, pairing, expect| {
+            assert_eq!(choose(forced, place, pairing).as_deref(), expect, "{forced} {place:?} {pairing:?}");
+        };
+        check("", none, Pairing::Alike, Some("Verbs OtherHost"));
+        check("", none, Pairing::Unlike, Some("Socket NoVerbs"));
+        check("", host, Pairing::Alike, Some("Shm SameHost"));
+        check("verbs", none, Pairing::Unlike, None);
+        check("verbs", host, Pairing::Alike, Some("Verbs Forced"));
+        check("socket", none, Pairing::Alike, Some("Socket Forced"));
+    }
+
+    #[test]
+    fn ports_of_one_kind_reach_each_other() {
+        let of = |layer: &str| Reachable { link_layer: layer.into(), ports: vec!["d:1".into()] };
+        let (ib, roce) = (of("IB"), of("RoCE"));
+        assert_eq!(Pairing::of(Some(&ib), Some(&ib)), Pairing::Alike);
+        assert_eq!(Pairing::of(Some(&ib), Some(&roce)), Pairing::Unlike);
+        assert_eq!(Pairing::of(None, Some(&roce)), Pairing::Unlike);
+        assert_eq!(Pairing::of(None, None), Pairing::NoPorts);
     }
 }

@@ -26,6 +26,7 @@ pub(crate) mod carrier;
 #[cfg(not(miri))]
 mod conformance;
 pub mod faulty;
+pub mod ib;
 #[cfg(test)]
 pub(crate) mod late;
 pub(crate) mod line;
@@ -81,6 +82,8 @@ pub enum SendLink {
     Memory(shm::link::Sender),
     /// Through TCP streams.
     Socket(Box<socket::link::Sender>),
+    /// Through queue pairs.
+    Verbs(Box<ib::link::Sender>),
     /// Through the simulator.
     Sim(sim::Sender),
     /// Through another link, with faults.
@@ -97,6 +100,8 @@ pub enum RecvLink {
     Memory(shm::link::Receiver),
     /// Through TCP streams.
     Socket(Box<socket::link::Receiver>),
+    /// Through queue pairs.
+    Verbs(Box<ib::link::Receiver>),
     /// Through the simulator.
     Sim(sim::Receiver),
     /// Through another link, with faults.
@@ -111,6 +116,7 @@ macro_rules! each {
         match $self {
             Self::Memory($link) => $call,
             Self::Socket($link) => $call,
+            Self::Verbs($link) => $call,
             Self::Sim($link) => $call,
             Self::Faulty($link) => $call,
             #[cfg(test)]
@@ -137,7 +143,7 @@ impl SendLink {
         match self {
             Self::Memory(link) => link.notify(),
             Self::Faulty(link) => link.notify(),
-            Self::Socket(_) | Self::Sim(_) => {}
+            Self::Socket(_) | Self::Verbs(_) | Self::Sim(_) => {}
             #[cfg(test)]
             Self::Late(_) => {}
         }
@@ -173,7 +179,7 @@ impl SendLink {
     /// Whether bytes move only when it is pumped.
     pub fn is_pumped(&self) -> bool {
         match self {
-            Self::Socket(_) => true,
+            Self::Socket(_) | Self::Verbs(_) => true,
             Self::Sim(link) => link.is_pumped(),
             Self::Faulty(link) => link.is_pumped(),
             Self::Memory(_) => false,
@@ -185,6 +191,7 @@ impl SendLink {
     pub fn interests(&self, out: &mut Vec<Interest>) {
         match self {
             Self::Socket(link) => out.extend(link.fds()),
+            Self::Verbs(link) => out.extend(link.fds()),
             Self::Faulty(link) => link.interests(out),
             Self::Memory(_) | Self::Sim(_) => {}
             #[cfg(test)]
@@ -196,7 +203,7 @@ impl SendLink {
         match self {
             Self::Socket(link) => link.sockets(),
             Self::Faulty(link) => link.sockets(),
-            Self::Memory(_) | Self::Sim(_) => Vec::new(),
+            Self::Memory(_) | Self::Verbs(_) | Self::Sim(_) => Vec::new(),
             #[cfg(test)]
             Self::Late(_) => Vec::new(),
         }
@@ -221,7 +228,7 @@ impl RecvLink {
         match self {
             Self::Memory(link) => link.notify(),
             Self::Faulty(link) => link.notify(),
-            Self::Socket(_) | Self::Sim(_) => {}
+            Self::Socket(_) | Self::Verbs(_) | Self::Sim(_) => {}
             #[cfg(test)]
             Self::Late(_) => {}
         }
@@ -253,7 +260,7 @@ impl RecvLink {
     /// Whether bytes move only when it is pumped.
     pub fn is_pumped(&self) -> bool {
         match self {
-            Self::Socket(_) => true,
+            Self::Socket(_) | Self::Verbs(_) => true,
             Self::Sim(link) => link.is_pumped(),
             Self::Faulty(link) => link.is_pumped(),
             Self::Memory(_) => false,
@@ -265,6 +272,7 @@ impl RecvLink {
     pub fn interests(&self, out: &mut Vec<Interest>) {
         match self {
             Self::Socket(link) => out.extend(link.fds()),
+            Self::Verbs(link) => out.extend(link.fds()),
             Self::Faulty(link) => link.interests(out),
             Self::Memory(_) | Self::Sim(_) => {}
             #[cfg(test)]
@@ -276,7 +284,7 @@ impl RecvLink {
         match self {
             Self::Socket(link) => link.sockets(),
             Self::Faulty(link) => link.sockets(),
-            Self::Memory(_) | Self::Sim(_) => Vec::new(),
+            Self::Memory(_) | Self::Verbs(_) | Self::Sim(_) => Vec::new(),
             #[cfg(test)]
             Self::Late(_) => Vec::new(),
         }

@@ -23,7 +23,7 @@ impl MemoryCarrier {
     pub(crate) fn new(own: Arc<RankMemory>, peers: &[Peer]) -> Self {
         let memory = |peer: &Peer| match &peer.reach {
             Reach::Memory(memory) => Some((Arc::clone(memory), peer.why)),
-            Reach::Myself | Reach::Network(_) => None,
+            Reach::Myself | Reach::Network(_) | Reach::Verbs(_) => None,
         };
         Self { own, peers: peers.iter().map(memory).collect() }
     }

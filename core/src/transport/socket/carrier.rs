@@ -67,7 +67,7 @@ impl SocketCarrier {
     pub(crate) fn new(terms: Terms, peers: &[Peer], arrivals: Inbox, shortage: Arc<Shortage>) -> Self {
         let address = |peer: &Peer| match peer.reach {
             Reach::Network(address) => Some((address, peer.why)),
-            Reach::Myself | Reach::Memory(_) => None,
+            Reach::Myself | Reach::Memory(_) | Reach::Verbs(_) => None,
         };
         let peers = peers.iter().map(address).collect();
         Self { terms, peers, arrivals, under_way: Vec::new(), shortage, has_lacked: false }

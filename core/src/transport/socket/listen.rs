@@ -106,6 +106,7 @@ pub struct Listener {
     id: u64,
     edges: Arc<Arrivals>,
     gathers: Arc<Arrivals>,
+    pairs: Arc<Arrivals>,
     listening: Arc<Listening>,
 }
 
@@ -135,6 +136,7 @@ struct Entry {
     wake: Arc<dyn Fn() + Send + Sync>,
     edges: Arc<Arrivals>,
     gathers: Arc<Arrivals>,
+    pairs: Arc<Arrivals>,
 }
 
 impl std::fmt::Debug for Entry {
@@ -148,6 +150,7 @@ impl Entry {
     fn arrivals(&self, purpose: Purpose) -> Option<&Arrivals> {
         match purpose {
             Purpose::Gossip => Some(&self.edges),
+            Purpose::Verbs => Some(&self.pairs),
             Purpose::Gather => Some(&*self.gathers).filter(|gathers| gathers.len() < MAX_UNTAKEN),
             _ => None,
         }
@@ -187,11 +190,18 @@ impl Listener {
 
     fn on(listening: Arc<Listening>, scope: Scope, inbox: Inbox, wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         let id = listening.next.fetch_add(1, Ordering::Relaxed);
-        let [edges, gathers] = [(); 2].map(|()| Arc::<Arrivals>::default());
-        let entry =
-            Entry { id, scope, inbox, wake, edges: Arc::clone(&edges), gathers: Arc::clone(&gathers) };
+        let [edges, gathers, pairs] = [(); 3].map(|()| Arc::<Arrivals>::default());
+        let entry = Entry {
+            id,
+            scope,
+            inbox,
+            wake,
+            edges: Arc::clone(&edges),
+            gathers: Arc::clone(&gathers),
+            pairs: Arc::clone(&pairs),
+        };
         lock(&listening.entries).push(entry);
-        Self { id, edges, gathers, listening }
+        Self { id, edges, gathers, pairs, listening }
     }
 
     /// The streams that carry the failure gossip and no data.
@@ -202,6 +212,11 @@ impl Listener {
     /// The streams over which state is gathered across hosts.
     pub(crate) const fn gathers(&self) -> &Arc<Arrivals> {
         &self.gathers
+    }
+
+    /// The streams over which queue pairs are set up.
+    pub(crate) const fn queue_pairs(&self) -> &Arc<Arrivals> {
+        &self.pairs
     }
 
     /// The address at which it listens.
@@ -461,7 +476,6 @@ impl Accept {
     }
 }
 
-/// Whether a connection waits to be accepted.
 /// Whether the writer has neither left nor sent anything before the lane is confirmed.
 fn is_quiet(stream: &Stream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -489,8 +503,8 @@ mod tests {
             channels: 1,
         };
         let (inbox, edges) = (Inbox::default(), Arc::default());
-        let gathers = Arc::default();
-        let entry = Entry { id: 0, scope, inbox, wake: Arc::new(|| ()), edges, gathers };
+        let (gathers, pairs) = (Arc::default(), Arc::default());
+        let entry = Entry { id: 0, scope, inbox, wake: Arc::new(|| ()), edges, gathers, pairs };
         let entries = Arc::new(Mutex::new(vec![entry]));
         (Accept::new(Fd::new(listener.into()), entries), address)
     }

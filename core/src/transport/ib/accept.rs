@@ -1,0 +1,182 @@
+//! The reader's side of setting up lanes: a task of the service thread, one per communicator, so that
+//! a rank in user code does not hold up who connects to it.
+//!
+//! The connections come from the data listener, authenticated. Each is a request, which is answered
+//! when it can be, whatever the others do.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::line::Line;
+use super::link::{Half, Receiver};
+use super::port::Port;
+use super::setup::{Role, Terms, Told, Unconnected, kind};
+use super::talk::{Heard, Talk};
+use crate::clock::Ns;
+use crate::error::Result;
+use crate::reactor::{Handle, Interest, Service, Task, Turn};
+use crate::transport::shm::memory::RankMemory;
+use crate::transport::socket::arrivals::Arrivals;
+use crate::transport::socket::listen::COMPLETE_WITHIN;
+use crate::types::{ChannelId, Rank};
+
+/// The most lanes that are set up at the same time; more wait for their turn.
+const MAX_UNDER_WAY: usize = 64;
+
+/// Lanes that are up, for the engine to take.
+pub(super) type Inbox = Arc<Mutex<Vec<(ChannelId, Rank, Receiver)>>>;
+
+/// What accepts the lanes to one rank. Dropping it gives up those that are not up.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    _task: Arc<Handle>,
+}
+
+impl Acceptor {
+    /// Accepts lanes whose connections arrive there. `wake` is called after one was put into the
+    /// inbox.
+    ///
+    /// # Errors
+    /// `System` if there is no service thread.
+    pub(super) fn start(
+        arrivals: &Arc<Arrivals>,
+        owner: Owner,
+        inbox: Inbox,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<Self> {
+        let accepting = Accepting {
+            arrivals: Arc::clone(arrivals),
+            owner,
+            inbox,
+            wake,
+            under_way: Vec::new(),
+            up: BTreeSet::new(),
+        };
+        let task = Arc::new(Service::get()?.add(accepting)?);
+        // Weak: the callback that the listener keeps must not keep the task.
+        let it = Arc::downgrade(&task);
+        arrivals.call(move || {
+            if let Some(task) = it.upgrade() {
+                task.nudge();
+            }
+        });
+        Ok(Self { _task: task })
+    }
+}
+
+/// The reader, and its terms.
+pub(super) struct Owner {
+    pub(super) memory: Arc<RankMemory>,
+    pub(super) ports: Vec<Port>,
+    pub(super) terms: Terms,
+    /// The number of its channels for collectives.
+    pub(super) channels: u16,
+}
+
+struct Accepting {
+    arrivals: Arc<Arrivals>,
+    owner: Owner,
+    inbox: Inbox,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    under_way: Vec<Setup>,
+    up: BTreeSet<(ChannelId, Rank)>,
+}
+
+/// A lane that is being set up.
+struct Setup {
+    from: Rank,
+    talk: Talk,
+    /// The lane, once the writer has offered it.
+    offered: Option<(ChannelId, Half)>,
+    deadline: Option<Ns>,
+}
+
+/// What became of a set-up in one turn.
+enum Outcome {
+    Pending,
+    Ready,
+    Over,
+}
+
+impl Task for Accepting {
+    fn interests(&self, out: &mut Vec<Interest>) {
+        out.extend(self.under_way.iter().map(|setup| setup.talk.interest()));
+    }
+
+    fn turn(&mut self, now: Ns) -> Turn {
+        if self.under_way.len() < MAX_UNDER_WAY {
+            for (from, stream) in self.arrivals.take() {
+                let talk = Talk::new(Arc::new(stream));
+                self.under_way.push(Setup { from, talk, offered: None, deadline: None });
+            }
+        }
+        let mut has_any = false;
+        for mut setup in std::mem::take(&mut self.under_way) {
+            let deadline = *setup.deadline.get_or_insert_with(|| now.after(COMPLETE_WITHIN));
+            setup.talk.flush();
+            match self.advance(&mut setup) {
+                Outcome::Pending if now < deadline => self.under_way.push(setup),
+                Outcome::Pending | Outcome::Over => {}
+                Outcome::Ready => {
+                    if let Some((channel, half)) = setup.offered {
+                        let receiver = Receiver::new(half, Line::new(setup.talk.into_stream()));
+                        self.up.insert((channel, setup.from));
+                        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+                        inbox.push((channel, setup.from, receiver));
+                        has_any = true;
+                    }
+                }
+            }
+        }
+        if has_any {
+            (self.wake)();
+        }
+        if self.under_way.len() < MAX_UNDER_WAY && self.arrivals.len() > 0 {
+            return Turn::Again(Some(now));
+        }
+        Turn::Again(self.under_way.iter().filter_map(|setup| setup.deadline).min())
+    }
+}
+
+impl Accepting {
+    fn advance(&self, setup: &mut Setup) -> Outcome {
+        loop {
+            match setup.talk.hear() {
+                Heard::Nothing => return Outcome::Pending,
+                // The writer begins anew with another connection.
+                Heard::End(_) | Heard::Nonsense(_) => return Outcome::Over,
+                Heard::Message(kind::OFFER, body) if setup.offered.is_none() => match self.offered(setup.from, &body) {
+                    Ok((channel, half, answer)) => {
+                        setup.talk.say(answer.encode(kind::ANSWER));
+                        setup.offered = Some((channel, half));
+                    }
+                    Err(why) => {
+                        setup.talk.say(Told::refusal(0, &why).encode(kind::ANSWER));
+                        return Outcome::Over;
+                    }
+                },
+                Heard::Message(kind::READY, _) if setup.offered.is_some() => return Outcome::Ready,
+                Heard::Message(..) => return Outcome::Over,
+            }
+        }
+    }
+
+    /// The lane that a writer offers, and the answer; or why there will be none.
+    fn offered(&self, from: Rank, body: &[u8]) -> std::result::Result<(ChannelId, Half, Told), String> {
+        let told = Told::decode(body)?;
+        let channel = ChannelId(told.channel);
+        if channel.0 >= self.owner.channels && channel != ChannelId::P2P {
+            return Err(format!("there is no channel {}", channel.0));
+        }
+        if self.up.contains(&(channel, from)) {
+            return Err("the lane is up already".into());
+        }
+        let Owner { memory, ports, terms, .. } = &self.owner;
+        let made = Unconnected::make(ports, Some(told.ends()), memory, (Role::Reader, terms));
+        let said = |e: crate::error::Error| e.what;
+        let unconnected = made.map_err(said)?;
+        let answer = unconnected.told(told.channel);
+        let half = unconnected.connect(&told, from).map_err(said)?;
+        Ok((channel, half, answer))
+    }
+}

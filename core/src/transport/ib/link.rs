@@ -1,0 +1,587 @@
+//! The two ends of a lane over queue pairs.
+//!
+//! ```text
+//!   a header, little-endian: magic u64 | number u64 | check u64 | len u32 | 36 zeros
+//!   a message: a header if its check is another than that of the message before; `len` bytes
+//!   its immediate number: the low 20 bits of its number | whether it has a header << 20 |
+//!       whether its bytes came apart from the number << 21 | the count of its parts << 24
+//!   a clear entry: the number of the message that may come | where to u64 | a key u32 per queue pair
+//! ```
+//!
+//! *Writer.* Message m lies in slot `m % SLOTS` of the writer's block and is written into a slot of
+//! the reader's, header and bytes at once. A small message is one work request, on queue pair
+//! `m % n`. A larger one is split evenly over all queue pairs, so each device carries its share. The
+//! last work request of each part carries the immediate number, which completes a receive of the
+//! reader. Where packets may overtake each other (adaptive routing), a large part is a plain write
+//! followed by an empty one with the number: only a completed write is followed. Every message has a
+//! header there. Elsewhere a full slot without one is a whole number of packets.
+//!
+//! *Reader.* A message is complete once all its parts have arrived. When it is freed, the reader
+//! owes the writer a *clear* entry in the writer's block: message m + SLOTS may come, and where to.
+//! Two neighbouring entries are one write, on the first queue pair; a single one is written only if
+//! no message has come for a while. The write also completes a receive of the writer, so that a
+//! writer that sleeps is woken. `moved` of a writer counts messages that the reader's device has
+//! acknowledged.
+//!
+//! Neither side needs the other process to run for bytes to move: devices retransmit, acknowledge
+//! and store by themselves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::hca::{End, Pair, Seat, Work};
+use super::line::Line;
+use super::staging::{Block, CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
+use super::words;
+use crate::memory::{View, ViewMut};
+use crate::plan::PAIR_SLOT_BYTES;
+use crate::reactor::Interest;
+use crate::sys::verbs::{Depth, Piece, Write};
+use crate::transport::{LinkFault, Message};
+use crate::types::{Rank, TransportKind};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"ccl.ibm1");
+/// The most queue pairs of a lane: an entry has a key for each.
+pub(crate) const MAX_PAIRS: usize = 8;
+/// Messages longer than this are split over the queue pairs.
+const SPLIT_ABOVE: usize = 4096;
+/// Parts of a message begin at multiples of this.
+const GRAIN: usize = 64;
+
+/// A header's bit in the immediate number; below are bits of the message's number.
+const HAS_HEADER: u32 = 1 << 20;
+const NUMBER: u32 = HAS_HEADER - 1;
+const IS_APART: u32 = 1 << 21;
+/// After so many looks without a message a single clear entry is written.
+const PATIENCE: u32 = 32;
+
+/// The receives that each end keeps posted on each queue pair: as many messages, or clear entries,
+/// as can be on their way, twice.
+pub(super) const RECEIVES: u32 = 2 * SLOTS as u32;
+/// The work of one queue pair: a part takes two work requests at most, and a reader has this many
+/// clear entries on their way, at most.
+const SENDS: u32 = 4 * SLOTS as u32;
+pub(super) const DEPTH: Depth = Depth { sends: SENDS, receives: RECEIVES };
+
+/// One queue pair of a lane, connected.
+#[derive(Debug)]
+pub(super) struct Strand {
+    pub(super) pair: Pair,
+    pub(super) seat: Seat,
+    /// Where it is, for messages: both ends.
+    pub(super) ends: String,
+    /// The key of the other side's block on its device.
+    pub(super) key: u32,
+    /// The key of this side's block on this device.
+    pub(super) own_key: u32,
+}
+
+/// What both ends of a lane have.
+#[derive(Debug)]
+pub(super) struct Half {
+    /// Dropped first: from then on no device touches the block.
+    pub(super) strands: Vec<Strand>,
+    pub(super) end: Arc<End>,
+    pub(super) block: Block,
+    /// Where the other side's block begins there.
+    pub(super) there: u64,
+    pub(super) peer: Rank,
+    /// Above how many bytes a part is written apart from its number.
+    pub(super) adaptive_above: Option<usize>,
+}
+
+impl Half {
+    /// Takes what has completed, on all devices of the lane.
+    fn poll(&self) -> Result<(), LinkFault> {
+        let mut polled: Option<&str> = None;
+        for strand in &self.strands {
+            // Queue pairs of one device follow each other, and share its queue.
+            let name = strand.seat.hca().name();
+            if polled != Some(name) {
+                polled = Some(name);
+                strand.seat.poll().map_err(LinkFault::System)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The fault that a failed work request is.
+    fn failed(&self) -> Option<LinkFault> {
+        let failed = self.end.failed()?;
+        let completion = failed.completion;
+        let number = completion.queue_pair;
+        let strand = self.strands.iter().find(|strand| strand.pair.qp.number() == number);
+        let (ends, state) = strand.map_or(("an unknown queue pair", ""), |strand| {
+            (strand.ends.as_str(), strand.pair.qp.state().name())
+        });
+        let what = match failed.work {
+            Work::Part(_) => "a write",
+            Work::Clear => "a clear notice",
+            Work::Arrival | Work::Cleared => "a receive",
+        };
+        let (name, cause) = (words::status_name(completion.status), words::cause(completion.status));
+        Some(LinkFault::System(format!(
+            "{what} ended with {name} ({}, vendor {:#x}) on {ends}, now {state}: {cause}",
+            completion.status, completion.vendor
+        )))
+    }
+
+    /// What shows that the lane can go on. Arms the queues of its devices.
+    fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
+        let mut armed: Option<&str> = None;
+        let channels = self.strands.iter().filter_map(move |strand| {
+            let hca = strand.seat.hca();
+            if armed == Some(hca.name()) {
+                return None;
+            }
+            armed = Some(hca.name());
+            hca.arm();
+            Some(Interest { fd: hca.fd(), read: true, write: false })
+        });
+        channels
+    }
+
+    /// Keeps a receive posted on a queue pair.
+    fn receive(&self, strand: usize, work: Work) -> Result<(), LinkFault> {
+        let Strand { pair, seat, ends, .. } = &self.strands[strand];
+        let posted = pair.qp.receive(seat.id(work));
+        posted.map_err(|e| LinkFault::System(format!("a receive cannot be posted on {ends}: {e}")))
+    }
+
+    fn post(&self, strand: usize, work: Work, write: Write) -> Result<(), LinkFault> {
+        let Strand { pair, seat, ends, .. } = &self.strands[strand];
+        let posted = pair.qp.write(&Write { id: seat.id(work), ..write });
+        posted.map_err(|e| LinkFault::System(format!("a write cannot be posted on {ends}: {e}")))
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        self.block.memory().u64_at(self.block.at() + at)
+    }
+}
+
+/// The writing end of a lane.
+#[derive(Debug)]
+pub struct Sender {
+    half: Half,
+    line: Line,
+    reserved: Option<u32>,
+    /// The parts of the message in each slot.
+    parts: [u32; SLOTS],
+    posted: u64,
+    moved: u64,
+    /// The check of the last message.
+    check: Option<u64>,
+    /// Clear entries for which receives were posted anew.
+    listened: u64,
+    fault: Option<LinkFault>,
+}
+
+impl Sender {
+    /// `half` has [`RECEIVES`] receives posted on its first queue pair.
+    pub(super) const fn new(half: Half, line: Line) -> Self {
+        Self {
+            half,
+            line,
+            reserved: None,
+            parts: [0; SLOTS],
+            posted: 0,
+            moved: 0,
+            check: None,
+            listened: 0,
+            fault: None,
+        }
+    }
+
+    pub(crate) fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
+        assert!(total <= PAIR_SLOT_BYTES, "a message of {total} bytes");
+        if self.is_full() {
+            self.pump()?;
+        } else if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        if self.is_full() {
+            return Ok(None);
+        }
+        self.reserved = Some(total);
+        let at = self.half.block.at() + self.slot() * STRIDE + HEADER;
+        let base = self.half.block.memory().base().as_ptr();
+        // SAFETY: the slot lies in the block, which `self` keeps. Its last message was acknowledged,
+        // so no device reads it, and nothing here touches it before `publish`.
+        Ok(Some(unsafe { ViewMut::new(base.add(at), total as usize) }))
+    }
+
+    pub(crate) fn publish(&mut self, check: u64) {
+        let len = self.reserved.take().expect("published what was reserved");
+        let has_header = self.check.replace(check) != Some(check) || self.half.adaptive_above.is_some();
+        let skipped = if has_header { 0 } else { HEADER };
+        if has_header {
+            let at = self.slot() * STRIDE;
+            let header = [MAGIC, self.posted, check, u64::from(len), 0, 0, 0, 0];
+            for (index, word) in header.into_iter().enumerate() {
+                self.half.word(at + index * 8).store(word.to_le(), Ordering::Relaxed);
+            }
+        }
+        if self.fault.is_none() {
+            // A fault is reported by the next call that can report it.
+            self.fault = self.write(skipped, HEADER + len as usize - skipped).err();
+        }
+        self.posted += 1;
+    }
+
+    /// Writes the message in the next slot to the reader: `len` bytes, after those that are skipped.
+    fn write(&mut self, skipped: usize, len: usize) -> Result<(), LinkFault> {
+        let (slot, half) = (self.slot(), &self.half);
+        let clear = half.word(CLEARS + slot * CLEAR).load(Ordering::Relaxed);
+        if clear != self.posted {
+            let what = format!("the entry that clears message {} is of message {clear}", self.posted);
+            return Err(LinkFault::Corrupt(what));
+        }
+        let count = if len <= SPLIT_ABOVE { 1 } else { half.strands.len() };
+        self.parts[slot] = count as u32;
+        let header = if skipped == 0 { HAS_HEADER } else { 0 };
+        let apart = if half.adaptive_above.is_some() { IS_APART } else { 0 };
+        let immediate = Some(self.posted as u32 & NUMBER | header | apart | (count as u32) << 24);
+        let share = len.div_ceil(count).next_multiple_of(GRAIN);
+        for part in 0..count {
+            let strand = if count == 1 { self.posted as usize % half.strands.len() } else { part };
+            let (from, to) = ((part * share).min(len), ((part + 1) * share).min(len));
+            let (entry, len, from) = (CLEARS + slot * CLEAR, to - from, from + skipped);
+            let there = half.word(entry + 8).load(Ordering::Relaxed).wrapping_add(from as u64);
+            let key = half.word(entry + 16 + strand / 2 * 8).load(Ordering::Relaxed) >> (strand % 2 * 32);
+            let piece = Piece { region: 0, at: half.block.at() + slot * STRIDE + from, len };
+            let write = Write { id: 0, from: piece, to: there, key: key as u32, immediate, signaled: true };
+            if half.adaptive_above.is_some_and(|above| len > above) {
+                let first = Write { immediate: None, signaled: false, ..write };
+                half.post(strand, Work::Part(slot), first)?;
+                let empty = Piece { len: 0, ..piece };
+                half.post(strand, Work::Part(slot), Write { from: empty, ..write })?;
+            } else {
+                half.post(strand, Work::Part(slot), write)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let looked = self.look();
+        if let Err(fault) = &looked {
+            self.fault = Some(fault.clone());
+        }
+        looked
+    }
+
+    fn look(&mut self) -> Result<bool, LinkFault> {
+        self.half.poll()?;
+        let before = (self.moved, self.done());
+        while self.moved < self.posted {
+            let slot = self.moved as usize % SLOTS;
+            if self.half.end.parts[slot].load(Ordering::Acquire) < self.parts[slot] {
+                break;
+            }
+            self.half.end.parts[slot].store(0, Ordering::Relaxed);
+            self.moved += 1;
+        }
+        let cleared = self.half.end.cleared.load(Ordering::Acquire);
+        if cleared > self.posted {
+            let what = format!("message {cleared} was cleared, and {} were sent", self.posted);
+            return Err(LinkFault::Corrupt(what));
+        }
+        // A notice clears one message or two: that it was heard is counted, too.
+        let heard = self.half.end.notices.load(Ordering::Acquire);
+        while self.listened < heard {
+            self.half.receive(0, Work::Cleared)?;
+            self.listened += 1;
+        }
+        let any = (self.moved, self.done()) != before;
+        if let Some(fault) = self.half.failed() {
+            return Err(fault);
+        }
+        if any {
+            self.line.moves();
+        } else if self.line.has_ended() {
+            return Err(LinkFault::Gone);
+        }
+        Ok(any)
+    }
+
+    pub(crate) const fn posted(&self) -> u64 {
+        self.posted
+    }
+    pub(crate) const fn moved(&self) -> u64 {
+        self.moved
+    }
+    /// Messages that the reader has freed, as far as this side has heard and they are acknowledged.
+    pub(crate) fn done(&self) -> u64 {
+        self.half.end.cleared.load(Ordering::Acquire).min(self.moved)
+    }
+    pub(crate) const fn slowest(&self) -> Rank {
+        self.half.peer
+    }
+    #[expect(clippy::unused_self, reason = "the seam asks the link")]
+    pub(crate) const fn transport(&self) -> TransportKind {
+        TransportKind::Verbs
+    }
+    pub(crate) fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
+        self.half.fds().chain(self.line.interest())
+    }
+
+    const fn slot(&self) -> usize {
+        self.posted as usize % SLOTS
+    }
+    /// Whether the next slot is in use, here or at the reader.
+    fn is_full(&self) -> bool {
+        self.posted >= self.done() + SLOTS as u64
+    }
+}
+
+/// The reading end of a lane.
+#[derive(Debug)]
+pub struct Receiver {
+    half: Half,
+    line: Line,
+    /// Check and length of the oldest message, once it is whole.
+    ready: Option<(u64, usize)>,
+    /// The check of the message before.
+    check: Option<u64>,
+    moved: u64,
+    done: u64,
+    /// Clear entries written, and in how many writes.
+    cleared: u64,
+    notices: u64,
+    /// Looks in a row at which no message had come; [`PATIENCE`] before a sleep.
+    idle: AtomicU32,
+    fault: Option<LinkFault>,
+}
+
+impl Receiver {
+    /// `half` has [`RECEIVES`] receives posted on each queue pair, and the writer knows the first
+    /// clear entries.
+    pub(super) const fn new(half: Half, line: Line) -> Self {
+        Self {
+            half,
+            line,
+            ready: None,
+            check: None,
+            moved: 0,
+            done: 0,
+            cleared: 0,
+            notices: 0,
+            idle: AtomicU32::new(0),
+            fault: None,
+        }
+    }
+
+    /// The oldest complete message. All complete messages come before a fault that follows them.
+    pub(crate) fn peek(&mut self) -> Result<Option<Message>, LinkFault> {
+        if self.ready.is_none() {
+            self.pump()?;
+        }
+        let Some((check, len)) = self.ready else { return Ok(None) };
+        let at = self.half.block.at() + (self.done as usize % SLOTS) * STRIDE + HEADER;
+        let base = self.half.block.memory().base().as_ptr();
+        // SAFETY: the slot lies in the block, which `self` keeps, and `len` was checked. The writer
+        // sends nothing to this slot until it is cleared, which happens after `release`; one that
+        // does all the same changes bytes, which views allow.
+        Ok(Some(Message { check, data: unsafe { View::new(base.add(at), len) } }))
+    }
+
+    pub(crate) fn release(&mut self) {
+        assert!(self.ready.take().is_some(), "released what was peeked");
+        let slot = self.done as usize % SLOTS;
+        let parts = self.half.end.parts[slot].swap(0, Ordering::Relaxed) as usize;
+        self.half.end.bytes[slot].store(0, Ordering::Relaxed);
+        if self.fault.is_none() {
+            self.fault = self.free(parts).err();
+        }
+        self.done += 1;
+        if self.fault.is_none() {
+            self.fault = self.clear().err();
+        }
+    }
+
+    /// Posts the receives anew that the parts of the oldest message have used.
+    fn free(&mut self, parts: usize) -> Result<(), LinkFault> {
+        if parts == 1 {
+            return self.half.receive(self.done as usize % self.half.strands.len(), Work::Arrival);
+        }
+        (0..parts).try_for_each(|strand| self.half.receive(strand, Work::Arrival))
+    }
+
+    /// Tells the writer which slots are free, two at a time, as far as the queue has room.
+    fn clear(&mut self) -> Result<(), LinkFault> {
+        while self.cleared < self.done {
+            let owed = (self.done - self.cleared) as usize;
+            let slot = self.cleared as usize % SLOTS;
+            // Entries of a pair of slots lie side by side.
+            let count = if slot.is_multiple_of(2) { owed.min(2) } else { 1 };
+            let is_early = count == 1 && slot.is_multiple_of(2) && *self.idle.get_mut() < PATIENCE;
+            let on_their_way = self.notices - self.half.end.notices.load(Ordering::Acquire);
+            if is_early || on_their_way >= u64::from(SENDS) {
+                return Ok(());
+            }
+            for at in slot..slot + count {
+                self.put_entry(at, self.cleared + (at - slot) as u64 + SLOTS as u64);
+            }
+            (self.cleared, self.notices) = (self.cleared + count as u64, self.notices + 1);
+            let half = &self.half;
+            let entry = CLEARS + slot * CLEAR;
+            let from = Piece { region: 0, at: half.block.at() + entry, len: count * CLEAR };
+            let (to, key) = (half.there.wrapping_add(entry as u64), half.strands[0].key);
+            let immediate = Some(self.cleared as u32);
+            half.post(0, Work::Clear, Write { id: 0, from, to, key, immediate, signaled: true })?;
+        }
+        Ok(())
+    }
+
+    /// The entry of a slot: this message may come.
+    fn put_entry(&self, slot: usize, number: u64) {
+        let half = &self.half;
+        let entry = CLEARS + slot * CLEAR;
+        half.word(entry).store(number, Ordering::Relaxed);
+        half.word(entry + 8).store(half.block.address(slot * STRIDE), Ordering::Relaxed);
+        for (two, strands) in half.strands.chunks(2).enumerate() {
+            let key = |at: usize| strands.get(at).map_or(0, |strand| u64::from(strand.own_key));
+            half.word(entry + 16 + two * 8).store(key(0) | key(1) << 32, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
+        if let Some(fault) = &self.fault {
+            // What has arrived whole comes before it.
+            return if self.ready.is_some() { Ok(false) } else { Err(fault.clone()) };
+        }
+        let looked = self.look();
+        if let Err(fault) = &looked {
+            self.fault = Some(fault.clone());
+        }
+        looked
+    }
+
+    fn look(&mut self) -> Result<bool, LinkFault> {
+        let has_ended = self.line.has_ended();
+        self.half.poll()?;
+        let mut any = false;
+        while self.moved < self.done + SLOTS as u64 && self.is_whole(self.moved)? {
+            self.moved += 1;
+            any = true;
+        }
+        if self.ready.is_none() && self.moved > self.done {
+            self.ready = Some(self.header()?);
+        }
+        if any {
+            self.line.moves();
+            *self.idle.get_mut() = 0;
+        } else {
+            let idle = self.idle.get_mut();
+            *idle = idle.saturating_add(1);
+            self.clear()?;
+        }
+        if self.ready.is_none() {
+            if let Some(fault) = self.half.failed() {
+                return Err(fault);
+            }
+            if has_ended {
+                return Err(LinkFault::Gone);
+            }
+        }
+        Ok(any)
+    }
+
+    /// Whether all parts of a message that may be on its way have arrived.
+    fn is_whole(&self, number: u64) -> Result<bool, LinkFault> {
+        let slot = number as usize % SLOTS;
+        let arrived = self.half.end.parts[slot].load(Ordering::Acquire);
+        if arrived == 0 {
+            return Ok(false);
+        }
+        let immediate = self.half.end.immediate[slot].load(Ordering::Relaxed);
+        let (low, parts) = (immediate & NUMBER, immediate >> 24);
+        if low != number as u32 & NUMBER {
+            return Err(LinkFault::Corrupt(format!("message {low} arrived where {number} is due")));
+        }
+        if parts == 0 || parts as usize > self.half.strands.len() || arrived > parts {
+            return Err(LinkFault::Corrupt(format!("{arrived} of {parts} parts of message {number} arrived")));
+        }
+        Ok(arrived == parts)
+    }
+
+    /// Check and length of the oldest message, which has arrived.
+    fn header(&mut self) -> Result<(u64, usize), LinkFault> {
+        let (number, slot) = (self.done, self.done as usize % SLOTS);
+        let arrived = self.half.end.bytes[slot].load(Ordering::Relaxed) as usize;
+        let immediate = self.half.end.immediate[slot].load(Ordering::Relaxed);
+        let has_header = immediate & HAS_HEADER != 0;
+        let bare = self.check.filter(|_| !has_header && arrived <= PAIR_SLOT_BYTES as usize);
+        if let Some(check) = bare {
+            return Ok((check, arrived));
+        }
+        let word = |index: usize| {
+            u64::from_le(self.half.word(slot * STRIDE + index * 8).load(Ordering::Relaxed))
+        };
+        let (magic, its, check, len) = (word(0), word(1), word(2), word(3));
+        // The bytes of a write that brought no number are not counted.
+        let is_counted = immediate & IS_APART == 0;
+        let what = if !has_header {
+            format!("message {number} has {arrived} bytes and no header")
+        } else if magic != MAGIC {
+            format!("a header begins with {magic:#018x}")
+        } else if its != number {
+            format!("message {its} stands where {number} is due")
+        } else if len > u64::from(PAIR_SLOT_BYTES) {
+            format!("message {number} claims {len:#x} bytes of at most {PAIR_SLOT_BYTES:#x}")
+        } else if (4..8).any(|index| word(index) != 0) {
+            format!("message {number} has reserved bytes set")
+        } else if is_counted && arrived as u64 != HEADER as u64 + len {
+            format!("{arrived} bytes of message {number} arrived, which claims {len}")
+        } else {
+            self.check = Some(check);
+            return Ok((check, len as usize));
+        };
+        Err(LinkFault::Corrupt(what))
+    }
+
+    pub(crate) const fn posted(&self) -> u64 {
+        self.done + SLOTS as u64
+    }
+    pub(crate) const fn moved(&self) -> u64 {
+        self.moved
+    }
+    pub(crate) const fn done(&self) -> u64 {
+        self.done
+    }
+    #[expect(clippy::unused_self, reason = "the seam asks the link")]
+    pub(crate) const fn transport(&self) -> TransportKind {
+        TransportKind::Verbs
+    }
+    pub(crate) fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
+        // The rank is about to sleep: what it owes is due.
+        self.idle.store(PATIENCE, Ordering::Relaxed);
+        self.half.fds().chain(self.line.interest())
+    }
+}
+
+#[cfg(test)]
+mod failing {
+    use super::{Half, Receiver, Sender};
+
+    impl Half {
+        fn fail(&self) {
+            self.strands.iter().for_each(|strand| strand.pair.qp.to_error().unwrap());
+        }
+    }
+    impl Sender {
+        /// Makes its queue pairs fail.
+        pub(crate) fn fail(&self) {
+            self.half.fail();
+        }
+    }
+    impl Receiver {
+        /// Makes its queue pairs fail.
+        pub(crate) fn fail(&self) {
+            self.half.fail();
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Lanes over real queue pairs. They run where there is a device; `tests/tests/verbs.rs` starts them
+//! in a virtual machine that has two.
+
+use std::time::Duration;
+
+use super::link::{Receiver, Sender};
+use super::testing;
+use crate::clock;
+use crate::config::Key;
+use crate::plan::PAIR_SLOT_BYTES;
+use crate::seed::Seed;
+use crate::transport::LinkFault;
+use crate::transport::shm::link as bytes;
+
+/// The lane with these settings, or says that the test was skipped.
+fn lane(test: &str, with: &[(Key, &str)]) -> Option<(Sender, Receiver)> {
+    let lane = testing::lane(with);
+    if lane.is_none() {
+        println!("skipped: {test}: needs a device for queue pairs");
+    }
+    lane
+}
+
+fn content(number: u64, len: usize) -> Vec<u8> {
+    let mut seed = Seed(number);
+    (0..len).map(|_| seed.bits() as u8).collect()
+}
+
+/// Sends message `number` if there is room.
+fn send(sender: &mut Sender, number: u64, len: usize) -> Result<bool, LinkFault> {
+    let Some(slot) = sender.reserve(len as u32)? else { return Ok(false) };
+    bytes::store(slot, &content(number, len));
+    // Some messages in a row have one check.
+    sender.publish(number / 3);
+    Ok(true)
+}
+
+/// The next message, within two seconds.
+fn take(sender: &mut Sender, receiver: &mut Receiver) -> Result<(u64, Vec<u8>), LinkFault> {
+    let deadline = clock::now().after(Duration::from_secs(2));
+    loop {
+        let _ = sender.pump();
+        if let Some(message) = receiver.peek()? {
+            let taken = (message.check, bytes::load(&message));
+            receiver.release();
+            return Ok(taken);
+        }
+        assert!(clock::now() < deadline, "no message: {sender:?} {receiver:?}");
+        clock::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Sends many messages of random lengths, as far ahead as there is room.
+fn stream(test: &str, with: &[(Key, &str)], count: u64) {
+    let Some((mut sender, mut receiver)) = lane(test, with) else { return };
+    let mut seed = Seed(count);
+    let lens: Vec<usize> = (0..count)
+        .map(|_| match seed.below(4) {
+            0 => 0,
+            1 => seed.place(200),
+            2 => PAIR_SLOT_BYTES as usize,
+            _ => seed.place(PAIR_SLOT_BYTES as usize),
+        })
+        .collect();
+    let mut sent = 0;
+    for (number, len) in (0..).zip(&lens) {
+        while sent < count && send(&mut sender, sent, lens[sent as usize]).unwrap() {
+            sent += 1;
+        }
+        assert_eq!(take(&mut sender, &mut receiver).unwrap(), (number / 3, content(number, *len)), "{number}");
+    }
+    let deadline = clock::now().after(Duration::from_secs(2));
+    while sender.done() + 1 < count {
+        sender.pump().unwrap();
+        receiver.pump().unwrap();
+        assert!(clock::now() < deadline, "{sender:?}");
+    }
+    assert_eq!((sender.posted(), sender.moved(), receiver.done()), (count, count, count));
+}
+
+#[test]
+fn messages_of_all_lengths_arrive_over_one_queue_pair() {
+    stream("messages_of_all_lengths_arrive_over_one_queue_pair", &[], 200);
+}
+
+#[test]
+fn messages_are_split_over_several_queue_pairs() {
+    for pairs in ["2", "3", "8"] {
+        let with = [(Key::IbQpsPerConnection, pairs)];
+        stream("messages_are_split_over_several_queue_pairs", &with, 100);
+    }
+}
+
+#[test]
+fn large_messages_are_followed_by_their_number_where_packets_overtake() {
+    for pairs in ["1", "4"] {
+        let with = [(Key::IbAdaptiveRouting, "1"), (Key::IbQpsPerConnection, pairs)];
+        stream("large_messages_are_followed_by_their_number_where_packets_overtake", &with, 100);
+    }
+}
+
+/// Both ends' faults, within ten seconds of a message that is sent.
+fn faults(sender: &mut Sender, receiver: &mut Receiver) -> (String, String) {
+    let _ = send(sender, 0, 1000);
+    let deadline = clock::now().after(Duration::from_secs(10));
+    let mut found = (None, None);
+    while (found.0.is_none() || found.1.is_none()) && clock::now() < deadline {
+        found.0 = sender.pump().err().map(|fault| fault.to_string());
+        found.1 = receiver.pump().err().map(|fault| fault.to_string());
+        clock::sleep(Duration::from_millis(1));
+    }
+    (found.0.unwrap_or_default(), found.1.unwrap_or_default())
+}
+
+const IMPATIENT: [(Key, &str); 2] = [(Key::IbTimeout, "12"), (Key::IbRetryCount, "3")];
+
+#[test]
+fn a_failed_queue_pair_is_told_with_both_ends_and_the_cause() {
+    let name = "a_failed_queue_pair_is_told_with_both_ends_and_the_cause";
+    let Some((mut sender, mut receiver)) = lane(name, &IMPATIENT) else { return };
+    receiver.fail();
+    let (ours, theirs) = faults(&mut sender, &mut receiver);
+    for part in ["RETRY_EXC_ERR (12", "queue pair", " to ", "now ERR", "did not answer"] {
+        assert!(ours.contains(part), "{part}: {ours}");
+    }
+    assert!(theirs.contains("WR_FLUSH_ERR (5") && theirs.contains("failed before"), "{theirs}");
+    // A fault is final.
+    assert!(sender.reserve(1).is_err() && receiver.peek().is_err());
+
+    let (mut sender, mut receiver) = testing::lane(&IMPATIENT).unwrap();
+    sender.fail();
+    let _ = send(&mut sender, 0, 10);
+    let deadline = clock::now().after(Duration::from_secs(5));
+    while sender.pump().is_ok() && clock::now() < deadline {}
+    assert!(sender.pump().unwrap_err().to_string().contains("WR_FLUSH_ERR"));
+    drop(sender);
+    // The reader's device hears nothing more; the connection says that the writer has gone.
+    let ended = (0..1000).find_map(|_| receiver.pump().err());
+    assert_eq!(ended, Some(LinkFault::Gone));
+}
+
+#[test]
+fn what_one_lane_does_not_survive_another_one_does() {
+    let name = "what_one_lane_does_not_survive_another_one_does";
+    let Some((mut sender, mut receiver)) = lane(name, &IMPATIENT) else { return };
+    let (mut other, mut reader) = testing::lane(&[]).unwrap();
+    receiver.fail();
+    assert!(faults(&mut sender, &mut receiver).0.contains("RETRY_EXC_ERR"));
+    for number in 0..20 {
+        assert!(send(&mut other, number, 5000).unwrap());
+        assert_eq!(take(&mut other, &mut reader).unwrap(), (number / 3, content(number, 5000)));
+    }
+}
