@@ -203,7 +203,10 @@ fn ring_over_shared_memory() {
 #[test]
 fn ring_over_queue_pairs() {
     let settings = common::settings(&[(Key::Transport, "verbs")]);
-    if !ccl::transport::ib::port::scan(&settings).unwrap().is_ok_and(|ports| ports.iter().any(|port| port.unused.is_empty())) {
+    if !ccl::transport::ib::port::scan(&settings)
+        .unwrap()
+        .is_ok_and(|ports| ports.iter().any(|port| port.unused.is_empty()))
+    {
         return println!("skipped: ring_over_queue_pairs: needs a device for queue pairs");
     }
     check("verbs", "", 2..=5);

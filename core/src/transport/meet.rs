@@ -150,7 +150,9 @@ fn choose(
         },
         ("socket", false, _) if pairing == Pairing::Alike => (TransportKind::Socket, TransportReason::Forced),
         ("socket", false, _) => (TransportKind::Socket, TransportReason::OtherHost),
-        ("verbs", false, _) if pairing == Pairing::Alike => (TransportKind::Verbs, TransportReason::OtherHost),
+        ("verbs", false, _) if pairing == Pairing::Alike => {
+            (TransportKind::Verbs, TransportReason::OtherHost)
+        }
         ("shm", true, true) => (TransportKind::Shm, TransportReason::Forced),
         ("socket", true, _) => (TransportKind::Socket, TransportReason::Forced),
         ("verbs", true, _) if pairing == Pairing::Alike => (TransportKind::Verbs, TransportReason::Forced),

@@ -145,16 +145,18 @@ impl Accepting {
                 Heard::Nothing => return Outcome::Pending,
                 // The writer begins anew with another connection.
                 Heard::End(_) | Heard::Nonsense(_) => return Outcome::Over,
-                Heard::Message(kind::OFFER, body) if setup.offered.is_none() => match self.offered(setup.from, &body) {
-                    Ok((channel, half, answer)) => {
-                        setup.talk.say(answer.encode(kind::ANSWER));
-                        setup.offered = Some((channel, half));
+                Heard::Message(kind::OFFER, body) if setup.offered.is_none() => {
+                    match self.offered(setup.from, &body) {
+                        Ok((channel, half, answer)) => {
+                            setup.talk.say(answer.encode(kind::ANSWER));
+                            setup.offered = Some((channel, half));
+                        }
+                        Err(why) => {
+                            setup.talk.say(Told::refusal(0, &why).encode(kind::ANSWER));
+                            return Outcome::Over;
+                        }
                     }
-                    Err(why) => {
-                        setup.talk.say(Told::refusal(0, &why).encode(kind::ANSWER));
-                        return Outcome::Over;
-                    }
-                },
+                }
                 Heard::Message(kind::READY, _) if setup.offered.is_some() => return Outcome::Ready,
                 Heard::Message(..) => return Outcome::Over,
             }

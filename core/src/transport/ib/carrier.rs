@@ -5,7 +5,7 @@
 //! A connection that ends meanwhile is made again, as with sockets: who has died is found elsewhere.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::accept::{Acceptor, Inbox, Owner};
@@ -223,7 +223,9 @@ impl Dial {
                             talk.say(Told::ready());
                             (State::Connecting(talk, Box::new(half)), true)
                         }
-                        Heard::Message(..) => return Err(self.nonsense(lanes, address, "an unexpected message")),
+                        Heard::Message(..) => {
+                            return Err(self.nonsense(lanes, address, "an unexpected message"));
+                        }
                         Heard::Nonsense(what) => return Err(self.nonsense(lanes, address, what)),
                     }
                 }

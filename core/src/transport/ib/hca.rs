@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Wea
 
 use super::staging::SLOTS;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::verbs::{self, Channel, Completion, Context, Cq, Depth, Domain, Limits, Qp, Region};
+use crate::sys::verbs::{self, Channel, Completion, Context, Cq, Depth, Domain, Qp, Region};
 use crate::transport::shm::memory::RankMemory;
 
 /// The most entries of a completion queue: enough for a thousand lane ends.
@@ -34,7 +34,6 @@ pub(crate) struct Hca {
     domain: Arc<Domain>,
     channel: Arc<Channel>,
     cq: Arc<Cq>,
-    limits: Limits,
     /// Entries of the queue that no queue pair has taken.
     entries: AtomicU32,
     /// Held by who polls.
@@ -204,7 +203,7 @@ impl Drop for Seat {
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) qp: Qp,
-    taken: Entries,
+    _taken: Entries,
 }
 
 /// Entries of a completion queue, given back when dropped.
@@ -244,13 +243,12 @@ impl Hca {
 
     fn open(name: &str) -> io::Result<Self> {
         let context = Arc::new(verbs::open(name)?);
-        let limits = context.limits()?;
-        let entries = ENTRIES.min(limits.completions);
+        let entries = ENTRIES.min(context.limits()?.completions);
         let domain = Domain::new(&context)?;
         let channel = Channel::new(&context)?;
         let cq = Cq::new(&channel, entries)?;
         let entries = AtomicU32::new(entries);
-        Ok(Self { domain, channel, cq, limits, entries, seats: Mutex::default() })
+        Ok(Self { domain, channel, cq, entries, seats: Mutex::default() })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -258,9 +256,6 @@ impl Hca {
     }
     pub(crate) fn context(&self) -> &Arc<Context> {
         self.domain.context()
-    }
-    pub(crate) const fn limits(&self) -> &Limits {
-        &self.limits
     }
     pub(super) const fn domain(&self) -> &Arc<Domain> {
         &self.domain
@@ -304,9 +299,9 @@ impl Hca {
             let what = format!("the completion queue of {} has no room for another queue pair", self.name());
             return Err(io::Error::other(what));
         }
-        let taken = Entries { hca: Arc::clone(self), count };
+        let _taken = Entries { hca: Arc::clone(self), count };
         let qp = Qp::new(&self.domain, &self.cq, depth, vec![region])?;
-        Ok(Pair { qp, taken })
+        Ok(Pair { qp, _taken })
     }
 
     /// Takes what has completed, unless another thread does; `caller` needs no notice.
@@ -333,7 +328,8 @@ impl Hca {
         for _ in 0..POLLS {
             let polled = self.cq.poll(&mut |completion| {
                 let (index, generation) = ((completion.id >> 16 & 0x00ff_ffff) as usize, completion.id >> 40);
-                let seated = seats.ends.get(index).filter(|seated| u64::from(seated.generation) == generation);
+                let seated =
+                    seats.ends.get(index).filter(|seated| u64::from(seated.generation) == generation);
                 if let Some(end) = seated.and_then(|seated| seated.end.as_ref()) {
                     end.note(Work::from_number(completion.id), &completion);
                     if caller.is_none_or(|caller| !Arc::ptr_eq(caller, &end.owner)) {

@@ -154,7 +154,7 @@ impl Half {
         posted.map_err(|e| LinkFault::System(format!("a write cannot be posted on {ends}: {e}")))
     }
 
-    fn word(&self, at: usize) -> &AtomicU64 {
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         self.block.memory().u64_at(self.block.at() + at)
     }
 }
@@ -503,7 +503,9 @@ impl Receiver {
             return Err(LinkFault::Corrupt(format!("message {low} arrived where {number} is due")));
         }
         if parts == 0 || parts as usize > self.half.strands.len() || arrived > parts {
-            return Err(LinkFault::Corrupt(format!("{arrived} of {parts} parts of message {number} arrived")));
+            return Err(LinkFault::Corrupt(format!(
+                "{arrived} of {parts} parts of message {number} arrived"
+            )));
         }
         Ok(arrived == parts)
     }
@@ -518,9 +520,8 @@ impl Receiver {
         if let Some(check) = bare {
             return Ok((check, arrived));
         }
-        let word = |index: usize| {
-            u64::from_le(self.half.word(slot * STRIDE + index * 8).load(Ordering::Relaxed))
-        };
+        let word =
+            |index: usize| u64::from_le(self.half.word(slot * STRIDE + index * 8).load(Ordering::Relaxed));
         let (magic, its, check, len) = (word(0), word(1), word(2), word(3));
         // The bytes of a write that brought no number are not counted.
         let is_counted = immediate & IS_APART == 0;

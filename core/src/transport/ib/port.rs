@@ -10,7 +10,7 @@ use super::filter::Filter;
 use super::hca::Hca;
 use crate::config::{Key, Settings};
 use crate::error::Result;
-use crate::sys::verbs::{self, LinkLayer, Limits, PortState};
+use crate::sys::verbs::{self, Limits, LinkLayer, PortState};
 
 /// An address of a port, and the kind of packets that carry it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,8 +187,7 @@ fn gids(context: &verbs::Context, port: u8, count: u32) -> Vec<Gid> {
     let entry = |index: u8| {
         let address = context.gid(port, index.into())?;
         // What libibverbs tells of it depends on its version; this file is as old as RoCE v2.
-        let path =
-            format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/types/{index}", context.name());
+        let path = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/types/{index}", context.name());
         let kind = std::fs::read_to_string(path).unwrap_or_default();
         Some(Gid { index, address, is_v2: kind.trim() == "RoCE v2" })
     };

@@ -66,8 +66,8 @@ impl Terms {
     /// The terms that these settings ask for.
     pub(crate) fn of(settings: &Settings) -> Self {
         let byte = |key| settings.number(key) as u8;
-        let adaptive_above =
-            (settings.number(Key::IbAdaptiveRouting) == 1).then(|| settings.number(Key::IbArThreshold) as usize);
+        let adaptive_above = (settings.number(Key::IbAdaptiveRouting) == 1)
+            .then(|| settings.number(Key::IbArThreshold) as usize);
         Self {
             pairs: settings.number(Key::IbQpsPerConnection) as usize,
             patience: Patience {
@@ -185,8 +185,12 @@ pub(super) struct Unconnected {
 fn refused(what: &str, port: &Port, e: &io::Error) -> Error {
     let what = format!("{what} on {} port {}: {e}", port.hca.name(), port.number);
     let hint = match e.raw_os_error() {
-        Some(libc::ENOMEM) => "raise RLIMIT_MEMLOCK (ulimit -l unlimited), or use fewer queue pairs (CCL_IB_QPS_PER_CONNECTION=1)",
-        Some(libc::ETIMEDOUT) => "nobody answers at the other side's address: check its port and the network between",
+        Some(libc::ENOMEM) => {
+            "raise RLIMIT_MEMLOCK (ulimit -l unlimited), or use fewer queue pairs (CCL_IB_QPS_PER_CONNECTION=1)"
+        }
+        Some(libc::ETIMEDOUT) => {
+            "nobody answers at the other side's address: check its port and the network between"
+        }
         _ => "see what `ccl-inspect doctor` says of the device",
     };
     Error::new(ErrorKind::System, what).hint(hint)
@@ -260,8 +264,7 @@ impl Unconnected {
     /// `System` if the kernel refuses; `Mismatch` if there are not as many.
     pub(super) fn connect(self, theirs: &Told, peer: Rank) -> Result<Half> {
         if theirs.ends.len() != self.pairs.len() {
-            let what =
-                format!("rank {peer} has {} queue pairs for {}", theirs.ends.len(), self.pairs.len());
+            let what = format!("rank {peer} has {} queue pairs for {}", theirs.ends.len(), self.pairs.len());
             return Err(Error::new(ErrorKind::Mismatch, what).with_peer(peer));
         }
         let Self { pairs, end, block, terms } = self;

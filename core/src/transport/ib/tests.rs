@@ -67,7 +67,11 @@ fn stream(test: &str, with: &[(Key, &str)], count: u64) {
         while sent < count && send(&mut sender, sent, lens[sent as usize]).unwrap() {
             sent += 1;
         }
-        assert_eq!(take(&mut sender, &mut receiver).unwrap(), (number / 3, content(number, *len)), "{number}");
+        assert_eq!(
+            take(&mut sender, &mut receiver).unwrap(),
+            (number / 3, content(number, *len)),
+            "{number}"
+        );
     }
     let deadline = clock::now().after(Duration::from_secs(2));
     while sender.done() + 1 < count {
