@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::filter::Filter;
 use super::hca::Hca;
 use crate::config::{Key, Settings};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::sys::verbs::{self, Limits, LinkLayer, PortState};
 
 /// An address of a port, and the kind of packets that carry it.
@@ -133,7 +133,7 @@ impl Ports {
 /// `Usage` if a setting cannot be read.
 pub fn scan(settings: &Settings) -> Result<std::result::Result<Vec<Found>, String>> {
     let filter = Filter::parse(settings.text(Key::IbHca))?;
-    let wanted = settings.given(Key::IbGidIndex).and_then(|index| index.parse().ok());
+    let wanted = settings.given(Key::IbGidIndex).map(gid_index).transpose()?;
     let mut names = match verbs::names() {
         Ok(names) => names,
         Err(why) => return Ok(Err(why)),
@@ -164,6 +164,13 @@ pub fn scan(settings: &Settings) -> Result<std::result::Result<Vec<Found>, Strin
         }
     }
     if found.is_empty() { Ok(Err(refused.join("; "))) } else { Ok(Ok(found)) }
+}
+
+fn gid_index(text: &str) -> Result<u8> {
+    text.parse().map_err(|_| {
+        Error::new(ErrorKind::Usage, format!("CCL_IB_GID_INDEX={text} is not valid"))
+            .hint("it takes a number from 0 to 255")
+    })
 }
 
 /// Why a port is not used; empty if it is.
