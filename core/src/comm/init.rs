@@ -201,8 +201,9 @@ pub(super) fn assemble(
         services: Arc::downgrade(services),
     };
     let gossip = start_gossip((rank, nranks), neighbours, owner)?;
+    let no_ports = ports.why_none.clone();
     let carriers = carriers(&base, (&memory, &shared), &peers, (inbox, &data, ports))?;
-    let links = Links::new(rank, Arc::clone(&memory), peers, carriers);
+    let links = Links::new(rank, Arc::clone(&memory), peers, carriers, no_ports);
     let watched = row.events();
     let engine = Engine::new(rank, Arc::clone(&topology), Pool::of_process(), row, events);
     let driver = Driver::new(engine, links, Waiter::new(Arc::clone(&memory), crowded));

@@ -24,6 +24,8 @@ pub(super) struct Links {
     memory: Arc<RankMemory>,
     pub(super) peers: Vec<Peer>,
     pub(super) carriers: Vec<Box<dyn Carrier>>,
+    /// Why this rank has no port for queue pairs; empty if it has one.
+    no_ports: String,
     /// Whether a carrier is connecting a lane.
     is_connecting: bool,
     /// The lanes that were made, and those of the latest request.
@@ -39,9 +41,10 @@ impl Links {
         memory: Arc<RankMemory>,
         peers: Vec<Peer>,
         carriers: Vec<Box<dyn Carrier>>,
+        no_ports: String,
     ) -> Self {
         let (made, latest, up) = (BTreeSet::new(), None, Vec::new());
-        Self { me, memory, peers, carriers, is_connecting: false, made, latest, up }
+        Self { me, memory, peers, carriers, no_ports, is_connecting: false, made, latest, up }
     }
 
     /// Publishes this rank's latest call for peers that wait for it.
@@ -207,10 +210,20 @@ impl Links {
             .collect()
     }
 
-    /// The transports of the links to this rank's peers, for messages: `Shm and Socket`.
+    /// The transports of the links to this rank's peers, for messages: `Shm and Socket`; and why
+    /// sockets serve between hosts.
     pub(super) fn transports(&self) -> String {
         let kinds: BTreeSet<&str> = self.each_way().map(|(_, (transport, _))| transport.name()).collect();
-        if kinds.is_empty() { "none".into() } else { kinds.into_iter().collect::<Vec<_>>().join(" and ") }
+        if kinds.is_empty() {
+            return "none".into();
+        }
+        let is_over_sockets = self.each_way().any(|(_, (kind, _))| kind == TransportKind::Socket);
+        let why = if is_over_sockets && !self.no_ports.is_empty() {
+            format!(" (no queue pairs: {})", self.no_ports)
+        } else {
+            String::new()
+        };
+        kinds.into_iter().collect::<Vec<_>>().join(" and ") + &why
     }
 
     fn each_way(&self) -> impl Iterator<Item = (Rank, (TransportKind, TransportReason))> + '_ {

@@ -343,9 +343,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if !forked() {
-            // SAFETY: it was registered once; queue pairs that may use it keep it.
-            let _ = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
+        if forked() {
+            // A forked child may lack the memory: something else may be mapped in its place, which
+            // must not be unmapped.
+            std::mem::forget(Arc::clone(&self.memory));
+            return;
         }
+        // SAFETY: it was registered once; queue pairs that may use it keep it.
+        let _ = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
     }
 }

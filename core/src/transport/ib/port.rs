@@ -96,14 +96,15 @@ impl Ports {
             return none("CCL_IB_DISABLE=1".into());
         }
         if !matches!(settings.text(Key::Transport), "" | "verbs") {
-            return none(format!("CCL_TRANSPORT={}", settings.text(Key::Transport)));
+            // Nobody asked for them.
+            return none(String::new());
         }
         let found = match scan(settings)? {
             Ok(found) => found,
             Err(why) => return none(why),
         };
         let mut used: Vec<Port> = Vec::new();
-        let mut why_none = "there is no device".to_string();
+        let mut why_none = String::new();
         for Found { device, port, state, gid, unused, .. } in found {
             // Ports of one lane must reach the ports of the other side.
             let is_other = used.first().is_some_and(|first| first.state.link_layer != state.link_layer);
@@ -115,6 +116,9 @@ impl Ports {
                 Ok(hca) => used.push(Port { hca, number: port, state, gid }),
                 Err(e) => why_none = e.what,
             }
+        }
+        if !used.is_empty() {
+            why_none.clear();
         }
         Ok(Self { used, why_none })
     }

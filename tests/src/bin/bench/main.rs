@@ -13,7 +13,8 @@
 //! apart within a second, which affects short messages more than anything that is measured here.
 //!
 //! Beside other processes (`bench strangers PAIRS SECONDS`) and against another build's program
-//! (`bench against PROGRAM PAIRS SECONDS`), means over windows are compared instead.
+//! (`bench against PROGRAM PAIRS SECONDS`), means over windows are compared instead. Queue pairs are
+//! compared with perftest's in a virtual machine (`bench verbs PAIRS`).
 
 #![allow(
     clippy::print_stdout,
@@ -37,6 +38,7 @@ use serde::{Deserialize, Serialize};
 mod against;
 mod statistics;
 mod strangers;
+mod verbs;
 mod watched;
 mod windows;
 mod worker;
@@ -45,7 +47,7 @@ use statistics::{median, middle, spread, verdict};
 use watched::watched;
 use worker::{beside, free_port, worker, worker_command};
 
-const USAGE: &str = "usage: bench [ROUNDS] | bench watched [TIMES] | bench strangers PAIRS SECONDS | bench against PROGRAM PAIRS SECONDS";
+const USAGE: &str = "usage: bench [ROUNDS] | bench watched [TIMES] | bench strangers PAIRS SECONDS | bench against PROGRAM PAIRS SECONDS | bench verbs PAIRS";
 
 const RANKS: u32 = 2;
 
@@ -90,6 +92,8 @@ fn main() {
             let (pairs, seconds) = (pairs.parse().expect(USAGE), seconds.parse().expect(USAGE));
             against::against(Path::new(other), pairs, seconds);
         }
+        ["verbs", pairs] => verbs::verbs(&std::env::current_exe().unwrap(), pairs.parse().expect(USAGE)),
+        ["rank", what] => verbs::rank(what),
         [] => bench(7),
         [rounds] => bench(rounds.parse().expect(USAGE)),
         _ => panic!("{USAGE}"),
