@@ -98,7 +98,8 @@ fn stream(comm: &Communicator) -> f64 {
             let oldest: ccl::Pending<u8> = under_way.pop_front().unwrap();
             oldest.wait().unwrap()
         });
-        let begun = if peer == Rank(1) { comm.send_async(region, peer) } else { comm.recv_async(region, peer) };
+        let begun =
+            if peer == Rank(1) { comm.send_async(region, peer) } else { comm.recv_async(region, peer) };
         under_way.push_back(begun.unwrap());
     }
     under_way.into_iter().for_each(|last| drop(last.wait().unwrap()));
