@@ -121,7 +121,8 @@ pub unsafe fn ibv_query_gid_ex(
     entry: *mut ibv_gid_entry,
     flags: u32,
 ) -> c_int {
-    // SAFETY: the size is that of what `entry` points to; the caller keeps the rest of the contract.
+    // SAFETY: the size is that of what `entry` points to; the caller keeps the rest of the
+    // contract.
     unsafe { _ibv_query_gid_ex(context, port_num, gid_index, entry, flags, size_of::<ibv_gid_entry>()) }
 }
 

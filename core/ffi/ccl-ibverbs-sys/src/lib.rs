@@ -6,13 +6,14 @@
 //! linker only, and a program that uses it starts on every machine.
 //!
 //! Where the library or a function is absent, a call fails as the function itself would: it sets
-//! `errno` to `ENOSYS` and returns null, or the error of its kind (see [Functions](self#functions)).
-//! [`is_available`] says whether there is a library, and [`why_unavailable`] why there is none. A
-//! library without devices is available; `ibv_get_device_list` says whether there are devices.
+//! `errno` to `ENOSYS` and returns null, or the error of its kind (see
+//! [Functions](self#functions)). [`is_available`] says whether there is a library, and
+//! [`why_unavailable`] why there is none. A library without devices is available;
+//! `ibv_get_device_list` says whether there are devices.
 //!
 //! | part | contents |
 //! |---|---|
-//! | `bindings` | the types and the exported functions, generated from verbs.h of rdma-core 55.0 by the script `regenerate` |
+//! | `bindings` | the types and the exported functions, generated from verbs.h by `regenerate` |
 //! | `completion` | [`ibv_wc`], by hand: with the methods that the crate `ibverbs` needs |
 //! | `inline` | functions that verbs.h defines itself, which no library exports |
 //! | `library` | the library and its functions; results of functions that are absent |
@@ -28,10 +29,12 @@
 //! |---|---|
 //! | pointer | null |
 //! | `c_int` | `ENOSYS`, as of functions that return an error number |
-//! | `c_int` of `ibv_get_cq_event`, `ibv_get_async_event`, `ibv_get_device_index`, `ibv_query_gid`, `ibv_query_pkey` | -1 |
-//! | `c_int` of `ibv_query_qp_data_in_order` | 0: no order is promised |
 //! | `isize` | `-ENOSYS` |
 //! | an identifier or a state | 0 |
+//!
+//! `ibv_get_cq_event`, `ibv_get_async_event`, `ibv_get_device_index`, `ibv_query_gid` and
+//! `ibv_query_pkey` return -1, as in C. `ibv_query_qp_data_in_order` returns 0: no order is
+//! promised.
 //!
 //! Most C enums are type aliases with constants beside them. Those with a module of their own, like
 //! [`ibv_qp_state`], are used as `ibv_qp_state::IBV_QPS_RTS` and have the type
