@@ -21,6 +21,8 @@ mod absent;
 mod device;
 #[cfg(feature = "verbs")]
 mod queue;
+#[cfg(feature = "ibverbs")]
+pub mod self_test;
 
 #[cfg(not(feature = "verbs"))]
 pub use absent::{BATCH, Channel, Context, Cq, Domain, Qp, Region, names, open};
@@ -134,14 +136,19 @@ impl PortState {
             256 => 200_000,
             _ => 0,
         };
-        let lanes = match self.width {
+        lane * self.lanes()
+    }
+
+    /// The number of its lanes.
+    #[must_use]
+    pub const fn lanes(&self) -> u64 {
+        match self.width {
             2 => 4,
             4 => 8,
             8 => 12,
             16 => 2,
             _ => 1,
-        };
-        lane * lanes
+        }
     }
 }
 
