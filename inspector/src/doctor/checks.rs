@@ -6,6 +6,7 @@ use ccl::recorder::layout::Capacity;
 use serde::Serialize;
 
 use super::facts::Facts;
+use super::verbs_checks;
 use crate::words;
 
 /// The result of a check.
@@ -44,11 +45,11 @@ pub(super) struct Check {
     pub(super) change: String,
 }
 
-/// All checks, in the order in which they are printed.
+/// The checks of every machine, in the order in which they are printed.
 const CHECKS: &[(&str, Judge)] = &[
     ("settings", settings),
     ("descriptors", descriptors),
-    ("locked memory", locked_memory),
+    ("locked memory", verbs_checks::locked_memory),
     ("runtime folder", runtime_folder),
     ("shared memory", shared_memory),
     ("ports", ports),
@@ -65,17 +66,17 @@ const CHECKS: &[(&str, Judge)] = &[
 ];
 
 /// The result of a check: the verdict, what was found, and what to change.
-type Found = (Finding, String, String);
+pub(super) type Found = (Finding, String, String);
 type Judge = fn(&Facts) -> Found;
 
-/// Judges the facts.
+/// Judges the facts; the checks of devices and ports come last.
 pub(super) fn judge(facts: &Facts) -> Vec<Check> {
     let one = |(name, check): &(&'static str, Judge)| {
         let (verdict, found, change) = check(facts);
         let change = if verdict == Finding::Ok { String::new() } else { change };
         Check { name, verdict, found, change }
     };
-    CHECKS.iter().map(one).collect()
+    CHECKS.iter().map(one).chain(verbs_checks::judge(facts)).collect()
 }
 
 /// The version of ccl and of this program, which share one workspace and one version.
@@ -91,12 +92,13 @@ const THREADS: u64 = 4;
 const RANK_BYTES: u64 = 4 << 20;
 const PEER_BYTES: u64 = 256 << 10;
 
-fn ok(found: String) -> Found {
+pub(super) fn ok(found: String) -> Found {
     (Finding::Ok, found, String::new())
 }
 
 impl Facts {
-    fn elsewhere(&self) -> u64 {
+    /// Ranks on other hosts.
+    pub(super) fn elsewhere(&self) -> u64 {
         self.ranks * self.hosts.saturating_sub(1)
     }
     /// Descriptors of one rank.
@@ -107,7 +109,7 @@ impl Facts {
         32 + 2 * self.ranks.saturating_sub(1) + (1 + self.streams) * self.elsewhere()
     }
     /// `4 ranks`, `4 ranks on each of 2 hosts`.
-    fn job(&self) -> String {
+    pub(super) fn job(&self) -> String {
         let ranks = format!("{} rank{}", self.ranks, if self.ranks == 1 { "" } else { "s" });
         if self.hosts == 1 { ranks } else { format!("{ranks} on each of {} hosts", self.hosts) }
     }
@@ -117,7 +119,7 @@ fn number(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_string(), |limit| limit.to_string())
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     words::bytes(bytes as f64)
 }
 
@@ -156,11 +158,6 @@ fn descriptors(facts: &Facts) -> Found {
     } else {
         ok(found)
     }
-}
-
-fn locked_memory(facts: &Facts) -> Found {
-    let most = facts.locked.map_or_else(|| "unlimited".to_string(), size);
-    ok(format!("{most} may be locked; this version locks none"))
 }
 
 fn runtime_folder(facts: &Facts) -> Found {
@@ -413,12 +410,13 @@ fn stale_recorders(facts: &Facts) -> Found {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::facts::{Limit, Network, Room};
+    use super::super::verbs::Rdma;
     use super::*;
 
-    /// A machine without problems.
-    fn good() -> Facts {
+    /// A machine without problems, and without InfiniBand and RoCE.
+    pub(crate) fn good() -> Facts {
         let room = |path: &str| Room { path: path.into(), size: 1 << 30, free: 1 << 29, memory: true };
         Facts {
             ranks: 4,
@@ -428,7 +426,8 @@ mod tests {
             remarks: vec![],
             root: false,
             files: (Some(1024), Some(4096)),
-            locked: Some(8 << 20),
+            channels: 2,
+            rdma: Rdma { why_none: "libibverbs finds no device".into(), ..Rdma::default() },
             runtime: Some(room("/dev/shm/ccl-0")),
             runtime_notes: vec![],
             shared_memory: Some(room("/dev/shm")),
@@ -511,7 +510,7 @@ mod tests {
     #[test]
     fn no_limit_is_no_trouble() {
         let mut facts = good();
-        (facts.files, facts.locked, facts.hosts) = ((None, None), None, 1);
+        (facts.files, facts.hosts) = ((None, None), 1);
         (facts.pids, facts.memory) = (Limit::default(), Limit::default());
         (facts.root, facts.hidepid) = (true, Some("2".into()));
         facts.network.as_mut().unwrap().ip = [127, 0, 0, 1].into();

@@ -10,6 +10,7 @@ use ccl::recorder::place;
 use ccl::sys::cgroup;
 use rustix::process::{Resource, getrlimit};
 
+use super::verbs::{self, Rdma};
 use crate::discover::Findings;
 
 /// A folder or mount, and its space.
@@ -59,8 +60,9 @@ pub(super) struct Facts {
     pub(super) root: bool,
     /// Open files, now and at most; `None`: no limit.
     pub(super) files: (Option<u64>, Option<u64>),
-    /// Bytes that may be locked; `None`: no limit.
-    pub(super) locked: Option<u64>,
+    /// Channels of a ring.
+    pub(super) channels: u64,
+    pub(super) rdma: Rdma,
     /// Where a recorder would lie, and ccl's notes on the choice.
     pub(super) runtime: Option<Room>,
     pub(super) runtime_notes: Vec<String>,
@@ -120,7 +122,8 @@ pub(super) fn gather(ranks: u64, hosts: u64, read: Result<Settings, String>, fin
         settings: read.map(|settings| settings.changed()),
         root: rustix::process::geteuid().is_root(),
         files: (files.current, files.maximum),
-        locked: getrlimit(Resource::Memlock).current,
+        channels: settings.number(Key::Channels),
+        rdma: verbs::gather(&settings, &text("/proc/self/status"), &text("/proc/self/uid_map")),
         runtime: folder.as_deref().and_then(room),
         runtime_notes,
         shared_memory: room(Path::new("/dev/shm")),

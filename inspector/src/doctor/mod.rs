@@ -2,12 +2,15 @@
 
 mod checks;
 mod facts;
+mod verbs;
+mod verbs_checks;
 
 use ccl::config::Settings;
 use serde::Serialize;
 
 use crate::{discover, exit};
 use checks::{Check, Finding};
+use verbs::Rdma;
 
 /// The schema of [`Report`]: a public promise, fields are added and never changed.
 const SCHEMA: &str = "ccl.doctor/1";
@@ -39,8 +42,10 @@ struct Report {
     hosts: u64,
     /// The worst verdict of the checks.
     verdict: Finding,
-    /// The checks, in order.
+    /// The checks, in order; `rdma port` and `self-test` as often as there are such.
     checks: Vec<Check>,
+    /// What the last of them are about: InfiniBand and RoCE.
+    rdma: Rdma,
 }
 
 impl Doctor {
@@ -53,10 +58,11 @@ impl Doctor {
         let findings = discover::everything(&settings.as_ref().cloned().unwrap_or_default());
         let ranks = self.ranks.map_or_else(|| ccl::sys::process::allowed_cpus() as u64, u64::from);
         let hosts = u64::from(self.hosts);
-        let checks = checks::judge(&facts::gather(ranks, hosts, settings, &findings));
+        let facts = facts::gather(ranks, hosts, settings, &findings);
+        let checks = checks::judge(&facts);
         let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Finding::Ok);
         let inspector = env!("CARGO_PKG_VERSION");
-        let report = Report { schema: SCHEMA, inspector, ranks, hosts, verdict, checks };
+        let report = Report { schema: SCHEMA, inspector, ranks, hosts, verdict, checks, rdma: facts.rdma };
         let text = if self.json {
             serde_json::to_string(&report).map_err(|e| (exit::ERROR, format!("writing JSON: {e}")))? + "\n"
         } else {

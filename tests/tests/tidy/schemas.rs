@@ -45,7 +45,7 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
     (
         "ccl.doctor/1",
         "The machine and the user: `ccl-inspect doctor --json`.",
-        &["inspector/src/doctor/mod.rs", "inspector/src/doctor/checks.rs"],
+        &["inspector/src/doctor/mod.rs", "inspector/src/doctor/checks.rs", "inspector/src/doctor/verbs.rs"],
     ),
     ("ccl.traced/1", "What a trace holds: `ccl-inspect trace --json`.", &["inspector/src/trace.rs"]),
     (
