@@ -173,10 +173,10 @@ impl Qp {
         regions: Vec<Arc<Region>>,
     ) -> io::Result<Self> {
         let raw = [Self::INLINE, 0].map(|inline| {
-            let mut wanted = ffi::ibv_qp_init_attr::default();
-            wanted.send_cq = cq.raw.as_ptr();
-            wanted.recv_cq = cq.raw.as_ptr();
-            wanted.qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
+            let cq = cq.raw.as_ptr();
+            let qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
+            let mut wanted =
+                ffi::ibv_qp_init_attr { send_cq: cq, recv_cq: cq, qp_type, ..Default::default() };
             wanted.cap.max_send_wr = depth.sends;
             wanted.cap.max_recv_wr = depth.receives;
             wanted.cap.max_send_sge = 1;
@@ -224,11 +224,13 @@ impl Qp {
         let access = ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-        let mut attributes = ffi::ibv_qp_attr::default();
-        attributes.qp_state = ffi::ibv_qp_state::IBV_QPS_INIT;
-        attributes.pkey_index = local.pkey;
-        attributes.port_num = local.port;
-        attributes.qp_access_flags = access.0;
+        let mut attributes = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
+            pkey_index: local.pkey,
+            port_num: local.port,
+            qp_access_flags: access.0,
+            ..Default::default()
+        };
         let which =
             mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS;
         self.modify(&mut attributes, which)
@@ -239,14 +241,16 @@ impl Qp {
     /// # Errors
     /// The kernel refuses: ETIMEDOUT if nobody has that address.
     pub fn to_ready_to_receive(&self, path: &Path) -> io::Result<()> {
-        let mut attributes = ffi::ibv_qp_attr::default();
-        attributes.qp_state = ffi::ibv_qp_state::IBV_QPS_RTR;
-        attributes.path_mtu = path.mtu;
-        attributes.dest_qp_num = path.queue_pair;
-        attributes.rq_psn = path.first_packet;
-        attributes.max_dest_rd_atomic = 1;
-        // 0.64 ms until a side without a posted receive is asked again, as NCCL has it.
-        attributes.min_rnr_timer = 12;
+        let mut attributes = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_RTR,
+            path_mtu: path.mtu,
+            dest_qp_num: path.queue_pair,
+            rq_psn: path.first_packet,
+            max_dest_rd_atomic: 1,
+            // 0.64 ms until a side without a posted receive is asked again, as NCCL has it.
+            min_rnr_timer: 12,
+            ..Default::default()
+        };
         attributes.ah_attr.dlid = path.lid;
         attributes.ah_attr.sl = path.service_level;
         attributes.ah_attr.port_num = path.port;
@@ -272,13 +276,15 @@ impl Qp {
     /// # Errors
     /// The kernel refuses.
     pub fn to_ready_to_send(&self, first_packet: u32, patience: Patience) -> io::Result<()> {
-        let mut attributes = ffi::ibv_qp_attr::default();
-        attributes.qp_state = ffi::ibv_qp_state::IBV_QPS_RTS;
-        attributes.sq_psn = first_packet;
-        attributes.timeout = patience.timeout;
-        attributes.retry_cnt = patience.retries;
-        attributes.rnr_retry = patience.unready_retries;
-        attributes.max_rd_atomic = 1;
+        let mut attributes = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_RTS,
+            sq_psn: first_packet,
+            timeout: patience.timeout,
+            retry_cnt: patience.retries,
+            rnr_retry: patience.unready_retries,
+            max_rd_atomic: 1,
+            ..Default::default()
+        };
         let which = mask::IBV_QP_STATE
             | mask::IBV_QP_SQ_PSN
             | mask::IBV_QP_TIMEOUT
@@ -293,8 +299,8 @@ impl Qp {
     /// # Errors
     /// The kernel refuses.
     pub fn to_error(&self) -> io::Result<()> {
-        let mut attributes = ffi::ibv_qp_attr::default();
-        attributes.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
+        let qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
+        let mut attributes = ffi::ibv_qp_attr { qp_state, ..Default::default() };
         self.modify(&mut attributes, mask::IBV_QP_STATE)
     }
 
@@ -340,11 +346,13 @@ impl Qp {
     #[inline]
     pub fn write(&self, write: &Write) -> io::Result<()> {
         let mut entry = self.entry(write.from);
-        let mut request = ffi::ibv_send_wr::default();
-        request.wr_id = write.id;
-        request.sg_list = &raw mut entry;
-        request.num_sge = i32::from(write.from.len > 0);
-        request.opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        let mut request = ffi::ibv_send_wr {
+            wr_id: write.id,
+            sg_list: &raw mut entry,
+            num_sge: i32::from(write.from.len > 0),
+            opcode: ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            ..Default::default()
+        };
         if let Some(number) = write.immediate {
             request.opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
             request.__bindgen_anon_1.imm_data = number.to_be();

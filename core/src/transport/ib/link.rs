@@ -129,7 +129,7 @@ impl Half {
     /// What shows that the lane can go on. Arms the queues of its devices.
     fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
         let mut armed: Option<&str> = None;
-        let channels = self.strands.iter().filter_map(move |strand| {
+        self.strands.iter().filter_map(move |strand| {
             let hca = strand.seat.hca();
             if armed == Some(hca.name()) {
                 return None;
@@ -137,8 +137,7 @@ impl Half {
             armed = Some(hca.name());
             hca.arm();
             Some(Interest { fd: hca.fd(), read: true, write: false })
-        });
-        channels
+        })
     }
 
     /// Keeps a receive posted on a queue pair.
