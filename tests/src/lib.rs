@@ -26,6 +26,7 @@
 //! | [`measured`] | programs run to their end, with time and memory |
 //! | [`matrix`] | expected results and actual results, counted |
 //! | [`nvtx`] | the ranges of an NVTX tool, compared with the recorder |
+//! | [`vm`] | checks that need devices for queue pairs, in a virtual machine that has two |
 
 pub mod apart;
 pub mod blocked;
@@ -55,3 +56,4 @@ pub mod simulated;
 pub mod steps;
 pub mod traces;
 pub mod truth;
+pub mod vm;

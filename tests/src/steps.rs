@@ -74,6 +74,8 @@ pub enum Step {
     ///
     /// The child then ends, and the parent waits for its end.
     Fork(Box<Self>),
+    /// `try STEP`: takes the step, reports its error, and goes on.
+    Try(Box<Self>),
     /// `tag`.
     Tag,
     /// `finish`.
@@ -132,9 +134,14 @@ impl Step {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_whitespace();
         let name = words.next().ok_or("a step of no words")?;
-        if name == "fork" || name == "second" {
+        let of: Option<fn(Box<Self>) -> Self> = match name {
+            "fork" => Some(Self::Fork),
+            "second" => Some(Self::Second),
+            "try" => Some(Self::Try),
+            _ => None,
+        };
+        if let Some(of) = of {
             let rest: Vec<&str> = words.collect();
-            let of = if name == "fork" { Self::Fork } else { Self::Second };
             return Self::parse(&rest.join(" ")).map(|step| of(Box::new(step)));
         }
         let numbers: Result<Vec<u64>, _> = words.map(str::parse).collect();

@@ -172,7 +172,7 @@ impl Taker {
             },
             // Written, so that it is there.
             Step::Fill { mib } => self.memory = vec![1; *mib << 20],
-            Step::Lag { .. } | Step::Split | Step::Second(_) => self.take_more(step)?,
+            Step::Lag { .. } | Step::Split | Step::Second(_) | Step::Try(_) => self.take_more(step)?,
             Step::Block => block_when_told(),
             // For a rank that fails; from the start.
             Step::Stay | Step::Skew { .. } => {}
@@ -194,6 +194,12 @@ impl Taker {
                 let taken = self.take(step);
                 std::mem::swap(&mut self.comm, &mut self.second);
                 taken?;
+            }
+            Step::Try(step) => {
+                let me = self.comm().rank().0;
+                if let Err(error) = self.take(step) {
+                    say(&Line::error(me, &error));
+                }
             }
             _ => {
                 let config = Config { name: "second".into(), ..Config::default() };

@@ -564,24 +564,4 @@ impl Receiver {
 }
 
 #[cfg(test)]
-mod failing {
-    use super::{Half, Receiver, Sender};
-
-    impl Half {
-        fn fail(&self) {
-            self.strands.iter().for_each(|strand| strand.pair.qp.to_error().unwrap());
-        }
-    }
-    impl Sender {
-        /// Makes its queue pairs fail.
-        pub(crate) fn fail(&self) {
-            self.half.fail();
-        }
-    }
-    impl Receiver {
-        /// Makes its queue pairs fail.
-        pub(crate) fn fail(&self) {
-            self.half.fail();
-        }
-    }
-}
+mod failing;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::link::{Receiver, Sender};
+use super::link::{RECEIVES, Receiver, Sender};
 use super::testing;
 use crate::clock;
 use crate::config::Key;
@@ -123,11 +123,9 @@ fn a_failed_queue_pair_is_told_with_both_ends_and_the_cause() {
     let name = "a_failed_queue_pair_is_told_with_both_ends_and_the_cause";
     let Some((mut sender, mut receiver)) = lane(name, &IMPATIENT) else { return };
     receiver.fail();
-    let (ours, theirs) = faults(&mut sender, &mut receiver);
-    for part in ["RETRY_EXC_ERR (12", "queue pair", " to ", "now ERR", "did not answer"] {
-        assert!(ours.contains(part), "{part}: {ours}");
-    }
-    assert!(theirs.contains("WR_FLUSH_ERR (5") && theirs.contains("failed before"), "{theirs}");
+    let said = faults(&mut sender, &mut receiver);
+    let ours = ["RETRY_EXC_ERR (12", "queue pair", " to ", "now ERR", "did not answer"];
+    check(&said, &ours, &["WR_FLUSH_ERR (5", "failed before"]);
     // A fault is final.
     assert!(sender.reserve(1).is_err() && receiver.peek().is_err());
 
@@ -154,4 +152,51 @@ fn what_one_lane_does_not_survive_another_one_does() {
         assert!(send(&mut other, number, 5000).unwrap());
         assert_eq!(take(&mut other, &mut reader).unwrap(), (number / 3, content(number, 5000)));
     }
+}
+
+/// What both ends say, in that order, must have these parts.
+fn check((ours, theirs): &(String, String), of_writer: &[&str], of_reader: &[&str]) {
+    for (text, parts) in [(ours, of_writer), (theirs, of_reader)] {
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_without_receives_is_told_as_one_that_does_not_run() {
+    let name = "a_reader_without_receives_is_told_as_one_that_does_not_run";
+    let Some((mut sender, mut receiver)) = lane(name, &IMPATIENT) else { return };
+    let deadline = clock::now().after(Duration::from_secs(10));
+    let mut sent = 0;
+    // As many messages arrive as there are receives; the writer's device gives up the next one.
+    let fault = loop {
+        match send(&mut sender, sent, 100) {
+            Ok(true) => sent += 1,
+            Ok(false) => {}
+            Err(fault) => break fault.to_string(),
+        }
+        if let Err(fault) = sender.pump() {
+            break fault.to_string();
+        }
+        if receiver.peek().unwrap().is_some() {
+            receiver.release_unready();
+        }
+        assert!(clock::now() < deadline, "{sent} sent: {sender:?} {receiver:?}");
+    };
+    assert_eq!(receiver.done(), u64::from(RECEIVES));
+    let said = (fault, String::new());
+    let parts =
+        ["a write ended with RNR_RETRY_EXC_ERR (13", "queue pair", " to ", "now ERR", "no receive posted"];
+    check(&said, &parts, &[]);
+}
+
+#[test]
+fn a_wrong_key_is_told_as_refused_access() {
+    let name = "a_wrong_key_is_told_as_refused_access";
+    let Some((mut sender, mut receiver)) = lane(name, &IMPATIENT) else { return };
+    sender.forget_key();
+    let said = faults(&mut sender, &mut receiver);
+    let ours = ["a write ended with REM_ACCESS_ERR (10", "queue pair", " to ", "now ERR", "address or key"];
+    check(&said, &ours, &["a receive ended with WR_FLUSH_ERR (5", "queue pair", " to ", "now ERR"]);
 }

@@ -1,0 +1,232 @@
+//! Jobs on the two hosts of the machine: over which transport their ranks reach each other, and
+//! after how many packets.
+
+use ccl::clock;
+use ccl::snapshot::{Snapshot, Transport};
+
+use super::{Checked, must, run, setting};
+use crate::job::{Job, Line};
+use crate::programs::{launcher, program, text};
+
+/// What the ranks of a job of two hosts call: every kind of call, between hosts and inside one.
+fn steps(nranks: u32) -> Vec<String> {
+    let half = nranks / 2;
+    let of = |rank: u32| {
+        let across = match rank < half {
+            true => format!("send {0} 20000; recv {0} 20000", rank + half),
+            false => format!("recv {0} 20000; send {0} 20000", rank - half),
+        };
+        let inside = match (half, rank % half.max(1)) {
+            (2, 0) => format!("send {} 20000", rank + 1),
+            (2, _) => format!("recv {} 20000", rank - 1),
+            _ => "barrier".into(),
+        };
+        format!(
+            "all_reduce 1000; all_reduce 100000; all_gather 5000; reduce_scatter 5000; \
+             broadcast 1 30000; reduce 0 30000; barrier; {across}; {inside}; barrier; hold; finish"
+        )
+    };
+    (0..nranks).map(of).collect()
+}
+
+/// Waits until all ranks hold for the `nth` time; `steps` are theirs.
+pub(super) fn wait_held(job: &Job, steps: &[String], nth: usize) -> Result<(), String> {
+    for (rank, (worker, steps)) in job.workers.iter().zip(steps).enumerate() {
+        let all: Vec<&str> = steps.split(';').map(str::trim).collect();
+        let holds = all.iter().enumerate().filter(|(_, step)| **step == "hold").map(|(at, _)| at);
+        let at = holds.into_iter().nth(nth).ok_or("no such step")?;
+        let is_there = |line: &Line| matches!(line, Line::Step { at: its, .. } if *its == at).then_some(());
+        worker.hear("that it holds", 1, is_there).map_err(|why| format!("rank {rank}: {why}"))?;
+    }
+    Ok(())
+}
+
+/// Lets all ranks go on where they hold.
+pub(super) fn go(job: &mut Job) {
+    job.workers.iter_mut().for_each(crate::job::Worker::go);
+}
+
+/// Waits for the end of all ranks, which must be good: no wrong data, and nothing left over.
+pub(super) fn end(job: &mut Job) -> Result<(), String> {
+    for worker in &mut job.workers {
+        let status = worker.wait()?;
+        must(status.success(), || format!("{status}: {:?}", worker.said()))?;
+        let said = worker.said();
+        let left = said.iter().find_map(|line| match line {
+            Line::Left { left_over } if !left_over.is_empty() => Some(left_over.clone()),
+            _ => None,
+        });
+        must(left.is_none(), || format!("left over: {left:?}"))?;
+    }
+    Ok(())
+}
+
+/// Counts the links between hosts and inside them. Those between must have this transport, those
+/// inside shared memory.
+fn check_links(seen: &Snapshot, between: Transport) -> Result<(usize, usize), String> {
+    let half = seen.ranks.len() as u32 / 2;
+    let (mut across, mut inside) = (0, 0);
+    for comm in seen.ranks.iter().flat_map(|rank| &rank.comms) {
+        for link in &comm.links {
+            let peer = link.peer.ok_or_else(|| format!("a link to all: {link:?}"))?;
+            let is_inside = comm.rank.0 / half == peer.0 / half;
+            let wanted = if is_inside { Transport::Shm } else { between };
+            must(link.transport == wanted, || format!("rank {} to {peer}: {link:?}", comm.rank))?;
+            *(if is_inside { &mut inside } else { &mut across }) += 1;
+        }
+    }
+    must(across > 0 && (inside > 0) == (half > 1), || format!("{across} across, {inside} inside"))?;
+    Ok((across, inside))
+}
+
+/// A job whose links are looked at while it holds.
+fn links(nranks: u32, between: Transport) -> Checked {
+    let steps = steps(nranks);
+    let mut job = setting(steps.clone()).start();
+    wait_held(&job, &steps, 0)?;
+    let seen = job.seen_from(&job.workers[0])?;
+    must(seen.ranks.len() == nranks as usize, || format!("{seen:?}"))?;
+    let (across, inside) = check_links(&seen, between)?;
+    go(&mut job);
+    end(&mut job)?;
+    Ok(format!("{across} ends of links between hosts over {between}, {inside} inside over shm"))
+}
+
+/// Four ranks on two hosts: queue pairs between hosts, shared memory inside, right results.
+///
+/// # Errors
+/// What is wrong.
+pub fn over_queue_pairs() -> Checked {
+    links(4, Transport::Verbs)
+}
+
+/// Trains on two emulated hosts.
+fn train() -> Checked {
+    let folder = tempfile::tempdir_in("/dev/shm").map_err(|e| e.to_string())?;
+    let output = launcher(folder.path(), &["-n", "2", "--hosts", "2"])
+        .arg("--")
+        .arg(program("train_digits"))
+        .args(["--epochs", "1", "--accuracy", "0.5"])
+        .output()
+        .map_err(|e| e.to_string())?;
+    let text = text(&output);
+    let is_right = output.status.success() && text.contains("networks are equal bit by bit");
+    must(is_right, || format!("{}: {text}", output.status))?;
+    Ok(text.lines().last().unwrap_or_default().to_string())
+}
+
+/// The same programs with the library, but no device: sockets.
+///
+/// # Errors
+/// What is wrong.
+pub fn without_device() -> Checked {
+    run("rdma link delete rxe0")?;
+    run("rdma link delete rxe1")?;
+    Ok(format!("{}; {}", links(2, Transport::Socket)?, train()?))
+}
+
+/// The same programs without the library: sockets.
+///
+/// # Errors
+/// What is wrong.
+pub fn without_library() -> Checked {
+    let find = "find /usr/lib /lib /usr/local/lib -name libibverbs.so* -print -delete";
+    let gone = run(find)?;
+    must(gone.contains("libibverbs.so.1"), || format!("there was no library: {gone}"))?;
+    Ok(format!("{}; {}", links(2, Transport::Socket)?, train()?))
+}
+
+/// The packets that each device has sent.
+fn sent_packets() -> Result<[u64; 2], String> {
+    let read = |device: usize| {
+        let path = format!("/sys/class/infiniband/rxe{device}/ports/1/hw_counters/sent_pkts");
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+        text.trim().parse::<u64>().map_err(|e| format!("{path}: {e}"))
+    };
+    Ok([read(0)?, read(1)?])
+}
+
+/// Both counters once they stand: what the reader owes may be on its way.
+fn settled() -> Result<[u64; 2], String> {
+    let mut last = sent_packets()?;
+    loop {
+        clock::sleep(std::time::Duration::from_millis(100));
+        let now = sent_packets()?;
+        if now == last {
+            return Ok(now);
+        }
+        last = now;
+    }
+}
+
+/// Messages of one length, sent from the first host to the second.
+struct Stream {
+    count: u64,
+    floats: u64,
+}
+
+const STREAMS: [Stream; 4] = [
+    Stream { count: 64, floats: 256 << 10 },
+    Stream { count: 200, floats: 64 },
+    Stream { count: 200, floats: 512 },
+    Stream { count: 100, floats: 7_000 },
+];
+
+/// The bytes of a packet.
+const MTU: u64 = 4096;
+
+/// What a stream may cost. Each device sends its data and notices, and one acknowledgement for each
+/// work request of the other one. The reader's notices are single packets, so it has sent as many
+/// packets as both sides have made work requests.
+fn check_stream(stream: &Stream, [writer, reader]: [u64; 2]) -> Checked {
+    let (count, bytes) = (stream.count, stream.floats * 4);
+    let data = (bytes + 64).div_ceil(MTU);
+    let said = format!(
+        "{count} x {bytes} bytes: packets of the writer {writer}, of the reader {reader}; a message {:.2} and {:.2}",
+        writer as f64 / count as f64,
+        reader as f64 / count as f64
+    );
+    if bytes >= 1 << 20 {
+        let most = count * (bytes * 11 / 10 / MTU + 4);
+        must(writer <= most, || format!("{said}; at most {most} of the writer"))?;
+    } else {
+        must(reader <= 2 * count, || format!("{said}; at most 2 work requests a message"))?;
+        must(writer <= count * (data + 1), || format!("{said}; at most {} of the writer", data + 1))?;
+    }
+    Ok(said)
+}
+
+/// How many packets messages take.
+///
+/// # Errors
+/// Too many.
+pub fn packets() -> Checked {
+    let mtu = run("ibv_devinfo -d rxe0")?;
+    must(mtu.contains("active_mtu:\t\t4096"), || mtu.clone())?;
+    let of = |word: &str, peer: u32| {
+        let warm = format!("{word} {peer} 1000; {word} {peer} 1000; barrier");
+        let each = STREAMS.iter().map(|one| {
+            let step = format!("{word} {peer} {}; ", one.floats);
+            format!("hold; {}", step.repeat(one.count as usize))
+        });
+        format!("{warm}; {} hold; finish", each.collect::<String>())
+    };
+    let steps = vec![of("send", 1), of("recv", 0)];
+    let mut job = setting(steps.clone()).start();
+    let mut said = Vec::new();
+    wait_held(&job, &steps, 0)?;
+    let mut before = settled()?;
+    for (at, stream) in STREAMS.iter().enumerate() {
+        go(&mut job);
+        wait_held(&job, &steps, at + 1)?;
+        let after = settled()?;
+        said.push(check_stream(stream, [0, 1].map(|device| after[device] - before[device])));
+        before = after;
+    }
+    go(&mut job);
+    end(&mut job)?;
+    let is_wrong = said.iter().any(Result::is_err);
+    let all: Vec<String> =
+        said.into_iter().map(|one| one.unwrap_or_else(|why| format!("WRONG: {why}"))).collect();
+    if is_wrong { Err(all.join("; ")) } else { Ok(all.join("; ")) }
+}
