@@ -19,7 +19,7 @@
 //! *Reader.* A message is complete once all its parts have arrived. When it is freed, the reader
 //! owes the writer a *clear* entry in the writer's block: message m + SLOTS may come, and where to.
 //! Two neighbouring entries are one write, on the first queue pair; a single one is written only if
-//! no message has come for a while. The write also completes a receive of the writer, so that a
+//! no message has come for a while, sooner if the writer is short of slots. The write also completes a receive of the writer, so that a
 //! writer that sleeps is woken. `moved` of a writer counts messages that the reader's device has
 //! acknowledged.
 //!
@@ -52,8 +52,11 @@ const GRAIN: usize = 64;
 const HAS_HEADER: u32 = 1 << 20;
 const NUMBER: u32 = HAS_HEADER - 1;
 const IS_APART: u32 = 1 << 21;
-/// After so many looks without a message a single clear entry is written.
+/// After so many looks without a message a single clear entry is written, if the writer has a slot
+/// left at most.
 const PATIENCE: u32 = 32;
+/// After so many looks it is written in any case. A sleep counts as half of them.
+const LONG: u32 = 1 << 20;
 
 /// The receives that each end keeps posted on each queue pair: as many messages, or clear entries,
 /// as can be on their way, twice.
@@ -350,7 +353,7 @@ pub struct Receiver {
     /// Clear entries written, and in how many writes.
     cleared: u64,
     notices: u64,
-    /// Looks in a row at which no message had come; [`PATIENCE`] before a sleep.
+    /// Looks in a row at which no message had come.
     idle: AtomicU32,
     fault: Option<LinkFault>,
 }
@@ -416,7 +419,9 @@ impl Receiver {
             let slot = self.cleared as usize % SLOTS;
             // Entries of a pair of slots lie side by side.
             let count = if slot.is_multiple_of(2) { owed.min(2) } else { 1 };
-            let is_early = count == 1 && slot.is_multiple_of(2) && *self.idle.get_mut() < PATIENCE;
+            let is_short = self.moved - self.cleared >= SLOTS as u64 - 1;
+            let patience = if is_short { PATIENCE } else { LONG };
+            let is_early = count == 1 && slot.is_multiple_of(2) && *self.idle.get_mut() < patience;
             let on_their_way = self.notices - self.half.end.notices.load(Ordering::Acquire);
             if is_early || on_their_way >= u64::from(SENDS) {
                 return Ok(());
@@ -557,8 +562,9 @@ impl Receiver {
         TransportKind::Verbs
     }
     pub(crate) fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
-        // The rank is about to sleep: what it owes is due.
-        self.idle.store(PATIENCE, Ordering::Relaxed);
+        // The rank is about to sleep: what the writer may need is due, and the rest the next time.
+        let idle = self.idle.load(Ordering::Relaxed).saturating_add(LONG / 2);
+        self.idle.store(idle, Ordering::Relaxed);
         self.half.fds().chain(self.line.interest())
     }
 }
