@@ -26,7 +26,8 @@ const CANNOT_SEND: Parts = &["LOC_QP_OP_ERR (2", "cannot send"];
 
 /// What a rank calls: `word` is send or recv, of or to this rank.
 fn steps(word: &str, peer: u32) -> String {
-    let warm = format!("all_reduce 1000; {word} {peer} 1000; barrier");
+    // An even number of messages, so that the receiver owes no notice: the fault is met by a message.
+    let warm = format!("all_reduce 1000; {word} {peer} 1000; {word} {peer} 1000; barrier");
     let second: Vec<String> = warm.split("; ").map(|step| format!("second {step}")).collect();
     format!(
         "{warm}; split; {second}; hold; try {word} {peer} 100000; try barrier; hold; \
