@@ -33,8 +33,8 @@ fn steps(nranks: u32) -> Vec<String> {
 pub(super) fn wait_held(job: &Job, steps: &[String], nth: usize) -> Result<(), String> {
     for (rank, (worker, steps)) in job.workers.iter().zip(steps).enumerate() {
         let all: Vec<&str> = steps.split(';').map(str::trim).collect();
-        let holds = all.iter().enumerate().filter(|(_, step)| **step == "hold").map(|(at, _)| at);
-        let at = holds.into_iter().nth(nth).ok_or("no such step")?;
+        let mut holds = all.iter().enumerate().filter(|(_, step)| **step == "hold").map(|(at, _)| at);
+        let at = holds.nth(nth).ok_or("no such step")?;
         let is_there = |line: &Line| matches!(line, Line::Step { at: its, .. } if *its == at).then_some(());
         worker.hear("that it holds", 1, is_there).map_err(|why| format!("rank {rank}: {why}"))?;
     }
