@@ -1,7 +1,7 @@
 //! One fault of each kind between the two devices, while rank 0 sends to rank 1 on the other host.
 //!
-//! The two have two communicators. After the fault one of them has failed, on both ranks for the same
-//! reason, and once the fault is removed the other one goes on.
+//! The two have two communicators. After the fault one of them has failed, on both ranks for the
+//! same reason, and once the fault is removed the other one goes on.
 
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ const CANNOT_SEND: Parts = &["LOC_QP_OP_ERR (2", "cannot send"];
 
 /// What a rank calls: `word` is send or recv, of or to this rank.
 fn steps(word: &str, peer: u32) -> String {
-    // An even number of messages, so that the receiver owes no notice: the fault is met by a message.
+    // An even number of messages, so that the receiver owes no notice: the fault is met by a
+    // message.
     let warm = format!("all_reduce 1000; {word} {peer} 1000; {word} {peer} 1000; barrier");
     let second: Vec<String> = warm.split("; ").map(|step| format!("second {step}")).collect();
     format!(

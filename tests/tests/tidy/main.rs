@@ -200,6 +200,13 @@ const STATICS: &[(&str, &str, &str)] = &[
         "ARENA",
         "the memory of the process, of which each communicator has a part",
     ),
+    ("core/src/sys/verbs/device.rs", "ASKED", "libibverbs is asked for fork safety once"),
+    ("core/src/transport/ib/hca.rs", "OPEN", "the devices that the process has open, each once"),
+    (
+        "core/src/transport/ib/staging.rs",
+        "CHUNKS",
+        "memory that is registered once for all lanes of the process",
+    ),
     ("core/src/transport/shm/bell.rs", "OWN", "the doorbell of a thread that sleeps beside another one"),
     ("core/src/transport/shm/peer.rs", "MET", "the processes that the process has met, each once"),
     (

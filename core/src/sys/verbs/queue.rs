@@ -138,8 +138,8 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         if !forked() {
-            // SAFETY: it was made once, and its queue pairs are gone: they keep it alive. All events
-            // that were taken are acknowledged.
+            // SAFETY: it was made once, and its queue pairs are gone: they keep it alive. All
+            // events that were taken are acknowledged.
             let _ = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
         }
     }

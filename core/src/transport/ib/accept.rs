@@ -1,5 +1,5 @@
-//! The reader's side of setting up lanes: a task of the service thread, one per communicator, so that
-//! a rank in user code does not hold up who connects to it.
+//! The reader's side of setting up lanes: a task of the service thread, one per communicator, so
+//! that a rank in user code does not hold up who connects to it.
 //!
 //! The connections come from the data listener, authenticated. Each is a request, which is answered
 //! when it can be, whatever the others do.

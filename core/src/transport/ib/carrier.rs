@@ -1,8 +1,9 @@
 //! The carrier of lanes over queue pairs. The writer of a lane connects to the reader's data
-//! listener, offers queue pairs, and connects them once the reader has answered, over many turns. The
-//! reader's side runs in its service thread ([`accept`](super::accept)).
+//! listener, offers queue pairs, and connects them once the reader has answered, over many turns.
+//! The reader's side runs in its service thread ([`accept`](super::accept)).
 //!
-//! A connection that ends meanwhile is made again, as with sockets: who has died is found elsewhere.
+//! A connection that ends meanwhile is made again, as with sockets: who has died is found
+//! elsewhere.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};

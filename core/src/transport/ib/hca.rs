@@ -2,12 +2,12 @@
 //! domain, one completion queue, and who waits for what completes there.
 //!
 //! Whoever turns an engine polls the queue, under a lock that nobody waits for. A completion names
-//! the end of a lane by its seat and the seat's generation, so one that comes after the end has gone
-//! is nobody's. It is noted in the [`End`], which the lane's owner reads. An owner that sleeps is
-//! notified if another thread took its completion.
+//! the end of a lane by its seat and the seat's generation, so one that comes after the end has
+//! gone is nobody's. It is noted in the [`End`], which the lane's owner reads. An owner that sleeps
+//! is notified if another thread took its completion.
 //!
-//! A thread that goes to sleep arms the queue, polls once more, and listens to the channel. The queue
-//! stays armed until somebody has taken the event that the next completion makes.
+//! A thread that goes to sleep arms the queue, polls once more, and listens to the channel. The
+//! queue stays armed until somebody has taken the event that the next completion makes.
 //!
 //! **Capacity.** Each work request makes at most one completion. Each queue pair is made with a
 //! number of work requests, which is taken from the entries of the queue first; so the queue cannot

@@ -9,19 +9,19 @@
 //! ```
 //!
 //! *Writer.* Message m lies in slot `m % SLOTS` of the writer's block and is written into a slot of
-//! the reader's, header and bytes at once. A small message is one work request, on queue pair
-//! `m % n`. A larger one is split evenly over all queue pairs, so each device carries its share. The
+//! the reader's, header and bytes at once. A small message is one work request, on queue pair `m %
+//! n`. A larger one is split evenly over all queue pairs, so each device carries its share. The
 //! last work request of each part carries the immediate number, which completes a receive of the
 //! reader. Where packets may overtake each other (adaptive routing), a large part is a plain write
-//! followed by an empty one with the number: only a completed write is followed. Every message has a
-//! header there. Elsewhere a full slot without one is a whole number of packets.
+//! followed by an empty one with the number: only a completed write is followed. Every message has
+//! a header there. Elsewhere a full slot without one is a whole number of packets.
 //!
 //! *Reader.* A message is complete once all its parts have arrived. When it is freed, the reader
 //! owes the writer a *clear* entry in the writer's block: message m + SLOTS may come, and where to.
 //! Two neighbouring entries are one write, on the first queue pair; a single one is written only if
-//! no message has come for a while, sooner if the writer is short of slots. The write also completes a receive of the writer, so that a
-//! writer that sleeps is woken. `moved` of a writer counts messages that the reader's device has
-//! acknowledged.
+//! no message has come for a while, sooner if the writer is short of slots. The write also
+//! completes a receive of the writer, so that a writer that sleeps is woken. `moved` of a writer
+//! counts messages that the reader's device has acknowledged.
 //!
 //! Neither side needs the other process to run for bytes to move: devices retransmit, acknowledge
 //! and store by themselves.
@@ -207,8 +207,8 @@ impl Sender {
         self.reserved = Some(total);
         let at = self.half.block.at() + self.slot() * STRIDE + HEADER;
         let base = self.half.block.memory().base().as_ptr();
-        // SAFETY: the slot lies in the block, which `self` keeps. Its last message was acknowledged,
-        // so no device reads it, and nothing here touches it before `publish`.
+        // SAFETY: the slot lies in the block, which `self` keeps. Its last message was
+        // acknowledged, so no device reads it, and nothing here touches it before `publish`.
         Ok(Some(unsafe { ViewMut::new(base.add(at), total as usize) }))
     }
 
@@ -230,7 +230,8 @@ impl Sender {
         self.posted += 1;
     }
 
-    /// Writes the message in the next slot to the reader: `len` bytes, after those that are skipped.
+    /// Writes the message in the next slot to the reader: `len` bytes, after those that are
+    /// skipped.
     fn write(&mut self, skipped: usize, len: usize) -> Result<(), LinkFault> {
         let (slot, half) = (self.slot(), &self.half);
         let clear = half.word(CLEARS + slot * CLEAR).load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Lanes over real queue pairs. They run where there is a device; `tests/tests/verbs.rs` starts them
-//! in a virtual machine that has two.
+//! Lanes over real queue pairs. They run where there is a device; `tests/tests/verbs.rs` starts
+//! them in a virtual machine that has two.
 
 use std::time::Duration;
 

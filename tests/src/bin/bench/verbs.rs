@@ -5,10 +5,10 @@
 //! scripts/verbs-vm -t 900 -- target/release/bench verbs 10
 //! ```
 //!
-//! *Bandwidth*: rank 0 sends messages of 64 KiB from regions, as many at a time as `ib_write_bw` has
-//! on their way; *latency*: half of a round trip of 8 bytes, beside `ib_send_lat -e`, whose ends
-//! sleep. The pairs are interleaved. On an emulated processor times say what the scheduler does;
-//! only ratios are compared.
+//! *Bandwidth*: rank 0 sends messages of 64 KiB from regions, as many at a time as `ib_write_bw`
+//! has on their way; *latency*: half of a round trip of 8 bytes, beside `ib_send_lat -e`, whose
+//! ends sleep. The pairs are interleaved. On an emulated processor times say what the scheduler
+//! does; only ratios are compared.
 
 use std::collections::VecDeque;
 use std::path::Path;
