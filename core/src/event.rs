@@ -10,11 +10,33 @@ pub mod assembly;
 pub mod tags;
 
 use crate::clock::Raw;
-use crate::snapshot::{Class, Reason, Standing};
+use crate::snapshot::{Class, QueuePairState, Reason, Standing};
 use crate::types::{
     Algorithm, ChannelId, CollKind, Datatype, Direction, Outline, Phase, ProxyState, Rank, ReduceOp,
     TransportKind, TransportReason, WaitReason,
 };
+
+/// The name of a device, padded with zeros, and cut if it is longer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct DeviceName(pub [u8; 32]);
+
+impl DeviceName {
+    /// The name, as far as it has room.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let mut kept = [0; 32];
+        let len = name.len().min(kept.len());
+        kept[..len].copy_from_slice(&name.as_bytes()[..len]);
+        Self(kept)
+    }
+}
+
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let len = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
+        f.pad(&crate::text::harmless(&String::from_utf8_lossy(&self.0[..len]), self.0.len()))
+    }
+}
 
 /// A fact. It contains no time, except where a duration is the fact: the subscriber adds the time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -182,6 +204,43 @@ pub enum Event {
         /// How long ago it was found, in nanoseconds.
         duration_ns: u64,
     },
+    /// A queue pair of a link has another state, or its link came up.
+    QueuePairChanged {
+        /// The link's channel.
+        channel: ChannelId,
+        /// The rank on the other side.
+        peer: Rank,
+        /// The link's direction.
+        direction: Direction,
+        /// The number that the device gave the queue pair.
+        number: u32,
+        /// Its state.
+        state: QueuePairState,
+    },
+    /// A work request of a queue pair failed: the first one of its link.
+    WorkFailed {
+        /// The link's channel.
+        channel: ChannelId,
+        /// The rank on the other side.
+        peer: Rank,
+        /// The link's direction.
+        direction: Direction,
+        /// The number that the device gave the queue pair.
+        number: u32,
+        /// The status: `enum ibv_wc_status` of verbs.h.
+        status: u32,
+        /// The device's own code.
+        vendor: u32,
+    },
+    /// A device reported something of a port without being asked.
+    PortChanged {
+        /// The number of the port; 0: the whole device.
+        port: u8,
+        /// What it reported: `enum ibv_event_type` of verbs.h.
+        code: u32,
+        /// The name of the device, padded with zeros, and cut if it is longer.
+        device: DeviceName,
+    },
     /// The communicator was aborted on this rank.
     Aborted,
     /// The clocks were read together: raw counter, CLOCK_MONOTONIC, CLOCK_REALTIME.
@@ -225,6 +284,9 @@ impl Event {
             | Self::MismatchFound { .. }
             | Self::StallFound { .. }
             | Self::StallEnded { .. }
+            | Self::QueuePairChanged { .. }
+            | Self::WorkFailed { .. }
+            | Self::PortChanged { .. }
             | Self::Aborted
             | Self::ClockAnchored { .. }
             | Self::Tagged { .. }

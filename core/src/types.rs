@@ -296,6 +296,25 @@ closed_set! {
     }
 }
 closed_set! {
+    /// How far the set-up of a connection over queue pairs is, with the names of NCCL.
+    SetupState {
+        /// It has not begun, or begins anew.
+        Start = 0,
+        /// The writer connects to the reader.
+        Connect = 1,
+        /// The reader waits for the writer.
+        Accept = 2,
+        /// It has told the other side what it has, and waits for the answer.
+        Send = 3,
+        /// It waits for what the other side has.
+        Recv = 4,
+        /// Its queue pairs know their other ends; the other side is told.
+        Connecting = 5,
+        /// It is up.
+        Connected = 6,
+    }
+}
+closed_set! {
     /// The state of the latest operation of a communicator on one rank.
     OpState {
         /// No operation is running.

@@ -1,7 +1,7 @@
 //! The process services: what a process keeps beside its communicators.
 //!
-//! They are the recorder, the task that writes clock anchors and socket samples to it once a
-//! second, the watchdog, and the inspector's socket. All communicators of the process share them;
+//! They are the recorder, the task that writes clock anchors and samples of sockets and ports to it
+//! once a second, the watchdog, and the inspector's socket. All communicators of the process share them;
 //! they end with the last communicator.
 
 use std::path::Path;
@@ -19,10 +19,11 @@ use crate::event::{Event, publish};
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
 use crate::recorder::{Events, Recorder};
 use crate::sys::cgroup::MemoryGroup;
+use crate::transport::ib::watch;
 use crate::types::CommId;
 
 /// How often the clocks are read together, so that drift between readings stays far below a
-/// microsecond, and how often the sockets are sampled.
+/// microsecond, and how often sockets and ports are sampled.
 const ANCHOR: Duration = Duration::from_secs(1);
 /// The delay after the first reading: until there are two readings some time apart, the rate of the
 /// counter is known to four digits only.
@@ -154,6 +155,7 @@ impl Task for Anchors {
             let Anchor { raw, mono, real_ns } = self.recorder.anchor();
             publish(&mut self.events, || Event::ClockAnchored { raw: raw.0, mono_ns: mono.0, real_ns });
             self.recorder.sample_sockets();
+            watch::sample(&self.recorder);
             if now >= self.count_due {
                 self.recorder.sample_process(self.group.as_ref());
                 self.count_due = now.after(ANCHOR);

@@ -286,6 +286,7 @@ fn rank_of(one: &Given, rank: Rank, comms: Vec<CommSnapshot>) -> RankSnapshot {
         overflow: process.overflow.iter().fold(0, |sum, table| sum.saturating_add(table.rows)),
         comms_without_row: process.comms_without_row,
         facts: process.facts.shown(matches!(one.state(), State::Running | State::Stopped)),
+        ports: process.ports.clone(),
         boot_id: process.boot_id.clone(),
         to_mono_ns: process.to_mono_ns,
         clock_error_ns: process.clock_error_ns,

@@ -10,7 +10,7 @@ use crate::plan::Readers;
 use crate::proxy::{Claim, Sub};
 use crate::reactor::Interest;
 use crate::recorder::LinkCell;
-use crate::transport::{LinkFault, RecvLink, SendLink};
+use crate::transport::{Change, LinkFault, RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, WaitReason};
 
 /// The sending end of a lane, with the message that is being filled.
@@ -35,10 +35,15 @@ pub(super) struct In {
     pub(super) link: RecvLink,
     /// As in [`Out`].
     pub(super) sub: Option<Sub>,
+    channel: ChannelId,
+    from: Rank,
     pub(super) bytes: u64,
     /// The size of the message last peeked by a step that releases it.
     pub(super) head: u32,
 }
+
+/// What has become of a queue pair, and of which link it is.
+pub(super) type Changed = (ChannelId, Option<Rank>, Direction, Change);
 
 /// Marks a lane that does not exist.
 const NONE: u32 = u32::MAX;
@@ -116,13 +121,26 @@ impl Lanes {
         if sub.is_some() && channel != ChannelId::P2P {
             self.pumped_ins.push(index);
         }
-        self.ins.push(In { link, cell, sub, bytes: 0, head: 0 });
+        self.ins.push(In { link, cell, sub, channel, from, bytes: 0, head: 0 });
         if shared {
             self.in_shared[from.index()] = index;
         } else {
             let at = self.at(channel, from);
             self.in_pair[at] = index;
         }
+    }
+
+    /// What has become of all queue pairs since they were asked last.
+    pub(super) fn changes(&mut self) -> Vec<Changed> {
+        let outs = self.outs.iter_mut().flat_map(|out| {
+            let (channel, peer) = (out.channel, super::peer_of(out.to));
+            out.link.changes().into_iter().map(move |change| (channel, peer, Direction::Send, change))
+        });
+        let ins = self.ins.iter_mut().flat_map(|input| {
+            let (channel, peer) = (input.channel, Some(input.from));
+            input.link.changes().into_iter().map(move |change| (channel, peer, Direction::Recv, change))
+        });
+        outs.chain(ins).collect()
     }
 
     /// This rank's shared lane: a rank has one, to its group.

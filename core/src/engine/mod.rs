@@ -46,7 +46,7 @@ use crate::memory::{Slot, ViewMut};
 use crate::plan::{Lane, LaneId, Readers, Topology};
 use crate::proxy::{Claim, Pool};
 use crate::recorder::{Attention, CommRow, LinkCell, Times};
-use crate::transport::{RecvLink, SendLink};
+use crate::transport::{Change, RecvLink, SendLink};
 use crate::types::{ChannelId, CollKind, Direction, Rank, TransportKind, TransportReason};
 
 pub use failure::{Cause, Failure};
@@ -181,20 +181,27 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     }
 
     /// As [`add_sender`](Self::add_sender), for a link that had its cell while it was connected.
-    pub fn attach_sender(&mut self, id: LaneId, link: SendLink, cell: LinkCell, why: TransportReason) {
+    pub fn attach_sender(&mut self, id: LaneId, mut link: SendLink, cell: LinkCell, why: TransportReason) {
         let (channel, peer, chosen) = (id.channel, peer_of(id.readers), (link.transport(), why));
+        link.watched(&cell);
+        let changes = link.changes();
         self.lanes.add_sender(channel, id.readers, link, cell);
         self.link_up(channel, peer, Direction::Send, chosen);
+        self.queue_pairs_changed(changes.into_iter().map(|change| (channel, peer, Direction::Send, change)));
     }
 
     /// Adds the receiving end of a lane; `why` its transport was chosen.
-    pub fn add_receiver(&mut self, lane: Lane, link: RecvLink, why: TransportReason) {
+    pub fn add_receiver(&mut self, lane: Lane, mut link: RecvLink, why: TransportReason) {
         let Lane { from, id: LaneId { channel, readers } } = lane;
         let shared = matches!(readers, Readers::Group(_));
         let chosen = (link.transport(), why);
         let cell = self.row.link(channel, Some(from), Direction::Recv, chosen).watching(link.sockets());
+        link.watched(&cell);
+        let changes = link.changes();
         self.lanes.add_receiver(channel, from, shared, link, cell);
-        self.link_up(channel, Some(from), Direction::Recv, chosen);
+        let (peer, direction) = (Some(from), Direction::Recv);
+        self.link_up(channel, peer, direction, chosen);
+        self.queue_pairs_changed(changes.into_iter().map(|change| (channel, peer, direction, change)));
     }
 
     fn link_up(
@@ -206,6 +213,21 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     ) {
         let why = Some(why);
         publish(&mut self.events, || Event::LinkUp { channel, peer, direction, transport, why });
+    }
+
+    /// Publishes what has become of queue pairs. A link that has any has one peer.
+    fn queue_pairs_changed(&mut self, changes: impl Iterator<Item = lanes::Changed>) {
+        for (channel, peer, direction, change) in changes {
+            let peer = peer.unwrap_or(self.me);
+            publish(&mut self.events, || match change {
+                Change::State { number, state } => {
+                    Event::QueuePairChanged { channel, peer, direction, number, state }
+                }
+                Change::Failed { number, status, vendor } => {
+                    Event::WorkFailed { channel, peer, direction, number, status, vendor }
+                }
+            });
+        }
     }
 
     /// Whether this rank can already send on that lane.
@@ -456,6 +478,8 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         {
             publish(&mut self.events, || Event::MismatchFound { peer, seq });
         }
+        let changes = self.lanes.changes();
+        self.queue_pairs_changed(changes.into_iter());
         self.for_each_claim(Claim::end);
         self.failure = Some(failure);
     }

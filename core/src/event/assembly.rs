@@ -196,6 +196,9 @@ impl Assembly {
             | Event::MismatchFound { .. }
             | Event::StallFound { .. }
             | Event::StallEnded { .. }
+            | Event::QueuePairChanged { .. }
+            | Event::WorkFailed { .. }
+            | Event::PortChanged { .. }
             | Event::Aborted
             | Event::ClockAnchored { .. }
             | Event::Tagged { .. }

@@ -9,11 +9,12 @@ use super::codec::outline_words;
 use super::layout::{durations, histogram, link, op};
 use super::mapping::Span;
 use super::protocol::latch_write;
+use super::queue_pairs::{QueuePair, QueuePairCell};
 use super::state::Recorder;
 use crate::clock::Raw;
 use crate::collective::Descriptor;
 use crate::sys::fds::Fd;
-use crate::types::{ChannelId, Direction, Outline, Rank, WaitReason};
+use crate::types::{ChannelId, Direction, Outline, Rank, SetupState, WaitReason};
 
 /// The progress cell of one link. Its only writer is the driver of its engine.
 pub struct LinkCell {
@@ -51,6 +52,15 @@ impl LinkCell {
         }
     }
 
+    /// The row of a queue pair of the link, the `nth` from 0, until the returned cell is dropped.
+    #[must_use]
+    pub fn queue_pair(&self, nth: u8, pair: &QueuePair<'_>) -> QueuePairCell {
+        match &self.place {
+            Some((recorder, at)) => recorder.queue_pair(*at, nth, pair),
+            None => QueuePairCell::unseen(),
+        }
+    }
+
     /// Stores the counters of the link: `posted >= moved >= done`.
     ///
     /// Readers load them in the opposite order, so that the inequality holds for them too.
@@ -78,6 +88,14 @@ impl LinkCell {
         self.words[link::WAITED].store(waited.wrapping_add(1), Ordering::Relaxed);
         let waits = reason as u64 | u64::from(peer.0) << 32;
         store_wait(&self.words[link::WAITS], &self.words[link::SINCE], waits, since);
+    }
+    /// Records how far the set-up of the link is, which waits for it until [`Self::moves`].
+    pub fn sets_up(&self, state: SetupState) {
+        let waits = self.words[link::WAITS].load(Ordering::Relaxed);
+        if waits != 0 {
+            let waits = waits & !0xff00 | (state as u64 + 1) << 8;
+            self.words[link::WAITS].store(waits, Ordering::Release);
+        }
     }
     /// Records that the link no longer waits.
     #[inline]
@@ -276,7 +294,13 @@ mod tests {
         let word = |at: usize| memory.words()[at].load(Ordering::Relaxed);
         cell.waits(WaitReason::Credit, Rank(5), Raw(77));
         assert_eq!((word(link::WAITS), word(link::SINCE), word(link::WAITED)), (5 << 32 | 2, 77, 1));
+        cell.sets_up(SetupState::Send);
+        cell.sets_up(SetupState::Connecting);
+        assert_eq!((word(link::WAITS), word(link::SINCE)), (5 << 32 | 6 << 8 | 2, 77));
         cell.moves();
         assert_eq!((word(link::WAITS), word(link::WAITED)), (0, 1));
+        // It waits for nothing that could be set up.
+        cell.sets_up(SetupState::Connected);
+        assert_eq!(word(link::WAITS), 0);
     }
 }

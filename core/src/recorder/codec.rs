@@ -7,8 +7,8 @@
 //! unknown code or an unknown enum value decodes to [`Event::Unknown`].
 
 use super::layout::slot::EVENT_WORDS;
-use crate::event::{Event, tags};
-use crate::snapshot::{Class, Reason, Standing};
+use crate::event::{DeviceName, Event, tags};
+use crate::snapshot::{Class, QueuePairState, Reason, Standing};
 use crate::types::{
     Algorithm, ChannelId, CollKind, CommId, Datatype, Direction, Outline, Phase, ProxyState, Rank, ReduceOp,
     Shape, TransportKind, TransportReason, WaitReason,
@@ -37,6 +37,9 @@ const OWNER: u16 = 16;
 const STALL_FOUND: u16 = 17;
 const STALL_ENDED: u16 = 18;
 const PROXY_STEP_ENTERED: u16 = 19;
+const QUEUE_PAIR_CHANGED: u16 = 20;
+const WORK_FAILED: u16 = 21;
+const PORT_CHANGED: u16 = 22;
 
 #[inline]
 fn first(code: u16, bytes: [u8; 4], channel: ChannelId) -> u64 {
@@ -146,6 +149,20 @@ pub(super) fn encode(event: &Event) -> Words {
             [first(STALL_FOUND, fields, none), some_rank(culprit), since_ns, 0, 0, 0]
         }
         Event::StallEnded { duration_ns } => [first(STALL_ENDED, [0; 4], none), duration_ns, 0, 0, 0, 0],
+        Event::QueuePairChanged { channel, peer, direction, number, state } => {
+            let first = first(QUEUE_PAIR_CHANGED, [direction as u8, state.number(), 0, 0], channel);
+            [first, u64::from(peer.0), u64::from(number), 0, 0, 0]
+        }
+        Event::WorkFailed { channel, peer, direction, number, status, vendor } => {
+            let first = first(WORK_FAILED, [direction as u8, 0, 0, 0], channel);
+            let why = u64::from(status) | u64::from(vendor) << 32;
+            [first, u64::from(peer.0), u64::from(number), why, 0, 0]
+        }
+        Event::PortChanged { port, code, device: DeviceName(device) } => {
+            let word = |at: usize| u64::from_le_bytes(device.as_chunks().0[at]);
+            let first = first(PORT_CHANGED, [port, 0, 0, 0], none);
+            [first, u64::from(code), word(0), word(1), word(2), word(3)]
+        }
         Event::Aborted => [first(ABORTED, [0; 4], none), 0, 0, 0, 0, 0],
         Event::ClockAnchored { raw, mono_ns, real_ns } => {
             [first(CLOCK_ANCHORED, [0; 4], none), raw, mono_ns, real_ns, 0, 0]
@@ -242,6 +259,28 @@ fn known(words: &Words) -> Option<Event> {
             since_ns: b,
         },
         STALL_ENDED => Event::StallEnded { duration_ns: a },
+        QUEUE_PAIR_CHANGED => Event::QueuePairChanged {
+            channel,
+            peer: rank(a),
+            direction: Direction::from_u8(bytes[0])?,
+            number: b as u32,
+            state: QueuePairState::numbered(bytes[1]),
+        },
+        WORK_FAILED => Event::WorkFailed {
+            channel,
+            peer: rank(a),
+            direction: Direction::from_u8(bytes[0])?,
+            number: b as u32,
+            status: c as u32,
+            vendor: (c >> 32) as u32,
+        },
+        PORT_CHANGED => {
+            let mut device = DeviceName::default();
+            for (to, word) in device.0.as_chunks_mut().0.iter_mut().zip([b, c, d, e]) {
+                *to = word.to_le_bytes();
+            }
+            Event::PortChanged { port: bytes[0], code: a as u32, device }
+        }
         ABORTED => Event::Aborted,
         CLOCK_ANCHORED => Event::ClockAnchored { raw: a, mono_ns: b, real_ns: c },
         TAGGED => {
@@ -370,6 +409,28 @@ pub(crate) mod tests {
                 }
             ),
             wide().prop_map(|duration_ns| Event::StallEnded { duration_ns }),
+            (channel(), rank(), one_of(Direction::ALL), any::<u32>(), one_of(QueuePairState::ALL)).prop_map(
+                |(channel, peer, direction, number, state)| Event::QueuePairChanged {
+                    channel,
+                    peer,
+                    direction,
+                    number,
+                    state
+                }
+            ),
+            (channel(), rank(), one_of(Direction::ALL), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+                |(channel, peer, direction, number, status, vendor)| Event::WorkFailed {
+                    channel,
+                    peer,
+                    direction,
+                    number,
+                    status,
+                    vendor
+                }
+            ),
+            (any::<u8>(), any::<u32>(), any::<[u8; 32]>()).prop_map(|(port, code, device)| {
+                Event::PortChanged { port, code, device: DeviceName(device) }
+            }),
             Just(Event::Aborted),
             (wide(), wide(), wide()).prop_map(|(raw, mono_ns, real_ns)| Event::ClockAnchored {
                 raw,
@@ -444,6 +505,26 @@ pub(crate) mod tests {
             state: ProxyState::RecvGPUWait,
         };
         assert_eq!(encode(&step), [0x0002_0000_0501_0013, 3, 4, 9, 0, 0]);
+        let changed = Event::QueuePairChanged {
+            channel: ChannelId(2),
+            peer: Rank(3),
+            direction: Direction::Recv,
+            number: 17,
+            state: QueuePairState::Error,
+        };
+        assert_eq!(encode(&changed), [0x0002_0000_0701_0014, 3, 17, 0, 0, 0]);
+        let failed = Event::WorkFailed {
+            channel: ChannelId(2),
+            peer: Rank(3),
+            direction: Direction::Send,
+            number: 17,
+            status: 12,
+            vendor: 0x81,
+        };
+        assert_eq!(encode(&failed), [0x0002_0000_0000_0015, 3, 17, 0x81_0000_000c, 0, 0]);
+        let port = Event::PortChanged { port: 1, code: 10, device: DeviceName::of("rxe0") };
+        assert_eq!(encode(&port), [0x0001_0016, 10, u64::from_le_bytes(*b"rxe0\0\0\0\0"), 0, 0, 0]);
+        assert_eq!(DeviceName::of("rxe0").to_string(), "rxe0");
         let mark = Mark { owner: Some((CommId(9), Rank(2))), before: None, number: 4 };
         assert_eq!(mark.encode(), [0x0001_0010, 9, 2, 0, 0, 4]);
         assert_eq!((Mark::decode(&mark.encode()), Mark::decode(&encode(&sent))), (Some(mark), None));

@@ -14,7 +14,7 @@ use crate::error::ErrorKind;
 use crate::snapshot::bounds::{MAX_CELLS, MAX_COMMS};
 use crate::snapshot::{
     CommSnapshot, FailureSnapshot, InitSnapshot, LinkSnapshot, OpSnapshot, OpState, OpWait, PeerSnapshot,
-    PhaseSnapshot, SocketSnapshot, TcpState, Transport, Waits, Why,
+    PhaseSnapshot, SetUp, SocketSnapshot, TcpState, Transport, Waits, Why,
 };
 use crate::types::{
     ChannelId, CollKind, CommId, Direction, JobId, Outline, Phase, Rank, TransportKind, TransportReason,
@@ -283,10 +283,11 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut Comms) {
         let done = at(link::DONE);
         let moved = at(link::MOVED).max(done);
         let posted = at(link::POSTED).max(moved);
-        let (waits, since) = wait(cell, link::WAITS, link::SINCE).unwrap_or_default();
-        let (reason, on) = halves(waits);
+        let (waits_word, since) = wait(cell, link::WAITS, link::SINCE).unwrap_or_default();
+        let (reason, on) = halves(waits_word);
         let reason = WaitReason::from_u8(reason as u8);
         let waits = reason.map_or(Waits::Unknown, Waits::from);
+        let set_up = SetUp::numbered((waits_word >> 8) as u8);
         let seen = LinkSnapshot {
             peer,
             channel: ChannelId((what >> 32) as u16),
@@ -303,7 +304,9 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut Comms) {
             op: at(link::OP),
             bytes: at(link::BYTES),
             waited: at(link::WAITED),
+            set_up: (set_up != SetUp::Unknown).then_some(set_up),
             sockets: Vec::new(),
+            queue_pairs: Vec::new(),
         };
         if word(id, link_id::WHAT) as u8 == what as u8
             && word(id, link_id::PEER) >> 32 == u64::from(generation)
@@ -323,8 +326,8 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut Comms) {
     }
 }
 
-/// The communicator that a row of links or sockets refers to, if its generation still matches.
-fn of_row(comms: &mut Comms, what: u64, generation: u32) -> Option<&mut CommSnapshot> {
+/// The communicator that a row of links, sockets or queue pairs refers to, if its generation still matches.
+pub(super) fn of_row(comms: &mut Comms, what: u64, generation: u32) -> Option<&mut CommSnapshot> {
     let (current, comm) = comms.get_mut((what >> 48) as usize)?.as_mut()?;
     (*current == generation).then_some(comm)
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header (4 KiB) | comms | histograms | link ids | links | peers | strings | ring descriptors
-//!     | ring slots | sockets | durations | history
+//!     | ring slots | sockets | durations | history | queue pairs | ports
 //! ```
 //!
 //! The header ends with a directory of one entry {table, offset, stride, count, version} per table.
@@ -15,18 +15,22 @@
 //! before the slots, so that a copy made in ascending order reads each ring's head before its
 //! slots: each event that the head counts is in its slot, or is overwritten and counted as lost.
 
+mod capacity;
 pub mod durations;
 mod ending;
 pub mod histogram;
 pub mod history;
+pub mod port;
+pub mod queue_pair;
 pub mod watch;
 
+pub use capacity::{Capacity, RING_SLOTS};
 pub use ending::Ending;
 
 /// The first word: `CCLRECRD`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CCLRECRD");
 /// The version of this layout. It grows with every addition.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// The oldest reader that understands this layout. It grows only if a meaning changes.
 pub const READABLE_SINCE: u32 = 1;
 
@@ -173,10 +177,14 @@ pub enum Table {
     Durations = 10,
     /// When collectives were called and ended, one row per communicator and rank: [`history`].
     History = 11,
+    /// The queue pairs of links: [`queue_pair`]. From layout 12 on.
+    QueuePairs = 12,
+    /// The ports of devices that have queue pairs: [`port`]. From layout 12 on.
+    Ports = 13,
 }
 
 /// All tables, in the order of the file.
-pub const TABLES: [Table; 11] = [
+pub const TABLES: [Table; 13] = [
     Table::Comms,
     Table::Histograms,
     Table::LinkIds,
@@ -188,6 +196,8 @@ pub const TABLES: [Table; 11] = [
     Table::Sockets,
     Table::Durations,
     Table::History,
+    Table::QueuePairs,
+    Table::Ports,
 ];
 
 /// The state of a row of a table that has such: the low byte of its first word.
@@ -344,7 +354,8 @@ pub mod link {
     pub const BYTES: usize = 3;
     /// Sequence number of the send or receive it last worked for; 0 for collectives.
     pub const OP: usize = 4;
-    /// The reason of its wait, and in the upper half the peer.
+    /// The reason of its wait | while it is set up, from layout 12 on, the number of the set-up's
+    /// [`SetupState`](crate::types::SetupState) plus 1 << 8, and in the upper half the peer.
     pub const WAITS: usize = 5;
     /// Raw time when the wait began; stored before `WAITS`.
     pub const SINCE: usize = 6;
@@ -455,111 +466,6 @@ pub mod slot {
     pub const EVENT_WORDS: usize = 6;
     /// Words of a slot.
     pub const WORDS: usize = 8;
-}
-
-/// The number of rows of each table.
-///
-/// The numbers fit a process of a large job on a large host: one rank with 96 communicators at a
-/// time, that is a world, 64 groups of its host's 8 ranks, and room for half as many. A host of 64
-/// ranks makes 63 + 1 shared lanes, 4 ring lanes and at most 126 pair lanes per communicator, so
-/// 2,048 cells hold 10 such communicators, or 78 of 8 ranks. The peers are those of ten
-/// communicators of 200 ranks. 96 communicators whose rings use two channels of two streams have
-/// 768 sockets, and two kinds of operations each.
-///
-/// All of it, with the rings, is below 2 MiB: see the test. The file's pages are allocated and
-/// mapped when it is made, so a row costs its bytes also while it is free: 1 KiB for a
-/// communicator, 2 KiB for its history and for the durations of one kind. Rows that find no space
-/// are recorded in private memory, invisible from outside, and counted in `OVERFLOW`; so are the
-/// events of a thread that finds no ring. Communicators among them, while they are in use, count in
-/// `WITHOUT_ROW`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Capacity {
-    /// Rows of `Comms`, and of `History`.
-    pub comms: usize,
-    /// Rows of `Durations`.
-    pub durations: usize,
-    /// Rows of `LinkIds` and `Links`.
-    pub links: usize,
-    /// Rows of `Peers`.
-    pub peers: usize,
-    /// Bytes of `Strings`.
-    pub strings: usize,
-    /// Rows of `Sockets`.
-    pub sockets: usize,
-    /// The largest ring has 4,096 slots shifted right by this.
-    pub ring_shift: u32,
-}
-
-/// Slots of the rings at shift 0.
-///
-/// Most processes drive all their communicators with one thread, which gets the largest; further
-/// threads get smaller ones.
-pub const RING_SLOTS: [usize; 16] =
-    [4096, 2048, 1024, 1024, 512, 512, 512, 512, 256, 256, 256, 256, 256, 256, 256, 256];
-
-impl Capacity {
-    /// The normal capacity.
-    pub const FULL: Self = Self {
-        comms: 96,
-        durations: 192,
-        links: 2048,
-        peers: 2048,
-        strings: 128 << 10,
-        sockets: 768,
-        ring_shift: 0,
-    };
-
-    /// The capacities to try one after the other where memory is short.
-    pub const LADDER: [Self; 3] = [
-        Self::FULL,
-        Self { ring_shift: 2, ..Self::FULL },
-        Self {
-            comms: 16,
-            durations: 16,
-            links: 512,
-            peers: 256,
-            strings: 32 << 10,
-            sockets: 64,
-            ring_shift: 4,
-        },
-    ];
-
-    /// The number of slots of each ring.
-    pub fn rings(self) -> impl Iterator<Item = usize> {
-        RING_SLOTS.into_iter().map(move |slots| slots >> self.ring_shift)
-    }
-    /// The rows of a table, and the bytes of each.
-    #[must_use]
-    pub fn rows(self, table: Table) -> (usize, usize) {
-        match table {
-            Table::Comms => (self.comms, comm::WORDS * 8),
-            Table::Histograms => (0, histogram::KINDS * histogram::CLASSES * histogram::CELL * 8),
-            Table::LinkIds => (self.links, link_id::WORDS * 8),
-            Table::Links => (self.links, link::WORDS * 8),
-            Table::Peers => (self.peers, peer::WORDS * 8),
-            Table::Strings => (self.strings / 8, 8),
-            Table::Rings => (RING_SLOTS.len(), ring::WORDS * 8),
-            Table::Slots => (self.rings().sum(), slot::WORDS * 8),
-            Table::Sockets => (self.sockets, socket::WORDS * 8),
-            Table::Durations => (self.durations, durations::WORDS * 8),
-            Table::History => (self.comms, history::WORDS * 8),
-        }
-    }
-    /// The byte at which a table begins.
-    #[must_use]
-    pub fn offset(self, table: Table) -> usize {
-        let before = TABLES.iter().take_while(|t| **t != table);
-        HEADER_BYTES + before.map(|t| self.bytes(*t)).sum::<usize>()
-    }
-    /// Bytes of the whole mapping.
-    #[must_use]
-    pub fn total(self) -> usize {
-        HEADER_BYTES + TABLES.iter().map(|t| self.bytes(*t)).sum::<usize>()
-    }
-    fn bytes(self, table: Table) -> usize {
-        let (count, stride) = self.rows(table);
-        (count * stride).next_multiple_of(64)
-    }
 }
 
 /// Bytes of the header.

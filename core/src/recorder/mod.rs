@@ -7,6 +7,7 @@
 //!          --Events-------------> rings (so far)   \   one file
 //!   service -anchor-------------> header, clocks   /  per process  --Reader--> snapshot
 //!           -sample_sockets-----> sockets of links/
+//!           -sample_ports-------> ports          /
 //! ```
 //!
 //! State is kept in tables and history in ring buffers. Nothing rebuilds state from events, so a
@@ -36,6 +37,7 @@
 //! | `ring`, `codec` | the history of a thread's events; an event as words |
 //! | `history`, `past` | times of past operations; what a row keeps of those that ended |
 //! | `sockets` | the sockets of links, with the kernel's counters |
+//! | `queue_pairs`, `ports` | the queue pairs of links; the ports of the devices that they are on |
 //! | `ending` | how the process ended, and what its memory group counted |
 //! | `watch` | what the watchdog reads and writes |
 //! | `reader`, `capture` | reading a recorder; its bytes at one moment, to be read elsewhere |
@@ -52,8 +54,10 @@ pub mod layout;
 mod mapping;
 mod past;
 pub mod place;
+mod ports;
 mod process;
 mod protocol;
+mod queue_pairs;
 pub mod reader;
 mod ring;
 mod slot_pool;
@@ -70,7 +74,9 @@ pub use cells::{Attention, LinkCell, OpWait};
 pub use capture::Capture;
 pub use codec::Owner;
 pub use past::Times;
+pub use ports::{PortCounts, PortSample};
 pub use process::tail;
+pub use queue_pairs::{QueuePair, QueuePairCell, QueuePairEnd};
 pub use reader::Reader;
 pub use ring::Events;
 pub use state::Recorder;

@@ -18,6 +18,8 @@ use super::decode::{self, Clock};
 use super::ending;
 use super::history;
 use super::layout::{self, Table, comm, durations, header, histogram, ring};
+use super::ports;
+use super::queue_pairs;
 use super::state::Recorder;
 use super::tail::{Piece, events};
 use super::watch;
@@ -485,6 +487,7 @@ fn snapshot(
         clock_error_ns: None,
         heartbeat_ns: clock.age_ns(anchor.raw.0),
         comms: comms(first, words, &clock),
+        ports: ports::ports(words, &clock),
         rings: rings(words),
         overflow: overflow(words),
         comms_without_row: at(header::WITHOUT_ROW),
@@ -503,8 +506,9 @@ fn comms(first: &[AtomicU64], words: &[AtomicU64], clock: &Clock) -> Vec<CommSna
         comm.1.consistent = is_same;
     }
     // Socket samples are decoded apart: a new sample between two copies makes nothing else
-    // inconsistent. So are members, whose rows are written once.
+    // inconsistent. So are queue pairs, and members, whose rows are written once.
     decode::sockets(words, clock, &mut comms);
+    queue_pairs::queue_pairs(words, clock, &mut comms);
     decode::peers(words, &mut comms);
     history::histories(words, &own_scale(words, clock), &mut comms);
     comms.into_iter().flatten().map(|(_, comm)| comm).collect()

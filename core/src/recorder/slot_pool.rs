@@ -65,6 +65,10 @@ pub(super) struct SlotPools {
     pub(super) links: Pool,
     pub(super) peers: Pool,
     pub(super) sockets: Pool,
+    pub(super) queue_pairs: Pool,
+    pub(super) ports: Pool,
+    /// The row of each port that is sampled, by device and number.
+    pub(super) known_ports: BTreeMap<(String, u8), usize>,
     /// Per socket row in use, the descriptor, as long as its link holds it.
     pub(super) watched: BTreeMap<usize, Watched>,
     /// The rings; the largest come first.
@@ -86,6 +90,9 @@ impl SlotPools {
             links: Pool::new(capacity.links),
             peers: Pool::new(capacity.peers),
             sockets: Pool::new(capacity.sockets),
+            queue_pairs: Pool::new(capacity.queue_pairs),
+            ports: Pool::new(capacity.ports),
+            known_ports: BTreeMap::new(),
             watched: BTreeMap::new(),
             rings: capacity.rings().map(|_| RingSlot::default()).collect(),
             strings: BTreeMap::new(),

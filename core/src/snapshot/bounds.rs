@@ -5,8 +5,8 @@
 use super::{
     Behind, BlockedOn, Called, CommSnapshot, Culprit, Failure, FailureSnapshot, History, InitSnapshot,
     KindTotals, LinkSnapshot, Missing, Next, NotJoined, OpSnapshot, Overflow, PastOp, PeerSnapshot,
-    PhaseSnapshot, ProcessFacts, ProcessSnapshot, RankSnapshot, Snapshot, SocketSnapshot, ThreadFacts,
-    Verdict,
+    PhaseSnapshot, PortSnapshot, ProcessFacts, ProcessSnapshot, QueuePairSnapshot, RankSnapshot, Snapshot,
+    SocketSnapshot, ThreadFacts, Verdict,
 };
 use std::collections::BTreeMap;
 
@@ -15,12 +15,14 @@ use crate::types::{CollKind, Rank};
 
 /// The most communicators of a process; a reading with more is not believed.
 pub(crate) const MAX_COMMS: usize = 1 << 10;
-/// The same for links, for sockets, and for peers.
+/// The same for links, for sockets, for queue pairs, and for peers.
 pub(crate) const MAX_CELLS: usize = 1 << 14;
 /// The same for histograms by kind.
 pub(crate) const MAX_DURATIONS: usize = 1 << 12;
 /// The same for rings.
 pub(crate) const MAX_RINGS: usize = 1 << 10;
+/// The same for ports.
+pub(crate) const MAX_PORTS: usize = 64;
 /// The most threads of a process that are described.
 pub const MAX_THREADS: usize = 64;
 /// The most bytes of all texts of a process; a full recorder's take a tenth of it.
@@ -53,13 +55,14 @@ impl ProcessSnapshot {
     pub fn is_believed(&mut self) -> bool {
         let mut bytes = 0;
         self.each_text(&mut |text| bytes += make_harmless(text));
-        let [links, sockets, peers, phases] = self.rows();
+        let rows = self.rows();
         bytes <= MAX_TEXT_BYTES
             && self.comms.len() <= MAX_COMMS
             && self.comms.iter().all(CommSnapshot::is_believed)
             && self.facts.threads.len() <= MAX_THREADS
             && self.rings.len().max(self.overflow.len()) <= MAX_RINGS
-            && [links, sockets, peers, phases].iter().all(|count| *count <= MAX_CELLS)
+            && self.ports.len() <= MAX_PORTS
+            && rows.iter().all(|count| *count <= MAX_CELLS)
     }
 
     /// The approximate memory of this snapshot.
@@ -67,18 +70,25 @@ impl ProcessSnapshot {
     pub fn weight(&mut self) -> usize {
         let mut bytes = 0;
         self.each_text(&mut |text| bytes += text.len());
-        let rows = self.rows().iter().sum::<usize>() + self.rings.len() + self.overflow.len();
+        let rows =
+            self.rows().iter().sum::<usize>() + self.rings.len() + self.overflow.len() + self.ports.len();
         let ops: usize = self.comms.iter().map(|comm| comm.history.ops.len()).sum();
         bytes + ROW * rows + size_of::<CommSnapshot>() * self.comms.len() + size_of::<PastOp>() * ops
     }
 
-    /// The numbers of links, sockets, peers and phases.
-    fn rows(&self) -> [usize; 4] {
-        let mut rows = [0; 4];
+    /// The numbers of links, sockets, queue pairs, peers and phases.
+    fn rows(&self) -> [usize; 5] {
+        let mut rows = [0; 5];
         for comm in &self.comms {
             let sockets = comm.links.iter().map(|link| link.sockets.len()).sum();
-            let of_it =
-                [comm.links.len(), sockets, comm.peers.len().max(comm.groups.len()), comm.phases.len()];
+            let pairs = comm.links.iter().map(|link| link.queue_pairs.len()).sum();
+            let of_it = [
+                comm.links.len(),
+                sockets,
+                pairs,
+                comm.peers.len().max(comm.groups.len()),
+                comm.phases.len(),
+            ];
             rows.iter_mut().zip(of_it).for_each(|(all, one)| *all += one);
         }
         rows
@@ -96,11 +106,13 @@ impl ProcessSnapshot {
             control,
             settings,
             comms,
+            ports,
             overflow,
             facts,
             ..
         } = self;
         [schema, host, host_id, boot_id, library, path, control, settings].into_iter().for_each(&mut *take);
+        ports.iter_mut().for_each(|port| port.each_text(take));
         overflow.iter_mut().for_each(|Overflow { table, .. }| take(table));
         facts.each_text(take);
         comms.iter_mut().for_each(|comm| comm.each_text(take));
@@ -141,7 +153,8 @@ impl Snapshot {
         for Missing { host, why, .. } in missing {
             [host, why].into_iter().for_each(&mut *take);
         }
-        for RankSnapshot { host, host_id, recorder, boot_id, comms, .. } in ranks {
+        for RankSnapshot { host, host_id, recorder, boot_id, comms, ports, .. } in ranks {
+            ports.iter_mut().for_each(|port| port.each_text(take));
             [host, host_id, recorder, boot_id].into_iter().for_each(&mut *take);
             comms.iter_mut().for_each(|comm| comm.each_text(take));
         }
@@ -190,10 +203,23 @@ impl CommSnapshot {
         for PeerSnapshot { host, recorder, control, .. } in peers {
             [host, recorder, control].into_iter().for_each(&mut *take);
         }
-        let sockets = links.iter_mut().flat_map(|LinkSnapshot { sockets, .. }| sockets);
-        for SocketSnapshot { local, remote, .. } in sockets {
-            [local, remote].into_iter().for_each(&mut *take);
+        for LinkSnapshot { sockets, queue_pairs, .. } in links {
+            for SocketSnapshot { local, remote, .. } in sockets {
+                [local, remote].into_iter().for_each(&mut *take);
+            }
+            for QueuePairSnapshot { device, address, peer_address, error, .. } in queue_pairs {
+                [device, address, peer_address].into_iter().for_each(&mut *take);
+                error.iter_mut().for_each(|error| take(&mut error.name));
+            }
         }
+    }
+}
+
+impl PortSnapshot {
+    fn each_text(&mut self, take: &mut dyn FnMut(&mut String)) {
+        let Self { device, address, event, .. } = self;
+        [device, address].into_iter().for_each(&mut *take);
+        event.iter_mut().for_each(|event| take(&mut event.name));
     }
 }
 
@@ -302,7 +328,15 @@ mod tests {
     fn one_of_everything() -> Snapshot {
         let text = || String::from("x");
         let op = OpSnapshot { algorithm: text(), topology: text(), error: text(), ..OpSnapshot::default() };
-        let link = LinkSnapshot { sockets: vec![SocketSnapshot::default()], ..LinkSnapshot::default() };
+        let error = Some(crate::snapshot::WorkFailure::default());
+        let pair = QueuePairSnapshot { error, ..QueuePairSnapshot::default() };
+        let link = LinkSnapshot {
+            sockets: vec![SocketSnapshot::default()],
+            queue_pairs: vec![pair],
+            ..LinkSnapshot::default()
+        };
+        let event = Some(crate::snapshot::PortEvent::default());
+        let port = PortSnapshot { event, ..PortSnapshot::default() };
         let comm = CommSnapshot {
             p2p: Some(op.clone()),
             op,
@@ -323,6 +357,7 @@ mod tests {
             ranks: vec![RankSnapshot {
                 comms: vec![comm],
                 facts,
+                ports: vec![port],
                 boot_id: text(),
                 ..RankSnapshot::default()
             }],
@@ -418,6 +453,12 @@ mod tests {
                 .comms
                 .iter_mut()
                 .for_each(|comm| comm.links.resize(MAX_CELLS / 2 + 1, LinkSnapshot::default()));
+        });
+        check(true, &|process| process.ports.resize(MAX_PORTS, PortSnapshot::default()));
+        check(false, &|process| process.ports.resize(MAX_PORTS + 1, PortSnapshot::default()));
+        check(false, &|process| {
+            process.comms[0].links.resize(1, LinkSnapshot::default());
+            process.comms[0].links[0].queue_pairs.resize(MAX_CELLS + 1, QueuePairSnapshot::default());
         });
         check(false, &|process| process.comms[1].name = "x".repeat(MAX_TEXT_BYTES + 1));
         let kept = |ops: &[(u64, u64, u64, u64)]| History {

@@ -15,6 +15,7 @@ mod offset;
 mod process;
 mod socket;
 pub(crate) mod update;
+mod verbs;
 mod verdict;
 mod words;
 
@@ -30,6 +31,9 @@ pub use offset::ClockOffset;
 pub use process::{End, Lacks, MemoryCount, ProcessFacts, ProcessLoad, StallTold, ThreadFacts};
 pub use socket::{SocketSnapshot, TcpState};
 pub use update::Update;
+pub use verbs::{
+    PortEvent, PortLayer, PortSnapshot, PortStanding, QueuePairSnapshot, QueuePairState, SetUp, WorkFailure,
+};
 pub use verdict::{Class, Confidence, Next, Reason, Side, Standing, Verdict};
 pub use words::{Direction, OpState, Source, State, Transport, Waits, Why};
 
@@ -126,6 +130,9 @@ pub struct RankSnapshot {
     /// What its process does, and how it ended. Absent if nothing is known.
     #[serde(skip_serializing_if = "is_zero")]
     pub facts: ProcessFacts,
+    /// The ports that queue pairs of its process may be on; absent if it has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortSnapshot>,
     /// Boot id of its kernel: ranks with the same one have the same CLOCK_MONOTONIC.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot_id: String,
@@ -345,6 +352,12 @@ pub struct LinkSnapshot {
     /// Its TCP streams; absent if it has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketSnapshot>,
+    /// How far its set-up is, while queue pairs are set up for it by this side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_up: Option<SetUp>,
+    /// Its queue pairs; absent if it has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub queue_pairs: Vec<QueuePairSnapshot>,
 }
 
 /// A phase of init.
@@ -441,6 +454,9 @@ pub struct ProcessSnapshot {
     pub comms: Vec<CommSnapshot>,
     /// Its rings.
     pub rings: Vec<RingSnapshot>,
+    /// The ports that its queue pairs may be on; absent if it has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortSnapshot>,
     /// Rows that found no space, by table.
     pub overflow: Vec<Overflow>,
     /// The number of communicators in use that have no row, so are not in `comms`. Absent if there

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CommSnapshot, History, LinkSnapshot, OpSnapshot, OpState, ProcessSnapshot, SocketSnapshot, Waits,
+    CommSnapshot, History, LinkSnapshot, OpSnapshot, OpState, ProcessSnapshot, QueuePairSnapshot,
+    SocketSnapshot, Waits,
 };
 use crate::types::{ChannelId, CommId, Rank};
 
@@ -87,6 +88,7 @@ impl ProcessSnapshot {
             settings: self.settings.clone(),
             comms: Vec::new(),
             rings: self.rings.clone(),
+            ports: self.ports.clone(),
             overflow: self.overflow.clone(),
             facts: self.facts.clone(),
             ..*self
@@ -164,12 +166,18 @@ fn ages(comm: &mut CommSnapshot) -> impl Iterator<Item = &mut u64> {
             std::iter::once(age_ns).chain(waits)
         })
         .chain(links.iter_mut().flat_map(
-            move |LinkSnapshot { channel, waits, since_ns, sockets, .. }| {
+            move |LinkSnapshot { channel, waits, since_ns, sockets, queue_pairs, .. }| {
                 let is_over = if *channel == ChannelId::P2P { is_over.1 } else { is_over.0 };
                 let wait = (*waits != Waits::Nothing && !is_over).then_some(since_ns);
-                wait.into_iter().chain(sockets.iter_mut().flat_map(
+                let sockets = sockets.iter_mut().flat_map(
                     |SocketSnapshot { received_ns, heard_ns, age_ns, .. }| [received_ns, heard_ns, age_ns],
-                ))
+                );
+                let pairs =
+                    queue_pairs.iter_mut().flat_map(|QueuePairSnapshot { completed_ns, error, .. }| {
+                        let failed = error.as_mut().map(|error| &mut error.ago_ns);
+                        completed_ns.iter_mut().chain(failed)
+                    });
+                wait.into_iter().chain(sockets).chain(pairs)
             },
         ))
         .chain(phase.as_mut().map(|phase| &mut phase.duration_ns))

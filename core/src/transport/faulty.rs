@@ -8,8 +8,9 @@ use std::sync::Weak;
 
 use crate::memory::ViewMut;
 use crate::reactor::Interest;
+use crate::recorder::LinkCell;
 use crate::sys::fds::Fd;
-use crate::transport::{LinkFault, Message, RecvLink, SendLink};
+use crate::transport::{Change, LinkFault, Message, RecvLink, SendLink};
 use crate::types::{Rank, TransportKind};
 
 /// The kind of fault, and the message at which it begins.
@@ -103,6 +104,12 @@ impl Sender {
     pub(crate) fn is_pumped(&self) -> bool {
         self.inner.is_pumped()
     }
+    pub(crate) fn watched(&mut self, cell: &LinkCell) {
+        self.inner.watched(cell);
+    }
+    pub(crate) fn changes(&mut self) -> Vec<Change> {
+        self.inner.changes()
+    }
     pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
         self.inner.sockets()
     }
@@ -157,6 +164,12 @@ impl Receiver {
     }
     pub(crate) fn is_pumped(&self) -> bool {
         self.inner.is_pumped()
+    }
+    pub(crate) fn watched(&mut self, cell: &LinkCell) {
+        self.inner.watched(cell);
+    }
+    pub(crate) fn changes(&mut self) -> Vec<Change> {
+        self.inner.changes()
     }
     pub(crate) fn sockets(&self) -> Vec<Weak<Fd>> {
         self.inner.sockets()

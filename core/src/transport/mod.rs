@@ -40,6 +40,8 @@ use std::sync::Weak;
 
 use crate::memory::{View, ViewMut};
 use crate::reactor::Interest;
+use crate::recorder::LinkCell;
+use crate::snapshot::QueuePairState;
 use crate::sys::fds::Fd;
 use crate::types::{Rank, TransportKind};
 
@@ -71,6 +73,27 @@ impl fmt::Display for LinkFault {
             Self::System(what) => f.write_str(what),
         }
     }
+}
+
+/// What has become of a queue pair of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// It has this state, which it had not at the last look.
+    State {
+        /// Its number.
+        number: u32,
+        /// The state.
+        state: QueuePairState,
+    },
+    /// A work request of it failed.
+    Failed {
+        /// Its number.
+        number: u32,
+        /// The status: `enum ibv_wc_status` of verbs.h.
+        status: u32,
+        /// The device's own code.
+        vendor: u32,
+    },
 }
 
 /// The writing end of a lane.
@@ -198,6 +221,26 @@ impl SendLink {
             Self::Late(_) => {}
         }
     }
+    /// Lets its queue pairs, if it has some, be seen in the recorder beside this cell.
+    pub fn watched(&mut self, cell: &LinkCell) {
+        match self {
+            Self::Verbs(link) => link.watched(cell),
+            Self::Faulty(link) => link.watched(cell),
+            Self::Memory(_) | Self::Socket(_) | Self::Sim(_) => {}
+            #[cfg(test)]
+            Self::Late(_) => {}
+        }
+    }
+    /// What has become of its queue pairs since the last call.
+    pub fn changes(&mut self) -> Vec<Change> {
+        match self {
+            Self::Verbs(link) => link.changes(),
+            Self::Faulty(link) => link.changes(),
+            Self::Memory(_) | Self::Socket(_) | Self::Sim(_) => Vec::new(),
+            #[cfg(test)]
+            Self::Late(_) => Vec::new(),
+        }
+    }
     /// Its TCP streams, in order, for questions to the kernel; empty for other transports.
     pub fn sockets(&self) -> Vec<Weak<Fd>> {
         match self {
@@ -277,6 +320,26 @@ impl RecvLink {
             Self::Memory(_) | Self::Sim(_) => {}
             #[cfg(test)]
             Self::Late(_) => {}
+        }
+    }
+    /// Lets its queue pairs, if it has some, be seen in the recorder beside this cell.
+    pub fn watched(&mut self, cell: &LinkCell) {
+        match self {
+            Self::Verbs(link) => link.watched(cell),
+            Self::Faulty(link) => link.watched(cell),
+            Self::Memory(_) | Self::Socket(_) | Self::Sim(_) => {}
+            #[cfg(test)]
+            Self::Late(_) => {}
+        }
+    }
+    /// What has become of its queue pairs since the last call.
+    pub fn changes(&mut self) -> Vec<Change> {
+        match self {
+            Self::Verbs(link) => link.changes(),
+            Self::Faulty(link) => link.changes(),
+            Self::Memory(_) | Self::Socket(_) | Self::Sim(_) => Vec::new(),
+            #[cfg(test)]
+            Self::Late(_) => Vec::new(),
         }
     }
     /// Its TCP streams, in order, for questions to the kernel; empty for other transports.

@@ -18,6 +18,8 @@ use ccl::event::Event;
 use ccl::event::assembly::{Assembly, Item, MessageEnd, Operation, Outcome};
 use ccl::recorder::Recorded;
 use ccl::snapshot::{CommSnapshot, ProcessSnapshot, Waits};
+use ccl::sys::verbs::AsyncEvent;
+use ccl::sys::verbs::words::status_name;
 use ccl::types::{ChannelId, CommId, Direction, JobId, Rank};
 
 use super::args::Args;
@@ -293,6 +295,19 @@ impl Tracks {
                 self.lines.instant(place, &format!("{standing}: {class}{whom}, {reason}"), at);
             }
             Event::StallEnded { .. } => self.lines.instant(place, "recovered", at),
+            Event::QueuePairChanged { channel, peer, direction, number, state } => {
+                let what = format!("queue pair {number} {direction} {peer} channel {channel}: {state}");
+                self.lines.instant(place, &what, at);
+            }
+            Event::WorkFailed { channel, peer, direction, number, status, .. } => {
+                let name = status_name(status);
+                let what = format!("queue pair {number} {direction} {peer} channel {channel} failed: {name}");
+                self.lines.instant(place, &what, at);
+            }
+            Event::PortChanged { port, code, device } => {
+                let what = format!("device {device} port {port}: {}", AsyncEvent::name_of(code));
+                self.lines.instant(place, &what, at);
+            }
             Event::Aborted => self.lines.instant(place, "aborted", at),
             Event::OpPlanned { .. }
             | Event::OpCompleted { .. }

@@ -4,8 +4,8 @@
 //! several hundred: serde also reads a row from an array of its fields in order.
 
 use ccl::snapshot::{
-    Behind, BlockedOn, CommSnapshot, Failure, LinkSnapshot, NotJoined, PeerSnapshot, RankSnapshot,
-    SocketSnapshot, ThreadFacts, Verdict,
+    Behind, BlockedOn, CommSnapshot, Failure, LinkSnapshot, NotJoined, PeerSnapshot, PortSnapshot,
+    QueuePairSnapshot, RankSnapshot, SocketSnapshot, ThreadFacts, Verdict,
 };
 use ccl::types::Rank;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -36,6 +36,8 @@ fn row(of: &str) -> usize {
         "comms" => size_of::<CommSnapshot>(),
         "links" => size_of::<LinkSnapshot>(),
         "sockets" => size_of::<SocketSnapshot>(),
+        "queue_pairs" => size_of::<QueuePairSnapshot>(),
+        "ports" => size_of::<PortSnapshot>(),
         "peers" => size_of::<PeerSnapshot>(),
         "threads" => size_of::<ThreadFacts>(),
         "blocked_on" => size_of::<BlockedOn>(),

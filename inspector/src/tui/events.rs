@@ -5,6 +5,8 @@ use ccl::diagnose::duration;
 use ccl::error::ErrorKind;
 use ccl::event::Event;
 use ccl::snapshot::Why;
+use ccl::sys::verbs::AsyncEvent;
+use ccl::sys::verbs::words::status_name;
 use ccl::types::{Direction, Rank};
 
 use super::scene::{bytes, channel};
@@ -60,6 +62,21 @@ pub(crate) fn text(event: &Event, scale: &Scale) -> Option<String> {
             format!("{standing}{whom}: {class}, {reason}, for {}", duration(*since_ns))
         }
         Event::StallEnded { duration_ns } => format!("RECOVERED after {}", duration(*duration_ns)),
+        Event::QueuePairChanged { channel: id, peer, direction, number, state } => {
+            let way = if *direction == Direction::Send { "to" } else { "from" };
+            format!("queue pair {number} {way} rank {peer} on {} is {state}", channel(*id))
+        }
+        Event::WorkFailed { channel: id, peer, direction, number, status, vendor } => {
+            let way = if *direction == Direction::Send { "to" } else { "from" };
+            let name = status_name(*status);
+            format!(
+                "queue pair {number} {way} rank {peer} on {} FAILED: {name} ({status}, vendor {vendor:#x})",
+                channel(*id)
+            )
+        }
+        Event::PortChanged { port, code, device } => {
+            format!("device {device} port {port}: {}", AsyncEvent::name_of(*code))
+        }
         Event::Aborted => "ABORTED".to_string(),
         // The anchor is recorded once a second for programs; the tag stands beside the operation.
         Event::ClockAnchored { .. } | Event::Tagged { .. } => return None,

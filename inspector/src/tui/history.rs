@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ccl::diagnose::Rate;
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
-    CommSnapshot, LinkSnapshot, OpSnapshot, PhaseSnapshot, RankSnapshot, Snapshot, SocketSnapshot,
+    CommSnapshot, LinkSnapshot, OpSnapshot, PhaseSnapshot, PortSnapshot, QueuePairSnapshot, RankSnapshot,
+    Snapshot, SocketSnapshot,
 };
 use ccl::types::{CommId, Rank};
 
@@ -101,7 +102,9 @@ fn weight(job: &Snapshot) -> usize {
             .sum::<usize>()
     };
     let link = |link: &LinkSnapshot| {
-        size_of::<LinkSnapshot>() + link.sockets.len() * (size_of::<SocketSnapshot>() + 48)
+        size_of::<LinkSnapshot>()
+            + link.sockets.len() * (size_of::<SocketSnapshot>() + 48)
+            + link.queue_pairs.len() * (size_of::<QueuePairSnapshot>() + 48)
     };
     let comm = |comm: &CommSnapshot| {
         size_of::<CommSnapshot>()
@@ -116,6 +119,7 @@ fn weight(job: &Snapshot) -> usize {
         size_of::<RankSnapshot>()
             + [&rank.recorder, &rank.host, &rank.host_id].into_iter().map(String::len).sum::<usize>()
             + rank.comms.iter().map(comm).sum::<usize>()
+            + rank.ports.len() * (size_of::<PortSnapshot>() + 48)
     });
     let blocked_on = job.blocked_on.iter().map(|one| {
         512 + one.name.len() + one.tag.len() + 4 * (one.by.len() + one.missing.len() + one.unseen.len())

@@ -17,12 +17,16 @@
 
 #[cfg(not(feature = "verbs"))]
 mod absent;
+mod address;
 #[cfg(feature = "verbs")]
 mod device;
 #[cfg(feature = "verbs")]
 mod queue;
 #[cfg(feature = "ibverbs")]
 pub mod self_test;
+pub mod words;
+
+pub use address::Address;
 
 #[cfg(not(feature = "verbs"))]
 pub use absent::{BATCH, Channel, Context, Cq, Domain, Qp, Region, names, open};
@@ -175,9 +179,20 @@ pub enum About {
 }
 
 impl AsyncEvent {
+    /// The code of the event that a device can be used no more.
+    pub const DEVICE_FATAL: u32 = 8;
+    /// The code of the event that a port can be used no more.
+    pub const PORT_ERROR: u32 = 10;
+
     /// The name that verbs.h gives it, without the prefix.
     #[must_use]
     pub const fn name(&self) -> &'static str {
+        Self::name_of(self.code)
+    }
+
+    /// The name of this code.
+    #[must_use]
+    pub const fn name_of(code: u32) -> &'static str {
         const NAMES: [&str; 20] = [
             "CQ_ERR",
             "QP_FATAL",
@@ -200,7 +215,7 @@ impl AsyncEvent {
             "GID_CHANGE",
             "WQ_FATAL",
         ];
-        if (self.code as usize) < NAMES.len() { NAMES[self.code as usize] } else { "unknown" }
+        if (code as usize) < NAMES.len() { NAMES[code as usize] } else { "unknown" }
     }
 }
 

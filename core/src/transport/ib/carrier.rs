@@ -27,7 +27,7 @@ use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::arrivals::Arrivals;
 use crate::transport::socket::connect::{Connecting, Target};
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{ChannelId, CommId, JobId, Rank, TransportKind, TransportReason, WaitReason};
+use crate::types::{ChannelId, CommId, JobId, Rank, SetupState, TransportKind, TransportReason, WaitReason};
 
 /// The pause before a connection that ended is made again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -86,6 +86,18 @@ enum State {
     Connecting(Talk, Box<Half>),
 }
 
+impl State {
+    /// As it is told.
+    const fn told(&self) -> SetupState {
+        match self {
+            Self::Waiting(_) => SetupState::Start,
+            Self::Connect(_) => SetupState::Connect,
+            Self::Send(..) => SetupState::Send,
+            Self::Connecting(..) => SetupState::Connecting,
+        }
+    }
+}
+
 impl VerbsCarrier {
     /// `arrivals` and `wake` are those of the data listener of this rank.
     ///
@@ -127,6 +139,7 @@ impl Carrier for VerbsCarrier {
         cell.op(if id.channel == ChannelId::P2P { seq } else { 0 });
         cell.waits(WaitReason::Connect, to, clock::raw());
         let (state, watch) = (State::Waiting(Ns(0)), Stopwatch::start(clock::now()));
+        cell.sets_up(SetupState::Start);
         self.under_way.push(Dial { id, to, why, cell, state, watch, last: "no answer".into() });
         None
     }
@@ -237,6 +250,7 @@ impl Dial {
                     (State::Connecting(talk, half), false)
                 }
             };
+            self.cell.sets_up(state.told());
             self.state = state;
             if !goes_on {
                 return Ok(None);

@@ -18,7 +18,9 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
+use super::link::MAX_PAIRS;
 use super::staging::SLOTS;
+use super::watch::Watched;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::verbs::{self, Channel, Completion, Context, Cq, Depth, Domain, Qp, Region};
 use crate::transport::shm::memory::RankMemory;
@@ -31,6 +33,8 @@ const POLLS: usize = 4;
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Hca {
+    /// Dropped first: the task that it has uses the device.
+    watched: Watched,
     domain: Arc<Domain>,
     channel: Arc<Channel>,
     cq: Arc<Cq>,
@@ -56,9 +60,9 @@ struct Seated {
 }
 
 /// The devices that are open in this process.
-static OPEN: Mutex<Vec<Weak<Hca>>> = Mutex::new(Vec::new());
+pub(super) static OPEN: Mutex<Vec<Weak<Hca>>> = Mutex::new(Vec::new());
 
-/// What a completion is about. Its number is part of a work request's.
+/// What a completion is about. Its number is part of a work request's, as is that of the queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     /// A writer's part of the message in this slot.
@@ -71,6 +75,9 @@ pub(super) enum Work {
     Cleared,
 }
 
+/// In the number of a work request: where the number of the queue pair in its lane begins.
+const STRAND: u32 = 4;
+
 impl Work {
     const fn number(self) -> u64 {
         match self {
@@ -82,7 +89,7 @@ impl Work {
     }
 
     const fn from_number(number: u64) -> Self {
-        match number & 0xff {
+        match number & 0xf {
             0 => Self::Part((number >> 8 & 0xff) as usize % SLOTS),
             1 => Self::Arrival,
             2 => Self::Clear,
@@ -97,6 +104,8 @@ pub(super) struct End {
     owner: Arc<RankMemory>,
     /// Of each slot, how many parts of its message were sent, or have arrived.
     pub(super) parts: [AtomicU32; SLOTS],
+    /// Of each queue pair of the lane, what has completed, for readers of the recorder.
+    pub(super) counts: [Count; MAX_PAIRS],
     /// Of each slot, the bytes that have arrived.
     pub(super) bytes: [AtomicU32; SLOTS],
     /// Of each slot, the number that came with the last part.
@@ -106,6 +115,34 @@ pub(super) struct End {
     /// How many such notices the reader's device has delivered, or the writer has heard.
     pub(super) notices: AtomicU64,
     failed: OnceLock<Failed>,
+}
+
+/// What has completed on one queue pair.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    /// Writes.
+    pub(super) sent: AtomicU64,
+    /// Receives.
+    pub(super) arrived: AtomicU64,
+    /// The bytes that came with these.
+    pub(super) bytes: AtomicU64,
+}
+
+impl Count {
+    /// Counts a completion. A device's queue is polled by one thread at a time.
+    fn note(&self, work: Work, bytes: u32) {
+        let add = |count: &AtomicU64, more: u32| {
+            count.store(count.load(Ordering::Relaxed) + u64::from(more), Ordering::Relaxed);
+        };
+        match work {
+            Work::Part(_) | Work::Clear => add(&self.sent, 1),
+            Work::Arrival => {
+                add(&self.bytes, bytes);
+                add(&self.arrived, 1);
+            }
+            Work::Cleared => add(&self.arrived, 1),
+        }
+    }
 }
 
 /// The first work request of an end that failed.
@@ -121,6 +158,7 @@ impl End {
         Self {
             owner,
             parts: Default::default(),
+            counts: Default::default(),
             bytes: Default::default(),
             immediate: Default::default(),
             cleared: AtomicU64::new(0),
@@ -136,6 +174,9 @@ impl End {
 
     /// Notes a completion.
     fn note(&self, work: Work, completion: &Completion) {
+        let strand = (completion.id >> STRAND & 0xf) as usize % MAX_PAIRS;
+        let bytes = if completion.status == 0 { completion.bytes } else { 0 };
+        self.counts[strand].note(work, bytes);
         if completion.status != 0 {
             // Later ones only say that the queue pair has failed.
             let _ = self.failed.set(Failed { completion: *completion, work });
@@ -168,12 +209,21 @@ pub(super) struct Seat {
     end: Arc<End>,
     index: u32,
     generation: u32,
+    /// The number of its queue pair in the lane.
+    strand: u64,
 }
 
 impl Seat {
+    /// The seat of the lane's queue pair of this number.
+    pub(super) fn of(self, strand: usize) -> Self {
+        let mut it = self;
+        it.strand = strand as u64;
+        it
+    }
+
     /// The number of a work request of this end.
     pub(super) const fn id(&self, work: Work) -> u64 {
-        work.number() | (self.index as u64) << 16 | (self.generation as u64) << 40
+        work.number() | self.strand << STRAND | (self.index as u64) << 16 | (self.generation as u64) << 40
     }
     pub(super) const fn end(&self) -> &Arc<End> {
         &self.end
@@ -248,7 +298,7 @@ impl Hca {
         let channel = Channel::new(&context)?;
         let cq = Cq::new(&channel, entries)?;
         let entries = AtomicU32::new(entries);
-        Ok(Self { domain, channel, cq, entries, seats: Mutex::default() })
+        Ok(Self { watched: Watched::default(), domain, channel, cq, entries, seats: Mutex::default() })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -256,6 +306,9 @@ impl Hca {
     }
     pub(crate) fn context(&self) -> &Arc<Context> {
         self.domain.context()
+    }
+    pub(super) const fn watched(&self) -> &Watched {
+        &self.watched
     }
     pub(super) const fn domain(&self) -> &Arc<Domain> {
         &self.domain
@@ -285,7 +338,7 @@ impl Hca {
         seated.end = Some(Arc::clone(&end));
         let generation = seated.generation;
         drop(seats);
-        Seat { hca: Arc::clone(self), end, index: index as u32, generation }
+        Seat { hca: Arc::clone(self), end, index: index as u32, generation, strand: 0 }
     }
 
     /// Makes a queue pair that uses this memory.
@@ -373,7 +426,7 @@ mod tests {
     fn a_work_request_names_what_it_is_for() {
         let all = (0..SLOTS).map(Work::Part).chain([Work::Arrival, Work::Clear, Work::Cleared]);
         for work in all {
-            assert_eq!(Work::from_number(work.number() | 0x1234_5678_0000_0000), work);
+            assert_eq!(Work::from_number(work.number() | 0x1234_5678_0000_0070), work);
         }
     }
 }

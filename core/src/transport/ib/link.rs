@@ -26,18 +26,21 @@
 //! Neither side needs the other process to run for bytes to move: devices retransmit, acknowledge
 //! and store by themselves.
 
+#[cfg(test)]
+mod failing;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::hca::{End, Pair, Seat, Work};
 use super::line::Line;
+use super::seen::Seen;
 use super::staging::{Block, CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
-use super::words;
 use crate::memory::{View, ViewMut};
 use crate::plan::PAIR_SLOT_BYTES;
 use crate::reactor::Interest;
-use crate::sys::verbs::{Depth, Piece, Write};
-use crate::transport::{LinkFault, Message};
+use crate::sys::verbs::{Depth, Piece, Write, words};
+use crate::transport::{Change, LinkFault, Message};
 use crate::types::{Rank, TransportKind};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ccl.ibm1");
@@ -77,6 +80,7 @@ pub(super) struct Strand {
     pub(super) key: u32,
     /// The key of this side's block on this device.
     pub(super) own_key: u32,
+    pub(super) seen: Seen,
 }
 
 /// What both ends of a lane have.
@@ -91,11 +95,13 @@ pub(super) struct Half {
     pub(super) peer: Rank,
     /// Above how many bytes a part is written apart from its number.
     pub(super) adaptive_above: Option<usize>,
+    /// What the engine has not been told of the queue pairs.
+    pub(super) changes: Vec<Change>,
 }
 
 impl Half {
     /// Takes what has completed, on all devices of the lane.
-    fn poll(&self) -> Result<(), LinkFault> {
+    fn poll(&mut self) -> Result<(), LinkFault> {
         let mut polled: Option<&str> = None;
         for strand in &self.strands {
             // Queue pairs of one device follow each other, and share its queue.
@@ -105,12 +111,14 @@ impl Half {
                 strand.seat.poll().map_err(LinkFault::System)?;
             }
         }
+        self.tell_completed();
         Ok(())
     }
 
     /// The fault that a failed work request is.
-    fn failed(&self) -> Option<LinkFault> {
-        let failed = self.end.failed()?;
+    fn failed(&mut self) -> Option<LinkFault> {
+        let failed = *self.end.failed()?;
+        self.tell_failed(&failed);
         let completion = failed.completion;
         let number = completion.queue_pair;
         let strand = self.strands.iter().find(|strand| strand.pair.qp.number() == number);
@@ -151,8 +159,11 @@ impl Half {
     }
 
     fn post(&self, strand: usize, work: Work, write: Write) -> Result<(), LinkFault> {
-        let Strand { pair, seat, ends, .. } = &self.strands[strand];
+        let Strand { pair, seat, ends, seen, .. } = &self.strands[strand];
         let posted = pair.qp.write(&Write { id: seat.id(work), ..write });
+        if posted.is_ok() && write.signaled {
+            seen.posted(write.from.len);
+        }
         posted.map_err(|e| LinkFault::System(format!("a write cannot be posted on {ends}: {e}")))
     }
 
@@ -164,7 +175,7 @@ impl Half {
 /// The writing end of a lane.
 #[derive(Debug)]
 pub struct Sender {
-    half: Half,
+    pub(super) half: Half,
     line: Line,
     reserved: Option<u32>,
     /// The parts of the message in each slot.
@@ -228,6 +239,7 @@ impl Sender {
             self.fault = self.write(skipped, HEADER + len as usize - skipped).err();
         }
         self.posted += 1;
+        self.half.credits(self.room());
     }
 
     /// Writes the message in the next slot to the reader: `len` bytes, after those that are
@@ -303,6 +315,7 @@ impl Sender {
             return Err(fault);
         }
         if any {
+            self.half.credits(self.room());
             self.line.moves();
         } else if self.line.has_ended() {
             return Err(LinkFault::Gone);
@@ -336,14 +349,18 @@ impl Sender {
     }
     /// Whether the next slot is in use, here or at the reader.
     fn is_full(&self) -> bool {
-        self.posted >= self.done() + SLOTS as u64
+        self.room() == 0
+    }
+    /// The number of slots that are free.
+    pub(super) fn room(&self) -> u64 {
+        (self.done() + SLOTS as u64).saturating_sub(self.posted)
     }
 }
 
 /// The reading end of a lane.
 #[derive(Debug)]
 pub struct Receiver {
-    half: Half,
+    pub(super) half: Half,
     line: Line,
     /// Check and length of the oldest message, once it is whole.
     ready: Option<(u64, usize)>,
@@ -403,6 +420,7 @@ impl Receiver {
         if self.fault.is_none() {
             self.fault = self.clear().err();
         }
+        self.half.credits(self.owed());
     }
 
     /// Posts the receives anew that the parts of the oldest message have used.
@@ -482,7 +500,10 @@ impl Receiver {
         } else {
             let idle = self.idle.get_mut();
             *idle = idle.saturating_add(1);
-            self.clear()?;
+            if self.owed() > 0 {
+                self.clear()?;
+                self.half.credits(self.owed());
+            }
         }
         if self.ready.is_none() {
             if let Some(fault) = self.half.failed() {
@@ -568,7 +589,8 @@ impl Receiver {
         self.idle.store(idle, Ordering::Relaxed);
         self.half.fds().chain(self.line.interest())
     }
+    /// The messages of whose slots the writer has not been told that they are free.
+    pub(super) const fn owed(&self) -> u64 {
+        self.done - self.cleared
+    }
 }
-
-#[cfg(test)]
-mod failing;

@@ -11,9 +11,10 @@
 //! | [`hca`] | a device of the process: its completion queue, and who waits for what |
 //! | [`staging`] | the registered memory in which messages lie |
 //! | [`link`] | the two ends of a lane |
+//! | [`seen`] | what readers of the recorder see of queue pairs |
+//! | [`watch`] | what they see of ports, and what devices report |
 //! | [`setup`], [`talk`], [`line`] | what both sides tell each other, and over what |
 //! | [`accept`], [`carrier`] | the reader's side of setting a lane up, and the writer's |
-//! | [`words`] | codes of failures in words |
 //!
 //! **What is whose.** A device belongs to the process ([`hca`]); queue pairs belong to one
 //! communicator, one peer and one direction, so that an error of one ends only that communicator.
@@ -25,6 +26,7 @@ pub(crate) mod hca;
 pub(crate) mod line;
 pub mod link;
 pub mod port;
+mod seen;
 pub(crate) mod setup;
 pub(crate) mod staging;
 pub(crate) mod talk;
@@ -34,4 +36,4 @@ pub(crate) mod testing;
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests;
-pub mod words;
+pub(crate) mod watch;

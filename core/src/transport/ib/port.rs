@@ -10,7 +10,7 @@ use super::filter::Filter;
 use super::hca::Hca;
 use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::verbs::{self, Limits, LinkLayer, PortState};
+use crate::sys::verbs::{self, Address, Limits, LinkLayer, PortState};
 
 /// An address of a port, and the kind of packets that carry it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,15 +27,8 @@ impl Gid {
     /// The address as text.
     #[must_use]
     pub fn text(&self) -> String {
-        text_of(&self.address)
+        Address::Gid(self.address).to_string()
     }
-}
-
-/// An address as text: that of IPv4 as such.
-#[must_use]
-pub fn text_of(address: &[u8; 16]) -> String {
-    let address = Ipv6Addr::from(*address);
-    address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string())
 }
 
 /// A port of a device, and whether ccl uses it.
@@ -113,7 +106,10 @@ impl Ports {
                 continue;
             }
             match Hca::get(&device) {
-                Ok(hca) => used.push(Port { hca, number: port, state, gid }),
+                Ok(hca) => {
+                    hca.watched().add(hca.context(), settings, port, gid);
+                    used.push(Port { hca, number: port, state, gid });
+                }
                 Err(e) => why_none = e.what,
             }
         }

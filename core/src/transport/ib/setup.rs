@@ -10,7 +10,7 @@
 //!   Connected                             Connected
 //! ```
 //!
-//! The states have NCCL's names ([`SetupState`]). The reader writes nothing before the writer is
+//! The states have NCCL's names ([`SetupState`](crate::types::SetupState)). The reader writes nothing before the writer is
 //! ready, so no packet comes too early.
 
 use std::io;
@@ -22,13 +22,15 @@ use serde::{Deserialize, Serialize};
 use super::hca::{End, Pair, Seat, Work};
 use super::line::Line;
 use super::link::{DEPTH, Half, MAX_PAIRS, RECEIVES, Sender, Strand};
-use super::port::{Port, text_of};
+use super::port::Port;
+use super::seen::Seen;
 use super::staging::{Block, CLEAR, CLEARS, SLOTS, STRIDE};
 use crate::bootstrap::auth::fill_random;
 use crate::bootstrap::frame::frame;
 use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::verbs::{LinkLayer, Local, Path, Patience};
+use crate::recorder::QueuePairEnd;
+use crate::sys::verbs::{Address, LinkLayer, Local, Path, Patience};
 use crate::text::harmless;
 use crate::transport::shm::memory::RankMemory;
 use crate::types::Rank;
@@ -102,9 +104,19 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// Where it is, for messages.
     fn place(&self) -> String {
-        let Self { device, port, queue_pair, lid, .. } = self;
-        let address = self.gid.as_ref().map_or_else(|| format!("lid {lid}"), text_of);
+        let Self { device, port, queue_pair, .. } = self;
+        let address = self.address();
         format!("{} port {port} queue pair {queue_pair} ({address})", harmless(device, LONGEST_NAME))
+    }
+
+    /// The address of its port.
+    fn address(&self) -> Address {
+        self.gid.map_or(Address::Lid(self.lid), Address::Gid)
+    }
+
+    /// The same for the recorder.
+    fn seen(&self) -> QueuePairEnd {
+        QueuePairEnd { port: self.port, number: self.queue_pair, address: self.address() }
     }
 
     fn is_possible(&self) -> bool {
@@ -228,7 +240,7 @@ impl Unconnected {
             pair.qp.to_init(local).map_err(|e| refused("giving a queue pair its port", port, &e))?;
             let is_same = seat.as_ref().is_some_and(|seat| Arc::ptr_eq(seat.hca(), hca));
             let seat = if is_same { seat.take() } else { None };
-            let seat = seat.unwrap_or_else(|| hca.share(Arc::clone(&end)));
+            let seat = seat.unwrap_or_else(|| hca.share(Arc::clone(&end))).of(at);
             let (work, receives) = match role {
                 Role::Writer if at == 0 => (Work::Cleared, RECEIVES),
                 Role::Writer => (Work::Cleared, 0),
@@ -286,10 +298,12 @@ impl Unconnected {
             let failed = |e: io::Error| refused(&format!("connecting {ends}"), &port, &e).with_peer(peer);
             pair.qp.to_ready_to_receive(&path).map_err(failed)?;
             pair.qp.to_ready_to_send(own.first_packet, terms.patience).map_err(failed)?;
-            strands.push(Strand { pair, seat, ends, key: its.key, own_key });
+            let (own_end, other) = (own.seen(), its.seen());
+            let seen = Seen::new(own.device, own_end, other);
+            strands.push(Strand { pair, seat, ends, key: its.key, own_key, seen });
         }
         let (there, adaptive_above) = (theirs.block, terms.adaptive_above);
-        Ok(Half { strands, end, block, there, peer, adaptive_above })
+        Ok(Half { strands, end, block, there, peer, adaptive_above, changes: Vec::new() })
     }
 }
 
