@@ -11,8 +11,8 @@ use super::{duration, plural, ranks_text};
 use crate::diagnose::standing::INIT;
 use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, is_pair, lacked};
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Direction, Failure, NotJoined, OpSnapshot, OpState, RankSnapshot, Snapshot,
-    SocketSnapshot, State, TcpState, WaitingLink, Waits,
+    BlockedOn, CommSnapshot, Direction, Failure, LinkSnapshot, NotJoined, OpSnapshot, OpState, RankSnapshot,
+    Snapshot, SocketSnapshot, State, TcpState, WaitingLink, Waits,
 };
 use crate::text::harmless;
 use crate::types::{ChannelId, CommId, Rank};
@@ -115,9 +115,13 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
     }
     if link.waits == Waits::Connect {
         let socket = sockets(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
-        let (to, state) = socket.map_or_else(Default::default, |socket| {
+        let (to, mut state) = socket.map_or_else(Default::default, |socket| {
             (format!(" at {}", socket.remote), format!(", {}", socket.state))
         });
+        let row = links(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
+        if let Some(set_up) = row.and_then(|row| row.set_up) {
+            let _ = write!(state, ", {set_up}");
+        }
         return format!(
             "rank {rank} {is} connecting to rank {peer}{to} on channel {channel} ({}{state}) for {since}{silence}",
             link.transport
@@ -139,13 +143,22 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
 fn sockets(
     job: &Snapshot,
     comm: CommId,
-    [at, to]: [Rank; 2],
+    ends: [Rank; 2],
     is_asked: impl Fn(Direction, ChannelId) -> bool,
 ) -> impl Iterator<Item = &SocketSnapshot> {
+    links(job, comm, ends, is_asked).flat_map(|link| &link.sockets)
+}
+
+/// The links of one rank to another that are asked for.
+fn links(
+    job: &Snapshot,
+    comm: CommId,
+    [at, to]: [Rank; 2],
+    is_asked: impl Fn(Direction, ChannelId) -> bool,
+) -> impl Iterator<Item = &LinkSnapshot> {
     let comms = job.ranks.iter().flat_map(|rank| &rank.comms);
     let links = comms.filter(move |one| (one.id, one.rank) == (comm, at)).flat_map(|one| &one.links);
-    let asked = links.filter(move |link| link.peer == Some(to) && is_asked(link.direction, link.channel));
-    asked.flat_map(|link| &link.sockets)
+    links.filter(move |link| link.peer == Some(to) && is_asked(link.direction, link.channel))
 }
 
 /// `rank 4 is stopped`: nobody waits for it yet.

@@ -2,6 +2,7 @@
 
 mod answer;
 mod gone;
+mod pairs;
 mod shrinking;
 mod verdict;
 
@@ -38,6 +39,8 @@ pub fn render_text(job: &Snapshot) -> String {
     comms(&mut out, job);
     table(&mut out, job);
     waiting_links(&mut out, job);
+    pairs::others(&mut out, job);
+    pairs::ports(&mut out, job);
     out
 }
 
@@ -109,8 +112,6 @@ fn table(out: &mut String, job: &Snapshot) {
         .map(String::from),
     ];
     for rank in &job.ranks {
-        // An ended communicator matters only if it failed.
-        let shown = |comm: &&CommSnapshot| !comm.ended || comm.has_failed();
         let mut comms = rank.comms.iter().filter(shown).peekable();
         if comms.peek().is_none() {
             rows.push(row(rank, None));
@@ -118,6 +119,11 @@ fn table(out: &mut String, job: &Snapshot) {
         rows.extend(comms.map(|comm| row(rank, Some(comm))));
     }
     aligned(out, &rows);
+}
+
+/// Whether a communicator is shown: an ended one matters only if it failed.
+fn shown(comm: &&CommSnapshot) -> bool {
+    !comm.ended || comm.has_failed()
 }
 
 /// Rows of cells in columns as wide as they need.
@@ -182,7 +188,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
     let mut first = true;
     let numbers = job.numbers();
     for rank in &job.ranks {
-        for comm in rank.comms.iter().filter(|comm| !comm.ended || comm.has_failed()) {
+        for comm in rank.comms.iter().filter(shown) {
             // A failed operation no longer waits, nor does a dead rank.
             let is_over = rank.is_gone() || comm.has_failed();
             for link in comm.links.iter().filter(|link| link.long_wait_ns().is_some()) {
@@ -199,12 +205,13 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                 };
                 let _ = writeln!(
                     out,
-                    "  {} rank {} {channel} {} {} ({}): posted {} moved {} done {}, {} for {} ({}) for {}{}",
+                    "  {} rank {} {channel} {} {} ({}{}): posted {} moved {} done {}, {} for {} ({}) for {}{}",
                     comm_name(&comm.name, comm.id),
                     rank.rank,
                     link.direction,
                     whom(link.peer, "all"),
                     link.transport,
+                    link.set_up.map_or_else(String::new, |set_up| format!(", {set_up}")),
                     link.posted,
                     link.moved,
                     link.done,
@@ -216,6 +223,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                         silence(job, comm.id, link.channel, link.direction, [comm.rank, peer])
                     })
                 );
+                pairs::queue_pairs(out, link);
             }
         }
     }

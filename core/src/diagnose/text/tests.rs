@@ -5,7 +5,8 @@ use crate::diagnose::failed::failed;
 use crate::diagnose::joining::joining;
 use crate::snapshot::{
     Behind, BlockedOn, Direction, FailureSnapshot, InitSnapshot, LinkSnapshot, Missing, OpSnapshot,
-    PhaseSnapshot, SCHEMA, SocketSnapshot, Transport, Waits,
+    PhaseSnapshot, PortEvent, PortLayer, PortSnapshot, PortStanding, QueuePairSnapshot, QueuePairState,
+    SCHEMA, SetUp, SocketSnapshot, Transport, Waits, WorkFailure,
 };
 use crate::types::{CommId, JobId, Phase};
 
@@ -518,4 +519,80 @@ fn ranks_that_only_send_and_receive_are_shown_with_their_last_one() {
     };
     assert_eq!(row("0 "), "0 70 a running mapping dp 0/4 Send #3 in user code 12.2 s");
     assert_eq!(row("1 "), "1 71 a running mapping dp 1/4 - in user code", "since when it did not call");
+}
+
+/// A link over a queue pair, which waits for so many seconds.
+fn over_queue_pair(seconds: u64, error: Option<WorkFailure>) -> LinkSnapshot {
+    let state = if error.is_some() { QueuePairState::Error } else { QueuePairState::ReadyToSend };
+    let pair = QueuePairSnapshot {
+        device: "rxe0".into(),
+        port: 1,
+        number: 17,
+        address: "10.89.0.1".into(),
+        peer_port: 1,
+        peer_number: 18,
+        peer_address: "10.89.0.2".into(),
+        state,
+        posted: 12,
+        completed: 9,
+        completed_ns: Some(21 * SECOND / 10),
+        error,
+        ..QueuePairSnapshot::default()
+    };
+    LinkSnapshot {
+        peer: Some(Rank(1)),
+        direction: Direction::Send,
+        transport: Transport::Verbs,
+        waits: if seconds > 0 { Waits::Credit } else { Waits::Nothing },
+        since_ns: seconds * SECOND,
+        queue_pairs: vec![pair],
+        ..LinkSnapshot::default()
+    }
+}
+
+#[test]
+fn queue_pairs_stand_under_a_link_that_waits_and_are_listed_else() {
+    let text = |link: LinkSnapshot| {
+        let mut ranks: Vec<_> = (0..2).map(|at| rank(at, State::Running, OpState::Running, 7)).collect();
+        ranks[0].comms[0].links.push(link);
+        render_text(&job(ranks))
+    };
+    let line = "    queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2): RTS, 3 of 12 outstanding, \
+                last completion 2.1 s ago\n";
+    let waits = text(over_queue_pair(12, None));
+    let (links, _) = waits.split_once(line).unwrap();
+    assert!(links.contains("links that wait") && !waits.contains("\nqueue pairs\n"), "{waits}");
+    let calm = text(over_queue_pair(0, None));
+    assert!(calm.contains(&format!("\nqueue pairs\n  dp rank 0 channel 0 send rank 1:\n{line}")), "{calm}");
+    let error = WorkFailure { status: 12, name: "RETRY_EXC_ERR".into(), vendor: 0x81, ago_ns: 2 * SECOND };
+    let failed = text(over_queue_pair(0, Some(error)));
+    assert!(failed.contains(": ERR, 3 of 12 outstanding"), "{failed}");
+    let why =
+        "\n      failed 2.0 s ago with RETRY_EXC_ERR (12, vendor 0x81): the other side did not answer: ";
+    assert!(failed.contains(why), "{failed}");
+    let set_up = Some(SetUp::Send);
+    let connects = LinkSnapshot { waits: Waits::Connect, set_up, ..over_queue_pair(12, None) };
+    assert!(text(connects).contains("send rank 1 (verbs, Send): posted"));
+}
+
+#[test]
+fn a_port_is_told_once_per_host() {
+    let mut ranks: Vec<_> = (0..2).map(|at| rank(at, State::Running, OpState::Running, 7)).collect();
+    for rank in &mut ranks {
+        rank.ports.push(PortSnapshot {
+            device: "rxe0".into(),
+            port: 1,
+            state: PortStanding::Down,
+            layer: PortLayer::Ethernet,
+            address: "10.89.0.1".into(),
+            speed_mbps: 2500,
+            event: Some(PortEvent { code: 10, name: "PORT_ERR".into(), ago_ns: 3 * SECOND }),
+            retries: Some(4),
+            ..PortSnapshot::default()
+        });
+    }
+    let text = render_text(&job(ranks));
+    let line =
+        "\n  rxe0 port 1 on a (10.89.0.1): DOWN, RoCE, 2.5 Gbit/s, 4 retries, reported PORT_ERR 3.0 s ago\n";
+    assert_eq!(text.matches(line).count(), 1, "{text}");
 }

@@ -8,6 +8,7 @@ mod ending;
 mod hostile;
 mod life;
 mod past;
+mod queue_pairs;
 mod rings;
 mod sockets;
 mod watch;

@@ -81,6 +81,7 @@ fn link(at: u32, channel: u16, direction: Direction, does: Does) -> LinkSnapshot
         bytes: 38 << 16,
         waited: 3,
         sockets: if at / 2 == peer / 2 { Vec::new() } else { sockets(at, peer) },
+        ..LinkSnapshot::default()
     }
 }
 

@@ -2,7 +2,7 @@
 //! says of their sockets.
 
 use ccl::diagnose::duration;
-use ccl::snapshot::{CommSnapshot, Direction, LinkSnapshot, SocketSnapshot, Why};
+use ccl::snapshot::{CommSnapshot, Direction, LinkSnapshot, QueuePairSnapshot, SocketSnapshot, Why};
 use ccl::types::Rank;
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
@@ -129,7 +129,7 @@ fn worst(sockets: &[SocketSnapshot]) -> [Cell; 3] {
     ]
 }
 
-/// Every stream of a link, on three lines each, which fit 80 columns.
+/// Every stream and every queue pair of a link, on three lines each, which fit 80 columns.
 pub(crate) fn streams(link: &LinkSnapshot) -> Vec<String> {
     let lines = |socket: &SocketSnapshot| {
         let SocketSnapshot { stream, local, remote, state, window, unacked, backoff, .. } = socket;
@@ -147,5 +147,25 @@ pub(crate) fn streams(link: &LinkSnapshot) -> Vec<String> {
             ),
         ]
     };
-    link.sockets.iter().flat_map(lines).collect()
+    link.sockets.iter().flat_map(lines).chain(link.queue_pairs.iter().flat_map(queue_pair)).collect()
+}
+
+/// A queue pair, on three lines, and a fourth one if it failed.
+fn queue_pair(pair: &QueuePairSnapshot) -> Vec<String> {
+    let QueuePairSnapshot { nth, device, port, number, address, state, posted, credits, .. } = pair;
+    let QueuePairSnapshot { peer_port, peer_number, peer_address, .. } = pair;
+    let last = pair.completed_ns.map_or_else(|| "none".to_string(), |ns| format!("{} ago", duration(ns)));
+    let mut lines = vec![
+        format!("queue pair {nth}  {number} on {device} port {port} ({address})  {state}"),
+        format!("  to {peer_number} at port {peer_port} ({peer_address}), {} carried", bytes(pair.bytes)),
+        format!(
+            "  {} of {posted} writes outstanding, credits {credits}, last completion {last}",
+            pair.outstanding()
+        ),
+    ];
+    lines.extend(pair.error.as_ref().map(|error| {
+        let ago = duration(error.ago_ns);
+        format!("  FAILED {ago} ago: {} ({}, vendor {:#x})", error.name, error.status, error.vendor)
+    }));
+    lines
 }
