@@ -1,8 +1,8 @@
 //! The process services: what a process keeps beside its communicators.
 //!
 //! They are the recorder, the task that writes clock anchors and samples of sockets and ports to it
-//! once a second, the watchdog, and the inspector's socket. All communicators of the process share them;
-//! they end with the last communicator.
+//! once a second, the watchdog, and the inspector's socket. All communicators of the process share
+//! them; they end with the last communicator.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

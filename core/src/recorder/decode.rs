@@ -326,7 +326,8 @@ fn links(words: &[AtomicU64], clock: &Clock, comms: &mut Comms) {
     }
 }
 
-/// The communicator that a row of links, sockets or queue pairs refers to, if its generation still matches.
+/// The communicator that a row of links, sockets or queue pairs refers to, if its generation still
+/// matches.
 pub(super) fn of_row(comms: &mut Comms, what: u64, generation: u32) -> Option<&mut CommSnapshot> {
     let (current, comm) = comms.get_mut((what >> 48) as usize)?.as_mut()?;
     (*current == generation).then_some(comm)

@@ -122,8 +122,8 @@ fn store(row: &Row, one: &PortSample, at: Raw) {
     row[port::WHAT].store(what, Ordering::Release);
 }
 
-/// The ports that a recorder tells of, in the order of their names. Those of a process that has left
-/// are those that it used last.
+/// The ports that a recorder tells of, in the order of their names. Those of a process that has
+/// left are those that it used last.
 pub(super) fn ports(words: &[AtomicU64], clock: &Clock) -> Vec<PortSnapshot> {
     let mut found: Vec<PortSnapshot> = Vec::new();
     for row in TableRows::of(words, Table::Ports).iter().take(MAX_PORTS) {

@@ -131,13 +131,13 @@ pub struct QueuePairSnapshot {
     pub peer_address: String,
     /// Its state, when the link came up or since it has failed.
     pub state: QueuePairState,
-    /// The writes that were posted: of a sender messages or parts of them, of a receiver notices that
-    /// slots are free.
+    /// The writes that were posted: of a sender messages or parts of them, of a receiver notices
+    /// that slots are free.
     pub posted: u64,
     /// How many of them have completed: the other side's device has acknowledged them.
     pub completed: u64,
-    /// Of a sender, the messages that its receiver has room for. Of a receiver, the messages that it
-    /// has freed and not yet told its sender of.
+    /// Of a sender, the messages that its receiver has room for. Of a receiver, the messages that
+    /// it has freed and not yet told its sender of.
     pub credits: u64,
     /// The bytes that it was told to write, or that have arrived on it.
     pub bytes: u64,
@@ -191,8 +191,8 @@ pub struct PortSnapshot {
     /// What the device last reported of it without being asked; absent if it has reported nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<PortEvent>,
-    /// Packets of the device that were sent anew because no acknowledgement had come in time; absent
-    /// if it does not count them, as the next three.
+    /// Packets of the device that were sent anew because no acknowledgement had come in time;
+    /// absent if it does not count them, as the next three.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u64>,
     /// Answers to the device that a packet was missing.

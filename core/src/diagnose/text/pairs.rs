@@ -11,7 +11,8 @@ use crate::snapshot::{
 use crate::sys::verbs::words::cause;
 use crate::types::{ChannelId, Rank};
 
-/// The most links whose queue pairs are listed beside those that wait: those that failed come first.
+/// The most links whose queue pairs are listed beside those that wait: those that failed come
+/// first.
 const MAX_LINKS: usize = 64;
 
 /// `queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2): RTS, 3 of 12 outstanding, last

@@ -15,9 +15,9 @@ use super::{
 /// 768 sockets, and two kinds of operations each; where they use queue pairs instead, one per lane
 /// end, they have 384. A host has eight devices of two ports at most.
 ///
-/// All of it, with the rings, is below 2 MiB and 64 KiB: see the test. The file's pages are allocated and
-/// mapped when it is made, so a row costs its bytes also while it is free: 1 KiB for a
-/// communicator, 2 KiB for its history and for the durations of one kind. Rows that find no space
+/// All of it, with the rings, is below 2 MiB and 64 KiB: see the test. The file's pages are
+/// allocated and mapped when it is made, so a row costs its bytes also while it is free: 1 KiB for
+/// a communicator, 2 KiB for its history and for the durations of one kind. Rows that find no space
 /// are recorded in private memory, invisible from outside, and counted in `OVERFLOW`; so are the
 /// events of a thread that finds no ring. Communicators among them, while they are in use, count in
 /// `WITHOUT_ROW`.

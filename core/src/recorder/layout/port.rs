@@ -24,9 +24,9 @@ pub const EVENT_AT: usize = 7;
 pub const SAMPLED_AT: usize = 8;
 /// The first of [`COUNTS_COUNT`] counts of the device, each plus 1; 0: the device has none.
 ///
-/// In this order: packets that were sent anew because no acknowledgement came in time; answers that a
-/// packet was missing; answers that the other side had no receive posted; requests that were given up
-/// after all tries.
+/// In this order: packets that were sent anew because no acknowledgement came in time; answers that
+/// a packet was missing; answers that the other side had no receive posted; requests that were
+/// given up after all tries.
 pub const COUNTS: usize = 9;
 /// The number of counts.
 pub const COUNTS_COUNT: usize = 4;

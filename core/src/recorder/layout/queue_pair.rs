@@ -1,12 +1,13 @@
 //! Words of a row of `QueuePairs`: one queue pair of an end of a lane. From layout 12 on.
 //!
-//! The first line says which it is, the second one what it does. The second one's only writer is the
-//! owner of the link.
+//! The first line says which it is, the second one what it does. The second one's only writer is
+//! the owner of the link.
 
 /// The identity of the queue pair. Stored last.
 ///
-/// [`super::RowState`] | direction << 8 | number among the queue pairs of its link << 16 | whether its
-/// address is a GID << 24 | whether that of the other one is << 25 | channel << 32 | comm row << 48.
+/// [`super::RowState`] | direction << 8 | number among the queue pairs of its link << 16 | whether
+/// its address is a GID << 24 | whether that of the other one is << 25 | channel << 32 | comm row
+/// << 48.
 pub const WHAT: usize = 0;
 /// The peer, and in the upper half the generation of the comm row.
 pub const PEER: usize = 1;
@@ -31,8 +32,8 @@ pub const CREDITS: usize = 11;
 pub const BYTES: usize = 12;
 /// Raw time when its owner last saw that something had completed; 0: nothing has.
 pub const COMPLETED_AT: usize = 13;
-/// The status of the first work request that failed, and in the upper half the device's own code; 0:
-/// none has failed. Stored after [`ERROR_AT`].
+/// The status of the first work request that failed, and in the upper half the device's own code;
+/// 0: none has failed. Stored after [`ERROR_AT`].
 pub const ERROR: usize = 14;
 /// Raw time when its owner saw that.
 pub const ERROR_AT: usize = 15;

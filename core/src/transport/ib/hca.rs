@@ -62,7 +62,8 @@ struct Seated {
 /// The devices that are open in this process.
 pub(super) static OPEN: Mutex<Vec<Weak<Hca>>> = Mutex::new(Vec::new());
 
-/// What a completion is about. Its number is part of a work request's, as is that of the queue pair.
+/// What a completion is about. Its number is part of a work request's, as is that of the queue
+/// pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
     /// A writer's part of the message in this slot.

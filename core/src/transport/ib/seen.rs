@@ -1,5 +1,5 @@
-//! What readers of the recorder see of the queue pairs of a lane's end. Nothing here changes what the
-//! lane does.
+//! What readers of the recorder see of the queue pairs of a lane's end. Nothing here changes what
+//! the lane does.
 //!
 //! A queue pair has its row once its link is the engine's. A message costs a few stores, and a look
 //! that finds something completed one reading of the clock.

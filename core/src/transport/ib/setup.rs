@@ -10,8 +10,8 @@
 //!   Connected                             Connected
 //! ```
 //!
-//! The states have NCCL's names ([`SetupState`](crate::types::SetupState)). The reader writes nothing before the writer is
-//! ready, so no packet comes too early.
+//! The states have NCCL's names ([`SetupState`](crate::types::SetupState)). The reader writes
+//! nothing before the writer is ready, so no packet comes too early.
 
 use std::io;
 use std::sync::Arc;

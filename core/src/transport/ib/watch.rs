@@ -15,8 +15,9 @@ use crate::recorder::{PortCounts, PortSample, Recorder};
 use crate::snapshot::PortStanding;
 use crate::sys::verbs::{About, Address, AsyncEvent, Context};
 
-/// The counters of a device that are added up, by the count of the recorder that they become. Drivers
-/// have different names: the first ones are those of the driver of soft-RoCE, the last ones mlx5's.
+/// The counters of a device that are added up, by the count of the recorder that they become.
+/// Drivers have different names: the first ones are those of the driver of soft-RoCE, the last ones
+/// mlx5's.
 const COUNTERS: [&[&str]; 4] = [
     &["completer_retry_err", "local_ack_timeout_err"],
     &["rcvd_seq_err", "packet_seq_err"],
