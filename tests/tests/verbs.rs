@@ -1,7 +1,5 @@
 //! Queue pairs, on the devices of a virtual machine; and programs on a machine that has none.
 
-#![expect(clippy::print_stdout, reason = "the test prints what was measured")]
-
 use std::process::Command;
 
 use ccl_tests::programs::{program, text};

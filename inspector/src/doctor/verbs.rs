@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use ccl::config::{Key, Settings};
 use ccl::sys::verbs::self_test::{self, SelfTestError};
+use ccl::sys::verbs::words;
 use ccl::sys::verbs::{self, LinkLayer};
 use ccl::transport::ib::port::{self, Found};
-use ccl::transport::ib::words;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 

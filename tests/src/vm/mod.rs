@@ -30,8 +30,11 @@ const LIMIT: &str = "540";
 /// How a check ended: what it measured, or what is wrong.
 pub type Checked = Result<String, String>;
 
+/// A check.
+pub type Check = fn() -> Checked;
+
 /// The checks in the order in which they run. The last ones take the devices away.
-pub const ROWS: &[(&str, fn() -> Checked)] = &[
+pub const ROWS: &[(&str, Check)] = &[
     ("units", prebuilt::units),
     ("reference", prebuilt::reference),
     ("hosts", hosts::over_queue_pairs),
