@@ -104,6 +104,11 @@ impl fmt::Debug for Memory {
     }
 }
 
+/// Memory for a row that no reader sees.
+pub(super) fn private<const N: usize>() -> Span<N> {
+    Arc::new(Memory::heap(N * 8)).span(0)
+}
+
 /// `N` words of a memory, which it keeps alive. A load or store through it needs no bounds check.
 #[derive(Clone)]
 pub(crate) struct Span<const N: usize> {

@@ -18,8 +18,8 @@ use super::decode::{self, Clock};
 use super::ending;
 use super::history;
 use super::layout::{self, Table, comm, durations, header, histogram, ring};
+use super::pairs_read;
 use super::ports;
-use super::queue_pairs;
 use super::state::Recorder;
 use super::tail::{Piece, events};
 use super::watch;
@@ -508,7 +508,7 @@ fn comms(first: &[AtomicU64], words: &[AtomicU64], clock: &Clock) -> Vec<CommSna
     // Socket samples are decoded apart: a new sample between two copies makes nothing else
     // inconsistent. So are queue pairs, and members, whose rows are written once.
     decode::sockets(words, clock, &mut comms);
-    queue_pairs::queue_pairs(words, clock, &mut comms);
+    pairs_read::queue_pairs(words, clock, &mut comms);
     decode::peers(words, &mut comms);
     history::histories(words, &own_scale(words, clock), &mut comms);
     comms.into_iter().flatten().map(|(_, comm)| comm).collect()

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::cells::{self, LinkCell, OpWait};
 use super::history::History;
 use super::layout::{self, RowState, Table, comm, durations, header, link, link_id, op, peer};
-use super::mapping::{Memory, Span};
+use super::mapping::{Span, private};
 use super::protocol::latch_write;
 use super::ring::Events;
 use super::slot_pool::{Pool, SlotPools};
@@ -200,11 +200,6 @@ impl Recorder {
         rows.strings.insert(text.to_string(), reference);
         reference
     }
-}
-
-/// Memory for a row that no reader sees.
-pub(super) fn private<const N: usize>() -> Span<N> {
-    Arc::new(Memory::heap(N * 8)).span(0)
 }
 
 impl CommRow {

@@ -89,6 +89,8 @@ fn suffer(fault: &Fault) -> Result<(Vec<Option<String>>, Duration), String> {
     run(fault.end)?;
     held?;
     wait_active()?;
+    // An interface that has just come up resolves no address for a while.
+    clock::sleep(Duration::from_secs(3));
     let errors = errors(&job);
     go(&mut job);
     wait_held(&job, &steps, 2)

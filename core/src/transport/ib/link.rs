@@ -5,7 +5,7 @@
 //!   a message: a header if its check is another than that of the message before; `len` bytes
 //!   its immediate number: the low 20 bits of its number | whether it has a header << 20 |
 //!       whether its bytes came apart from the number << 21 | the count of its parts << 24
-//!   a clear entry: the number of the message that may come | where to u64 | a key u32 per queue pair
+//!   a clear entry: the number of the message that may come | where to u64 | a key per queue pair
 //! ```
 //!
 //! *Writer.* Message m lies in slot `m % SLOTS` of the writer's block and is written into a slot of
@@ -58,7 +58,7 @@ const IS_APART: u32 = 1 << 21;
 /// After so many looks without a message a single clear entry is written, if the writer has a slot
 /// left at most.
 const PATIENCE: u32 = 32;
-/// After so many looks it is written in any case. A sleep counts as half of them.
+/// After so many looks it is written in any case.
 const LONG: u32 = 1 << 20;
 
 /// The receives that each end keeps posted on each queue pair: as many messages, or clear entries,
@@ -438,8 +438,7 @@ impl Receiver {
             let slot = self.cleared as usize % SLOTS;
             // Entries of a pair of slots lie side by side.
             let count = if slot.is_multiple_of(2) { owed.min(2) } else { 1 };
-            let is_short = self.moved - self.cleared >= SLOTS as u64 - 1;
-            let patience = if is_short { PATIENCE } else { LONG };
+            let patience = if self.is_short() { PATIENCE } else { LONG };
             let is_early = count == 1 && slot.is_multiple_of(2) && *self.idle.get_mut() < patience;
             let on_their_way = self.notices - self.half.end.notices.load(Ordering::Acquire);
             if is_early || on_their_way >= u64::from(SENDS) {
@@ -584,10 +583,15 @@ impl Receiver {
         TransportKind::Verbs
     }
     pub(crate) fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
-        // The rank is about to sleep: what the writer may need is due, and the rest the next time.
-        let idle = self.idle.load(Ordering::Relaxed).saturating_add(LONG / 2);
-        self.idle.store(idle, Ordering::Relaxed);
+        // The rank may be about to sleep: what the writer may need is due.
+        if self.is_short() {
+            self.idle.fetch_max(PATIENCE, Ordering::Relaxed);
+        }
         self.half.fds().chain(self.line.interest())
+    }
+    /// Whether the writer may have one slot left at most.
+    const fn is_short(&self) -> bool {
+        self.moved - self.cleared >= SLOTS as u64 - 1
     }
     /// The messages of whose slots the writer has not been told that they are free.
     pub(super) const fn owed(&self) -> u64 {

@@ -198,5 +198,6 @@ fn a_wrong_key_is_told_as_refused_access() {
     sender.forget_key();
     let said = faults(&mut sender, &mut receiver);
     let ours = ["a write ended with REM_ACCESS_ERR (10", "queue pair", " to ", "now ERR", "address or key"];
-    check(&said, &ours, &["a receive ended with WR_FLUSH_ERR (5", "queue pair", " to ", "now ERR"]);
+    // A device ends the reader's receive with this status, or flushes it.
+    check(&said, &ours, &["a receive ended with ", "_ERR (", "queue pair", " to ", "now ERR"]);
 }
