@@ -11,7 +11,7 @@
 //! A forked child has copies of these values. They give nothing back there, because the device's
 //! objects are the parent's.
 //!
-//! Without the feature `verbs` there are no devices ([`absent`]), and no other difference.
+//! Without the feature `verbs` there are no devices (`absent`), and no other difference.
 //!
 //! [`Mapping`]: crate::sys::shared::Mapping
 

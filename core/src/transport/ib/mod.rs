@@ -6,17 +6,17 @@
 //!
 //! | part | contents |
 //! |---|---|
-//! | [`filter`] | which ports `CCL_IB_HCA` admits |
-//! | [`port`] | which ports there are and by which address they are reached |
-//! | [`hca`] | a device of the process: its completion queue, and who waits for what |
-//! | [`staging`] | the registered memory in which messages lie |
-//! | [`link`] | the two ends of a lane |
-//! | [`seen`] | what readers of the recorder see of queue pairs |
-//! | [`watch`] | what they see of ports, and what devices report |
-//! | [`setup`], [`talk`], [`line`] | what both sides tell each other, and over what |
-//! | [`accept`], [`carrier`] | the reader's side of setting a lane up, and the writer's |
+//! | `filter` | which ports `CCL_IB_HCA` admits |
+//! | `port` | which ports there are and by which address they are reached |
+//! | `hca` | a device of the process: its completion queue, and who waits for what |
+//! | `staging` | the registered memory in which messages lie |
+//! | `link` | the two ends of a lane |
+//! | `seen` | what readers of the recorder see of queue pairs |
+//! | `watch` | what they see of ports, and what devices report |
+//! | `setup`, `talk`, `line` | what both sides tell each other, and over what |
+//! | `accept`, `carrier` | the reader's side of setting a lane up, and the writer's |
 //!
-//! **What is whose.** A device belongs to the process ([`hca`]); queue pairs belong to one
+//! **What is whose.** A device belongs to the process (`hca`); queue pairs belong to one
 //! communicator, one peer and one direction, so that an error of one ends only that communicator.
 
 pub(crate) mod accept;
