@@ -37,7 +37,7 @@
 //! | `ring`, `codec` | the history of a thread's events; an event as words |
 //! | `history`, `past` | times of past operations; what a row keeps of those that ended |
 //! | `sockets` | the sockets of links, with the kernel's counters |
-//! | `queue_pairs`, `pairs_read`, `ports` | the queue pairs of links, and how they are read; the ports of the devices that they are on |
+//! | `queue_pairs`, `pairs_read`, `ports` | queue pairs of links, written and read; their ports |
 //! | `ending` | how the process ended, and what its memory group counted |
 //! | `watch` | what the watchdog reads and writes |
 //! | `reader`, `capture` | reading a recorder; its bytes at one moment, to be read elsewhere |

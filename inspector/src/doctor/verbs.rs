@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use ccl::clock;
 use ccl::config::{Key, Settings};
 use ccl::sys::verbs::self_test::{self, SelfTestError};
 use ccl::sys::verbs::words;
@@ -237,13 +238,17 @@ fn hide_panics() {
     }));
 }
 
+fn now() -> Duration {
+    Duration::from_nanos(clock::now().0)
+}
+
 fn send_to_itself(port: &RdmaPort) -> SelfTest {
     if port.port != self_test::PORT {
         let why = format!("the crate ibverbs uses port {} only", self_test::PORT);
         return without(SelfTestResult::Untried, why, "");
     }
     let (device, gid) = (port.device.clone(), port.gid_index.map(u32::from));
-    bounded(2 * PATIENCE, move || self_test::send_to_itself(&device, gid, PATIENCE))
+    bounded(2 * PATIENCE, move || self_test::send_to_itself(&device, gid, (PATIENCE, now)))
 }
 
 /// What comes of the work, at the latest after `limit`. A panic of it is a result.

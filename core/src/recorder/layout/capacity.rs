@@ -1,6 +1,6 @@
 //! How many rows each table has, and where it begins.
 
-use super::{
+use crate::recorder::layout::{
     HEADER_BYTES, TABLES, Table, comm, durations, histogram, history, link, link_id, peer, port, queue_pair,
     ring, slot, socket,
 };

@@ -69,7 +69,7 @@ fn a_queue_pair_is_seen_until_its_link_ends() {
     drop((cell, link, row));
     let links = read(&recorder).comms.remove(0).links;
     let last = links.iter().flat_map(|link| &link.queue_pairs).find(|pair| pair.number == 20);
-    assert_eq!(last.map(|pair| pair.posted), Some(9));
+    assert_eq!(last.map(|pair| (pair.posted, pair.bytes)), Some((1, 9)));
 }
 
 #[test]

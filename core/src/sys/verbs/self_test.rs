@@ -12,8 +12,6 @@ use std::time::Duration;
 
 use ibverbs::{ibv_qp_type, ibv_wc};
 
-use crate::clock;
-
 /// The bytes of the message.
 pub const BYTES: usize = 64;
 /// The only port that the crate uses.
@@ -49,14 +47,18 @@ pub enum SelfTestError {
 /// arrives; returns how long it took from posting to the last completion.
 ///
 /// `gid` is the index of the port's address, where packets need one. Waits for completions until
-/// `limit` is over, and for the kernel as long as that takes.
+/// `limit` is over by the clock `now`, and for the kernel as long as that takes.
 ///
 /// # Errors
 /// The step that failed.
 ///
 /// # Panics
 /// Where the crate's assertions fail.
-pub fn send_to_itself(device: &str, gid: Option<u32>, limit: Duration) -> Result<Duration, SelfTestError> {
+pub fn send_to_itself(
+    device: &str,
+    gid: Option<u32>,
+    (limit, now): (Duration, fn() -> Duration),
+) -> Result<Duration, SelfTestError> {
     let refused = |step| move |source| SelfTestError::Refused { step, source };
     let list = ibverbs::devices().map_err(refused("listing the devices"))?;
     let is_it = |one: &ibverbs::Device<'_>| one.name().is_some_and(|name| name.to_string_lossy() == device);
@@ -93,13 +95,13 @@ pub fn send_to_itself(device: &str, gid: Option<u32>, limit: Duration) -> Result
     let mut other = connected(other, to_one)?;
 
     outgoing.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8 ^ 0xa5);
-    let begin = clock::now();
+    let begin = now();
     // SAFETY: the memory is not touched until the request has ended, and given back only then.
     unsafe { other.post_receive(&mut incoming, .., ARRIVED) }.map_err(refused("posting a receive"))?;
     // SAFETY: as above.
     unsafe { one.post_send(&mut outgoing, .., SENT) }.map_err(refused("posting a send"))?;
-    complete(&queue, limit)?;
-    let took = Duration::from_nanos(clock::now().0 - begin.0);
+    complete(&queue, (limit, now))?;
+    let took = now().saturating_sub(begin);
     if outgoing[..] != incoming[..] {
         return Err(SelfTestError::Differs);
     }
@@ -115,8 +117,11 @@ pub fn send_to_itself(device: &str, gid: Option<u32>, limit: Duration) -> Result
 }
 
 /// Waits until both work requests have ended.
-fn complete(queue: &ibverbs::CompletionQueue<'_>, limit: Duration) -> Result<(), SelfTestError> {
-    let end = clock::now().0 + limit.as_nanos() as u64;
+fn complete(
+    queue: &ibverbs::CompletionQueue<'_>,
+    (limit, now): (Duration, fn() -> Duration),
+) -> Result<(), SelfTestError> {
+    let end = now() + limit;
     let mut completions = [ibv_wc::default(); 4];
     let mut missing = vec![SENT, ARRIVED];
     while !missing.is_empty() {
@@ -129,7 +134,7 @@ fn complete(queue: &ibverbs::CompletionQueue<'_>, limit: Duration) -> Result<(),
             }
             missing.retain(|id| *id != completion.wr_id());
         }
-        if !missing.is_empty() && clock::now().0 > end {
+        if !missing.is_empty() && now() > end {
             return Err(SelfTestError::Late);
         }
         // The software card works in threads of the kernel.
@@ -144,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_is_refused() {
-        let tried = send_to_itself("no such device", None, Duration::ZERO);
+        let tried = send_to_itself("no such device", None, (Duration::ZERO, || Duration::ZERO));
         assert!(matches!(tried, Err(SelfTestError::Refused { .. })), "{tried:?}");
     }
 }

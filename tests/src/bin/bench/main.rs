@@ -13,8 +13,8 @@
 //! apart within a second, which affects short messages more than anything that is measured here.
 //!
 //! Beside other processes (`bench strangers PAIRS SECONDS`) and against another build's program
-//! (`bench against PROGRAM PAIRS SECONDS`), means over windows are compared instead. Queue pairs are
-//! compared with perftest's in a virtual machine (`bench verbs PAIRS`).
+//! (`bench against PROGRAM PAIRS SECONDS`), means over windows are compared instead. Queue pairs
+//! are compared with perftest's in a virtual machine (`bench verbs PAIRS`).
 
 #![allow(
     clippy::print_stdout,
