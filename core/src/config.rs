@@ -161,7 +161,8 @@ pub enum Source {
 /// One value of each setting, with its source.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    values: Vec<(String, Source)>,
+    /// Shared by copies: each communicator keeps one.
+    values: Arc<Vec<(String, Source)>>,
     remarks: Arc<Remarks>,
 }
 
@@ -175,7 +176,7 @@ struct Remarks {
 impl Default for Settings {
     fn default() -> Self {
         let values = ROWS.iter().map(|row| (row.default.to_string(), Source::Default)).collect();
-        Self { values, remarks: Arc::default() }
+        Self { values: Arc::new(values), remarks: Arc::default() }
     }
 }
 
@@ -255,7 +256,7 @@ impl Settings {
         }
         // An empty variable counts as not set.
         if value.is_empty() && !row.default.is_empty() {
-            self.values[key as usize] = (row.default.to_string(), Source::Default);
+            Arc::make_mut(&mut self.values)[key as usize] = (row.default.to_string(), Source::Default);
             return Ok(());
         }
         let good = match row.kind {
@@ -272,7 +273,7 @@ impl Settings {
             return Err(Error::new(ErrorKind::Usage, format!("{}={value} is not valid", row.name))
                 .hint(format!("it takes {}", row.kind.takes())));
         }
-        self.values[key as usize] = (value.to_string(), source);
+        Arc::make_mut(&mut self.values)[key as usize] = (value.to_string(), source);
         Ok(())
     }
 
