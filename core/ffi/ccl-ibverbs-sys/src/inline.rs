@@ -2,7 +2,7 @@
 //!
 //! Those of the data path call the device's provider through the context, without the library in
 //! between. A provider fills every entry of that table; one that is empty all the same is answered
-//! like a function that is absent.
+//! as a call of a missing function is.
 
 use std::ffi::c_int;
 

@@ -5,7 +5,7 @@
 //! function is called, and each function is looked up at its own first call. It builds with a
 //! linker only, and a program that uses it starts on every machine.
 //!
-//! Where the library or a function is absent, a call fails as the function itself would: it sets
+//! If the library or a function is missing, a call fails as the function itself would: it sets
 //! `errno` to `ENOSYS` and returns null, or the error of its kind (see
 //! [Functions](self#functions)). [`is_available`] says whether there is a library, and
 //! [`why_unavailable`] why there is none. A library without devices is available;
@@ -23,7 +23,7 @@
 //!
 //! # Functions
 //!
-//! What a function returns where it is absent, by its type:
+//! The result of a missing function depends on its type:
 //!
 //! | type | result |
 //! |---|---|

@@ -81,7 +81,7 @@ pub(crate) const fn c_string(text: &'static str) -> &'static CStr {
     }
 }
 
-/// What a call of a function that is absent results in: `errno` is ENOSYS, and this value.
+/// The result of calling a missing function, which also sets `errno` to ENOSYS.
 #[cold]
 pub(crate) fn absent<T: Absent>(function: &CStr) -> T {
     // SAFETY: the address is that of this thread's errno.

@@ -42,7 +42,7 @@ fn tables_are_aligned_to_lines_and_fit_their_budget() {
         assert!(header::DIRECTORY_AT + TABLES.len() * ENTRY_WORDS <= watch::LATCH);
         assert!((watch::TOLD + 2 * watch::WORDS) * 8 <= HEADER_BYTES);
         assert!(comm::COLL + op::WORDS <= comm::P2P && comm::P2P + op::WORDS <= comm::TAG_LATCH);
-        // What changes with each message is one line.
+        // A message changes one line only.
         assert!(queue_pair::STATE == LINE && queue_pair::WORDS == 2 * LINE);
         assert!(port::COUNTS + port::COUNTS_COUNT <= port::WORDS);
         assert!(socket::SAMPLE + 2 * socket::SAMPLE_WORDS <= socket::WORDS);

@@ -148,7 +148,6 @@ impl Context {
         // SAFETY: the device is open and `found` may be written.
         check(unsafe { ffi::ibv_query_device(self.raw(), &raw mut found) })?;
         let count = |n: i32| u32::try_from(n).unwrap_or(0);
-        // SAFETY: the field is an array of bytes; a version without a final zero ends with it.
         let firmware: Vec<u8> =
             found.fw_ver.iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect();
         Ok(Limits {

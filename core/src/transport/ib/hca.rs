@@ -368,14 +368,7 @@ impl Hca {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
-        self.poll_locked(&mut seats, Some(caller))
-    }
-
-    fn poll_locked(
-        &self,
-        seats: &mut Seats,
-        caller: Option<&Arc<RankMemory>>,
-    ) -> std::result::Result<(), String> {
+        let seats = &mut *seats;
         if let Some(failed) = &seats.failed {
             return Err(failed.clone());
         }
@@ -386,7 +379,7 @@ impl Hca {
                     seats.ends.get(index).filter(|seated| u64::from(seated.generation) == generation);
                 if let Some(end) = seated.and_then(|seated| seated.end.as_ref()) {
                     end.note(Work::from_number(completion.id), &completion);
-                    if caller.is_none_or(|caller| !Arc::ptr_eq(caller, &end.owner)) {
+                    if !Arc::ptr_eq(caller, &end.owner) {
                         end.owner.wake_if_asleep();
                     }
                 }

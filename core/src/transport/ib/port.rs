@@ -66,8 +66,6 @@ pub(crate) struct Port {
 pub(crate) struct Reachable {
     /// What its packets travel on. Those of one kind reach each other.
     pub(crate) link_layer: String,
-    /// The ports, as `rxe0:1`.
-    pub(crate) ports: Vec<String>,
 }
 
 /// The ports of a rank, or why it has none.
@@ -122,8 +120,7 @@ impl Ports {
     /// What the others are told.
     pub(crate) fn reachable(&self) -> Option<Reachable> {
         let link_layer = self.used.first()?.state.link_layer.name().to_string();
-        let ports = self.used.iter().map(|port| format!("{}:{}", port.hca.name(), port.number)).collect();
-        Some(Reachable { link_layer, ports })
+        Some(Reachable { link_layer })
     }
 }
 
