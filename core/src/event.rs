@@ -368,7 +368,7 @@ impl Subscriber for Digest {
 }
 
 /// Publishes one event that happened at a known time. `make` runs only if events are kept.
-#[inline]
+#[inline(always)]
 pub fn publish_at<S: Subscriber>(to: &mut S, at: Raw, make: impl FnOnce() -> Event) {
     if S::WANTS && to.is_on() {
         to.take_at(at, make());
@@ -376,7 +376,7 @@ pub fn publish_at<S: Subscriber>(to: &mut S, at: Raw, make: impl FnOnce() -> Eve
 }
 
 /// Publishes one event that happens now. `make` runs only if events are kept.
-#[inline]
+#[inline(always)]
 pub fn publish<S: Subscriber>(to: &mut S, make: impl FnOnce() -> Event) {
     if S::WANTS && to.is_on() {
         to.take(make());

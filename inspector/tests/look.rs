@@ -13,7 +13,7 @@ use ccl::clock;
 use ccl::collective::Descriptor;
 use ccl::config::{Settings, environment};
 use ccl::control::server::Server;
-use ccl::recorder::{CommInfo, Peer, Recorder};
+use ccl::recorder::{CommInfo, Peer, Recorder, Times};
 use ccl::snapshot::{Snapshot, Source, State};
 use ccl::types::{
     ChannelId, CollKind, CommId, Datatype, Direction, JobId, Rank, ReduceOp, TransportKind, TransportReason,
@@ -62,7 +62,7 @@ fn stand_in() {
         plan: 0,
     };
     row.called(&descriptor(6), None, clock::raw());
-    row.completed(&descriptor(6), clock::raw(), clock::raw());
+    row.completed(&descriptor(6), Times::between(clock::raw(), clock::raw()));
     row.tag("step 7");
     let previous = Rank((me.0 + nranks - 1) % nranks);
     let link = row.link(
@@ -86,7 +86,7 @@ fn stand_in() {
     drop((server, stuck));
     if told_to_end {
         // It ends in good order, so no operation may be under way.
-        row.completed(&descriptor(7), clock::raw(), clock::raw());
+        row.completed(&descriptor(7), Times::between(clock::raw(), clock::raw()));
     }
 }
 

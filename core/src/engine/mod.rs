@@ -382,9 +382,9 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             // Notify peers first: the fence would also wait for the stores that follow.
             self.lanes.notify();
             let now = clock();
-            let times = Times { called: op.began(), waited_ticks: self.waited[0].take(now), ended: now };
-            self.row.keep(op.descriptor(), times);
-            self.row.completed(op.descriptor(), self.since, now);
+            let (called, began) = (op.began(), self.since);
+            let times = Times { called, began, waited_ticks: self.waited[0].take(now), ended: now };
+            self.row.completed(op.descriptor(), times);
             op.publish_completed(&mut self.events, now);
             self.ended.extend(self.collectives.pop());
             self.begun = false;
@@ -425,9 +425,9 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
                     break;
                 }
                 let now = clock();
-                let times = Times { called: op.began(), waited_ticks: self.waited[1].take(now), ended: now };
-                self.row.keep_p2p(op.kind(), times);
-                self.row.p2p_completed(op.descriptor(), op.began(), now);
+                let waited_ticks = self.waited[1].take(now);
+                let times = Times { waited_ticks, ..Times::between(op.began(), now) };
+                self.row.p2p_completed(op.descriptor(), times);
                 op.publish_completed(&mut self.events, now);
                 self.ended.extend(self.pairs.pop(at, &self.topology));
                 advanced = true;

@@ -98,7 +98,7 @@ impl Mark {
 }
 
 /// Encodes an event.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub(super) fn encode(event: &Event) -> Words {
     let none = ChannelId(0);

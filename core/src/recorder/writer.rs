@@ -69,7 +69,7 @@ pub struct CommRow {
     /// The row in the table; `None` for private memory.
     pub(super) row: Option<usize>,
     pub(super) generation: u32,
-    me: Rank,
+    pub(super) me: Rank,
     id: CommId,
     /// Nanoseconds per tick, 32.32 fixed point.
     ns_per_tick: u64,
@@ -222,14 +222,6 @@ impl CommRow {
         cells::op_fact(cell, descriptor, outline, None, at);
         cell[op::STARTED].store(descriptor.seq, Ordering::Release);
     }
-    /// Records that a collective completed, under way since `since`.
-    #[inline]
-    pub fn completed(&self, descriptor: &Descriptor, since: Raw, at: Raw) {
-        let cell = self.cell(comm::COLL);
-        cell[op::COMPLETED_AT].store(at.0, Ordering::Relaxed);
-        cell[op::COMPLETED].store(descriptor.seq, Ordering::Release);
-        self.count(descriptor, descriptor.kind, since, at);
-    }
     /// Records that a collective failed; `error` is the number of its `ErrorKind`.
     ///
     /// The recorder stays as evidence.
@@ -281,16 +273,6 @@ impl CommRow {
         cell[op::STARTED].store(called, Ordering::Relaxed);
         cell[op::CALLED].store(called, Ordering::Release);
     }
-    /// Records that a send or receive completed, called at `since`.
-    #[inline]
-    pub fn p2p_completed(&self, descriptor: &Descriptor, since: Raw, at: Raw) {
-        let cell = self.cell(comm::P2P);
-        let kind = if descriptor.root == self.me { CollKind::Send } else { CollKind::Recv };
-        let completed = cell[op::COMPLETED].load(Ordering::Relaxed) + 1;
-        cell[op::COMPLETED_AT].store(at.0, Ordering::Relaxed);
-        cell[op::COMPLETED].store(completed, Ordering::Release);
-        self.count(descriptor, kind, since, at);
-    }
     /// Records that a send or receive failed; `error` is the number of its `ErrorKind`.
     pub fn p2p_failed(&self, descriptor: &Descriptor, error: u8, at: Raw) {
         cells::op_failed(self.cell(comm::P2P), descriptor.seq, error, at);
@@ -309,14 +291,6 @@ impl CommRow {
     /// Records the longest wait of the sends and receives under way; `None` if none waits.
     pub fn p2p_waits(&self, wait: Option<OpWait>) {
         cells::op_waits(self.cell(comm::P2P), wait);
-    }
-
-    #[inline]
-    fn count(&self, descriptor: &Descriptor, kind: CollKind, since: Raw, at: Raw) {
-        if self.level() > 0 {
-            let ns = self.ns(at.0.saturating_sub(since.0));
-            cells::count(&self.durations(kind).words, descriptor.bytes(), ns);
-        }
     }
 
     /// The durations of one kind.

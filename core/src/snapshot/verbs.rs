@@ -151,6 +151,13 @@ pub struct QueuePairSnapshot {
 }
 
 impl QueuePairSnapshot {
+    /// It and the one it is connected to: `queue pair 17 on rxe0 port 1 (10.89.0.1) to 18
+    /// (10.89.0.2)`.
+    #[must_use]
+    pub fn ends(&self) -> String {
+        let Self { number, device, port, address, peer_number, peer_address, .. } = self;
+        format!("queue pair {number} on {device} port {port} ({address}) to {peer_number} ({peer_address})")
+    }
     /// The writes that have not completed.
     #[must_use]
     pub const fn outstanding(&self) -> u64 {

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use ccl::clock;
+use ccl::snapshot::Class;
 
 use super::hosts::{end, go, wait_held};
 use super::{Checked, must, run, setting};
@@ -72,11 +73,23 @@ fn check_errors(errors: &[Option<String>], parts: Parts) -> Result<(), String> {
     Ok(())
 }
 
+/// What is looked at while the fault lasts and after both ranks have failed.
+type Look = fn(&Job) -> Result<(), String>;
+
 /// Runs a job with a fault; gives both ranks' errors, and how long it took until both had ended.
 fn suffer(fault: &Fault) -> Result<(Vec<Option<String>>, Duration), String> {
+    looked_at(fault, "12", [|_| Ok(()), |_| Ok(())])
+}
+
+/// The same with another time until a device sends again, with looks at the job.
+fn looked_at(
+    fault: &Fault,
+    timeout: &str,
+    [during, after]: [Look; 2],
+) -> Result<(Vec<Option<String>>, Duration), String> {
     let steps = vec![steps("send", 1), steps("recv", 0)];
     let mut setting = setting(steps.clone());
-    setting.variables = [("CCL_IB_TIMEOUT", "12"), ("CCL_IB_RETRY_CNT", "3"), ("CCL_TIMEOUT", "30")]
+    setting.variables = [("CCL_IB_TIMEOUT", timeout), ("CCL_IB_RETRY_CNT", "3"), ("CCL_TIMEOUT", "30")]
         .map(|(name, value)| (name.into(), value.into()))
         .to_vec();
     let mut job = setting.start();
@@ -84,10 +97,13 @@ fn suffer(fault: &Fault) -> Result<(Vec<Option<String>>, Duration), String> {
     run(fault.begin)?;
     let began = clock::now();
     go(&mut job);
+    let is_right = during(&job);
     let held = wait_held(&job, &steps, 1);
     let took = clock::now().since(began);
+    let is_right = is_right.and_then(|()| after(&job));
     run(fault.end)?;
     held?;
+    is_right?;
     wait_active()?;
     // An interface that has just come up resolves no address for a while.
     clock::sleep(Duration::from_secs(3));
@@ -123,6 +139,38 @@ pub fn data_dropped() -> Checked {
     chain()?;
     let begin = "nft add rule ip t c iifname hca1 udp dport 4791 drop";
     fails(&Fault { begin, end: UNDROP }, NO_ANSWER)
+}
+
+/// Nothing reaches the peer's device, which is asked again for seconds: meanwhile it is told which
+/// work stands, and then why it failed.
+///
+/// # Errors
+/// What is wrong.
+pub fn data_dropped_for_seconds() -> Checked {
+    let during = |job: &Job| {
+        // Before the fault, all that was written was answered.
+        let deadline = clock::now().after(Duration::from_secs(20));
+        let mut found = told(job, "writes unanswered for");
+        while found.is_err() && clock::now() < deadline {
+            found = told(job, "writes unanswered for");
+        }
+        found
+    };
+    let after = |job: &Job| told(job, "with RETRY_EXC_ERR (12): ");
+    chain()?;
+    let begin = "nft add rule ip t c iifname hca1 udp dport 4791 drop";
+    let (errors, took) = looked_at(&Fault { begin, end: UNDROP }, "19", [during, after])?;
+    check_errors(&errors, NO_ANSWER)?;
+    Ok(format!("told meanwhile and at the end, after {took:?}"))
+}
+
+/// Whether a verdict on the job blames the link, with such a line on rank 0's queue pair.
+fn told(job: &Job, what: &str) -> Result<(), String> {
+    let seen = job.seen_from(&job.workers[0])?;
+    let is_it = |line: &String| line.contains("on rxe0 port 1 (10.89.0.1) to ") && line.contains(what);
+    let of_link = seen.verdicts.iter().filter(|verdict| verdict.class == Class::Link);
+    let is_told = of_link.flat_map(|verdict| &verdict.evidence).any(is_it);
+    must(is_told, || format!("no verdict says {what:?}: {:#?}", seen.verdicts))
 }
 
 /// The data arrive, but what the peer's device sends does not.

@@ -40,6 +40,7 @@ pub const ROWS: &[(&str, Check)] = &[
     ("hosts", hosts::over_queue_pairs),
     ("packets", hosts::packets),
     ("data_dropped", faults::data_dropped),
+    ("data_dropped_for_seconds", faults::data_dropped_for_seconds),
     ("acknowledgements_dropped", faults::acknowledgements_dropped),
     ("little_loss", faults::little_loss),
     ("much_loss", faults::much_loss),

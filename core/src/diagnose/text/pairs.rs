@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 
 use super::{comm_name, duration, shown};
 use crate::snapshot::{
-    CommSnapshot, LinkSnapshot, PortSnapshot, PortStanding, QueuePairSnapshot, RankSnapshot, Snapshot,
-    WorkFailure,
+    CommSnapshot, LinkSnapshot, PortSnapshot, PortStanding, RankSnapshot, Snapshot, WorkFailure,
 };
 use crate::sys::verbs::words::cause;
 use crate::types::{ChannelId, Rank};
@@ -19,14 +18,14 @@ const MAX_LINKS: usize = 64;
 /// completion 2.1 s ago`, and on a line of its own why it failed.
 pub(super) fn queue_pairs(out: &mut String, link: &LinkSnapshot) {
     for pair in &link.queue_pairs {
-        let QueuePairSnapshot { number, device, port, address, peer_number, peer_address, .. } = pair;
         let last = match pair.completed_ns {
             None => "nothing completed yet".to_string(),
             Some(ns) => format!("last completion {} ago", duration(ns)),
         };
         let _ = writeln!(
             out,
-            "    queue pair {number} on {device} port {port} ({address}) to {peer_number} ({peer_address}): {}, {} of {} outstanding, {last}",
+            "    {}: {}, {} of {} outstanding, {last}",
+            pair.ends(),
             pair.state,
             pair.outstanding(),
             pair.posted

@@ -1,12 +1,12 @@
 //! Verdicts on what has failed: the failure recorded its cause, and the cells hold both sides.
 
-use super::{Groups, named, process, verb};
+use super::{Groups, link, named, process, verb};
 use crate::diagnose::failed::calls::pair;
 use crate::diagnose::standing::INIT;
 use crate::diagnose::{call_name, comm_name, duration, lacked, ranks_text};
 use crate::snapshot::{
-    Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, OpState, RankSnapshot, Reason,
-    Side, Snapshot, Standing, Verdict,
+    Called, Class, CommSnapshot, Confidence, Culprit, Failure, OpSnapshot, OpState, QueuePairSnapshot,
+    RankSnapshot, Reason, Side, Snapshot, Standing, Verdict,
 };
 use crate::text::harmless;
 use crate::types::Rank;
@@ -259,7 +259,9 @@ fn text(
         (Class::Mismatch, false) if failure.op == INIT => format!("{who} does not fit the others in {op}"),
         (Class::Mismatch, true) => format!("ranks called different things in {op}"),
         (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
-        (Class::Link, _) => format!("a link of {op} failed, and no process is to blame: host or network"),
+        (Class::Link, _) => {
+            format!("{} failed, and no process is to blame: host or network", link_of(job, failure, op))
+        }
         (Class::Aborted, true) if failure.op == INIT => format!("{op} failed: {}", cause_of(failure)),
         (Class::Aborted, false) if failure.op == INIT => {
             format!("{who} could not complete {op}: {}", cause_of(failure))
@@ -294,6 +296,16 @@ fn text(
         (_, true) => format!("{op} failed, and nobody says who is to blame"),
         _ => format!("{who} {}", process::ended(reason, culprits.len())),
     }
+}
+
+/// The link of an operation that failed, and where.
+fn link_of(job: &Snapshot, failure: &Failure, op: &str) -> String {
+    let Some((rank, peer, pair)) = link::failed_pairs(job, failure.comm).into_iter().next() else {
+        return format!("a link of {op}");
+    };
+    let [rank, peer] = [rank, peer].map(|rank| ranks_of(job, failure, &[rank]));
+    let QueuePairSnapshot { device, port, peer_address, .. } = pair;
+    format!("the link of {op} between {rank} ({device} port {port}) and {peer} ({peer_address})")
 }
 
 /// What made an init fail, as the ranks were told, or else the kind of error.
@@ -343,6 +355,11 @@ fn evidence(job: &Snapshot, failure: &Failure, culprits: &[Culprit]) -> Vec<Stri
         };
         lines.push(format!("the ranks were told{whose}: {}", harmless(&failure.text, MAX_TEXT)));
     }
+    let pairs = link::failed_pairs(job, failure.comm).into_iter();
+    lines.extend(pairs.take(MAX_CALLS).filter_map(|(rank, _, pair)| {
+        let why = link::failure(pair, pair.error.as_ref()?);
+        Some(format!("{}: {why}", ranks_of(job, failure, &[rank])))
+    }));
     let processes = culprits.iter().filter_map(|culprit| process::of(job, culprit.rank));
     lines.extend(processes.take(MAX_CALLS).flat_map(process::evidence));
     lines

@@ -1,4 +1,5 @@
-//! What the kernel's counters say of the network between a rank that waits and the awaited one.
+//! The network between a rank that waits and the awaited one: what the kernel's counters of streams
+//! and the work requests of queue pairs say of it.
 
 use std::collections::BTreeSet;
 
@@ -6,50 +7,96 @@ use super::process;
 use crate::diagnose::standing::SUSPECT_NS;
 use crate::diagnose::{call_name, comm_name, duration, ranks_text};
 use crate::snapshot::{
-    BlockedOn, Class, CommSnapshot, Confidence, Culprit, OpState, RankSnapshot, Reason, Side, Snapshot,
-    SocketSnapshot, Standing, State, TcpState, Verdict,
+    BlockedOn, Class, CommSnapshot, Confidence, Culprit, OpState, QueuePairSnapshot, RankSnapshot, Reason,
+    Side, Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WorkFailure,
 };
+use crate::sys::verbs::words::cause;
 use crate::types::{CommId, Rank};
 
 /// How many times as long as half of its kind and size an operation must take to be overdue.
 const MANY: u64 = 4;
 /// How many times as long as any before, where it has not been called often.
 const MANY_OF_FEW: u64 = 8;
+/// The status of work requests that failed because one before them had: `IBV_WC_WR_FLUSH_ERR`.
+const FLUSHED: u32 = 5;
 /// A host that is silent for this long does not answer; sooner, what is resent may get through.
 const SILENT_NS: u64 = 2_000_000_000;
 
-/// A stream that does not carry what it should.
+/// A stream or queue pair that does not carry what it should.
 pub(super) struct Bad<'a> {
     pub(super) reason: Reason,
-    /// The ranks of the communicator at its ends: that whose socket it is, and the other.
+    /// The ranks of the communicator at its ends: that whose it is, and the other.
     pub(super) ends: (Rank, Rank),
-    socket: &'a SocketSnapshot,
+    way: Way<'a>,
 }
 
-/// The worst stream between the rank that waits and the one it waits for; where all wait for each
-/// other, of all streams of the communicator. A stream is bad on which an answer is overdue, that
-/// resends, or that had something to send for half of a second and more, while the receiver would
-/// have taken it: a wait is for a single message, which takes far less.
+enum Way<'a> {
+    Stream(&'a SocketSnapshot),
+    /// And for how long what it was to write has stood.
+    QueuePair(&'a QueuePairSnapshot, u64),
+}
+
+/// The worst stream or queue pair between the rank that waits and the one it waits for; where all
+/// wait for each other, of all of the communicator. A stream is bad on which an answer is overdue,
+/// that resends, or that had something to send for half of a second and more, while the receiver
+/// would have taken it: a wait is for a single message, which takes far less. A queue pair is bad
+/// that has failed, or on which work stands.
 pub(super) fn bad<'a>(job: &'a Snapshot, one: &BlockedOn) -> Option<Bad<'a>> {
     let link = one.link.as_ref().map(|link| (link.rank, link.peer));
     let is_between = |rank: Rank, peer: Rank| {
         let is_it = link.is_some_and(|(a, b)| (a, b) == (rank, peer) || (b, a) == (rank, peer));
         is_it || (one.culprits.is_empty() && one.unseen.is_empty())
     };
-    let rows = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| row.id == one.comm);
-    let links = rows.flat_map(|row| row.links.iter().filter_map(|link| Some((row.rank, link.peer?, link))));
-    let links = links.filter(|(rank, peer, _)| is_between(*rank, *peer));
-    let sockets =
-        links.flat_map(|(rank, peer, link)| link.sockets.iter().map(move |socket| (rank, peer, socket)));
-    let bad = sockets.filter_map(|(rank, peer, socket)| {
-        fault(socket).map(|reason| Bad { reason, ends: (rank, peer), socket })
-    });
+    let rows = job.ranks.iter().flat_map(|rank| rank.comms.iter().map(move |row| (rank, row)));
+    let mut found = Vec::new();
+    for (rank, row) in rows.filter(|(_, row)| row.id == one.comm) {
+        // What completes is seen only by who waits in a call, and can run.
+        let sees = row.operation().state == OpState::Running && process::condition(job, rank).is_none();
+        let links = row.links.iter().filter_map(|link| Some((link.peer?, link)));
+        for (peer, link) in links.filter(|(peer, _)| is_between(row.rank, *peer)) {
+            let ends = (row.rank, peer);
+            let streams = link
+                .sockets
+                .iter()
+                .filter_map(|socket| Some(Bad { reason: fault(socket)?, ends, way: Way::Stream(socket) }));
+            let pairs = link.queue_pairs.iter().filter(|_| sees).filter_map(|pair| {
+                let way = Way::QueuePair(pair, stands_ns(pair, one.since_ns)?);
+                Some(Bad { reason: Reason::Unreachable, ends, way })
+            });
+            found.extend(streams.chain(pairs));
+        }
+    }
     // A stream that loses much is also held up by that.
-    bad.min_by_key(|bad| match bad.reason {
+    found.into_iter().min_by_key(|bad| match bad.reason {
         Reason::Unreachable => 0,
         Reason::Lossy => 1,
         _ => 2,
     })
+}
+
+/// For how long a queue pair has failed, or what it was to write stands, where its rank has waited
+/// for so long. The other side's device answers whatever its process does.
+fn stands_ns(pair: &QueuePairSnapshot, waited_ns: u64) -> Option<u64> {
+    if let Some(error) = &pair.error {
+        return Some(error.ago_ns);
+    }
+    let stands_ns = pair.completed_ns.unwrap_or(u64::MAX).min(waited_ns);
+    (pair.outstanding() > 0 && stands_ns >= SUSPECT_NS).then_some(stands_ns)
+}
+
+/// The queue pairs of a communicator that have failed, the first first, each with its rank and the
+/// rank on its other side. Those that failed because others had are left out.
+pub(super) fn failed_pairs(job: &Snapshot, comm: CommId) -> Vec<(Rank, Rank, &QueuePairSnapshot)> {
+    let rows = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| row.id == comm);
+    let links = rows.flat_map(|row| row.links.iter().filter_map(|link| Some((row.rank, link.peer?, link))));
+    let pairs =
+        links.flat_map(|(rank, peer, link)| link.queue_pairs.iter().map(move |pair| (rank, peer, pair)));
+    let failed_ns = |pair: &QueuePairSnapshot| {
+        pair.error.as_ref().filter(|error| error.status != FLUSHED).map(|error| error.ago_ns)
+    };
+    let mut failed: Vec<_> = pairs.filter(|(.., pair)| failed_ns(pair).is_some()).collect();
+    failed.sort_by_key(|(.., pair)| std::cmp::Reverse(failed_ns(pair)));
+    failed
 }
 
 /// The communicators of which an operation moves, but has taken far longer than usual, while a
@@ -126,13 +173,16 @@ fn fault(socket: &SocketSnapshot) -> Option<Reason> {
 impl Bad<'_> {
     /// What was seen.
     pub(super) fn evidence(&self) -> String {
-        let SocketSnapshot { local, remote, state, busy_pct, rwnd_pct, resent, unsent_bytes, .. } =
-            self.socket;
+        let socket = match self.way {
+            Way::Stream(socket) => socket,
+            Way::QueuePair(pair, since_ns) => return of_pair(pair, since_ns),
+        };
+        let SocketSnapshot { local, remote, state, busy_pct, rwnd_pct, resent, unsent_bytes, .. } = socket;
         match self.reason {
             Reason::Unreachable => format!(
                 "the stream {local} to {remote} is {state}, {} tries unanswered, nothing heard for {}",
-                self.socket.unanswered(),
-                duration(self.socket.heard_ns)
+                socket.unanswered(),
+                duration(socket.heard_ns)
             ),
             _ => format!(
                 "the stream {local} to {remote} had something to send in {busy_pct} % of a second, was held up by the \
@@ -140,4 +190,24 @@ impl Bad<'_> {
             ),
         }
     }
+}
+
+/// `queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2) is RTS, 2 of 9 writes unanswered for
+/// 4 s`.
+fn of_pair(pair: &QueuePairSnapshot, since_ns: u64) -> String {
+    let QueuePairSnapshot { state, posted, error, .. } = pair;
+    match error {
+        Some(error) => failure(pair, error),
+        None => {
+            let (open, since) = (pair.outstanding(), duration(since_ns));
+            format!("{} is {state}, {open} of {posted} writes unanswered for {since}", pair.ends())
+        }
+    }
+}
+
+/// Why a queue pair failed.
+pub(super) fn failure(pair: &QueuePairSnapshot, error: &WorkFailure) -> String {
+    let WorkFailure { status, name, ago_ns, .. } = error;
+    let ago = duration(*ago_ns);
+    format!("{} failed {ago} ago with {name} ({status}): {}", pair.ends(), cause(*status))
 }

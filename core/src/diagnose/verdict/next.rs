@@ -32,6 +32,13 @@ const MEETING: &[Step] = &[
     ("ccl-inspect dump {job} -o job.tar.zst", "keeps the evidence"),
 ];
 
+/// Where a queue pair's other side does not answer.
+const QUEUE_PAIRS: &[Step] = &[
+    ("rdma link show", "shows whether the ports are up"),
+    ("rdma statistic show", "shows what each device sent again, missed and gave up"),
+    ("ccl-inspect doctor", "tries to send and receive on each port"),
+];
+
 /// Where all processes have ended.
 const OVER: &[Step] = &[
     ("ccl-inspect explain {job}", "shows what each rank called last"),
@@ -151,7 +158,10 @@ pub(super) fn steps(job: &Snapshot, verdict: &Verdict) -> Vec<Next> {
     let is_traced = |one: &Culprit| process::of(job, one.rank).is_some_and(|rank| rank.letter == Some('t'));
     let is_meeting = verdict.op == INIT && verdict.side == Side::Application;
     let has_called = job.ranks.iter().flat_map(|rank| &rank.comms).any(|row| row.last_called() > 0);
+    let comm = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| row.id == verdict.comm);
+    let has_pairs = comm.flat_map(|row| &row.links).any(|link| !link.queue_pairs.is_empty());
     let table = match verdict.reason {
+        Reason::Unreachable if has_pairs => QUEUE_PAIRS,
         Reason::Calls | Reason::Aborts if is_meeting => MEETING,
         Reason::Late if verdict.side == Side::Machine => CROWDED,
         Reason::Stopped if verdict.culprits.iter().take(MAX_CULPRITS).all(is_traced) => TRACED,

@@ -2,6 +2,7 @@
 
 mod cause;
 mod joining;
+mod pairs;
 mod slow;
 
 use super::*;

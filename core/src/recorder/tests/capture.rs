@@ -8,7 +8,7 @@ fn a_copy_tells_what_was_told_when_it_was_made() {
     let row = recorder.comm(INFO);
     row.called(&descriptor(CollKind::AllReduce, 7), None, ago(500));
     let capture = recorder.reader().capture().unwrap();
-    row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
+    row.completed(&descriptor(CollKind::AllReduce, 7), Times::between(ago(5), clock::raw()));
     let there = Reader::of_capture(capture.clone(), "a.rec").unwrap();
     let seen = there.snapshot().unwrap();
     assert_eq!((seen.comms[0].op.state, seen.comms[0].op.seq), (OpState::Running, 7));

@@ -22,9 +22,8 @@ fn words() -> Vec<u64> {
     let peer = Peer { rank: Rank(0), world: Rank(0), host: "h", pid: 1, recorder: "/a.rec", control: "" };
     row.peers(&[peer]);
     row.called(&descriptor(CollKind::AllReduce, 7), None, ago(5));
-    let times = Times { called: ago(5), waited_ticks: 100, ended: clock::raw() };
-    row.keep(&descriptor(CollKind::AllReduce, 7), times);
-    row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
+    let times = Times { waited_ticks: 100, ..Times::between(ago(5), clock::raw()) };
+    row.completed(&descriptor(CollKind::AllReduce, 7), times);
     row.called(&descriptor(CollKind::AllReduce, 8), None, ago(5));
     let words = recorder.memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();
     drop(over_socket);

@@ -110,7 +110,7 @@ fn one_whose_file_is_truncated_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = child(folder.path(), |recorder, row| {
         for seq in 8..2000 {
-            row.completed(&descriptor(CollKind::AllReduce, seq - 1), ago(5), clock::raw());
+            row.completed(&descriptor(CollKind::AllReduce, seq - 1), Times::between(ago(5), clock::raw()));
             row.called(&descriptor(CollKind::AllReduce, seq), None, clock::raw());
         }
         recorder.anchor();
@@ -144,7 +144,7 @@ fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
     };
     check(
         |recorder, row| {
-            row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
+            row.completed(&descriptor(CollKind::AllReduce, 7), Times::between(ago(5), clock::raw()));
             drop((recorder, row));
             0
         },
@@ -162,7 +162,7 @@ fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
     );
     check(
         |recorder, row| {
-            row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
+            row.completed(&descriptor(CollKind::AllReduce, 7), Times::between(ago(5), clock::raw()));
             row.called(&descriptor(CollKind::AllReduce, 8), None, clock::raw());
             row.failed(&descriptor(CollKind::AllReduce, 8), 2, clock::raw());
             recorder.leave();
@@ -174,7 +174,7 @@ fn a_file_is_unlinked_in_good_order_and_stays_as_evidence() {
     // The process ends by _exit, without leaving.
     check(
         |recorder, row| {
-            row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
+            row.completed(&descriptor(CollKind::AllReduce, 7), Times::between(ago(5), clock::raw()));
             std::mem::forget((recorder, row));
             0
         },

@@ -69,11 +69,11 @@ fn an_operation_is_seen_called_completed_and_failed() {
     // A later call: the operation under way stays shown until the next one is started.
     row.called(&descriptor(CollKind::Barrier, 8), None, clock::raw());
     assert_eq!((op().kind.as_str(), op().seq, op().called), ("AllReduce", 7, 8));
-    row.completed(&descriptor(CollKind::AllReduce, 7), ago(5), clock::raw());
+    row.completed(&descriptor(CollKind::AllReduce, 7), Times::between(ago(5), clock::raw()));
     row.started(&descriptor(CollKind::Barrier, 8), None, clock::raw());
     assert_eq!((op().kind.as_str(), op().seq, op().started, op().completed), ("Barrier", 8, 8, 7));
     assert!(recorder.is_evidence(), "one is under way");
-    row.completed(&descriptor(CollKind::Barrier, 8), ago(5), clock::raw());
+    row.completed(&descriptor(CollKind::Barrier, 8), Times::between(ago(5), clock::raw()));
     assert_eq!((op().seq, op().state), (8, OpState::Idle));
     assert!(!recorder.is_evidence());
     row.called(&descriptor(CollKind::Reduce, 9), None, clock::raw());
@@ -188,7 +188,7 @@ fn sends_and_receives_have_a_cell_of_their_own() {
     let sent = Descriptor { root: Rank(1), ..descriptor(CollKind::Send, 3) };
     let received = Descriptor { root: Rank(2), ..descriptor(CollKind::Send, 9) };
     row.p2p_called(&sent, None, Rank(3), ago(50));
-    row.p2p_completed(&sent, ago(5), clock::raw());
+    row.p2p_completed(&sent, Times::between(ago(5), clock::raw()));
     let op = || read(&recorder).comms[0].p2p.clone().unwrap();
     assert_eq!(
         (op().kind.as_str(), op().seq, op().state, op().peer),
@@ -287,7 +287,7 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     let cell = private.link(ChannelId(0), Some(Rank(0)), Direction::Send, SHM);
     // Recorded in private memory, with no other difference.
     private.called(&descriptor(CollKind::AllReduce, 1), None, clock::raw());
-    private.completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
+    private.completed(&descriptor(CollKind::AllReduce, 1), Times::between(ago(5), clock::raw()));
     private.tag("x");
     private.peers(&[]);
     cell.set(1, 1, 1);
@@ -298,7 +298,7 @@ fn rows_are_used_again_with_a_generation_and_overflow_is_counted() {
     // A row's links end with it, whichever communicator takes the row next.
     let link = rows[3].link(ChannelId(0), Some(Rank(0)), Direction::Send, SHM);
     rows[3].called(&descriptor(CollKind::AllReduce, 1), None, clock::raw());
-    rows[3].completed(&descriptor(CollKind::AllReduce, 1), ago(5), clock::raw());
+    rows[3].completed(&descriptor(CollKind::AllReduce, 1), Times::between(ago(5), clock::raw()));
     drop((private, cell));
     assert_eq!((read(&recorder).overflow[0].rows, read(&recorder).comms_without_row), (1, 0));
     let mut rows = rows;
@@ -371,7 +371,7 @@ fn a_world_and_64_groups_of_the_ranks_of_a_host_have_rows() {
         let links: Vec<_> = links.chain([all]).collect();
         for (seq, kind) in [(1, CollKind::AllReduce), (2, CollKind::Broadcast)] {
             row.called(&descriptor(kind, seq), None, clock::raw());
-            row.completed(&descriptor(kind, seq), ago(5), clock::raw());
+            row.completed(&descriptor(kind, seq), Times::between(ago(5), clock::raw()));
         }
         (row, links)
     };
@@ -402,7 +402,7 @@ fn every_kind_has_its_histograms_until_its_row_has_another_communicator() {
     let recorder = Recorder::heap();
     let run = |row: &CommRow, kind: CollKind| {
         row.called(&descriptor(kind, 1), None, ago(5));
-        row.completed(&descriptor(kind, 1), ago(5), clock::raw());
+        row.completed(&descriptor(kind, 1), Times::between(ago(5), clock::raw()));
     };
     let found =
         || -> Vec<_> { recorder.reader().histograms().unwrap().iter().map(|h| (h.comm.0, h.kind)).collect() };
@@ -459,7 +459,7 @@ fn histograms_count_what_completed_at_level_1_and_above() {
     let row = recorder.comm(INFO);
     let run = |seq: u64, ms: u64| {
         row.called(&descriptor(CollKind::AllReduce, seq), None, ago(ms));
-        row.completed(&descriptor(CollKind::AllReduce, seq), ago(ms), clock::raw());
+        row.completed(&descriptor(CollKind::AllReduce, seq), Times::between(ago(ms), clock::raw()));
     };
     run(1, 3);
     run(2, 3);
@@ -508,7 +508,7 @@ fn cells_are_read_while_they_are_written() {
             let both = Descriptor { count: seq, plan: seq, ..descriptor(CollKind::AllReduce, seq) };
             row.called(&both, None, Raw(seq));
             row.tag(&format!("step {seq} {seq}"));
-            row.completed(&both, Raw(seq), Raw(seq));
+            row.completed(&both, Times::between(Raw(seq), Raw(seq)));
         }
         row
     });

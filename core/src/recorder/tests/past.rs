@@ -5,10 +5,9 @@ use crate::snapshot::History;
 
 /// Calls and completes a collective that waited for half of its time.
 fn run(row: &CommRow, kind: CollKind, seq: u64, called: u64) {
-    let ended = Raw(called + 4_000);
     row.called(&descriptor(kind, seq), None, Raw(called));
-    row.keep(&descriptor(kind, seq), Times { called: Raw(called), waited_ticks: 2_000, ended });
-    row.completed(&descriptor(kind, seq), Raw(called), ended);
+    let times = Times { waited_ticks: 2_000, ..Times::between(Raw(called), Raw(called + 4_000)) };
+    row.completed(&descriptor(kind, seq), times);
 }
 
 fn history(recorder: &Arc<Recorder>) -> History {

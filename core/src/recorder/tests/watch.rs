@@ -17,7 +17,7 @@ fn operations_that_last_are_found_until_they_end_or_fail() {
     assert_eq!((comm, rank), (INFO.id, INFO.rank));
     assert!(waited >= Duration::from_millis(490), "{waited:?}");
     assert_eq!(under_way(60_000), []);
-    row.completed(&descriptor(CollKind::AllReduce, 7), ago(500), clock::raw());
+    row.completed(&descriptor(CollKind::AllReduce, 7), Times::between(ago(500), clock::raw()));
     assert_eq!(under_way(0), []);
     row.p2p_called(&descriptor(CollKind::Send, 1), None, Rank(2), ago(300));
     // Nobody waits for one that was only begun.
