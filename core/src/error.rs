@@ -104,6 +104,13 @@ impl Error {
         self.hint = hint.into();
         self
     }
+    /// What happened, and the hint behind it, for a text that goes elsewhere.
+    pub(crate) fn with_hint(&self) -> String {
+        match self.hint.as_str() {
+            "" => self.what.clone(),
+            hint => format!("{} ({hint})", self.what),
+        }
+    }
     /// The operating system's error, if this error has one.
     pub(crate) fn io(&self) -> Option<&std::io::Error> {
         self.source.as_deref().and_then(|source| source.downcast_ref::<std::io::Error>())

@@ -24,17 +24,18 @@ use crate::comm::report;
 use crate::comm::services::ProcessServices;
 use crate::comm::state::{Inner, lock};
 use crate::comm::{Communicator, Config};
-use crate::config::Settings;
+use crate::config::{Key, Settings};
 use crate::control::gather::Member;
 use crate::diagnose::ranks_text;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Attempt, bounded};
 use crate::recorder::{CommInfo, CommRow};
 use crate::text::harmless;
+use crate::transport::ib::port::Reachable;
 use crate::transport::meet::{Peer, Reach};
 use crate::transport::shm::local;
 use crate::transport::shm::memory::{Identity, RankMemory};
-use crate::types::{CommId, Phase, Rank, TransportKind, runs};
+use crate::types::{CommId, Phase, Rank, TransportKind, TransportReason, runs};
 
 /// The words that each rank says in a split: the number of the child, whether it takes part, its
 /// colour, its key.
@@ -320,6 +321,8 @@ struct Said {
     memory: u64,
     /// The settings that must be equal on all ranks.
     settings: Vec<(String, String)>,
+    /// How its queue pairs can be reached now: a port may have gone down since the parent was made.
+    verbs: Option<Reachable>,
 }
 
 impl Said {
@@ -397,9 +400,13 @@ impl Part<'_> {
             gathers: self.gathers(),
         };
         let own = Own::take(&base)?;
-        let said = Said { memory: own.memory.at().unwrap_or(0), settings: own_settings(&self.settings) };
-        let said = said.exchange(ranks)?;
-        let peers = self.peers(&own.memory, &said)?;
+        let said = Said {
+            memory: own.memory.at().unwrap_or(0),
+            settings: own_settings(&self.settings),
+            verbs: own.ports.reachable(),
+        };
+        let all = said.exchange(ranks)?;
+        let peers = self.peers((&own.memory, said.verbs.as_ref()), &all)?;
         own.post.met();
         let of_members = |member: &Rank| Arc::clone(&self.parent.cards[member.index()]);
         let cards: Vec<_> = self.members.iter().map(of_members).collect();
@@ -419,15 +426,23 @@ impl Part<'_> {
         lock(&self.parent.attended).as_ref().and_then(|kept| kept.gathers.clone()).filter(|_| serves)
     }
 
-    /// How this rank reaches the others: as in the parent.
-    fn peers(&self, own: &Arc<RankMemory>, said: &[Said]) -> Result<Vec<Peer>> {
+    /// How this rank reaches the others: as in the parent, but over sockets where queue pairs have
+    /// no port any more.
+    fn peers(&self, (own, ours): (&Arc<RankMemory>, Option<&Reachable>), said: &[Said]) -> Result<Vec<Peer>> {
+        let is_forced = self.settings.text(Key::Transport) == "verbs";
         let driver = self.parent.driver()?;
         let mut peers = Vec::with_capacity(self.members.len());
         for (at, member) in self.members.iter().enumerate() {
             let rank = Rank(at as u32);
             let known = &driver.links.peers[member.index()];
+            let is_alike = ours.is_some() && ours == said[at].verbs.as_ref();
+            let mut why = known.why;
             let reach = match &known.reach {
                 Reach::Myself => Reach::Myself,
+                Reach::Verbs(address) if !(is_alike || is_forced) => {
+                    why = TransportReason::NoVerbs;
+                    Reach::Network(*address)
+                }
                 Reach::Network(address) => Reach::Network(*address),
                 Reach::Verbs(address) => Reach::Verbs(*address),
                 Reach::Memory(memory) => {
@@ -435,7 +450,7 @@ impl Part<'_> {
                     Reach::Memory(self.memory_of(identity, memory, (own, said[at].memory))?)
                 }
             };
-            peers.push(Peer { reach, why: known.why, host: known.host.clone(), pid: known.pid });
+            peers.push(Peer { reach, why, host: known.host.clone(), pid: known.pid });
         }
         Ok(peers)
     }

@@ -364,7 +364,7 @@ pub(super) struct Own {
     data: Arc<DataListener>,
     pub(super) post: Arc<Post>,
     /// Its ports for queue pairs.
-    ports: Ports,
+    pub(super) ports: Ports,
 }
 
 /// This rank's resources and its knowledge of the others, once all of them are ready.

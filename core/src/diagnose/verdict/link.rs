@@ -171,6 +171,13 @@ fn fault(socket: &SocketSnapshot) -> Option<Reason> {
 }
 
 impl Bad<'_> {
+    /// The rank whose device does not answer a queue pair. Of a stream either end may be silent.
+    pub(super) const fn silent(&self) -> Option<Rank> {
+        match self.way {
+            Way::Stream(_) => None,
+            Way::QueuePair(..) => Some(self.ends.1),
+        }
+    }
     /// What was seen.
     pub(super) fn evidence(&self) -> String {
         let socket = match self.way {

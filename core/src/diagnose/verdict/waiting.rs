@@ -43,17 +43,26 @@ pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64)
             }
             let is_confirmed = is_confirmed && before.is_none_or(|before| is_kept(before, &verdict));
             verdict.standing = standing(&verdict, is_confirmed, is_patient, stall_ns);
-            // Each wait of a circle leads to the same one.
-            let is_known = |other: &Verdict| {
-                verdict.class == Class::Deadlock
-                    && (other.class, &other.culprits) == (verdict.class, &verdict.culprits)
-            };
-            if !found.iter().any(is_known) {
-                found.push(verdict);
+            let is_known = |other: &Verdict| is_same(other, &verdict);
+            match found.iter().position(is_known) {
+                None => found.push(verdict),
+                // Of two ends, that which waits for an answer tells more.
+                Some(at) if found[at].victims.is_empty() => found[at] = verdict,
+                Some(_) => {}
             }
         }
     }
     found
+}
+
+/// Whether two waits lead to the same: those of a circle, and those of both ends of a link.
+fn is_same(a: &Verdict, b: &Verdict) -> bool {
+    let is_it = match a.reason {
+        Reason::Cycle => true,
+        Reason::Unreachable => a.comm == b.comm,
+        _ => false,
+    };
+    is_it && (a.class, a.reason, &a.culprits) == (b.class, b.reason, &b.culprits)
 }
 
 /// Whether all that are waited for have failed there: they were read later than those that wait,
@@ -140,6 +149,12 @@ fn of_wait(job: &Snapshot, one: &BlockedOn, circle: &Circle) -> Vec<Verdict> {
     }
     if let Some(those) = groups.0.get_mut(&(Class::Deadlock, Reason::Cycle)) {
         *those = circle.members(job).collect();
+    }
+    if let Some(those) = groups.0.get_mut(&(Class::Link, Reason::Unreachable))
+        && let Some(silent) = link::bad(job, one).and_then(|bad| bad.silent())
+        && let Some(rank) = process::of(job, job.job_rank(one.comm, silent))
+    {
+        *those = vec![process::culprit(rank)];
     }
     groups.0.into_iter().map(|(what, culprits)| verdict(job, one, what, culprits, circle)).collect()
 }
@@ -409,7 +424,9 @@ impl Circle {
             }
         };
         for one in job.blocked_on.iter().filter(|one| one.since_ns >= suspect_ns) {
-            let holders: Vec<Rank> = one.missing.iter().chain(&one.inside).copied().collect();
+            // A send whose receive was called waits for data, not for a call.
+            let inside = one.inside.iter().filter(|_| !is_pair(&one.op));
+            let holders: Vec<Rank> = one.missing.iter().chain(inside).copied().collect();
             let op = |op: &str, seq, name: &str, comm| {
                 format!("{} of {}", call_name(op, seq), comm_name(name, comm))
             };

@@ -297,8 +297,7 @@ impl Region {
     /// The kernel refuses; ENOMEM usually means that RLIMIT_MEMLOCK is too low.
     pub fn register(domain: &Arc<Domain>, memory: &Arc<Mapping>, relaxed: bool) -> io::Result<Arc<Self>> {
         use ffi::ibv_access_flags as flags;
-        let access =
-            flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_WRITE | flags::IBV_ACCESS_REMOTE_READ;
+        let access = flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_WRITE;
         let (base, len) = (memory.base().as_ptr(), memory.len());
         // SAFETY: the range is a mapping, which `self` keeps, and which is accessed through atomics
         // and raw pointers only.

@@ -179,6 +179,8 @@ pub enum About {
 }
 
 impl AsyncEvent {
+    /// The code of the event that a completion queue has overflowed or broken.
+    pub const QUEUE_ERROR: u32 = 0;
     /// The code of the event that a device can be used no more.
     pub const DEVICE_FATAL: u32 = 8;
     /// The code of the event that a port can be used no more.

@@ -221,9 +221,8 @@ impl Qp {
     /// # Errors
     /// The kernel refuses.
     pub fn to_init(&self, local: Local) -> io::Result<()> {
-        let access = ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-            | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
-            | ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        let access =
+            ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         let mut attributes = ffi::ibv_qp_attr {
             qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
             pkey_index: local.pkey,

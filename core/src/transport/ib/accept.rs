@@ -20,8 +20,8 @@ use crate::transport::socket::arrivals::Arrivals;
 use crate::transport::socket::listen::COMPLETE_WITHIN;
 use crate::types::{ChannelId, Rank};
 
-/// The most lanes that are set up at the same time; more wait for their turn.
-const MAX_UNDER_WAY: usize = 64;
+/// The most connections on which an offer is awaited; more wait for their turn.
+const MAX_SILENT: usize = 64;
 
 /// Lanes that are up, for the engine to take.
 pub(super) type Inbox = Arc<Mutex<Vec<(ChannelId, Rank, Receiver)>>>;
@@ -86,8 +86,10 @@ struct Accepting {
 struct Setup {
     from: Rank,
     talk: Talk,
-    /// The lane, once the writer has offered it.
+    /// The lane, once the writer has offered it. From then on the writer may be in user code for as
+    /// long as it likes: the end of the connection says that it is gone.
     offered: Option<(ChannelId, Half)>,
+    /// By when the offer must come.
     deadline: Option<Ns>,
 }
 
@@ -104,23 +106,33 @@ impl Task for Accepting {
     }
 
     fn turn(&mut self, now: Ns) -> Turn {
-        if self.under_way.len() < MAX_UNDER_WAY {
+        let silent = self.under_way.iter().filter(|setup| setup.offered.is_none()).count();
+        if silent < MAX_SILENT {
             for (from, stream) in self.arrivals.take() {
                 let talk = Talk::new(Arc::new(stream));
                 self.under_way.push(Setup { from, talk, offered: None, deadline: None });
             }
         }
-        let mut has_any = false;
+        let (mut has_any, mut has_connected) = (false, false);
         for mut setup in std::mem::take(&mut self.under_way) {
             let deadline = *setup.deadline.get_or_insert_with(|| now.after(COMPLETE_WITHIN));
-            setup.talk.flush();
-            match self.advance(&mut setup) {
-                Outcome::Pending if now < deadline => self.under_way.push(setup),
-                Outcome::Pending | Outcome::Over => {}
-                Outcome::Ready => {
-                    if let Some((channel, half)) = setup.offered {
-                        let receiver = Receiver::new(half, Line::new(setup.talk.into_stream()));
-                        self.up.insert((channel, setup.from));
+            // To connect may take a second where nobody answers: this thread has other tasks.
+            if has_connected {
+                self.under_way.push(setup);
+                continue;
+            }
+            let was_offered = setup.offered.is_some();
+            // An error shows in what is heard next.
+            let _ = setup.talk.flush();
+            let outcome = self.advance(&mut setup);
+            has_connected = !was_offered && (setup.offered.is_some() || matches!(outcome, Outcome::Over));
+            match (outcome, setup.offered) {
+                (Outcome::Pending, None) if now >= deadline => {}
+                (Outcome::Over, _) | (Outcome::Ready, None) => {}
+                (Outcome::Pending, offered) => self.keep(Setup { offered, ..setup }),
+                (Outcome::Ready, Some((channel, half))) => {
+                    let receiver = Receiver::new(half, Line::new(setup.talk.into_stream()));
+                    if self.up.insert((channel, setup.from)) {
                         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
                         inbox.push((channel, setup.from, receiver));
                         has_any = true;
@@ -131,14 +143,25 @@ impl Task for Accepting {
         if has_any {
             (self.wake)();
         }
-        if self.under_way.len() < MAX_UNDER_WAY && self.arrivals.len() > 0 {
+        let silent = self.under_way.iter().filter(|setup| setup.offered.is_none());
+        if has_connected || silent.clone().count() < MAX_SILENT && self.arrivals.len() > 0 {
             return Turn::Again(Some(now));
         }
-        Turn::Again(self.under_way.iter().filter_map(|setup| setup.deadline).min())
+        Turn::Again(silent.filter_map(|setup| setup.deadline).min())
     }
 }
 
 impl Accepting {
+    /// Keeps a set-up that is under way, in place of an earlier one of the same lane, which its
+    /// writer has given up.
+    fn keep(&mut self, setup: Setup) {
+        let lane = |setup: &Setup| setup.offered.as_ref().map(|(channel, _)| (*channel, setup.from));
+        if let Some(mine) = lane(&setup) {
+            self.under_way.retain(|other| lane(other) != Some(mine));
+        }
+        self.under_way.push(setup);
+    }
+
     fn advance(&self, setup: &mut Setup) -> Outcome {
         loop {
             match setup.talk.hear() {
@@ -166,6 +189,9 @@ impl Accepting {
     /// The lane that a writer offers, and the answer; or why there will be none.
     fn offered(&self, from: Rank, body: &[u8]) -> std::result::Result<(ChannelId, Half, Told), String> {
         let told = Told::decode(body)?;
+        if !told.refused.is_empty() {
+            return Err("an offer cannot refuse".into());
+        }
         let channel = ChannelId(told.channel);
         if channel.0 >= self.owner.channels && channel != ChannelId::P2P {
             return Err(format!("there is no channel {}", channel.0));
@@ -175,7 +201,7 @@ impl Accepting {
         }
         let Owner { memory, ports, terms, .. } = &self.owner;
         let made = Unconnected::make(ports, Some(told.ends()), memory, (Role::Reader, terms));
-        let said = |e: crate::error::Error| e.what;
+        let said = |e: crate::error::Error| e.with_hint();
         let unconnected = made.map_err(said)?;
         let answer = unconnected.told(told.channel);
         let half = unconnected.connect(&told, from).map_err(said)?;

@@ -228,7 +228,8 @@ impl Dial {
                     },
                 },
                 State::Send(mut talk, made) => {
-                    talk.flush();
+                    // An error shows in what is heard next.
+                    let _ = talk.flush();
                     match talk.hear() {
                         Heard::Nothing => (State::Send(talk, made), false),
                         Heard::End(why) => (self.rest(why, now), false),
@@ -243,12 +244,11 @@ impl Dial {
                         Heard::Nonsense(what) => return Err(self.nonsense(lanes, address, what)),
                     }
                 }
-                State::Connecting(mut talk, half) => {
-                    if talk.flush() {
-                        return Ok(Some(writer(*half, Line::new(talk.into_stream()))));
-                    }
-                    (State::Connecting(talk, half), false)
-                }
+                State::Connecting(mut talk, half) => match talk.flush() {
+                    Ok(true) => return Ok(Some(writer(*half, Line::new(talk.into_stream())))),
+                    Ok(false) => (State::Connecting(talk, half), false),
+                    Err(e) => (self.rest(e.to_string(), now), false),
+                },
             };
             self.cell.sets_up(state.told());
             self.state = state;

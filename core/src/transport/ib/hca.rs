@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 
 use super::link::MAX_PAIRS;
-use super::staging::SLOTS;
+use super::staging::{Block, SLOTS};
 use super::watch::Watched;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::verbs::{self, Channel, Completion, Context, Cq, Depth, Domain, Qp, Region};
@@ -233,8 +233,9 @@ impl Seat {
         &self.hca
     }
     /// Takes what has completed, for this end and others.
-    pub(super) fn poll(&self) -> std::result::Result<(), String> {
-        self.hca.poll(&self.end.owner)
+    /// False if more may have completed.
+    pub(super) fn poll(&self) -> std::result::Result<bool, String> {
+        self.hca.poll()
     }
 }
 
@@ -288,6 +289,7 @@ impl Hca {
                 .hint("see what `ccl-inspect doctor` says of it")
         };
         let made = Arc::new(Self::open(name).map_err(refused)?);
+        made.try_memory()?;
         open.push(Arc::downgrade(&made));
         Ok(made)
     }
@@ -300,6 +302,16 @@ impl Hca {
         let cq = Cq::new(&channel, entries)?;
         let entries = AtomicU32::new(entries);
         Ok(Self { watched: Watched::default(), domain, channel, cq, entries, seats: Mutex::default() })
+    }
+
+    /// Registers memory as lanes do, and gives it back: where too little may be locked, sockets
+    /// serve from the beginning.
+    fn try_memory(&self) -> Result<()> {
+        let registered = Block::take()?.region(&self.domain, false);
+        registered.map(drop).map_err(|e| {
+            let what = format!("registering memory with the device {}: {e}", self.name());
+            Error::new(ErrorKind::Unavailable, what).hint("raise RLIMIT_MEMLOCK (ulimit -l unlimited)")
+        })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -349,24 +361,26 @@ impl Hca {
     pub(super) fn pair(self: &Arc<Self>, depth: Depth, region: Arc<Region>) -> io::Result<Pair> {
         let count = depth.sends + depth.receives;
         let rest = |left: u32| left.checked_sub(count);
+        // What queue pairs have left there that are gone takes entries, too.
+        let _ = self.poll();
         if self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_err() {
             let what = format!("the completion queue of {} has no room for another queue pair", self.name());
-            return Err(io::Error::other(what));
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, what));
         }
         let _taken = Entries { hca: Arc::clone(self), count };
         let qp = Qp::new(&self.domain, &self.cq, depth, vec![region])?;
         Ok(Pair { qp, _taken })
     }
 
-    /// Takes what has completed, unless another thread does; `caller` needs no notice.
+    /// Takes what has completed, unless another thread does. False if more may have completed.
     ///
     /// # Errors
     /// Why the queue can be polled no more.
-    fn poll(&self, caller: &Arc<RankMemory>) -> std::result::Result<(), String> {
+    fn poll(&self) -> std::result::Result<bool, String> {
         let mut seats = match self.seats.try_lock() {
             Ok(seats) => seats,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::WouldBlock) => return Ok(false),
         };
         let seats = &mut *seats;
         if let Some(failed) = &seats.failed {
@@ -379,13 +393,11 @@ impl Hca {
                     seats.ends.get(index).filter(|seated| u64::from(seated.generation) == generation);
                 if let Some(end) = seated.and_then(|seated| seated.end.as_ref()) {
                     end.note(Work::from_number(completion.id), &completion);
-                    if !Arc::ptr_eq(caller, &end.owner) {
-                        end.owner.wake_if_asleep();
-                    }
+                    end.owner.wake_if_asleep();
                 }
             });
             match polled {
-                Ok(count) if count < verbs::BATCH => return Ok(()),
+                Ok(count) if count < verbs::BATCH => return Ok(true),
                 Ok(_) => {}
                 Err(e) => {
                     let what = format!("{e} of {}", self.name());
@@ -394,7 +406,14 @@ impl Hca {
                 }
             }
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Fails all lanes of this device: nothing completes on it any more.
+    pub(super) fn fail(&self, what: String) {
+        let mut seats = self.seats();
+        seats.failed.get_or_insert(what);
+        seats.ends.iter().filter_map(|seated| seated.end.as_ref()).for_each(|end| end.owner.wake_if_asleep());
     }
 
     /// Makes the channel readable at the next completion; who calls it polls once more before it

@@ -28,19 +28,22 @@
 
 #[cfg(test)]
 mod failing;
+mod receiver;
+
+pub use receiver::Receiver;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::hca::{End, Pair, Seat, Work};
 use super::line::Line;
 use super::seen::Seen;
 use super::staging::{Block, CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
-use crate::memory::{View, ViewMut};
+use crate::memory::ViewMut;
 use crate::plan::PAIR_SLOT_BYTES;
 use crate::reactor::Interest;
 use crate::sys::verbs::{Depth, Piece, Write, words};
-use crate::transport::{Change, LinkFault, Message};
+use crate::transport::{Change, LinkFault};
 use crate::types::{Rank, TransportKind};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ccl.ibm1");
@@ -55,12 +58,6 @@ const GRAIN: usize = 64;
 const HAS_HEADER: u32 = 1 << 20;
 const NUMBER: u32 = HAS_HEADER - 1;
 const IS_APART: u32 = 1 << 21;
-/// After so many looks without a message a single clear entry is written, if the writer has a slot
-/// left at most.
-const PATIENCE: u32 = 32;
-/// After so many looks it is written in any case.
-const LONG: u32 = 1 << 20;
-
 /// The receives that each end keeps posted on each queue pair: as many messages, or clear entries,
 /// as can be on their way, twice.
 pub(super) const RECEIVES: u32 = 2 * SLOTS as u32;
@@ -100,19 +97,20 @@ pub(super) struct Half {
 }
 
 impl Half {
-    /// Takes what has completed, on all devices of the lane.
-    fn poll(&mut self) -> Result<(), LinkFault> {
+    /// Takes what has completed, on all devices of the lane. False if more may have completed.
+    fn poll(&mut self) -> Result<bool, LinkFault> {
         let mut polled: Option<&str> = None;
+        let mut is_all = true;
         for strand in &self.strands {
             // Queue pairs of one device follow each other, and share its queue.
             let name = strand.seat.hca().name();
             if polled != Some(name) {
                 polled = Some(name);
-                strand.seat.poll().map_err(LinkFault::System)?;
+                is_all &= strand.seat.poll().map_err(LinkFault::System)?;
             }
         }
         self.tell_completed();
-        Ok(())
+        Ok(is_all)
     }
 
     /// The fault that a failed work request is.
@@ -289,7 +287,9 @@ impl Sender {
     }
 
     fn look(&mut self) -> Result<bool, LinkFault> {
-        self.half.poll()?;
+        // What completed before the reader left comes before that.
+        let has_ended = self.line.has_ended();
+        let is_all = self.half.poll()?;
         let before = (self.moved, self.done());
         while self.moved < self.posted {
             let slot = self.moved as usize % SLOTS;
@@ -317,7 +317,7 @@ impl Sender {
         if any {
             self.half.credits(self.room());
             self.line.moves();
-        } else if self.line.has_ended() {
+        } else if has_ended && is_all {
             return Err(LinkFault::Gone);
         }
         Ok(any)
@@ -354,247 +354,5 @@ impl Sender {
     /// The number of slots that are free.
     pub(super) fn room(&self) -> u64 {
         (self.done() + SLOTS as u64).saturating_sub(self.posted)
-    }
-}
-
-/// The reading end of a lane.
-#[derive(Debug)]
-pub struct Receiver {
-    pub(super) half: Half,
-    line: Line,
-    /// Check and length of the oldest message, once it is whole.
-    ready: Option<(u64, usize)>,
-    /// The check of the message before.
-    check: Option<u64>,
-    moved: u64,
-    done: u64,
-    /// Clear entries written, and in how many writes.
-    cleared: u64,
-    notices: u64,
-    /// Looks in a row at which no message had come.
-    idle: AtomicU32,
-    fault: Option<LinkFault>,
-}
-
-impl Receiver {
-    /// `half` has [`RECEIVES`] receives posted on each queue pair, and the writer knows the first
-    /// clear entries.
-    pub(super) const fn new(half: Half, line: Line) -> Self {
-        Self {
-            half,
-            line,
-            ready: None,
-            check: None,
-            moved: 0,
-            done: 0,
-            cleared: 0,
-            notices: 0,
-            idle: AtomicU32::new(0),
-            fault: None,
-        }
-    }
-
-    /// The oldest complete message. All complete messages come before a fault that follows them.
-    pub(crate) fn peek(&mut self) -> Result<Option<Message>, LinkFault> {
-        if self.ready.is_none() {
-            self.pump()?;
-        }
-        let Some((check, len)) = self.ready else { return Ok(None) };
-        let at = self.half.block.at() + (self.done as usize % SLOTS) * STRIDE + HEADER;
-        let base = self.half.block.memory().base().as_ptr();
-        // SAFETY: the slot lies in the block, which `self` keeps, and `len` was checked. The writer
-        // sends nothing to this slot until it is cleared, which happens after `release`; one that
-        // does all the same changes bytes, which views allow.
-        Ok(Some(Message { check, data: unsafe { View::new(base.add(at), len) } }))
-    }
-
-    pub(crate) fn release(&mut self) {
-        assert!(self.ready.take().is_some(), "released what was peeked");
-        let slot = self.done as usize % SLOTS;
-        let parts = self.half.end.parts[slot].swap(0, Ordering::Relaxed) as usize;
-        self.half.end.bytes[slot].store(0, Ordering::Relaxed);
-        if self.fault.is_none() {
-            self.fault = self.free(parts).err();
-        }
-        self.done += 1;
-        if self.fault.is_none() {
-            self.fault = self.clear().err();
-        }
-        self.half.credits(self.owed());
-    }
-
-    /// Posts the receives anew that the parts of the oldest message have used.
-    fn free(&mut self, parts: usize) -> Result<(), LinkFault> {
-        if parts == 1 {
-            return self.half.receive(self.done as usize % self.half.strands.len(), Work::Arrival);
-        }
-        (0..parts).try_for_each(|strand| self.half.receive(strand, Work::Arrival))
-    }
-
-    /// Tells the writer which slots are free, two at a time, as far as the queue has room.
-    fn clear(&mut self) -> Result<(), LinkFault> {
-        while self.cleared < self.done {
-            let owed = (self.done - self.cleared) as usize;
-            let slot = self.cleared as usize % SLOTS;
-            // Entries of a pair of slots lie side by side.
-            let count = if slot.is_multiple_of(2) { owed.min(2) } else { 1 };
-            let patience = if self.is_short() { PATIENCE } else { LONG };
-            let is_early = count == 1 && slot.is_multiple_of(2) && *self.idle.get_mut() < patience;
-            let on_their_way = self.notices - self.half.end.notices.load(Ordering::Acquire);
-            if is_early || on_their_way >= u64::from(SENDS) {
-                return Ok(());
-            }
-            for at in slot..slot + count {
-                self.put_entry(at, self.cleared + (at - slot) as u64 + SLOTS as u64);
-            }
-            (self.cleared, self.notices) = (self.cleared + count as u64, self.notices + 1);
-            let half = &self.half;
-            let entry = CLEARS + slot * CLEAR;
-            let from = Piece { region: 0, at: half.block.at() + entry, len: count * CLEAR };
-            let (to, key) = (half.there.wrapping_add(entry as u64), half.strands[0].key);
-            let immediate = Some(self.cleared as u32);
-            half.post(0, Work::Clear, Write { id: 0, from, to, key, immediate, signaled: true })?;
-        }
-        Ok(())
-    }
-
-    /// The entry of a slot: this message may come.
-    fn put_entry(&self, slot: usize, number: u64) {
-        let half = &self.half;
-        let entry = CLEARS + slot * CLEAR;
-        half.word(entry).store(number, Ordering::Relaxed);
-        half.word(entry + 8).store(half.block.address(slot * STRIDE), Ordering::Relaxed);
-        for (two, strands) in half.strands.chunks(2).enumerate() {
-            let key = |at: usize| strands.get(at).map_or(0, |strand| u64::from(strand.own_key));
-            half.word(entry + 16 + two * 8).store(key(0) | key(1) << 32, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
-        if let Some(fault) = &self.fault {
-            // What has arrived whole comes before it.
-            return if self.ready.is_some() { Ok(false) } else { Err(fault.clone()) };
-        }
-        let looked = self.look();
-        if let Err(fault) = &looked {
-            self.fault = Some(fault.clone());
-        }
-        looked
-    }
-
-    fn look(&mut self) -> Result<bool, LinkFault> {
-        let has_ended = self.line.has_ended();
-        self.half.poll()?;
-        let mut any = false;
-        while self.moved < self.done + SLOTS as u64 && self.is_whole(self.moved)? {
-            self.moved += 1;
-            any = true;
-        }
-        if self.ready.is_none() && self.moved > self.done {
-            self.ready = Some(self.header()?);
-        }
-        if any {
-            self.line.moves();
-            *self.idle.get_mut() = 0;
-        } else {
-            let idle = self.idle.get_mut();
-            *idle = idle.saturating_add(1);
-            if self.owed() > 0 {
-                self.clear()?;
-                self.half.credits(self.owed());
-            }
-        }
-        if self.ready.is_none() {
-            if let Some(fault) = self.half.failed() {
-                return Err(fault);
-            }
-            if has_ended {
-                return Err(LinkFault::Gone);
-            }
-        }
-        Ok(any)
-    }
-
-    /// Whether all parts of a message that may be on its way have arrived.
-    fn is_whole(&self, number: u64) -> Result<bool, LinkFault> {
-        let slot = number as usize % SLOTS;
-        let arrived = self.half.end.parts[slot].load(Ordering::Acquire);
-        if arrived == 0 {
-            return Ok(false);
-        }
-        let immediate = self.half.end.immediate[slot].load(Ordering::Relaxed);
-        let (low, parts) = (immediate & NUMBER, immediate >> 24);
-        if low != number as u32 & NUMBER {
-            return Err(LinkFault::Corrupt(format!("message {low} arrived where {number} is due")));
-        }
-        if parts == 0 || parts as usize > self.half.strands.len() || arrived > parts {
-            return Err(LinkFault::Corrupt(format!(
-                "{arrived} of {parts} parts of message {number} arrived"
-            )));
-        }
-        Ok(arrived == parts)
-    }
-
-    /// Check and length of the oldest message, which has arrived.
-    fn header(&mut self) -> Result<(u64, usize), LinkFault> {
-        let (number, slot) = (self.done, self.done as usize % SLOTS);
-        let arrived = self.half.end.bytes[slot].load(Ordering::Relaxed) as usize;
-        let immediate = self.half.end.immediate[slot].load(Ordering::Relaxed);
-        let has_header = immediate & HAS_HEADER != 0;
-        let bare = self.check.filter(|_| !has_header && arrived <= PAIR_SLOT_BYTES as usize);
-        if let Some(check) = bare {
-            return Ok((check, arrived));
-        }
-        let word =
-            |index: usize| u64::from_le(self.half.word(slot * STRIDE + index * 8).load(Ordering::Relaxed));
-        let (magic, its, check, len) = (word(0), word(1), word(2), word(3));
-        // The bytes of a write that brought no number are not counted.
-        let is_counted = immediate & IS_APART == 0;
-        let what = if !has_header {
-            format!("message {number} has {arrived} bytes and no header")
-        } else if magic != MAGIC {
-            format!("a header begins with {magic:#018x}")
-        } else if its != number {
-            format!("message {its} stands where {number} is due")
-        } else if len > u64::from(PAIR_SLOT_BYTES) {
-            format!("message {number} claims {len:#x} bytes of at most {PAIR_SLOT_BYTES:#x}")
-        } else if (4..8).any(|index| word(index) != 0) {
-            format!("message {number} has reserved bytes set")
-        } else if is_counted && arrived as u64 != HEADER as u64 + len {
-            format!("{arrived} bytes of message {number} arrived, which claims {len}")
-        } else {
-            self.check = Some(check);
-            return Ok((check, len as usize));
-        };
-        Err(LinkFault::Corrupt(what))
-    }
-
-    pub(crate) const fn posted(&self) -> u64 {
-        self.done + SLOTS as u64
-    }
-    pub(crate) const fn moved(&self) -> u64 {
-        self.moved
-    }
-    pub(crate) const fn done(&self) -> u64 {
-        self.done
-    }
-    #[expect(clippy::unused_self, reason = "the seam asks the link")]
-    pub(crate) const fn transport(&self) -> TransportKind {
-        TransportKind::Verbs
-    }
-    pub(crate) fn fds(&self) -> impl Iterator<Item = Interest> + '_ {
-        // The rank may be about to sleep: what the writer may need is due.
-        if self.is_short() {
-            self.idle.fetch_max(PATIENCE, Ordering::Relaxed);
-        }
-        self.half.fds().chain(self.line.interest())
-    }
-    /// Whether the writer may have one slot left at most.
-    const fn is_short(&self) -> bool {
-        self.moved - self.cleared >= SLOTS as u64 - 1
-    }
-    /// The messages of whose slots the writer has not been told that they are free.
-    pub(super) const fn owed(&self) -> u64 {
-        self.done - self.cleared
     }
 }

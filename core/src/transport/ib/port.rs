@@ -105,10 +105,10 @@ impl Ports {
             }
             match Hca::get(&device) {
                 Ok(hca) => {
-                    hca.watched().add(hca.context(), settings, port, gid);
+                    hca.watched().add(&hca, settings, port, gid);
                     used.push(Port { hca, number: port, state, gid });
                 }
-                Err(e) => why_none = e.what,
+                Err(e) => why_none = e.with_hint(),
             }
         }
         if !used.is_empty() {

@@ -197,6 +197,9 @@ pub(super) struct Unconnected {
 fn refused(what: &str, port: &Port, e: &io::Error) -> Error {
     let what = format!("{what} on {} port {}: {e}", port.hca.name(), port.number);
     let hint = match e.raw_os_error() {
+        _ if e.kind() == io::ErrorKind::QuotaExceeded => {
+            "use fewer queue pairs (CCL_IB_QPS_PER_CONNECTION=1), or fewer communicators"
+        }
         Some(libc::ENOMEM) => {
             "raise RLIMIT_MEMLOCK (ulimit -l unlimited), or use fewer queue pairs (CCL_IB_QPS_PER_CONNECTION=1)"
         }

@@ -1,6 +1,6 @@
 //! The messages of a lane's set-up, over a connection that does not block.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -46,14 +46,18 @@ impl Talk {
     }
 
     /// Sends what there is room for; whether all was sent.
-    pub(super) fn flush(&mut self) -> bool {
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
                 Ok(count) => drop(self.unsent.drain(..count)),
-                Err(_) => return false,
+                Err(e) if is_transient(&e) => return Ok(false),
+                Err(e) => return Err(e),
             }
         }
-        true
+        Ok(true)
     }
 
     /// The next message of the other side.

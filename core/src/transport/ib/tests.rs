@@ -116,6 +116,27 @@ fn faults(sender: &mut Sender, receiver: &mut Receiver) -> (String, String) {
     (found.0.unwrap_or_default(), found.1.unwrap_or_default())
 }
 
+#[test]
+fn a_message_that_comes_twice_is_told_and_not_believed() {
+    for pairs in ["1", "2"] {
+        let with = [(Key::IbQpsPerConnection, pairs)];
+        let name = "a_message_that_comes_twice_is_told_and_not_believed";
+        let Some((mut sender, mut receiver)) = lane(name, &with) else { return };
+        assert!(send(&mut sender, 0, 100).unwrap());
+        let deadline = clock::now().after(Duration::from_secs(5));
+        while receiver.peek().unwrap().is_none() {
+            assert!(clock::now() < deadline, "{receiver:?}");
+        }
+        sender.repeat();
+        while receiver.arrived() < 2 {
+            receiver.pump().unwrap();
+            assert!(clock::now() < deadline, "{receiver:?}");
+        }
+        receiver.release();
+        assert!(matches!(receiver.peek(), Err(LinkFault::Corrupt(_))), "{receiver:?}");
+    }
+}
+
 const IMPATIENT: [(Key, &str); 2] = [(Key::IbTimeout, "12"), (Key::IbRetryCount, "3")];
 
 #[test]

@@ -39,12 +39,16 @@ struct Told {
 
 impl Watched {
     /// Tells of a port of this device from now on.
-    pub(super) fn add(&self, context: &Arc<Context>, settings: &Settings, port: u8, gid: Option<Gid>) {
+    pub(super) fn add(&self, hca: &Arc<Hca>, settings: &Settings, port: u8, gid: Option<Gid>) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         told.ports.insert(port, gid);
         if told.reports.is_none() {
-            let task =
-                Reports { context: Arc::clone(context), settings: settings.clone(), last: BTreeMap::new() };
+            let task = Reports {
+                hca: Arc::downgrade(hca),
+                context: Arc::clone(hca.context()),
+                settings: settings.clone(),
+                last: BTreeMap::new(),
+            };
             // Without the task the device works, and nobody hears what it reports.
             told.reports = Service::get().and_then(|service| service.add(task)).ok();
         }
@@ -58,6 +62,8 @@ impl Watched {
 
 /// Reads what a device reports by itself.
 struct Reports {
+    /// Weak: the device has this task.
+    hca: Weak<Hca>,
     context: Arc<Context>,
     settings: Settings,
     /// By port, what was reported last.
@@ -80,6 +86,12 @@ impl Task for Reports {
 impl Reports {
     fn tell(&mut self, event: &AsyncEvent) {
         let (name, code) = (self.context.name(), event.code);
+        // After these nothing completes that would tell.
+        if matches!(code, AsyncEvent::DEVICE_FATAL | AsyncEvent::QUEUE_ERROR)
+            && let Some(hca) = self.hca.upgrade()
+        {
+            hca.fail(format!("the device {name} reported {}", event.name()));
+        }
         let (port, place) = match event.about {
             About::Port(port) => (port, format!("device {name} port {port}")),
             About::Device => (0, format!("device {name}")),

@@ -40,6 +40,18 @@ fn a_queue_pair_whose_writes_stand_is_blamed_with_its_device_and_both_ends() {
     let line = "queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2) is RTS, 2 of 9 writes unanswered for 4.0 s";
     assert!(found[0].evidence.iter().any(|has| has == line), "{found:#?}");
     assert_eq!(found[0].next[0].command, "rdma link show");
+    // A send and its receive wait for each other, which is no circle; and the end that writes knows
+    // more than the one that waits for data.
+    let mut both = waits_over(job(&[]), pair(600 * SECOND));
+    let link = both.blocked_on[0].link.clone();
+    let one = |op: &str, to, from, since_ns| BlockedOn {
+        op: op.into(),
+        link: link.clone(),
+        ..blocked(&[], &[to], &[from], since_ns)
+    };
+    both.blocked_on = vec![one("Recv", 0, 2, 5 * SECOND), one("Send", 2, 0, 4 * SECOND)];
+    let found = check(&both, &[(Class::Link, Reason::Unreachable, &[2], Standing::Stalled)]);
+    assert!(found[0].why.contains("rank 0 waits for it in Send #5 of world for 4.0 s"), "{found:#?}");
     // What completed lately, and all that was written.
     check(&waits_over(job(&[]), pair(SECOND - 1)), &is(Class::StuckLocal, Reason::Inside));
     let all = QueuePairSnapshot { completed: 9, ..pair(600 * SECOND) };

@@ -1,6 +1,6 @@
 //! Faults of queue pairs that a test asks for, of both ends of a lane.
 
-use super::{CLEAR, CLEARS, Half, Ordering, Receiver, SLOTS, Sender};
+use super::{CLEAR, CLEARS, HEADER, Half, Ordering, Receiver, SLOTS, Sender};
 
 impl Half {
     fn fail(&self) {
@@ -12,6 +12,12 @@ impl Sender {
     pub(crate) fn fail(&self) {
         self.half.fail();
     }
+    /// Writes its last message, of 100 bytes, once more.
+    pub(crate) fn repeat(&mut self) {
+        self.posted -= 1;
+        self.write(0, HEADER + 100).unwrap();
+        self.posted += 1;
+    }
     /// Makes it write the next messages with another key than the reader's.
     pub(crate) fn forget_key(&self) {
         for slot in 0..SLOTS {
@@ -20,6 +26,10 @@ impl Sender {
     }
 }
 impl Receiver {
+    /// How many parts of the first message have arrived.
+    pub(crate) fn arrived(&self) -> u32 {
+        self.half.end.parts[0].load(Ordering::Acquire)
+    }
     /// Makes its queue pairs fail.
     pub(crate) fn fail(&self) {
         self.half.fail();
