@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::clock::Ns;
 use crate::collective::{Descriptor, Request};
+use crate::diagnose::ranks_text;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::{LaneId, LaneSet, Readers, Shape, Topology};
@@ -218,10 +219,14 @@ impl Links {
             return "none".into();
         }
         let is_over_sockets = self.each_way().any(|(_, (kind, _))| kind == TransportKind::Socket);
-        let why = if is_over_sockets && !self.no_ports.is_empty() {
-            format!(" (no queue pairs: {})", self.no_ports)
-        } else {
-            String::new()
+        let unlike = self.each_way().filter(|(_, (_, why))| *why == TransportReason::NoVerbs);
+        let unlike: Vec<Rank> = unlike.map(|(rank, _)| rank).collect();
+        let why = match (is_over_sockets, self.no_ports.as_str()) {
+            (true, "") if !unlike.is_empty() => {
+                format!(" (no queue pairs: {} cannot use a port of this rank's kind)", ranks_text(&unlike))
+            }
+            (false, _) | (_, "") => String::new(),
+            (true, why) => format!(" (no queue pairs: {why})"),
         };
         kinds.into_iter().collect::<Vec<_>>().join(" and ") + &why
     }

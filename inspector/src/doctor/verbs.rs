@@ -182,11 +182,6 @@ fn is_exempt(status: &str, uid_map: &str) -> bool {
     effective >> CAP_IPC_LOCK & 1 == 1 && uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// As `scan` says it.
-const NO_ADDRESS: &str = "it has no address of RoCE version 2";
-/// Why a port is not used that has none of the address that was asked for.
-pub(super) const MISNAMED: &str = "CCL_IB_GID_INDEX names none of its addresses";
-
 /// The ports as they are told.
 fn said(found: &[Found]) -> Vec<RdmaPort> {
     // Of two kinds ccl uses that of the first port that it can use.
@@ -207,8 +202,6 @@ fn said(found: &[Found]) -> Vec<RdmaPort> {
             Some(layer) if unused.is_empty() && layer != state.link_layer => {
                 format!("ports of {} are used, which it does not reach", layer.name())
             }
-            // It has addresses, but not the one that was asked for.
-            _ if unused == NO_ADDRESS && gids.iter().any(|gid| gid.is_v2) => MISNAMED.into(),
             _ => unused.clone(),
         },
         firmware: limits.firmware.clone(),

@@ -1,9 +1,11 @@
 //! What the facts of InfiniBand and RoCE mean for a job, and what to change. Pure: one function per
 //! check.
 
+use ccl::transport::ib::port::MISNAMED;
+
 use super::checks::{Check, Finding, Found, ok, size};
 use super::facts::Facts;
-use super::verbs::{LockedMemory, MISNAMED, Rdma, RdmaPort, SelfTestResult, devices_of};
+use super::verbs::{LockedMemory, Rdma, RdmaPort, SelfTestResult, devices_of};
 
 const SOCKETS: &str = "sockets serve between hosts";
 

@@ -81,8 +81,15 @@ fn check_links(seen: &Snapshot, between: Transport) -> Result<(usize, usize), St
 
 /// A job whose links are looked at while it holds.
 fn links(nranks: u32, between: Transport) -> Checked {
+    links_of(nranks, between, &[])
+}
+
+/// The same, with these words before the program.
+fn links_of(nranks: u32, between: Transport, words: &[&str]) -> Checked {
     let steps = steps(nranks);
-    let mut job = setting(steps.clone()).start();
+    let mut setting = setting(steps.clone());
+    setting.wrap.iter_mut().for_each(|wrap| wrap.extend(words.iter().map(ToString::to_string)));
+    let mut job = setting.start();
     wait_held(&job, &steps, 0)?;
     let seen = job.seen_from(&job.workers[0])?;
     must(seen.ranks.len() == nranks as usize, || format!("{seen:?}"))?;
@@ -98,6 +105,18 @@ fn links(nranks: u32, between: Transport) -> Checked {
 /// What is wrong.
 pub fn over_queue_pairs() -> Checked {
     links(4, Transport::Verbs)
+}
+
+/// Processes that may not lock the memory of a lane: sockets.
+///
+/// # Errors
+/// What is wrong.
+pub fn little_locked_memory() -> Checked {
+    links_of(
+        4,
+        Transport::Socket,
+        &["setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"],
+    )
 }
 
 /// Trains on two emulated hosts.

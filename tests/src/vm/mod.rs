@@ -38,6 +38,7 @@ pub const ROWS: &[(&str, Check)] = &[
     ("units", prebuilt::units),
     ("reference", prebuilt::reference),
     ("hosts", hosts::over_queue_pairs),
+    ("little_locked_memory", hosts::little_locked_memory),
     ("packets", hosts::packets),
     ("data_dropped", faults::data_dropped),
     ("data_dropped_for_seconds", faults::data_dropped_for_seconds),

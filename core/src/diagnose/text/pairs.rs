@@ -14,7 +14,7 @@ use crate::types::{ChannelId, Rank};
 /// first.
 const MAX_LINKS: usize = 64;
 
-/// `queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2): RTS, 3 of 12 outstanding, last
+/// `queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2): RTS, 12 writes, 3 unanswered, last
 /// completion 2.1 s ago`, and on a line of its own why it failed.
 pub(super) fn queue_pairs(out: &mut String, link: &LinkSnapshot) {
     for pair in &link.queue_pairs {
@@ -24,11 +24,11 @@ pub(super) fn queue_pairs(out: &mut String, link: &LinkSnapshot) {
         };
         let _ = writeln!(
             out,
-            "    {}: {}, {} of {} outstanding, {last}",
+            "    {}: {}, {} writes, {} unanswered, {last}",
             pair.ends(),
             pair.state,
-            pair.outstanding(),
-            pair.posted
+            pair.posted,
+            pair.outstanding()
         );
         if let Some(WorkFailure { status, name, vendor, ago_ns }) = &pair.error {
             let ago = duration(*ago_ns);

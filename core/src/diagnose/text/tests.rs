@@ -557,7 +557,7 @@ fn queue_pairs_stand_under_a_link_that_waits_and_are_listed_else() {
         ranks[0].comms[0].links.push(link);
         render_text(&job(ranks))
     };
-    let line = "    queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2): RTS, 3 of 12 outstanding, \
+    let line = "    queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2): RTS, 12 writes, 3 unanswered, \
                 last completion 2.1 s ago\n";
     let waits = text(over_queue_pair(12, None));
     let (links, _) = waits.split_once(line).unwrap();
@@ -566,7 +566,7 @@ fn queue_pairs_stand_under_a_link_that_waits_and_are_listed_else() {
     assert!(calm.contains(&format!("\nqueue pairs\n  dp rank 0 channel 0 send rank 1:\n{line}")), "{calm}");
     let error = WorkFailure { status: 12, name: "RETRY_EXC_ERR".into(), vendor: 0x81, ago_ns: 2 * SECOND };
     let failed = text(over_queue_pair(0, Some(error)));
-    assert!(failed.contains(": ERR, 3 of 12 outstanding"), "{failed}");
+    assert!(failed.contains(": ERR, 12 writes, 3 unanswered"), "{failed}");
     let why =
         "\n      failed 2.0 s ago with RETRY_EXC_ERR (12, vendor 0x81): the other side did not answer: ";
     assert!(failed.contains(why), "{failed}");

@@ -139,13 +139,20 @@ fn what(job: &Snapshot, failure: &Failure, rank: Option<&RankSnapshot>) -> (Clas
         "Timeout" => {
             let is_late = !failure.missing.is_empty() || rank.and_then(|it| late_ns(failure, it)).is_some();
             // Before its call it needs no connection.
-            itself().filter(|(_, reason)| !(is_late && process::is_lack(*reason))).unwrap_or(match is_late {
-                true if failure.op == INIT => (Class::NotJoined, Reason::NeverJoined),
-                true => (Class::NotJoined, Reason::UserCode),
-                false => (Class::StuckLocal, Reason::Inside),
+            itself().filter(|(_, reason)| !(is_late && process::is_lack(*reason))).unwrap_or_else(|| {
+                match is_late {
+                    true if failure.op == INIT => (Class::NotJoined, Reason::NeverJoined),
+                    true => (Class::NotJoined, Reason::UserCode),
+                    false if !link::bad_pairs(job, failure.comm, failure.since_ns).is_empty() => {
+                        (Class::Link, Reason::Unreachable)
+                    }
+                    false => (Class::StuckLocal, Reason::Inside),
+                }
             })
         }
         _ if failure.op == INIT => (Class::Aborted, Reason::Aborts),
+        // The machine refused a rank something.
+        "System" | "Unavailable" if itself().is_none() => (Class::Aborted, Reason::Aborts),
         _ => itself().unwrap_or((Class::StuckLocal, Reason::Inside)),
     }
 }
@@ -260,10 +267,12 @@ fn text(
         (Class::Mismatch, true) => format!("ranks called different things in {op}"),
         (Class::Mismatch, false) => format!("{who} called something else than the others in {op}"),
         (Class::Link, _) => {
-            format!("{} failed, and no process is to blame: host or network", link_of(job, failure, op))
+            let how =
+                if failure.error == "Timeout" { "carried nothing until it timed out" } else { "failed" };
+            format!("{} {how}, and no process is to blame: host or network", link_of(job, failure, op))
         }
-        (Class::Aborted, true) if failure.op == INIT => format!("{op} failed: {}", cause_of(failure)),
-        (Class::Aborted, false) if failure.op == INIT => {
+        (Class::Aborted, true) if is_refusal(failure) => format!("{op} failed: {}", cause_of(failure)),
+        (Class::Aborted, false) if is_refusal(failure) => {
             format!("{who} could not complete {op}: {}", cause_of(failure))
         }
         (Class::Aborted, false) => format!("{who} gave {op} up"),
@@ -298,9 +307,15 @@ fn text(
     }
 }
 
+/// Whether something could not be done, and nobody gave it up.
+fn is_refusal(failure: &Failure) -> bool {
+    failure.op == INIT || matches!(failure.error.as_str(), "System" | "Unavailable")
+}
+
 /// The link of an operation that failed, and where.
 fn link_of(job: &Snapshot, failure: &Failure, op: &str) -> String {
-    let Some((rank, peer, pair)) = link::failed_pairs(job, failure.comm).into_iter().next() else {
+    let Some((rank, peer, pair)) = link::bad_pairs(job, failure.comm, failure.since_ns).into_iter().next()
+    else {
         return format!("a link of {op}");
     };
     let [rank, peer] = [rank, peer].map(|rank| ranks_of(job, failure, &[rank]));
@@ -355,10 +370,10 @@ fn evidence(job: &Snapshot, failure: &Failure, culprits: &[Culprit]) -> Vec<Stri
         };
         lines.push(format!("the ranks were told{whose}: {}", harmless(&failure.text, MAX_TEXT)));
     }
-    let pairs = link::failed_pairs(job, failure.comm).into_iter();
-    lines.extend(pairs.take(MAX_CALLS).filter_map(|(rank, _, pair)| {
-        let why = link::failure(pair, pair.error.as_ref()?);
-        Some(format!("{}: {why}", ranks_of(job, failure, &[rank])))
+    let pairs = link::bad_pairs(job, failure.comm, failure.since_ns).into_iter();
+    lines.extend(pairs.take(MAX_CALLS).map(|(rank, _, pair)| {
+        let why = link::of_pair(pair, pair.completed_ns.unwrap_or(failure.lasted_ns));
+        format!("{}: {why}", ranks_of(job, failure, &[rank]))
     }));
     let processes = culprits.iter().filter_map(|culprit| process::of(job, culprit.rank));
     lines.extend(processes.take(MAX_CALLS).flat_map(process::evidence));

@@ -84,19 +84,30 @@ fn stands_ns(pair: &QueuePairSnapshot, waited_ns: u64) -> Option<u64> {
     (pair.outstanding() > 0 && stands_ns >= SUSPECT_NS).then_some(stands_ns)
 }
 
-/// The queue pairs of a communicator that have failed, the first first, each with its rank and the
-/// rank on its other side. Those that failed because others had are left out.
-pub(super) fn failed_pairs(job: &Snapshot, comm: CommId) -> Vec<(Rank, Rank, &QueuePairSnapshot)> {
+/// The queue pairs of a communicator that failed, the first first, and then those on which work
+/// stood when the communicator failed so long ago; each with its rank and the rank on its other
+/// side. Those that failed because others had are left out.
+pub(super) fn bad_pairs(
+    job: &Snapshot,
+    comm: CommId,
+    since_ns: u64,
+) -> Vec<(Rank, Rank, &QueuePairSnapshot)> {
     let rows = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| row.id == comm);
     let links = rows.flat_map(|row| row.links.iter().filter_map(|link| Some((row.rank, link.peer?, link))));
     let pairs =
         links.flat_map(|(rank, peer, link)| link.queue_pairs.iter().map(move |pair| (rank, peer, pair)));
-    let failed_ns = |pair: &QueuePairSnapshot| {
-        pair.error.as_ref().filter(|error| error.status != FLUSHED).map(|error| error.ago_ns)
+    // Whether it only stood, and since when.
+    let bad = |pair: &QueuePairSnapshot| match &pair.error {
+        Some(error) => (error.status != FLUSHED).then_some((false, error.ago_ns)),
+        None => {
+            let completed_ns = pair.completed_ns.unwrap_or(u64::MAX);
+            let stood = pair.outstanding() > 0 && completed_ns >= since_ns.saturating_add(SUSPECT_NS);
+            stood.then_some((true, completed_ns))
+        }
     };
-    let mut failed: Vec<_> = pairs.filter(|(.., pair)| failed_ns(pair).is_some()).collect();
-    failed.sort_by_key(|(.., pair)| std::cmp::Reverse(failed_ns(pair)));
-    failed
+    let mut bad: Vec<_> = pairs.filter_map(|one| Some((bad(one.2)?, one))).collect();
+    bad.sort_by_key(|((stood, since), _)| (*stood, std::cmp::Reverse(*since)));
+    bad.into_iter().map(|(_, one)| one).collect()
 }
 
 /// The communicators of which an operation moves, but has taken far longer than usual, while a
@@ -178,6 +189,18 @@ impl Bad<'_> {
             Way::QueuePair(..) => Some(self.ends.1),
         }
     }
+    /// What a queue pair does not do, in a sentence.
+    pub(super) fn text(&self, job: &Snapshot, comm: CommId) -> Option<String> {
+        let Way::QueuePair(QueuePairSnapshot { device, port, peer_address, .. }, _) = self.way else {
+            return None;
+        };
+        let [rank, peer] = [self.ends.0, self.ends.1].map(|rank| job.job_rank(comm, rank));
+        Some(format!(
+            "nothing that rank {rank} writes from {device} port {port} to rank {peer} ({peer_address}) is answered: port, \
+             cable or switch, or its host"
+        ))
+    }
+
     /// What was seen.
     pub(super) fn evidence(&self) -> String {
         let socket = match self.way {
@@ -201,7 +224,7 @@ impl Bad<'_> {
 
 /// `queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2) is RTS, 2 of 9 writes unanswered for
 /// 4 s`.
-fn of_pair(pair: &QueuePairSnapshot, since_ns: u64) -> String {
+pub(super) fn of_pair(pair: &QueuePairSnapshot, since_ns: u64) -> String {
     let QueuePairSnapshot { state, posted, error, .. } = pair;
     match error {
         Some(error) => failure(pair, error),
@@ -213,7 +236,7 @@ fn of_pair(pair: &QueuePairSnapshot, since_ns: u64) -> String {
 }
 
 /// Why a queue pair failed.
-pub(super) fn failure(pair: &QueuePairSnapshot, error: &WorkFailure) -> String {
+fn failure(pair: &QueuePairSnapshot, error: &WorkFailure) -> String {
     let WorkFailure { status, name, ago_ns, .. } = error;
     let ago = duration(*ago_ns);
     format!("{} failed {ago} ago with {name} ({status}): {}", pair.ends(), cause(*status))

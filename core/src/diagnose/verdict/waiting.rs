@@ -301,6 +301,11 @@ fn verdict(
     let lacked = first_lacked(job, one, &culprits, &op);
     let (side, confidence, text) = match reason {
         Reason::Cycle => (Side::Application, Confidence::Certain, circle.text(is_past)),
+        Reason::Unreachable
+            if let Some(text) = link::bad(job, one).and_then(|bad| bad.text(job, one.comm)) =>
+        {
+            (Side::Network, Confidence::Probable, text)
+        }
         _ => told(reason, &culprits, &lacked, is_past),
     };
     let mut verdict = Verdict {

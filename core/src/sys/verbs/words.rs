@@ -37,9 +37,11 @@ pub fn status_name(status: u32) -> &'static str {
 pub fn cause(status: u32) -> &'static str {
     match status {
         1 | 4 | 8 => {
-            "the device could not use the memory on this side; this is a fault of ccl or of the driver"
+            "the device could not use memory of its own side; this is a fault of ccl or of the driver"
         }
-        2 => "this side's port or queue pair cannot send: its link is down, or the device is gone",
+        2 => {
+            "the first of these two ports or queue pairs cannot send: its link is down, or the device is gone"
+        }
         5 => "the queue pair had failed before: by an error on either side, or because the port went down",
         7 => "the other side's answer was wrong: a fault of a device, a driver or a cable",
         9 | 11 | 15 | 16 => "the other side's device refused the request; its error is the cause",

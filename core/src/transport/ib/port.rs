@@ -95,11 +95,16 @@ impl Ports {
             Err(why) => return none(why),
         };
         let mut used: Vec<Port> = Vec::new();
-        let mut why_none = String::new();
+        let names: Vec<String> = found.iter().map(|one| format!("{}:{}", one.device, one.port)).collect();
+        let mut why_none =
+            format!("CCL_IB_HCA={} admits none of {}", settings.text(Key::IbHca), names.join(", "));
         for Found { device, port, state, gid, unused, .. } in found {
             // Ports of one lane must reach the ports of the other side.
             let is_other = used.first().is_some_and(|first| first.state.link_layer != state.link_layer);
-            if !unused.is_empty() || is_other {
+            if unused == EXCLUDED || is_other {
+                continue;
+            }
+            if !unused.is_empty() {
                 why_none = format!("{device} port {port}: {unused}");
                 continue;
             }
@@ -123,6 +128,13 @@ impl Ports {
         Some(Reachable { link_layer })
     }
 }
+
+/// Why a port is not used that the settings exclude.
+const EXCLUDED: &str = "CCL_IB_HCA excludes it";
+/// Why a port is not used over which nothing can be addressed.
+const NO_ADDRESS: &str = "it has no address of RoCE version 2";
+/// Why a port is not used that has not the address that was asked for.
+pub const MISNAMED: &str = "CCL_IB_GID_INDEX names none of its addresses";
 
 /// All ports of all devices, in the order of their names; the inner error says why there are none.
 ///
@@ -154,7 +166,10 @@ pub fn scan(settings: &Settings) -> Result<std::result::Result<Vec<Found>, Strin
             let Ok(state) = context.port(number) else { continue };
             let gids = gids(&context, number, state.gids);
             let gid = choose(&gids, state.link_layer, wanted);
-            let unused = unused(&filter, (&name, number), &state, gid.is_some());
+            let mut unused = unused(&filter, (&name, number), &state, gid.is_some());
+            if unused == NO_ADDRESS && wanted.is_some() {
+                unused = MISNAMED.into();
+            }
             let (device, limits) = (name.clone(), limits.clone());
             let pci = pci_of(&name);
             found.push(Found { device, limits, port: number, state, gids, gid, pci, unused });
@@ -173,13 +188,13 @@ fn gid_index(text: &str) -> Result<u8> {
 /// Why a port is not used; empty if it is.
 fn unused(filter: &Filter, (device, port): (&str, u8), state: &PortState, has_gid: bool) -> String {
     if !filter.admits(device, port) {
-        return "CCL_IB_HCA excludes it".into();
+        return EXCLUDED.into();
     }
     if !state.is_active() {
         return format!("its state is {}", state.state_name());
     }
     match state.link_layer {
-        LinkLayer::Ethernet if !has_gid => "it has no address of RoCE version 2".into(),
+        LinkLayer::Ethernet if !has_gid => NO_ADDRESS.into(),
         LinkLayer::InfiniBand if state.lid == 0 => "no subnet manager has given it a local identifier".into(),
         LinkLayer::Other => "its link is neither InfiniBand nor Ethernet".into(),
         LinkLayer::InfiniBand | LinkLayer::Ethernet => String::new(),

@@ -203,6 +203,9 @@ fn refused(what: &str, port: &Port, e: &io::Error) -> Error {
         Some(libc::ENOMEM) => {
             "raise RLIMIT_MEMLOCK (ulimit -l unlimited), or use fewer queue pairs (CCL_IB_QPS_PER_CONNECTION=1)"
         }
+        Some(libc::EINVAL) => {
+            "compare the addresses of both ends: one kind must reach the other (CCL_IB_GID_INDEX of both ranks)"
+        }
         Some(libc::ETIMEDOUT) => {
             "nobody answers at the other side's address: check its port and the network between"
         }

@@ -159,7 +159,7 @@ fn queue_pair(pair: &QueuePairSnapshot) -> Vec<String> {
         format!("queue pair {nth}  {number} on {device} port {port} ({address})  {state}"),
         format!("  to {peer_number} at port {peer_port} ({peer_address}), {} carried", bytes(pair.bytes)),
         format!(
-            "  {} of {posted} writes outstanding, credits {credits}, last completion {last}",
+            "  {} of {posted} writes unanswered, credits {credits}, last completion {last}",
             pair.outstanding()
         ),
     ];

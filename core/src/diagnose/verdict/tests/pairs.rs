@@ -51,7 +51,9 @@ fn a_queue_pair_whose_writes_stand_is_blamed_with_its_device_and_both_ends() {
     };
     both.blocked_on = vec![one("Recv", 0, 2, 5 * SECOND), one("Send", 2, 0, 4 * SECOND)];
     let found = check(&both, &[(Class::Link, Reason::Unreachable, &[2], Standing::Stalled)]);
-    assert!(found[0].why.contains("rank 0 waits for it in Send #5 of world for 4.0 s"), "{found:#?}");
+    let why = "nothing that rank 0 writes from rxe0 port 1 to rank 2 (10.89.0.2) is answered: port, cable or switch, or its \
+               host; rank 0 waits for it in Send #5 of world for 4.0 s";
+    assert_eq!(found[0].why, why);
     // What completed lately, and all that was written.
     check(&waits_over(job(&[]), pair(SECOND - 1)), &is(Class::StuckLocal, Reason::Inside));
     let all = QueuePairSnapshot { completed: 9, ..pair(600 * SECOND) };
@@ -99,4 +101,38 @@ fn a_failure_of_a_queue_pair_names_the_first_that_failed() {
     let lines: Vec<&String> = found[0].evidence.iter().filter(|line| line.contains("queue pair")).collect();
     assert_eq!(lines.len(), 2, "{found:#?}");
     assert!(lines[0].starts_with("rank 2: queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2) failed 2.0 s ago with RETRY_EXC_ERR (12): "), "{found:#?}");
+}
+
+#[test]
+fn what_stood_when_a_call_timed_out_is_blamed_and_so_is_what_the_machine_refused() {
+    let failed = |error: &str, text: &str| Failure {
+        comm: COMM,
+        name: "world".into(),
+        error: error.into(),
+        text: text.into(),
+        op: "AllReduce".into(),
+        seq: 5,
+        since_ns: 20 * SECOND,
+        ranks: ranks(&[0, 1, 2, 3]),
+        ..Failure::default()
+    };
+    let mut late = waits_over(job(&[]), pair(45 * SECOND));
+    late.blocked_on.clear();
+    late.failures = vec![failed("Timeout", "")];
+    let found = check(&late, &[(Class::Link, Reason::Unreachable, &[], Standing::Stalled)]);
+    let why = "the link of AllReduce #5 of world between rank 0 (rxe0 port 1) and rank 2 (10.89.0.2) carried nothing until \
+               it timed out";
+    assert!(found[0].why.starts_with(why), "{found:#?}");
+    assert!(found[0].evidence.iter().any(|line| line.contains("2 of 9 writes unanswered")), "{found:#?}");
+    // What completed until shortly before says nothing.
+    late.ranks[0].comms[0].links[0].queue_pairs[0].completed_ns = Some(20 * SECOND);
+    check(&late, &[(Class::StuckLocal, Reason::Inside, &[], Standing::Stalled)]);
+
+    late.failures = vec![failed("System", "registering memory on rxe1 port 1: Cannot allocate memory")];
+    let found = check(&late, &[(Class::Aborted, Reason::Aborts, &[], Standing::Stalled)]);
+    assert_eq!(found[0].side, Side::Machine);
+    assert!(
+        found[0].why.starts_with("AllReduce #5 of world failed: registering memory on rxe1 port 1"),
+        "{found:#?}"
+    );
 }
