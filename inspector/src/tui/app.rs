@@ -200,8 +200,13 @@ impl App {
     }
 
     /// The screens that have a tab.
-    pub(crate) fn tabs(&self) -> &'static [Screen] {
-        Screen::of_job(self.screen == Screen::Communicators || self.scene().has_several())
+    pub(crate) fn tabs(&self) -> Vec<Screen> {
+        let scene = self.scene();
+        let is = |screen| self.screen == screen;
+        Screen::of_job(
+            is(Screen::Communicators) || scene.has_several(),
+            is(Screen::QueuePairs) || scene.has_queue_pairs(),
+        )
     }
 
     fn see(&mut self, seen: Seen) {
@@ -296,8 +301,8 @@ impl App {
         match action {
             Action::Show(screen) if self.tabs().contains(&screen) => self.screen = screen,
             Action::Show(_) => self.notice = "the job has no more than one communicator".into(),
-            Action::NextScreen => self.screen = self.screen.beside(1, self.tabs()),
-            Action::PreviousScreen => self.screen = self.screen.beside(self.tabs().len() - 1, self.tabs()),
+            Action::NextScreen => self.screen = self.screen.beside(1, &self.tabs()),
+            Action::PreviousScreen => self.screen = self.screen.beside(self.tabs().len() - 1, &self.tabs()),
             Action::Down => self.step(|at, _| at + 1),
             Action::Up => self.step(|at, _| at.saturating_sub(1)),
             Action::Top => self.step(|_, _| 0),
@@ -498,7 +503,7 @@ impl App {
             MouseEventKind::ScrollUp => self.step(|at, _| at.saturating_sub(WHEEL)),
             MouseEventKind::Down(MouseButton::Left) if usize::from(mouse.row) == tabs_line(self) => {
                 let column = usize::from(mouse.column);
-                let tabs = tab_places(self.size.0.into(), self.tabs());
+                let tabs = tab_places(self.size.0.into(), &self.tabs());
                 let hit = tabs.into_iter().find(|(_, at, length)| (*at..at + length).contains(&column));
                 if let Some((screen, ..)) = hit {
                     self.screen = screen;

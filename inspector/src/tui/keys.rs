@@ -117,6 +117,13 @@ pub(crate) const KEYS: &[Key] = &[
         ALL,
         Action::Show(Screen::Communicators),
     ),
+    key(
+        &[Char('9')],
+        "9",
+        "QPs: the queue pairs of InfiniBand and RoCE",
+        ALL,
+        Action::Show(Screen::QueuePairs),
+    ),
     key(&[KeyCode::Tab], "Tab", "next screen", ALL, Action::NextScreen),
     key(&[KeyCode::BackTab], "Shift-Tab", "previous screen", ALL, Action::PreviousScreen),
     key(&[Char('j'), KeyCode::Down], "j Down", "next row", ALL, Action::Down),

@@ -118,6 +118,12 @@ impl<'a> Scene<'a> {
         ids.any(|id| Some(id) != first)
     }
 
+    /// Whether the job has queue pairs.
+    pub(crate) fn has_queue_pairs(&self) -> bool {
+        let mut rows = self.job.ranks.iter().flat_map(|rank| &rank.comms);
+        rows.any(|row| row.links.iter().any(|link| !link.queue_pairs.is_empty()))
+    }
+
     /// The members of all communicators, and one entry for each rank without any.
     ///
     /// A communicator is shown if it has not ended, if it ended by a failure, or if its rank left

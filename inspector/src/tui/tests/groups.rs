@@ -126,8 +126,8 @@ fn each_communicator_has_a_line_and_the_one_that_all_wait_for_is_first() {
     for (width, height) in [(80, 24), (200, 50)] {
         let mut app = on_comms(stuck(0), (width, height));
         let mut text = String::new();
-        for screen in Screen::ALL {
-            app.screen = *screen;
+        for screen in app.tabs() {
+            app.screen = screen;
             text += &format!("=== {} {width}x{height}\n{}\n", screen.name(), drawn(&app).trim_end());
         }
         app.screen = Screen::Communicators;

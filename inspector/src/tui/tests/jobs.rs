@@ -7,7 +7,8 @@ use ccl::plan::select::select;
 use ccl::recorder::reader::Histogram;
 use ccl::snapshot::{
     CommSnapshot, Direction, InitSnapshot, LinkSnapshot, OpSnapshot, OpState, PeerSnapshot, PhaseSnapshot,
-    ProcessSnapshot, RankSnapshot, Snapshot, SocketSnapshot, Source, TcpState, Transport, Waits, Why,
+    ProcessSnapshot, QueuePairSnapshot, QueuePairState, RankSnapshot, Snapshot, SocketSnapshot, Source,
+    TcpState, Transport, Waits, Why, WorkFailure,
 };
 use ccl::types::{ChannelId, CollKind, CommId, Datatype, JobId, Rank, ReduceOp};
 
@@ -162,6 +163,40 @@ fn job(given: &[Given]) -> Snapshot {
 /// Rank 2 has not called the operation in which the others wait.
 pub(super) fn hang() -> Snapshot {
     job(&[given(0, Does::Waits), given(1, Does::Waits), given(2, Does::Nothing), given(3, Does::Waits)])
+}
+
+/// The same over queue pairs, of which those from rank 1 to rank 2 have failed.
+pub(super) fn over_queue_pairs() -> Snapshot {
+    let mut job = hang();
+    for comm in job.ranks.iter_mut().flat_map(|rank| &mut rank.comms) {
+        let me = comm.rank.0;
+        for (at, link) in (0..).zip(&mut comm.links) {
+            let peer = link.peer.map_or(0, |peer| peer.0);
+            let error =
+                WorkFailure { status: 12, name: "RETRY_EXC_ERR".into(), vendor: 0x81, ago_ns: 2_100_000_000 };
+            let has_failed = (me, peer) == (1, 2);
+            link.transport = Transport::Verbs;
+            link.sockets.clear();
+            link.queue_pairs = vec![QueuePairSnapshot {
+                device: "mlx5_0".into(),
+                port: 1,
+                number: 100 + me * 10 + at,
+                address: format!("10.0.0.{me}"),
+                peer_port: 1,
+                peer_number: 100 + peer * 10 + at,
+                peer_address: format!("10.0.0.{peer}"),
+                state: if has_failed { QueuePairState::Error } else { QueuePairState::ReadyToSend },
+                posted: 42,
+                completed: 40,
+                credits: 2,
+                bytes: 5 << 20,
+                completed_ns: Some(2_400_000_000),
+                error: has_failed.then_some(error),
+                ..QueuePairSnapshot::default()
+            }];
+        }
+    }
+    job
 }
 
 /// Rank 1 is stopped inside the operation.

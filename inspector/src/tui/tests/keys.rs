@@ -48,9 +48,9 @@ fn check(action: Action, screen: Screen, before: &App, after: &App, effect: Opti
     let said = format!("{action:?} on {screen:?}: {was} -> {is} of {last}");
     let page = Picture::of(before).unwrap().page();
     let expected = match action {
-        Action::Show(to) => after.screen == to,
-        Action::NextScreen => after.screen == screen.beside(1, Screen::ALL),
-        Action::PreviousScreen => after.screen.beside(1, Screen::ALL) == screen,
+        Action::Show(to) => after.screen == if before.tabs().contains(&to) { to } else { screen },
+        Action::NextScreen => after.screen == screen.beside(1, &before.tabs()),
+        Action::PreviousScreen => after.screen.beside(1, &before.tabs()) == screen,
         Action::Down => is == (was + 1).min(last),
         Action::Up => is == was.saturating_sub(1),
         Action::Top => is == 0,
@@ -88,7 +88,8 @@ fn check(action: Action, screen: Screen, before: &App, after: &App, effect: Opti
 fn every_key_does_what_the_table_says_on_every_screen() {
     let mut pressed = 0;
     for key in KEYS {
-        for screen in Screen::ALL {
+        // It has no queue pair.
+        for screen in &Screen::of_job(true, false) {
             for code in key.codes {
                 let (before, mut after) = (in_the_middle(*screen), in_the_middle(*screen));
                 let effect = press(&mut after, *code);

@@ -33,8 +33,8 @@ fn check(name: &str, job: &Snapshot, culprit: &[&str]) {
             NOON,
         );
         let mut text = String::new();
-        for screen in Screen::of_job(app.scene().has_several()) {
-            app.screen = *screen;
+        for screen in app.tabs() {
+            app.screen = screen;
             let picture = drawn(&app);
             for word in culprit {
                 assert!(picture.contains(word), "{word} is not on {screen:?} of {name}:\n{picture}");
@@ -49,6 +49,11 @@ fn check(name: &str, job: &Snapshot, culprit: &[&str]) {
 #[test]
 fn a_hang() {
     check("hang", &jobs::hang(), &["SUSPECT NOT_JOINED", "rank 2 (pid 4252 on", "next: ccl-inspect stack"]);
+}
+
+#[test]
+fn a_job_over_queue_pairs() {
+    check("queue_pairs", &jobs::over_queue_pairs(), &["rank 2 (pid 4252 on", "9 QPs"]);
 }
 
 #[test]

@@ -197,10 +197,12 @@ fn calm(app: &App) -> Span<'static> {
 /// The layout of the tabs: screen, first column, width.
 pub(crate) fn tab_places(width: usize, tabs: &[Screen]) -> Vec<(Screen, usize, usize)> {
     let mut at = 0;
-    let wide: usize = tabs.iter().map(|screen| screen.name().len() + 4).sum();
+    let wide = |room: usize| tabs.iter().map(|screen| screen.name().len() + room).sum::<usize>();
+    // Around each name there is room for its number and blanks.
+    let room = [4, 3].into_iter().find(|room| wide(*room) <= width);
     let places = tabs.iter().map(|screen| {
         // If the names do not fit, the numbers stand for them.
-        let length = if wide <= width { screen.name().len() + 4 } else { 3 };
+        let length = room.map_or(3, |room| screen.name().len() + room);
         at += length;
         (*screen, at - length, length)
     });
@@ -209,8 +211,9 @@ pub(crate) fn tab_places(width: usize, tabs: &[Screen]) -> Vec<(Screen, usize, u
 
 fn tabs(app: &App) -> Line<'static> {
     let width = usize::from(app.size.0);
-    let tabs = tab_places(width, app.tabs()).into_iter().zip(1..).map(|((screen, _, length), number)| {
-        let text = if length == 3 { format!(" {number} ") } else { format!(" {number} {} ", screen.name()) };
+    let tabs = tab_places(width, &app.tabs()).into_iter().map(|(screen, _, length)| {
+        let name = if length == 3 { "" } else { screen.name() };
+        let text = format!("{:<length$}", format!(" {} {name}", screen.number()));
         let style =
             if screen == app.screen { app.look.palette.chosen() } else { app.look.palette.style(Role::Dim) };
         Span::styled(text, style)

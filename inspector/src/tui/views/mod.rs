@@ -13,6 +13,7 @@ pub(crate) mod log;
 pub(crate) mod matrix;
 pub(crate) mod overview;
 pub(crate) mod popup;
+pub(crate) mod queue_pairs;
 pub(crate) mod rings;
 
 use ratatui::text::Line;
@@ -41,6 +42,8 @@ pub(crate) enum Screen {
     Log,
     /// The communicators of a job that has several.
     Communicators,
+    /// The queue pairs of a job that has some.
+    QueuePairs,
 }
 
 impl Screen {
@@ -54,6 +57,7 @@ impl Screen {
         Self::Latency,
         Self::Log,
         Self::Communicators,
+        Self::QueuePairs,
     ];
 
     /// The name on its tab.
@@ -67,18 +71,29 @@ impl Screen {
             Self::Latency => "Latency",
             Self::Log => "Log",
             Self::Communicators => "Comms",
+            Self::QueuePairs => "QPs",
         }
     }
 
-    /// The screens of a job that has several communicators, or has not: nobody needs a list of one.
-    pub(crate) fn of_job(has_several: bool) -> &'static [Self] {
-        let all = Self::ALL;
-        if has_several { all } else { &all[..all.len() - 1] }
+    /// Its number, which is its key.
+    pub(crate) const fn number(self) -> usize {
+        self as usize + 1
+    }
+
+    /// The screens of a job: nobody needs a list of one communicator, or of no queue pair.
+    pub(crate) fn of_job(has_several: bool, has_queue_pairs: bool) -> Vec<Self> {
+        let has = |screen: &Self| match screen {
+            Self::Communicators => has_several,
+            Self::QueuePairs => has_queue_pairs,
+            _ => true,
+        };
+        Self::ALL.iter().copied().filter(has).collect()
     }
 
     /// The screen this many tabs of these to the right, wrapping around.
     pub(crate) fn beside(self, steps: usize, tabs: &[Self]) -> Self {
-        tabs[(self as usize + steps) % tabs.len()]
+        let at = tabs.iter().position(|tab| *tab == self).unwrap_or(0);
+        tabs[(at + steps) % tabs.len()]
     }
 }
 
@@ -93,6 +108,7 @@ pub(crate) fn listing(screen: Screen, scene: &Scene<'_>) -> Listing {
         Screen::Latency => latency::listing(scene),
         Screen::Log => log::listing(scene),
         Screen::Communicators => communicators::listing(scene),
+        Screen::QueuePairs => queue_pairs::listing(scene),
     }
 }
 
@@ -100,7 +116,7 @@ pub(crate) fn listing(screen: Screen, scene: &Scene<'_>) -> Listing {
 pub(crate) fn above(screen: Screen, scene: &Scene<'_>, width: usize) -> Vec<Line<'static>> {
     match screen {
         Screen::Overview => overview::above(scene, width),
-        Screen::Connections | Screen::Latency => Vec::new(),
+        Screen::Connections | Screen::Latency | Screen::QueuePairs => Vec::new(),
         Screen::Matrix => matrix::above(scene, width),
         Screen::Rings => rings::above(scene, width),
         Screen::Bootstrap => bootstrap::above(scene, width),
@@ -120,7 +136,12 @@ pub(crate) fn below(
         Screen::Overview => overview::below(scene, width),
         Screen::Communicators => overview::below(&Scene { only: None, ..*scene }, width),
         Screen::Latency => latency::below(scene, chosen, width),
-        Screen::Matrix | Screen::Rings | Screen::Connections | Screen::Bootstrap | Screen::Log => Vec::new(),
+        Screen::Matrix
+        | Screen::Rings
+        | Screen::Connections
+        | Screen::Bootstrap
+        | Screen::Log
+        | Screen::QueuePairs => Vec::new(),
     }
 }
 
