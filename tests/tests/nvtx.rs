@@ -9,7 +9,8 @@ use ccl::types::Phase;
 use ccl_tests::nvtx::{self, BYTES, CALLS, LOOSE_BYTES, LOOSE_ROUNDS, ROUNDS, Range, Seen, Span};
 
 /// How far half of the ranges may be from the recorder's times: the two readings are next to each
-/// other in the code. How far the rest is, the machine decides: it may interrupt a rank between them.
+/// other in the code. How far the rest is, the machine decides: it may interrupt a rank between
+/// them.
 const NEAR_NS: u64 = 5_000;
 
 /// The differences between the times of ranges and of a recorder.

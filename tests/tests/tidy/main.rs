@@ -200,6 +200,7 @@ const STATICS: &[(&str, &str, &str)] = &[
         "ARENA",
         "the memory of the process, of which each communicator has a part",
     ),
+    ("core/src/recorder/ring.rs", "LAST", "the last key of those who record events, each unique"),
     ("core/src/sys/verbs/device.rs", "ASKED", "libibverbs is asked for fork safety once"),
     ("core/src/transport/ib/hca.rs", "OPEN", "the devices that the process has open, each once"),
     (

@@ -39,8 +39,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// `half` has [`RECEIVES`](super::RECEIVES) receives posted on each queue pair, and the writer knows the first
-    /// clear entries.
+    /// `half` has [`RECEIVES`](super::RECEIVES) receives posted on each queue pair, and the writer
+    /// knows the first clear entries.
     pub(in crate::transport::ib) const fn new(half: Half, line: Line) -> Self {
         Self {
             half,
