@@ -62,8 +62,9 @@ fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others()
         };
         let used: Vec<f64> = (0..job.workers.len()).map(median).collect();
         println!("{transport:?}: milliseconds of processor time in a second: {used:.2?}");
-        // 10 ms in 10 s.
-        assert!(used.iter().all(|ms| *ms <= 1.0), "{transport:?}: {used:.2?} ms, at most 1.0: {windows:.2?}");
+        // About 10 ms in 10 s, most of it what a wake-up costs on this machine, whose caches are
+        // cold then. A rank that spins or yields uses a hundred times as much.
+        assert!(used.iter().all(|ms| *ms <= 2.0), "{transport:?}: {used:.2?} ms, at most 2.0: {windows:.2?}");
     }
 }
 

@@ -429,7 +429,7 @@ impl Part<'_> {
     /// How this rank reaches the others: as in the parent, but over sockets where queue pairs have
     /// no port any more.
     fn peers(&self, (own, ours): (&Arc<RankMemory>, Option<&Reachable>), said: &[Said]) -> Result<Vec<Peer>> {
-        let is_forced = self.settings.text(Key::Transport) == "verbs";
+        let asked = self.settings.text(Key::Transport);
         let driver = self.parent.driver()?;
         let mut peers = Vec::with_capacity(self.members.len());
         for (at, member) in self.members.iter().enumerate() {
@@ -439,8 +439,8 @@ impl Part<'_> {
             let mut why = known.why;
             let reach = match &known.reach {
                 Reach::Myself => Reach::Myself,
-                Reach::Verbs(address) if !(is_alike || is_forced) => {
-                    why = TransportReason::NoVerbs;
+                Reach::Verbs(address) if !is_alike && asked != "verbs" => {
+                    why = if asked.is_empty() { TransportReason::NoVerbs } else { TransportReason::Forced };
                     Reach::Network(*address)
                 }
                 Reach::Network(address) => Reach::Network(*address),

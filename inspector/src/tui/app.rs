@@ -300,6 +300,7 @@ impl App {
     fn act(&mut self, action: Action) -> Option<Effect> {
         match action {
             Action::Show(screen) if self.tabs().contains(&screen) => self.screen = screen,
+            Action::Show(Screen::QueuePairs) => self.notice = "the job has no queue pairs".into(),
             Action::Show(_) => self.notice = "the job has no more than one communicator".into(),
             Action::NextScreen => self.screen = self.screen.beside(1, &self.tabs()),
             Action::PreviousScreen => self.screen = self.screen.beside(self.tabs().len() - 1, &self.tabs()),

@@ -242,6 +242,7 @@ const STATICS: &[(&str, &str, &str)] = &[
     ),
     ("core/src/recorder/mapping.rs", "SAID", "a process says once that its recorder is lost"),
     ("core/src/recorder/ring.rs", "RING", "the ring of a thread: its one writer, whatever it drives"),
+    ("core/src/recorder/ring.rs", "CURSOR", "where the next event of a thread goes in that ring"),
     (
         "core/src/recorder/place.rs",
         "FAILED_INITS",

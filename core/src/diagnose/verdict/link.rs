@@ -7,8 +7,8 @@ use super::process;
 use crate::diagnose::standing::SUSPECT_NS;
 use crate::diagnose::{call_name, comm_name, duration, ranks_text};
 use crate::snapshot::{
-    BlockedOn, Class, CommSnapshot, Confidence, Culprit, OpState, QueuePairSnapshot, RankSnapshot, Reason,
-    Side, Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WorkFailure,
+    BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, LinkSnapshot, OpState, QueuePairSnapshot,
+    RankSnapshot, Reason, Side, Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WorkFailure,
 };
 use crate::sys::verbs::words::cause;
 use crate::types::{CommId, Rank};
@@ -60,7 +60,8 @@ pub(super) fn bad<'a>(job: &'a Snapshot, one: &BlockedOn) -> Option<Bad<'a>> {
                 .iter()
                 .filter_map(|socket| Some(Bad { reason: fault(socket)?, ends, way: Way::Stream(socket) }));
             let pairs = link.queue_pairs.iter().filter(|_| sees).filter_map(|pair| {
-                let way = Way::QueuePair(pair, stands_ns(pair, one.since_ns)?);
+                let waited_ns = one.since_ns.min(row.operation().age_ns);
+                let way = Way::QueuePair(pair, stands_ns(link, pair, waited_ns)?);
                 Some(Bad { reason: Reason::Unreachable, ends, way })
             });
             found.extend(streams.chain(pairs));
@@ -76,12 +77,18 @@ pub(super) fn bad<'a>(job: &'a Snapshot, one: &BlockedOn) -> Option<Bad<'a>> {
 
 /// For how long a queue pair has failed, or what it was to write stands, where its rank has waited
 /// for so long. The other side's device answers whatever its process does.
-fn stands_ns(pair: &QueuePairSnapshot, waited_ns: u64) -> Option<u64> {
+fn stands_ns(link: &LinkSnapshot, pair: &QueuePairSnapshot, waited_ns: u64) -> Option<u64> {
     if let Some(error) = &pair.error {
-        return Some(error.ago_ns);
+        return (error.status != FLUSHED).then_some(error.ago_ns);
     }
     let stands_ns = pair.completed_ns.unwrap_or(u64::MAX).min(waited_ns);
-    (pair.outstanding() > 0 && stands_ns >= SUSPECT_NS).then_some(stands_ns)
+    (is_owed(link, pair) && stands_ns >= SUSPECT_NS).then_some(stands_ns)
+}
+
+/// Whether messages that were written are unanswered. Of what a reader writes nobody awaits the
+/// answer, and nobody looks for it until the lane is used again.
+fn is_owed(link: &LinkSnapshot, pair: &QueuePairSnapshot) -> bool {
+    link.direction == Direction::Send && link.moved < link.posted && pair.outstanding() > 0
 }
 
 /// The queue pairs of a communicator that failed, the first first, and then those on which work
@@ -92,22 +99,24 @@ pub(super) fn bad_pairs(
     comm: CommId,
     since_ns: u64,
 ) -> Vec<(Rank, Rank, &QueuePairSnapshot)> {
-    let rows = job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| row.id == comm);
-    let links = rows.flat_map(|row| row.links.iter().filter_map(|link| Some((row.rank, link.peer?, link))));
-    let pairs =
-        links.flat_map(|(rank, peer, link)| link.queue_pairs.iter().map(move |pair| (rank, peer, pair)));
     // Whether it only stood, and since when.
-    let bad = |pair: &QueuePairSnapshot| match &pair.error {
+    let bad = |link: &LinkSnapshot, pair: &QueuePairSnapshot| match &pair.error {
         Some(error) => (error.status != FLUSHED).then_some((false, error.ago_ns)),
         None => {
             let completed_ns = pair.completed_ns.unwrap_or(u64::MAX);
-            let stood = pair.outstanding() > 0 && completed_ns >= since_ns.saturating_add(SUSPECT_NS);
+            let stood = is_owed(link, pair) && completed_ns >= since_ns.saturating_add(SUSPECT_NS);
             stood.then_some((true, completed_ns))
         }
     };
-    let mut bad: Vec<_> = pairs.filter_map(|one| Some((bad(one.2)?, one))).collect();
-    bad.sort_by_key(|((stood, since), _)| (*stood, std::cmp::Reverse(*since)));
-    bad.into_iter().map(|(_, one)| one).collect()
+    let mut found = Vec::new();
+    for row in job.ranks.iter().flat_map(|rank| &rank.comms).filter(|row| row.id == comm) {
+        for (peer, link) in row.links.iter().filter_map(|link| Some((link.peer?, link))) {
+            let pairs = link.queue_pairs.iter();
+            found.extend(pairs.filter_map(|pair| Some((bad(link, pair)?, (row.rank, peer, pair)))));
+        }
+    }
+    found.sort_by_key(|((stood, since), _)| (*stood, std::cmp::Reverse(*since)));
+    found.into_iter().map(|(_, one)| one).collect()
 }
 
 /// The communicators of which an operation moves, but has taken far longer than usual, while a
@@ -191,7 +200,8 @@ impl Bad<'_> {
     }
     /// What a queue pair does not do, in a sentence.
     pub(super) fn text(&self, job: &Snapshot, comm: CommId) -> Option<String> {
-        let Way::QueuePair(QueuePairSnapshot { device, port, peer_address, .. }, _) = self.way else {
+        let Way::QueuePair(QueuePairSnapshot { device, port, peer_address, error: None, .. }, _) = self.way
+        else {
             return None;
         };
         let [rank, peer] = [self.ends.0, self.ends.1].map(|rank| job.job_rank(comm, rank));

@@ -7,6 +7,7 @@ use super::sentence::told;
 use super::{Groups, process, verb};
 use crate::diagnose::failed::operations;
 use crate::diagnose::lacking::Lacking;
+use crate::diagnose::standing::has_called;
 use crate::diagnose::{call_name, comm_name, duration, is_pair, lacked, ranks_text, suspect_ns};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, OpSnapshot, OpState, RankSnapshot,
@@ -43,26 +44,39 @@ pub(super) fn verdicts(job: &Snapshot, before: Option<&Snapshot>, stall_ns: u64)
             }
             let is_confirmed = is_confirmed && before.is_none_or(|before| is_kept(before, &verdict));
             verdict.standing = standing(&verdict, is_confirmed, is_patient, stall_ns);
-            let is_known = |other: &Verdict| is_same(other, &verdict);
-            match found.iter().position(is_known) {
+            match found.iter().position(|other| is_same(other, &verdict)) {
                 None => found.push(verdict),
-                // Of two ends, that which waits for an answer tells more.
-                Some(at) if found[at].victims.is_empty() => found[at] = verdict,
-                Some(_) => {}
+                Some(at) => found[at] = merged(found[at].clone(), verdict),
             }
         }
     }
     found
 }
 
-/// Whether two waits lead to the same: those of a circle, and those of both ends of a link.
+/// Whether two waits lead to the same: those of a circle, those for one host that does not answer,
+/// and those of a send and its receive.
 fn is_same(a: &Verdict, b: &Verdict) -> bool {
+    let are_within = |a: &Verdict, b: &Verdict| a.culprits.iter().all(|one| b.victims.contains(&one.rank));
+    let are_ends = || is_pair(&a.op) && is_pair(&b.op) && are_within(a, b) && are_within(b, a);
     let is_it = match a.reason {
-        Reason::Cycle => true,
-        Reason::Unreachable => a.comm == b.comm,
+        Reason::Cycle => a.culprits == b.culprits,
+        Reason::Unreachable => a.comm == b.comm && (a.culprits == b.culprits || are_ends()),
+        Reason::Lossy | Reason::Throttled | Reason::Inside => a.comm == b.comm && are_ends(),
         _ => false,
     };
-    is_it && (a.class, a.reason, &a.culprits) == (b.class, b.reason, &b.culprits)
+    is_it && (a.class, a.reason) == (b.class, b.reason)
+}
+
+/// One of two that are the same: of two ends that which waits for an answer, which tells more.
+fn merged(a: Verdict, b: Verdict) -> Verdict {
+    let standing = a.standing.max(b.standing);
+    let (mut one, other) = if a.victims.is_empty() { (b, a) } else { (a, b) };
+    if one.culprits == other.culprits {
+        one.victims.extend(other.victims);
+        one.victims.sort_unstable();
+        one.victims.dedup();
+    }
+    Verdict { standing, ..one }
 }
 
 /// Whether all that are waited for have failed there: they were read later than those that wait,
@@ -437,7 +451,14 @@ impl Circle {
             };
             add(one.comm, &one.by, &holders, op(&one.op, one.seq, &one.name, one.comm));
             for other in one.behind.iter().chain(&one.waits_in) {
-                add(other.comm, &other.by, &other.through, op(&other.op, other.seq, &other.name, other.comm));
+                let has_called = |holder: &Rank| {
+                    let rows = job.ranks.iter().flat_map(|rank| &rank.comms);
+                    let mut its = rows.filter(|row| row.id == other.comm && row.rank == *holder);
+                    its.any(|row| other.by.iter().all(|by| has_called(row, *by, &other.op, other.seq)))
+                };
+                let lacks = |holder: &&Rank| !(is_pair(&other.op) && has_called(holder));
+                let through: Vec<Rank> = other.through.iter().filter(lacks).copied().collect();
+                add(other.comm, &other.by, &through, op(&other.op, other.seq, &other.name, other.comm));
             }
         }
         let by = waiters(&waits);

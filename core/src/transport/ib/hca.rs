@@ -280,7 +280,7 @@ impl Hca {
         crate::sys::not_forked()?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|hca| hca.strong_count() > 0);
-        let known = open.iter().filter_map(Weak::upgrade).find(|hca| hca.name() == name);
+        let known = open.iter().filter_map(Weak::upgrade).find(|hca| hca.name() == name && !hca.has_failed());
         if let Some(known) = known {
             return Ok(known);
         }
@@ -407,6 +407,11 @@ impl Hca {
             }
         }
         Ok(false)
+    }
+
+    /// Whether nothing completes on it any more: a new one may, if the driver has reset the device.
+    fn has_failed(&self) -> bool {
+        self.seats().failed.is_some()
     }
 
     /// Fails all lanes of this device: nothing completes on it any more.

@@ -315,6 +315,8 @@ impl Sender {
             return Err(fault);
         }
         if any {
+            // Another thread may have noted what was counted here after it was told.
+            self.half.tell_completed();
             self.half.credits(self.room());
             self.line.moves();
         } else if has_ended && is_all {

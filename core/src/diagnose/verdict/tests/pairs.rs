@@ -1,7 +1,7 @@
 //! Links over queue pairs: work that stands, and work that failed.
 
 use super::*;
-use crate::snapshot::{QueuePairSnapshot, QueuePairState, WorkFailure};
+use crate::snapshot::{Direction, QueuePairSnapshot, QueuePairState, WorkFailure};
 
 fn pair(completed_ns: u64) -> QueuePairSnapshot {
     QueuePairSnapshot {
@@ -19,9 +19,15 @@ fn pair(completed_ns: u64) -> QueuePairSnapshot {
     }
 }
 
+/// A link on which messages are unanswered.
+fn sends() -> LinkSnapshot {
+    LinkSnapshot { direction: Direction::Send, posted: 9, moved: 7, ..LinkSnapshot::default() }
+}
+
 /// Rank 0 waits for rank 2, to which it has this queue pair.
 fn waits_over(mut job: Snapshot, pair: QueuePairSnapshot) -> Snapshot {
-    let link = LinkSnapshot { peer: Some(Rank(2)), queue_pairs: vec![pair], ..LinkSnapshot::default() };
+    let peer = Some(Rank(2));
+    let link = LinkSnapshot { peer, queue_pairs: vec![pair], ..sends() };
     job.ranks[0].comms[0].links = vec![link];
     let link = WaitingLink { rank: Rank(0), peer: Rank(2), ..WaitingLink::default() };
     job.blocked_on = vec![BlockedOn { link: Some(link), ..blocked(&[], &[2], &[0, 1, 3], 4 * SECOND) }];
@@ -37,7 +43,7 @@ fn a_queue_pair_whose_writes_stand_is_blamed_with_its_device_and_both_ends() {
         (found[0].class, found[0].reason, found[0].side),
         (Class::Link, Reason::Unreachable, Side::Network)
     );
-    let line = "queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2) is RTS, 2 of 9 writes unanswered for 4.0 s";
+    let line = "queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2) is RTS, 2 of 9 writes unanswered for 3.0 s";
     assert!(found[0].evidence.iter().any(|has| has == line), "{found:#?}");
     assert_eq!(found[0].next[0].command, "rdma link show");
     // A send and its receive wait for each other, which is no circle; and the end that writes knows
@@ -58,11 +64,15 @@ fn a_queue_pair_whose_writes_stand_is_blamed_with_its_device_and_both_ends() {
     check(&waits_over(job(&[]), pair(SECOND - 1)), &is(Class::StuckLocal, Reason::Inside));
     let all = QueuePairSnapshot { completed: 9, ..pair(600 * SECOND) };
     check(&waits_over(job(&[]), all), &is(Class::StuckLocal, Reason::Inside));
+    // What a reader wrote: nobody awaits its answer.
+    let mut notices = waits_over(job(&[]), pair(600 * SECOND));
+    notices.ranks[0].comms[0].links[0].direction = Direction::Recv;
+    check(&notices, &is(Class::StuckLocal, Reason::Inside));
     // Completions that nobody looks for.
     let mut stopped = waits_over(job(&[]), pair(600 * SECOND));
     stopped.ranks[2].state = State::Stopped;
     let own = std::mem::take(&mut stopped.ranks[0].comms[0].links[0].queue_pairs);
-    let link = LinkSnapshot { peer: Some(Rank(0)), queue_pairs: own, ..LinkSnapshot::default() };
+    let link = LinkSnapshot { peer: Some(Rank(0)), queue_pairs: own, ..sends() };
     stopped.ranks[2].comms[0].links = vec![link];
     let found = verdicts(&stopped, None, 30 * SECOND);
     assert_eq!((found[0].class, found[0].reason), (Class::StuckLocal, Reason::Stopped));
