@@ -9,9 +9,10 @@ use ccl::types::Phase;
 use ccl_tests::nvtx::{self, BYTES, CALLS, LOOSE_BYTES, LOOSE_ROUNDS, ROUNDS, Range, Seen, Span};
 
 /// How far half of the ranges may be from the recorder's times: the two readings are next to each
-/// other in the code. How far the rest is, the machine decides: it may interrupt a rank between
-/// them.
+/// other in the code.
 const NEAR_NS: u64 = 5_000;
+/// How far 95 % may be: the first use of a tool's code and memory is slow.
+const FAR_NS: u64 = 100_000;
 
 /// The differences between the times of ranges and of a recorder.
 ///
@@ -30,7 +31,7 @@ fn distances<'a>(
     distances
 }
 
-/// Asserts that half of them are near; prints how near all are.
+/// Asserts that they are near; prints how near.
 fn assert_near(what: &str, mut distances: Vec<u64>) {
     distances.sort_unstable();
     let at = |share: f64| distances[((distances.len() - 1) as f64 * share) as usize];
@@ -42,6 +43,7 @@ fn assert_near(what: &str, mut distances: Vec<u64>) {
         at(1.0)
     );
     assert!(at(0.5) <= NEAR_NS, "{what}: half are not within {NEAR_NS} ns");
+    assert!(at(0.95) <= FAR_NS, "{what}: 95 % are not within {FAR_NS} ns");
 }
 
 /// Pairs ranges and spans: one range per call and phase, in the same order and of the same size.

@@ -1,11 +1,18 @@
 //! Ranks that wait: the load on the machine, and the time they record as waiting.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ccl::clock;
 use ccl_tests::job::{Job, Line, Setting, Transport};
 use ccl_tests::orders::{How, Orders};
 use rustix::process::Signal;
+
+/// One job at a time: the ranks of another one would take the caches from those that are measured.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The orders of a job whose rank `victim` does something else in its second iteration.
 fn orders(victim: u32, how: How) -> Orders {
@@ -33,6 +40,7 @@ fn ran_ns(pid: u32) -> u64 {
 fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others() {
     const WINDOW: Duration = Duration::from_secs(1);
     const WINDOWS: usize = 5;
+    let _alone = alone();
     for transport in [Transport::Shm, Transport::Socket] {
         let mut setting = Setting::new(8, transport, orders(3, How::Sleep));
         let bound = ["taskset", "-c", "0,1"].map(String::from).to_vec();
@@ -62,14 +70,14 @@ fn eight_ranks_on_two_processors_that_wait_for_a_late_one_leave_them_to_others()
         };
         let used: Vec<f64> = (0..job.workers.len()).map(median).collect();
         println!("{transport:?}: milliseconds of processor time in a second: {used:.2?}");
-        // About 10 ms in 10 s, most of it what a wake-up costs on this machine, whose caches are
-        // cold then. A rank that spins or yields uses a hundred times as much.
-        assert!(used.iter().all(|ms| *ms <= 2.0), "{transport:?}: {used:.2?} ms, at most 2.0: {windows:.2?}");
+        // 10 ms in 10 s.
+        assert!(used.iter().all(|ms| *ms <= 1.0), "{transport:?}: {used:.2?} ms, at most 1.0: {windows:.2?}");
     }
 }
 
 #[test]
 fn ranks_that_were_stopped_for_longer_than_the_timeout_go_on() {
+    let _alone = alone();
     for transport in [Transport::Shm, Transport::Socket, Transport::Mixed] {
         // All ranks except rank 0 are late in the second iteration: rank 0 waits, and so do the
         // ranks that block it.

@@ -371,7 +371,7 @@ fn evidence(job: &Snapshot, failure: &Failure, culprits: &[Culprit]) -> Vec<Stri
         lines.push(format!("the ranks were told{whose}: {}", harmless(&failure.text, MAX_TEXT)));
     }
     let pairs = link::bad_pairs(job, failure.comm, failure.since_ns).into_iter();
-    // What only stood is a cause where nobody is to blame.
+    // Work that only stood is cited as a cause if no rank is to blame.
     let is_cause = failure.error == "Timeout" || failure.error == "Peer" && failure.blamed.is_empty();
     let pairs = pairs.filter(|(.., pair)| is_cause || pair.error.is_some());
     lines.extend(pairs.take(MAX_CALLS).map(|(rank, _, pair)| {

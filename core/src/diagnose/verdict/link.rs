@@ -50,7 +50,7 @@ pub(super) fn bad<'a>(job: &'a Snapshot, one: &BlockedOn) -> Option<Bad<'a>> {
     let rows = job.ranks.iter().flat_map(|rank| rank.comms.iter().map(move |row| (rank, row)));
     let mut found = Vec::new();
     for (rank, row) in rows.filter(|(_, row)| row.id == one.comm) {
-        // What completes is seen only by who waits in a call, and can run.
+        // A rank sees completions only while it waits in a call and can run.
         let sees = row.operation().state == OpState::Running && process::condition(job, rank).is_none();
         let links = row.links.iter().filter_map(|link| Some((link.peer?, link)));
         for (peer, link) in links.filter(|(peer, _)| is_between(row.rank, *peer)) {
@@ -198,7 +198,7 @@ impl Bad<'_> {
             Way::QueuePair(..) => Some(self.ends.1),
         }
     }
-    /// What a queue pair does not do, in a sentence.
+    /// A sentence on a queue pair whose writes are not answered; `None` for others.
     pub(super) fn text(&self, job: &Snapshot, comm: CommId) -> Option<String> {
         let Way::QueuePair(QueuePairSnapshot { device, port, peer_address, error: None, .. }, _) = self.way
         else {

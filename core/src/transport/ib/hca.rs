@@ -361,7 +361,7 @@ impl Hca {
     pub(super) fn pair(self: &Arc<Self>, depth: Depth, region: Arc<Region>) -> io::Result<Pair> {
         let count = depth.sends + depth.receives;
         let rest = |left: u32| left.checked_sub(count);
-        // What queue pairs have left there that are gone takes entries, too.
+        // Completions of queue pairs that are gone still take entries.
         let _ = self.poll();
         if self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_err() {
             let what = format!("the completion queue of {} has no room for another queue pair", self.name());

@@ -46,18 +46,13 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
         for (nth, link) in member.comm.links.iter().enumerate() {
             let peer = link.peer.and_then(|peer| members.iter().find(|other| other.comm.rank == peer));
             let (text, role) = state(scene, member.comm, link);
-            let way = match link.direction {
-                Direction::Send => "send",
-                Direction::Recv => "recv",
-                Direction::Unknown => "?",
-            };
             let since_ns = link.long_wait_ns().unwrap_or(0);
             let to = link.peer.map_or_else(|| Cell::text("all"), |peer| Cell::number(peer.0));
             let [rtt, retransmits, unsent] = worst(&link.sockets);
             let mut cells = vec![Cell::number(member.comm.rank.0)];
             cells.extend(is_renumbered.then(|| Cell::number(member.rank.rank.0)));
             cells.extend([
-                Cell::text(format!("{} {way}", channel(link.channel))),
+                Cell::text(way(link)),
                 to,
                 Cell::text(link.transport.to_string()),
                 Cell::text(why(link.why)),
@@ -78,16 +73,28 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
                 key: format!("{} {} {nth}", member.rank.rank, member.comm.id),
                 cells,
                 fields: fields(member.rank, Some(member.comm)),
-                ranks: [Some(member.comm.rank.0), link.peer.map(|peer| peer.0)]
-                    .into_iter()
-                    .flatten()
-                    .collect(),
+                ranks: ends(member.comm, link),
                 blocked_on: concerns_awaited(scene, &member, link.waits_for),
                 about: About::Link(member.at.0, member.at.1, nth),
             });
         }
     }
     Listing { columns, rows, empty: "no link is up yet: links are made by the first operation".into() }
+}
+
+/// The channel and direction of a link: `ch0 send`.
+pub(crate) fn way(link: &LinkSnapshot) -> String {
+    let way = match link.direction {
+        Direction::Send => "send",
+        Direction::Recv => "recv",
+        Direction::Unknown => "?",
+    };
+    format!("{} {way}", channel(link.channel))
+}
+
+/// The ranks of the communicator at the ends of a link.
+pub(crate) fn ends(comm: &CommSnapshot, link: &LinkSnapshot) -> Vec<u32> {
+    [Some(comm.rank.0), link.peer.map(|peer| peer.0)].into_iter().flatten().collect()
 }
 
 fn concerns_awaited(scene: &Scene<'_>, member: &Member<'_>, waits_for: Option<Rank>) -> bool {

@@ -2,11 +2,12 @@
 //! what failed.
 
 use ccl::diagnose::duration;
-use ccl::snapshot::{CommSnapshot, Direction, LinkSnapshot, QueuePairSnapshot, QueuePairState, WorkFailure};
+use ccl::snapshot::{CommSnapshot, LinkSnapshot, QueuePairSnapshot, QueuePairState, WorkFailure};
 
 use crate::tui::listing::{About, Cell, Column, Listing, Row};
 use crate::tui::palette::Role;
-use crate::tui::scene::{Member, Scene, bytes, channel, fields, name};
+use crate::tui::scene::{Member, Scene, bytes, fields, name};
+use crate::tui::views::connections::{ends, way};
 
 fn columns(are_several: bool, is_renumbered: bool) -> Vec<Column> {
     let comm = Column::new("comm").shrinks(5).key("comm");
@@ -43,8 +44,7 @@ pub(crate) fn listing(scene: &Scene<'_>) -> Listing {
                 key: format!("{} {} {nth} {}", member.rank.rank, member.comm.id, pair.nth),
                 cells: cells((member, is_renumbered), link, pair),
                 fields: fields(member.rank, Some(member.comm)),
-                ranks:
-                    [Some(member.comm.rank.0), link.peer.map(|peer| peer.0)].into_iter().flatten().collect(),
+                ranks: ends(member.comm, link),
                 blocked_on: pair.error.is_some(),
                 about: About::Link(member.at.0, member.at.1, nth),
             }));
@@ -58,11 +58,6 @@ fn cells(
     link: &LinkSnapshot,
     pair: &QueuePairSnapshot,
 ) -> Vec<Cell> {
-    let way = match link.direction {
-        Direction::Send => "send",
-        Direction::Recv => "recv",
-        Direction::Unknown => "?",
-    };
     let QueuePairSnapshot { device, port, number, peer_number, peer_address, .. } = pair;
     let CommSnapshot { id, ref name, rank, .. } = *member.comm;
     let open = pair.outstanding();
@@ -75,7 +70,7 @@ fn cells(
     let mut cells = vec![Cell::number(rank.0)];
     cells.extend(is_renumbered.then(|| Cell::number(member.rank.rank.0)));
     cells.extend([
-        Cell::text(format!("{} {way}", channel(link.channel))),
+        Cell::text(way(link)),
         link.peer.map_or_else(|| Cell::text("all"), |peer| Cell::number(peer.0)),
         Cell::text(format!("{device}:{port}")),
         Cell::number(*number),
