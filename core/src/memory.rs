@@ -4,6 +4,16 @@
 //! A view is an address and a length. Creating one from raw memory is unsafe: the caller promises
 //! that the memory stays valid, and that no other code accesses it in a conflicting way, until the
 //! operation that received the view has ended. All code that passes views on is safe code.
+//!
+//! A large region can also be *lent* to links whose device reads and writes memory by itself. It is
+//! registered with the device when such a link first uses it, stays so for later operations, and is
+//! so no more when the region is dropped. A peer that has been told where to write could do so at
+//! any time between: the ranks of a job trust each other that far.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::sys::verbs::{Domain, Region as Registered};
 
 /// Bytes that an operation may read.
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +155,8 @@ pub(crate) fn view_of_mut<T: Element>(slice: &mut [T]) -> ViewMut {
 /// no link ever writes to freed memory.
 #[derive(Debug)]
 pub struct Region<T: Element> {
+    /// Dropped first: from then on no device uses the memory.
+    lent: Option<Lent>,
     memory: Memory<T>,
 }
 
@@ -179,7 +191,7 @@ impl<T: Element> Region<T> {
     /// Wraps a vector.
     #[must_use]
     pub const fn new(data: Vec<T>) -> Self {
-        Self { memory: Memory::Vector(data) }
+        Self { lent: None, memory: Memory::Vector(data) }
     }
     /// `len` elements at `ptr`, of memory that is not Rust's: a mapping, or a buffer of another
     /// language. `keep_alive` is dropped with the region, in any thread.
@@ -189,15 +201,26 @@ impl<T: Element> Region<T> {
     /// initialized, and nobody else reads or writes them.
     #[must_use]
     pub unsafe fn foreign(ptr: *mut T, len: usize, keep_alive: impl Send + 'static) -> Self {
-        Self { memory: Memory::Foreign { ptr, len, _keep_alive: Box::new(keep_alive) } }
+        Self { lent: None, memory: Memory::Foreign { ptr, len, _keep_alive: Box::new(keep_alive) } }
     }
     /// Gives the vector back; a copy of foreign memory.
     #[must_use]
-    pub fn into_vec(self) -> Vec<T> {
+    pub fn into_vec(mut self) -> Vec<T> {
+        self.lent = None;
         match self.memory {
             Memory::Vector(data) => data,
             Memory::Foreign { .. } => self.to_vec(),
         }
+    }
+    /// It, for links that lend it to devices; `None` if it is too small for that. The caller keeps
+    /// the region as for [`view_mut`](Self::view_mut).
+    pub(crate) fn lendable(&mut self) -> Option<Arc<Lendable>> {
+        let view = self.view_mut();
+        if view.len() < LEND_FROM {
+            return None;
+        }
+        let lent = self.lent.get_or_insert_with(|| Lent(Arc::new(Lendable::new(view))));
+        Some(Arc::clone(&lent.0))
     }
     /// All of it, for an operation. The caller keeps the region where it is, and does not access it
     /// before the operation has ended.
@@ -210,6 +233,79 @@ impl<T: Element> Region<T> {
                 ViewMut::new(ptr.cast(), *len * std::mem::size_of::<T>())
             },
         }
+    }
+}
+
+/// The bytes from which a region is lent to devices: less is copied as fast.
+const LEND_FROM: usize = 64 << 10;
+
+/// A region's memory, for links that lend it to devices: the pages that lie in it as a whole, since
+/// other memory in the same page would change its owner when the process forks.
+#[derive(Debug)]
+pub(crate) struct Lendable {
+    bytes: ViewMut,
+    /// With each device that has been asked; `None` once the region is gone.
+    registered: Mutex<Option<Vec<Registered>>>,
+}
+
+// SAFETY: an address, which only devices use, and operations as of `ViewMut`.
+unsafe impl Sync for Lendable {}
+
+/// A region's hold on what it has lent.
+#[derive(Debug)]
+struct Lent(Arc<Lendable>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // In a forked child another thread of the parent may have held the lock.
+        if !crate::sys::forked() {
+            *self.0.registered() = None;
+        }
+    }
+}
+
+impl Lendable {
+    /// The memory of a region, which drops its [`Lent`] before that memory.
+    fn new(region: ViewMut) -> Self {
+        let page = rustix::param::page_size();
+        let before = region.as_ptr().align_offset(page).min(region.len());
+        let len = (region.len() - before) / page * page;
+        Self { bytes: region.part(before, len), registered: Mutex::new(Some(Vec::new())) }
+    }
+
+    fn registered(&self) -> std::sync::MutexGuard<'_, Option<Vec<Registered>>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same bytes, to be written by a device, if they lie in what is lent.
+    pub(crate) fn part(&self, bytes: View) -> Option<ViewMut> {
+        let at = (bytes.as_ptr() as usize).checked_sub(self.bytes.as_ptr() as usize)?;
+        let is_inside = at <= self.bytes.len() && bytes.len() <= self.bytes.len() - at;
+        is_inside.then(|| self.bytes.part(at, bytes.len()))
+    }
+
+    /// Registers it with a device, unless it is.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the region is gone.
+    pub(crate) fn register(&self, domain: &Arc<Domain>, relaxed: bool) -> std::io::Result<()> {
+        let mut registered = self.registered();
+        let regions = registered.as_mut().ok_or(std::io::ErrorKind::NotFound)?;
+        if regions.iter().any(|region| Arc::ptr_eq(region.domain(), domain)) {
+            return Ok(());
+        }
+        let base = NonNull::new(self.bytes.as_ptr()).ok_or(std::io::ErrorKind::NotFound)?;
+        // SAFETY: the region drops its `Lent` before the memory, which drops these under the lock.
+        // Who accesses the memory meanwhile is told of peers by the description of this module.
+        let made = unsafe { Registered::register_foreign(domain, (base, self.bytes.len()), relaxed) };
+        regions.push(made?);
+        Ok(())
+    }
+
+    /// Does something with its registration with a device, which stays for so long.
+    pub(crate) fn with<R>(&self, domain: &Arc<Domain>, act: impl FnOnce(&Registered) -> R) -> Option<R> {
+        let registered = self.registered();
+        registered.as_ref()?.iter().find(|region| Arc::ptr_eq(region.domain(), domain)).map(act)
     }
 }
 
@@ -262,8 +358,6 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]
@@ -276,11 +370,30 @@ mod tests {
         assert_eq!(region[..], [1, 2, 3]);
         assert_eq!(
             (format!("{region:?}"), Arc::strong_count(&memory)),
-            ("Region { memory: Foreign(3) }".into(), 2)
+            ("Region { lent: None, memory: Foreign(3) }".into(), 2)
         );
         assert_eq!(region.into_vec(), [1, 2, 3]);
         assert_eq!(Arc::strong_count(&memory), 1);
         let own = Region::new(vec![7_u8; 2]);
         assert_eq!((own.len(), own.into_vec()), (2, vec![7, 7]));
+    }
+
+    #[test]
+    fn a_large_region_lends_its_whole_pages() {
+        let page = rustix::param::page_size();
+        let mut region = Region::new(vec![0_u8; LEND_FROM + 3 * page]);
+        let (first, all) = (region.as_ptr() as usize, region.view_mut());
+        let lent = region.lendable().unwrap();
+        let whole = first.next_multiple_of(page) - first;
+        assert!(
+            lent.part(all.read().part(whole, LEND_FROM))
+                .is_some_and(|part| { part.as_ptr() as usize == first + whole && part.len() == LEND_FROM })
+        );
+        assert!(lent.part(all.read()).is_none() || whole == 0);
+        assert!(lent.part(all.read().part(LEND_FROM + 2 * page, page)).is_none() || whole == 0);
+        assert!(lent.part(View::EMPTY).is_none());
+        drop(region);
+        assert!(lent.registered().is_none());
+        assert!(Region::new(vec![0_u8; LEND_FROM - 1]).lendable().is_none());
     }
 }

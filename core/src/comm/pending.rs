@@ -30,6 +30,8 @@ use crate::sys;
 const BUSY: Duration = Duration::from_millis(1);
 /// How long it dozes: the delay of an operation that no caller waits for.
 const DOZE: Duration = Duration::from_micros(200);
+/// How long it dozes at most while callers drive: twice as long each time that it finds them.
+const LONG_DOZE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 struct CallState<T: Element> {
@@ -91,8 +93,11 @@ pub(super) fn begin<T: Element>(
     let place = Arc::new(Mutex::new(CallState { region: Some(region), result: None, waker: None }));
     // A vector's buffer keeps its address when the vector moves; only the operation touches it
     // until it has ended.
-    let view = lock(&place).region.as_mut().map(Region::view_mut);
-    let Some(buffer) = view else { unreachable!("the region was just put there") };
+    let lends = request.kind.is_p2p();
+    let of = |region: &mut Region<T>| (region.lendable().filter(|_| lends), region.view_mut());
+    let Some((lendable, buffer)) = lock(&place).region.as_mut().map(of) else {
+        unreachable!("the region was just put there")
+    };
     let shared = Arc::clone(&place);
     let settle = Box::new(move |result: Result<()>| {
         let mut place = lock(&shared);
@@ -103,7 +108,7 @@ pub(super) fn begin<T: Element>(
     // Kept before the engine knows the buffer.
     let ticket = driver.owned.keep(settle);
     let attended = WaitedFor::default();
-    let begun = Begun { ticket, attended: attended.clone() };
+    let begun = Begun { ticket, attended: attended.clone(), lendable };
     // The input is read through the same pointer: another borrow of the buffer would invalidate
     // this one. The observed call ends when this function returns.
     let mut observed = Observed::default();
@@ -230,7 +235,7 @@ fn progress(inner: &Arc<Inner>) {
 
 fn run() {
     crate::observer::thread(c"ccl-progress");
-    let mut still: Option<Ns> = None;
+    let (mut still, mut doze): (Option<Ns>, _) = (None, DOZE);
     loop {
         let driven: Vec<Arc<Inner>> = {
             let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -243,10 +248,16 @@ fn run() {
             }
             thread.driven.iter().filter_map(Weak::upgrade).collect()
         };
-        let advanced = driven.iter().fold(false, |any, inner| any | turn_guarded(inner));
+        let turns: Vec<Turn> = driven.iter().map(turn_guarded).collect();
         drop(driven);
+        if turns.iter().all(|turn| *turn == Turn::Others) {
+            clock::sleep(doze);
+            doze = (doze * 2).min(LONG_DOZE);
+            continue;
+        }
+        doze = DOZE;
         let now = clock::now();
-        match (advanced, still) {
+        match (turns.contains(&Turn::Moved), still) {
             (true, _) => still = None,
             (false, None) => still = Some(now),
             (false, Some(since)) if now.since(since) < BUSY => std::thread::yield_now(),
@@ -255,8 +266,17 @@ fn run() {
     }
 }
 
+/// What a turn of the progress thread came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    Moved,
+    Stood,
+    /// A caller drives the communicator.
+    Others,
+}
+
 /// Like `turn`; if it panics, the communicator ends, and the thread goes on with the others.
-fn turn_guarded(inner: &Arc<Inner>) -> bool {
+fn turn_guarded(inner: &Arc<Inner>) -> Turn {
     catch_unwind(AssertUnwindSafe(|| turn(inner))).unwrap_or_else(|_| {
         if let Ok(mut driver) = inner.driver() {
             let text = format!("driving the calls of rank {} panicked", inner.rank);
@@ -266,14 +286,17 @@ fn turn_guarded(inner: &Arc<Inner>) -> bool {
             driver.engine.fail(failure, clock::raw());
             inner.give_up(&mut driver);
         }
-        true
+        Turn::Moved
     })
 }
 
-/// One turn of a communicator that no other thread drives; true if anything moved.
-fn turn(inner: &Arc<Inner>) -> bool {
-    // A caller drives it.
-    inner.free_driver().is_some_and(|mut driver| inner.turn_once(&mut driver))
+/// One turn of a communicator that no other thread drives.
+fn turn(inner: &Arc<Inner>) -> Turn {
+    match inner.free_driver().map(|mut driver| inner.turn_once(&mut driver)) {
+        Some(true) => Turn::Moved,
+        Some(false) => Turn::Stood,
+        None => Turn::Others,
+    }
 }
 
 impl Inner {

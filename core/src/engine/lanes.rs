@@ -1,11 +1,12 @@
 //! The lanes of one rank: its links by channel and peer, each with its cell in the recorder.
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::clock::Raw;
 use crate::engine::{Op, Wait};
 use crate::event::Subscriber;
-use crate::memory::ViewMut;
+use crate::memory::{Lendable, ViewMut};
 use crate::plan::Readers;
 use crate::proxy::{Claim, Sub};
 use crate::reactor::Interest;
@@ -205,6 +206,25 @@ impl Lanes {
         match op.kind() {
             CollKind::Send => (self.sender(ChannelId::P2P, Readers::One(op.peer())), None),
             _ => (None, self.receiver(ChannelId::P2P, op.peer(), false)),
+        }
+    }
+
+    /// A pair's messages from this one on lie in these bytes, which its link may lend to devices. A
+    /// link that is not up yet copies them.
+    pub(super) fn lend(
+        &mut self,
+        direction: Direction,
+        peer: Rank,
+        first: u64,
+        bytes: ViewMut,
+        memory: &Arc<Lendable>,
+    ) {
+        if direction == Direction::Send {
+            if let Some(index) = self.sender(ChannelId::P2P, Readers::One(peer)) {
+                self.outs[index as usize].link.lend(first, bytes, memory);
+            }
+        } else if let Some(index) = self.receiver(ChannelId::P2P, peer, false) {
+            self.ins[index as usize].link.lend(first, bytes, memory);
         }
     }
 

@@ -267,7 +267,12 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         });
         let way = if op.kind().is_p2p() {
             self.row.p2p_called(op.descriptor(), outline, op.peer(), now);
-            let way = self.pairs.push(op, begun, &self.topology);
+            let (direction, peer) = (op.direction(), op.peer());
+            let lent = begun.as_ref().and_then(|begun| begun.lendable.clone()).zip(op.lent_bytes());
+            let (way, first) = self.pairs.push(op, begun, &self.topology);
+            if let Some((memory, bytes)) = lent {
+                self.lanes.lend(direction, peer, first, bytes, &memory);
+            }
             if !self.noted.is_empty() {
                 // The cell tells of the call that waits, not of this one.
                 self.note_ops();

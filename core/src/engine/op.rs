@@ -8,10 +8,10 @@ use crate::clock::Raw;
 use crate::collective::{Descriptor, Request};
 use crate::engine::mover::WorkId;
 use crate::event::{Event, Subscriber, publish_at};
-use crate::memory::{View, ViewMut};
-use crate::plan::{Plan, Step, Topology};
+use crate::memory::{Lendable, View, ViewMut};
+use crate::plan::{PAIR_SLOT_BYTES, Plan, Step, Topology};
 use crate::recorder::Attention;
-use crate::types::{Algorithm, CollKind, Outline, Rank};
+use crate::types::{Algorithm, CollKind, Direction, Outline, Rank};
 
 /// Identifies an operation of one engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +68,8 @@ pub struct Begun {
     pub ticket: Ticket,
     /// Who waits for it.
     pub attended: WaitedFor,
+    /// Its buffer, if links may lend it to devices.
+    pub(crate) lendable: Option<Arc<Lendable>>,
 }
 
 impl Begun {
@@ -176,6 +178,15 @@ impl Op {
             Plan::Generated { shape, .. } => shape.algorithm,
             Plan::Given(_) => Algorithm::Ring,
         }
+    }
+    /// The direction of a pair.
+    pub(super) fn direction(&self) -> Direction {
+        if self.kind == CollKind::Recv { Direction::Recv } else { Direction::Send }
+    }
+    /// The bytes of a pair whose messages are all of the largest size, but for the last.
+    pub(super) fn lent_bytes(&self) -> Option<ViewMut> {
+        let is_whole = matches!(&self.plan, Plan::Generated { shape, .. } if shape.chunk == PAIR_SLOT_BYTES);
+        is_whole.then_some(self.output)
     }
     /// The other rank of a pair.
     pub(super) const fn peer(&self) -> Rank {

@@ -18,6 +18,8 @@ pub(super) struct Way {
     /// The program of the first operation, and its claim to a slot of the proxy.
     program: Program,
     claim: Claim,
+    /// The messages of all operations so far: the number of the next one's first.
+    messages: u64,
 }
 
 /// All ways of one rank.
@@ -35,13 +37,15 @@ impl Pairs {
         Self { ways: Vec::new(), busy: Vec::new(), pool }
     }
 
-    /// Adds an operation to the queue of its way; returns the number of the way.
-    pub(super) fn push(&mut self, op: Op, begun: Option<Begun>, topology: &Topology) -> u32 {
+    /// Adds an operation to the queue of its way; returns the number of the way, and that of the
+    /// operation's first message on its link.
+    pub(super) fn push(&mut self, op: Op, begun: Option<Begun>, topology: &Topology) -> (u32, u64) {
         if self.ways.is_empty() {
             let way = || Way {
                 queue: Queue::default(),
                 program: Program::default(),
                 claim: Claim::new(Arc::clone(&self.pool)),
+                messages: 0,
             };
             self.ways.resize_with(2 * topology.nranks() as usize, way);
         }
@@ -51,8 +55,10 @@ impl Pairs {
             way.program.begin(&op, topology, 0);
             self.busy.push(number);
         }
+        let first = way.messages;
+        way.messages += op.plan().len(topology, 0);
         way.queue.push(op, begun);
-        number
+        (number, first)
     }
 
     /// How many ways have something under way.

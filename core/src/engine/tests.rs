@@ -190,7 +190,7 @@ fn a_wait_counts_from_when_somebody_waits() {
     let large = vec![0; 8 << 20];
     let (mut engine, mut numbers, _readers) = alone();
     let attended = WaitedFor::default();
-    let begun = Begun { ticket: Ticket::new(0), attended: attended.clone() };
+    let begun = Begun { ticket: Ticket::new(0), attended: attended.clone(), lendable: None };
     begin(&mut engine, &mut numbers, (&large, 1), Some(begun));
     settle(&mut engine);
     let told =

@@ -36,9 +36,9 @@ pub mod sim;
 pub mod socket;
 
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
-use crate::memory::{View, ViewMut};
+use crate::memory::{Lendable, View, ViewMut};
 use crate::reactor::Interest;
 use crate::recorder::LinkCell;
 use crate::snapshot::QueuePairState;
@@ -210,6 +210,14 @@ impl SendLink {
             Self::Late(_) => false,
         }
     }
+    /// The messages from this one on, as far as they are of the largest size, lie in these bytes,
+    /// one after another. A link whose device reads memory by itself then gives their place for the
+    /// slot: there is nothing to copy. The bytes are left alone until the messages have `moved`.
+    pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+        if let Self::Verbs(link) = self {
+            link.lend(first, bytes, memory);
+        }
+    }
     /// Adds what shows that it can go on.
     pub fn interests(&self, out: &mut Vec<Interest>) {
         match self {
@@ -309,6 +317,14 @@ impl RecvLink {
             Self::Memory(_) => false,
             #[cfg(test)]
             Self::Late(_) => false,
+        }
+    }
+    /// The messages from this one on, as far as they are of the largest size, are wanted in these
+    /// bytes, one after another. A link whose device writes memory by itself may put them there, and
+    /// then gives that place for what it peeks: there is nothing to copy.
+    pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+        if let Self::Verbs(link) = self {
+            link.lend(first, bytes, memory);
         }
     }
     /// Adds what shows that it can go on.

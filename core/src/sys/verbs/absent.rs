@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{AsyncEvent, Completion, Depth, Limits, Local, Path, Patience, PortState, QpState, Write};
@@ -56,7 +57,7 @@ absent! {
     Region {
         remote_key() -> u32,
         domain() -> &Arc<Domain>,
-        memory() -> &Arc<Mapping>,
+        base() -> NonNull<u8>,
     }
     Channel {
         fd() -> RawFd,
@@ -73,14 +74,14 @@ absent! {
         to_ready_to_send(u32, Patience) -> io::Result<()>,
         to_error() -> io::Result<()>,
         state() -> QpState,
-        write(&Write) -> io::Result<()>,
+        write(&Write, Option<&Region>) -> io::Result<()>,
         receive(u64) -> io::Result<()>,
     }
 }
 
 #[allow(missing_docs, clippy::missing_errors_doc, reason = "nobody can call them")]
 mod makers {
-    use super::{Arc, Channel, Context, Cq, Depth, Domain, Mapping, Qp, Region, io};
+    use super::{Arc, Channel, Context, Cq, Depth, Domain, Mapping, NonNull, Qp, Region, io};
 
     impl Domain {
         pub fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
@@ -89,6 +90,14 @@ mod makers {
     }
     impl Region {
         pub fn register(domain: &Arc<Domain>, _: &Arc<Mapping>, _: bool) -> io::Result<Arc<Self>> {
+            match **domain {}
+        }
+        #[allow(clippy::missing_safety_doc, reason = "nobody can call it")]
+        pub unsafe fn register_foreign(
+            domain: &Arc<Domain>,
+            _: (NonNull<u8>, usize),
+            _: bool,
+        ) -> io::Result<Self> {
             match **domain {}
         }
     }
@@ -103,7 +112,7 @@ mod makers {
         }
     }
     impl Qp {
-        pub fn new(domain: &Arc<Domain>, _: &Arc<Cq>, _: Depth, _: Vec<Arc<Region>>) -> io::Result<Self> {
+        pub fn new(domain: &Arc<Domain>, _: &Arc<Cq>, _: Depth, _: Arc<Region>) -> io::Result<Self> {
             match **domain {}
         }
     }

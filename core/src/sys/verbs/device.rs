@@ -279,8 +279,11 @@ impl Drop for Domain {
 #[derive(Debug)]
 pub struct Region {
     raw: NonNull<ffi::ibv_mr>,
-    /// The device may write here until the region is gone.
-    memory: Arc<Mapping>,
+    /// The device may read and write here until the region is gone.
+    base: NonNull<u8>,
+    len: usize,
+    /// What keeps it valid, unless the one who registered it does.
+    memory: Option<Arc<Mapping>>,
     domain: Arc<Domain>,
 }
 
@@ -296,22 +299,42 @@ impl Region {
     /// # Errors
     /// The kernel refuses; ENOMEM usually means that RLIMIT_MEMLOCK is too low.
     pub fn register(domain: &Arc<Domain>, memory: &Arc<Mapping>, relaxed: bool) -> io::Result<Arc<Self>> {
+        let (base, len) = (memory.base(), memory.len());
+        // SAFETY: the range is a mapping, which the region keeps, and which is accessed through
+        // atomics and raw pointers only.
+        let mut made = unsafe { Self::register_foreign(domain, (base, len), relaxed) }?;
+        made.memory = Some(Arc::clone(memory));
+        Ok(Arc::new(made))
+    }
+
+    /// Registers memory that somebody else keeps: so many bytes at an address.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    ///
+    /// # Safety
+    /// Until the region is dropped, the memory is valid. Code that accesses it meanwhile copes with
+    /// whoever has the key.
+    pub unsafe fn register_foreign(
+        domain: &Arc<Domain>,
+        (base, len): (NonNull<u8>, usize),
+        relaxed: bool,
+    ) -> io::Result<Self> {
         use ffi::ibv_access_flags as flags;
         let access = flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_WRITE;
-        let (base, len) = (memory.base().as_ptr(), memory.len());
-        // SAFETY: the range is a mapping, which `self` keeps, and which is accessed through atomics
-        // and raw pointers only.
+        let at = base.as_ptr();
+        // SAFETY: valid memory, by the promise of the caller. From the end of `drop` on, the device
+        // does not access it, even if work requests name it that have not ended.
         let raw = unsafe {
             if relaxed {
                 // A device that cannot do it ignores this flag, but only in this call.
                 let access = access | flags::IBV_ACCESS_RELAXED_ORDERING;
-                ffi::ibv_reg_mr_iova2(domain.raw(), base.cast(), len, base as u64, access.0)
+                ffi::ibv_reg_mr_iova2(domain.raw(), at.cast(), len, at as u64, access.0)
             } else {
-                ffi::ibv_reg_mr(domain.raw(), base.cast(), len, access.0 as i32)
+                ffi::ibv_reg_mr(domain.raw(), at.cast(), len, access.0 as i32)
             }
         };
-        let raw = made(raw)?;
-        Ok(Arc::new(Self { raw, memory: Arc::clone(memory), domain: Arc::clone(domain) }))
+        Ok(Self { raw: made(raw)?, base, len, memory: None, domain: Arc::clone(domain) })
     }
 
     /// The key by which a peer names it.
@@ -332,10 +355,14 @@ impl Region {
         &self.domain
     }
 
-    /// The memory.
+    /// Its first byte.
     #[must_use]
-    pub const fn memory(&self) -> &Arc<Mapping> {
-        &self.memory
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 }
 
@@ -344,10 +371,10 @@ impl Drop for Region {
         if forked() {
             // A forked child may lack the memory: something else may be mapped in its place, which
             // must not be unmapped.
-            std::mem::forget(Arc::clone(&self.memory));
+            std::mem::forget(self.memory.clone());
             return;
         }
-        // SAFETY: it was registered once; queue pairs that may use it keep it.
+        // SAFETY: it was registered once.
         let _ = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
     }
 }

@@ -328,11 +328,9 @@ impl QpState {
     }
 }
 
-/// Bytes of memory that a queue pair may touch.
+/// Bytes of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Which of the queue pair's regions.
-    pub region: usize,
     /// The first byte, counted from the region's.
     pub at: usize,
     /// How many.

@@ -149,8 +149,8 @@ impl Drop for Cq {
 #[derive(Debug)]
 pub struct Qp {
     raw: NonNull<ffi::ibv_qp>,
-    /// What it may touch.
-    regions: Vec<Arc<Region>>,
+    /// Its memory.
+    region: Arc<Region>,
     inline: usize,
     _cq: Arc<Cq>,
     _domain: Arc<Domain>,
@@ -162,16 +162,11 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// Makes a queue pair whose work completes in `cq` and uses memory of these regions.
+    /// Makes a queue pair whose work completes in `cq` and uses memory of this region.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn new(
-        domain: &Arc<Domain>,
-        cq: &Arc<Cq>,
-        depth: Depth,
-        regions: Vec<Arc<Region>>,
-    ) -> io::Result<Self> {
+    pub fn new(domain: &Arc<Domain>, cq: &Arc<Cq>, depth: Depth, region: Arc<Region>) -> io::Result<Self> {
         let raw = [Self::INLINE, 0].map(|inline| {
             let cq = cq.raw.as_ptr();
             let qp_type = ffi::ibv_qp_type::IBV_QPT_RC;
@@ -190,7 +185,7 @@ impl Qp {
             match made(unsafe { ffi::ibv_create_qp(domain.raw(), &raw mut wanted) }) {
                 Ok(raw) => {
                     let (_cq, _domain) = (Arc::clone(cq), Arc::clone(domain));
-                    return Ok(Self { raw, regions, inline, _cq, _domain });
+                    return Ok(Self { raw, region, inline, _cq, _domain });
                 }
                 // A device that takes nothing inline refuses.
                 Err(e) => failed = failed.or(Some(e)),
@@ -324,27 +319,14 @@ impl Qp {
         }
     }
 
-    /// The entry of a piece of its memory. Panics if it is not inside.
-    fn entry(&self, piece: Piece) -> ffi::ibv_sge {
-        let region = &self.regions[piece.region];
-        let memory = region.memory();
-        let is_inside = piece.at <= memory.len() && piece.len <= memory.len() - piece.at;
-        assert!(is_inside, "{piece:?} of a region of {} bytes", memory.len());
-        let length = u32::try_from(piece.len).expect("a message is shorter than 4 GiB");
-        ffi::ibv_sge {
-            addr: memory.base().as_ptr() as u64 + piece.at as u64,
-            length,
-            lkey: region.local_key(),
-        }
-    }
-
-    /// Posts a write.
+    /// Posts a write from the queue pair's memory, or from other memory that is registered with its
+    /// domain.
     ///
     /// # Errors
     /// ENOMEM: there is no room in the send queue.
     #[inline]
-    pub fn write(&self, write: &Write) -> io::Result<()> {
-        let mut entry = self.entry(write.from);
+    pub fn write(&self, write: &Write, lent: Option<&Region>) -> io::Result<()> {
+        let mut entry = entry(lent.unwrap_or(&self.region), write.from);
         let mut request = ffi::ibv_send_wr {
             wr_id: write.id,
             sg_list: &raw mut entry,
@@ -367,9 +349,9 @@ impl Qp {
         }
         request.send_flags = flags.0;
         let mut bad = null_mut();
-        // SAFETY: the queue pair lives. Request and entry are read during the call only. The bytes
-        // lie in a region that `self` keeps until the device is done with it: the queue pair is
-        // destroyed first. They are accessed through atomics and raw pointers only.
+        // SAFETY: the queue pair lives. Request and entry are read during the call only. The device
+        // reads the bytes for as long as their region lives, which is at most as long as they are
+        // valid. What keeps them copes with that.
         check(unsafe { ffi::ibv_post_send(self.raw.as_ptr(), &raw mut request, &raw mut bad) })
     }
 
@@ -384,6 +366,14 @@ impl Qp {
         // SAFETY: the queue pair lives, and the request is read during the call only.
         check(unsafe { ffi::ibv_post_recv(self.raw.as_ptr(), &raw mut request, &raw mut bad) })
     }
+}
+
+/// The entry of a piece of a region. Panics if it is not inside.
+fn entry(region: &Region, piece: Piece) -> ffi::ibv_sge {
+    let is_inside = piece.at <= region.len() && piece.len <= region.len() - piece.at;
+    assert!(is_inside, "{piece:?} of a region of {} bytes", region.len());
+    let length = u32::try_from(piece.len).expect("a message is shorter than 4 GiB");
+    ffi::ibv_sge { addr: region.base().as_ptr() as u64 + piece.at as u64, length, lkey: region.local_key() }
 }
 
 impl Drop for Qp {

@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys::verbs::{self, Channel, Completion, Context, Cq, Depth, Domain, Qp, Region};
 use crate::transport::shm::memory::RankMemory;
 
-/// The most entries of a completion queue: enough for a thousand lane ends.
+/// The most entries of a completion queue: enough for five hundred lane ends.
 const ENTRIES: u32 = 1 << 15;
 /// How often at most the queue is polled in one look: other links wait.
 const POLLS: usize = 4;
@@ -368,7 +368,7 @@ impl Hca {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, what));
         }
         let _taken = Entries { hca: Arc::clone(self), count };
-        let qp = Qp::new(&self.domain, &self.cq, depth, vec![region])?;
+        let qp = Qp::new(&self.domain, &self.cq, depth, region)?;
         Ok(Pair { qp, _taken })
     }
 

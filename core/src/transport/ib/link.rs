@@ -4,8 +4,10 @@
 //!   a header, little-endian: magic u64 | number u64 | check u64 | len u32 | 36 zeros
 //!   a message: a header if its check is another than that of the message before; `len` bytes
 //!   its immediate number: the low 20 bits of its number | whether it has a header << 20 |
-//!       whether its bytes came apart from the number << 21 | the count of its parts << 24
-//!   a clear entry: the number of the message that may come | where to u64 | a key per queue pair
+//!       whether its bytes came apart from the number << 21, from the header << 22 |
+//!       the count of its parts << 24
+//!   a clear entry: the number of the message that may come | where its bytes go u64 |
+//!       a key per queue pair
 //! ```
 //!
 //! *Writer.* Message m lies in slot `m % SLOTS` of the writer's block and is written into a slot of
@@ -16,10 +18,14 @@
 //! followed by an empty one with the number: only a completed write is followed. Every message has
 //! a header there. Elsewhere a full slot without one is a whole number of packets.
 //!
+//! *Callers' memory.* Messages of the largest size need no slot where they lie in a region: the
+//! writer's device reads them there, and the clear entry names the reader's region for them. The
+//! header goes to the slot all the same.
+//!
 //! *Reader.* A message is complete once all its parts have arrived. When it is freed, the reader
 //! owes the writer a *clear* entry in the writer's block: message m + SLOTS may come, and where to.
-//! Two neighbouring entries are one write, on the first queue pair; a single one is written only if
-//! no message has come for a while, sooner if the writer is short of slots. The write also
+//! Four neighbouring entries are one write, on the first queue pair; fewer are written only if no
+//! message has come for a while, sooner if the writer is short of slots. The write also
 //! completes a receive of the writer, so that a writer that sleeps is woken. `moved` of a writer
 //! counts messages that the reader's device has acknowledged.
 //!
@@ -28,8 +34,10 @@
 
 #[cfg(test)]
 mod failing;
+mod lent;
 mod receiver;
 
+pub(super) use lent::Lent;
 pub use receiver::Receiver;
 
 use std::sync::Arc;
@@ -39,10 +47,10 @@ use super::hca::{End, Pair, Seat, Work};
 use super::line::Line;
 use super::seen::Seen;
 use super::staging::{Block, CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
-use crate::memory::ViewMut;
+use crate::memory::{Lendable, ViewMut};
 use crate::plan::PAIR_SLOT_BYTES;
 use crate::reactor::Interest;
-use crate::sys::verbs::{Depth, Piece, Write, words};
+use crate::sys::verbs::{Depth, Piece, Region, Write, words};
 use crate::transport::{Change, LinkFault};
 use crate::types::{Rank, TransportKind};
 
@@ -58,12 +66,13 @@ const GRAIN: usize = 64;
 const HAS_HEADER: u32 = 1 << 20;
 const NUMBER: u32 = HAS_HEADER - 1;
 const IS_APART: u32 = 1 << 21;
+const HEADER_APART: u32 = 1 << 22;
 /// The receives that each end keeps posted on each queue pair: as many messages, or clear entries,
 /// as can be on their way, twice.
 pub(super) const RECEIVES: u32 = 2 * SLOTS as u32;
-/// The work of one queue pair: a part takes two work requests at most, and a reader has this many
-/// clear entries on their way, at most.
-const SENDS: u32 = 4 * SLOTS as u32;
+/// The work of one queue pair: a part takes three work requests at most, and a reader has this many
+/// notices on their way, at most.
+const SENDS: u32 = 3 * SLOTS as u32;
 pub(super) const DEPTH: Depth = Depth { sends: SENDS, receives: RECEIVES };
 
 /// One queue pair of a lane, connected.
@@ -92,6 +101,10 @@ pub(super) struct Half {
     pub(super) peer: Rank,
     /// Above how many bytes a part is written apart from its number.
     pub(super) adaptive_above: Option<usize>,
+    /// Whether devices may write a message's bytes in any order.
+    pub(super) relaxed: bool,
+    /// The messages that need no slot on this side.
+    pub(super) lent: Lent,
     /// What the engine has not been told of the queue pairs.
     pub(super) changes: Vec<Change>,
 }
@@ -156,13 +169,38 @@ impl Half {
         posted.map_err(|e| LinkFault::System(format!("a receive cannot be posted on {ends}: {e}")))
     }
 
-    fn post(&self, strand: usize, work: Work, write: Write) -> Result<(), LinkFault> {
+    /// Lends memory to all devices of the lane. Where one does not take it, slots serve.
+    fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+        let mut domains = self.strands.iter().map(|strand| strand.seat.hca().domain());
+        if domains.all(|domain| memory.register(domain, self.relaxed).is_ok()) {
+            self.lent.add(first, bytes, Arc::clone(memory));
+        }
+    }
+
+    fn post(&self, strand: usize, work: Work, write: Write, lent: Option<&Region>) -> Result<(), LinkFault> {
         let Strand { pair, seat, ends, seen, .. } = &self.strands[strand];
-        let posted = pair.qp.write(&Write { id: seat.id(work), ..write });
+        let posted = pair.qp.write(&Write { id: seat.id(work), ..write }, lent);
         if posted.is_ok() && write.signaled {
             seen.posted(write.from.len);
         }
         posted.map_err(|e| LinkFault::System(format!("a write cannot be posted on {ends}: {e}")))
+    }
+
+    /// Posts the write of a part, whose number comes after its bytes where packets overtake.
+    fn post_part(
+        &self,
+        strand: usize,
+        slot: usize,
+        write: Write,
+        lent: Option<&Region>,
+    ) -> Result<(), LinkFault> {
+        if self.adaptive_above.is_none_or(|above| write.from.len <= above) {
+            return self.post(strand, Work::Part(slot), write, lent);
+        }
+        let first = Write { immediate: None, signaled: false, ..write };
+        self.post(strand, Work::Part(slot), first, lent)?;
+        let empty = Piece { len: 0, ..write.from };
+        self.post(strand, Work::Part(slot), Write { from: empty, ..write }, lent)
     }
 
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
@@ -214,6 +252,9 @@ impl Sender {
             return Ok(None);
         }
         self.reserved = Some(total);
+        if let Some((bytes, _)) = self.lent(total as usize) {
+            return Ok(Some(bytes));
+        }
         let at = self.half.block.at() + self.slot() * STRIDE + HEADER;
         let base = self.half.block.memory().base().as_ptr();
         // SAFETY: the slot lies in the block, which `self` keeps. Its last message was
@@ -224,7 +265,6 @@ impl Sender {
     pub(crate) fn publish(&mut self, check: u64) {
         let len = self.reserved.take().expect("published what was reserved");
         let has_header = self.check.replace(check) != Some(check) || self.half.adaptive_above.is_some();
-        let skipped = if has_header { 0 } else { HEADER };
         if has_header {
             let at = self.slot() * STRIDE;
             let header = [MAGIC, self.posted, check, u64::from(len), 0, 0, 0, 0];
@@ -234,44 +274,72 @@ impl Sender {
         }
         if self.fault.is_none() {
             // A fault is reported by the next call that can report it.
-            self.fault = self.write(skipped, HEADER + len as usize - skipped).err();
+            self.fault = self.write(has_header, len as usize).err();
         }
         self.posted += 1;
         self.half.credits(self.room());
     }
 
-    /// Writes the message in the next slot to the reader: `len` bytes, after those that are
-    /// skipped.
-    fn write(&mut self, skipped: usize, len: usize) -> Result<(), LinkFault> {
+    /// The messages from this one on lie in these bytes.
+    pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+        self.half.lend(first, bytes, memory);
+    }
+
+    /// Where the next message lies, if that is no slot.
+    fn lent(&self, len: usize) -> Option<(ViewMut, &Arc<Lendable>)> {
+        self.half.lent.of(self.posted).filter(|(bytes, _)| bytes.len() == len)
+    }
+
+    /// Writes the next message to the reader: `len` bytes, and perhaps the header before them.
+    fn write(&mut self, has_header: bool, len: usize) -> Result<(), LinkFault> {
         let (slot, half) = (self.slot(), &self.half);
-        let clear = half.word(CLEARS + slot * CLEAR).load(Ordering::Relaxed);
+        let entry = CLEARS + slot * CLEAR;
+        let clear = half.word(entry).load(Ordering::Relaxed);
         if clear != self.posted {
             let what = format!("the entry that clears message {} is of message {clear}", self.posted);
             return Err(LinkFault::Corrupt(what));
         }
+        let lent = self.lent(len);
+        let to = half.word(entry + 8).load(Ordering::Relaxed);
+        let header_to = half.there.wrapping_add((slot * STRIDE) as u64);
+        let is_together = has_header && lent.is_none() && to == header_to.wrapping_add(HEADER as u64);
+        let before = if is_together { HEADER } else { 0 };
+        let (to, len) = (to.wrapping_sub(before as u64), len + before);
         let count = if len <= SPLIT_ABOVE { 1 } else { half.strands.len() };
-        self.parts[slot] = count as u32;
-        let header = if skipped == 0 { HAS_HEADER } else { 0 };
-        let apart = if half.adaptive_above.is_some() { IS_APART } else { 0 };
-        let immediate = Some(self.posted as u32 & NUMBER | header | apart | (count as u32) << 24);
+        let strand_of = |part| if count == 1 { self.posted as usize % half.strands.len() } else { part };
+        let own = half.block.at() + slot * STRIDE;
+        let header = Piece { at: own, len: HEADER };
+        let plain = Write { id: 0, from: header, to: header_to, key: 0, immediate: None, signaled: false };
+        if has_header && !is_together {
+            // What follows on its queue pair completes after it.
+            let strand = strand_of(0);
+            let key = half.strands[strand].key;
+            half.post(strand, Work::Part(slot), Write { key, ..plain }, None)?;
+        }
+        let mut number = self.posted as u32 & NUMBER | (count as u32) << 24;
+        number |= if has_header { HAS_HEADER } else { 0 };
+        number |= if has_header && !is_together { HEADER_APART } else { 0 };
+        number |= if half.adaptive_above.is_some() { IS_APART } else { 0 };
         let share = len.div_ceil(count).next_multiple_of(GRAIN);
         for part in 0..count {
-            let strand = if count == 1 { self.posted as usize % half.strands.len() } else { part };
-            let (from, to) = ((part * share).min(len), ((part + 1) * share).min(len));
-            let (entry, len, from) = (CLEARS + slot * CLEAR, to - from, from + skipped);
-            let there = half.word(entry + 8).load(Ordering::Relaxed).wrapping_add(from as u64);
+            let strand = strand_of(part);
+            let (begin, end) = ((part * share).min(len), ((part + 1) * share).min(len));
             let key = half.word(entry + 16 + strand / 2 * 8).load(Ordering::Relaxed) >> (strand % 2 * 32);
-            let piece = Piece { region: 0, at: half.block.at() + slot * STRIDE + from, len };
-            let write = Write { id: 0, from: piece, to: there, key: key as u32, immediate, signaled: true };
-            if half.adaptive_above.is_some_and(|above| len > above) {
-                let first = Write { immediate: None, signaled: false, ..write };
-                half.post(strand, Work::Part(slot), first)?;
-                let empty = Piece { len: 0, ..piece };
-                half.post(strand, Work::Part(slot), Write { from: empty, ..write })?;
-            } else {
-                half.post(strand, Work::Part(slot), write)?;
-            }
+            let from = Piece { at: own + HEADER - before + begin, len: end - begin };
+            let (to, immediate) = (to.wrapping_add(begin as u64), Some(number));
+            let write = Write { id: 0, from, to, key: key as u32, immediate, signaled: true };
+            let Some((bytes, memory)) = lent else {
+                half.post_part(strand, slot, write, None)?;
+                continue;
+            };
+            let posted = memory.with(half.strands[strand].seat.hca().domain(), |region| {
+                let at = bytes.as_ptr() as usize - region.base().as_ptr() as usize + begin;
+                let write = Write { from: Piece { at, ..from }, ..write };
+                half.post_part(strand, slot, write, Some(region))
+            });
+            posted.unwrap_or_else(|| Err(LinkFault::System("the region of a message is gone".into())))?;
         }
+        self.parts[slot] = count as u32;
         Ok(())
     }
 
@@ -299,6 +367,7 @@ impl Sender {
             self.half.end.parts[slot].store(0, Ordering::Relaxed);
             self.moved += 1;
         }
+        self.half.lent.ended(self.moved);
         let cleared = self.half.end.cleared.load(Ordering::Acquire);
         if cleared > self.posted {
             let what = format!("message {cleared} was cleared, and {} were sent", self.posted);

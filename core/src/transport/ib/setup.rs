@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::hca::{End, Pair, Seat, Work};
 use super::line::Line;
-use super::link::{DEPTH, Half, MAX_PAIRS, RECEIVES, Sender, Strand};
+use super::link::{DEPTH, Half, Lent, MAX_PAIRS, RECEIVES, Sender, Strand};
 use super::port::Port;
 use super::seen::Seen;
-use super::staging::{Block, CLEAR, CLEARS, SLOTS, STRIDE};
+use super::staging::{Block, CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
 use crate::bootstrap::auth::fill_random;
 use crate::bootstrap::frame::frame;
 use crate::config::{Key, Settings};
@@ -308,8 +308,9 @@ impl Unconnected {
             let seen = Seen::new(own.device, own_end, other);
             strands.push(Strand { pair, seat, ends, key: its.key, own_key, seen });
         }
-        let (there, adaptive_above) = (theirs.block, terms.adaptive_above);
-        Ok(Half { strands, end, block, there, peer, adaptive_above, changes: Vec::new() })
+        let (there, adaptive_above, relaxed) = (theirs.block, terms.adaptive_above, terms.relaxed);
+        let (lent, changes) = (Lent::default(), Vec::new());
+        Ok(Half { strands, end, block, there, peer, adaptive_above, relaxed, lent, changes })
     }
 }
 
@@ -319,7 +320,7 @@ pub(super) fn writer(half: Half, line: Line) -> Sender {
         let entry = CLEARS + slot * CLEAR;
         let put = |at: usize, value: u64| half.word(entry + at).store(value, Ordering::Relaxed);
         put(0, slot as u64);
-        put(8, half.there.wrapping_add((slot * STRIDE) as u64));
+        put(8, half.there.wrapping_add((slot * STRIDE + HEADER) as u64));
         for (two, strands) in half.strands.chunks(2).enumerate() {
             let key = |at: usize| strands.get(at).map_or(0, |strand: &Strand| u64::from(strand.key));
             put(16 + two * 8, key(0) | key(1) << 32);

@@ -7,7 +7,9 @@ use super::link::{RECEIVES, Receiver, Sender};
 use super::testing;
 use crate::clock;
 use crate::config::Key;
+use crate::memory::Region;
 use crate::plan::PAIR_SLOT_BYTES;
+use crate::reduce::Store;
 use crate::seed::Seed;
 use crate::transport::LinkFault;
 use crate::transport::shm::link as bytes;
@@ -100,6 +102,63 @@ fn large_messages_are_followed_by_their_number_where_packets_overtake() {
     for pairs in ["1", "4"] {
         let with = [(Key::IbAdaptiveRouting, "1"), (Key::IbQpsPerConnection, pairs)];
         stream("large_messages_are_followed_by_their_number_where_packets_overtake", &with, 100);
+    }
+}
+
+/// Sends what lies in a region to another region; what was in neither slot nor copied.
+fn regions(sender: &mut Sender, receiver: &mut Receiver) -> (u64, u64) {
+    const COUNT: usize = 50;
+    let size = PAIR_SLOT_BYTES as usize;
+    let mut from = Region::new(content(7, COUNT * size));
+    let mut to = Region::new(vec![0_u8; COUNT * size]);
+    let (ours, theirs) = (from.view_mut(), to.view_mut());
+    let first = sender.posted();
+    sender.lend(first, ours, &from.lendable().unwrap());
+    receiver.lend(first, theirs, &to.lendable().unwrap());
+    let (mut sent, mut taken, mut in_place) = (0, 0, (0, 0));
+    let deadline = clock::now().after(Duration::from_secs(10));
+    while taken < COUNT {
+        let slot = if sent < COUNT { sender.reserve(PAIR_SLOT_BYTES).unwrap() } else { None };
+        if let Some(slot) = slot {
+            let part = ours.part(sent * size, size);
+            in_place.0 += u64::from(std::ptr::eq(slot.as_ptr(), part.as_ptr()));
+            crate::reduce::copy(slot, part.read(), Store::Plain);
+            sender.publish(99);
+            sent += 1;
+        }
+        let _ = sender.pump().unwrap();
+        if let Some(message) = receiver.peek().unwrap() {
+            let part = theirs.part(taken * size, size);
+            assert_eq!((message.check, message.data.len()), (99, size));
+            in_place.1 += u64::from(std::ptr::eq(message.data.as_ptr(), part.as_ptr()));
+            crate::reduce::copy(part, message.data, Store::Plain);
+            receiver.release();
+            taken += 1;
+        }
+        assert!(clock::now() < deadline, "{sender:?} {receiver:?}");
+    }
+    while sender.moved() < sender.posted() {
+        sender.pump().unwrap();
+        assert!(clock::now() < deadline, "{sender:?}");
+    }
+    assert!(from[..] == to[..], "the bytes are others");
+    in_place
+}
+
+#[test]
+fn messages_between_regions_need_no_slots() {
+    let name = "messages_between_regions_need_no_slots";
+    for with in [&[][..], &[(Key::IbQpsPerConnection, "3")], &[(Key::IbAdaptiveRouting, "1")]] {
+        let Some((mut sender, mut receiver)) = lane(name, with) else { return };
+        for _ in 0..3 {
+            // Those that share a page with other memory, and those that the writer was told to put
+            // into slots before the receive was called, are copied.
+            let (sent, taken) = regions(&mut sender, &mut receiver);
+            assert!((48..=50).contains(&sent) && (30..=37).contains(&taken), "{sent} {taken}");
+            // In slots again, with another check.
+            assert!(send(&mut sender, 5, 1000).unwrap());
+            assert_eq!(take(&mut sender, &mut receiver).unwrap(), (1, content(5, 1000)));
+        }
     }
 }
 

@@ -1,22 +1,24 @@
 //! The reading end of a lane.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{HAS_HEADER, Half, IS_APART, MAGIC, NUMBER, SENDS};
-use crate::memory::View;
+use super::{HAS_HEADER, HEADER_APART, Half, IS_APART, MAGIC, MAX_PAIRS, NUMBER, SENDS};
+use crate::memory::{Lendable, View, ViewMut};
 use crate::plan::PAIR_SLOT_BYTES;
 use crate::reactor::Interest;
-use crate::sys::verbs::{Piece, Write};
+use crate::sys::verbs::{Piece, Region, Write};
 use crate::transport::ib::hca::Work;
 use crate::transport::ib::line::Line;
 use crate::transport::ib::staging::{CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
 use crate::transport::{LinkFault, Message};
 use crate::types::TransportKind;
 
-/// After so many looks without a message a single clear entry is written, if the writer has a slot
-/// left at most.
+/// The clear entries that one write carries, as a rule.
+const TOGETHER: usize = 4;
+/// After so many looks without a message fewer are written, if the writer has a slot left at most.
 const PATIENCE: u32 = 32;
-/// After so many looks it is written in any case.
+/// After so many looks they are written in any case.
 const LONG: u32 = 1 << 20;
 
 /// The reading end of a lane.
@@ -33,6 +35,8 @@ pub struct Receiver {
     /// Clear entries written, and in how many writes.
     cleared: u64,
     notices: u64,
+    /// Of each slot, the memory to which the writer was told to write the bytes instead.
+    told: [Option<ViewMut>; SLOTS],
     /// Looks in a row at which no message had come.
     idle: AtomicU32,
     pub(super) fault: Option<LinkFault>,
@@ -51,6 +55,7 @@ impl Receiver {
             done: 0,
             cleared: 0,
             notices: 0,
+            told: [None; SLOTS],
             idle: AtomicU32::new(0),
             fault: None,
         }
@@ -62,6 +67,9 @@ impl Receiver {
             self.pump()?;
         }
         let Some((check, len, _)) = self.ready else { return Ok(None) };
+        if let Some(bytes) = self.told[self.done as usize % SLOTS] {
+            return Ok(Some(Message { check, data: bytes.read().part(0, len) }));
+        }
         let at = self.half.block.at() + (self.done as usize % SLOTS) * STRIDE + HEADER;
         let base = self.half.block.memory().base().as_ptr();
         // SAFETY: the slot lies in the block, which `self` keeps, and `len` was checked. The writer
@@ -86,10 +94,16 @@ impl Receiver {
             };
         }
         self.done += 1;
+        self.half.lent.ended(self.done);
         if self.fault.is_none() {
             self.fault = self.clear().err();
         }
         self.half.credits(self.owed());
+    }
+
+    /// The messages from this one on are wanted in these bytes.
+    pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+        self.half.lend(first, bytes, memory);
     }
 
     /// Posts the receives anew that the parts of the oldest message have used.
@@ -100,15 +114,15 @@ impl Receiver {
         (0..parts).try_for_each(|strand| self.half.receive(strand, Work::Arrival))
     }
 
-    /// Tells the writer which slots are free, two at a time, as far as the queue has room.
+    /// Tells the writer which slots are free, a few at a time, as far as the queue has room.
     pub(super) fn clear(&mut self) -> Result<(), LinkFault> {
         while self.cleared < self.done {
             let owed = (self.done - self.cleared) as usize;
             let slot = self.cleared as usize % SLOTS;
-            // Entries of a pair of slots lie side by side.
-            let count = if slot.is_multiple_of(2) { owed.min(2) } else { 1 };
+            let wanted = TOGETHER - slot % TOGETHER;
+            let count = owed.min(wanted);
             let patience = if self.is_short() { PATIENCE } else { LONG };
-            let is_early = count == 1 && slot.is_multiple_of(2) && *self.idle.get_mut() < patience;
+            let is_early = count < wanted && *self.idle.get_mut() < patience;
             let on_their_way = self.notices - self.half.end.notices.load(Ordering::Acquire);
             if is_early || on_their_way >= u64::from(SENDS) {
                 return Ok(());
@@ -119,24 +133,38 @@ impl Receiver {
             (self.cleared, self.notices) = (self.cleared + count as u64, self.notices + 1);
             let half = &self.half;
             let entry = CLEARS + slot * CLEAR;
-            let from = Piece { region: 0, at: half.block.at() + entry, len: count * CLEAR };
+            let from = Piece { at: half.block.at() + entry, len: count * CLEAR };
             let (to, key) = (half.there.wrapping_add(entry as u64), half.strands[0].key);
             let immediate = Some(self.cleared as u32);
-            half.post(0, Work::Clear, Write { id: 0, from, to, key, immediate, signaled: true })?;
+            let write = Write { id: 0, from, to, key, immediate, signaled: true };
+            half.post(0, Work::Clear, write, None)?;
         }
         Ok(())
     }
 
-    /// The entry of a slot: this message may come.
-    fn put_entry(&self, slot: usize, number: u64) {
+    /// The entry of a slot: this message may come, and where its bytes go.
+    fn put_entry(&mut self, slot: usize, number: u64) {
         let half = &self.half;
+        let (mut keys, mut to) = ([0; MAX_PAIRS], half.block.address(slot * STRIDE + HEADER));
+        keys.iter_mut().zip(&half.strands).for_each(|(key, strand)| *key = strand.own_key);
+        let lent = half.lent.of(number).and_then(|(bytes, memory)| {
+            let mut theirs = [0; MAX_PAIRS];
+            for (key, strand) in theirs.iter_mut().zip(&half.strands) {
+                *key = memory.with(strand.seat.hca().domain(), Region::remote_key)?;
+            }
+            Some((bytes, theirs))
+        });
+        if let Some((bytes, theirs)) = lent {
+            (to, keys) = (bytes.as_ptr() as u64, theirs);
+        }
         let entry = CLEARS + slot * CLEAR;
         half.word(entry).store(number, Ordering::Relaxed);
-        half.word(entry + 8).store(half.block.address(slot * STRIDE), Ordering::Relaxed);
-        for (two, strands) in half.strands.chunks(2).enumerate() {
-            let key = |at: usize| strands.get(at).map_or(0, |strand| u64::from(strand.own_key));
-            half.word(entry + 16 + two * 8).store(key(0) | key(1) << 32, Ordering::Relaxed);
+        half.word(entry + 8).store(to, Ordering::Relaxed);
+        for (two, keys) in keys.chunks(2).enumerate() {
+            let both = u64::from(keys[0]) | u64::from(keys[1]) << 32;
+            half.word(entry + 16 + two * 8).store(both, Ordering::Relaxed);
         }
+        self.told[slot] = lent.map(|(bytes, _)| bytes);
     }
 
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
@@ -223,6 +251,7 @@ impl Receiver {
         let (magic, its, check, len) = (word(0), word(1), word(2), word(3));
         // The bytes of a write that brought no number are not counted.
         let is_counted = immediate & IS_APART == 0;
+        let before = if immediate & HEADER_APART == 0 { HEADER as u64 } else { 0 };
         let what = if !has_header {
             format!("message {number} has {arrived} bytes and no header")
         } else if magic != MAGIC {
@@ -233,7 +262,7 @@ impl Receiver {
             format!("message {number} claims {len:#x} bytes of at most {PAIR_SLOT_BYTES:#x}")
         } else if (4..8).any(|index| word(index) != 0) {
             format!("message {number} has reserved bytes set")
-        } else if is_counted && arrived as u64 != HEADER as u64 + len {
+        } else if is_counted && arrived as u64 != before + len {
             format!("{arrived} bytes of message {number} arrived, which claims {len}")
         } else {
             self.check = Some(check);
