@@ -175,6 +175,7 @@ impl Inner {
     /// Turns the engine until `done`, or until the communicator ends. While another thread does so,
     /// this one sleeps.
     pub(super) fn drive(&self, driver: &mut Locked<'_>, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
+        driver.was_driven = true;
         let driven = self.turn_until(driver, done);
         driver.engine.notify();
         driver.leave();
@@ -211,8 +212,7 @@ impl Inner {
                 _ if self.is_wanted() => driver.let_in(),
                 Progress::Blocked if self.shared.flag.load(Ordering::Acquire) => self.look(driver),
                 Progress::Blocked => {
-                    let is_long = driver.still.is_some();
-                    let (waited, advanced) = self.wait(driver, is_long);
+                    let (waited, advanced) = self.wait(driver);
                     if advanced {
                         driver.moved();
                     } else if waited != Waited::Spun {
@@ -226,12 +226,12 @@ impl Inner {
 
     /// Spins, yields or sleeps as the waiter decides; returns what it did, and whether the engine
     /// moved before the sleep.
-    fn wait(&self, driver: &mut Driver, is_long: bool) -> (Waited, bool) {
+    fn wait(&self, driver: &mut Driver) -> (Waited, bool) {
         let Driver { engine, links, waiter, interests, .. } = driver;
         interests.clear();
         let mut longest = SLEEP;
-        // Only a long wait sleeps, and only a sleep needs them.
-        if is_long {
+        // Devices are asked to notify: an interrupt for each message, if it were asked too early.
+        if waiter.may_sleep() {
             engine.interests(interests);
             links.interests(interests);
             longest = links.wake().map_or(SLEEP, |at| at.since(clock::now()).min(SLEEP));

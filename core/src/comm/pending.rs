@@ -30,7 +30,7 @@ use crate::sys;
 const BUSY: Duration = Duration::from_millis(1);
 /// How long it dozes: the delay of an operation that no caller waits for.
 const DOZE: Duration = Duration::from_micros(200);
-/// How long it dozes at most while callers drive: twice as long each time that it finds them.
+/// How long it dozes at most where callers have driven since it looked: twice as long each time.
 const LONG_DOZE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
@@ -250,7 +250,7 @@ fn run() {
         };
         let turns: Vec<Turn> = driven.iter().map(turn_guarded).collect();
         drop(driven);
-        if turns.iter().all(|turn| *turn == Turn::Others) {
+        if turns.iter().all(|turn| *turn == Turn::Callers) {
             clock::sleep(doze);
             doze = (doze * 2).min(LONG_DOZE);
             continue;
@@ -271,8 +271,8 @@ fn run() {
 enum Turn {
     Moved,
     Stood,
-    /// A caller drives the communicator.
-    Others,
+    /// Callers drive the communicator, now or a moment ago.
+    Callers,
 }
 
 /// Like `turn`; if it panics, the communicator ends, and the thread goes on with the others.
@@ -290,13 +290,13 @@ fn turn_guarded(inner: &Arc<Inner>) -> Turn {
     })
 }
 
-/// One turn of a communicator that no other thread drives.
+/// One turn of a communicator that no caller drives.
 fn turn(inner: &Arc<Inner>) -> Turn {
-    match inner.free_driver().map(|mut driver| inner.turn_once(&mut driver)) {
-        Some(true) => Turn::Moved,
-        Some(false) => Turn::Stood,
-        None => Turn::Others,
+    let Some(mut driver) = inner.free_driver() else { return Turn::Callers };
+    if std::mem::take(&mut driver.was_driven) {
+        return Turn::Callers;
     }
+    if inner.turn_once(&mut driver) { Turn::Moved } else { Turn::Stood }
 }
 
 impl Inner {

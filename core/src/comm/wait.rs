@@ -30,6 +30,8 @@ pub(crate) const SLEEP: Duration = Duration::from_millis(200);
 
 /// The number of looks of [`Waiter::glance`].
 const GLANCES: u32 = 16;
+/// How many times a wait has `Lasted` once it sleeps next.
+const WILL_SLEEP: u32 = 2;
 /// Calls of [`Waiter::idle`] before it first reads the clock.
 const CLOCKLESS: u32 = 2;
 
@@ -57,7 +59,7 @@ pub(crate) struct Waiter {
     busy_ticks: u64,
     turns: u32,
     yields: u32,
-    /// How many times `Lasted` was returned in this wait.
+    /// How many times `Lasted` was returned in this wait: the last time before it sleeps.
     lasted: u32,
     since: Raw,
 }
@@ -86,6 +88,11 @@ impl Waiter {
     #[inline]
     pub(crate) const fn reset(&mut self) {
         (self.turns, self.yields, self.lasted) = (0, 0, 0);
+    }
+
+    /// Whether the next call of [`idle`](Self::idle) may sleep, and needs descriptors for that.
+    pub(crate) const fn may_sleep(&self) -> bool {
+        if self.crowded { self.yields > 0 } else { self.lasted == WILL_SLEEP }
     }
 
     /// Waits a little, longer and deeper with each call since `reset`.
@@ -152,7 +159,7 @@ impl Waiter {
             std::thread::yield_now();
             return Waited::Yielded;
         }
-        let lasts = if is_busy { u32::from(waited >= self.message_ticks) } else { 2 };
+        let lasts = if is_busy { u32::from(waited >= self.message_ticks) } else { WILL_SLEEP };
         if !self.crowded && self.lasted < lasts {
             self.lasted = lasts;
             return Waited::Lasted;

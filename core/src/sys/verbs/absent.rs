@@ -74,7 +74,7 @@ absent! {
         to_ready_to_send(u32, Patience) -> io::Result<()>,
         to_error() -> io::Result<()>,
         state() -> QpState,
-        write(&Write, Option<&Region>) -> io::Result<()>,
+        write(&[Write<'_>]) -> io::Result<()>,
         receive(u64) -> io::Result<()>,
     }
 }

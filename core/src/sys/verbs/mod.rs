@@ -328,8 +328,16 @@ impl QpState {
     }
 }
 
+impl Write<'_> {
+    /// The number of bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.own.len + self.lent.map_or(0, |(_, piece)| piece.len)
+    }
+}
+
 /// Bytes of a region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Piece {
     /// The first byte, counted from the region's.
     pub at: usize,
@@ -338,12 +346,14 @@ pub struct Piece {
 }
 
 /// A write into the memory of the other side.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Write {
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
     /// The number that its completion has.
     pub id: u64,
-    /// What is written.
-    pub from: Piece,
+    /// What is written: bytes of the queue pair's region.
+    pub own: Piece,
+    /// And after them bytes of another one of its domain.
+    pub lent: Option<(&'a Region, Piece)>,
     /// Where to: an address of the other side.
     pub to: u64,
     /// The key of the region there.

@@ -14,6 +14,8 @@ use crate::sys::fds::{Lent, borrow, forked};
 
 /// How many completions are taken at once.
 pub const BATCH: usize = 16;
+/// How many writes are posted at once.
+const CHAIN: usize = 3;
 
 /// Where a completion queue says that there is something in it.
 #[derive(Debug)]
@@ -174,7 +176,7 @@ impl Qp {
                 ffi::ibv_qp_init_attr { send_cq: cq, recv_cq: cq, qp_type, ..Default::default() };
             wanted.cap.max_send_wr = depth.sends;
             wanted.cap.max_recv_wr = depth.receives;
-            wanted.cap.max_send_sge = 1;
+            wanted.cap.max_send_sge = 2;
             wanted.cap.max_recv_sge = 1;
             wanted.cap.max_inline_data = inline as u32;
             (wanted, inline)
@@ -319,40 +321,45 @@ impl Qp {
         }
     }
 
-    /// Posts a write from the queue pair's memory, or from other memory that is registered with its
-    /// domain.
+    /// Posts writes, at most [`CHAIN`], in one go.
     ///
     /// # Errors
     /// ENOMEM: there is no room in the send queue.
     #[inline]
-    pub fn write(&self, write: &Write, lent: Option<&Region>) -> io::Result<()> {
-        let mut entry = entry(lent.unwrap_or(&self.region), write.from);
-        let mut request = ffi::ibv_send_wr {
-            wr_id: write.id,
-            sg_list: &raw mut entry,
-            num_sge: i32::from(write.from.len > 0),
-            opcode: ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-            ..Default::default()
-        };
-        if let Some(number) = write.immediate {
-            request.opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
-            request.__bindgen_anon_1.imm_data = number.to_be();
+    pub fn write(&self, writes: &[Write<'_>]) -> io::Result<()> {
+        let mut entries = [[ffi::ibv_sge::default(); 2]; CHAIN];
+        let mut requests = [ffi::ibv_send_wr::default(); CHAIN];
+        let mut next = null_mut();
+        for at in (0..writes.len()).rev() {
+            let (write, entries, request) = (&writes[at], &mut entries[at], &mut requests[at]);
+            let own = (write.own.len > 0).then(|| entry(&self.region, write.own));
+            let lent = write.lent.filter(|(_, piece)| piece.len > 0);
+            let all = own.into_iter().chain(lent.map(|(region, piece)| entry(region, piece)));
+            let count = entries.iter_mut().zip(all).map(|(entry, made)| *entry = made).count();
+            request.wr_id = write.id;
+            (request.sg_list, request.num_sge) = (entries.as_mut_ptr(), count as i32);
+            request.opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            if let Some(number) = write.immediate {
+                request.opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+                request.__bindgen_anon_1.imm_data = number.to_be();
+            }
+            request.wr.rdma.remote_addr = write.to;
+            request.wr.rdma.rkey = write.key;
+            let mut flags = ffi::ibv_send_flags(0);
+            if write.signaled {
+                flags |= ffi::ibv_send_flags::IBV_SEND_SIGNALED;
+            }
+            if (1..=self.inline).contains(&write.bytes()) {
+                flags |= ffi::ibv_send_flags::IBV_SEND_INLINE;
+            }
+            request.send_flags = flags.0;
+            request.next = std::mem::replace(&mut next, std::ptr::from_mut(request));
         }
-        request.wr.rdma.remote_addr = write.to;
-        request.wr.rdma.rkey = write.key;
-        let mut flags = ffi::ibv_send_flags(0);
-        if write.signaled {
-            flags |= ffi::ibv_send_flags::IBV_SEND_SIGNALED;
-        }
-        if write.from.len > 0 && write.from.len <= self.inline {
-            flags |= ffi::ibv_send_flags::IBV_SEND_INLINE;
-        }
-        request.send_flags = flags.0;
         let mut bad = null_mut();
-        // SAFETY: the queue pair lives. Request and entry are read during the call only. The device
-        // reads the bytes for as long as their region lives, which is at most as long as they are
-        // valid. What keeps them copes with that.
-        check(unsafe { ffi::ibv_post_send(self.raw.as_ptr(), &raw mut request, &raw mut bad) })
+        // SAFETY: the queue pair lives. Requests and entries are read during the call only. The
+        // device reads the bytes for as long as their region lives, which is at most as long as
+        // they are valid. What keeps them copes with that.
+        check(unsafe { ffi::ibv_post_send(self.raw.as_ptr(), next, &raw mut bad) })
     }
 
     /// Posts a receive for a message that brings a number and no bytes for it to keep.

@@ -43,6 +43,8 @@ pub use receiver::Receiver;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
+
 use super::hca::{End, Pair, Seat, Work};
 use super::line::Line;
 use super::seen::Seen;
@@ -177,30 +179,14 @@ impl Half {
         }
     }
 
-    fn post(&self, strand: usize, work: Work, write: Write, lent: Option<&Region>) -> Result<(), LinkFault> {
+    fn post(&self, strand: usize, work: Work, writes: &mut [Write<'_>]) -> Result<(), LinkFault> {
         let Strand { pair, seat, ends, seen, .. } = &self.strands[strand];
-        let posted = pair.qp.write(&Write { id: seat.id(work), ..write }, lent);
-        if posted.is_ok() && write.signaled {
-            seen.posted(write.from.len);
+        writes.iter_mut().for_each(|write| write.id = seat.id(work));
+        let posted = pair.qp.write(writes);
+        if posted.is_ok() {
+            writes.iter().filter(|write| write.signaled).for_each(|write| seen.posted(write.bytes()));
         }
         posted.map_err(|e| LinkFault::System(format!("a write cannot be posted on {ends}: {e}")))
-    }
-
-    /// Posts the write of a part, whose number comes after its bytes where packets overtake.
-    fn post_part(
-        &self,
-        strand: usize,
-        slot: usize,
-        write: Write,
-        lent: Option<&Region>,
-    ) -> Result<(), LinkFault> {
-        if self.adaptive_above.is_none_or(|above| write.from.len <= above) {
-            return self.post(strand, Work::Part(slot), write, lent);
-        }
-        let first = Write { immediate: None, signaled: false, ..write };
-        self.post(strand, Work::Part(slot), first, lent)?;
-        let empty = Piece { len: 0, ..write.from };
-        self.post(strand, Work::Part(slot), Write { from: empty, ..write }, lent)
     }
 
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
@@ -300,42 +286,54 @@ impl Sender {
             return Err(LinkFault::Corrupt(what));
         }
         let lent = self.lent(len);
+        let own_at = half.block.at() + slot * STRIDE;
         let to = half.word(entry + 8).load(Ordering::Relaxed);
         let header_to = half.there.wrapping_add((slot * STRIDE) as u64);
-        let is_together = has_header && lent.is_none() && to == header_to.wrapping_add(HEADER as u64);
+        let is_together = has_header && to == header_to.wrapping_add(HEADER as u64);
         let before = if is_together { HEADER } else { 0 };
-        let (to, len) = (to.wrapping_sub(before as u64), len + before);
+        let (from, to) = (own_at + HEADER - before, to.wrapping_sub(before as u64));
+        // The bytes in the slot are followed by those that lie elsewhere.
+        let (here, len) = (if lent.is_some() { before } else { before + len }, before + len);
         let count = if len <= SPLIT_ABOVE { 1 } else { half.strands.len() };
-        let strand_of = |part| if count == 1 { self.posted as usize % half.strands.len() } else { part };
-        let own = half.block.at() + slot * STRIDE;
-        let header = Piece { at: own, len: HEADER };
-        let plain = Write { id: 0, from: header, to: header_to, key: 0, immediate: None, signaled: false };
-        if has_header && !is_together {
-            // What follows on its queue pair completes after it.
-            let strand = strand_of(0);
-            let key = half.strands[strand].key;
-            half.post(strand, Work::Part(slot), Write { key, ..plain }, None)?;
-        }
         let mut number = self.posted as u32 & NUMBER | (count as u32) << 24;
         number |= if has_header { HAS_HEADER } else { 0 };
         number |= if has_header && !is_together { HEADER_APART } else { 0 };
         number |= if half.adaptive_above.is_some() { IS_APART } else { 0 };
         let share = len.div_ceil(count).next_multiple_of(GRAIN);
         for part in 0..count {
-            let strand = strand_of(part);
+            let at = if count == 1 { self.posted as usize % half.strands.len() } else { part };
+            let strand = &half.strands[at];
             let (begin, end) = ((part * share).min(len), ((part + 1) * share).min(len));
-            let key = half.word(entry + 16 + strand / 2 * 8).load(Ordering::Relaxed) >> (strand % 2 * 32);
-            let from = Piece { at: own + HEADER - before + begin, len: end - begin };
-            let (to, immediate) = (to.wrapping_add(begin as u64), Some(number));
-            let write = Write { id: 0, from, to, key: key as u32, immediate, signaled: true };
+            let key = half.word(entry + 16 + at / 2 * 8).load(Ordering::Relaxed) >> (at % 2 * 32);
+            let post = |region: Option<(&Region, usize)>| {
+                let lent = region.map(|(region, at)| {
+                    let (begin, end) = (begin.max(here) - here, end.max(here) - here);
+                    (region, Piece { at: at + begin, len: end - begin })
+                });
+                let own = Piece { at: from + begin.min(here), len: end.min(here) - begin.min(here) };
+                let (to, immediate) = (to.wrapping_add(begin as u64), Some(number));
+                let last = Write { id: 0, own, lent, to, key: key as u32, immediate, signaled: true };
+                let mut writes: ArrayVec<Write<'_>, 3> = ArrayVec::new();
+                if has_header && !is_together && part == 0 {
+                    // What follows on its queue pair completes after it.
+                    let own = Piece { at: own_at, len: HEADER };
+                    let (to, key) = (header_to, strand.key);
+                    writes.push(Write { own, lent: None, to, key, immediate: None, signaled: false, ..last });
+                }
+                if half.adaptive_above.is_some_and(|above| end - begin > above) {
+                    writes.push(Write { immediate: None, signaled: false, ..last });
+                    writes.push(Write { own: Piece::default(), lent: None, ..last });
+                } else {
+                    writes.push(last);
+                }
+                half.post(at, Work::Part(slot), &mut writes)
+            };
             let Some((bytes, memory)) = lent else {
-                half.post_part(strand, slot, write, None)?;
+                post(None)?;
                 continue;
             };
-            let posted = memory.with(half.strands[strand].seat.hca().domain(), |region| {
-                let at = bytes.as_ptr() as usize - region.base().as_ptr() as usize + begin;
-                let write = Write { from: Piece { at, ..from }, ..write };
-                half.post_part(strand, slot, write, Some(region))
+            let posted = memory.with(strand.seat.hca().domain(), |region| {
+                post(Some((region, bytes.as_ptr() as usize - region.base().as_ptr() as usize)))
             });
             posted.unwrap_or_else(|| Err(LinkFault::System("the region of a message is gone".into())))?;
         }

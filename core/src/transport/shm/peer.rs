@@ -154,10 +154,13 @@ impl PeerProcess {
     }
 
     /// Reads and writes what can be read and written without waiting. `checks`: looks at the alive
-    /// lock too.
+    /// lock instead, and reads only if it is free.
     pub(crate) fn serve(&self, checks: bool, mut hear: impl FnMut(&[u8])) {
         // Read after the lock was checked: a process that ends has said before what it had to say.
         let is_unlocked = checks && self.is_unlocked();
+        if checks && !is_unlocked {
+            return;
+        }
         let mut line = self.line();
         let ended = line.read(|heard| match heard {
             Heard::Text(text) => hear(text),

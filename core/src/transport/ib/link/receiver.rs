@@ -133,11 +133,11 @@ impl Receiver {
             (self.cleared, self.notices) = (self.cleared + count as u64, self.notices + 1);
             let half = &self.half;
             let entry = CLEARS + slot * CLEAR;
-            let from = Piece { at: half.block.at() + entry, len: count * CLEAR };
+            let own = Piece { at: half.block.at() + entry, len: count * CLEAR };
             let (to, key) = (half.there.wrapping_add(entry as u64), half.strands[0].key);
             let immediate = Some(self.cleared as u32);
-            let write = Write { id: 0, from, to, key, immediate, signaled: true };
-            half.post(0, Work::Clear, write, None)?;
+            let write = Write { id: 0, own, lent: None, to, key, immediate, signaled: true };
+            half.post(0, Work::Clear, &mut [write])?;
         }
         Ok(())
     }
