@@ -320,8 +320,8 @@ impl RecvLink {
         }
     }
     /// The messages from this one on, as far as they are of the largest size, are wanted in these
-    /// bytes, one after another. A link whose device writes memory by itself may put them there, and
-    /// then gives that place for what it peeks: there is nothing to copy.
+    /// bytes, one after another. A link whose device writes memory by itself may put them there,
+    /// and then gives that place for what it peeks: there is nothing to copy.
     pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
         if let Self::Verbs(link) = self {
             link.lend(first, bytes, memory);
