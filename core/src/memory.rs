@@ -151,6 +151,10 @@ pub(crate) fn view_of_mut<T: Element>(slice: &mut [T]) -> ViewMut {
 
 /// A buffer that an asynchronous operation owns while it runs.
 ///
+/// A large one is registered with devices for queue pairs when it is first sent or received over
+/// them, until it is dropped. On kernels that do not copy such memory at a fork, before 5.12, a
+/// forked child must not touch it.
+///
 /// It is moved in at the call and returned at completion. A leaked handle leaks its region too, so
 /// no link ever writes to freed memory.
 #[derive(Debug)]
@@ -294,6 +298,9 @@ impl Lendable {
         if regions.iter().any(|region| Arc::ptr_eq(region.domain(), domain)) {
             return Ok(());
         }
+        // A device that was closed and opened again has another domain: the former one is kept open
+        // by nothing else.
+        regions.retain(|region| region.domain().context().name() != domain.context().name());
         let base = NonNull::new(self.bytes.as_ptr()).ok_or(std::io::ErrorKind::NotFound)?;
         // SAFETY: the region drops its `Lent` before the memory, which drops these under the lock.
         // Who accesses the memory meanwhile is told of peers by the description of this module.

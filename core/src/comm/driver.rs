@@ -175,7 +175,6 @@ impl Inner {
     /// Turns the engine until `done`, or until the communicator ends. While another thread does so,
     /// this one sleeps.
     pub(super) fn drive(&self, driver: &mut Locked<'_>, done: &mut dyn FnMut(&Driver) -> bool) -> Result<()> {
-        driver.was_driven = true;
         let driven = self.turn_until(driver, done);
         driver.engine.notify();
         driver.leave();

@@ -30,8 +30,6 @@ use crate::sys;
 const BUSY: Duration = Duration::from_millis(1);
 /// How long it dozes: the delay of an operation that no caller waits for.
 const DOZE: Duration = Duration::from_micros(200);
-/// How long it dozes at most where callers have driven since it looked: twice as long each time.
-const LONG_DOZE: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 struct CallState<T: Element> {
@@ -235,7 +233,7 @@ fn progress(inner: &Arc<Inner>) {
 
 fn run() {
     crate::observer::thread(c"ccl-progress");
-    let (mut still, mut doze): (Option<Ns>, _) = (None, DOZE);
+    let mut still: Option<Ns> = None;
     loop {
         let driven: Vec<Arc<Inner>> = {
             let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,16 +246,10 @@ fn run() {
             }
             thread.driven.iter().filter_map(Weak::upgrade).collect()
         };
-        let turns: Vec<Turn> = driven.iter().map(turn_guarded).collect();
+        let advanced = driven.iter().fold(false, |any, inner| any | turn_guarded(inner));
         drop(driven);
-        if turns.iter().all(|turn| *turn == Turn::Callers) {
-            clock::sleep(doze);
-            doze = (doze * 2).min(LONG_DOZE);
-            continue;
-        }
-        doze = DOZE;
         let now = clock::now();
-        match (turns.contains(&Turn::Moved), still) {
+        match (advanced, still) {
             (true, _) => still = None,
             (false, None) => still = Some(now),
             (false, Some(since)) if now.since(since) < BUSY => std::thread::yield_now(),
@@ -266,17 +258,8 @@ fn run() {
     }
 }
 
-/// What a turn of the progress thread came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Turn {
-    Moved,
-    Stood,
-    /// Callers drive the communicator, now or a moment ago.
-    Callers,
-}
-
 /// Like `turn`; if it panics, the communicator ends, and the thread goes on with the others.
-fn turn_guarded(inner: &Arc<Inner>) -> Turn {
+fn turn_guarded(inner: &Arc<Inner>) -> bool {
     catch_unwind(AssertUnwindSafe(|| turn(inner))).unwrap_or_else(|_| {
         if let Ok(mut driver) = inner.driver() {
             let text = format!("driving the calls of rank {} panicked", inner.rank);
@@ -286,17 +269,14 @@ fn turn_guarded(inner: &Arc<Inner>) -> Turn {
             driver.engine.fail(failure, clock::raw());
             inner.give_up(&mut driver);
         }
-        Turn::Moved
+        true
     })
 }
 
-/// One turn of a communicator that no caller drives.
-fn turn(inner: &Arc<Inner>) -> Turn {
-    let Some(mut driver) = inner.free_driver() else { return Turn::Callers };
-    if std::mem::take(&mut driver.was_driven) {
-        return Turn::Callers;
-    }
-    if inner.turn_once(&mut driver) { Turn::Moved } else { Turn::Stood }
+/// One turn of a communicator that no other thread drives; true if anything moved.
+fn turn(inner: &Arc<Inner>) -> bool {
+    // A caller drives it.
+    inner.free_driver().is_some_and(|mut driver| inner.turn_once(&mut driver))
 }
 
 impl Inner {

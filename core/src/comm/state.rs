@@ -90,8 +90,6 @@ pub(crate) struct Driver {
     pub(super) tag: String,
     /// For how long nothing has moved, whoever drives; as soon as that has outlasted a message.
     pub(super) still: Option<Stopwatch>,
-    /// Whether a caller has driven since the progress thread last looked.
-    pub(super) was_driven: bool,
     /// Of collectives, and of sends and receives: the operation that stands while others may move,
     /// by its place in the order of submission, since when, and for how long that was observed.
     pub(super) stands: [Option<(u64, Raw, Stopwatch)>; 2],
@@ -179,7 +177,6 @@ impl Driver {
             shapes: Vec::new(),
             tag: String::new(),
             still: None,
-            was_driven: false,
             stands: [None; 2],
             finished: Vec::new(),
             asked: Vec::new(),

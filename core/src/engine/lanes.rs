@@ -209,14 +209,13 @@ impl Lanes {
         }
     }
 
-    /// A pair's messages from this one on lie in these bytes, which its link may lend to devices. A
-    /// link that is not up yet copies them.
+    /// A pair's messages from this one on lie in these bytes, which its link may lend to devices, so
+    /// many bytes each. A link that is not up yet copies them.
     pub(super) fn lend(
         &mut self,
-        direction: Direction,
-        peer: Rank,
+        (direction, peer): (Direction, Rank),
         first: u64,
-        bytes: ViewMut,
+        bytes: (ViewMut, usize),
         memory: &Arc<Lendable>,
     ) {
         if direction == Direction::Send {

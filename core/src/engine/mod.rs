@@ -268,10 +268,11 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         let way = if op.kind().is_p2p() {
             self.row.p2p_called(op.descriptor(), outline, op.peer(), now);
             let (direction, peer) = (op.direction(), op.peer());
-            let lent = begun.as_ref().and_then(|begun| begun.lendable.clone()).zip(op.lent_bytes());
+            let lendable = begun.as_ref().and_then(|begun| begun.lendable.clone());
+            let lent = lendable.map(|memory| (memory, op.messages(&self.topology)));
             let (way, first) = self.pairs.push(op, begun, &self.topology);
-            if let Some((memory, bytes)) = lent {
-                self.lanes.lend(direction, peer, first, bytes, &memory);
+            if let Some((memory, (bytes, size))) = lent {
+                self.lanes.lend((direction, peer), first, (bytes, size), &memory);
             }
             if !self.noted.is_empty() {
                 // The cell tells of the call that waits, not of this one.

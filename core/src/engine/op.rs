@@ -9,7 +9,7 @@ use crate::collective::{Descriptor, Request};
 use crate::engine::mover::WorkId;
 use crate::event::{Event, Subscriber, publish_at};
 use crate::memory::{Lendable, View, ViewMut};
-use crate::plan::{PAIR_SLOT_BYTES, Plan, Step, Topology};
+use crate::plan::{Plan, Step, Topology};
 use crate::recorder::Attention;
 use crate::types::{Algorithm, CollKind, Direction, Outline, Rank};
 
@@ -183,10 +183,9 @@ impl Op {
     pub(super) fn direction(&self) -> Direction {
         if self.kind == CollKind::Recv { Direction::Recv } else { Direction::Send }
     }
-    /// The bytes of a pair whose messages are all of the largest size, but for the last.
-    pub(super) fn lent_bytes(&self) -> Option<ViewMut> {
-        let is_whole = matches!(&self.plan, Plan::Generated { shape, .. } if shape.chunk == PAIR_SLOT_BYTES);
-        is_whole.then_some(self.output)
+    /// The bytes of a pair, and how many of them each message has, but for the last.
+    pub(super) fn messages(&self, topology: &Topology) -> (ViewMut, usize) {
+        (self.output, self.plan.step(topology, 0, 0).len as usize)
     }
     /// The other rank of a pair.
     pub(super) const fn peer(&self) -> Rank {

@@ -210,10 +210,10 @@ impl SendLink {
             Self::Late(_) => false,
         }
     }
-    /// The messages from this one on, as far as they are of the largest size, lie in these bytes,
-    /// one after another. A link whose device reads memory by itself then gives their place for the
-    /// slot: there is nothing to copy. The bytes are left alone until the messages have `moved`.
-    pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+    /// The messages from this one on lie in these bytes, one after another, so many bytes each. A
+    /// link whose device reads memory by itself then gives their place for the slot: there is
+    /// nothing to copy. The bytes are left alone until the messages have `moved`.
+    pub(crate) fn lend(&mut self, first: u64, bytes: (ViewMut, usize), memory: &Arc<Lendable>) {
         if let Self::Verbs(link) = self {
             link.lend(first, bytes, memory);
         }
@@ -319,10 +319,10 @@ impl RecvLink {
             Self::Late(_) => false,
         }
     }
-    /// The messages from this one on, as far as they are of the largest size, are wanted in these
-    /// bytes, one after another. A link whose device writes memory by itself may put them there,
-    /// and then gives that place for what it peeks: there is nothing to copy.
-    pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+    /// The messages from this one on are wanted in these bytes, one after another, so many bytes
+    /// each. A link whose device writes memory by itself may put them there, and then gives that
+    /// place for what it peeks: there is nothing to copy.
+    pub(crate) fn lend(&mut self, first: u64, bytes: (ViewMut, usize), memory: &Arc<Lendable>) {
         if let Self::Verbs(link) = self {
             link.lend(first, bytes, memory);
         }

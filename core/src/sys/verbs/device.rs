@@ -374,7 +374,8 @@ impl Drop for Region {
             std::mem::forget(self.memory.clone());
             return;
         }
-        // SAFETY: it was registered once.
+        // SAFETY: it was registered once. The kernel refuses only while memory windows are bound to
+        // it, which nothing here makes.
         let _ = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
     }
 }

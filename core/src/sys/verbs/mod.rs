@@ -5,8 +5,9 @@
 //! matter. Nothing here waits, except for changes of a queue pair's state, for which the kernel may
 //! resolve an address.
 //!
-//! Memory that is registered belongs to the device as well: it is a [`Mapping`], which is accessed
-//! through atomics and raw pointers only. A queue pair keeps the memory that it may touch.
+//! Memory that is registered belongs to the device as well, until its region is dropped. That of
+//! queue pairs is a [`Mapping`], which is accessed through atomics and raw pointers only; other
+//! memory is registered by an unsafe function, which says what its caller promises.
 //!
 //! A forked child has copies of these values. They give nothing back there, because the device's
 //! objects are the parent's.

@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sys::verbs::{self, Channel, Completion, Context, Cq, Depth, Domain, Qp, Region};
 use crate::transport::shm::memory::RankMemory;
 
-/// The most entries of a completion queue: enough for five hundred lane ends.
+/// The most entries of a completion queue: enough for eight hundred lane ends.
 const ENTRIES: u32 = 1 << 15;
 /// How often at most the queue is polled in one look: other links wait.
 const POLLS: usize = 4;

@@ -18,9 +18,9 @@
 //! followed by an empty one with the number: only a completed write is followed. Every message has
 //! a header there. Elsewhere a full slot without one is a whole number of packets.
 //!
-//! *Callers' memory.* Messages of the largest size need no slot where they lie in a region: the
-//! writer's device reads them there, and the clear entry names the reader's region for them. The
-//! header goes to the slot all the same.
+//! *Callers' memory.* Messages need no slot where they lie in a region: the writer's device reads
+//! them there, and the clear entry names the reader's region for them. The header goes to the slot
+//! all the same.
 //!
 //! *Reader.* A message is complete once all its parts have arrived. When it is freed, the reader
 //! owes the writer a *clear* entry in the writer's block: message m + SLOTS may come, and where to.
@@ -105,6 +105,8 @@ pub(super) struct Half {
     pub(super) adaptive_above: Option<usize>,
     /// Whether devices may write a message's bytes in any order.
     pub(super) relaxed: bool,
+    /// Whether callers' memory may be registered.
+    pub(super) lends: bool,
     /// The messages that need no slot on this side.
     pub(super) lent: Lent,
     /// What the engine has not been told of the queue pairs.
@@ -172,9 +174,9 @@ impl Half {
     }
 
     /// Lends memory to all devices of the lane. Where one does not take it, slots serve.
-    fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+    fn lend(&mut self, first: u64, bytes: (ViewMut, usize), memory: &Arc<Lendable>) {
         let mut domains = self.strands.iter().map(|strand| strand.seat.hca().domain());
-        if domains.all(|domain| memory.register(domain, self.relaxed).is_ok()) {
+        if self.lends && domains.all(|domain| memory.register(domain, self.relaxed).is_ok()) {
             self.lent.add(first, bytes, Arc::clone(memory));
         }
     }
@@ -267,13 +269,14 @@ impl Sender {
     }
 
     /// The messages from this one on lie in these bytes.
-    pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+    pub(crate) fn lend(&mut self, first: u64, bytes: (ViewMut, usize), memory: &Arc<Lendable>) {
         self.half.lend(first, bytes, memory);
     }
 
     /// Where the next message lies, if that is no slot.
     fn lent(&self, len: usize) -> Option<(ViewMut, &Arc<Lendable>)> {
-        self.half.lent.of(self.posted).filter(|(bytes, _)| bytes.len() == len)
+        let place = self.half.lent.of(self.posted).filter(|place| place.size == len)?;
+        Some((place.bytes.part(0, len), place.memory))
     }
 
     /// Writes the next message to the reader: `len` bytes, and perhaps the header before them.
@@ -371,7 +374,7 @@ impl Sender {
             let what = format!("message {cleared} was cleared, and {} were sent", self.posted);
             return Err(LinkFault::Corrupt(what));
         }
-        // A notice clears one message or two: that it was heard is counted, too.
+        // A notice clears one message or a few: that it was heard is counted, too.
         let heard = self.half.end.notices.load(Ordering::Acquire);
         while self.listened < heard {
             self.half.receive(0, Work::Cleared)?;

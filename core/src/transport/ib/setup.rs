@@ -17,6 +17,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rustix::process::{Resource, getrlimit};
+
 use serde::{Deserialize, Serialize};
 
 use super::hca::{End, Pair, Seat, Work};
@@ -61,6 +63,8 @@ pub(crate) struct Terms {
     service_level: u8,
     pkey: u16,
     relaxed: bool,
+    /// Whether callers' memory may be registered: not where memory for lanes could get short.
+    lends: bool,
     adaptive_above: Option<usize>,
 }
 
@@ -81,6 +85,7 @@ impl Terms {
             service_level: byte(Key::IbServiceLevel),
             pkey: settings.number(Key::IbPkey) as u16,
             relaxed: settings.number(Key::IbRelaxedOrdering) == 1,
+            lends: getrlimit(Resource::Memlock).current.is_none(),
             adaptive_above,
         }
     }
@@ -309,8 +314,9 @@ impl Unconnected {
             strands.push(Strand { pair, seat, ends, key: its.key, own_key, seen });
         }
         let (there, adaptive_above, relaxed) = (theirs.block, terms.adaptive_above, terms.relaxed);
+        let lends = terms.lends;
         let (lent, changes) = (Lent::default(), Vec::new());
-        Ok(Half { strands, end, block, there, peer, adaptive_above, relaxed, lent, changes })
+        Ok(Half { strands, end, block, there, peer, adaptive_above, relaxed, lends, lent, changes })
     }
 }
 

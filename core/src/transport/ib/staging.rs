@@ -12,9 +12,9 @@ use crate::sys::verbs::{Domain, Region};
 
 /// The bytes before a message's.
 pub(super) const HEADER: usize = 64;
-/// As many messages of the largest size as a fast network carries while a reader wakes up: half a
-/// megabyte is 10 us of 400 Gbit/s.
-pub(super) const SLOTS: usize = 16;
+/// A quarter of a megabyte is 5 us of 400 Gbit/s. More would soon use up the memory that may be
+/// locked by default, and the entries of a completion queue.
+pub(super) const SLOTS: usize = 8;
 /// The distance of two slots.
 pub(super) const STRIDE: usize = HEADER + PAIR_SLOT_BYTES as usize;
 /// An entry of the queue in which a reader tells its writer where the next message goes.

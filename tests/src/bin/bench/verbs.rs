@@ -26,7 +26,7 @@ use crate::worker::open;
 /// Bytes of a message.
 const MESSAGE: usize = 64 << 10;
 /// How many are on their way.
-const DEPTH: usize = 8;
+const DEPTH: usize = 4;
 /// How many are sent in a window.
 const MESSAGES: usize = 1000;
 /// Round trips of a window.
@@ -50,7 +50,7 @@ pub(crate) fn verbs(program: &Path, pairs: usize) {
     println!("  upper 95 % bound {:.3}, to be at most 2: {holds}", latency.upper_bound());
 }
 
-const BANDWIDTH: [&str; 7] = ["-s", "65536", "-t", "8", "-n", "1000", "-F"];
+const BANDWIDTH: [&str; 7] = ["-s", "65536", "-t", "4", "-n", "1000", "-F"];
 const LATENCY: [&str; 6] = ["-e", "-s", "8", "-n", "1000", "-F"];
 
 /// What rank 0 of two processes on the two emulated hosts measures.

@@ -6,13 +6,29 @@ use std::sync::Arc;
 use crate::memory::{Lendable, ViewMut};
 use crate::plan::PAIR_SLOT_BYTES;
 
-/// Messages in a row, of the largest size, whose bytes follow each other.
+/// Room for a message of any size: a peer whose call differs may send one that is longer than the
+/// due one, and must not write behind the operation's bytes.
+const ROOM: usize = PAIR_SLOT_BYTES as usize;
+
+/// Messages of one operation, in a row: those behind which there is room.
 #[derive(Debug)]
 struct Span {
     first: u64,
     count: u64,
     bytes: ViewMut,
+    /// The bytes of each.
+    size: usize,
     memory: Arc<Lendable>,
+}
+
+/// Where a message lies.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    /// From its first byte on, room for any message.
+    pub(super) bytes: ViewMut,
+    /// The bytes that are due.
+    pub(super) size: usize,
+    pub(super) memory: &'a Arc<Lendable>,
 }
 
 /// The messages of one end of a lane that need no slot there, in their order.
@@ -20,19 +36,21 @@ struct Span {
 pub(in crate::transport::ib) struct Lent(VecDeque<Span>);
 
 impl Lent {
-    /// From the message of this number on, they lie in these bytes.
-    pub(super) fn add(&mut self, first: u64, bytes: ViewMut, memory: Arc<Lendable>) {
-        let count = bytes.len() as u64 / u64::from(PAIR_SLOT_BYTES);
-        self.0.push_back(Span { first, count, bytes, memory });
+    /// From the message of this number on, they lie in these bytes, so many each.
+    pub(super) fn add(&mut self, first: u64, (bytes, size): (ViewMut, usize), memory: Arc<Lendable>) {
+        if let (1..=ROOM, Some(rest)) = (size, bytes.len().checked_sub(ROOM)) {
+            let count = (rest / size + 1) as u64;
+            self.0.push_back(Span { first, count, bytes, size, memory });
+        }
     }
 
-    /// Where a message lies, and whose memory that is; `None` of one that needs a slot.
+    /// Where a message lies; `None` of one that needs a slot.
     #[inline]
-    pub(super) fn of(&self, number: u64) -> Option<(ViewMut, &Arc<Lendable>)> {
+    pub(super) fn of(&self, number: u64) -> Option<Place<'_>> {
         let span = self.0.iter().find(|span| number < span.first + span.count)?;
         let index = number.checked_sub(span.first)? as usize;
-        let bytes = span.bytes.part(index * PAIR_SLOT_BYTES as usize, PAIR_SLOT_BYTES as usize);
-        Some((span.memory.part(bytes.read())?, &span.memory))
+        let bytes = span.memory.part(span.bytes.part(index * span.size, ROOM).read())?;
+        Some(Place { bytes, size: span.size, memory: &span.memory })
     }
 
     /// The messages before this one have ended.

@@ -102,7 +102,7 @@ impl Receiver {
     }
 
     /// The messages from this one on are wanted in these bytes.
-    pub(crate) fn lend(&mut self, first: u64, bytes: ViewMut, memory: &Arc<Lendable>) {
+    pub(crate) fn lend(&mut self, first: u64, bytes: (ViewMut, usize), memory: &Arc<Lendable>) {
         self.half.lend(first, bytes, memory);
     }
 
@@ -147,12 +147,12 @@ impl Receiver {
         let half = &self.half;
         let (mut keys, mut to) = ([0; MAX_PAIRS], half.block.address(slot * STRIDE + HEADER));
         keys.iter_mut().zip(&half.strands).for_each(|(key, strand)| *key = strand.own_key);
-        let lent = half.lent.of(number).and_then(|(bytes, memory)| {
+        let lent = half.lent.of(number).and_then(|place| {
             let mut theirs = [0; MAX_PAIRS];
             for (key, strand) in theirs.iter_mut().zip(&half.strands) {
-                *key = memory.with(strand.seat.hca().domain(), Region::remote_key)?;
+                *key = place.memory.with(strand.seat.hca().domain(), Region::remote_key)?;
             }
-            Some((bytes, theirs))
+            Some((place.bytes, theirs))
         });
         if let Some((bytes, theirs)) = lent {
             (to, keys) = (bytes.as_ptr() as u64, theirs);
