@@ -209,8 +209,8 @@ impl Lanes {
         }
     }
 
-    /// A pair's messages from this one on lie in these bytes, which its link may lend to devices, so
-    /// many bytes each. A link that is not up yet copies them.
+    /// A pair's messages from this one on lie in these bytes, which its link may lend to devices,
+    /// so many bytes each. A link that is not up yet copies them.
     pub(super) fn lend(
         &mut self,
         (direction, peer): (Direction, Rank),

@@ -23,7 +23,7 @@ struct Span {
 
 /// Where a message lies.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct OwnBytes<'a> {
     /// From its first byte on, room for any message.
     pub(super) bytes: ViewMut,
     /// The bytes that are due.
@@ -46,11 +46,11 @@ impl Lent {
 
     /// Where a message lies; `None` of one that needs a slot.
     #[inline]
-    pub(super) fn of(&self, number: u64) -> Option<Place<'_>> {
+    pub(super) fn of(&self, number: u64) -> Option<OwnBytes<'_>> {
         let span = self.0.iter().find(|span| number < span.first + span.count)?;
         let index = number.checked_sub(span.first)? as usize;
         let bytes = span.memory.part(span.bytes.part(index * span.size, ROOM).read())?;
-        Some(Place { bytes, size: span.size, memory: &span.memory })
+        Some(OwnBytes { bytes, size: span.size, memory: &span.memory })
     }
 
     /// The messages before this one have ended.
