@@ -18,6 +18,7 @@ use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::clock;
+use crate::comm::pending;
 use crate::comm::state::{Driver, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
@@ -77,6 +78,11 @@ impl Inner {
             Err(TryLockError::WouldBlock) => return None,
         };
         Some(Locked { inner: self, guard: Some(guard), drives: false })
+    }
+
+    /// Whether another thread holds the driver.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self.driver.driver.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Locks the driver, which another thread holds: asks that thread to let go.
@@ -195,12 +201,14 @@ impl Locked<'_> {
             // goes on turns again before it sleeps.
             guard.engine.rest();
         }
+        let leaves_work = !guard.owned.is_empty();
         drop(guard);
         if is_stale {
             // Forked under the lock, by an observer: the wakers belong to the parent.
             std::mem::forget(woken);
             return;
         }
+        pending::let_go(leaves_work);
         for waker in woken {
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 self.inner.tell_of_panic();

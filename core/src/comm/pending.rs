@@ -7,8 +7,8 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ use crate::sys;
 const BUSY: Duration = Duration::from_millis(1);
 /// How long it dozes: the delay of an operation that no caller waits for.
 const DOZE: Duration = Duration::from_micros(200);
+/// After how long it looks whether communicators whose drivers other threads hold need it any more.
+const PARK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct CallState<T: Element> {
@@ -218,17 +220,50 @@ struct Thread {
 }
 
 static THREAD: Mutex<Thread> = Mutex::new(Thread { driven: Vec::new(), runs: false });
+/// Whether the progress thread sleeps until another thread lets go of a driver.
+static PARKED: AtomicBool = AtomicBool::new(false);
+/// Ends that sleep.
+static LET_GO: Condvar = Condvar::new();
 
 /// Makes the progress thread drive this communicator until no operation owns a buffer any more.
 fn progress(inner: &Arc<Inner>) {
     let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
     if !thread.driven.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(inner))) {
         thread.driven.push(Arc::downgrade(inner));
+        LET_GO.notify_one();
     }
     if !thread.runs {
         // Without the thread, waiting still drives the operation.
         thread.runs = std::thread::Builder::new().name("ccl-progress".into()).spawn(run).is_ok();
     }
+}
+
+/// A thread has let go of a driver. If it leaves operations there that own their buffers, the
+/// progress thread turns them now.
+#[inline]
+pub(super) fn let_go(leaves_work: bool) {
+    if leaves_work {
+        // Either this finds the thread parked, or the thread finds the driver unlocked.
+        fence(Ordering::SeqCst);
+    }
+    if PARKED.load(Ordering::Relaxed) {
+        let thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+        LET_GO.notify_one();
+        drop(thread);
+    }
+}
+
+/// Sleeps while other threads hold all drivers, for [`PARK`] at most: they turn what was begun
+/// beside their own calls.
+fn park() {
+    let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+    PARKED.store(true, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+    if thread.driven.iter().filter_map(Weak::upgrade).all(|inner| inner.is_held()) {
+        thread = LET_GO.wait_timeout(thread, PARK).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    PARKED.store(false, Ordering::Relaxed);
+    drop(thread);
 }
 
 fn run() {
@@ -246,8 +281,14 @@ fn run() {
             }
             thread.driven.iter().filter_map(Weak::upgrade).collect()
         };
-        let advanced = driven.iter().fold(false, |any, inner| any | turn_guarded(inner));
+        let turns: Vec<Option<bool>> = driven.iter().map(turn_guarded).collect();
         drop(driven);
+        if turns.iter().all(Option::is_none) {
+            park();
+            still = None;
+            continue;
+        }
+        let advanced = turns.contains(&Some(true));
         let now = clock::now();
         match (advanced, still) {
             (true, _) => still = None,
@@ -259,7 +300,7 @@ fn run() {
 }
 
 /// Like `turn`; if it panics, the communicator ends, and the thread goes on with the others.
-fn turn_guarded(inner: &Arc<Inner>) -> bool {
+fn turn_guarded(inner: &Arc<Inner>) -> Option<bool> {
     catch_unwind(AssertUnwindSafe(|| turn(inner))).unwrap_or_else(|_| {
         if let Ok(mut driver) = inner.driver() {
             let text = format!("driving the calls of rank {} panicked", inner.rank);
@@ -269,14 +310,14 @@ fn turn_guarded(inner: &Arc<Inner>) -> bool {
             driver.engine.fail(failure, clock::raw());
             inner.give_up(&mut driver);
         }
-        true
+        Some(true)
     })
 }
 
-/// One turn of a communicator that no other thread drives; true if anything moved.
-fn turn(inner: &Arc<Inner>) -> bool {
-    // A caller drives it.
-    inner.free_driver().is_some_and(|mut driver| inner.turn_once(&mut driver))
+/// One turn of a communicator that no other thread drives; whether anything moved. `None`: another
+/// one drives it.
+fn turn(inner: &Arc<Inner>) -> Option<bool> {
+    inner.free_driver().map(|mut driver| inner.turn_once(&mut driver))
 }
 
 impl Inner {
