@@ -30,6 +30,9 @@ use crate::sys;
 const BUSY: Duration = Duration::from_millis(1);
 /// How long it dozes: the delay of an operation that no caller waits for.
 const DOZE: Duration = Duration::from_micros(200);
+/// The longest doze of a thread that was woken to find that callers turn all there is, as before:
+/// those that begin and wait in turn would wake it each time.
+const LONGEST_DOZE: Duration = Duration::from_millis(1);
 /// After how long it looks whether communicators whose drivers other threads hold need it any more.
 const PARK: Duration = Duration::from_secs(1);
 
@@ -269,6 +272,7 @@ fn park() {
 fn run() {
     crate::observer::thread(c"ccl-progress");
     let mut still: Option<Ns> = None;
+    let mut doze = DOZE;
     loop {
         let driven: Vec<Arc<Inner>> = {
             let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -285,9 +289,12 @@ fn run() {
         drop(driven);
         if turns.iter().all(Option::is_none) {
             park();
+            clock::sleep(doze);
+            doze = (doze * 2).min(LONGEST_DOZE);
             still = None;
             continue;
         }
+        doze = DOZE;
         let advanced = turns.contains(&Some(true));
         let now = clock::now();
         match (advanced, still) {
