@@ -18,7 +18,7 @@ use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::clock;
-use crate::comm::pending;
+use crate::comm::parking;
 use crate::comm::state::{Driver, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::notice;
@@ -208,7 +208,7 @@ impl Locked<'_> {
             std::mem::forget(woken);
             return;
         }
-        pending::let_go(leaves_work);
+        parking::let_go(leaves_work);
         for waker in woken {
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 self.inner.tell_of_panic();

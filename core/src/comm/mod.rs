@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `mod` | the calls |
 //! | `asynchronous` | the calls that own their buffers |
-//! | `pending` | what such calls give, and the progress thread |
+//! | `pending`, `parking` | what such calls give, and the progress thread; where that sleeps |
 //! | `owned` | what the driver keeps of such calls |
 //! | `group` | sends and receives that progress together |
 //! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
@@ -45,6 +45,7 @@ mod joining;
 mod leave;
 mod links;
 mod owned;
+mod parking;
 mod pending;
 mod phases;
 mod report;

@@ -7,14 +7,15 @@
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::clock::{self, Ns, Stopwatch};
 use crate::collective::Request;
 use crate::comm::exclusive::{Locked, of_a_parent};
+use crate::comm::parking;
 use crate::comm::state::{Driver, Inner, lock};
 use crate::comm::wait::MESSAGE;
 use crate::engine::{Begun, Cause, Failure, Progress, WaitedFor};
@@ -33,9 +34,6 @@ const DOZE: Duration = Duration::from_micros(200);
 /// The longest doze of a thread that was woken to find that callers turn all there is, as before:
 /// those that begin and wait in turn would wake it each time.
 const LONGEST_DOZE: Duration = Duration::from_millis(1);
-/// After how long it looks whether communicators whose drivers other threads hold need it any more.
-const PARK: Duration = Duration::from_secs(1);
-
 #[derive(Debug)]
 struct CallState<T: Element> {
     region: Option<Region<T>>,
@@ -223,50 +221,24 @@ struct Thread {
 }
 
 static THREAD: Mutex<Thread> = Mutex::new(Thread { driven: Vec::new(), runs: false });
-/// Whether the progress thread sleeps until another thread lets go of a driver.
-static PARKED: AtomicBool = AtomicBool::new(false);
-/// Ends that sleep.
-static LET_GO: Condvar = Condvar::new();
-
 /// Makes the progress thread drive this communicator until no operation owns a buffer any more.
 fn progress(inner: &Arc<Inner>) {
     let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
     if !thread.driven.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(inner))) {
         thread.driven.push(Arc::downgrade(inner));
-        LET_GO.notify_one();
     }
     if !thread.runs {
         // Without the thread, waiting still drives the operation.
         thread.runs = std::thread::Builder::new().name("ccl-progress".into()).spawn(run).is_ok();
     }
-}
-
-/// A thread has let go of a driver. If it leaves operations there that own their buffers, the
-/// progress thread turns them now.
-#[inline]
-pub(super) fn let_go(leaves_work: bool) {
-    if leaves_work {
-        // Either this finds the thread parked, or the thread finds the driver unlocked.
-        fence(Ordering::SeqCst);
-    }
-    if PARKED.load(Ordering::Relaxed) {
-        let thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
-        LET_GO.notify_one();
-        drop(thread);
-    }
-}
-
-/// Sleeps while other threads hold all drivers, for [`PARK`] at most: they turn what was begun
-/// beside their own calls.
-fn park() {
-    let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
-    PARKED.store(true, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
-    if thread.driven.iter().filter_map(Weak::upgrade).all(|inner| inner.is_held()) {
-        thread = LET_GO.wait_timeout(thread, PARK).unwrap_or_else(PoisonError::into_inner).0;
-    }
-    PARKED.store(false, Ordering::Relaxed);
     drop(thread);
+    parking::let_go(true);
+}
+
+/// Whether other threads hold all drivers: they turn what was begun beside their own calls.
+fn all_are_held() -> bool {
+    let thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+    thread.driven.iter().filter_map(Weak::upgrade).all(|inner| inner.is_held())
 }
 
 fn run() {
@@ -288,7 +260,7 @@ fn run() {
         let turns: Vec<Option<bool>> = driven.iter().map(turn_guarded).collect();
         drop(driven);
         if turns.iter().all(Option::is_none) {
-            park();
+            parking::park(all_are_held);
             clock::sleep(doze);
             doze = (doze * 2).min(LONGEST_DOZE);
             still = None;

@@ -283,11 +283,11 @@ fn bench(rounds: usize) {
     strangers::strangers(&program, rounds, STRANGERS_SECONDS);
 }
 
-/// Compares level 1 with no recording, turn by turn; `stamp` is what a read of the time-stamp counter
-/// takes, in nanoseconds.
+/// Compares level 1 with no recording, turn by turn; `stamp` is what a read of the time-stamp
+/// counter takes, in nanoseconds.
 ///
-/// The budget of a short operation is 35 ns where a read takes 10 ns: on a processor that is slower,
-/// or shared, both take longer.
+/// The budget of a short operation is 35 ns where a read takes 10 ns: on a processor that is
+/// slower, or shared, both take longer.
 fn what_recording_costs(bytes: usize, stamp: f64, level_1: &[f64], nothing: &[f64]) {
     let more: Vec<f64> = level_1.iter().zip(nothing).map(|(one, none)| (one - none) * 1e3).collect();
     let ratios: Vec<f64> = level_1.iter().zip(nothing).map(|(one, none)| one / none).collect();
