@@ -80,9 +80,9 @@ impl Inner {
         Some(Locked { inner: self, guard: Some(guard), drives: false })
     }
 
-    /// Whether another thread holds the driver.
+    /// Whether another thread holds the driver, or this is a copy in a forked child.
     pub(super) fn is_held(&self) -> bool {
-        matches!(self.driver.driver.try_lock(), Err(TryLockError::WouldBlock))
+        self.is_stale() || matches!(self.driver.driver.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Locks the driver, which another thread holds: asks that thread to let go.
@@ -149,7 +149,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Sleeps until calls have ended, or until nobody drives.
+    /// Sleeps until calls have ended, or until nobody drives. The thread that drives meanwhile
+    /// tells the progress thread when it leaves.
     #[cold]
     pub(super) fn await_another(&mut self) {
         let told = self.told;
@@ -208,7 +209,9 @@ impl Locked<'_> {
             std::mem::forget(woken);
             return;
         }
-        parking::let_go(leaves_work);
+        if leaves_work {
+            parking::tell();
+        }
         for waker in woken {
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 self.inner.tell_of_panic();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::bootstrap::fault::name_ranks;
 use crate::clock::{self, Ns};
+use crate::comm::parking;
 use crate::comm::state::{DECISION, Inner, lock};
 use crate::error::Result;
 use crate::failure::gossip::{Decision, Report, Trouble, bounded};
@@ -120,5 +121,7 @@ impl Inner {
             gossip.flush(DECISION);
         }
         drop(lock(&self.attended).take());
+        // The progress thread may be needed no more.
+        parking::tell();
     }
 }

@@ -1,52 +1,27 @@
-//! Where the progress thread sleeps while other threads hold all drivers.
+//! Where the progress thread sleeps while other threads hold all drivers. It is the protocol of a
+//! rank that sleeps (`transport/shm/sleep`), with a word of the process.
 
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::sys::futex;
+use crate::transport::shm::sleep::{AWAKE, ON_WORD, look, sleep_unless};
+
 /// The longest sleep: then the thread looks whether it is still needed.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(10);
 
-struct Parking {
-    is_parked: AtomicBool,
-    /// Whether a driver was let go of since the thread went to sleep.
-    is_told: Mutex<bool>,
-    told: Condvar,
+static SLEEPS: AtomicU32 = AtomicU32::new(AWAKE);
+
+/// Sleeps, if `all_are_held`, until it is told of a driver that is free; whether it slept.
+pub(super) fn park(all_are_held: impl Fn() -> bool) -> bool {
+    sleep_unless(&SLEEPS, ON_WORD, &mut || !all_are_held(), |word| futex::wait(word, ON_WORD, LONGEST))
 }
 
-static PARKING: Parking =
-    Parking { is_parked: AtomicBool::new(false), is_told: Mutex::new(false), told: Condvar::new() };
-
-/// Sleeps, if `all_are_held`, until a driver is let go of.
-pub(super) fn park(all_are_held: impl FnOnce() -> bool) {
-    let Parking { is_parked, is_told, told } = &PARKING;
-    *is_told.lock().unwrap_or_else(PoisonError::into_inner) = false;
-    is_parked.store(true, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
-    if all_are_held() {
-        let guard = is_told.lock().unwrap_or_else(PoisonError::into_inner);
-        let slept = told.wait_timeout_while(guard, LONGEST, |is_told| !*is_told);
-        drop(slept.unwrap_or_else(PoisonError::into_inner));
-    }
-    is_parked.store(false, Ordering::Relaxed);
-}
-
-/// A driver was unlocked. If that leaves work there for which nobody waits, the progress thread
-/// turns it now.
+/// There is something to turn that no thread holds, or less than before. Call it after the driver
+/// was unlocked, or put on the list: either this finds the thread asleep, or the thread finds it.
 #[inline]
-pub(super) fn let_go(leaves_work: bool) {
-    if leaves_work {
-        // Either this finds the thread parked, or the thread finds the driver unlocked.
-        fence(Ordering::SeqCst);
+pub(super) fn tell() {
+    if look(&SLEEPS) != AWAKE {
+        futex::wake_one(&SLEEPS);
     }
-    if PARKING.is_parked.load(Ordering::Relaxed) {
-        wake();
-    }
-}
-
-#[cold]
-fn wake() {
-    let Parking { is_told, told, .. } = &PARKING;
-    *is_told.lock().unwrap_or_else(PoisonError::into_inner) = true;
-    told.notify_one();
 }

@@ -29,11 +29,12 @@ use crate::sys;
 /// How long the progress thread yields before it begins to doze. A time slice that it loses to
 /// another process delays only operations that no caller waits for.
 const BUSY: Duration = Duration::from_millis(1);
-/// How long it dozes: the delay of an operation that no caller waits for.
+/// How long it dozes: the delay of an operation that no caller waits for, once no caller is there.
 const DOZE: Duration = Duration::from_micros(200);
-/// The longest doze of a thread that was woken to find that callers turn all there is, as before:
-/// those that begin and wait in turn would wake it each time.
+/// The longest doze after it was woken: callers that begin and wait in turn would otherwise wake it
+/// each time.
 const LONGEST_DOZE: Duration = Duration::from_millis(1);
+
 #[derive(Debug)]
 struct CallState<T: Element> {
     region: Option<Region<T>>,
@@ -221,6 +222,7 @@ struct Thread {
 }
 
 static THREAD: Mutex<Thread> = Mutex::new(Thread { driven: Vec::new(), runs: false });
+
 /// Makes the progress thread drive this communicator until no operation owns a buffer any more.
 fn progress(inner: &Arc<Inner>) {
     let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,13 +234,17 @@ fn progress(inner: &Arc<Inner>) {
         thread.runs = std::thread::Builder::new().name("ccl-progress".into()).spawn(run).is_ok();
     }
     drop(thread);
-    parking::let_go(true);
+    parking::tell();
 }
 
 /// Whether other threads hold all drivers: they turn what was begun beside their own calls.
 fn all_are_held() -> bool {
-    let thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
-    thread.driven.iter().filter_map(Weak::upgrade).all(|inner| inner.is_held())
+    // What is dropped here is dropped while the list is unlocked.
+    let driven: Vec<Arc<Inner>> = {
+        let thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.driven.iter().filter_map(Weak::upgrade).collect()
+    };
+    driven.iter().all(|inner| inner.is_held())
 }
 
 fn run() {
@@ -257,17 +263,22 @@ fn run() {
             }
             thread.driven.iter().filter_map(Weak::upgrade).collect()
         };
-        let turns: Vec<Option<bool>> = driven.iter().map(turn_guarded).collect();
+        let (mut advanced, mut all_held) = (false, true);
+        for turned in driven.iter().map(turn_guarded) {
+            all_held &= turned.is_none();
+            advanced |= turned == Some(true);
+        }
         drop(driven);
-        if turns.iter().all(Option::is_none) {
-            parking::park(all_are_held);
-            clock::sleep(doze);
-            doze = (doze * 2).min(LONGEST_DOZE);
-            still = None;
+        if all_held {
+            if parking::park(all_are_held) {
+                clock::sleep(doze);
+                doze = (doze * 2).min(LONGEST_DOZE);
+            } else {
+                std::thread::yield_now();
+            }
             continue;
         }
         doze = DOZE;
-        let advanced = turns.contains(&Some(true));
         let now = clock::now();
         match (advanced, still) {
             (true, _) => still = None,

@@ -189,7 +189,7 @@ const STATICS: &[(&str, &str, &str)] = &[
     ),
     ("core/src/clock.rs", "SCALE", "a property of the processor, measured once"),
     ("core/src/clock.rs", "SKEW", "the clocks of a process that a test has it take for another host's"),
-    ("core/src/comm/parking.rs", "PARKING", "where the one progress thread of the process sleeps"),
+    ("core/src/comm/parking.rs", "SLEEPS", "where the one progress thread of the process sleeps"),
     ("core/src/comm/pending.rs", "THREAD", "the one progress thread of the process"),
     ("core/src/config.rs", "READ", "the settings, read once"),
     ("core/src/proxy/pool.rs", "OF_PROCESS", "the slots that all communicators of the process share"),
