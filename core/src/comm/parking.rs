@@ -17,8 +17,8 @@ pub(super) fn park(all_are_held: impl Fn() -> bool) -> bool {
     sleep_unless(&SLEEPS, ON_WORD, &mut || !all_are_held(), |word| futex::wait(word, ON_WORD, LONGEST))
 }
 
-/// There is something to turn that no thread holds, or less than before. Call it after the driver
-/// was unlocked, or put on the list: either this finds the thread asleep, or the thread finds it.
+/// Wakes the progress thread, if it sleeps. Call it after a driver with work left was unlocked, and
+/// after the list of communicators has changed.
 #[inline]
 pub(super) fn tell() {
     if look(&SLEEPS) != AWAKE {

@@ -239,7 +239,7 @@ fn progress(inner: &Arc<Inner>) {
 
 /// Whether other threads hold all drivers: they turn what was begun beside their own calls.
 fn all_are_held() -> bool {
-    // What is dropped here is dropped while the list is unlocked.
+    // The list is unlocked before the references are dropped: the last one frees a communicator.
     let driven: Vec<Arc<Inner>> = {
         let thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
         thread.driven.iter().filter_map(Weak::upgrade).collect()

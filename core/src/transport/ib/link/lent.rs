@@ -21,7 +21,7 @@ struct Span {
     memory: Arc<Lendable>,
 }
 
-/// Where a message lies.
+/// The bytes of a message in a caller's memory.
 #[derive(Debug)]
 pub(super) struct OwnBytes<'a> {
     /// From its first byte on, room for any message.
@@ -44,7 +44,7 @@ impl Lent {
         }
     }
 
-    /// Where a message lies; `None` of one that needs a slot.
+    /// The bytes of a message in the caller's memory; `None` if the message needs a slot.
     #[inline]
     pub(super) fn of(&self, number: u64) -> Option<OwnBytes<'_>> {
         let span = self.0.iter().find(|span| number < span.first + span.count)?;
