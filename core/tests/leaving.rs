@@ -105,6 +105,36 @@ fn who_waits_asks_although_other_calls_of_the_communicator_move() {
 }
 
 #[test]
+fn a_call_that_later_calls_pushed_out_of_the_latest_ones_is_asked_for() {
+    // Ranks 0 and 1 wait for each other's data. Each begins its broadcast, and then makes more calls
+    // than a rank publishes, while the other one does not look.
+    let body = |comm: &Communicator| {
+        let others = |to: Rank| (0..40).try_for_each(|_| comm.send(&[1_u8], to));
+        let took = |from: Rank| (0..40).try_for_each(|_| comm.recv(&mut [0_u8], from));
+        match comm.rank() {
+            Rank(2) => {
+                took(Rank(0))?;
+                comm.send(&[1_u8], Rank(1))?;
+                took(Rank(1))?;
+                comm.recv(&mut [0_u8], Rank(1))
+            }
+            me => {
+                if me == Rank(1) {
+                    comm.recv(&mut [0_u8], Rank(2))?;
+                }
+                let begun = comm.broadcast_async(vec![0_f32; 4], Rank(1 - me.0))?;
+                others(Rank(2))?;
+                clock::sleep(Duration::from_millis(100));
+                begun.wait().map(drop)
+            }
+        }
+    };
+    each(3, body, |transport, results| {
+        all_say(transport, results, ErrorKind::Mismatch, &["called Broadcast #1 (count 4, F32, Sum, root"]);
+    });
+}
+
+#[test]
 fn a_call_right_before_the_end_is_named_although_the_others_finished_before_it() {
     let body = |comm: &Communicator| {
         if comm.rank() == Rank(1) {

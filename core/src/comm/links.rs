@@ -71,11 +71,6 @@ impl Links {
         format!("it ran as pid {} on host {}: look at its output and its recorder", peer.pid, peer.host)
     }
 
-    /// Whether a peer is reached through memory.
-    pub(super) fn is_memory(&self, peer: Rank) -> bool {
-        matches!(self.way_to(peer), Some((TransportKind::InProcess | TransportKind::Shm, _)))
-    }
-
     /// The transport to a peer and the reason for it; `None` for this rank itself.
     fn way_to(&self, peer: Rank) -> Option<(TransportKind, TransportReason)> {
         self.carriers.iter().find_map(|carrier| carrier.reaches(peer))

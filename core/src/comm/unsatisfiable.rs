@@ -133,8 +133,9 @@ impl Driver {
 }
 
 impl Inner {
-    /// Asks the peers that a collective has been blocked on for long, if they are on other hosts,
-    /// whether they call the same: once per operation and peer. Other calls may move meanwhile.
+    /// Asks the peers that a collective has been blocked on for long whether they call the same: once
+    /// per operation and peer. Other calls may move meanwhile. A peer in memory is asked only if its
+    /// latest calls do not show it: it has not called yet, or has made many sends and receives since.
     pub(super) fn ask(&self, driver: &mut Driver) {
         let Some(since) = driver.engine.collective_waits_since() else { return };
         if !is_long(since) {
@@ -144,8 +145,9 @@ impl Inner {
         if driver.asking.0 != ours.seq {
             driver.asking = (ours.seq, Vec::new());
         }
+        let shows = |peer: Rank| driver.links.calls(peer).any(|its| is_collective(&its, ours.seq));
         let is_asked = |wait: &&Wait, asked: &[Rank]| {
-            wait.channel == ChannelId::P2P || asked.contains(&wait.peer) || driver.links.is_memory(wait.peer)
+            wait.channel == ChannelId::P2P || asked.contains(&wait.peer) || shows(wait.peer)
         };
         let peers = driver.engine.waits().iter().filter(|wait| !is_asked(wait, &driver.asking.1));
         let mut peers: Vec<Rank> = peers.map(|wait| wait.peer).collect();
