@@ -253,14 +253,28 @@ impl Lanes {
         }
     }
 
-    /// Whether all bytes published on the lanes of an operation have left this rank; otherwise adds
-    /// the waits of those lanes.
+    /// How many messages were published on the link of a send that is still moving some of them;
+    /// `None` if all have moved.
+    pub(super) fn until(&self, op: &Op) -> Option<u64> {
+        let lane = self.pair(op).0.map(|index| &self.outs[index as usize]);
+        let link = &lane.filter(|lane| lane.sub.is_some())?.link;
+        (link.moved() < link.posted()).then(|| link.posted())
+    }
+
+    /// Whether all bytes published on the lanes of an operation have left this rank, of a pair's
+    /// lane the messages before `until`; otherwise adds the waits of those lanes.
     #[inline]
-    pub(super) fn is_flushed(&self, op: &Op, claim: &Claim, waits: &mut Vec<Wait>) -> bool {
+    pub(super) fn is_flushed(
+        &self,
+        op: &Op,
+        until: Option<u64>,
+        claim: &Claim,
+        waits: &mut Vec<Wait>,
+    ) -> bool {
         let reason = if claim.waits() { WaitReason::Proxy } else { WaitReason::Kernel };
         let mut flushed = true;
         let mut look = |lane: &Out| {
-            if lane.sub.is_some() && lane.link.moved() < lane.link.posted() {
+            if lane.sub.is_some() && lane.link.moved() < until.unwrap_or_else(|| lane.link.posted()) {
                 flushed = false;
                 waits.push(Wait {
                     op: op.number(),

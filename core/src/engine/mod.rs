@@ -40,7 +40,6 @@ use std::sync::Arc;
 
 use crate::clock::Raw;
 use crate::collective::Descriptor;
-use crate::error::ErrorKind;
 use crate::event::{Event, Subscriber, publish, publish_at, tags};
 use crate::memory::{Slot, ViewMut};
 use crate::plan::{Lane, LaneId, Readers, Topology};
@@ -54,7 +53,7 @@ use lanes::Lanes;
 pub use mover::{Mover, Processor, Work, WorkId};
 use op::Program;
 pub use op::{Begun, Op, OpId, Ticket, WaitedFor};
-use pairs::Pairs;
+use pairs::{Pairs, UnderWay};
 use queue::Queue;
 use slots::pump;
 use step::Context;
@@ -378,7 +377,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             )?;
             advanced |= moved;
             let has_run = programs.iter().all(Program::has_run);
-            if !(has_run && self.lanes.is_flushed(op, &self.claim, &mut self.waits)) {
+            if !(has_run && self.lanes.is_flushed(op, None, &self.claim, &mut self.waits)) {
                 if !moved {
                     self.claim.give_way();
                 }
@@ -403,7 +402,8 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         Ok(advanced)
     }
 
-    /// Moves the first send or receive of each way, and those behind it as far as it ends.
+    /// Moves the first send or receive of each way, and those behind it as far as it ends, or its
+    /// messages are only still on their way.
     #[inline]
     fn turn_pairs(&mut self, clock: &impl Fn() -> Raw) -> Result<bool, Failure> {
         let context = Context { me: self.me, topology: &self.topology, scratch: ViewMut::EMPTY };
@@ -411,20 +411,37 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         let mut at = 0;
         while at < self.pairs.busy() {
             let before = self.pairs.busy();
-            while let Some((op, program, claim)) = self.pairs.first(at) {
-                self.lanes.work_for(op);
-                let programs = std::slice::from_mut(program);
-                let mut moved = pump(op, claim, &mut self.lanes, &mut self.events)?;
-                moved |= step::run(
-                    op,
-                    programs,
-                    context,
-                    &mut self.lanes,
-                    &mut self.waits,
-                    (&mut self.mover, claim, &mut self.events),
-                )?;
+            while let Some(UnderWay { first, next, program, claim, ran }) = self.pairs.first(at) {
+                self.lanes.work_for(first);
+                let mut moved = pump(first, claim, &mut self.lanes, &mut self.events)?;
+                let running = if ran.is_some() { next } else { Some(first) };
+                let waits = self.waits.len();
+                if let Some(op) = running {
+                    moved |= step::run(
+                        op,
+                        std::slice::from_mut(program),
+                        context,
+                        &mut self.lanes,
+                        &mut self.waits,
+                        (&mut self.mover, claim, &mut self.events),
+                    )?;
+                }
                 advanced |= moved;
-                if !(program.has_run() && self.lanes.is_flushed(op, claim, &mut self.waits)) {
+                if ran.is_some() {
+                    // A link has one wait, that of the first operation. The next one's is found
+                    // again once that has ended.
+                    self.waits.truncate(waits);
+                }
+                let has_run = ran.is_some() || program.has_run();
+                if has_run
+                    && ran.is_none()
+                    && next.is_some()
+                    && let Some(until) = self.lanes.until(first)
+                {
+                    self.pairs.run_ahead(at, until, &self.topology);
+                    continue;
+                }
+                if !(has_run && self.lanes.is_flushed(first, ran, claim, &mut self.waits)) {
                     if !moved {
                         claim.give_way();
                     }
@@ -432,9 +449,9 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
                 }
                 let now = clock();
                 let waited_ticks = self.waited[1].take(now);
-                let times = Times { waited_ticks, ..Times::between(op.began(), now) };
-                self.row.p2p_completed(op.descriptor(), times);
-                op.publish_completed(&mut self.events, now);
+                let times = Times { waited_ticks, ..Times::between(first.began(), now) };
+                self.row.p2p_completed(first.descriptor(), times);
+                first.publish_completed(&mut self.events, now);
                 self.ended.extend(self.pairs.pop(at, &self.topology));
                 advanced = true;
                 if self.pairs.busy() < before {
@@ -473,61 +490,6 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         self.lanes.may_advance(&self.waits)
     }
 
-    /// Advances nothing any more: something has failed here. What all ranks hold to be the cause
-    /// may be another thing, and is what [`fail`](Self::fail) is told. The first failure is kept.
-    pub fn stop(&mut self, failure: Failure) {
-        if self.failure.is_some() {
-            return;
-        }
-        if let (Cause::Mismatch { .. } | Cause::Finished(_), Some(peer), Some((_, seq))) =
-            (&failure.cause, failure.peer, failure.op)
-        {
-            publish(&mut self.events, || Event::MismatchFound { peer, seq });
-        }
-        let changes = self.lanes.changes();
-        self.queue_pairs_changed(changes.into_iter());
-        self.for_each_claim(Claim::end);
-        self.failure = Some(failure);
-    }
-
-    /// Ends everything under way with `failure`; only the first call has an effect.
-    pub fn fail(&mut self, failure: Failure, now: Raw) {
-        if std::mem::replace(&mut self.has_failed, true) {
-            return;
-        }
-        self.stop(failure.clone());
-        // Callers take their buffers back.
-        self.mover.stop();
-        let error = failure.kind() as u8;
-        if self.collectives.is_empty() && self.pairs.busy() == 0 {
-            self.row.broken();
-        }
-        for op in self.collectives.drain() {
-            self.row.failed(op.descriptor(), error, now);
-            op.publish_failed(&mut self.events, (error, failure.peer), now);
-        }
-        // Of several sends and receives the cell describes the one that waits, else the first.
-        let waits = self.waits_to_tell()[1].map(|(wait, _)| (wait.peer, wait.direction));
-        let waits = waits.and_then(|(peer, way)| self.pairs.first_of(peer, way));
-        let told = waits.or_else(|| self.pairs.oldest()).map(|op| {
-            let outline = op.outline(self.topology_hash);
-            self.row.p2p_under_way(op.descriptor(), outline, op.peer(), op.began());
-            op.number()
-        });
-        let pairs = self.pairs.take_all();
-        let (first, others): (Vec<&Op>, _) = pairs.iter().partition(|op| Some(op.number()) == told);
-        for op in first.into_iter().chain(others) {
-            self.row.p2p_failed(op.descriptor(), error, now);
-        }
-        for op in pairs {
-            op.publish_failed(&mut self.events, (error, failure.peer), now);
-        }
-        if failure.kind() == ErrorKind::Aborted {
-            publish(&mut self.events, || Event::Aborted);
-        }
-        self.failure = Some(failure);
-    }
-
     /// Records the program position that the user gave.
     pub(crate) fn tag(&mut self, text: &str) {
         self.row.tag(text);
@@ -536,17 +498,6 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         for (piece, len, text) in tags::pieces(text) {
             publish_at(&mut self.events, now, || Event::Tagged { piece, len, text });
         }
-    }
-
-    /// Publishes that a peer was lost, once it is decided which one.
-    pub fn lost(&mut self, peer: Rank) {
-        publish(&mut self.events, || Event::PeerLost { peer });
-    }
-
-    /// Why the engine stopped, if it did.
-    #[must_use]
-    pub fn failure(&self) -> Option<&Failure> {
-        self.failure.as_ref()
     }
 
     /// The operation under way: the first collective, else the oldest send or receive.

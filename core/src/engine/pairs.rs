@@ -1,6 +1,7 @@
 //! Sends and receives under way. They have one queue per way, which is a peer and a direction. The
-//! operations of a way run one after another, so only the first one is visited, however many are
-//! queued behind it.
+//! operations of a way run one after another, so only the first two are visited, however many are
+//! queued behind them. While the messages of a send that has run are still on their way to the peer,
+//! the next one runs: it need not wait for an acknowledgement.
 
 use std::sync::Arc;
 
@@ -15,11 +16,27 @@ use crate::types::{CollKind, Direction, Rank};
 #[derive(Debug)]
 pub(super) struct Way {
     queue: Queue,
-    /// The program of the first operation, and its claim to a slot of the proxy.
+    /// The program of the operation that runs, and the claim of the way to a slot of the proxy.
     program: Program,
     claim: Claim,
+    /// The first operation has run, and has ended once so many messages of its link have moved; the
+    /// one behind it runs.
+    ran: Option<u64>,
     /// The messages of all operations so far: the number of the next one's first.
     messages: u64,
+}
+
+/// What is under way on a way.
+pub(super) struct UnderWay<'a> {
+    /// The first operation, and the one behind it.
+    pub(super) first: &'a Op,
+    pub(super) next: Option<&'a Op>,
+    /// The program of the first, or of the next if the first has run.
+    pub(super) program: &'a mut Program,
+    pub(super) claim: &'a mut Claim,
+    /// The first has run while the next runs: it has ended once so many messages of its link have
+    /// moved.
+    pub(super) ran: Option<u64>,
 }
 
 /// All ways of one rank.
@@ -45,6 +62,7 @@ impl Pairs {
                 queue: Queue::default(),
                 program: Program::default(),
                 claim: Claim::new(Arc::clone(&self.pool)),
+                ran: None,
                 messages: 0,
             };
             self.ways.resize_with(2 * topology.nranks() as usize, way);
@@ -66,10 +84,18 @@ impl Pairs {
         self.busy.len()
     }
 
-    /// The operation under way on one of the busy ways.
-    pub(super) fn first(&mut self, busy: usize) -> Option<(&Op, &mut Program, &mut Claim)> {
+    /// What is under way on one of the busy ways.
+    pub(super) fn first(&mut self, busy: usize) -> Option<UnderWay<'_>> {
+        let Way { queue, program, claim, ran, .. } = &mut self.ways[self.busy[busy] as usize];
+        Some(UnderWay { first: queue.first()?, next: queue.second(), program, claim, ran: *ran })
+    }
+
+    /// The first operation there has run, and has ended once so many messages of its link have
+    /// moved: the one behind it begins.
+    pub(super) fn run_ahead(&mut self, busy: usize, until: u64, topology: &Topology) {
         let way = &mut self.ways[self.busy[busy] as usize];
-        Some((way.queue.first()?, &mut way.program, &mut way.claim))
+        way.ran = Some(until);
+        way.queue.second().into_iter().for_each(|next| way.program.begin(next, topology, 0));
     }
 
     /// What is under way, and its claims to slots of the proxy.
@@ -88,14 +114,23 @@ impl Pairs {
         self.busy.iter().map(|way| &self.ways[*way as usize].program)
     }
 
-    /// What is under way there has ended, and the next one begins: the ticket, if it has one.
+    /// The first operation there has ended: its ticket, if it has one. The next one begins, if it
+    /// has not begun.
     pub(super) fn pop(&mut self, busy: usize, topology: &Topology) -> Option<Ticket> {
         let way = &mut self.ways[self.busy[busy] as usize];
         let ticket = way.queue.pop();
-        way.claim.end();
+        let has_begun = way.ran.take().is_some();
         match way.queue.first() {
-            Some(next) => way.program.begin(next, topology, 0),
-            None => drop(self.busy.remove(busy)),
+            // As if it began now: a chain of sends must not keep the slot.
+            Some(_) if has_begun => way.claim.give_way(),
+            Some(next) => {
+                way.claim.end();
+                way.program.begin(next, topology, 0);
+            }
+            None => {
+                way.claim.end();
+                self.busy.remove(busy);
+            }
         }
         ticket
     }

@@ -35,6 +35,12 @@ impl Queue {
         self.first.as_ref()
     }
 
+    /// The operation behind the first one.
+    #[inline]
+    pub(super) fn second(&self) -> Option<&Op> {
+        self.later.front()
+    }
+
     /// Removes the first operation, which has ended; returns its ticket, if any.
     #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<Ticket> {

@@ -224,7 +224,7 @@ fn source<S: Subscriber>(
                 None => lane.link.peek(),
                 Some(_) if !claim.hold() => return Err(wait(WaitReason::Proxy)),
                 Some(sub) => {
-                    sub.serve(op.number(), op.descriptor().seq);
+                    sub.serve(op.number(), op.descriptor().seq, lane.link.done());
                     sub.peek(&mut lane.link, events)
                 }
             };
@@ -279,7 +279,7 @@ fn destination<S: Subscriber>(
                 let reserved = match &mut lane.sub {
                     None => lane.link.reserve(total),
                     Some(sub) => {
-                        sub.serve(op.number(), op.descriptor().seq);
+                        sub.serve(op.number(), op.descriptor().seq, lane.link.posted());
                         sub.reserve(&mut lane.link, total, events)
                     }
                 };

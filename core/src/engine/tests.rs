@@ -4,6 +4,7 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 use crate::collective::{Numbering, Request};
+use crate::error::ErrorKind;
 use crate::event::Script;
 use crate::memory::{View, ViewMut};
 use crate::plan::{Plan, Topology, select};
@@ -80,6 +81,31 @@ fn a_send_does_not_wait_for_what_another_peer_does_not_take() {
     let free = send(&mut engine, &mut numbers, &small, 2);
     settle(&mut engine);
     assert!(engine.is_done(free) && !engine.is_done(stuck), "{:?}", engine.waits());
+}
+
+#[test]
+fn a_send_runs_while_messages_of_the_one_before_are_on_their_way() {
+    use std::io::Read;
+    let (message, mut taken) = (vec![0; 4 << 10], [0; 16 << 10]);
+    let (mut engine, mut numbers, mut readers) = alone();
+    let sends: Vec<OpId> = (0..512).map(|_| send(&mut engine, &mut numbers, &message, 1)).collect();
+    settle(&mut engine);
+    let ended = sends.iter().filter(|send| engine.is_done(**send)).count();
+    let sent = engine.events().0.iter().filter(|event| matches!(event, Event::MessageSent { .. })).count();
+    assert!(ended < sends.len(), "the kernel takes all");
+    assert_eq!(sent, ended + 2);
+    readers[0].set_nonblocking(true).unwrap();
+    while !engine.is_done(sends[511]) {
+        while readers[0].read(&mut taken).is_ok_and(|n| n > 0) {}
+        settle(&mut engine);
+    }
+    // Each has one message: what becomes of it is told as that of its own send.
+    let steps = engine.events().0.iter().filter_map(|event| match event {
+        Event::ProxyStepEntered { seq, step, .. } => Some(step.abs_diff(*seq)),
+        _ => None,
+    });
+    let apart: Vec<u64> = steps.collect();
+    assert!(apart.len() > sends.len() && apart.iter().all(|one| *one == apart[0]), "{apart:?}");
 }
 
 #[test]

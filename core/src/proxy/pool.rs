@@ -9,7 +9,7 @@ use crate::clock::{self, Ns};
 use crate::sys;
 
 /// The slots of a process: as many as NCCL's pool has for a rank. A communicator of `n` ranks has
-/// at most `2n - 1` operations under way, a collective and a send and a receive per peer.
+/// at most `2n - 1` claims: of its collective, and of its sends and its receives per peer.
 const SLOTS: u32 = 2048;
 
 /// How long a driver sleeps at most while no slot is free: nobody wakes who waits for one.

@@ -16,25 +16,31 @@ pub(crate) struct Sub {
     /// The operation, by its place in the order of submission, and its sequence number.
     op: u64,
     seq: u64,
+    /// The sequence number of the operation before it, and its last step.
+    before: (u64, u64),
     /// The step whose wait for the peer was published.
     told: u64,
 }
 
 impl Sub {
     pub(crate) const fn new(channel: ChannelId, peer: Rank, direction: Direction) -> Self {
-        Self { channel, peer, direction, op: 0, seq: 0, told: 0 }
+        Self { channel, peer, direction, op: 0, seq: 0, before: (0, 0), told: 0 }
     }
 
-    /// The link works for this operation from now on.
+    /// The link works for this operation from its next step on, so many steps are before that. The
+    /// steps of the operation before may still be on their way.
     #[inline]
-    pub(crate) const fn serve(&mut self, op: u64, seq: u64) {
-        (self.op, self.seq) = (op, seq);
+    pub(crate) const fn serve(&mut self, op: u64, seq: u64, steps: u64) {
+        if self.op != op {
+            self.before = (self.seq, steps);
+            (self.op, self.seq) = (op, seq);
+        }
     }
 
-    /// Whether it works for this operation.
+    /// Whether it works for this operation, or has come to a later one.
     #[inline]
     pub(crate) const fn is_of(&self, op: u64) -> bool {
-        self.op == op
+        self.op >= op
     }
 
     /// The slot of the next message, if one is free.
@@ -130,7 +136,8 @@ impl Sub {
     #[inline]
     fn enter<S: Subscriber>(&self, events: &mut S, step: u64, state: ProxyState) -> bool {
         let Some(at) = S::WANTS.then(|| events.stamp(Event::STEPS)).flatten() else { return false };
-        let Self { channel, peer, direction, seq, .. } = *self;
+        let Self { channel, peer, direction, before: (before, last), .. } = *self;
+        let seq = if step > last { self.seq } else { before };
         publish_at(events, at, || Event::ProxyStepEntered { channel, peer, direction, seq, step, state });
         true
     }
