@@ -109,6 +109,33 @@ fn a_send_runs_while_messages_of_the_one_before_are_on_their_way() {
 }
 
 #[test]
+fn a_send_that_runs_behind_another_one_waits_once_that_has_ended() {
+    use std::io::Read;
+    let (small, large, mut taken) = (vec![0; 4 << 10], vec![0; 8 << 20], [0; 16 << 10]);
+    let (mut engine, mut numbers, mut readers) = alone();
+    let mut next = || {
+        let one = send(&mut engine, &mut numbers, &small, 1);
+        settle(&mut engine);
+        (!engine.is_done(one)).then_some(one)
+    };
+    let first = (0..512).find_map(|_| next()).expect("a send that the kernel does not take");
+    let behind = send(&mut engine, &mut numbers, &large, 1);
+    let waits = |engine: &mut Engine<Script>| {
+        settle(engine);
+        engine.waits().iter().map(|wait| (wait.op, wait.reason)).collect::<Vec<_>>()
+    };
+    assert_eq!(waits(&mut engine), [(first.number, WaitReason::Kernel)]);
+    let sent = engine.events().0.iter().filter(|event| matches!(event, Event::MessageSent { .. })).count();
+    assert!(sent as u64 > first.number, "the one behind it runs");
+    readers[0].set_nonblocking(true).unwrap();
+    while !engine.is_done(first) {
+        assert!(readers[0].read(&mut taken).unwrap() > 0);
+        settle(&mut engine);
+    }
+    assert_eq!(waits(&mut engine), [(behind.number, WaitReason::Kernel)]);
+}
+
+#[test]
 fn a_send_waits_for_the_kernel_once() {
     let large = vec![0; 8 << 20];
     let (mut engine, mut numbers, _readers) = alone();

@@ -99,11 +99,17 @@ struct Parts<'a> {
     faults: &'a [LaneFault],
 }
 
-impl Cluster<()> {
-    /// Creates the ranks of a topology whose messages the proxy moves, each with slots of the pool
-    /// of its process: several communicators may share these.
+impl<M: Mover> Cluster<(), M> {
+    /// Creates the ranks of a topology whose messages the proxy moves, each with a mover, and with
+    /// slots of the pool of its process: several communicators may share these.
     #[must_use]
-    pub fn proxied(topology: Topology, seed: u64, delay_ns: (u64, u64), pools: &[Arc<Pool>]) -> Self {
+    pub fn proxied(
+        mover: impl Fn(Rank) -> M,
+        topology: Topology,
+        seed: u64,
+        delay_ns: (u64, u64),
+        pools: &[Arc<Pool>],
+    ) -> Self {
         let recorder = Recorder::heap();
         let parts = Parts {
             rows: rows(&recorder, topology.nranks(), seed),
@@ -113,7 +119,7 @@ impl Cluster<()> {
             seed,
             faults: &[],
         };
-        Self::of_parts(|_| Processor, topology, parts)
+        Self::of_parts(mover, topology, parts)
     }
 }
 
@@ -314,12 +320,12 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
     }
 
     /// Makes ranks ready whose steps are at work, or looks for what links hold back; whether
-    /// anything may move.
+    /// anything may move. A step at work may need a slot that another communicator has.
     fn look_again(&mut self) -> bool {
         let moving = (0..).map(Rank).zip(&self.engines).filter(|(_, engine)| engine.is_moving());
         let moving: Vec<Rank> = moving.map(|(rank, _)| rank).collect();
         moving.iter().for_each(|rank| self.net.make_ready(*rank));
-        !moving.is_empty() || self.look_for_held()
+        !moving.is_empty() && self.idle_looks <= MOST_LOOKS || self.look_for_held()
     }
 
     /// Makes the ranks ready that look again because slots are short, as their drivers do; false

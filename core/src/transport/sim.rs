@@ -3,7 +3,8 @@
 //! Each message arrives at each reader after its own delay, drawn per lane, and never before the
 //! previous message of the lane. Time stands still while anything can move. When nothing can move,
 //! it jumps to the next arrival. So thousands of ranks run in a second, and a seed replays a run
-//! exactly. A writer sees freed slots at once.
+//! exactly. A writer sees freed slots at once. Where the proxy moves them, a message has moved for its
+//! writer once it has arrived, as over a queue pair.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -57,11 +58,14 @@ struct Lane {
 pub struct Sender {
     net: Net,
     lane: Arc<Mutex<Lane>>,
+    writer: Rank,
     readers: Vec<Rank>,
     seed: Seed,
     slots: u64,
     slot: Slot,
     reserved: Option<u32>,
+    /// The messages that the proxy has moved.
+    moved: u64,
 }
 
 /// The reading end.
@@ -92,7 +96,7 @@ impl Net {
         Self { time: Arc::new(Mutex::new(time)), seed: Seed(seed), delay_ns, is_pumped: false }
     }
 
-    /// The same network, whose lanes say that they must be pumped: the proxy moves them.
+    /// The same network, whose lanes must be pumped: the proxy moves them.
     #[must_use]
     pub const fn pumped(mut self) -> Self {
         self.is_pumped = true;
@@ -118,11 +122,13 @@ impl Net {
         let sender = Sender {
             net: self.clone(),
             lane: Arc::clone(&lane),
+            writer: from,
             readers: readers.to_vec(),
             seed: self.seed.part(name),
             slots: u64::from(slots),
             slot: Slot::new(slot_bytes as usize),
             reserved: None,
+            moved: 0,
         };
         let receivers = (0..readers.len()).map(|reader| Receiver {
             net: self.clone(),
@@ -215,20 +221,29 @@ impl Sender {
         }
         let mut time = lock(&self.net.time);
         time.arrivals.extend(at.iter().copied().zip(self.readers.iter().copied()).map(Reverse));
+        if self.net.is_pumped {
+            time.arrivals.extend(at.iter().max().map(|last| Reverse((*last, self.writer))));
+        }
         time.unread += at.len() as u64;
         drop(time);
         lane.posted += 1;
         lane.flying.push_back(Flying { check, data, at });
     }
 
+    /// Finds what has arrived everywhere; whether that is more than before.
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
-        Ok(false)
+        let now = self.net.now();
+        let lane = lock(&self.lane);
+        // What all readers have freed is no longer there.
+        let has_arrived = |message: &&Flying| message.at.iter().all(|at| *at <= now);
+        let moved = lane.first - 1 + lane.flying.iter().take_while(has_arrived).count() as u64;
+        Ok(std::mem::replace(&mut self.moved, moved) < moved)
     }
     pub(crate) fn posted(&self) -> u64 {
         lock(&self.lane).posted
     }
     pub(crate) fn moved(&self) -> u64 {
-        lock(&self.lane).posted
+        if self.net.is_pumped { self.moved } else { self.posted() }
     }
     pub(crate) fn done(&self) -> u64 {
         let lane = lock(&self.lane);

@@ -1,6 +1,8 @@
 //! Jobs on the two hosts of the machine: over which transport their ranks reach each other, and
 //! after how many packets.
 
+use std::time::Duration;
+
 use ccl::clock;
 use ccl::snapshot::{Snapshot, Transport};
 
@@ -117,6 +119,68 @@ pub fn little_locked_memory() -> Checked {
         Transport::Socket,
         &["setpriv", "--bounding-set=-ipc_lock", "prlimit", "--memlock=65536:65536"],
     )
+}
+
+/// Two more devices for each host, all on one bridge: rxe2 and rxe3 for the first one.
+fn more_devices() -> Result<(), String> {
+    run("ip link add br0 mtu 9000 type bridge")?;
+    run("ip link set br0 up")?;
+    for n in 2..6 {
+        run(&format!("ip link add hca{n} mtu 9000 type veth peer name leg{n} mtu 9000"))?;
+        run(&format!("ip link set leg{n} master br0 up"))?;
+        run(&format!("ip addr add 10.90.0.{n}/24 dev hca{n}"))?;
+        run(&format!("ip link set hca{n} up"))?;
+        run(&format!("rdma link add rxe{n} type rxe netdev hca{n}"))?;
+    }
+    let deadline = clock::now().after(Duration::from_secs(20));
+    for n in 2..6 {
+        let read = |what: &str| {
+            let path = format!("/sys/class/infiniband/rxe{n}/ports/1/{what}");
+            std::fs::read_to_string(path).unwrap_or_default()
+        };
+        while !read("state").contains("ACTIVE") || !read("gids/1").contains("ffff:0a5a") {
+            must(clock::now() < deadline, || format!("rxe{n}: {} {}", read("state"), read("gids/1")))?;
+            clock::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
+
+/// Two devices of each host are used as one: a lane has a queue pair on each, and each carries half
+/// of its bytes.
+///
+/// # Errors
+/// What is wrong.
+pub fn merged_devices() -> Checked {
+    more_devices()?;
+    let steps: Vec<String> = ["send 1", "recv 0"]
+        .map(|step| format!("{step} 1000; all_reduce 500000; {step} 1000000; barrier; hold; finish"))
+        .into();
+    let mut setting = setting(steps.clone());
+    let devices = [["rxe2", "rxe3"], ["rxe4", "rxe5"]];
+    for (own, devices) in setting.own_variables.iter_mut().zip(devices) {
+        own.retain(|(name, _)| name != "CCL_IB_HCA");
+        own.push(("CCL_IB_HCA".into(), format!("={}", devices.join(","))));
+    }
+    let mut job = setting.start();
+    wait_held(&job, &steps, 0)?;
+    let seen = job.seen_from(&job.workers[0])?;
+    let mut shares = Vec::new();
+    for comm in seen.ranks.iter().flat_map(|rank| &rank.comms) {
+        for link in &comm.links {
+            let pairs = &link.queue_pairs;
+            let names: Vec<&str> = pairs.iter().map(|pair| pair.device.as_str()).collect();
+            must(names == devices[comm.rank.index()], || format!("rank {}: {link:?}", comm.rank))?;
+            let whole: u64 = pairs.iter().map(|pair| pair.bytes).sum();
+            let share = pairs[0].bytes * 100 / whole.max(1);
+            must((45..=55).contains(&share), || format!("{share} % on {}: {link:?}", names[0]))?;
+            shares.push(format!("rank {} on {}: {share} % of {whole} bytes", comm.rank, names.join("+")));
+        }
+    }
+    must(!shares.is_empty(), || format!("{seen:?}"))?;
+    go(&mut job);
+    end(&mut job)?;
+    Ok(shares.join("; "))
 }
 
 /// Trains on two emulated hosts.

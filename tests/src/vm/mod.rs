@@ -40,6 +40,7 @@ pub const ROWS: &[(&str, Check)] = &[
     ("hosts", hosts::over_queue_pairs),
     ("little_locked_memory", hosts::little_locked_memory),
     ("packets", hosts::packets),
+    ("merged_devices", hosts::merged_devices),
     ("data_dropped", faults::data_dropped),
     ("data_dropped_for_seconds", faults::data_dropped_for_seconds),
     ("acknowledgements_dropped", faults::acknowledgements_dropped),

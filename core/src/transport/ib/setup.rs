@@ -345,6 +345,9 @@ fn draw() -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
     use super::*;
 
     fn endpoint() -> Endpoint {
@@ -384,6 +387,35 @@ mod tests {
         check(vec![Endpoint { mtu: 6, ..endpoint() }], "impossible");
         check(vec![Endpoint { device: "x".repeat(65), ..endpoint() }], "impossible");
         assert!(Told::decode(b"{").unwrap_err().contains("cannot be read"));
+    }
+
+    proptest! {
+        /// What has some bytes changed is refused, or says nothing that is impossible.
+        #[test]
+        fn whatever_is_changed_is_refused_or_possible(
+            at in proptest::collection::vec((any::<Index>(), any::<u8>()), 0..8),
+            cut in any::<Index>(),
+            is_cut: bool,
+            ends in 0..MAX_PAIRS + 2,
+            device in "\\PC{0,70}",
+        ) {
+            let ends = vec![Endpoint { device, gid: Some([7; 16]), ..endpoint() }; ends];
+            let mut body = Told { channel: 3, block: 9, ends, refused: String::new() }.encode(kind::OFFER)[5..].to_vec();
+            for (at, byte) in at {
+                let at = at.index(body.len());
+                body[at] = byte;
+            }
+            if is_cut {
+                body.truncate(cut.index(body.len()));
+            }
+            if let Ok(told) = Told::decode(&body) {
+                prop_assert!(told.ends() <= MAX_PAIRS && told.ends.iter().all(Endpoint::is_possible));
+                prop_assert!(told.refused.is_empty() != told.ends.is_empty());
+                for end in &told.ends {
+                    prop_assert!(!end.place().chars().any(char::is_control), "{}", end.place());
+                }
+            }
+        }
     }
 
     #[test]

@@ -13,9 +13,8 @@ use crate::transport::shm::arena::Arena;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
 use crate::types::{CommId, Rank};
 
-/// A lane from rank 0 on the first port to rank 1 on the last one, with these settings; `None` if
-/// there is no port.
-pub(crate) fn lane(with: &[(Key, &str)]) -> Option<(Sender, Receiver)> {
+/// The ports that these settings admit, and the terms of lanes; `None` if there is no port.
+pub(super) fn terms(with: &[(Key, &str)]) -> Option<(Vec<Port>, Terms)> {
     let mut settings = Settings::default();
     with.iter().for_each(|(key, value)| settings.set(*key, value).unwrap());
     let ports = Ports::of(&settings).unwrap();
@@ -23,20 +22,34 @@ pub(crate) fn lane(with: &[(Key, &str)]) -> Option<(Sender, Receiver)> {
         assert!(!ports.why_none.is_empty());
         return None;
     }
-    let owner = |rank| {
-        let identity = Identity { comm: CommId(1), rank: Rank(rank) };
-        RankMemory::shared(identity, Layout::new(2, 1).unwrap(), &Arena::new().unwrap()).unwrap()
-    };
-    let terms = Terms::of(&settings);
-    let make = |port: &Port, rank, role| {
-        Unconnected::make(std::slice::from_ref(port), None, &owner(rank), (role, &terms)).unwrap()
-    };
-    let ours = make(&ports.used[0], 0, Role::Writer);
-    let theirs = make(ports.used.last().unwrap(), 1, Role::Reader);
+    Some((ports.used, Terms::of(&settings)))
+}
+
+/// The memory of a rank.
+pub(super) fn owner(rank: u32) -> Arc<RankMemory> {
+    let identity = Identity { comm: CommId(1), rank: Rank(rank) };
+    RankMemory::shared(identity, Layout::new(2, 1).unwrap(), &Arena::new().unwrap()).unwrap()
+}
+
+/// One end of the connection over which a lane was set up.
+pub(super) fn line(stream: UnixStream) -> Line {
+    Line::new(Arc::new(Fd::new(stream.into())))
+}
+
+/// The writing end of a lane from rank 0 on the first port, and the reading end at rank 1 on the
+/// last one, neither of them connected.
+pub(super) fn ends((ports, terms): &(Vec<Port>, Terms)) -> [Unconnected; 2] {
+    [(ports.first(), 0, Role::Writer), (ports.last(), 1, Role::Reader)].map(|(port, rank, role)| {
+        Unconnected::make(port.map_or(&[], std::slice::from_ref), None, &owner(rank), (role, terms)).unwrap()
+    })
+}
+
+/// A lane from rank 0 to rank 1, with these settings; `None` if there is no port.
+pub(crate) fn lane(with: &[(Key, &str)]) -> Option<(Sender, Receiver)> {
+    let [ours, theirs] = ends(&terms(with)?);
     let (offer, answer) = (ours.told(0), theirs.told(0));
     let theirs = theirs.connect(&offer, Rank(0)).unwrap();
     let ours = ours.connect(&answer, Rank(1)).unwrap();
     let (a, b) = UnixStream::pair().unwrap();
-    let line = |stream: UnixStream| Line::new(Arc::new(Fd::new(stream.into())));
     Some((writer(ours, line(a)), Receiver::new(theirs, line(b))))
 }

@@ -1,9 +1,14 @@
 //! Lanes over real queue pairs. They run where there is a device; `tests/tests/verbs.rs` starts
 //! them in a virtual machine that has two.
 
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::link::{RECEIVES, Receiver, Sender};
+use super::accept::{Acceptor, Inbox, Owner};
+use super::link::{MAX_PAIRS, RECEIVES, Receiver, Sender};
+use super::setup::{Role, Unconnected, kind, writer};
+use super::talk::{Heard, Talk};
 use super::testing;
 use crate::clock;
 use crate::config::Key;
@@ -11,8 +16,11 @@ use crate::memory::Region;
 use crate::plan::PAIR_SLOT_BYTES;
 use crate::reduce::Store;
 use crate::seed::Seed;
+use crate::sys::fds::Fd;
 use crate::transport::LinkFault;
 use crate::transport::shm::link as bytes;
+use crate::transport::socket::arrivals::Arrivals;
+use crate::types::{ChannelId, Rank};
 
 /// The lane with these settings, or says that the test was skipped.
 fn lane(test: &str, with: &[(Key, &str)]) -> Option<(Sender, Receiver)> {
@@ -280,4 +288,98 @@ fn a_wrong_key_is_told_as_refused_access() {
     let ours = ["a write ended with REM_ACCESS_ERR (10", "queue pair", " to ", "now ERR", "address or key"];
     // A device ends the reader's receive with this status, or flushes it.
     check(&said, &ours, &["a receive ended with ", "_ERR (", "queue pair", " to ", "now ERR"]);
+}
+
+#[test]
+fn a_reader_that_is_killed_while_the_writer_connects_is_told() {
+    let name = "a_reader_that_is_killed_while_the_writer_connects_is_told";
+    // A process that was killed closes the connection, a host that was switched off does not.
+    for has_host in [true, false] {
+        let Some(terms) = testing::terms(&IMPATIENT) else {
+            return println!("skipped: {name}: needs a device");
+        };
+        let [ours, theirs] = testing::ends(&terms);
+        let (offer, answer) = (ours.told(0), theirs.told(0));
+        // The reader's queue pairs are up, and gone before those of the writer are.
+        drop(theirs.connect(&offer, Rank(0)).unwrap());
+        let ours = ours.connect(&answer, Rank(1)).unwrap();
+        let (a, b) = UnixStream::pair().unwrap();
+        let _held = (!has_host).then_some(b);
+        let mut sender = writer(ours, testing::line(a));
+        let _ = send(&mut sender, 0, 1000);
+        let deadline = clock::now().after(Duration::from_secs(10));
+        let fault = loop {
+            assert!(clock::now() < deadline, "{sender:?}");
+            if let Err(fault) = sender.pump() {
+                break fault;
+            }
+        };
+        let parts =
+            ["a write ended with RETRY_EXC_ERR (12", "queue pair", " to ", "now ERR", "did not answer"];
+        if has_host {
+            assert_eq!(fault, LinkFault::Gone);
+        } else {
+            check(&(fault.to_string(), String::new()), &parts, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
+    let name = "a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader";
+    let Some((ports, terms)) = testing::terms(&[]) else {
+        return println!("skipped: {name}: needs a device");
+    };
+    let (arrivals, inbox) = (Arc::new(Arrivals::default()), Inbox::default());
+    let (port, memory) = (ports[0].clone(), testing::owner(1));
+    let owner = Owner { memory, ports: vec![port.clone()], terms: terms.clone(), channels: 1 };
+    let _acceptor = Acceptor::start(&arrivals, owner, Arc::clone(&inbox), Arc::new(|| ())).unwrap();
+    let ours = Unconnected::make(&ports[..1], None, &testing::owner(0), (Role::Writer, &terms)).unwrap();
+    // All that belongs to a lane holds its device.
+    let before = Arc::strong_count(&port.hca);
+    let until = |what: &str, mut is_so: Box<dyn FnMut() -> bool + '_>| {
+        let deadline = clock::now().after(Duration::from_secs(10));
+        while !is_so() {
+            assert!(clock::now() < deadline, "{what}");
+            clock::sleep(Duration::from_millis(1));
+        }
+    };
+    let (a, b) = UnixStream::pair().unwrap();
+    a.set_nonblocking(true).unwrap();
+    b.set_nonblocking(true).unwrap();
+    let mut talk = Talk::new(Arc::new(Fd::new(a.into())));
+    arrivals.put(Rank(0), Fd::new(b.into()));
+    talk.say(ours.told(ChannelId::P2P.0).encode(kind::OFFER));
+    until("an answer", Box::new(|| matches!(talk.hear(), Heard::Message(kind::ANSWER, _))));
+    assert!(Arc::strong_count(&port.hca) > before, "the reader has queue pairs");
+    drop(talk);
+    until("they are gone", Box::new(|| Arc::strong_count(&port.hca) == before));
+    assert!(inbox.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_full_completion_queue_refuses_a_lane_and_the_others_go_on() {
+    let name = "a_full_completion_queue_refuses_a_lane_and_the_others_go_on";
+    let Some((mut sender, mut receiver)) = lane(name, &[]) else { return };
+    let (ports, terms) = testing::terms(&[]).unwrap();
+    let owner = testing::owner(0);
+    let make = || Unconnected::make(&ports[..1], Some(MAX_PAIRS), &owner, (Role::Writer, &terms));
+    let mut made = Vec::new();
+    let refused = loop {
+        match make() {
+            Ok(end) => made.push(end),
+            Err(e) => break e.with_hint(),
+        }
+        assert!(made.len() < 1_000, "the queue never ends");
+    };
+    let place = format!("making a queue pair on {} port {}", ports[0].hca.name(), ports[0].number);
+    for part in [&place, "has no room for another queue pair", "CCL_IB_QPS_PER_CONNECTION=1"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    for number in 0..20 {
+        assert!(send(&mut sender, number, 5000).unwrap());
+        assert_eq!(take(&mut sender, &mut receiver).unwrap(), (number / 3, content(number, 5000)));
+    }
+    made.pop();
+    make().unwrap();
 }
