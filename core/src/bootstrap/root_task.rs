@@ -76,7 +76,9 @@ struct RootTask {
 }
 
 /// Roots that the task has not taken over yet.
-type New = Arc<Mutex<Vec<(Root, Arc<Shared>)>>>;
+type New = Arc<Mutex<Roots>>;
+
+type Roots = Vec<(Root, Arc<Shared>)>;
 
 /// A listener of this process and the roots behind it.
 ///
@@ -131,8 +133,11 @@ pub(crate) fn create_knowing(
     let id = UniqueId::fresh(local_address(&listener)?)?;
     let mixed = id.clone().mixed_with(secret);
     let root = described(Root::new(mixed.key.clone(), mixed.asked(), mixed.comm(), mixed.magic, 0));
-    let listening = Arc::new(Listening::start(listener, false, settings)?);
-    Ok((id, mixed, listening.serve(root)?))
+    let shared = Arc::new(Shared::default());
+    // Behind the listener before anybody can connect: these ranks do not come again if they are
+    // told that it is unknown.
+    let listening = Arc::new(Listening::start(listener, false, settings, vec![(root, Arc::clone(&shared))])?);
+    Ok((id, mixed, RootHandle { address: listening.address, listening, shared, published: None }))
 }
 
 /// Starts the root of a public id at `bind`, an address that the user or the launcher chose. One
@@ -152,7 +157,7 @@ pub(crate) fn serve_public(
     let listening = match known {
         Some(listening) => listening,
         None => {
-            let made = Arc::new(Listening::start(listen(bind, true)?, true, settings)?);
+            let made = Arc::new(Listening::start(listen(bind, true)?, true, settings, Vec::new())?);
             all.push((bind, Arc::downgrade(&made)));
             made
         }
@@ -166,12 +171,13 @@ pub(crate) fn serve_public(
 }
 
 impl Listening {
-    fn start(listener: Socket, stays: bool, settings: &Settings) -> Result<Self> {
+    fn start(listener: Socket, stays: bool, settings: &Settings, first: Roots) -> Result<Self> {
         raise_file_limit();
         let address = local_address(&listener)?;
         let mut salt = Salt::default();
         fill_random(&mut salt)?;
-        let new = New::default();
+        let instances = Mutex::new(first.iter().map(|(root, _)| root.comm()).collect());
+        let new = New::new(Mutex::new(first));
         let task = RootTask {
             net: Net::new(Some(listener))?,
             door: Door::new(stays.then_some(salt)),
@@ -181,7 +187,7 @@ impl Listening {
             stays,
         };
         let handle = Service::get()?.add(task)?;
-        Ok(Self { handle, new, address, salt, instances: Mutex::default(), is_public: stays })
+        Ok(Self { handle, new, address, salt, instances, is_public: stays })
     }
 
     fn serve(self: Arc<Self>, root: Root) -> Result<RootHandle> {

@@ -133,9 +133,10 @@ impl Driver {
 }
 
 impl Inner {
-    /// Asks the peers that a collective has been blocked on for long whether they call the same: once
-    /// per operation and peer. Other calls may move meanwhile. A peer in memory is asked only if its
-    /// latest calls do not show it: it has not called yet, or has made many sends and receives since.
+    /// Asks the peers that a collective has been blocked on for long whether they call the same:
+    /// once per operation and peer. Other calls may move meanwhile. A peer in memory is asked only
+    /// if its latest calls do not show it: it has not called yet, or has made many sends and
+    /// receives since.
     pub(super) fn ask(&self, driver: &mut Driver) {
         let Some(since) = driver.engine.collective_waits_since() else { return };
         if !is_long(since) {

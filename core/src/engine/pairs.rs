@@ -1,7 +1,7 @@
 //! Sends and receives under way. They have one queue per way, which is a peer and a direction. The
 //! operations of a way run one after another, so only the first two are visited, however many are
-//! queued behind them. While the messages of a send that has run are still on their way to the peer,
-//! the next one runs: it need not wait for an acknowledgement.
+//! queued behind them. While the messages of a send that has run are still on their way to the
+//! peer, the next one runs: it does not wait for an acknowledgement.
 
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 //! Each message arrives at each reader after its own delay, drawn per lane, and never before the
 //! previous message of the lane. Time stands still while anything can move. When nothing can move,
 //! it jumps to the next arrival. So thousands of ranks run in a second, and a seed replays a run
-//! exactly. A writer sees freed slots at once. Where the proxy moves them, a message has moved for its
-//! writer once it has arrived, as over a queue pair.
+//! exactly. A writer sees freed slots at once. Where the proxy moves them, a message has moved for
+//! its writer once it has arrived, as over a queue pair.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};

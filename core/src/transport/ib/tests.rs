@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::accept::{Acceptor, Inbox, Owner};
 use super::link::{MAX_PAIRS, RECEIVES, Receiver, Sender};
-use super::setup::{Role, Unconnected, kind, writer};
+use super::port::Port;
+use super::setup::{Role, Terms, Unconnected, kind, writer};
 use super::talk::{Heard, Talk};
 use super::testing;
 use crate::clock;
@@ -22,13 +23,18 @@ use crate::transport::shm::link as bytes;
 use crate::transport::socket::arrivals::Arrivals;
 use crate::types::{ChannelId, Rank};
 
-/// The lane with these settings, or says that the test was skipped.
-fn lane(test: &str, with: &[(Key, &str)]) -> Option<(Sender, Receiver)> {
-    let lane = testing::lane(with);
-    if lane.is_none() {
+/// The ports and terms with these settings, or says that the test was skipped.
+fn terms(test: &str, with: &[(Key, &str)]) -> Option<(Vec<Port>, Terms)> {
+    let terms = testing::terms(with);
+    if terms.is_none() {
         println!("skipped: {test}: needs a device for queue pairs");
     }
-    lane
+    terms
+}
+
+/// The lane with these settings, likewise.
+fn lane(test: &str, with: &[(Key, &str)]) -> Option<(Sender, Receiver)> {
+    terms(test, with).and_then(|_| testing::lane(with))
 }
 
 fn content(number: u64, len: usize) -> Vec<u8> {
@@ -295,9 +301,7 @@ fn a_reader_that_is_killed_while_the_writer_connects_is_told() {
     let name = "a_reader_that_is_killed_while_the_writer_connects_is_told";
     // A process that was killed closes the connection, a host that was switched off does not.
     for has_host in [true, false] {
-        let Some(terms) = testing::terms(&IMPATIENT) else {
-            return println!("skipped: {name}: needs a device");
-        };
+        let Some(terms) = terms(name, &IMPATIENT) else { return };
         let [ours, theirs] = testing::ends(&terms);
         let (offer, answer) = (ours.told(0), theirs.told(0));
         // The reader's queue pairs are up, and gone before those of the writer are.
@@ -327,9 +331,7 @@ fn a_reader_that_is_killed_while_the_writer_connects_is_told() {
 #[test]
 fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
     let name = "a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader";
-    let Some((ports, terms)) = testing::terms(&[]) else {
-        return println!("skipped: {name}: needs a device");
-    };
+    let Some((ports, terms)) = terms(name, &[]) else { return };
     let (arrivals, inbox) = (Arc::new(Arrivals::default()), Inbox::default());
     let (port, memory) = (ports[0].clone(), testing::owner(1));
     let owner = Owner { memory, ports: vec![port.clone()], terms: terms.clone(), channels: 1 };
