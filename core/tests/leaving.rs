@@ -107,7 +107,7 @@ fn who_waits_asks_although_other_calls_of_the_communicator_move() {
 #[test]
 fn a_call_that_later_calls_pushed_out_of_the_latest_ones_is_asked_for() {
     // Ranks 0 and 1 wait for each other's data. Each begins its broadcast, and then makes more
-    // calls than a rank publishes, while the other one does not look.
+    // calls than a rank publishes, before the other one looks.
     let body = |comm: &Communicator| {
         let others = |to: Rank| (0..40).try_for_each(|_| comm.send(&[1_u8], to));
         let took = |from: Rank| (0..40).try_for_each(|_| comm.recv(&mut [0_u8], from));

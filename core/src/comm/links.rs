@@ -14,7 +14,7 @@ use crate::reactor::Interest;
 use crate::recorder::Events;
 use crate::transport::carrier::{Carrier, Outgoing, Up};
 use crate::transport::meet::Peer;
-use crate::transport::shm::memory::RankMemory;
+use crate::transport::shm::memory::{CALLS_KEPT, RankMemory};
 use crate::types::{Direction, Rank, TransportKind, TransportReason};
 
 /// The peers of one rank and the links made to them so far.
@@ -69,6 +69,18 @@ impl Links {
     pub(super) fn where_is(&self, peer: Rank) -> String {
         let peer = &self.peers[peer.index()];
         format!("it ran as pid {} on host {}: look at its output and its recorder", peer.pid, peer.host)
+    }
+
+    /// Whether the latest calls of a peer tell whether it has made the collective of this number.
+    /// They do not if they are those of another host, or only sends and receives.
+    pub(super) fn tell(&self, peer: Rank, seq: u64) -> bool {
+        let way = self.way_to(peer).map(|(transport, _)| transport);
+        if !matches!(way, Some(TransportKind::InProcess | TransportKind::Shm)) {
+            return false;
+        }
+        let mut shown = 0;
+        let mut calls = self.calls(peer).inspect(|_| shown += 1);
+        calls.any(|its| !its.kind.is_p2p() && its.seq <= seq) || shown < CALLS_KEPT
     }
 
     /// The transport to a peer and the reason for it; `None` for this rank itself.

@@ -47,9 +47,11 @@ impl Driver {
         longest
     }
 
-    /// Whether a call must be compared with what other ranks reported.
-    pub(super) const fn is_watched(&self) -> bool {
-        !(self.finished.is_empty() && self.asked.is_empty())
+    /// Whether a call must be compared with what other ranks reported. A question about a later
+    /// call than the latest one need not.
+    pub(super) fn is_watched(&self) -> bool {
+        let is_due = |(_, call): &(Rank, Descriptor)| call.seq < self.numbers.next();
+        !self.finished.is_empty() || self.asked.iter().any(is_due)
     }
 
     /// The failure of a call that fits neither the tallies of ranks that have called `finish()`,
@@ -135,8 +137,7 @@ impl Driver {
 impl Inner {
     /// Asks the peers that a collective has been blocked on for long whether they call the same:
     /// once per operation and peer. Other calls may move meanwhile. A peer in memory is asked only
-    /// if its latest calls do not show it: it has not called yet, or has made many sends and
-    /// receives since.
+    /// if its latest calls do not tell it: it has made many sends and receives since.
     pub(super) fn ask(&self, driver: &mut Driver) {
         let Some(since) = driver.engine.collective_waits_since() else { return };
         if !is_long(since) {
@@ -146,9 +147,10 @@ impl Inner {
         if driver.asking.0 != ours.seq {
             driver.asking = (ours.seq, Vec::new());
         }
-        let shows = |peer: Rank| driver.links.calls(peer).any(|its| is_collective(&its, ours.seq));
         let is_asked = |wait: &&Wait, asked: &[Rank]| {
-            wait.channel == ChannelId::P2P || asked.contains(&wait.peer) || shows(wait.peer)
+            wait.channel == ChannelId::P2P
+                || asked.contains(&wait.peer)
+                || driver.links.tell(wait.peer, ours.seq)
         };
         let peers = driver.engine.waits().iter().filter(|wait| !is_asked(wait, &driver.asking.1));
         let mut peers: Vec<Rank> = peers.map(|wait| wait.peer).collect();

@@ -53,7 +53,7 @@ const AT_ACKS: usize = 12 * LINE;
 /// oldest one may be in the process of being overwritten.
 pub const CALLS: u64 = 16;
 /// The descriptors that can be read: the oldest may be being overwritten.
-pub(super) const CALLS_KEPT: u64 = CALLS - 1;
+pub(crate) const CALLS_KEPT: u64 = CALLS - 1;
 const _: () = assert!(AT_DESCRIPTOR + 32 * CALLS as usize <= AT_ACKS && CALLS > SHARED_SLOTS as u64 + 1);
 
 /// The position of a lane in its writer's memory, in bytes from the beginning.
