@@ -12,7 +12,7 @@ mod common;
 use std::fmt::Debug;
 
 use ccl::comm::Communicator;
-use ccl::config::Key;
+use ccl::config::{Key, environment};
 use ccl::{Element, Rank, ReduceOp};
 
 /// An element whose reference results are exact: small integers.
@@ -34,6 +34,14 @@ const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
 /// Nothing, one, a prime, more than a slot of a pair lane (for 8-byte elements), and many more,
 /// odd.
 const SIZES: [usize; 5] = [0, 1, 97, 4_100, 33_331];
+/// The long size has one more: 1 MiB of 8-byte elements.
+const LONG: usize = 1 << 17;
+/// Of some operations it has one that is this large: 16 MiB of 4-byte elements.
+const LARGEST: usize = 4 << 20;
+
+fn is_long() -> bool {
+    environment("TEST_SIZE").is_some_and(|size| size == "long")
+}
 
 /// The element `index` that `rank` contributes in iteration `round`: 0 to 16, so that the sum of
 /// nine of them fits in a byte.
@@ -151,10 +159,29 @@ fn movements<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &m
 }
 
 fn all<T: Number>(comm: &Communicator, cases: &mut u64) {
-    for (round, count) in SIZES.into_iter().enumerate() {
+    let long = is_long().then_some(LONG);
+    for (round, count) in SIZES.into_iter().chain(long).enumerate() {
         reductions::<T>(comm, count, round as u64, cases);
         movements::<T>(comm, count, round as u64, cases);
     }
+}
+
+/// An all-reduce, a broadcast, and a send and a receive, as long as buffers get here.
+fn largest(comm: &Communicator) {
+    let (me, n) = (comm.rank().0, comm.nranks());
+    let mut input = Guarded::<f32>::new(LARGEST, |i| given(me, i, 1));
+    comm.all_reduce_in_place(input.all(), ReduceOp::Sum).unwrap();
+    input.check("the largest all_reduce", |i| reduced(n, i, 1, ReduceOp::Sum));
+    let mut buffer = Guarded::<i32>::new(LARGEST, |i| given(me, i, 2));
+    comm.broadcast(buffer.all(), Rank(1)).unwrap();
+    buffer.check("the largest broadcast", |i| given(1, i, 2));
+    let (next, previous) = (Rank((me + 1) % n), Rank((me + n - 1) % n));
+    let mut sent = Guarded::<f32>::new(LARGEST, |i| given(me, i, 3));
+    let mut received = Guarded::<f32>::new(LARGEST, |_| 97);
+    let mut group = comm.group();
+    group.send(sent.all(), next).recv(received.all(), previous);
+    group.run().unwrap();
+    received.check("the largest send and receive", |i| given(previous.0, i, 3));
 }
 
 fn check(transport: &str, algorithm: &str, ranks: impl IntoIterator<Item = u32>) {
@@ -172,6 +199,10 @@ fn check(transport: &str, algorithm: &str, ranks: impl IntoIterator<Item = u32>)
             all::<i32>(&comm, &mut cases);
             all::<i64>(&comm, &mut cases);
             all::<u8>(&comm, &mut cases);
+            if is_long() && n > 1 {
+                largest(&comm);
+                cases += 3;
+            }
             comm.finish().unwrap();
             cases
         });
