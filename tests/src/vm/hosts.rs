@@ -152,7 +152,15 @@ fn more_devices() -> Result<(), String> {
 /// # Errors
 /// What is wrong.
 pub fn merged_devices() -> Checked {
-    more_devices()?;
+    let checked = more_devices().and_then(|()| merged());
+    for n in 2..6 {
+        run(&format!("rdma link delete rxe{n}"))?;
+        run(&format!("ip link delete hca{n}"))?;
+    }
+    checked
+}
+
+fn merged() -> Checked {
     let steps: Vec<String> = ["send 1", "recv 0"]
         .map(|step| format!("{step} 1000; all_reduce 500000; {step} 1000000; barrier; hold; finish"))
         .into();
@@ -205,6 +213,8 @@ fn train() -> Checked {
 pub fn without_device() -> Checked {
     run("rdma link delete rxe0")?;
     run("rdma link delete rxe1")?;
+    let left = run("ls /sys/class/infiniband")?;
+    must(left.is_empty(), || format!("there are devices: {left}"))?;
     Ok(format!("{}; {}", links(2, Transport::Socket)?, train()?))
 }
 
