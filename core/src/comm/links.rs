@@ -72,7 +72,8 @@ impl Links {
     }
 
     /// Whether the latest calls of a peer tell whether it has made the collective of this number.
-    /// They do not if they are those of another host, or only sends and receives.
+    /// They do not if the peer is on another host, which publishes no calls here, or if all calls
+    /// shown are later ones, sends or receives.
     pub(super) fn tell(&self, peer: Rank, seq: u64) -> bool {
         let way = self.way_to(peer).map(|(transport, _)| transport);
         if !matches!(way, Some(TransportKind::InProcess | TransportKind::Shm)) {

@@ -234,7 +234,7 @@ impl Sender {
     pub(crate) fn pump(&mut self) -> Result<bool, LinkFault> {
         let now = self.net.now();
         let lane = lock(&self.lane);
-        // What all readers have freed is no longer there.
+        // Messages that all readers have freed are removed from `flying`; they have arrived.
         let has_arrived = |message: &&Flying| message.at.iter().all(|at| *at <= now);
         let moved = lane.first - 1 + lane.flying.iter().take_while(has_arrived).count() as u64;
         Ok(std::mem::replace(&mut self.moved, moved) < moved)

@@ -390,7 +390,7 @@ mod tests {
     }
 
     proptest! {
-        /// What has some bytes changed is refused, or says nothing that is impossible.
+        /// A message with changed bytes is refused, or describes only possible queue pairs.
         #[test]
         fn whatever_is_changed_is_refused_or_possible(
             at in proptest::collection::vec((any::<Index>(), any::<u8>()), 0..8),
