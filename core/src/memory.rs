@@ -13,6 +13,7 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::sys::shared::Mapping;
 use crate::sys::verbs::{Domain, Region as Registered};
 
 /// Bytes that an operation may read.
@@ -197,6 +198,21 @@ impl<T: Element> Region<T> {
     pub const fn new(data: Vec<T>) -> Self {
         Self { lent: None, memory: Memory::Vector(data) }
     }
+    /// `len` zeros in pages of their own. A device reads and writes all of them in place; of a
+    /// vector it does so only with the pages that lie in it as a whole, and the rest is copied.
+    ///
+    /// # Errors
+    /// `System` if there is no memory left.
+    pub fn zeroed(len: usize) -> crate::error::Result<Self> {
+        if len == 0 {
+            return Ok(Self::new(Vec::new()));
+        }
+        let bytes = len.saturating_mul(std::mem::size_of::<T>());
+        let pages = Mapping::private(bytes)?;
+        // SAFETY: the mapping has so many bytes, is page-aligned and nobody else's, and lives as
+        // long as the region. Zero bytes are a value of each type of elements.
+        Ok(unsafe { Self::foreign(pages.base().as_ptr().cast(), len, pages) })
+    }
     /// `len` elements at `ptr`, of memory that is not Rust's: a mapping, or a buffer of another
     /// language. `keep_alive` is dropped with the region, in any thread.
     ///
@@ -334,6 +350,17 @@ impl<T: Element> std::ops::Deref for Region<T> {
     }
 }
 
+impl<T: Element> std::ops::DerefMut for Region<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.memory {
+            Memory::Vector(data) => data,
+            // SAFETY: valid, aligned, initialized and accessed by nobody else, by the promise of
+            // `Region::foreign`, and borrowed as the region is.
+            Memory::Foreign { ptr, len, .. } => unsafe { std::slice::from_raw_parts_mut(*ptr, *len) },
+        }
+    }
+}
+
 /// A slot in private memory, for links that stage messages on the heap.
 ///
 /// The views it returns are addresses into it. Its link must keep it, unmoved in memory, for as
@@ -383,6 +410,18 @@ mod tests {
         assert_eq!(Arc::strong_count(&memory), 1);
         let own = Region::new(vec![7_u8; 2]);
         assert_eq!((own.len(), own.into_vec()), (2, vec![7, 7]));
+    }
+
+    #[test]
+    fn zeros_in_pages_of_their_own_are_lent_whole() {
+        let mut region = Region::<f32>::zeroed(LEND_FROM / 4).unwrap();
+        assert!(region.len() == LEND_FROM / 4 && region.iter().all(|value| *value == 0.0));
+        let all = region.view_mut().read();
+        assert!(region.lendable().unwrap().part(all).is_some());
+        region[7] = 1.5;
+        assert_eq!(region.into_vec()[7], 1.5);
+        assert_eq!(Region::<i64>::zeroed(0).unwrap().len(), 0);
+        assert!(Region::<f64>::zeroed(usize::MAX).is_err());
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(crate) fn rank(what: &str) {
 
 /// Megabytes a second that arrive.
 fn stream(comm: &Communicator) -> f64 {
-    let mut free: VecDeque<Region<u8>> = (0..DEPTH).map(|_| Region::from(vec![7u8; MESSAGE])).collect();
+    let mut free: VecDeque<Region<u8>> = (0..DEPTH).map(|_| Region::zeroed(MESSAGE).unwrap()).collect();
     let mut under_way = VecDeque::new();
     let mut began = clock::now();
     let peer = Rank(1 - comm.rank().0);
