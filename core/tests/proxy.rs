@@ -113,7 +113,7 @@ impl<M: Mover> Comm<M> {
         let at = draw.one_of(&ranks);
         let Some(Call { rank, request, input, wanted }) = self.calls[at].pop_front() else { return false };
         let forced = (!request.kind.is_p2p()).then_some(Algorithm::Ring);
-        let shape = select::select(&self.topology, &request, forced);
+        let shape = select::select(&self.topology, Rank(rank), &request, forced);
         self.cluster.call(Rank(rank), request, shape, &input, false);
         if request.kind != CollKind::Send {
             self.wanted.push((Rank(rank), self.made[at], wanted));

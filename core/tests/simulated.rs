@@ -46,7 +46,7 @@ fn all_reduce_on<S: Subscriber + Default>(
 ) -> (Cluster<S>, Outcome) {
     let request = request(CollKind::AllReduce, 0, count);
     let n = topology.nranks();
-    let shape = select::select(&topology, &request, forced);
+    let shape = select::select(&topology, Rank(0), &request, forced);
     let mut cluster = Cluster::new(topology, seed, (500, 40_000), faults);
     for rank in 0..n {
         let input = bytes((0..count as i64).map(|i| i * 3 + i64::from(rank)));
@@ -140,7 +140,7 @@ fn steps_that_end_late_and_out_of_order_give_the_same_results() {
         ] {
             let request = request(CollKind::AllReduce, 0, 20_000);
             let topology = topology(n, one_host, 3);
-            let shape = select::select(&topology, &request, forced);
+            let shape = select::select(&topology, Rank(0), &request, forced);
             let late = |rank: Rank| Late::new(seed << 8 | u64::from(rank.0));
             let mut cluster = Cluster::<(), Late>::moved_by(late, topology, seed, (500, 40_000), &[]);
             for rank in 0..n {
@@ -160,7 +160,7 @@ fn steps_that_end_late_and_out_of_order_give_the_same_results() {
 fn who_is_waited_for_is_said_anew_as_messages_come() {
     let topology = topology(4, true, 1);
     let request = request(CollKind::AllReduce, 0, 4);
-    let shape = select::select(&topology, &request, None);
+    let shape = select::select(&topology, Rank(0), &request, None);
     let mut cluster = Cluster::<()>::new(topology, 5, (0, 0), &[]);
     let mut waits_of = |caller: u32| {
         cluster.call(Rank(caller), request, shape, &bytes(0..4), false);
@@ -236,7 +236,7 @@ fn pairs_keep_their_order_per_peer_and_direction_and_none_waits_for_another_way(
         let mut cluster = Cluster::<()>::new(topology(3, false, 1), seed, (0, 5_000), &[]);
         let call = |cluster: &mut Cluster<()>, rank, kind, peer, count: u64, first: i64| {
             let request = request(kind, peer, count);
-            let shape = select::select(&topology(3, false, 1), &request, None);
+            let shape = select::select(&topology(3, false, 1), Rank(rank), &request, None);
             let input = if kind == CollKind::Send { first..first + count as i64 } else { 0..0 };
             cluster.call(Rank(rank), request, shape, &bytes(input), false);
         };
@@ -274,7 +274,7 @@ fn a_call_that_differs_is_found_before_any_output_changes() {
             // Rank 2 reduces with another operation.
             let op = if rank.0 == 2 { ReduceOp::Max } else { ReduceOp::Sum };
             let request = Request { op, ..request(CollKind::AllReduce, 0, 100) };
-            let shape = select::select(&topology, &request, forced);
+            let shape = select::select(&topology, rank, &request, forced);
             cluster.call(rank, request, shape, &bytes(0..100), false);
         }
         let Outcome::Failed(rank, failure) = cluster.run() else { panic!("a mismatch went through") };
@@ -298,7 +298,7 @@ fn golden_event_scripts() {
     ] {
         let topology = topology(n, one_host, 1);
         let request = request(kind, 0, count);
-        let shape = select::select(&topology, &request, forced);
+        let shape = select::select(&topology, Rank(0), &request, forced);
         // No delay: the events come in the order of the plan.
         let mut cluster = Cluster::<Script>::new(topology, 3, (0, 0), &[]);
         for rank in (0..n).map(Rank) {

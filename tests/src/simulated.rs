@@ -65,7 +65,7 @@ impl Sim {
     }
 
     fn call(&mut self, rank: u32, request: Request) {
-        let shape = select::select(&self.topology, &request, None);
+        let shape = select::select(&self.topology, Rank(rank), &request, None);
         let bytes = request.sizes(self.topology.nranks(), Rank(rank)).input;
         self.cluster.call(Rank(rank), request, shape, &vec![1; bytes as usize], false);
     }

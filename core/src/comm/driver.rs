@@ -106,7 +106,7 @@ impl Inner {
             error.at.channel = error.at.channel.or_else(|| Some(first_channel(request.kind)));
             return Err(error);
         }
-        let shape = select::select(&self.topology, &request, self.forced);
+        let shape = select::select(&self.topology, self.rank, &request, self.forced);
         let plan = Plan::Generated { request, shape, me: self.rank };
         let hash = driver.hash_of(shape, &self.topology);
         let descriptor = driver.numbers.describe(self.rank, &request, hash);

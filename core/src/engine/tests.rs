@@ -60,7 +60,7 @@ fn begin(
         root: Rank(peer),
         count: buffer.len() as u64,
     };
-    let shape = select::select(&engine.topology, &request, None);
+    let shape = select::select(&engine.topology, Rank(0), &request, None);
     let descriptor = numbers.describe(Rank(0), &request, 0);
     // SAFETY: the tests keep their buffers longer than their engines.
     let input = unsafe { View::new(buffer.as_ptr(), buffer.len()) };

@@ -23,8 +23,17 @@ pub const SHARED_SLOT_BYTES: u32 = 256 << 10;
 /// In the ring a rank sends one message fewer than this before it receives any, and gets stuck with
 /// fewer slots.
 pub const PAIR_SLOTS: u32 = 4;
-/// Bytes of a slot of a pair lane.
+/// Bytes of a slot of a pair lane in shared memory, and the longest message of a collective on one.
 pub const PAIR_SLOT_BYTES: u32 = 32 << 10;
+/// Bytes of a slot of a pair lane between hosts, which sends and receives fill: there the kernel or
+/// a device carries one part of a message while it has the next, and each message costs them more.
+pub const WIRE_SLOT_BYTES: u32 = 64 << 10;
+
+/// The longest message between hosts on this channel.
+#[must_use]
+pub const fn longest(channel: ChannelId) -> u32 {
+    if channel.0 == ChannelId::P2P.0 { WIRE_SLOT_BYTES } else { PAIR_SLOT_BYTES }
+}
 
 /// A lane of a given writer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -73,7 +82,7 @@ pub enum LaneSet {
 }
 
 impl LaneId {
-    /// Its terms. They depend only on its readers, so both ends compute the same.
+    /// Its terms in shared memory. They depend only on its readers, so both ends compute the same.
     #[must_use]
     pub const fn terms(self) -> LaneTerms {
         match self.readers {
@@ -216,7 +225,7 @@ mod tests {
     }
 
     fn check(topology: &Topology, request: &Request, forced: Option<Algorithm>, me: Rank) {
-        let shape = select::select(topology, request, forced);
+        let shape = select::select(topology, me, request, forced);
         let set = LaneSet::of(request, &shape, me);
         let written: Vec<Lane> = set.written_by(topology, me);
         let read = set.read_by(topology, me);

@@ -52,6 +52,7 @@ pub mod verify;
 
 pub use lanes::{
     Lane, LaneId, LaneSet, LaneTerms, PAIR_SLOT_BYTES, PAIR_SLOTS, SHARED_SLOT_BYTES, SHARED_SLOTS,
+    WIRE_SLOT_BYTES, longest,
 };
 pub use topology::{Graph, GroupId, Topology};
 

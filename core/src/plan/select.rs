@@ -4,9 +4,9 @@
 
 use super::direct::MOST_TO_ROOT;
 use super::layout::LINE;
-use super::{MAX_SOURCES, PAIR_SLOT_BYTES, SHARED_SLOT_BYTES, Shape, Topology};
+use super::{MAX_SOURCES, PAIR_SLOT_BYTES, SHARED_SLOT_BYTES, Shape, Topology, WIRE_SLOT_BYTES};
 use crate::collective::Request;
-use crate::types::{Algorithm, CollKind};
+use crate::types::{Algorithm, CollKind, Rank};
 
 /// The most bytes of the one-shot algorithm. Above, reducing only a slice per rank is faster.
 pub const ONE_SHOT_BYTES_MOST: u64 = 2048;
@@ -26,18 +26,21 @@ const CHAIN_CHUNK_LEAST: u64 = 4 << 10;
 /// The least number of bytes per channel.
 const CHANNEL_BYTES_LEAST: u64 = 16 << 10;
 
-/// The decisions about `request`, equal on all ranks.
+/// The decisions about the `request` of rank `me`, equal on all ranks that take part.
 ///
 /// `forced` is followed where possible. An algorithm that needs one host falls back to the ring. An
 /// algorithm that cannot carry the request is replaced by the nearest one that can.
 #[must_use]
-pub fn select(topology: &Topology, request: &Request, forced: Option<Algorithm>) -> Shape {
+pub fn select(topology: &Topology, me: Rank, request: &Request, forced: Option<Algorithm>) -> Shape {
     let algorithm = algorithm(topology, request, forced);
     let (n, bytes) = (u64::from(topology.nranks()), request.bytes());
     let (channels, chunk) = match algorithm {
         Algorithm::OneShot => (1, ONE_SHOT_CHUNK),
         Algorithm::Direct => (1, direct_chunk(request.kind, n, bytes)),
         Algorithm::Ring => ring(topology, request.kind, n, bytes),
+        Algorithm::Pair if topology.group(me) != topology.group(request.root) => {
+            (1, chunk(bytes, 1, CHAIN_CHUNK_LEAST, WIRE_SLOT_BYTES))
+        }
         Algorithm::Pair | Algorithm::Tree => {
             (1, chunk(bytes, MESSAGES_WANTED, CHAIN_CHUNK_LEAST, PAIR_SLOT_BYTES))
         }
@@ -114,7 +117,7 @@ mod tests {
         let many = Topology::new(&[1; 12], 2);
         let two = Topology::new(&[1, 1, 2, 2], 2);
         let check = |t: &Topology, kind, count, forced, expect| {
-            let shape = select(t, &request(kind, count), forced);
+            let shape = select(t, Rank(1), &request(kind, count), forced);
             assert_eq!(shape.algorithm, expect, "{kind} {count} {forced:?}");
             assert!(shape.chunk.is_multiple_of(64) && shape.chunk > 0 && shape.channels >= 1);
             let most = match shape.algorithm {
@@ -145,9 +148,24 @@ mod tests {
     }
 
     #[test]
+    fn only_between_hosts_a_pair_fills_the_longest_slots() {
+        let two = Topology::new(&[1, 1, 2], 2);
+        let chunk = |me, root, count| {
+            let send = Request { root: Rank(root), ..request(CollKind::Send, count) };
+            let recv = Request { kind: CollKind::Recv, root: Rank(me), ..send };
+            let [ours, theirs] = [(me, send), (root, recv)].map(|(me, it)| select(&two, Rank(me), &it, None));
+            assert_eq!(ours, theirs);
+            ours.chunk
+        };
+        assert_eq!([chunk(0, 1, 16 << 10), chunk(0, 2, 16 << 10)], [PAIR_SLOT_BYTES, WIRE_SLOT_BYTES]);
+        assert_eq!([chunk(0, 1, 1 << 20), chunk(2, 1, 1 << 20)], [PAIR_SLOT_BYTES, WIRE_SLOT_BYTES]);
+        assert_eq!([chunk(0, 1, 4 << 10), chunk(0, 2, 4 << 10)], [8 << 10, 16 << 10]);
+    }
+
+    #[test]
     fn little_data_keeps_to_one_channel() {
         let two = Topology::new(&[1, 2], 4);
-        assert_eq!(select(&two, &request(CollKind::AllReduce, 1), None).channels, 1);
-        assert_eq!(select(&two, &request(CollKind::AllReduce, 1 << 20), None).channels, 4);
+        assert_eq!(select(&two, Rank(0), &request(CollKind::AllReduce, 1), None).channels, 1);
+        assert_eq!(select(&two, Rank(0), &request(CollKind::AllReduce, 1 << 20), None).channels, 4);
     }
 }

@@ -36,7 +36,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{GroupId, Lane, LaneId, LaneTerms, Operand, Readers, Step, Topology, Verified};
+use super::{GroupId, Lane, LaneId, LaneTerms, Operand, Readers, Step, Topology, Verified, WIRE_SLOT_BYTES};
 use crate::collective::Request;
 use crate::types::{ChannelId, Rank};
 
@@ -63,6 +63,7 @@ pub struct Slots {
 impl Default for Slots {
     fn default() -> Self {
         let pair = LaneId::pair(ChannelId(0), Rank(0)).terms();
+        let pair = LaneTerms { slot_bytes: WIRE_SLOT_BYTES, ..pair };
         Self { pair, shared: LaneId::shared(GroupId(0)).terms() }
     }
 }

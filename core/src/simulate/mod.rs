@@ -21,7 +21,7 @@ use crate::diagnose::Given;
 use crate::engine::{Engine, Failure, Mover, Op, Processor, Progress, Wait};
 use crate::event::Subscriber;
 use crate::memory::{Slot, View, ViewMut};
-use crate::plan::{Lane, LaneId, LaneSet, LaneTerms, Plan, Shape, Topology};
+use crate::plan::{Lane, LaneId, LaneSet, LaneTerms, Plan, Shape, Topology, WIRE_SLOT_BYTES};
 use crate::proxy::Pool;
 use crate::recorder::reader::Reader;
 use crate::recorder::{CommInfo, CommRow, Recorder};
@@ -202,6 +202,8 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             (0..self.topology.nranks()).map(Rank).filter(|rank| lane.is_read_by(&self.topology, *rank));
         let readers: Vec<Rank> = readers.collect();
         let LaneTerms { slots, slot_bytes } = id.terms();
+        // The ranks may be on different hosts.
+        let slot_bytes = slot_bytes.max(WIRE_SLOT_BYTES);
         let (sender, receivers) = self.net.lane(id.channel.0, from, &readers, slots, slot_bytes);
         let link = match lane.reader() {
             Some(to) => self.sending(id.channel, from, to, sender),

@@ -88,7 +88,7 @@ impl Processes {
     pub fn call(&mut self, comm: usize, rank: Rank, request: Request) -> Result<(), (Rank, Failure)> {
         let cluster = &mut self.clusters[comm];
         cluster.net.wait_until(self.now.after(WORK));
-        let shape = select::select(&cluster.topology, &request, None);
+        let shape = select::select(&cluster.topology, rank, &request, None);
         let bytes = request.sizes(cluster.topology.nranks(), rank).input as usize;
         cluster.call(rank, request, shape, &vec![1; bytes], false);
         let outcome = cluster.run();

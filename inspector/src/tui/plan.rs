@@ -68,7 +68,7 @@ impl Planned {
         let groups = groups(members, nranks).filter(|_| algorithm != Algorithm::Tree)?;
         let mut topologies = (1..=CHANNELS_MAX).map(|channels| Topology::new(&groups, channels));
         let topology = topologies.find(|topology| topology.hash() == wanted)?;
-        let shape = select(&topology, &request, Some(algorithm));
+        let shape = select(&topology, Rank(0), &request, Some(algorithm));
         (shape.hash(&topology) == plan).then_some(Self { topology, request, shape })
     }
 

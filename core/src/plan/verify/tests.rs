@@ -41,7 +41,7 @@ fn shaped(
     channels: u16,
     chunk: u32,
 ) -> Option<Shape> {
-    let chosen = select(topology, request, Some(algorithm));
+    let chosen = select(topology, Rank(0), request, Some(algorithm));
     let channels = if algorithm == Algorithm::Ring { channels } else { 1 };
     (chosen.algorithm == algorithm).then_some(Shape { algorithm, channels, chunk })
 }
@@ -144,7 +144,12 @@ fn what_is_selected_is_right_at_real_sizes() {
             for kind in COLLECTIVES {
                 for count in [1, 256, 257, 40_009] {
                     let request = request(kind, Datatype::F64, 1, count);
-                    must_pass(&topology, &request, select(&topology, &request, None), Slots::default());
+                    must_pass(
+                        &topology,
+                        &request,
+                        select(&topology, Rank(0), &request, None),
+                        Slots::default(),
+                    );
                 }
             }
         }
@@ -158,7 +163,7 @@ fn send_and_receive_are_right() {
         let send = Request { root: Rank(2), ..request(CollKind::Send, Datatype::F32, 0, count) };
         let recv = Request { kind: CollKind::Recv, root: Rank(1), ..send };
         let send = Request { root: Rank(2), ..send };
-        for chunk in [64, select(&topology, &send, None).chunk] {
+        for chunk in [64, select(&topology, Rank(1), &send, None).chunk] {
             let shape = Shape { algorithm: Algorithm::Pair, channels: 1, chunk };
             let steps = |request, me| steps_of(&Plan::Generated { request, shape, me }, &topology);
             let programs = vec![vec![vec![]], steps(send, Rank(1)), steps(recv, Rank(2))];
@@ -174,7 +179,7 @@ fn the_shortest_calls_have_the_fewest_steps() {
     let steps = |hosts: &[u64], kind, count| {
         let topology = Topology::new(hosts, 2);
         let request = request(kind, Datatype::F64, 0, count);
-        let shape = select(&topology, &request, None);
+        let shape = select(&topology, Rank(0), &request, None);
         must_pass(&topology, &request, shape, Slots::default()) / hosts.len()
     };
     assert_eq!(steps(&[1, 1], CollKind::AllReduce, 1), 2);
@@ -273,7 +278,7 @@ fn lanes_have_more_slots_than_plans_need() {
 fn one_shot() -> (Topology, Request, Vec<Vec<Vec<Step>>>) {
     let topology = Topology::new(&[1, 1], 1);
     let request = request(CollKind::AllReduce, Datatype::F64, 0, 4);
-    let programs = generate(&topology, &request, select(&topology, &request, None));
+    let programs = generate(&topology, &request, select(&topology, Rank(0), &request, None));
     (topology, request, programs)
 }
 

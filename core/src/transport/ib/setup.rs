@@ -31,11 +31,12 @@ use crate::bootstrap::auth::fill_random;
 use crate::bootstrap::frame::frame;
 use crate::config::{Key, Settings};
 use crate::error::{Error, ErrorKind, Result};
+use crate::plan::longest;
 use crate::recorder::QueuePairEnd;
 use crate::sys::verbs::{Address, LinkLayer, Local, Path, Patience};
 use crate::text::harmless;
 use crate::transport::shm::memory::RankMemory;
-use crate::types::Rank;
+use crate::types::{ChannelId, Rank};
 
 /// The longest message of the set-up: that of a lane of [`MAX_PAIRS`] queue pairs.
 pub(super) const LONGEST: usize = 8 << 10;
@@ -315,7 +316,8 @@ impl Unconnected {
         }
         let (there, adaptive_above, relaxed) = (theirs.block, terms.adaptive_above, terms.relaxed);
         let lends = terms.lends;
-        let (lent, changes) = (Lent::default(), Vec::new());
+        let room = longest(ChannelId(theirs.channel)) as usize;
+        let (lent, changes) = (Lent::new(room), Vec::new());
         Ok(Half { strands, end, block, there, peer, adaptive_above, relaxed, lends, lent, changes })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::Result;
-use crate::plan::PAIR_SLOT_BYTES;
+use crate::plan::WIRE_SLOT_BYTES;
 use crate::sys::shared::Mapping;
 use crate::sys::verbs::{Domain, Region};
 
@@ -16,7 +16,7 @@ pub(super) const HEADER: usize = 64;
 /// locked by default, and the entries of a completion queue.
 pub(super) const SLOTS: usize = 8;
 /// The distance of two slots.
-pub(super) const STRIDE: usize = HEADER + PAIR_SLOT_BYTES as usize;
+pub(super) const STRIDE: usize = HEADER + WIRE_SLOT_BYTES as usize;
 /// An entry of the queue in which a reader tells its writer where the next message goes.
 pub(super) const CLEAR: usize = 64;
 /// Where that queue begins in a block.

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use crate::memory::{View, ViewMut};
-use crate::plan::{PAIR_SLOT_BYTES, PAIR_SLOTS};
+use crate::plan::{PAIR_SLOTS, WIRE_SLOT_BYTES};
 use crate::reactor::Interest;
 use crate::sys::fds::Fd;
 use crate::sys::tcp;
@@ -36,13 +36,13 @@ use crate::types::{Rank, TransportKind};
 const HEADER: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"ccl.msg1");
 const SLOTS: usize = PAIR_SLOTS as usize;
-const STRIDE: usize = HEADER + PAIR_SLOT_BYTES as usize;
+const STRIDE: usize = HEADER + WIRE_SLOT_BYTES as usize;
 /// The bytes that a stream reads ahead: a header and a message of 4 KiB.
 const STASH: usize = HEADER + 4096;
 /// The writer checks the kernel's state of the connection once per this many refusals.
 const REFUSALS_PER_LOOK: u32 = 16;
 
-/// The slots of a lane: `PAIR_SLOTS` times a header and `PAIR_SLOT_BYTES`, allocated once.
+/// The slots of a lane: `PAIR_SLOTS` times a header and `WIRE_SLOT_BYTES`, allocated once.
 #[derive(Debug)]
 struct Slots {
     base: NonNull<u8>,
@@ -154,7 +154,7 @@ impl Sender {
     }
 
     pub(crate) fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
-        assert!(total <= PAIR_SLOT_BYTES, "a message of {total} bytes");
+        assert!(total <= WIRE_SLOT_BYTES, "a message of {total} bytes");
         if self.is_full() {
             self.pump()?;
         } else if let Some(fault) = &self.fault {
@@ -512,8 +512,8 @@ impl InStream {
             Some(format!("a header begins with {magic:#018x}"))
         } else if number != self.next {
             Some(format!("message {number} stands where {} is due", self.next))
-        } else if len > u64::from(PAIR_SLOT_BYTES) {
-            Some(format!("message {number} claims {len:#x} bytes of at most {PAIR_SLOT_BYTES:#x}"))
+        } else if len > u64::from(WIRE_SLOT_BYTES) {
+            Some(format!("message {number} claims {len:#x} bytes of at most {WIRE_SLOT_BYTES:#x}"))
         } else if self.stash[32..HEADER].iter().any(|&byte| byte != 0) {
             Some(format!("message {number} has reserved bytes set"))
         } else {

@@ -91,7 +91,8 @@ fn plan() -> [String; 2] {
     let topology = Topology::new(&[0, 0, 1, 1], 2);
     let (kind, dtype, op) = (CollKind::AllReduce, Datatype::F32, ReduceOp::Sum);
     let request = Request { kind, dtype, op, root: Rank(0), count: 1 << 20 };
-    [select(&topology, &request, None).hash(&topology), topology.hash()].map(|hash| format!("{hash:016x}"))
+    [select(&topology, Rank(0), &request, None).hash(&topology), topology.hash()]
+        .map(|hash| format!("{hash:016x}"))
 }
 
 fn given(at: u32, does: Does) -> Given {

@@ -38,7 +38,7 @@ impl Simulated {
     fn plan(&self, me: Rank) -> Plan {
         Plan::Generated {
             request: self.request,
-            shape: select(&self.topology, &self.request, self.forced),
+            shape: select(&self.topology, Rank(0), &self.request, self.forced),
             me,
         }
     }
@@ -132,7 +132,7 @@ impl Simulated {
         outside: &BTreeSet<Rank>,
         before: impl Fn(Lane) -> u64,
     ) -> Vec<(RankSnapshot, CommSnapshot)> {
-        let shape = select(&self.topology, &self.request, self.forced);
+        let shape = select(&self.topology, Rank(0), &self.request, self.forced);
         let is_shared = shape.algorithm != Algorithm::Ring;
         let one = |me: Rank| {
             let is_outside = outside.contains(&me);
@@ -329,7 +329,7 @@ fn a_plan_is_drawn_before_its_links_are_up() {
         count: 9,
     };
     let topology = Topology::new(&[0, 0, 1, 1], 2);
-    let plan = select(&topology, &little, None).hash(&topology);
+    let plan = select(&topology, Rank(0), &little, None).hash(&topology);
     let mut small = jobs::hang();
     comms(&mut small, &|comm| (comm.op.count, comm.op.plan) = (9, format!("{plan:016x}")));
     let screen = matrix(small);
@@ -337,7 +337,7 @@ fn a_plan_is_drawn_before_its_links_are_up() {
     // A broadcast from rank 1 is a chain: no rank writes to the root.
     let (kind, dtype, op) = (CollKind::Broadcast, Datatype::F32, ReduceOp::Sum);
     let request = Request { kind, dtype, op, root: Rank(1), count: 1 << 20 };
-    let plan = select(&topology, &request, None).hash(&topology);
+    let plan = select(&topology, Rank(0), &request, None).hash(&topology);
     comms(&mut job, &|comm| {
         (comm.op.kind, comm.op.root, comm.op.plan) = ("Broadcast".into(), Rank(1), format!("{plan:016x}"));
     });

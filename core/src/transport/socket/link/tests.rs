@@ -88,7 +88,7 @@ enum Act {
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let len = prop_oneof![0..200usize, 4000..4300usize, 0..=PAIR_SLOT_BYTES as usize];
+    let len = prop_oneof![0..200usize, 4000..4300usize, 0..=WIRE_SLOT_BYTES as usize];
     let act = prop_oneof![
         3 => len.prop_map(Act::Send),
         1 => Just(Act::PumpOut),
@@ -183,7 +183,7 @@ fn a_hostile_header_is_a_named_fault_and_final() {
     check(&header(0x2E31_5054_5448, 0, 0, 0), "begins with 0x00002e3150545448");
     check(&header(MAGIC, 1, 0, 0), "message 1 stands where 0 is due");
     check(&header(MAGIC, u64::MAX, 0, 0), "stands where 0 is due");
-    check(&header(MAGIC, 0, 0, PAIR_SLOT_BYTES + 1), "claims 0x8001 bytes");
+    check(&header(MAGIC, 0, 0, WIRE_SLOT_BYTES + 1), "claims 0x10001 bytes");
     check(&header(MAGIC, 0, 0, u32::MAX), "claims 0xffffffff bytes");
     let mut bytes = header(MAGIC, 0, 0, 0);
     bytes[63] = 1;
@@ -250,7 +250,7 @@ fn a_breach_on_one_stream_is_told_though_another_is_awaited() {
 #[test]
 fn a_reader_that_stops_reading_stops_the_writer_and_a_reader_that_leaves_ends_it() {
     let (mut sender, wire, _receiver) = Wire::new(2);
-    let bytes = content(0, PAIR_SLOT_BYTES as usize);
+    let bytes = content(0, WIRE_SLOT_BYTES as usize);
     while send(&mut sender, 0, &bytes) {}
     assert!((sender.moved() < sender.posted()));
     assert_eq!(sender.posted() - sender.moved(), u64::from(PAIR_SLOTS));
