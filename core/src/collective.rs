@@ -174,15 +174,20 @@ impl Descriptor {
         })
     }
 
-    /// The 64 bits that every message carries and every receiver compares.
+    /// The 64 bits that every message carries and every receiver compares. Of the next call like
+    /// this one they are [`STEP`](Self::STEP) more.
     #[must_use]
     pub fn hash(&self) -> u64 {
         let mut bytes = [0; 32];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(self.encode()) {
+        for (to, word) in bytes.chunks_exact_mut(8).zip(Self { seq: 0, ..*self }.encode()) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        xxhash_rust::xxh3::xxh3_64(&bytes)
+        xxhash_rust::xxh3::xxh3_64(&bytes).wrapping_add(self.seq.wrapping_mul(Self::STEP))
     }
+
+    /// By how much the hashes of calls differ that are alike and follow each other: a number whose
+    /// small multiples are far apart in all bits, 2^64 divided by the golden ratio.
+    pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
     /// The fields in which two descriptors differ, for people: `count 4 / 8, op Sum / Max`.
     #[must_use]
@@ -340,6 +345,8 @@ mod tests {
             assert_ne!(base.hash(), other.hash());
             assert!(base.differences(&other).contains(" / "), "{}", base.differences(&other));
         }
+        let next = Descriptor { seq: 10, ..base };
+        assert_eq!(next.hash(), base.hash().wrapping_add(Descriptor::STEP));
         assert_eq!(Descriptor::decode([200, 0, 0, 0]), None);
         // The program called split(), not the all-gather that carries it out.
         let Request { kind, dtype, op, .. } = PartOf::Split.gathers(Datatype::I64, 4);

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::host::Identity as Process;
+use crate::comm::wait::Pace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::recorder::{self, CommRow};
 use crate::sys::cpus::Allowed;
@@ -131,10 +132,15 @@ pub(super) fn tell_peers(row: &CommRow, worlds: &[Rank], cards: &[Arc<Known>]) {
     row.peers(&peers);
 }
 
-/// Whether the ranks of this rank's host outnumber the processors they may use.
-pub(super) fn is_crowded(rank: Rank, cards: &[Arc<Known>]) -> bool {
+/// What this rank does while it waits. It yields if the ranks of its host outnumber the processors
+/// they may use. `is_carried`: the kernel carries its messages over a device without hardware.
+pub(super) fn pace(rank: Rank, cards: &[Arc<Known>], is_carried: bool) -> Pace {
     let own = &cards[rank.index()];
     let local = cards.iter().filter(|known| known.process.host == own.process.host);
     let local: Vec<_> = local.map(|known| &known.lives.allowed).collect();
-    own.lives.allowed.is_crowded(&local)
+    match own.lives.allowed.is_crowded(&local) {
+        true => Pace::Yield,
+        false if is_carried => Pace::SpinBriefly,
+        false => Pace::Spin,
+    }
 }

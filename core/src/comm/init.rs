@@ -16,7 +16,7 @@ use crate::clock::{self, Ns};
 use crate::collective::{Descriptor, Tally};
 use crate::comm::Config;
 use crate::comm::begun::Begun;
-use crate::comm::cards::{Card, Door, Exchange, Known, Lives, exchange, is_crowded, tell_peers};
+use crate::comm::cards::{Card, Door, Exchange, Known, Lives, exchange, pace, tell_peers};
 use crate::comm::gathers;
 use crate::comm::links::Links;
 use crate::comm::phases::{Phases, Watch};
@@ -182,7 +182,8 @@ pub(super) fn assemble(
     let nranks = base.worlds.len() as u32;
     let Gathered { own, cards, hosts, peers, events } = gathered;
     let Own { memory, shared, inbox, data, post, ports } = own;
-    let crowded = is_crowded(rank, &cards);
+    let is_carried = ports.are_software() && peers.iter().any(|peer| matches!(peer.reach, Reach::Verbs(_)));
+    let pace = pace(rank, &cards, is_carried);
     let channels = settings.number(Key::Channels) as u16;
     let topology = Arc::new(Topology::new(&hosts, channels));
     row.groups(|rank| topology.group(rank).0);
@@ -206,7 +207,7 @@ pub(super) fn assemble(
     let links = Links::new(rank, Arc::clone(&memory), peers, carriers, no_ports);
     let watched = row.events();
     let engine = Engine::new(rank, Arc::clone(&topology), Pool::of_process(), row, events);
-    let driver = Driver::new(engine, links, Waiter::new(Arc::clone(&memory), crowded));
+    let driver = Driver::new(engine, links, Waiter::new(Arc::clone(&memory), pace));
     let inner = Arc::new(Inner {
         id: comm,
         job,
@@ -575,7 +576,7 @@ mod tests {
                 let comm = Communicator::init(&id, rank as u32, 2, config).unwrap();
                 let waiter = format!("{:?}", comm.inner.driver().unwrap().waiter);
                 comm.finish().unwrap();
-                waiter.contains("crowded: true")
+                waiter.contains("pace: Yield")
             };
             let crowded = std::thread::scope(|scope| {
                 let join = &join;

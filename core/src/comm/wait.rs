@@ -22,6 +22,9 @@ pub(super) const MESSAGE: Duration = Duration::from_micros(1);
 /// Of the lengths tried, from 20 us up, it has the lowest mean time per operation beside other busy
 /// processes, and is as good as any without them.
 const SPIN: Duration = Duration::from_micros(200);
+/// How long it spins where a device without hardware needs the processors: about what it takes to
+/// wake a sleeper.
+const BRIEF: Duration = Duration::from_micros(20);
 /// How often a wait yields where ranks outnumber their processors, and for how long at most.
 const YIELDS: u32 = 1000;
 const YIELD: Duration = Duration::from_millis(1);
@@ -49,11 +52,24 @@ pub(crate) enum Waited {
     Slept,
 }
 
+/// What a wait does before it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    /// It spins.
+    Spin,
+    /// It spins briefly: the kernel carries the messages of a device without hardware, and needs
+    /// the processors for that.
+    SpinBriefly,
+    /// It yields: this host has more ranks than processors, so that spinning would take the
+    /// processor from the rank that it waits for.
+    Yield,
+}
+
 /// The wait state of one driver.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     memory: Arc<RankMemory>,
-    crowded: bool,
+    pace: Pace,
     message_ticks: u64,
     /// How long a wait spins or yields.
     busy_ticks: u64,
@@ -66,22 +82,28 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     /// The waiter of the driver of the rank that has this memory.
-    ///
-    /// `crowded`: this host has more ranks than processors, so that spinning would take the
-    /// processor from the rank that it waits for.
     #[must_use]
-    pub(crate) fn new(memory: Arc<RankMemory>, crowded: bool) -> Self {
+    pub(crate) fn new(memory: Arc<RankMemory>, pace: Pace) -> Self {
         let ticks = |d: Duration| (d.as_nanos() as f64 / clock::scale().ns_per_tick()) as u64;
+        let busy = match pace {
+            Pace::Spin => SPIN,
+            Pace::SpinBriefly => BRIEF,
+            Pace::Yield => YIELD,
+        };
         Self {
             memory,
-            crowded,
+            pace,
             message_ticks: ticks(MESSAGE),
-            busy_ticks: ticks(if crowded { YIELD } else { SPIN }),
+            busy_ticks: ticks(busy),
             turns: 0,
             yields: 0,
             lasted: 0,
             since: Raw(0),
         }
+    }
+
+    const fn is_crowded(&self) -> bool {
+        matches!(self.pace, Pace::Yield)
     }
 
     /// Something moved: the next wait is a new one.
@@ -92,7 +114,7 @@ impl Waiter {
 
     /// Whether the next call of [`idle`](Self::idle) may sleep, and needs descriptors for that.
     pub(crate) const fn may_sleep(&self) -> bool {
-        if self.crowded { self.yields > 0 } else { self.lasted == WILL_SLEEP }
+        if self.is_crowded() { self.yields > 0 } else { self.lasted == WILL_SLEEP }
     }
 
     /// Waits a little, longer and deeper with each call since `reset`.
@@ -112,7 +134,7 @@ impl Waiter {
     ) -> Waited {
         self.turns = self.turns.saturating_add(1);
         // The first turns do not read the clock, which takes as long as a message on its way.
-        if self.turns <= CLOCKLESS && !self.crowded {
+        if self.turns <= CLOCKLESS && !self.is_crowded() {
             self.since = if self.turns == CLOCKLESS { clock::raw() } else { self.since };
             std::hint::spin_loop();
             return Waited::Spun;
@@ -125,7 +147,7 @@ impl Waiter {
     /// waits for.
     #[inline]
     pub(crate) fn glance(&self, mut is_there: impl FnMut() -> bool) -> bool {
-        let looks = if self.crowded { 0 } else { GLANCES };
+        let looks = if self.is_crowded() { 0 } else { GLANCES };
         (0..looks).any(|_| {
             let found = is_there();
             if !found {
@@ -154,17 +176,17 @@ impl Waiter {
         let is_busy = waited < self.busy_ticks;
         // It never sleeps at once, however late it is: the caller gathers the descriptors for a
         // sleep only once a wait is long.
-        if self.crowded && (is_busy && self.yields < YIELDS || self.yields == 0) {
+        if self.is_crowded() && (is_busy && self.yields < YIELDS || self.yields == 0) {
             self.yields += 1;
             std::thread::yield_now();
             return Waited::Yielded;
         }
         let lasts = if is_busy { u32::from(waited >= self.message_ticks) } else { WILL_SLEEP };
-        if !self.crowded && self.lasted < lasts {
+        if !self.is_crowded() && self.lasted < lasts {
             self.lasted = lasts;
             return Waited::Lasted;
         }
-        if !self.crowded && is_busy {
+        if !self.is_crowded() && is_busy {
             std::hint::spin_loop();
             return Waited::Spun;
         }
@@ -234,7 +256,7 @@ mod tests {
         let socket = std::os::unix::net::UnixStream::pair().unwrap();
         let fds = [Interest { fd: socket.0.as_raw_fd(), read: true, write: false }];
         for (memory, fds) in [(&plain, &[][..]), (&bell, &fds[..])] {
-            let mut waiter = Waiter::new(Arc::clone(memory), false);
+            let mut waiter = Waiter::new(Arc::clone(memory), Pace::Spin);
             let waits: Vec<_> =
                 (0..5).map(|_| wait_for(&mut waiter, memory, fds, Duration::from_millis(10))).collect();
             assert!(waits.iter().all(|(waited, _)| *waited == Waited::Slept), "{waits:?}");
@@ -256,7 +278,7 @@ mod tests {
 
     #[test]
     fn waits_deepen_and_a_reset_begins_anew() {
-        let mut waiter = Waiter::new(memory(false), false);
+        let mut waiter = Waiter::new(memory(false), Pace::Spin);
         // On a loaded machine the first reading of the clock may be too late for a spin after it.
         let seen = until_asleep(&mut waiter);
         assert!(
@@ -271,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_crowded_rank_yields_a_bounded_number_of_times() {
-        let mut waiter = Waiter::new(memory(false), true);
+        let mut waiter = Waiter::new(memory(false), Pace::Yield);
         clock::settable::set_raw(Some(Raw(1 << 40)));
         // The number is bounded although no time passes.
         let yields =
@@ -288,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_spin_outlasts_the_wake_up_of_a_sleeper_and_ends() {
-        let mut waiter = Waiter::new(memory(false), false);
+        let mut waiter = Waiter::new(memory(false), Pace::Spin);
         let at = |us: f64| {
             let ticks = (us * 1000.0 / clock::scale().ns_per_tick()) as u64;
             clock::settable::set_raw(Some(Raw((1 << 40) + ticks)));
@@ -307,9 +329,22 @@ mod tests {
     }
 
     #[test]
+    fn a_device_without_hardware_gets_the_processor_soon() {
+        let mut waiter = Waiter::new(memory(false), Pace::SpinBriefly);
+        let ticks = (100_000.0 / clock::scale().ns_per_tick()) as u64;
+        clock::settable::set_raw(Some(Raw(1 << 40)));
+        (0..10).for_each(|_| assert_eq!(waiter.idle(&[], SLEEP, &mut || false), Waited::Spun));
+        // After half of another wait's spin.
+        clock::settable::set_raw(Some(Raw((1 << 40) + ticks)));
+        assert_eq!(waiter.idle(&[], SLEEP, &mut || false), Waited::Lasted);
+        assert_eq!(waiter.idle(&[], SLEEP, &mut || false), Waited::Slept);
+        clock::settable::set_raw(None);
+    }
+
+    #[test]
     fn a_counter_that_runs_backwards_does_not_keep_a_rank_spinning() {
         let at = |ticks: u64| clock::settable::set_raw(Some(Raw(ticks)));
-        let mut waiter = Waiter::new(memory(false), false);
+        let mut waiter = Waiter::new(memory(false), Pace::Spin);
         at(1 << 60);
         (0..10).for_each(|_| assert_eq!(waiter.idle(&[], SLEEP, &mut || false), Waited::Spun));
         // As after a suspension: the window of the wait begins anew, and ends.
@@ -326,7 +361,7 @@ mod tests {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         rustix::io::write(&theirs, b"x").unwrap();
         let fds = [Interest { fd: ours.as_raw_fd(), read: true, write: false }];
-        let mut waiter = Waiter::new(memory(true), true);
+        let mut waiter = Waiter::new(memory(true), Pace::Yield);
         let begin = clock::now();
         while waiter.idle(&fds, SLEEP, &mut || false) != Waited::Slept {}
         assert!(clock::now().since(begin) < Duration::from_millis(90));

@@ -232,10 +232,10 @@ impl Seat {
     pub(super) const fn hca(&self) -> &Arc<Hca> {
         &self.hca
     }
-    /// Takes what has completed, for this end and others.
-    /// False if more may have completed.
+    /// Takes what has completed, for this end and others. False if more may have completed. The
+    /// owner of this end is not woken for what it finds out itself.
     pub(super) fn poll(&self) -> std::result::Result<bool, String> {
-        self.hca.poll()
+        self.hca.poll(Some(&self.end))
     }
 }
 
@@ -362,7 +362,7 @@ impl Hca {
         let count = depth.sends + depth.receives;
         let rest = |left: u32| left.checked_sub(count);
         // Completions of queue pairs that are gone still take entries.
-        let _ = self.poll();
+        let _ = self.poll(None);
         if self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_err() {
             let what = format!("the completion queue of {} has no room for another queue pair", self.name());
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, what));
@@ -373,10 +373,11 @@ impl Hca {
     }
 
     /// Takes what has completed, unless another thread does. False if more may have completed.
+    /// Wakes the owners of the ends that it completes something for, but not that of `own`.
     ///
     /// # Errors
     /// Why the queue can be polled no more.
-    fn poll(&self) -> std::result::Result<bool, String> {
+    fn poll(&self, own: Option<&Arc<End>>) -> std::result::Result<bool, String> {
         let mut seats = match self.seats.try_lock() {
             Ok(seats) => seats,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -393,7 +394,11 @@ impl Hca {
                     seats.ends.get(index).filter(|seated| u64::from(seated.generation) == generation);
                 if let Some(end) = seated.and_then(|seated| seated.end.as_ref()) {
                     end.note(Work::from_number(completion.id), &completion);
-                    end.owner.wake_if_asleep();
+                    // About to sleep, a rank looks once more. To wake itself would cost it two
+                    // calls of the kernel.
+                    if own.is_none_or(|own| !Arc::ptr_eq(own, end)) {
+                        end.owner.wake_if_asleep();
+                    }
                 }
             });
             match polled {

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //!   a header, little-endian: magic u64 | number u64 | check u64 | len u32 | 36 zeros
-//!   a message: a header if its check is another than that of the message before; `len` bytes
+//!   a message: a header, unless its check is that of the message before or of the next call like
+//!       that one; `len` bytes
 //!   its immediate number: the low 20 bits of its number | whether it has a header << 20 |
 //!       whether its bytes came apart from the number << 21, from the header << 22 |
+//!       whether its check is that of the next call << 23 |
 //!       the count of its parts << 24
 //!   a clear entry: the number of the message that may come | where its bytes go u64 |
 //!       a key per queue pair
@@ -49,8 +51,9 @@ use super::hca::{End, Pair, Seat, Work};
 use super::line::Line;
 use super::seen::Seen;
 use super::staging::{Block, CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
+use crate::collective::Descriptor;
 use crate::memory::{Lendable, ViewMut};
-use crate::plan::PAIR_SLOT_BYTES;
+use crate::plan::WIRE_SLOT_BYTES;
 use crate::reactor::Interest;
 use crate::sys::verbs::{Depth, Piece, Region, Write, words};
 use crate::transport::{Change, LinkFault};
@@ -64,11 +67,17 @@ const SPLIT_ABOVE: usize = 4096;
 /// Parts of a message begin at multiples of this.
 const GRAIN: usize = 64;
 
+/// The check of the next call like that of this check.
+pub(super) const fn next(check: u64) -> u64 {
+    check.wrapping_add(Descriptor::STEP)
+}
+
 /// A header's bit in the immediate number; below are bits of the message's number.
 const HAS_HEADER: u32 = 1 << 20;
 const NUMBER: u32 = HAS_HEADER - 1;
 const IS_APART: u32 = 1 << 21;
 const HEADER_APART: u32 = 1 << 22;
+const IS_NEXT: u32 = 1 << 23;
 /// The receives that each end keeps posted on each queue pair: as many messages, or clear entries,
 /// as can be on their way, twice.
 pub(super) const RECEIVES: u32 = 2 * SLOTS as u32;
@@ -230,7 +239,7 @@ impl Sender {
     }
 
     pub(crate) fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
-        assert!(total <= PAIR_SLOT_BYTES, "a message of {total} bytes");
+        assert!(total <= WIRE_SLOT_BYTES, "a message of {total} bytes");
         if self.is_full() {
             self.pump()?;
         } else if let Some(fault) = &self.fault {
@@ -252,7 +261,10 @@ impl Sender {
 
     pub(crate) fn publish(&mut self, check: u64) {
         let len = self.reserved.take().expect("published what was reserved");
-        let has_header = self.check.replace(check) != Some(check) || self.half.adaptive_above.is_some();
+        let before = self.check.replace(check);
+        let is_next = before.map(next) == Some(check);
+        let is_known = is_next || before == Some(check);
+        let has_header = !is_known || self.half.adaptive_above.is_some();
         if has_header {
             let at = self.slot() * STRIDE;
             let header = [MAGIC, self.posted, check, u64::from(len), 0, 0, 0, 0];
@@ -262,7 +274,14 @@ impl Sender {
         }
         if self.fault.is_none() {
             // A fault is reported by the next call that can report it.
-            self.fault = self.write(has_header, len as usize).err();
+            let said = if has_header {
+                HAS_HEADER
+            } else if is_next {
+                IS_NEXT
+            } else {
+                0
+            };
+            self.fault = self.write(said, len as usize).err();
         }
         self.posted += 1;
         self.half.credits(self.room());
@@ -279,9 +298,10 @@ impl Sender {
         Some((place.bytes.part(0, len), place.memory))
     }
 
-    /// Writes the next message to the reader: `len` bytes, and perhaps the header before them.
-    fn write(&mut self, has_header: bool, len: usize) -> Result<(), LinkFault> {
-        let (slot, half) = (self.slot(), &self.half);
+    /// Writes the next message to the reader: `len` bytes, and the header before them if this is
+    /// said of its check.
+    fn write(&mut self, said: u32, len: usize) -> Result<(), LinkFault> {
+        let (slot, half, has_header) = (self.slot(), &self.half, said == HAS_HEADER);
         let entry = CLEARS + slot * CLEAR;
         let clear = half.word(entry).load(Ordering::Relaxed);
         if clear != self.posted {
@@ -298,8 +318,7 @@ impl Sender {
         // The bytes in the slot are followed by those that lie elsewhere.
         let (here, len) = (if lent.is_some() { before } else { before + len }, before + len);
         let count = if len <= SPLIT_ABOVE { 1 } else { half.strands.len() };
-        let mut number = self.posted as u32 & NUMBER | (count as u32) << 24;
-        number |= if has_header { HAS_HEADER } else { 0 };
+        let mut number = self.posted as u32 & NUMBER | said | (count as u32) << 24;
         number |= if has_header && !is_together { HEADER_APART } else { 0 };
         number |= if half.adaptive_above.is_some() { IS_APART } else { 0 };
         let share = len.div_ceil(count).next_multiple_of(GRAIN);

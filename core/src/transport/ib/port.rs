@@ -2,6 +2,7 @@
 //! each is reached.
 
 use std::net::Ipv6Addr;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,8 @@ pub(crate) struct Port {
     pub(crate) number: u8,
     pub(crate) state: PortState,
     pub(crate) gid: Option<Gid>,
+    /// Whether the kernel does the work of its device.
+    is_software: bool,
 }
 
 /// What a rank tells the others of its ports.
@@ -111,7 +114,8 @@ impl Ports {
             match Hca::get(&device) {
                 Ok(hca) => {
                     hca.watched().add(&hca, settings, port, gid);
-                    used.push(Port { hca, number: port, state, gid });
+                    let is_software = is_software(&device);
+                    used.push(Port { hca, number: port, state, gid, is_software });
                 }
                 Err(e) => why_none = e.with_hint(),
             }
@@ -120,6 +124,11 @@ impl Ports {
             why_none.clear();
         }
         Ok(Self { used, why_none })
+    }
+
+    /// Whether the processors of this host do the work of a device.
+    pub(crate) fn are_software(&self) -> bool {
+        self.used.iter().any(|port| port.is_software)
     }
 
     /// What the others are told.
@@ -233,6 +242,12 @@ fn choose(gids: &[Gid], link_layer: LinkLayer, wanted: Option<u8>) -> Option<Gid
 fn pci_of(device: &str) -> Option<String> {
     let path = std::fs::canonicalize(format!("/sys/class/infiniband/{device}/device")).ok()?;
     Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Whether the kernel does the work of a device: Linux's `rdma_rxe` names the network interface
+/// below, and may have that one's PCI address.
+fn is_software(device: &str) -> bool {
+    Path::new("/sys/class/infiniband").join(device).join("parent").exists() || pci_of(device).is_none()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Faults of queue pairs that a test asks for, of both ends of a lane.
 
-use super::{CLEAR, CLEARS, Half, Ordering, Receiver, SLOTS, Sender};
+use super::{CLEAR, CLEARS, HAS_HEADER, Half, Ordering, Receiver, SLOTS, Sender};
 
 impl Half {
     fn fail(&self) {
@@ -15,7 +15,7 @@ impl Sender {
     /// Writes its last message, of 100 bytes, once more.
     pub(crate) fn repeat(&mut self) {
         self.posted -= 1;
-        self.write(true, 100).unwrap();
+        self.write(HAS_HEADER, 100).unwrap();
         self.posted += 1;
     }
     /// Makes it write the next messages with another key than the reader's.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{HAS_HEADER, HEADER_APART, Half, IS_APART, MAGIC, MAX_PAIRS, NUMBER, SENDS};
+use super::{HAS_HEADER, HEADER_APART, Half, IS_APART, IS_NEXT, MAGIC, MAX_PAIRS, NUMBER, SENDS, next};
 use crate::memory::{Lendable, View, ViewMut};
-use crate::plan::PAIR_SLOT_BYTES;
+use crate::plan::WIRE_SLOT_BYTES;
 use crate::reactor::Interest;
 use crate::sys::verbs::{Piece, Region, Write};
 use crate::transport::ib::hca::Work;
@@ -242,8 +242,10 @@ impl Receiver {
         let arrived = self.half.end.bytes[slot].load(Ordering::Relaxed) as usize;
         let immediate = self.half.end.immediate[slot].load(Ordering::Relaxed);
         let has_header = immediate & HAS_HEADER != 0;
-        let bare = self.check.filter(|_| !has_header && arrived <= PAIR_SLOT_BYTES as usize);
-        if let Some(check) = bare {
+        let bare = self.check.filter(|_| !has_header && arrived <= WIRE_SLOT_BYTES as usize);
+        if let Some(before) = bare {
+            let check = if immediate & IS_NEXT == 0 { before } else { next(before) };
+            self.check = Some(check);
             return Ok((check, arrived, parts));
         }
         let word =
@@ -258,8 +260,8 @@ impl Receiver {
             format!("a header begins with {magic:#018x}")
         } else if its != number {
             format!("message {its} stands where {number} is due")
-        } else if len > u64::from(PAIR_SLOT_BYTES) {
-            format!("message {number} claims {len:#x} bytes of at most {PAIR_SLOT_BYTES:#x}")
+        } else if len > u64::from(WIRE_SLOT_BYTES) {
+            format!("message {number} claims {len:#x} bytes of at most {WIRE_SLOT_BYTES:#x}")
         } else if (4..8).any(|index| word(index) != 0) {
             format!("message {number} has reserved bytes set")
         } else if is_counted && arrived as u64 != before + len {

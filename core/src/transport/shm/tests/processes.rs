@@ -1,7 +1,7 @@
 //! Tests with two processes.
 
 use super::*;
-use crate::comm::wait::{SLEEP, Waiter};
+use crate::comm::wait::{Pace, SLEEP, Waiter};
 use crate::sys::process;
 use crate::transport::shm::arena::Arena;
 use crate::types::{ChannelId, TransportKind};
@@ -21,7 +21,7 @@ fn two_processes_exchange_messages() {
         let mut from = Receiver::pair(own, ChannelId(0), peer);
         assert_eq!(to.transport(), TransportKind::Shm);
         assert_eq!(from.transport(), TransportKind::Shm);
-        let mut waiter = Waiter::new(Arc::clone(own), false);
+        let mut waiter = Waiter::new(Arc::clone(own), Pace::Spin);
         let (mut sent, mut taken) = (0, 0);
         while sent < ROUNDS || taken < ROUNDS {
             // The child sometimes pauses, so that the parent sleeps.

@@ -11,7 +11,7 @@ fn len_of(n: u64) -> usize {
 /// Tries repeatedly, as a driver does: it spins, then yields, then sleeps.
 #[cfg(not(miri))]
 fn drive(memory: &Arc<RankMemory>, mut ready: impl FnMut() -> bool) {
-    let mut waiter = crate::comm::wait::Waiter::new(Arc::clone(memory), true);
+    let mut waiter = crate::comm::wait::Waiter::new(Arc::clone(memory), crate::comm::wait::Pace::Yield);
     let mut done = ready();
     while !done {
         // The look before a sleep may do the work.
