@@ -11,7 +11,7 @@ use crate::config::{Key, Settings};
 use crate::sys::fds::Fd;
 use crate::transport::shm::arena::Arena;
 use crate::transport::shm::memory::{Identity, Layout, RankMemory};
-use crate::types::{CommId, Rank};
+use crate::types::{ChannelId, CommId, Rank};
 
 /// The ports that these settings admit, and the terms of lanes; `None` if there is no port.
 pub(super) fn terms(with: &[(Key, &str)]) -> Option<(Vec<Port>, Terms)> {
@@ -47,7 +47,7 @@ pub(super) fn ends((ports, terms): &(Vec<Port>, Terms)) -> [Unconnected; 2] {
 /// A lane from rank 0 to rank 1, with these settings; `None` if there is no port.
 pub(crate) fn lane(with: &[(Key, &str)]) -> Option<(Sender, Receiver)> {
     let [ours, theirs] = ends(&terms(with)?);
-    let (offer, answer) = (ours.told(0), theirs.told(0));
+    let (offer, answer) = (ours.told(ChannelId::P2P.0), theirs.told(ChannelId::P2P.0));
     let theirs = theirs.connect(&offer, Rank(0)).unwrap();
     let ours = ours.connect(&answer, Rank(1)).unwrap();
     let (a, b) = UnixStream::pair().unwrap();

@@ -3,18 +3,20 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::accept::{Acceptor, Inbox, Owner};
-use super::link::{MAX_PAIRS, RECEIVES, Receiver, Sender};
+use super::accept::{Acceptor, Expected, Inbox, Owner};
+use super::link::{MAX_PAIRS, RECEIVES, Receiver, Sender, next};
 use super::port::Port;
 use super::setup::{Role, Terms, Unconnected, kind, writer};
 use super::talk::{Heard, Talk};
 use super::testing;
 use crate::clock;
+use crate::collective::Descriptor;
 use crate::config::Key;
 use crate::memory::Region;
-use crate::plan::PAIR_SLOT_BYTES;
+use crate::plan::WIRE_SLOT_BYTES;
 use crate::reduce::Store;
 use crate::seed::Seed;
 use crate::sys::fds::Fd;
@@ -46,9 +48,14 @@ fn content(number: u64, len: usize) -> Vec<u8> {
 fn send(sender: &mut Sender, number: u64, len: usize) -> Result<bool, LinkFault> {
     let Some(slot) = sender.reserve(len as u32)? else { return Ok(false) };
     bytes::store(slot, &content(number, len));
-    // Some messages in a row have one check.
-    sender.publish(number / 3);
+    sender.publish(check_of(number));
     Ok(true)
+}
+
+/// The check of message `number`: three in a row are of one call, and five calls in a row alike.
+const fn check_of(number: u64) -> u64 {
+    let call = number / 3;
+    (call / 5 * 1_000_003).wrapping_add(call.wrapping_mul(Descriptor::STEP))
 }
 
 /// The next message, within two seconds.
@@ -74,8 +81,8 @@ fn stream(test: &str, with: &[(Key, &str)], count: u64) {
         .map(|_| match seed.below(4) {
             0 => 0,
             1 => seed.place(200),
-            2 => PAIR_SLOT_BYTES as usize,
-            _ => seed.place(PAIR_SLOT_BYTES as usize),
+            2 => WIRE_SLOT_BYTES as usize,
+            _ => seed.place(WIRE_SLOT_BYTES as usize),
         })
         .collect();
     let mut sent = 0;
@@ -85,7 +92,7 @@ fn stream(test: &str, with: &[(Key, &str)], count: u64) {
         }
         assert_eq!(
             take(&mut sender, &mut receiver).unwrap(),
-            (number / 3, content(number, *len)),
+            (check_of(number), content(number, *len)),
             "{number}"
         );
     }
@@ -159,19 +166,37 @@ fn regions(sender: &mut Sender, receiver: &mut Receiver, size: usize) -> (u64, u
 }
 
 #[test]
+fn only_a_call_unlike_the_one_before_needs_a_header() {
+    let Some((mut sender, mut receiver)) = lane("only_a_call_unlike_the_one_before_needs_a_header", &[])
+    else {
+        return;
+    };
+    let mut arrived = 0;
+    for (check, header) in [(7, 64), (7, 0), (next(7), 0), (next(7), 0), (next(next(7)), 0), (7, 64)] {
+        let slot = sender.reserve(100).unwrap().unwrap();
+        bytes::store(slot, &[1; 100]);
+        sender.publish(check);
+        assert_eq!(take(&mut sender, &mut receiver).unwrap(), (check, vec![1; 100]));
+        let before =
+            std::mem::replace(&mut arrived, receiver.half.end.counts[0].bytes.load(Ordering::Relaxed));
+        assert_eq!(arrived - before, 100 + header, "{check}");
+    }
+}
+
+#[test]
 fn messages_between_regions_need_no_slots() {
     let name = "messages_between_regions_need_no_slots";
     for with in [&[][..], &[(Key::IbQpsPerConnection, "3")], &[(Key::IbAdaptiveRouting, "1")]] {
         let Some((mut sender, mut receiver)) = lane(name, with) else { return };
         // Plans cut evenly: messages are seldom of the largest size.
-        for size in [PAIR_SLOT_BYTES as usize, 32320, PAIR_SLOT_BYTES as usize, 16448] {
+        for size in [WIRE_SLOT_BYTES as usize, 32320, WIRE_SLOT_BYTES as usize, 16448] {
             // Those that share a page with other memory, and those that the writer was told to put
             // into slots before the receive was called, are copied.
             let (sent, taken) = regions(&mut sender, &mut receiver, size);
             assert!((47..=50).contains(&sent) && (38..=45).contains(&taken), "{size}: {sent} {taken}");
             // In slots again, with another check.
             assert!(send(&mut sender, 5, 1000).unwrap());
-            assert_eq!(take(&mut sender, &mut receiver).unwrap(), (1, content(5, 1000)));
+            assert_eq!(take(&mut sender, &mut receiver).unwrap(), (check_of(5), content(5, 1000)));
         }
     }
 }
@@ -244,7 +269,7 @@ fn what_one_lane_does_not_survive_another_one_does() {
     assert!(faults(&mut sender, &mut receiver).0.contains("RETRY_EXC_ERR"));
     for number in 0..20 {
         assert!(send(&mut other, number, 5000).unwrap());
-        assert_eq!(take(&mut other, &mut reader).unwrap(), (number / 3, content(number, 5000)));
+        assert_eq!(take(&mut other, &mut reader).unwrap(), (check_of(number), content(number, 5000)));
     }
 }
 
@@ -337,7 +362,9 @@ fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
     let (arrivals, inbox) = (Arc::new(Arrivals::default()), Inbox::default());
     let (port, memory) = (ports[0].clone(), testing::owner(1));
     let owner = Owner { memory, ports: vec![port.clone()], terms: terms.clone(), channels: 1 };
-    let _acceptor = Acceptor::start(&arrivals, owner, Arc::clone(&inbox), Arc::new(|| ())).unwrap();
+    let _acceptor =
+        Acceptor::start(&arrivals, owner, (Arc::clone(&inbox), Expected::default()), Arc::new(|| ()))
+            .unwrap();
     let ours = Unconnected::make(&ports[..1], None, &testing::owner(0), (Role::Writer, &terms)).unwrap();
     // All that belongs to a lane holds its device.
     let before = Arc::strong_count(&port.hca);
@@ -352,7 +379,7 @@ fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
     a.set_nonblocking(true).unwrap();
     b.set_nonblocking(true).unwrap();
     let mut talk = Talk::new(Arc::new(Fd::new(a.into())));
-    arrivals.put(Rank(0), Fd::new(b.into()));
+    arrivals.put((Rank(0), ChannelId::P2P, Fd::new(b.into())));
     talk.say(ours.told(ChannelId::P2P.0).encode(kind::OFFER));
     until("an answer", Box::new(|| matches!(talk.hear(), Heard::Message(kind::ANSWER, _))));
     assert!(Arc::strong_count(&port.hca) > before, "the reader has queue pairs");
@@ -382,7 +409,7 @@ fn a_full_completion_queue_refuses_a_lane_and_the_others_go_on() {
     }
     for number in 0..20 {
         assert!(send(&mut sender, number, 5000).unwrap());
-        assert_eq!(take(&mut sender, &mut receiver).unwrap(), (number / 3, content(number, 5000)));
+        assert_eq!(take(&mut sender, &mut receiver).unwrap(), (check_of(number), content(number, 5000)));
     }
     made.pop();
     make().unwrap();
