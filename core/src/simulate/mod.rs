@@ -21,7 +21,7 @@ use crate::diagnose::Given;
 use crate::engine::{Engine, Failure, Mover, Op, Processor, Progress, Wait};
 use crate::event::Subscriber;
 use crate::memory::{Slot, View, ViewMut};
-use crate::plan::{Lane, LaneId, LaneSet, LaneTerms, Plan, Shape, Topology, WIRE_SLOT_BYTES};
+use crate::plan::{Lane, LaneId, LaneSet, LaneTerms, Plan, Shape, Topology, longest};
 use crate::proxy::Pool;
 use crate::recorder::reader::Reader;
 use crate::recorder::{CommInfo, CommRow, Recorder};
@@ -203,7 +203,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         let readers: Vec<Rank> = readers.collect();
         let LaneTerms { slots, slot_bytes } = id.terms();
         // The ranks may be on different hosts.
-        let slot_bytes = slot_bytes.max(WIRE_SLOT_BYTES);
+        let slot_bytes = if lane.reader().is_some() { longest(id.channel) } else { slot_bytes };
         let (sender, receivers) = self.net.lane(id.channel.0, from, &readers, slots, slot_bytes);
         let link = match lane.reader() {
             Some(to) => self.sending(id.channel, from, to, sender),

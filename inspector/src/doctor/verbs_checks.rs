@@ -143,15 +143,17 @@ fn self_test(port: &RdmaPort, hosts: u64) -> Option<Found> {
     })
 }
 
-/// Lane ends of a rank whose memory is registered in one piece, and the bytes of a piece.
-const LANE_ENDS: u64 = 8;
-const PIECE_BYTES: u64 = (1 << 20) + (64 << 10);
+/// Lane ends of a rank whose memory is registered in one piece, and the bytes of a piece: of lanes
+/// of rings, and of lanes for sends.
+const LANE_ENDS: u64 = 4;
+const RING_PIECE: u64 = 4 * (260 << 10);
+const PAIR_PIECE: u64 = 4 * (516 << 10);
 
 /// The bytes that a rank registers, about: both ends of its rings' channels, and of a lane with
 /// each rank on other hosts, on each device.
 fn registered(facts: &Facts, devices: u64) -> u64 {
-    let ends = 2 * (facts.channels + facts.elsewhere());
-    ends.div_ceil(LANE_ENDS) * PIECE_BYTES * devices
+    let pieces = |lanes: u64| (2 * lanes).div_ceil(LANE_ENDS);
+    (pieces(facts.channels) * RING_PIECE + pieces(facts.elsewhere()) * PAIR_PIECE) * devices
 }
 
 pub(super) fn locked_memory(facts: &Facts) -> Found {
@@ -352,14 +354,14 @@ mod tests {
                 f.rdma.locked_memory = LockedMemory { bytes: Some(bytes), bytes_most: None, is_exempt };
             }
         };
-        // 12 lane ends, so two pieces, on each of two devices.
-        let found = "64.0 KiB may be locked, at most unlimited; with 4 ranks on each of 2 hosts each registers about 4.2 MiB";
+        // 4 and 8 lane ends, so one piece and two, on each of two devices.
+        let found = "64.0 KiB may be locked, at most unlimited; with 4 ranks on each of 2 hosts each registers about 10.1 MiB";
         assert_eq!(lines(limited(64 << 10, false), "locked memory"), [format!("WARN {found}")]);
         assert_eq!(
             lines(limited(64 << 10, true), "locked memory"),
             [format!("ok {found}; CAP_IPC_LOCK lifts the limit for this process")]
         );
-        assert!(lines(limited(8 << 20, false), "locked memory")[0].starts_with("ok 8.0 MiB may be locked"));
+        assert!(lines(limited(16 << 20, false), "locked memory")[0].starts_with("ok 16.0 MiB may be locked"));
         let advice = checks::judge(&{
             let mut facts = with_ports();
             limited(64 << 10, false)(&mut facts);

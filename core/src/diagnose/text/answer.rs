@@ -110,23 +110,18 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
     let silence = silence(job, comm, channel, direction, [rank, peer]);
     let ends = [rank, peer];
     let [rank, peer] = ends.map(|rank| job.job_rank(comm, rank));
-    let set_up = |before: &str, behind: &str| {
-        let row = links(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
-        let state = row.and_then(|row| row.set_up);
-        state.map_or_else(String::new, |state| format!("{before}{state}{behind}"))
-    };
     if link.waits == Waits::Connect && direction == Direction::Recv {
-        let state = set_up(" (", ")");
-        return format!(
-            "rank {rank} {waits} for rank {peer} to connect on channel {channel}{state}, for {since}"
-        );
+        return format!("rank {rank} {waits} for rank {peer} to connect on channel {channel}, for {since}");
     }
     if link.waits == Waits::Connect {
         let socket = sockets(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
         let (to, mut state) = socket.map_or_else(Default::default, |socket| {
             (format!(" at {}", socket.remote), format!(", {}", socket.state))
         });
-        state += &set_up(", ", "");
+        let row = links(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
+        if let Some(set_up) = row.and_then(|row| row.set_up) {
+            let _ = write!(state, ", {set_up}");
+        }
         return format!(
             "rank {rank} {is} connecting to rank {peer}{to} on channel {channel} ({}{state}) for {since}{silence}",
             link.transport

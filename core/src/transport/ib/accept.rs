@@ -4,8 +4,7 @@
 //! The connections come from the data listener, authenticated. Each is a request, which is answered
 //! when it can be, whatever the others do.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::line::Line;
@@ -13,68 +12,16 @@ use super::link::{Half, Receiver};
 use super::port::Port;
 use super::setup::{Role, Terms, Told, Unconnected, kind};
 use super::talk::{Heard, Talk};
-use crate::clock::{self, Ns};
+use crate::clock::Ns;
 use crate::error::Result;
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
-use crate::recorder::LinkCell;
 use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::arrivals::Arrivals;
 use crate::transport::socket::listen::COMPLETE_WITHIN;
-use crate::types::{ChannelId, Rank, SetupState, WaitReason};
+use crate::types::{ChannelId, Rank};
 
 /// The most connections on which an offer is awaited; more wait for their turn.
 const MAX_SILENT: usize = 64;
-
-/// How far the lanes are that are not up, with the cells that show it where a call of this rank
-/// needs one.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Expected(Arc<Mutex<BTreeMap<(ChannelId, Rank), Shown>>>);
-
-type Shown = (SetupState, Option<LinkCell>);
-
-impl Expected {
-    /// A call needs a lane, which this cell shows.
-    pub(super) fn add(&self, channel: ChannelId, from: Rank, cell: LinkCell) {
-        self.with(channel, from, |(state, shown)| {
-            cell.waits(WaitReason::Connect, from, clock::raw());
-            cell.sets_up(*state);
-            *shown = Some(cell);
-        });
-    }
-    /// Notes how far a lane is.
-    fn tell(&self, channel: ChannelId, from: Rank, now: SetupState) {
-        self.with(channel, from, |(state, shown)| {
-            *state = now;
-            shown.iter().for_each(|cell| cell.sets_up(now));
-        });
-    }
-    /// A set-up has ended without a lane: the writer begins anew.
-    fn restart(&self, channel: ChannelId, from: Rank) {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut lane) = lanes.entry((channel, from)) {
-            let (state, shown) = lane.get_mut();
-            *state = SetupState::Accept;
-            match shown {
-                Some(cell) => cell.sets_up(SetupState::Accept),
-                None => drop(lane.remove()),
-            }
-        }
-    }
-    fn with(&self, channel: ChannelId, from: Rank, call: impl FnOnce(&mut Shown)) {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        call(lanes.entry((channel, from)).or_insert((SetupState::Accept, None)));
-    }
-    /// The lane is up: its cell, which waits no more.
-    pub(super) fn take(&self, channel: ChannelId, from: Rank) -> Option<LinkCell> {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, cell) = lanes.remove(&(channel, from))?;
-        cell.inspect(LinkCell::moves)
-    }
-    /// No lane is needed any more.
-    pub(super) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-}
 
 /// Lanes that are up, for the engine to take.
 pub(super) type Inbox = Arc<Mutex<Vec<(ChannelId, Rank, Receiver)>>>;
@@ -94,14 +41,13 @@ impl Acceptor {
     pub(super) fn start(
         arrivals: &Arc<Arrivals>,
         owner: Owner,
-        (inbox, expected): (Inbox, Expected),
+        inbox: Inbox,
         wake: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self> {
         let accepting = Accepting {
             arrivals: Arc::clone(arrivals),
             owner,
             inbox,
-            expected,
             wake,
             under_way: Vec::new(),
             up: BTreeSet::new(),
@@ -131,7 +77,6 @@ struct Accepting {
     arrivals: Arc<Arrivals>,
     owner: Owner,
     inbox: Inbox,
-    expected: Expected,
     wake: Arc<dyn Fn() + Send + Sync>,
     under_way: Vec<Setup>,
     up: BTreeSet<(ChannelId, Rank)>,
@@ -139,12 +84,11 @@ struct Accepting {
 
 /// A lane that is being set up.
 struct Setup {
-    channel: ChannelId,
     from: Rank,
     talk: Talk,
     /// The lane, once the writer has offered it. From then on the writer may be in user code for as
     /// long as it likes: the end of the connection says that it is gone.
-    offered: Option<Half>,
+    offered: Option<(ChannelId, Half)>,
     /// By when the offer must come.
     deadline: Option<Ns>,
 }
@@ -164,10 +108,9 @@ impl Task for Accepting {
     fn turn(&mut self, now: Ns) -> Turn {
         let silent = self.under_way.iter().filter(|setup| setup.offered.is_none()).count();
         if silent < MAX_SILENT {
-            for (from, channel, stream) in self.arrivals.take() {
+            for (from, stream) in self.arrivals.take() {
                 let talk = Talk::new(Arc::new(stream));
-                self.expected.tell(channel, from, SetupState::Recv);
-                self.under_way.push(Setup { channel, from, talk, offered: None, deadline: None });
+                self.under_way.push(Setup { from, talk, offered: None, deadline: None });
             }
         }
         let (mut has_any, mut has_connected) = (false, false);
@@ -183,21 +126,17 @@ impl Task for Accepting {
             let _ = setup.talk.flush();
             let outcome = self.advance(&mut setup);
             has_connected = !was_offered && (setup.offered.is_some() || matches!(outcome, Outcome::Over));
-            let (channel, from) = (setup.channel, setup.from);
             match (outcome, setup.offered) {
-                (Outcome::Pending, offered) if offered.is_some() || now < deadline => {
-                    self.keep(Setup { offered, ..setup });
-                }
-                (Outcome::Ready, Some(half)) => {
+                (Outcome::Pending, None) if now >= deadline => {}
+                (Outcome::Over, _) | (Outcome::Ready, None) => {}
+                (Outcome::Pending, offered) => self.keep(Setup { offered, ..setup }),
+                (Outcome::Ready, Some((channel, half))) => {
                     let receiver = Receiver::new(half, Line::new(setup.talk.into_stream()));
-                    if self.up.insert((channel, from)) {
+                    if self.up.insert((channel, setup.from)) {
                         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-                        inbox.push((channel, from, receiver));
+                        inbox.push((channel, setup.from, receiver));
                         has_any = true;
                     }
-                }
-                (Outcome::Pending | Outcome::Over | Outcome::Ready, _) => {
-                    self.expected.restart(channel, from);
                 }
             }
         }
@@ -216,7 +155,7 @@ impl Accepting {
     /// Keeps a set-up that is under way, in place of an earlier one of the same lane, which its
     /// writer has given up.
     fn keep(&mut self, setup: Setup) {
-        let lane = |setup: &Setup| setup.offered.as_ref().map(|_| (setup.channel, setup.from));
+        let lane = |setup: &Setup| setup.offered.as_ref().map(|(channel, _)| (*channel, setup.from));
         if let Some(mine) = lane(&setup) {
             self.under_way.retain(|other| lane(other) != Some(mine));
         }
@@ -230,11 +169,10 @@ impl Accepting {
                 // The writer begins anew with another connection.
                 Heard::End(_) | Heard::Nonsense(_) => return Outcome::Over,
                 Heard::Message(kind::OFFER, body) if setup.offered.is_none() => {
-                    match self.offered(setup.channel, setup.from, &body) {
-                        Ok((half, answer)) => {
+                    match self.offered(setup.from, &body) {
+                        Ok((channel, half, answer)) => {
                             setup.talk.say(answer.encode(kind::ANSWER));
-                            setup.offered = Some(half);
-                            self.expected.tell(setup.channel, setup.from, SetupState::Connecting);
+                            setup.offered = Some((channel, half));
                         }
                         Err(why) => {
                             setup.talk.say(Told::refusal(0, &why).encode(kind::ANSWER));
@@ -249,19 +187,12 @@ impl Accepting {
     }
 
     /// The lane that a writer offers, and the answer; or why there will be none.
-    fn offered(
-        &self,
-        channel: ChannelId,
-        from: Rank,
-        body: &[u8],
-    ) -> std::result::Result<(Half, Told), String> {
+    fn offered(&self, from: Rank, body: &[u8]) -> std::result::Result<(ChannelId, Half, Told), String> {
         let told = Told::decode(body)?;
         if !told.refused.is_empty() {
             return Err("an offer cannot refuse".into());
         }
-        if told.channel != channel.0 {
-            return Err(format!("a connection for channel {channel} offers channel {}", told.channel));
-        }
+        let channel = ChannelId(told.channel);
         if channel.0 >= self.owner.channels && channel != ChannelId::P2P {
             return Err(format!("there is no channel {}", channel.0));
         }
@@ -269,50 +200,11 @@ impl Accepting {
             return Err("the lane is up already".into());
         }
         let Owner { memory, ports, terms, .. } = &self.owner;
-        let made = Unconnected::make(ports, Some(told.ends()), memory, (Role::Reader, terms));
+        let made = Unconnected::make(ports, Some(told.ends()), memory, (Role::Reader, terms), channel);
         let said = |e: crate::error::Error| e.with_hint();
         let unconnected = made.map_err(said)?;
         let answer = unconnected.told(told.channel);
         let half = unconnected.connect(&told, from).map_err(said)?;
-        Ok((half, answer))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::recorder::reader::Reader;
-    use crate::recorder::{CommInfo, Recorder};
-    use crate::snapshot::SetUp;
-    use crate::types::{CommId, Direction, JobId, TransportKind, TransportReason};
-
-    #[test]
-    fn a_call_shows_how_far_the_lane_is_that_it_needs() {
-        let recorder = Recorder::heap();
-        let info =
-            CommInfo { id: CommId(1), job: JobId(1), name: "test", rank: Rank(0), nranks: 3, world: Rank(0) };
-        let row = recorder.comm(info);
-        let expected = Expected::default();
-        let (channel, from) = (ChannelId(1), Rank(2));
-        let chosen = (TransportKind::Verbs, TransportReason::OtherHost);
-        let cell = || row.link(channel, Some(from), Direction::Recv, chosen);
-        let shown = || {
-            let snapshot = Reader::borrow(Arc::clone(&recorder)).snapshot().unwrap();
-            snapshot.comms[0].links.first().map(|link| link.set_up)
-        };
-        // The writer connected before this rank called.
-        expected.tell(channel, from, SetupState::Recv);
-        expected.tell(ChannelId(0), from, SetupState::Recv);
-        assert_eq!(shown(), None);
-        expected.add(channel, from, cell());
-        assert_eq!(shown(), Some(Some(SetUp::Recv)));
-        expected.restart(channel, from);
-        assert_eq!(shown(), Some(Some(SetUp::Accept)));
-        expected.tell(channel, from, SetupState::Connecting);
-        assert_eq!(shown(), Some(Some(SetUp::Connecting)));
-        let cell = expected.take(channel, from);
-        assert_eq!((cell.is_some(), shown()), (true, Some(None)));
-        expected.restart(ChannelId(0), from);
-        assert!(expected.0.lock().unwrap().is_empty());
+        Ok((channel, half, answer))
     }
 }

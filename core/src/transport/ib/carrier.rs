@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::accept::{Acceptor, Expected, Inbox, Owner};
+use super::accept::{Acceptor, Inbox, Owner};
 use super::line::Line;
 use super::link::Half;
 use super::port::Port;
@@ -57,7 +57,6 @@ pub(crate) struct VerbsCarrier {
     /// By rank, the address of its data listener; `None` for a rank that is reached otherwise.
     peers: Vec<Option<(SocketAddr, TransportReason)>>,
     arrivals: Inbox,
-    expected: Expected,
     under_way: Vec<Dial>,
     /// `None` if no rank is reached so.
     _acceptor: Option<Acceptor>,
@@ -114,7 +113,7 @@ impl VerbsCarrier {
             Reach::Myself | Reach::Memory(_) | Reach::Network(_) => None,
         };
         let peers: Vec<_> = peers.iter().map(address).collect();
-        let (arrivals, expected) = (Inbox::default(), Expected::default());
+        let arrivals = Inbox::default();
         let acceptor = if peers.iter().any(Option::is_some) {
             let owner = Owner {
                 memory: Arc::clone(&lanes.memory),
@@ -122,11 +121,11 @@ impl VerbsCarrier {
                 terms: lanes.terms.clone(),
                 channels: lanes.channels,
             };
-            Some(Acceptor::start(streams, owner, (Arc::clone(&arrivals), expected.clone()), wake)?)
+            Some(Acceptor::start(streams, owner, Arc::clone(&arrivals), wake)?)
         } else {
             None
         };
-        Ok(Self { lanes, peers, arrivals, expected, under_way: Vec::new(), _acceptor: acceptor })
+        Ok(Self { lanes, peers, arrivals, under_way: Vec::new(), _acceptor: acceptor })
     }
 }
 
@@ -149,20 +148,13 @@ impl Carrier for VerbsCarrier {
         None
     }
 
-    fn expect(&mut self, lane: Lane, cell: &dyn Fn((TransportKind, TransportReason)) -> LinkCell) {
-        if let Some(chosen) = self.reaches(lane.from) {
-            self.expected.add(lane.id.channel, lane.from, cell(chosen));
-        }
-    }
-
     fn arrived(&mut self, up: &mut Vec<Up>) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         for (channel, from, link) in arrivals.drain(..) {
             let lane = Lane { from, id: LaneId::pair(channel, self.lanes.me) };
             // A rank that is reached otherwise connects none.
             if let Some((_, why)) = self.reaches(from) {
-                let cell = self.expected.take(channel, from);
-                up.push(Up::Receiver(lane, RecvLink::Verbs(Box::new(link)), cell, why));
+                up.push(Up::Receiver(lane, RecvLink::Verbs(Box::new(link)), why));
             }
         }
     }
@@ -204,7 +196,6 @@ impl Carrier for VerbsCarrier {
     }
 
     fn clear(&mut self) {
-        self.expected.clear();
         self.under_way.clear();
     }
 }
@@ -228,7 +219,8 @@ impl Dial {
                         None => (State::Connect(connecting), false),
                         Some(stream) => {
                             let role = (Role::Writer, &lanes.terms);
-                            let made = Unconnected::make(&lanes.ports, None, &lanes.memory, role);
+                            let made =
+                                Unconnected::make(&lanes.ports, None, &lanes.memory, role, self.id.channel);
                             let made = made.map_err(|e| self.locate(lanes, e))?;
                             let mut talk = Talk::new(stream);
                             talk.say(made.told(self.id.channel.0).encode(kind::OFFER));

@@ -22,6 +22,7 @@ use super::link::MAX_PAIRS;
 use super::staging::{Block, SLOTS};
 use super::watch::Watched;
 use crate::error::{Error, ErrorKind, Result};
+use crate::plan::PAIR_SLOT_BYTES;
 use crate::sys::verbs::{self, Channel, Completion, Context, Cq, Depth, Domain, Qp, Region};
 use crate::transport::shm::memory::RankMemory;
 
@@ -307,7 +308,7 @@ impl Hca {
     /// Registers memory as lanes do, and gives it back: where too little may be locked, sockets
     /// serve from the beginning.
     fn try_memory(&self) -> Result<()> {
-        let registered = Block::take()?.region(&self.domain, false);
+        let registered = Block::take(PAIR_SLOT_BYTES as usize)?.region(&self.domain, false);
         registered.map(drop).map_err(|e| {
             let what = format!("registering memory with the device {}: {e}", self.name());
             Error::new(ErrorKind::Unavailable, what).hint("raise RLIMIT_MEMLOCK (ulimit -l unlimited)")

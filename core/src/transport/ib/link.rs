@@ -50,10 +50,9 @@ use arrayvec::ArrayVec;
 use super::hca::{End, Pair, Seat, Work};
 use super::line::Line;
 use super::seen::Seen;
-use super::staging::{Block, CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
+use super::staging::{Block, CLEAR, HEADER, SLOTS, slot_at};
 use crate::collective::Descriptor;
 use crate::memory::{Lendable, ViewMut};
-use crate::plan::WIRE_SLOT_BYTES;
 use crate::reactor::Interest;
 use crate::sys::verbs::{Depth, Piece, Region, Write, words};
 use crate::transport::{Change, LinkFault};
@@ -109,6 +108,8 @@ pub(super) struct Half {
     pub(super) block: Block,
     /// Where the other side's block begins there.
     pub(super) there: u64,
+    /// The bytes of the longest message.
+    pub(super) room: usize,
     pub(super) peer: Rank,
     /// Above how many bytes a part is written apart from its number.
     pub(super) adaptive_above: Option<usize>,
@@ -200,6 +201,11 @@ impl Half {
         posted.map_err(|e| LinkFault::System(format!("a write cannot be posted on {ends}: {e}")))
     }
 
+    /// Where a slot begins in the block.
+    pub(super) const fn slot(&self, slot: usize) -> usize {
+        slot_at(slot, self.room)
+    }
+
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         self.block.memory().u64_at(self.block.at() + at)
     }
@@ -239,7 +245,7 @@ impl Sender {
     }
 
     pub(crate) fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
-        assert!(total <= WIRE_SLOT_BYTES, "a message of {total} bytes");
+        assert!(total as usize <= self.half.room, "a message of {total} bytes");
         if self.is_full() {
             self.pump()?;
         } else if let Some(fault) = &self.fault {
@@ -252,7 +258,7 @@ impl Sender {
         if let Some((bytes, _)) = self.lent(total as usize) {
             return Ok(Some(bytes));
         }
-        let at = self.half.block.at() + self.slot() * STRIDE + HEADER;
+        let at = self.half.block.at() + self.half.slot(self.slot()) + HEADER;
         let base = self.half.block.memory().base().as_ptr();
         // SAFETY: the slot lies in the block, which `self` keeps. Its last message was
         // acknowledged, so no device reads it, and nothing here touches it before `publish`.
@@ -266,7 +272,7 @@ impl Sender {
         let is_known = is_next || before == Some(check);
         let has_header = !is_known || self.half.adaptive_above.is_some();
         if has_header {
-            let at = self.slot() * STRIDE;
+            let at = self.half.slot(self.slot());
             let header = [MAGIC, self.posted, check, u64::from(len), 0, 0, 0, 0];
             for (index, word) in header.into_iter().enumerate() {
                 self.half.word(at + index * 8).store(word.to_le(), Ordering::Relaxed);
@@ -302,16 +308,16 @@ impl Sender {
     /// said of its check.
     fn write(&mut self, said: u32, len: usize) -> Result<(), LinkFault> {
         let (slot, half, has_header) = (self.slot(), &self.half, said == HAS_HEADER);
-        let entry = CLEARS + slot * CLEAR;
+        let entry = slot * CLEAR;
         let clear = half.word(entry).load(Ordering::Relaxed);
         if clear != self.posted {
             let what = format!("the entry that clears message {} is of message {clear}", self.posted);
             return Err(LinkFault::Corrupt(what));
         }
         let lent = self.lent(len);
-        let own_at = half.block.at() + slot * STRIDE;
+        let own_at = half.block.at() + half.slot(slot);
         let to = half.word(entry + 8).load(Ordering::Relaxed);
-        let header_to = half.there.wrapping_add((slot * STRIDE) as u64);
+        let header_to = half.there.wrapping_add(half.slot(slot) as u64);
         let is_together = has_header && to == header_to.wrapping_add(HEADER as u64);
         let before = if is_together { HEADER } else { 0 };
         let (from, to) = (own_at + HEADER - before, to.wrapping_sub(before as u64));

@@ -26,7 +26,7 @@ use super::line::Line;
 use super::link::{DEPTH, Half, Lent, MAX_PAIRS, RECEIVES, Sender, Strand};
 use super::port::Port;
 use super::seen::Seen;
-use super::staging::{Block, CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
+use super::staging::{Block, CLEAR, HEADER, SLOTS};
 use crate::bootstrap::auth::fill_random;
 use crate::bootstrap::frame::frame;
 use crate::config::{Key, Settings};
@@ -196,6 +196,8 @@ pub(super) struct Unconnected {
     pairs: Vec<(Pair, Seat, Endpoint, Port, u32)>,
     end: Arc<End>,
     block: Block,
+    /// The bytes of the longest message.
+    room: usize,
     terms: Terms,
 }
 
@@ -231,9 +233,11 @@ impl Unconnected {
         count: Option<usize>,
         owner: &Arc<RankMemory>,
         (role, terms): (Role, &Terms),
+        channel: ChannelId,
     ) -> Result<Self> {
         let count = count.unwrap_or_else(|| (terms.pairs * ports.len()).min(MAX_PAIRS));
-        let block = Block::take()?;
+        let room = longest(channel) as usize;
+        let block = Block::take(room)?;
         let first = ports.first().ok_or_else(|| Error::new(ErrorKind::Unavailable, "there is no port"))?;
         let seat = first.hca.seat(owner);
         let end = Arc::clone(seat.end());
@@ -273,7 +277,7 @@ impl Unconnected {
             };
             pairs.push((pair, seat, endpoint, port.clone(), key));
         }
-        Ok(Self { pairs, end, block, terms: terms.clone() })
+        Ok(Self { pairs, end, block, room, terms: terms.clone() })
     }
 
     /// What the other side must know.
@@ -291,7 +295,7 @@ impl Unconnected {
             let what = format!("rank {peer} has {} queue pairs for {}", theirs.ends.len(), self.pairs.len());
             return Err(Error::new(ErrorKind::Mismatch, what).with_peer(peer));
         }
-        let Self { pairs, end, block, terms } = self;
+        let Self { pairs, end, block, room, terms } = self;
         let mut strands = Vec::with_capacity(pairs.len());
         for ((pair, seat, own, port, own_key), its) in pairs.into_iter().zip(&theirs.ends) {
             let ends = format!("{} to {}", own.place(), its.place());
@@ -316,19 +320,18 @@ impl Unconnected {
         }
         let (there, adaptive_above, relaxed) = (theirs.block, terms.adaptive_above, terms.relaxed);
         let lends = terms.lends;
-        let room = longest(ChannelId(theirs.channel)) as usize;
         let (lent, changes) = (Lent::new(room), Vec::new());
-        Ok(Half { strands, end, block, there, peer, adaptive_above, relaxed, lends, lent, changes })
+        Ok(Half { strands, end, block, there, room, peer, adaptive_above, relaxed, lends, lent, changes })
     }
 }
 
 /// The writing end, whose reader has told the first clear entries: its slots.
 pub(super) fn writer(half: Half, line: Line) -> Sender {
     for slot in 0..SLOTS {
-        let entry = CLEARS + slot * CLEAR;
+        let entry = slot * CLEAR;
         let put = |at: usize, value: u64| half.word(entry + at).store(value, Ordering::Relaxed);
         put(0, slot as u64);
-        put(8, half.there.wrapping_add((slot * STRIDE + HEADER) as u64));
+        put(8, half.there.wrapping_add((half.slot(slot) + HEADER) as u64));
         for (two, strands) in half.strands.chunks(2).enumerate() {
             let key = |at: usize| strands.get(at).map_or(0, |strand: &Strand| u64::from(strand.key));
             put(16 + two * 8, key(0) | key(1) << 32);

@@ -6,29 +6,36 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::Result;
-use crate::plan::WIRE_SLOT_BYTES;
 use crate::sys::shared::Mapping;
 use crate::sys::verbs::{Domain, Region};
 
 /// The bytes before a message's.
 pub(super) const HEADER: usize = 64;
-/// A quarter of a megabyte is 5 us of 400 Gbit/s. More would soon use up the memory that may be
-/// locked by default, and the entries of a completion queue.
+/// Eight of 32 KiB are 5 us of 400 Gbit/s. More would soon use up the memory that may be locked by
+/// default, and the entries of a completion queue.
 pub(super) const SLOTS: usize = 8;
-/// The distance of two slots.
-pub(super) const STRIDE: usize = HEADER + WIRE_SLOT_BYTES as usize;
-/// An entry of the queue in which a reader tells its writer where the next message goes.
+/// An entry of the queue in which a reader tells its writer where the next message goes. A block
+/// begins with that queue; the slots follow.
 pub(super) const CLEAR: usize = 64;
-/// Where that queue begins in a block.
-pub(super) const CLEARS: usize = SLOTS * STRIDE;
-/// The bytes of a block: the slots, then the entries.
-const BLOCK: usize = (CLEARS + SLOTS * CLEAR).next_multiple_of(4096);
-/// The blocks of a piece, which is about two megabytes.
-const BLOCKS: u32 = 4;
+/// The blocks of a piece, which is one megabyte, or two where messages have 64 KiB.
+pub(crate) const BLOCKS: u32 = 4;
+
+/// Where a slot begins in a block whose messages have so many bytes at most, and where it would end
+/// that is behind the last one.
+pub(super) const fn slot_at(slot: usize, room: usize) -> usize {
+    SLOTS * CLEAR + slot * (HEADER + room)
+}
+
+/// The bytes of such a block.
+pub(crate) const fn block_bytes(room: usize) -> usize {
+    slot_at(SLOTS, room).next_multiple_of(4096)
+}
 
 /// A piece of memory, and its registrations.
 #[derive(Debug)]
 struct Chunk {
+    /// The bytes of a block.
+    block: usize,
     memory: Arc<Mapping>,
     /// A bit for each block that is lent.
     lent: AtomicU32,
@@ -47,20 +54,21 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Takes a free block.
+    /// Takes a free block for messages of so many bytes at most.
     ///
     /// # Errors
     /// `System` if there is no memory left.
-    pub(super) fn take() -> Result<Self> {
+    pub(super) fn take(room: usize) -> Result<Self> {
+        let block = block_bytes(room);
         let mut chunks = CHUNKS.lock().unwrap_or_else(PoisonError::into_inner);
         chunks.retain(|chunk| chunk.strong_count() > 0);
-        for chunk in chunks.iter().filter_map(Weak::upgrade) {
+        for chunk in chunks.iter().filter_map(Weak::upgrade).filter(|chunk| chunk.block == block) {
             if let Some(index) = chunk.take() {
                 return Ok(Self { chunk, index });
             }
         }
-        let memory = Arc::new(Mapping::private(BLOCK * BLOCKS as usize)?);
-        let chunk = Arc::new(Chunk { memory, lent: AtomicU32::new(1), regions: Mutex::default() });
+        let memory = Arc::new(Mapping::private(block * BLOCKS as usize)?);
+        let chunk = Arc::new(Chunk { block, memory, lent: AtomicU32::new(1), regions: Mutex::default() });
         chunks.push(Arc::downgrade(&chunk));
         Ok(Self { chunk, index: 0 })
     }
@@ -82,8 +90,8 @@ impl Block {
     }
 
     /// Where it begins in its region.
-    pub(super) const fn at(&self) -> usize {
-        self.index as usize * BLOCK
+    pub(super) fn at(&self) -> usize {
+        self.index as usize * self.chunk.block
     }
 
     pub(super) fn memory(&self) -> &Mapping {
@@ -92,7 +100,7 @@ impl Block {
 
     /// The address of a byte of it, as peers name it.
     pub(super) fn address(&self, at: usize) -> u64 {
-        assert!(at < BLOCK, "byte {at} of a block of {BLOCK}");
+        assert!(at < self.chunk.block, "byte {at} of a block of {}", self.chunk.block);
         self.memory().base().as_ptr() as u64 + (self.at() + at) as u64
     }
 }
@@ -121,14 +129,17 @@ mod tests {
 
     #[test]
     fn blocks_are_apart_and_are_lent_again() {
-        let blocks: Vec<_> = (0..BLOCKS * 2).map(|_| Block::take().unwrap()).collect();
-        let mut places: Vec<u64> = blocks.iter().map(|block| block.address(0)).collect();
+        // Of both sizes, in turn.
+        let room = |at: u32| if at.is_multiple_of(2) { 32 << 10 } else { 64 << 10 };
+        let blocks: Vec<_> = (0..BLOCKS * 4).map(|at| Block::take(room(at)).unwrap()).collect();
+        let mut places: Vec<_> =
+            (0..).zip(&blocks).map(|(at, block)| (block.address(0), block_bytes(room(at)) as u64)).collect();
         places.sort_unstable();
-        assert!(places.windows(2).all(|two| two[1] - two[0] >= BLOCK as u64), "{places:x?}");
+        assert!(places.windows(2).all(|two| two[1].0 - two[0].0 >= two[0].1), "{places:x?}");
         let first = blocks[0].address(0);
         drop(blocks);
         // All pieces have gone with their blocks, or some are lent to another test.
-        let again = Block::take().unwrap();
+        let again = Block::take(room(0)).unwrap();
         assert!(again.address(0).is_multiple_of(4096) && first.is_multiple_of(4096));
     }
 }

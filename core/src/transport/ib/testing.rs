@@ -40,7 +40,14 @@ pub(super) fn line(stream: UnixStream) -> Line {
 /// last one, neither of them connected.
 pub(super) fn ends((ports, terms): &(Vec<Port>, Terms)) -> [Unconnected; 2] {
     [(ports.first(), 0, Role::Writer), (ports.last(), 1, Role::Reader)].map(|(port, rank, role)| {
-        Unconnected::make(port.map_or(&[], std::slice::from_ref), None, &owner(rank), (role, terms)).unwrap()
+        Unconnected::make(
+            port.map_or(&[], std::slice::from_ref),
+            None,
+            &owner(rank),
+            (role, terms),
+            ChannelId::P2P,
+        )
+        .unwrap()
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::accept::{Acceptor, Expected, Inbox, Owner};
+use super::accept::{Acceptor, Inbox, Owner};
 use super::link::{MAX_PAIRS, RECEIVES, Receiver, Sender, next};
 use super::port::Port;
 use super::setup::{Role, Terms, Unconnected, kind, writer};
@@ -362,10 +362,10 @@ fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
     let (arrivals, inbox) = (Arc::new(Arrivals::default()), Inbox::default());
     let (port, memory) = (ports[0].clone(), testing::owner(1));
     let owner = Owner { memory, ports: vec![port.clone()], terms: terms.clone(), channels: 1 };
-    let _acceptor =
-        Acceptor::start(&arrivals, owner, (Arc::clone(&inbox), Expected::default()), Arc::new(|| ()))
+    let _acceptor = Acceptor::start(&arrivals, owner, Arc::clone(&inbox), Arc::new(|| ())).unwrap();
+    let ours =
+        Unconnected::make(&ports[..1], None, &testing::owner(0), (Role::Writer, &terms), ChannelId::P2P)
             .unwrap();
-    let ours = Unconnected::make(&ports[..1], None, &testing::owner(0), (Role::Writer, &terms)).unwrap();
     // All that belongs to a lane holds its device.
     let before = Arc::strong_count(&port.hca);
     let until = |what: &str, mut is_so: Box<dyn FnMut() -> bool + '_>| {
@@ -379,7 +379,7 @@ fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
     a.set_nonblocking(true).unwrap();
     b.set_nonblocking(true).unwrap();
     let mut talk = Talk::new(Arc::new(Fd::new(a.into())));
-    arrivals.put((Rank(0), ChannelId::P2P, Fd::new(b.into())));
+    arrivals.put(Rank(0), Fd::new(b.into()));
     talk.say(ours.told(ChannelId::P2P.0).encode(kind::OFFER));
     until("an answer", Box::new(|| matches!(talk.hear(), Heard::Message(kind::ANSWER, _))));
     assert!(Arc::strong_count(&port.hca) > before, "the reader has queue pairs");
@@ -394,7 +394,8 @@ fn a_full_completion_queue_refuses_a_lane_and_the_others_go_on() {
     let Some((mut sender, mut receiver)) = lane(name, &[]) else { return };
     let (ports, terms) = testing::terms(&[]).unwrap();
     let owner = testing::owner(0);
-    let make = || Unconnected::make(&ports[..1], Some(MAX_PAIRS), &owner, (Role::Writer, &terms));
+    let make =
+        || Unconnected::make(&ports[..1], Some(MAX_PAIRS), &owner, (Role::Writer, &terms), ChannelId::P2P);
     let mut made = Vec::new();
     let refused = loop {
         match make() {

@@ -4,15 +4,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::sys::fds::Fd;
-use crate::types::{ChannelId, Rank};
-
-/// A stream from another rank, and the channel that it named.
-pub(crate) type Arrived = (Rank, ChannelId, Fd);
+use crate::types::Rank;
 
 /// Streams from other ranks, for one purpose.
 #[derive(Default)]
 pub(crate) struct Arrivals {
-    streams: Mutex<Vec<Arrived>>,
+    streams: Mutex<Vec<(Rank, Fd)>>,
     called: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -30,8 +27,8 @@ impl Arrivals {
         *called = Some(Box::new(call));
     }
 
-    pub(crate) fn put(&self, arrived: Arrived) {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(arrived);
+    pub(crate) fn put(&self, from: Rank, stream: Fd) {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push((from, stream));
         if let Some(call) = &*self.called.lock().unwrap_or_else(PoisonError::into_inner) {
             call();
         }
@@ -42,7 +39,7 @@ impl Arrivals {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    pub(crate) fn take(&self) -> Vec<Arrived> {
+    pub(crate) fn take(&self) -> Vec<(Rank, Fd)> {
         std::mem::take(&mut self.streams.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,6 +1,6 @@
 //! Faults of queue pairs that a test asks for, of both ends of a lane.
 
-use super::{CLEAR, CLEARS, HAS_HEADER, Half, Ordering, Receiver, SLOTS, Sender};
+use super::{CLEAR, HAS_HEADER, Half, Ordering, Receiver, SLOTS, Sender};
 
 impl Half {
     fn fail(&self) {
@@ -21,7 +21,7 @@ impl Sender {
     /// Makes it write the next messages with another key than the reader's.
     pub(crate) fn forget_key(&self) {
         for slot in 0..SLOTS {
-            self.half.word(CLEARS + slot * CLEAR + 16).fetch_xor(0xff, Ordering::Relaxed);
+            self.half.word(slot * CLEAR + 16).fetch_xor(0xff, Ordering::Relaxed);
         }
     }
 }

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{HAS_HEADER, HEADER_APART, Half, IS_APART, IS_NEXT, MAGIC, MAX_PAIRS, NUMBER, SENDS, next};
 use crate::memory::{Lendable, View, ViewMut};
-use crate::plan::WIRE_SLOT_BYTES;
 use crate::reactor::Interest;
 use crate::sys::verbs::{Piece, Region, Write};
 use crate::transport::ib::hca::Work;
 use crate::transport::ib::line::Line;
-use crate::transport::ib::staging::{CLEAR, CLEARS, HEADER, SLOTS, STRIDE};
+use crate::transport::ib::staging::{CLEAR, HEADER, SLOTS};
 use crate::transport::{LinkFault, Message};
 use crate::types::TransportKind;
 
@@ -70,7 +69,7 @@ impl Receiver {
         if let Some(bytes) = self.told[self.done as usize % SLOTS] {
             return Ok(Some(Message { check, data: bytes.read().part(0, len) }));
         }
-        let at = self.half.block.at() + (self.done as usize % SLOTS) * STRIDE + HEADER;
+        let at = self.half.block.at() + self.half.slot(self.done as usize % SLOTS) + HEADER;
         let base = self.half.block.memory().base().as_ptr();
         // SAFETY: the slot lies in the block, which `self` keeps, and `len` was checked. The writer
         // sends nothing to this slot until it is cleared, which happens after `release`; one that
@@ -132,7 +131,7 @@ impl Receiver {
             }
             (self.cleared, self.notices) = (self.cleared + count as u64, self.notices + 1);
             let half = &self.half;
-            let entry = CLEARS + slot * CLEAR;
+            let entry = slot * CLEAR;
             let own = Piece { at: half.block.at() + entry, len: count * CLEAR };
             let (to, key) = (half.there.wrapping_add(entry as u64), half.strands[0].key);
             let immediate = Some(self.cleared as u32);
@@ -145,7 +144,7 @@ impl Receiver {
     /// The entry of a slot: this message may come, and where its bytes go.
     fn put_entry(&mut self, slot: usize, number: u64) {
         let half = &self.half;
-        let (mut keys, mut to) = ([0; MAX_PAIRS], half.block.address(slot * STRIDE + HEADER));
+        let (mut keys, mut to) = ([0; MAX_PAIRS], half.block.address(half.slot(slot) + HEADER));
         keys.iter_mut().zip(&half.strands).for_each(|(key, strand)| *key = strand.own_key);
         let lent = half.lent.of(number).and_then(|place| {
             let mut theirs = [0; MAX_PAIRS];
@@ -157,7 +156,7 @@ impl Receiver {
         if let Some((bytes, theirs)) = lent {
             (to, keys) = (bytes.as_ptr() as u64, theirs);
         }
-        let entry = CLEARS + slot * CLEAR;
+        let entry = slot * CLEAR;
         half.word(entry).store(number, Ordering::Relaxed);
         half.word(entry + 8).store(to, Ordering::Relaxed);
         for (two, keys) in keys.chunks(2).enumerate() {
@@ -242,14 +241,15 @@ impl Receiver {
         let arrived = self.half.end.bytes[slot].load(Ordering::Relaxed) as usize;
         let immediate = self.half.end.immediate[slot].load(Ordering::Relaxed);
         let has_header = immediate & HAS_HEADER != 0;
-        let bare = self.check.filter(|_| !has_header && arrived <= WIRE_SLOT_BYTES as usize);
+        let bare = self.check.filter(|_| !has_header && arrived <= self.half.room);
         if let Some(before) = bare {
             let check = if immediate & IS_NEXT == 0 { before } else { next(before) };
             self.check = Some(check);
             return Ok((check, arrived, parts));
         }
-        let word =
-            |index: usize| u64::from_le(self.half.word(slot * STRIDE + index * 8).load(Ordering::Relaxed));
+        let word = |index: usize| {
+            u64::from_le(self.half.word(self.half.slot(slot) + index * 8).load(Ordering::Relaxed))
+        };
         let (magic, its, check, len) = (word(0), word(1), word(2), word(3));
         // The bytes of a write that brought no number are not counted.
         let is_counted = immediate & IS_APART == 0;
@@ -260,8 +260,8 @@ impl Receiver {
             format!("a header begins with {magic:#018x}")
         } else if its != number {
             format!("message {its} stands where {number} is due")
-        } else if len > u64::from(WIRE_SLOT_BYTES) {
-            format!("message {number} claims {len:#x} bytes of at most {WIRE_SLOT_BYTES:#x}")
+        } else if len > self.half.room as u64 {
+            format!("message {number} claims {len:#x} bytes of at most {:#x}", self.half.room)
         } else if (4..8).any(|index| word(index) != 0) {
             format!("message {number} has reserved bytes set")
         } else if is_counted && arrived as u64 != before + len {
