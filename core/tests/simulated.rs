@@ -243,7 +243,7 @@ fn pairs_keep_their_order_per_peer_and_direction_and_none_waits_for_another_way(
         // Rank 0 sends to 1 three times, the second time much, and to 2 a message that has not been
         // received when all of that is done.
         let counts = [3, 50_000, 1];
-        call(&mut cluster, 0, CollKind::Send, 2, 20_000, 500);
+        call(&mut cluster, 0, CollKind::Send, 2, 40_000, 500);
         for (nth, count) in (1..).zip(counts) {
             call(&mut cluster, 0, CollKind::Send, 1, count, nth * 1_000_000);
             call(&mut cluster, 1, CollKind::Recv, 0, count, 0);
@@ -259,7 +259,7 @@ fn pairs_keep_their_order_per_peer_and_direction_and_none_waits_for_another_way(
             );
         }
         assert_eq!(values(cluster.output(Rank(0), 4)), [7, 8]);
-        call(&mut cluster, 2, CollKind::Recv, 0, 20_000, 0);
+        call(&mut cluster, 2, CollKind::Recv, 0, 40_000, 0);
         assert_eq!(cluster.run(), Outcome::Finished);
         assert!(cluster.is_clean());
     }
