@@ -193,7 +193,8 @@ fn messages_between_regions_need_no_slots() {
             // Those that share a page with other memory, and those that the writer was told to put
             // into slots before the receive was called, are copied.
             let (sent, taken) = regions(&mut sender, &mut receiver, size);
-            assert!((47..=50).contains(&sent) && (38..=45).contains(&taken), "{size}: {sent} {taken}");
+            // Behind the last three or four of the smallest there is no room for a longest one.
+            assert!((45..=50).contains(&sent) && (35..=45).contains(&taken), "{size}: {sent} {taken}");
             // In slots again, with another check.
             assert!(send(&mut sender, 5, 1000).unwrap());
             assert_eq!(take(&mut sender, &mut receiver).unwrap(), (check_of(5), content(5, 1000)));
