@@ -132,8 +132,8 @@ pub(super) fn tell_peers(row: &CommRow, worlds: &[Rank], cards: &[Arc<Known>]) {
     row.peers(&peers);
 }
 
-/// What this rank does while it waits. It yields if the ranks of its host outnumber the processors
-/// they may use. `is_carried`: the kernel carries its messages over a device without hardware.
+/// How this rank waits. It yields if the ranks of its host outnumber the processors they may use.
+/// `is_carried`: the kernel carries its messages over a device without hardware.
 pub(super) fn pace(rank: Rank, cards: &[Arc<Known>], is_carried: bool) -> Pace {
     let own = &cards[rank.index()];
     let local = cards.iter().filter(|known| known.process.host == own.process.host);

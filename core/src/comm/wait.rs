@@ -52,7 +52,7 @@ pub(crate) enum Waited {
     Slept,
 }
 
-/// What a wait does before it sleeps.
+/// How a wait passes the time before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
     /// It spins.

@@ -20,8 +20,8 @@ pub(super) const CLEAR: usize = 64;
 /// The blocks of a piece, which is one megabyte, or two where messages have 64 KiB.
 pub(crate) const BLOCKS: u32 = 4;
 
-/// Where a slot begins in a block whose messages have so many bytes at most, and where it would end
-/// that is behind the last one.
+/// The offset of a slot in a block whose messages have `room` bytes at most. Slot [`SLOTS`] would
+/// begin at the end of the slots.
 pub(super) const fn slot_at(slot: usize, room: usize) -> usize {
     SLOTS * CLEAR + slot * (HEADER + room)
 }
