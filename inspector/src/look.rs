@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ccl::clock;
 use ccl::config::{Key, Settings, Source};
-use ccl::diagnose::{BETWEEN, Given, Job, Unreachable, merge, render_text};
+use ccl::diagnose::{BETWEEN, Given, Job, Unreachable, merge, render_active, render_text};
 use ccl::snapshot::{History, Snapshot as JobSnapshot};
 
 use crate::choose::{choose, find, no_comm};
@@ -28,6 +28,9 @@ pub(crate) struct Snapshot {
     /// Print it as JSON, schema ccl.snapshot/2
     #[arg(long)]
     json: bool,
+    /// Show what the proxy moves over the network: the operations under way, and their links
+    #[arg(long, conflicts_with = "json")]
+    proxy: bool,
     /// Ask no process for what other hosts know: ranks that cannot be read here are missing
     #[arg(long)]
     no_gather: bool,
@@ -55,7 +58,12 @@ impl Snapshot {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        print(now(self.target, self.comm.as_deref(), !self.no_gather)?.job, self.json)
+        let job = now(self.target, self.comm.as_deref(), !self.no_gather)?.job;
+        if self.proxy {
+            exit::say(&render_active(&job))?;
+            return Ok(exit::status(&job));
+        }
+        print(job, self.json)
     }
 }
 

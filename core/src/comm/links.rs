@@ -108,7 +108,12 @@ impl Links {
         }
         if self.made.insert(set) {
             for lane in set.read_by(topology, self.me) {
-                self.up.extend(self.carriers.iter_mut().find_map(|carrier| carrier.accept(lane)));
+                let up = self.carriers.iter_mut().find_map(|carrier| carrier.accept(lane));
+                if up.is_none() && !engine.has_receiver(lane) {
+                    let cell = |chosen| engine.read_cell(lane, chosen);
+                    self.carriers.iter_mut().for_each(|carrier| carrier.expect(lane, &cell));
+                }
+                self.up.extend(up);
             }
             for lane in set.written_by(topology, self.me) {
                 self.send(engine, topology, (lane.id, seq))?;
@@ -167,7 +172,8 @@ impl Links {
         for up in self.up.drain(..) {
             match up {
                 Up::Sender(id, link, cell, why) => engine.attach_sender(id, link, cell, why),
-                Up::Receiver(lane, link, why) => engine.add_receiver(lane, link, why),
+                Up::Receiver(lane, link, Some(cell), why) => engine.attach_receiver(lane, link, cell, why),
+                Up::Receiver(lane, link, None, why) => engine.add_receiver(lane, link, why),
             }
         }
     }

@@ -48,8 +48,8 @@ pub use standing::{BETWEEN, SAID_NS, Severity, call_name, comm_name, is_pair, se
 pub(crate) use standing::{FINISH, silent_first, suspect_ns};
 use standing::{counterpart, lacked};
 pub use text::{
-    due, duration, ranks_text, render_answer, render_gone, render_next, render_not_joined, render_text,
-    render_verdict, render_verdicts, runs_text,
+    due, duration, ranks_text, render_active, render_answer, render_gone, render_next, render_not_joined,
+    render_text, render_verdict, render_verdicts, runs_text,
 };
 pub use verdict::verdicts;
 pub use waits::WaitEnd;

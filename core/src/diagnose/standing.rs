@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::snapshot::{
-    BlockedOn, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, Snapshot, State,
-    Waits,
+    BlockedOn, CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, RankSnapshot, SetUp, Snapshot,
+    State, Waits,
 };
 use crate::types::{ChannelId, CommId, Phase, Rank};
 
@@ -380,6 +380,12 @@ impl LinkSnapshot {
     #[must_use]
     pub fn long_wait_ns(&self) -> Option<u64> {
         Some(self.since_ns).filter(|since_ns| self.is_waiting() && *since_ns >= SAID_NS)
+    }
+
+    /// How far its set-up is, while it is not up.
+    #[must_use]
+    pub fn sets_up(&self) -> Option<SetUp> {
+        self.set_up.filter(|state| *state != SetUp::Connected)
     }
 }
 

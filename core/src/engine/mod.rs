@@ -189,12 +189,23 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         self.queue_pairs_changed(changes.into_iter().map(|change| (channel, peer, Direction::Send, change)));
     }
 
+    /// The cell of a link on which this rank reads.
+    #[must_use]
+    pub fn read_cell(&self, lane: Lane, chosen: (TransportKind, TransportReason)) -> LinkCell {
+        self.row.link(lane.id.channel, Some(lane.from), Direction::Recv, chosen)
+    }
+
     /// Adds the receiving end of a lane; `why` its transport was chosen.
-    pub fn add_receiver(&mut self, lane: Lane, mut link: RecvLink, why: TransportReason) {
+    pub fn add_receiver(&mut self, lane: Lane, link: RecvLink, why: TransportReason) {
+        let cell = self.read_cell(lane, (link.transport(), why)).watching(link.sockets());
+        self.attach_receiver(lane, link, cell, why);
+    }
+
+    /// As [`add_receiver`](Self::add_receiver), for a link that had its cell while it was set up.
+    pub fn attach_receiver(&mut self, lane: Lane, mut link: RecvLink, cell: LinkCell, why: TransportReason) {
         let Lane { from, id: LaneId { channel, readers } } = lane;
         let shared = matches!(readers, Readers::Group(_));
         let chosen = (link.transport(), why);
-        let cell = self.row.link(channel, Some(from), Direction::Recv, chosen).watching(link.sockets());
         link.watched(&cell);
         let changes = link.changes();
         self.lanes.add_receiver(channel, from, shared, link, cell);
@@ -233,6 +244,12 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
     #[must_use]
     pub fn has_sender(&self, id: LaneId) -> bool {
         self.lanes.sender(id.channel, id.readers).is_some()
+    }
+
+    /// Whether this rank can already receive on that lane.
+    #[must_use]
+    pub fn has_receiver(&self, Lane { from, id }: Lane) -> bool {
+        self.lanes.receiver(id.channel, from, matches!(id.readers, Readers::Group(_))).is_some()
     }
 
     /// Takes an operation. If its links are still missing, its steps wait for them.

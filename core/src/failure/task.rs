@@ -504,7 +504,7 @@ impl Round {
     /// ranks whose next rank this one has become. Returns when to check again.
     fn mend(&mut self, gossip: &mut Gossip, now: Ns) -> Option<Ns> {
         let (dialling, arrivals) = self.mending.as_ref()?;
-        for (rank, fd) in arrivals.take() {
+        for (rank, _, fd) in arrivals.take() {
             let line = Line::greeting(fd);
             self.lines.push(Neighbour { side: Side::Previous, rank, line, tells: false });
             gossip.joined(Side::Previous);

@@ -16,7 +16,8 @@ use crate::collective::Descriptor;
 use crate::sys::fds::Fd;
 use crate::types::{ChannelId, Direction, Outline, Rank, SetupState, WaitReason};
 
-/// The progress cell of one link. Its only writer is the driver of its engine.
+/// The progress cell of one link. Its only writer is the driver of its engine, or before, who sets
+/// the link up.
 pub struct LinkCell {
     words: Span<{ link::WORDS }>,
     /// The recorder and the row in it, to give it back; `None` for private memory.
@@ -89,13 +90,11 @@ impl LinkCell {
         let waits = reason as u64 | u64::from(peer.0) << 32;
         store_wait(&self.words[link::WAITS], &self.words[link::SINCE], waits, since);
     }
-    /// Records how far the set-up of the link is, which waits for it until [`Self::moves`].
+    /// Records how far the set-up of the link is, until [`Self::moves`].
     pub fn sets_up(&self, state: SetupState) {
         let waits = self.words[link::WAITS].load(Ordering::Relaxed);
-        if waits != 0 {
-            let waits = waits & !0xff00 | (state as u64 + 1) << 8;
-            self.words[link::WAITS].store(waits, Ordering::Release);
-        }
+        let waits = waits & !0xff00 | (state as u64 + 1) << 8;
+        self.words[link::WAITS].store(waits, Ordering::Release);
     }
     /// Records that the link no longer waits.
     #[inline]
@@ -299,8 +298,8 @@ mod tests {
         assert_eq!((word(link::WAITS), word(link::SINCE)), (5 << 32 | 6 << 8 | 2, 77));
         cell.moves();
         assert_eq!((word(link::WAITS), word(link::WAITED)), (0, 1));
-        // It waits for nothing that could be set up.
-        cell.sets_up(SetupState::Connected);
-        assert_eq!(word(link::WAITS), 0);
+        // The set-up of a link is told where no operation waits for it, too.
+        cell.sets_up(SetupState::Accept);
+        assert_eq!(word(link::WAITS), 3 << 8);
     }
 }

@@ -7,7 +7,7 @@ use super::layout::{Table, queue_pair};
 use super::queue_pairs::MAX_NAME;
 use super::words::{TableRows, halves, state, string_within, word};
 use crate::snapshot::bounds::MAX_CELLS;
-use crate::snapshot::{QueuePairSnapshot, QueuePairState, WorkFailure};
+use crate::snapshot::{QueuePairSnapshot, QueuePairState, SetUp, WorkFailure};
 use crate::sys::verbs::Address;
 use crate::sys::verbs::words::status_name;
 use crate::types::{ChannelId, Direction, Rank};
@@ -29,6 +29,9 @@ pub(super) fn queue_pairs(words: &[AtomicU64], clock: &Clock, comms: &mut Comms)
     }
     for link in comms.iter_mut().flatten().flat_map(|(_, comm)| &mut comm.links) {
         link.queue_pairs.sort_by_key(|pair| pair.nth);
+        if !link.queue_pairs.is_empty() && link.set_up.is_none() {
+            link.set_up = Some(SetUp::Connected);
+        }
     }
 }
 

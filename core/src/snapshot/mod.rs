@@ -352,7 +352,8 @@ pub struct LinkSnapshot {
     /// Its TCP streams; absent if it has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketSnapshot>,
-    /// How far its set-up is, while queue pairs are set up for it by this side.
+    /// How far its set-up is, of a link over queue pairs. That of a reader is shown from the first
+    /// call on that may need the link. Once queue pairs are up, it is connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_up: Option<SetUp>,
     /// Its queue pairs; absent if it has none.

@@ -63,7 +63,7 @@ words! {
         Send = "Send",
         /// It waits for what the other side has.
         Recv = "Recv",
-        /// Its queue pairs know their other ends; the other side is told.
+        /// Its queue pairs know their other ends; the other side is told, or has to say so.
         Connecting = "Connecting",
         /// It is up.
         Connected = "Connected",

@@ -32,8 +32,8 @@ pub(crate) struct Outgoing<'a> {
 pub(crate) enum Up {
     /// The writing end, with its cell.
     Sender(LaneId, SendLink, LinkCell, TransportReason),
-    /// The reading end.
-    Receiver(Lane, RecvLink, TransportReason),
+    /// The reading end, with its cell if it has one.
+    Receiver(Lane, RecvLink, Option<LinkCell>, TransportReason),
 }
 
 /// Brings lanes up by one transport.
@@ -52,6 +52,10 @@ pub(crate) trait Carrier: fmt::Debug + Send {
 
     /// The reading end of a lane of a peer; `None` if it arrives by itself.
     fn accept(&mut self, lane: Lane) -> Option<Up>;
+
+    /// A call needs a lane of a peer that arrives by itself and is not up: a carrier that shows how
+    /// far it is makes a cell for it, once.
+    fn expect(&mut self, _: Lane, _: &dyn Fn((TransportKind, TransportReason)) -> LinkCell) {}
 
     /// Takes the ends that arrived by themselves.
     fn arrived(&mut self, _: &mut Vec<Up>) {}

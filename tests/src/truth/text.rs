@@ -97,7 +97,7 @@ const BLOCKED_ON: [(&str, Make); 23] = [
 ];
 
 /// Lines of the first part.
-const LINES: [(&str, Make); 35] = [
+const LINES: [(&str, Make); 37] = [
     ("{} is stopped", stopped),
     ("{} are stopped", stopped),
     ("nobody waits", |_| one(Claim::NobodyWaits)),
@@ -112,6 +112,8 @@ const LINES: [(&str, Make); 35] = [
     ("  rank {} waited to send message {} to rank {} on channel {} ({}), {}, for {}", waited_for),
     ("  rank {} waits for rank {} to connect on channel {}, for {}", |h| link_wait(h, "unknown")),
     ("  rank {} waited for rank {} to connect on channel {}, for {}", link_waited),
+    ("  rank {} waits for rank {} to connect on channel {} ({}), for {}", |h| link_wait(h, "unknown")),
+    ("  rank {} waited for rank {} to connect on channel {} ({}), for {}", link_waited),
     ("  rank {} is connecting to rank {} at {} on channel {} ({}, {}) for {}", |h| link_wait(h, h[4])),
     ("  rank {} was connecting to rank {} at {} on channel {} ({}, {}) for {}", link_waited),
     ("  rank {} is connecting to rank {} on channel {} ({}) for {}", |h| link_wait(h, h[3])),

@@ -403,7 +403,7 @@ impl Run {
     /// Takes the connections of others.
     fn arrivals(&mut self, now: Ns) {
         for (seat, way) in &self.ways {
-            for (from, fd) in way.listener.gathers().take() {
+            for (from, _, fd) in way.listener.gathers().take() {
                 if let Some(edge) = self.gather.accepted(*seat, from, now) {
                     self.streams.insert(edge, Stream::new(fd));
                 }

@@ -12,7 +12,7 @@ use crate::diagnose::standing::INIT;
 use crate::diagnose::{Lacking, SAID_NS, call_name, comm_name, is_pair, lacked};
 use crate::snapshot::{
     BlockedOn, CommSnapshot, Direction, Failure, LinkSnapshot, NotJoined, OpSnapshot, OpState, RankSnapshot,
-    Snapshot, SocketSnapshot, State, TcpState, WaitingLink, Waits,
+    SetUp, Snapshot, SocketSnapshot, State, TcpState, WaitingLink, Waits,
 };
 use crate::text::harmless;
 use crate::types::{ChannelId, CommId, Rank};
@@ -110,16 +110,20 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
     let silence = silence(job, comm, channel, direction, [rank, peer]);
     let ends = [rank, peer];
     let [rank, peer] = ends.map(|rank| job.job_rank(comm, rank));
+    let row = links(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
+    let set_up = row.and_then(LinkSnapshot::sets_up);
     if link.waits == Waits::Connect && direction == Direction::Recv {
-        return format!("rank {rank} {waits} for rank {peer} to connect on channel {channel}, for {since}");
+        let state = set_up.map_or_else(String::new, |state| format!(" ({state}{})", awaited(state)));
+        return format!(
+            "rank {rank} {waits} for rank {peer} to connect on channel {channel}{state}, for {since}"
+        );
     }
     if link.waits == Waits::Connect {
         let socket = sockets(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
         let (to, mut state) = socket.map_or_else(Default::default, |socket| {
             (format!(" at {}", socket.remote), format!(", {}", socket.state))
         });
-        let row = links(job, comm, ends, |way, at| (way, at) == (direction, channel)).next();
-        if let Some(set_up) = row.and_then(|row| row.set_up) {
+        if let Some(set_up) = set_up {
             let _ = write!(state, ", {set_up}");
         }
         return format!(
@@ -137,6 +141,16 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
         link.transport,
         link.waits
     )
+}
+
+/// What the reader of a lane awaits from its writer in that state of the set-up.
+const fn awaited(state: SetUp) -> &'static str {
+    match state {
+        SetUp::Accept => ": it has not connected",
+        SetUp::Recv => ": it has connected, and not offered queue pairs",
+        SetUp::Connecting => ": it has the answer to its offer, and has not said that it is ready",
+        SetUp::Start | SetUp::Connect | SetUp::Send | SetUp::Connected | SetUp::Unknown => "",
+    }
 }
 
 /// The sockets of the links of one rank to another that are asked for.

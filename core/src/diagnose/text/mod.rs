@@ -1,5 +1,6 @@
 //! A job's snapshot as text for an engineer: first the answer, then the evidence, then everything.
 
+mod active;
 mod answer;
 mod gone;
 mod pairs;
@@ -14,6 +15,7 @@ use crate::text::harmless;
 use crate::types::{ChannelId, Rank, runs};
 use answer::{answer, silence};
 
+pub use active::render_active;
 pub use answer::{due, render_not_joined};
 pub use gone::render_gone;
 pub use verdict::{render_next, render_verdict, render_verdicts};
@@ -211,7 +213,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                     link.direction,
                     whom(link.peer, "all"),
                     link.transport,
-                    link.set_up.map_or_else(String::new, |set_up| format!(", {set_up}")),
+                    link.sets_up().map_or_else(String::new, |set_up| format!(", {set_up}")),
                     link.posted,
                     link.moved,
                     link.done,

@@ -95,7 +95,7 @@ fn rows_come_back_clean_and_what_finds_none_is_counted() {
 }
 
 #[test]
-fn the_set_up_of_a_link_is_seen_while_it_waits() {
+fn the_set_up_of_a_link_is_seen_whether_an_operation_waits_for_it_or_not() {
     let recorder = Recorder::heap();
     let row = recorder.comm(INFO);
     let link = link_to(&row, 3);
@@ -107,6 +107,11 @@ fn the_set_up_of_a_link_is_seen_while_it_waits() {
     assert!(seen().waits_for == Some(Rank(3)) && seen().since_ns >= 20_000_000);
     link.moves();
     assert_eq!((seen().waits, seen().set_up), (Waits::Nothing, None));
+    link.sets_up(SetupState::Accept);
+    assert_eq!((seen().waits, seen().set_up, seen().since_ns), (Waits::Nothing, Some(SetUp::Accept), 0));
+    link.moves();
+    let _pair = link.queue_pair(0, &pair(7));
+    assert_eq!(seen().set_up, Some(SetUp::Connected));
 }
 
 /// The links of a recorder with one queue pair, whose row was changed.

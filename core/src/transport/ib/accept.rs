@@ -4,8 +4,8 @@
 //! The connections come from the data listener, authenticated. Each is a request, which is answered
 //! when it can be, whatever the others do.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::line::Line;
 use super::link::{Half, Receiver};
@@ -15,39 +15,72 @@ use super::talk::{Heard, Talk};
 use crate::clock::Ns;
 use crate::error::Result;
 use crate::reactor::{Handle, Interest, Service, Task, Turn};
+use crate::recorder::LinkCell;
 use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::arrivals::Arrivals;
 use crate::transport::socket::listen::COMPLETE_WITHIN;
-use crate::types::{ChannelId, Rank};
+use crate::types::{ChannelId, Rank, SetupState};
 
 /// The most connections on which an offer is awaited; more wait for their turn.
 const MAX_SILENT: usize = 64;
 
-/// Lanes that are up, for the engine to take.
-pub(super) type Inbox = Arc<Mutex<Vec<(ChannelId, Rank, Receiver)>>>;
+/// The lanes to one rank, between its engine and its service thread.
+#[derive(Default, Debug)]
+pub(super) struct Incoming {
+    /// Those that are up, for the engine to take.
+    up: Mutex<Vec<(ChannelId, Rank, Receiver)>>,
+    /// The cells of those that a call needs and that are not up, which show how far they are.
+    expected: Mutex<BTreeMap<(ChannelId, Rank), LinkCell>>,
+}
+
+impl Incoming {
+    /// The lanes that came up since the last look, with the cells of those that were expected.
+    pub(super) fn take(&self) -> Vec<(ChannelId, Rank, Receiver, Option<LinkCell>)> {
+        let arrived = std::mem::take(&mut *self.up());
+        let mut expected = self.expected();
+        let with_cell = |(channel, from, receiver)| {
+            let cell = expected.remove(&(channel, from)).inspect(LinkCell::moves);
+            (channel, from, receiver, cell)
+        };
+        arrived.into_iter().map(with_cell).collect()
+    }
+
+    /// No lane is needed any more.
+    pub(super) fn clear(&self) {
+        self.expected().clear();
+    }
+
+    fn up(&self) -> MutexGuard<'_, Vec<(ChannelId, Rank, Receiver)>> {
+        self.up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expected(&self) -> MutexGuard<'_, BTreeMap<(ChannelId, Rank), LinkCell>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// What accepts the lanes to one rank. Dropping it gives up those that are not up.
 #[derive(Debug)]
 pub(super) struct Acceptor {
-    _task: Arc<Handle>,
+    task: Arc<Handle>,
+    incoming: Arc<Incoming>,
 }
 
 impl Acceptor {
-    /// Accepts lanes whose connections arrive there. `wake` is called after one was put into the
-    /// inbox.
+    /// Accepts lanes whose connections arrive there. `wake` is called after one came up.
     ///
     /// # Errors
     /// `System` if there is no service thread.
     pub(super) fn start(
         arrivals: &Arc<Arrivals>,
         owner: Owner,
-        inbox: Inbox,
+        incoming: Arc<Incoming>,
         wake: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self> {
         let accepting = Accepting {
             arrivals: Arc::clone(arrivals),
             owner,
-            inbox,
+            incoming: Arc::clone(&incoming),
             wake,
             under_way: Vec::new(),
             up: BTreeSet::new(),
@@ -60,7 +93,18 @@ impl Acceptor {
                 task.nudge();
             }
         });
-        Ok(Self { _task: task })
+        Ok(Self { task, incoming })
+    }
+
+    /// A call needs this lane, which is not up: from now on a cell shows how far it is.
+    pub(super) fn expect(&self, channel: ChannelId, from: Rank, cell: impl FnOnce() -> LinkCell) {
+        self.incoming.expected().entry((channel, from)).or_insert_with(|| {
+            let cell = cell();
+            cell.sets_up(SetupState::Accept);
+            cell
+        });
+        // The writer may have connected before.
+        self.task.nudge();
     }
 }
 
@@ -76,7 +120,7 @@ pub(super) struct Owner {
 struct Accepting {
     arrivals: Arc<Arrivals>,
     owner: Owner,
-    inbox: Inbox,
+    incoming: Arc<Incoming>,
     wake: Arc<dyn Fn() + Send + Sync>,
     under_way: Vec<Setup>,
     up: BTreeSet<(ChannelId, Rank)>,
@@ -84,11 +128,12 @@ struct Accepting {
 
 /// A lane that is being set up.
 struct Setup {
+    channel: ChannelId,
     from: Rank,
     talk: Talk,
     /// The lane, once the writer has offered it. From then on the writer may be in user code for as
     /// long as it likes: the end of the connection says that it is gone.
-    offered: Option<(ChannelId, Half)>,
+    offered: Option<Half>,
     /// By when the offer must come.
     deadline: Option<Ns>,
 }
@@ -108,9 +153,9 @@ impl Task for Accepting {
     fn turn(&mut self, now: Ns) -> Turn {
         let silent = self.under_way.iter().filter(|setup| setup.offered.is_none()).count();
         if silent < MAX_SILENT {
-            for (from, stream) in self.arrivals.take() {
+            for (from, channel, stream) in self.arrivals.take() {
                 let talk = Talk::new(Arc::new(stream));
-                self.under_way.push(Setup { from, talk, offered: None, deadline: None });
+                self.under_way.push(Setup { channel, from, talk, offered: None, deadline: None });
             }
         }
         let (mut has_any, mut has_connected) = (false, false);
@@ -130,16 +175,16 @@ impl Task for Accepting {
                 (Outcome::Pending, None) if now >= deadline => {}
                 (Outcome::Over, _) | (Outcome::Ready, None) => {}
                 (Outcome::Pending, offered) => self.keep(Setup { offered, ..setup }),
-                (Outcome::Ready, Some((channel, half))) => {
+                (Outcome::Ready, Some(half)) => {
                     let receiver = Receiver::new(half, Line::new(setup.talk.into_stream()));
-                    if self.up.insert((channel, setup.from)) {
-                        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-                        inbox.push((channel, setup.from, receiver));
+                    if self.up.insert((setup.channel, setup.from)) {
+                        self.incoming.up().push((setup.channel, setup.from, receiver));
                         has_any = true;
                     }
                 }
             }
         }
+        self.show();
         if has_any {
             (self.wake)();
         }
@@ -155,11 +200,24 @@ impl Accepting {
     /// Keeps a set-up that is under way, in place of an earlier one of the same lane, which its
     /// writer has given up.
     fn keep(&mut self, setup: Setup) {
-        let lane = |setup: &Setup| setup.offered.as_ref().map(|(channel, _)| (*channel, setup.from));
+        let lane = |setup: &Setup| setup.offered.as_ref().map(|_| (setup.channel, setup.from));
         if let Some(mine) = lane(&setup) {
             self.under_way.retain(|other| lane(other) != Some(mine));
         }
         self.under_way.push(setup);
+    }
+
+    /// Shows how far the lanes are that calls of this rank need.
+    fn show(&self) {
+        for (lane, cell) in &*self.incoming.expected() {
+            let its = || self.under_way.iter().filter(|setup| (setup.channel, setup.from) == *lane);
+            cell.sets_up(match its().next() {
+                _ if self.up.contains(lane) => SetupState::Connected,
+                None => SetupState::Accept,
+                Some(_) if its().any(|setup| setup.offered.is_some()) => SetupState::Connecting,
+                Some(_) => SetupState::Recv,
+            });
+        }
     }
 
     fn advance(&self, setup: &mut Setup) -> Outcome {
@@ -169,10 +227,10 @@ impl Accepting {
                 // The writer begins anew with another connection.
                 Heard::End(_) | Heard::Nonsense(_) => return Outcome::Over,
                 Heard::Message(kind::OFFER, body) if setup.offered.is_none() => {
-                    match self.offered(setup.from, &body) {
-                        Ok((channel, half, answer)) => {
+                    match self.offered(setup.channel, setup.from, &body) {
+                        Ok((half, answer)) => {
                             setup.talk.say(answer.encode(kind::ANSWER));
-                            setup.offered = Some((channel, half));
+                            setup.offered = Some(half);
                         }
                         Err(why) => {
                             setup.talk.say(Told::refusal(0, &why).encode(kind::ANSWER));
@@ -187,12 +245,19 @@ impl Accepting {
     }
 
     /// The lane that a writer offers, and the answer; or why there will be none.
-    fn offered(&self, from: Rank, body: &[u8]) -> std::result::Result<(ChannelId, Half, Told), String> {
+    fn offered(
+        &self,
+        channel: ChannelId,
+        from: Rank,
+        body: &[u8],
+    ) -> std::result::Result<(Half, Told), String> {
         let told = Told::decode(body)?;
         if !told.refused.is_empty() {
             return Err("an offer cannot refuse".into());
         }
-        let channel = ChannelId(told.channel);
+        if told.channel != channel.0 {
+            return Err(format!("a connection for channel {channel} offers channel {}", told.channel));
+        }
         if channel.0 >= self.owner.channels && channel != ChannelId::P2P {
             return Err(format!("there is no channel {}", channel.0));
         }
@@ -205,6 +270,6 @@ impl Accepting {
         let unconnected = made.map_err(said)?;
         let answer = unconnected.told(told.channel);
         let half = unconnected.connect(&told, from).map_err(said)?;
-        Ok((channel, half, answer))
+        Ok((half, answer))
     }
 }

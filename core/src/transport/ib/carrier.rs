@@ -6,10 +6,10 @@
 //! elsewhere.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::accept::{Acceptor, Inbox, Owner};
+use super::accept::{Acceptor, Incoming, Owner};
 use super::line::Line;
 use super::link::Half;
 use super::port::Port;
@@ -56,10 +56,10 @@ pub(crate) struct VerbsCarrier {
     lanes: Lanes,
     /// By rank, the address of its data listener; `None` for a rank that is reached otherwise.
     peers: Vec<Option<(SocketAddr, TransportReason)>>,
-    arrivals: Inbox,
+    incoming: Arc<Incoming>,
     under_way: Vec<Dial>,
     /// `None` if no rank is reached so.
-    _acceptor: Option<Acceptor>,
+    acceptor: Option<Acceptor>,
 }
 
 /// A lane that is being set up.
@@ -113,7 +113,7 @@ impl VerbsCarrier {
             Reach::Myself | Reach::Memory(_) | Reach::Network(_) => None,
         };
         let peers: Vec<_> = peers.iter().map(address).collect();
-        let arrivals = Inbox::default();
+        let incoming = Arc::new(Incoming::default());
         let acceptor = if peers.iter().any(Option::is_some) {
             let owner = Owner {
                 memory: Arc::clone(&lanes.memory),
@@ -121,11 +121,11 @@ impl VerbsCarrier {
                 terms: lanes.terms.clone(),
                 channels: lanes.channels,
             };
-            Some(Acceptor::start(streams, owner, Arc::clone(&arrivals), wake)?)
+            Some(Acceptor::start(streams, owner, Arc::clone(&incoming), wake)?)
         } else {
             None
         };
-        Ok(Self { lanes, peers, arrivals, under_way: Vec::new(), _acceptor: acceptor })
+        Ok(Self { lanes, peers, incoming, under_way: Vec::new(), acceptor })
     }
 }
 
@@ -148,13 +148,18 @@ impl Carrier for VerbsCarrier {
         None
     }
 
+    fn expect(&mut self, lane: Lane, cell: &dyn Fn((TransportKind, TransportReason)) -> LinkCell) {
+        if let (Some(chosen), Some(acceptor)) = (self.reaches(lane.from), &self.acceptor) {
+            acceptor.expect(lane.id.channel, lane.from, || cell(chosen));
+        }
+    }
+
     fn arrived(&mut self, up: &mut Vec<Up>) {
-        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-        for (channel, from, link) in arrivals.drain(..) {
+        for (channel, from, link, cell) in self.incoming.take() {
             let lane = Lane { from, id: LaneId::pair(channel, self.lanes.me) };
             // A rank that is reached otherwise connects none.
             if let Some((_, why)) = self.reaches(from) {
-                up.push(Up::Receiver(lane, RecvLink::Verbs(Box::new(link)), why));
+                up.push(Up::Receiver(lane, RecvLink::Verbs(Box::new(link)), cell, why));
             }
         }
     }
@@ -196,6 +201,7 @@ impl Carrier for VerbsCarrier {
     }
 
     fn clear(&mut self) {
+        self.incoming.clear();
         self.under_way.clear();
     }
 }

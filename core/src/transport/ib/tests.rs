@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::accept::{Acceptor, Inbox, Owner};
+use super::accept::{Acceptor, Incoming, Owner};
 use super::link::{MAX_PAIRS, RECEIVES, Receiver, Sender, next};
 use super::port::Port;
 use super::setup::{Role, Terms, Unconnected, kind, writer};
@@ -17,13 +17,16 @@ use crate::collective::Descriptor;
 use crate::config::Key;
 use crate::memory::Region;
 use crate::plan::WIRE_SLOT_BYTES;
+use crate::recorder::reader::Reader;
+use crate::recorder::{CommInfo, Recorder};
 use crate::reduce::Store;
 use crate::seed::Seed;
+use crate::snapshot::{SetUp, Waits};
 use crate::sys::fds::Fd;
 use crate::transport::LinkFault;
 use crate::transport::shm::link as bytes;
 use crate::transport::socket::arrivals::Arrivals;
-use crate::types::{ChannelId, Rank};
+use crate::types::{ChannelId, CommId, Direction, JobId, Rank, TransportKind, TransportReason};
 
 /// The ports and terms with these settings, or says that the test was skipped.
 fn terms(test: &str, with: &[(Key, &str)]) -> Option<(Vec<Port>, Terms)> {
@@ -360,10 +363,24 @@ fn a_reader_that_is_killed_while_the_writer_connects_is_told() {
 fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
     let name = "a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader";
     let Some((ports, terms)) = terms(name, &[]) else { return };
-    let (arrivals, inbox) = (Arc::new(Arrivals::default()), Inbox::default());
+    let (arrivals, incoming) = (Arc::new(Arrivals::default()), Arc::new(Incoming::default()));
     let (port, memory) = (ports[0].clone(), testing::owner(1));
     let owner = Owner { memory, ports: vec![port.clone()], terms: terms.clone(), channels: 1 };
-    let _acceptor = Acceptor::start(&arrivals, owner, Arc::clone(&inbox), Arc::new(|| ())).unwrap();
+    let acceptor = Acceptor::start(&arrivals, owner, Arc::clone(&incoming), Arc::new(|| ())).unwrap();
+    // A call needs the lane: its cell shows how far the set-up is.
+    let recorder = Recorder::heap();
+    let info =
+        CommInfo { id: CommId(1), job: JobId(1), name: "test", rank: Rank(1), nranks: 2, world: Rank(1) };
+    let row = recorder.comm(info);
+    let chosen = (TransportKind::Verbs, TransportReason::OtherHost);
+    let cell = || row.link(ChannelId::P2P, Some(Rank(0)), Direction::Recv, chosen);
+    (0..2).for_each(|_| acceptor.expect(ChannelId::P2P, Rank(0), cell));
+    let links = || Reader::borrow(Arc::clone(&recorder)).snapshot().unwrap().comms.remove(0).links;
+    let shows = |state: SetUp| {
+        let links = links();
+        links.len() == 1 && (links[0].set_up, links[0].waits) == (Some(state), Waits::Nothing)
+    };
+    assert!(shows(SetUp::Accept));
     let ours =
         Unconnected::make(&ports[..1], None, &testing::owner(0), (Role::Writer, &terms), ChannelId::P2P)
             .unwrap();
@@ -380,13 +397,18 @@ fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
     a.set_nonblocking(true).unwrap();
     b.set_nonblocking(true).unwrap();
     let mut talk = Talk::new(Arc::new(Fd::new(a.into())));
-    arrivals.put(Rank(0), Fd::new(b.into()));
+    arrivals.put((Rank(0), ChannelId::P2P, Fd::new(b.into())));
+    until("a connection is seen", Box::new(|| shows(SetUp::Recv)));
     talk.say(ours.told(ChannelId::P2P.0).encode(kind::OFFER));
     until("an answer", Box::new(|| matches!(talk.hear(), Heard::Message(kind::ANSWER, _))));
     assert!(Arc::strong_count(&port.hca) > before, "the reader has queue pairs");
+    until("its answer is seen", Box::new(|| shows(SetUp::Connecting)));
     drop(talk);
     until("they are gone", Box::new(|| Arc::strong_count(&port.hca) == before));
-    assert!(inbox.lock().unwrap().is_empty());
+    until("another connection is awaited", Box::new(|| shows(SetUp::Accept)));
+    assert!(incoming.take().is_empty() && links().len() == 1);
+    incoming.clear();
+    assert!(links().is_empty(), "no call needs it any more");
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl Carrier for MemoryCarrier {
             Readers::One(_) => Receiver::pair(&self.own, lane.id.channel, writer),
             Readers::Group(_) => Receiver::shared(&self.own, writer),
         };
-        Some(Up::Receiver(lane, RecvLink::Memory(link), *why))
+        Some(Up::Receiver(lane, RecvLink::Memory(link), None, *why))
     }
 
     fn call(&self, peer: Rank, back: u64) -> Option<[u64; 4]> {

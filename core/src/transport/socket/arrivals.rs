@@ -4,12 +4,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::sys::fds::Fd;
-use crate::types::Rank;
+use crate::types::{ChannelId, Rank};
+
+/// A stream from another rank, and the channel that it named.
+pub(crate) type Arrived = (Rank, ChannelId, Fd);
 
 /// Streams from other ranks, for one purpose.
 #[derive(Default)]
 pub(crate) struct Arrivals {
-    streams: Mutex<Vec<(Rank, Fd)>>,
+    streams: Mutex<Vec<Arrived>>,
     called: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -27,8 +30,8 @@ impl Arrivals {
         *called = Some(Box::new(call));
     }
 
-    pub(crate) fn put(&self, from: Rank, stream: Fd) {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push((from, stream));
+    pub(crate) fn put(&self, arrived: Arrived) {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(arrived);
         if let Some(call) = &*self.called.lock().unwrap_or_else(PoisonError::into_inner) {
             call();
         }
@@ -39,7 +42,7 @@ impl Arrivals {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    pub(crate) fn take(&self) -> Vec<(Rank, Fd)> {
+    pub(crate) fn take(&self) -> Vec<Arrived> {
         std::mem::take(&mut self.streams.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -112,7 +112,7 @@ impl Carrier for SocketCarrier {
             let lane = Lane { from, id: LaneId::pair(channel, self.terms.me) };
             // A rank that is reached otherwise connects none.
             if let Some((_, why)) = self.reaches(from) {
-                up.push(Up::Receiver(lane, RecvLink::Socket(Box::new(link)), why));
+                up.push(Up::Receiver(lane, RecvLink::Socket(Box::new(link)), None, why));
             }
         }
     }

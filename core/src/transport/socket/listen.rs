@@ -399,7 +399,7 @@ impl Accept {
                 // As with lanes: if the stream has already ended, the first read reports it.
                 let _ = stream.write(&CONFIRMED);
                 if let Some(fd) = Arc::into_inner(stream.0) {
-                    arrivals.put(hello.from, fd);
+                    arrivals.put((hello.from, hello.channel, fd));
                 }
                 continue;
             }

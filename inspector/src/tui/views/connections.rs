@@ -105,11 +105,13 @@ fn state(scene: &Scene<'_>, comm: &CommSnapshot, link: &LinkSnapshot) -> (String
     let g = &scene.look.glyphs;
     let Some(since_ns) = link.long_wait_ns() else {
         let word = if link.is_waiting() { "running" } else { "no wait" };
+        let word = link.sets_up().map_or(word, |set_up| set_up.word());
         return (format!("{} {word}", g.idle), Role::Plain);
     };
     let on = link.waits_for.map(|rank| format!(" of {rank}")).unwrap_or_default();
+    let set_up = link.sets_up().map(|set_up| format!(" ({set_up})")).unwrap_or_default();
     (
-        format!("{} {}{on}", g.waits, link.waits.word()),
+        format!("{} {}{on}{set_up}", g.waits, link.waits.word()),
         calm(scene.role_of_wait(since_ns, comm.p99_ns(link.channel))),
     )
 }
