@@ -42,8 +42,8 @@ pub fn render_active(job: &Snapshot) -> String {
     if out.is_empty() { "no operation is moved over the network\n".into() } else { out }
 }
 
-/// Whether an operation under way uses a link through the proxy. One of a send or receive counts
-/// only while messages of it are under way.
+/// Whether an operation under way may use a link through the proxy: not one that no operation has
+/// used, and one of a send or receive only while messages of it are under way.
 fn is_used(link: &LinkSnapshot, is_pair: bool) -> bool {
     let has_messages = match link.direction {
         Direction::Send => link.moved < link.posted,
@@ -51,7 +51,7 @@ fn is_used(link: &LinkSnapshot, is_pair: bool) -> bool {
     };
     matches!(link.transport, Transport::Socket | Transport::Verbs)
         && (link.channel == ChannelId::P2P) == is_pair
-        && (!is_pair || link.is_waiting() || has_messages)
+        && (link.is_waiting() || has_messages || link.sets_up().is_some() || !is_pair && link.moved > 0)
 }
 
 fn waits_for_slot(op: &OpSnapshot) -> bool {
