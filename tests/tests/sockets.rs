@@ -4,14 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use ccl::clock;
 use ccl::diagnose::render_text;
 use ccl::snapshot::{Direction, LinkSnapshot, Snapshot, SocketSnapshot, TcpState, Transport, Why};
 use ccl_tests::hosts::Hosts;
-use ccl_tests::job::{self, Job, Line, PATIENCE, Setting};
+use ccl_tests::job::{self, Job, Line, PATIENCE, Setting, until};
 use ccl_tests::orders::{How, Orders};
+use ccl_tests::programs::{program, text};
 
 /// The links of all ranks, each with its rank.
 fn links(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &LinkSnapshot)> {
@@ -63,6 +65,27 @@ fn links_between_hosts_show_both_ends_of_their_sockets() {
         assert_eq!((&one.local, &one.remote), (&other.remote, &other.local), "{stream:?}");
         assert_ne!(one.local, one.remote);
     }
+}
+
+#[test]
+fn the_active_list_of_the_proxy_names_what_each_link_waits_for() {
+    let (job, _) = still(2, job::Transport::Socket);
+    let runtime = job.recorders().parent().unwrap().to_path_buf();
+    let pid = job.workers[0].pid().to_string();
+    let call = format!("rank 0 (pid {pid} on ");
+    // Rank 1 sleeps, and has nothing under way.
+    until("a list with the wait", || {
+        let mut command = Command::new(program("ccl-inspect"));
+        command.args(["snapshot", "--proxy", &pid]).env("CCL_RUNTIME_DIR", &runtime);
+        let list = text(&command.output().unwrap());
+        let is_whole = list.starts_with(&call)
+            && list.contains(" world: AllReduce #")
+            && list.contains("\n  channel 0 send to rank 1 (socket): posted ")
+            && list.contains("\n  channel 0 recv from rank 1 (socket): posted ")
+            && list.contains(", RecvWait for ")
+            && !list.contains("rank 1 (pid");
+        is_whole.then_some(())
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::recorder::Events;
 use crate::transport::carrier::{Carrier, Outgoing, Up};
 use crate::transport::meet::Peer;
 use crate::transport::shm::memory::{CALLS_KEPT, RankMemory};
-use crate::types::{Direction, Rank, TransportKind, TransportReason};
+use crate::types::{ChannelId, Direction, Rank, TransportKind, TransportReason};
 
 /// The peers of one rank and the links made to them so far.
 #[derive(Debug)]
@@ -110,7 +110,11 @@ impl Links {
             for lane in set.read_by(topology, self.me) {
                 let up = self.carriers.iter_mut().find_map(|carrier| carrier.accept(lane));
                 if up.is_none() && !engine.has_receiver(lane) {
-                    let cell = |chosen| engine.read_cell(lane, chosen);
+                    let cell = |chosen| {
+                        let cell = engine.read_cell(lane, chosen);
+                        cell.op(if lane.id.channel == ChannelId::P2P { seq } else { 0 });
+                        cell
+                    };
                     self.carriers.iter_mut().for_each(|carrier| carrier.expect(lane, &cell));
                 }
                 self.up.extend(up);

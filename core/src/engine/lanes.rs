@@ -308,8 +308,8 @@ impl Lanes {
         }
     }
 
-    /// Records in its cell that a link waits. A link that is not connected yet has no cell; then
-    /// only the operation's own cell records the wait.
+    /// Records in its cell that a link waits. Of a link that is not up, only the operation's own
+    /// cell records the wait.
     pub(super) fn note(&self, wait: &Wait, now: Raw) {
         if let Some(cell) = self.cell(wait) {
             cell.waits(wait.reason, wait.peer, now);

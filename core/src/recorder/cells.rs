@@ -90,7 +90,7 @@ impl LinkCell {
         let waits = reason as u64 | u64::from(peer.0) << 32;
         store_wait(&self.words[link::WAITS], &self.words[link::SINCE], waits, since);
     }
-    /// Records how far the set-up of the link is, until [`Self::moves`].
+    /// Records how far the set-up of the link is, until it waits or moves.
     pub fn sets_up(&self, state: SetupState) {
         let waits = self.words[link::WAITS].load(Ordering::Relaxed);
         let waits = waits & !0xff00 | (state as u64 + 1) << 8;

@@ -76,6 +76,8 @@ pub(super) struct RdmaPort {
     /// Why it is not used; absent if it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) unused: String,
+    /// The number of its device, by which tools of the network name it: `5054:00ff:fe12:3456`.
+    pub(super) guid: String,
     /// The version of the device's firmware; absent if it says none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) firmware: String,
@@ -182,6 +184,12 @@ fn is_exempt(status: &str, uid_map: &str) -> bool {
     effective >> CAP_IPC_LOCK & 1 == 1 && uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
+/// The number of a device, as `ibv_devinfo` writes it.
+fn guid(number: u64) -> String {
+    let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (number >> shift) as u16);
+    format!("{a:04x}:{b:04x}:{c:04x}:{d:04x}")
+}
+
 /// The ports as they are told.
 fn said(found: &[Found]) -> Vec<RdmaPort> {
     // Of two kinds ccl uses that of the first port that it can use.
@@ -204,6 +212,7 @@ fn said(found: &[Found]) -> Vec<RdmaPort> {
             }
             _ => unused.clone(),
         },
+        guid: guid(limits.guid),
         firmware: limits.firmware.clone(),
         queue_pairs: limits.queue_pairs,
         requests: limits.requests,

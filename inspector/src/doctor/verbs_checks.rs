@@ -92,6 +92,7 @@ fn port(port: &RdmaPort, is_disabled: bool) -> Found {
         "; at most {} queue pairs, {} work requests a queue, {} completion queue entries, {} regions",
         port.queue_pairs, port.requests, port.completions, port.regions
     );
+    found += &format!("; GUID {}", port.guid);
     if !port.firmware.is_empty() {
         found += &format!("; firmware {}", port.firmware);
     }
@@ -210,6 +211,7 @@ mod tests {
             requests: 100,
             completions: 200,
             regions: 300,
+            guid: "0250:56ff:fe00:0001".into(),
             self_test: Some(arrived()),
             ..RdmaPort::default()
         }
@@ -241,8 +243,8 @@ mod tests {
             .collect()
     }
 
-    const LIMITS: &str =
-        "at most 1000 queue pairs, 100 work requests a queue, 200 completion queue entries, 300 regions";
+    const LIMITS: &str = "at most 1000 queue pairs, 100 work requests a queue, 200 completion queue entries, 300 \
+                          regions; GUID 0250:56ff:fe00:0001";
 
     #[test]
     fn without_library_or_device_sockets_serve() {

@@ -119,8 +119,9 @@ fn is_as_before(before: &Snapshot, now: &Snapshot) -> bool {
         (op.state, op.seq, op.called, op.started, op.completed, wait)
     };
     let link = |link: &LinkSnapshot| {
-        let LinkSnapshot { direction, channel, peer, posted, moved, done, waits, waits_for, .. } = *link;
-        (direction, channel, peer, posted, moved, done, waits, waits_for)
+        let LinkSnapshot { direction, channel, peer, posted, moved, done, waits, waits_for, set_up, .. } =
+            *link;
+        (direction, channel, peer, posted, moved, done, waits, waits_for, set_up)
     };
     let phase = |comm: &CommSnapshot| comm.phase.as_ref().map(|phase| phase.phase.clone());
     let comm = |before: &CommSnapshot, now: &CommSnapshot| {

@@ -1,83 +1,115 @@
-//! The active list of the proxy: the operations that are moved over the network, with the links
-//! that they use. NCCL prints its own when `NCCL_PROXY_DUMP_SIGNAL` is sent.
+//! The active list of the proxy: the operations that are moved over the network, with their links.
+//! NCCL prints its own when `NCCL_PROXY_DUMP_SIGNAL` is sent.
 
 use std::fmt::Write as _;
 
-use super::{duration, shown};
+use super::{duration, shown, unread};
 use crate::diagnose::{call_name, comm_name};
 use crate::snapshot::{
-    CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, Snapshot, Transport, Waits,
+    CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, Snapshot, Transport, Waits,
 };
 use crate::types::{ChannelId, ProxyState, Rank};
 
-/// The active list of each rank as text; lines end with a newline. Ranks that are gone have none.
+/// The operations under way of each rank as text; lines end with a newline. Ranks that are gone
+/// have none.
 ///
-/// An operation that was moved over the network holds a slot of the proxy, or waits for one. The
-/// counters of a link count its messages since it is up.
+/// An operation has the links of its channels that were used; the counters of a link count its
+/// messages since it is up.
 #[must_use]
 pub fn render_active(job: &Snapshot) -> String {
     let mut out = String::new();
+    let numbers = job.numbers();
     let ranks = job.ranks.iter().filter(|rank| !rank.is_gone());
     for (rank, comm) in ranks.flat_map(|rank| rank.comms.iter().filter(shown).map(move |comm| (rank, comm))) {
+        let of_job = |peer: Rank| numbers.get(&(comm.id, peer)).copied().unwrap_or(peer);
         let pairs = comm.p2p.as_ref().map(|op| (op, true));
         for (op, is_pair) in std::iter::once((&comm.op, false)).chain(pairs) {
-            let links: Vec<&LinkSnapshot> = comm.links.iter().filter(|link| is_used(link, is_pair)).collect();
-            if op.state != OpState::Running || links.is_empty() {
+            let mut lines: Vec<String> = Vec::new();
+            for link in comm.links.iter().filter(|link| is_used(link, op, is_pair)) {
+                let whom = link.peer.map_or_else(|| "all".into(), |peer| format!("rank {}", of_job(peer)));
+                lines.push(sub_operation(link, &whom));
+            }
+            lines.extend(op.wait.as_ref().and_then(|wait| missing(comm, wait, of_job(wait.peer))));
+            if op.state != OpState::Running || lines.is_empty() {
                 continue;
             }
+            let call = if is_pair { "sends and receives".into() } else { call_name(&op.kind, op.seq) };
+            let waits = op.wait.as_ref().is_some_and(|wait| wait.waits == Waits::Proxy);
             let _ = writeln!(
                 out,
-                "rank {} (pid {} on {}) {}: {} for {}, {}",
+                "rank {} (pid {} on {}) {}: {call}, under way for {}{}",
                 rank.rank,
                 rank.pid,
                 rank.host,
                 comm_name(&comm.name, comm.id),
-                if is_pair { "sends and receives".into() } else { call_name(&op.kind, op.seq) },
                 duration(op.age_ns),
-                if waits_for_slot(op) { "waits for a slot" } else { "active" },
+                if waits && !is_pair { ", waits for a slot" } else { "" },
             );
-            links.iter().for_each(|link| sub_operation(&mut out, job, comm, link));
+            lines.iter().for_each(|line| out.extend(["  ", line, "\n"]));
         }
     }
-    if out.is_empty() { "no operation is moved over the network\n".into() } else { out }
+    if out.is_empty() {
+        let read = if job.complete { "" } else { " that was read" };
+        let _ = writeln!(out, "no operation{read} is moved over the network");
+    }
+    unread(&mut out, job);
+    out
 }
 
 /// Whether an operation under way may use a link through the proxy: not one that no operation has
 /// used, and one of a send or receive only while messages of it are under way.
-fn is_used(link: &LinkSnapshot, is_pair: bool) -> bool {
+fn is_used(link: &LinkSnapshot, op: &OpSnapshot, is_pair: bool) -> bool {
     let has_messages = match link.direction {
         Direction::Send => link.moved < link.posted,
         Direction::Recv | Direction::Unknown => link.done < link.moved,
     };
+    let is_of = match is_pair {
+        true => link.channel == ChannelId::P2P,
+        false => link.channel.0 < if op.channels == 0 { ChannelId::P2P.0 } else { op.channels },
+    };
     matches!(link.transport, Transport::Socket | Transport::Verbs)
-        && (link.channel == ChannelId::P2P) == is_pair
+        && is_of
         && (link.is_waiting() || has_messages || link.sets_up().is_some() || !is_pair && link.moved > 0)
 }
 
-fn waits_for_slot(op: &OpSnapshot) -> bool {
-    op.wait.as_ref().is_some_and(|wait| wait.waits == Waits::Proxy)
+fn channel_name(channel: ChannelId) -> String {
+    if channel == ChannelId::P2P { "p2p".into() } else { format!("channel {channel}") }
+}
+
+const fn way(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Send => "send to",
+        Direction::Recv | Direction::Unknown => "recv from",
+    }
 }
 
 /// A link: whom it leads to, its counters by NCCL's names, and the state of the step that waits.
-fn sub_operation(out: &mut String, job: &Snapshot, comm: &CommSnapshot, link: &LinkSnapshot) {
+fn sub_operation(link: &LinkSnapshot, whom: &str) -> String {
     let LinkSnapshot { transport, direction, posted, moved, done, .. } = link;
     let channel = match link.channel {
         ChannelId::P2P => format!("#{}", link.op),
-        channel => format!("channel {channel}"),
+        channel => channel_name(channel),
     };
-    let peer = job.job_rank(comm.id, link.peer.unwrap_or(Rank(0)));
-    let (word, way) = match direction {
-        Direction::Send => ("transmitted", "send to"),
-        Direction::Recv | Direction::Unknown => ("received", "recv from"),
-    };
+    let word = if *direction == Direction::Send { "transmitted" } else { "received" };
     let state = state(link).map_or_else(String::new, |state| {
         let since = link.long_wait_ns().map_or_else(String::new, |ns| format!(" for {}", duration(ns)));
         format!(", {state}{since}")
     });
-    let _ = writeln!(
-        out,
-        "  {channel} {way} rank {peer} ({transport}): posted {posted}, {word} {moved}, done {done}{state}"
-    );
+    let way = way(*direction);
+    format!("{channel} {way} {whom} ({transport}): posted {posted}, {word} {moved}, done {done}{state}")
+}
+
+/// The link that an operation waits for and that has no row: its lane is not up. Links through
+/// memory always are.
+fn missing(comm: &CommSnapshot, wait: &OpWait, peer: Rank) -> Option<String> {
+    let is_it = |link: &LinkSnapshot| {
+        (link.channel, link.direction, link.peer) == (wait.channel, wait.direction, Some(wait.peer))
+    };
+    (wait.waits == Waits::Connect && !comm.links.iter().any(is_it)).then(|| {
+        let (channel, way, since) =
+            (channel_name(wait.channel), way(wait.direction), duration(wait.since_ns));
+        format!("{channel} {way} rank {peer}: not connected for {since}")
+    })
 }
 
 /// The state of the step for which the link waits, by NCCL's name.
@@ -98,7 +130,7 @@ fn state(link: &LinkSnapshot) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::{OpWait, RankSnapshot, SetUp, State};
+    use crate::snapshot::{Missing, RankSnapshot, SetUp, State};
     use crate::types::CommId;
 
     const SECOND: u64 = 1_000_000_000;
@@ -120,12 +152,14 @@ mod tests {
     }
 
     fn job(waits: Waits, links: Vec<LinkSnapshot>) -> Snapshot {
+        let direction = Direction::Recv;
         let running = |kind: &str| OpSnapshot {
             kind: kind.into(),
             seq: 7,
             state: OpState::Running,
             age_ns: 4 * SECOND,
-            wait: Some(OpWait { waits, ..OpWait::default() }),
+            channels: 1,
+            wait: Some(OpWait { waits, peer: Rank(3), direction, since_ns: SECOND, ..OpWait::default() }),
             ..OpSnapshot::default()
         };
         let comm = CommSnapshot {
@@ -144,7 +178,7 @@ mod tests {
             comms: vec![comm],
             ..RankSnapshot::default()
         };
-        Snapshot { ranks: vec![rank], ..Snapshot::default() }
+        Snapshot { ranks: vec![rank], complete: true, ..Snapshot::default() }
     }
 
     #[test]
@@ -161,13 +195,15 @@ mod tests {
             shm,
             link(pairs, Direction::Send, 1, Waits::Kernel),
             link(pairs, Direction::Recv, 2, Waits::Nothing),
+            // Of operations before, which had more channels.
+            link(ChannelId(1), Direction::Send, 1, Waits::Nothing),
         ];
         let expected = "\
-rank 0 (pid 70 on a) dp: AllReduce #7 for 4.0 s, active
+rank 0 (pid 70 on a) dp: AllReduce #7, under way for 4.0 s
   channel 0 send to rank 1 (socket): posted 12, transmitted 9, done 9, SendPeerWait for 3.0 s
   channel 0 recv from rank 3 (socket): posted 12, received 9, done 9, RecvWait for 3.0 s
   channel 0 recv from rank 2 (socket): posted 12, received 9, done 9, set-up: Recv
-rank 0 (pid 70 on a) dp: sends and receives for 4.0 s, active
+rank 0 (pid 70 on a) dp: sends and receives, under way for 4.0 s
   #5 send to rank 1 (socket): posted 12, transmitted 9, done 9, SendWait for 3.0 s
 ";
         assert_eq!(render_active(&job(Waits::Peer, links)), expected);
@@ -178,10 +214,28 @@ rank 0 (pid 70 on a) dp: sends and receives for 4.0 s, active
         let text =
             render_active(&job(Waits::Proxy, vec![link(ChannelId(0), Direction::Send, 1, Waits::Proxy)]));
         let expected = "\
-rank 0 (pid 70 on a) dp: AllReduce #7 for 4.0 s, waits for a slot
+rank 0 (pid 70 on a) dp: AllReduce #7, under way for 4.0 s, waits for a slot
   channel 0 send to rank 1 (socket): posted 12, transmitted 9, done 9, waits for a slot for 3.0 s
 ";
         assert_eq!(text, expected);
-        assert_eq!(render_active(&job(Waits::Peer, Vec::new())), "no operation is moved over the network\n");
+    }
+
+    #[test]
+    fn a_lane_that_is_not_up_is_listed_and_ranks_that_were_not_read_are_told() {
+        let waiting = job(Waits::Connect, Vec::new());
+        let expected = "\
+rank 0 (pid 70 on a) dp: AllReduce #7, under way for 4.0 s
+  channel 0 recv from rank 3: not connected for 1.0 s
+rank 0 (pid 70 on a) dp: sends and receives, under way for 4.0 s
+  channel 0 recv from rank 3: not connected for 1.0 s
+";
+        assert_eq!(render_active(&waiting), expected);
+        let calm = job(Waits::Peer, Vec::new());
+        assert_eq!(render_active(&calm), "no operation is moved over the network\n");
+        let missing = Missing { rank: Rank(1), why: "on another host".into(), ..Missing::default() };
+        let part = Snapshot { complete: false, missing: vec![missing], ..calm };
+        let expected =
+            "no operation that was read is moved over the network\nnot read: rank 1: on another host\n";
+        assert_eq!(render_active(&part), expected);
     }
 }

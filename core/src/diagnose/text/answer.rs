@@ -143,12 +143,12 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
     )
 }
 
-/// What the reader of a lane awaits from its writer in that state of the set-up.
+/// What the reader of a lane has of its writer in that state of the set-up, and what it has not.
 const fn awaited(state: SetUp) -> &'static str {
     match state {
-        SetUp::Accept => ": it has not connected",
-        SetUp::Recv => ": it has connected, and not offered queue pairs",
-        SetUp::Connecting => ": it has the answer to its offer, and has not said that it is ready",
+        SetUp::Accept => ": no connection from it",
+        SetUp::Recv => ": connected, no offer of queue pairs read",
+        SetUp::Connecting => ": its offer answered, no word that it is ready",
         SetUp::Start | SetUp::Connect | SetUp::Send | SetUp::Connected | SetUp::Unknown => "",
     }
 }

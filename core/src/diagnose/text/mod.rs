@@ -52,6 +52,12 @@ pub fn render_text(job: &Snapshot) -> String {
 pub fn render_answer(job: &Snapshot) -> String {
     let mut out = render_verdicts(job);
     answer(&mut out, job);
+    unread(&mut out, job);
+    out
+}
+
+/// The ranks not read, and notes.
+fn unread(out: &mut String, job: &Snapshot) {
     for missing in &job.missing {
         let place = match (missing.host.as_str(), missing.pid) {
             ("", _) => String::new(),
@@ -63,7 +69,6 @@ pub fn render_answer(job: &Snapshot) -> String {
     for note in &job.notes {
         let _ = writeln!(out, "note: {}", harmless(note, MAX_LINE));
     }
-    out
 }
 
 /// The communicators in a line each, if there are several; first the one that the others wait for.

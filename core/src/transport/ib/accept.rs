@@ -5,6 +5,7 @@
 //! when it can be, whatever the others do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::line::Line;
@@ -29,6 +30,8 @@ const MAX_SILENT: usize = 64;
 pub(super) struct Incoming {
     /// Those that are up, for the engine to take.
     up: Mutex<Vec<(ChannelId, Rank, Receiver)>>,
+    /// No lane is needed any more.
+    is_closed: AtomicBool,
     /// The cells of those that a call needs and that are not up, which show how far they are.
     expected: Mutex<BTreeMap<(ChannelId, Rank), LinkCell>>,
 }
@@ -45,9 +48,22 @@ impl Incoming {
         arrived.into_iter().map(with_cell).collect()
     }
 
-    /// No lane is needed any more.
-    pub(super) fn clear(&self) {
+    /// No lane is needed any more: none comes up from now on.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.up().clear();
         self.expected().clear();
+    }
+
+    /// A lane came up; whether the engine has to look.
+    fn put(&self, channel: ChannelId, from: Rank, receiver: Receiver) -> bool {
+        let mut up = self.up();
+        // Under the lock: one that closes removes what was put before.
+        let is_open = !self.is_closed.load(Ordering::Relaxed);
+        if is_open {
+            up.push((channel, from, receiver));
+        }
+        is_open
     }
 
     fn up(&self) -> MutexGuard<'_, Vec<(ChannelId, Rank, Receiver)>> {
@@ -178,8 +194,7 @@ impl Task for Accepting {
                 (Outcome::Ready, Some(half)) => {
                     let receiver = Receiver::new(half, Line::new(setup.talk.into_stream()));
                     if self.up.insert((setup.channel, setup.from)) {
-                        self.incoming.up().push((setup.channel, setup.from, receiver));
-                        has_any = true;
+                        has_any |= self.incoming.put(setup.channel, setup.from, receiver);
                     }
                 }
             }
@@ -209,13 +224,22 @@ impl Accepting {
 
     /// Shows how far the lanes are that calls of this rank need.
     fn show(&self) {
-        for (lane, cell) in &*self.incoming.expected() {
-            let its = || self.under_way.iter().filter(|setup| (setup.channel, setup.from) == *lane);
-            cell.sets_up(match its().next() {
+        let expected = self.incoming.expected();
+        if expected.is_empty() {
+            return;
+        }
+        let state = |setup: &Setup| match setup.offered {
+            Some(_) => SetupState::Connecting,
+            None => SetupState::Recv,
+        };
+        // Of several set-ups of a lane the last one is its writer's latest.
+        let under_way: BTreeMap<_, _> =
+            self.under_way.iter().map(|setup| ((setup.channel, setup.from), state(setup))).collect();
+        for (lane, cell) in &*expected {
+            cell.sets_up(match under_way.get(lane) {
                 _ if self.up.contains(lane) => SetupState::Connected,
+                Some(state) => *state,
                 None => SetupState::Accept,
-                Some(_) if its().any(|setup| setup.offered.is_some()) => SetupState::Connecting,
-                Some(_) => SetupState::Recv,
             });
         }
     }

@@ -201,7 +201,7 @@ impl Carrier for VerbsCarrier {
     }
 
     fn clear(&mut self) {
-        self.incoming.clear();
+        self.incoming.close();
         self.under_way.clear();
     }
 }

@@ -407,7 +407,7 @@ fn a_writer_that_is_killed_before_it_is_ready_leaves_nothing_at_the_reader() {
     until("they are gone", Box::new(|| Arc::strong_count(&port.hca) == before));
     until("another connection is awaited", Box::new(|| shows(SetUp::Accept)));
     assert!(incoming.take().is_empty() && links().len() == 1);
-    incoming.clear();
+    incoming.close();
     assert!(links().is_empty(), "no call needs it any more");
 }
 
