@@ -50,6 +50,9 @@ pub(crate) struct Open {
     /// Print it as JSON, schema ccl.snapshot/2
     #[arg(long)]
     json: bool,
+    /// Show what the proxy moved over the network: the operations under way, and their links
+    #[arg(long, conflicts_with = "json")]
+    proxy: bool,
 }
 
 impl Snapshot {
@@ -58,12 +61,7 @@ impl Snapshot {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        let job = now(self.target, self.comm.as_deref(), !self.no_gather)?.job;
-        if self.proxy {
-            exit::say(&render_active(&job))?;
-            return Ok(exit::status(&job));
-        }
-        print(job, self.json)
+        print(now(self.target, self.comm.as_deref(), !self.no_gather)?.job, self.json, self.proxy)
     }
 }
 
@@ -73,7 +71,7 @@ impl Open {
     /// # Errors
     /// The exit status and why there is nothing to print.
     pub(crate) fn run(&self) -> Result<u8, (u8, String)> {
-        print(then(&self.path, self.job, self.comm.as_deref())?.job, self.json)
+        print(then(&self.path, self.job, self.comm.as_deref())?.job, self.json, self.proxy)
     }
 }
 
@@ -276,11 +274,15 @@ fn stall_ns_of<'a>(settings: &Settings, mut found: impl Iterator<Item = &'a Foun
     found.find_map(of_one).map_or_else(|| stall_ns(settings), |after| after.as_nanos() as u64)
 }
 
-fn print(mut job: JobSnapshot, json: bool) -> Result<u8, (u8, String)> {
+fn print(mut job: JobSnapshot, json: bool, proxy: bool) -> Result<u8, (u8, String)> {
     // They are most of a job's JSON; `stragglers` and `explain` tell what is in them.
     let comms = job.ranks.iter_mut().flat_map(|rank| &mut rank.comms);
     comms.for_each(|comm| comm.history = History::default());
-    exit::say(&if json { to_json(&job)? } else { render_text(&job) })?;
+    exit::say(&match (json, proxy) {
+        (true, _) => to_json(&job)?,
+        (false, true) => render_active(&job),
+        (false, false) => render_text(&job),
+    })?;
     Ok(exit::status(&job))
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use ccl::recorder::layout::Capacity;
 use serde::Serialize;
 
-use super::facts::Facts;
+use super::facts::{Facts, NO_IP};
 use super::verbs_checks;
 use crate::words;
 
@@ -259,6 +259,11 @@ fn network(facts: &Facts) -> Found {
 fn namespaces(facts: &Facts) -> Found {
     match &facts.namespaces {
         Ok(()) => ok("`run --hosts` can emulate hosts".to_string()),
+        Err(why) if why == NO_IP => (
+            Finding::Warn,
+            format!("`run --hosts` would share one network: {why}"),
+            "as root: apt-get install iproute2".to_string(),
+        ),
         Err(why) => (
             Finding::Warn,
             format!("`run --hosts` would share one network: {why}"),
@@ -493,6 +498,7 @@ pub(super) mod tests {
         check(|f| f.network.as_mut().unwrap().ip = [127, 0, 0, 1].into(), "network", Bad, "no other host");
         check(|f| f.network.as_mut().unwrap().mtu = Some(1280), "network", Warn, "MTU 1280");
         check(|f| f.namespaces = Err("not permitted".into()), "namespaces", Warn, "max_user_namespaces");
+        check(|f| f.namespaces = Err(NO_IP.into()), "namespaces", Warn, "install iproute2");
         check(|f| f.hidepid = Some("2".into()), "attach", Warn, "as root");
         check(|f| f.kernel = "3.10.0".into(), "kernel", Bad, "4.1");
         check(|f| f.kernel = "5.10.0-28".into(), "kernel", Warn, "5.14");

@@ -182,8 +182,15 @@ fn network(settings: &Settings) -> Result<Network, String> {
     Ok(Network { name: chosen.name, ip: chosen.ip, mtu })
 }
 
+/// Why the namespaces cannot be connected.
+pub(super) const NO_IP: &str = "there is no `ip` of iproute2 on the PATH";
+
 /// Creates the namespaces that `run --hosts` creates first, in a process that ends at once.
 fn namespaces() -> Result<(), String> {
+    let ip = Command::new("ip").arg("-V").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    if !ip.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("iproute2")) {
+        return Err(NO_IP.into());
+    }
     let program = std::env::current_exe().map_err(|e| format!("finding ccl-inspect: {e}"))?;
     let tried = |arguments: &[&str]| {
         let mut command = Command::new(&program);

@@ -29,8 +29,14 @@ pub(super) struct Rdma {
     /// The setting that leaves all ports alone; absent if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) disabled_by: String,
+    /// Whether CCL_TRANSPORT asks for queue pairs: a job without a port fails then.
+    #[serde(skip)]
+    pub(super) is_forced: bool,
     /// The devices that libibverbs lists, by name.
     pub(super) devices: Vec<String>,
+    /// The devices of the kernel that it does not list.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unlisted: Vec<String>,
     /// The ports of the devices that could be opened.
     pub(super) ports: Vec<RdmaPort>,
     /// How much memory may be locked, which registered memory is.
@@ -150,7 +156,16 @@ pub(super) fn gather(settings: &Settings, status: &str, uid_map: &str) -> Rdma {
     };
     let mut devices = verbs::names().unwrap_or_default();
     devices.sort();
-    let rest = Rdma { devices, locked_memory, disabled_by: disabled_by(settings), ..Rdma::default() };
+    let mut unlisted = port::of_kernel();
+    unlisted.retain(|name| !devices.contains(name));
+    let rest = Rdma {
+        is_forced: settings.text(Key::Transport) == "verbs",
+        disabled_by: disabled_by(settings),
+        devices,
+        unlisted,
+        locked_memory,
+        ..Rdma::default()
+    };
     match port::scan(settings) {
         Err(e) => Rdma { why_none: e.to_string(), is_misread: true, ..rest },
         Ok(Err(why_none)) => Rdma { why_none, ..rest },

@@ -16,7 +16,7 @@ pub(super) fn judge(facts: &Facts) -> Vec<Check> {
         Check { name, verdict, found, change }
     };
     let rdma = &facts.rdma;
-    let mut checks = vec![one("rdma devices", devices(rdma))];
+    let mut checks = vec![one("rdma devices", forced(rdma, devices(rdma)))];
     checks.extend(rdma.ports.iter().map(|it| one("rdma port", port(it, !rdma.disabled_by.is_empty()))));
     let tested = rdma.ports.iter().filter_map(|it| self_test(it, facts.hosts));
     checks.extend(tested.map(|found| one("self-test", found)));
@@ -31,16 +31,34 @@ fn place(port: &RdmaPort) -> String {
     format!("{} port {}", port.device, port.port)
 }
 
+/// The same, where a job would fail without a port: no sockets serve.
+fn forced(rdma: &Rdma, (verdict, found, change): Found) -> Found {
+    if !rdma.is_forced || rdma.is_misread || rdma.ports.iter().any(RdmaPort::is_used) {
+        return (verdict, found, change);
+    }
+    let found = found.replace(SOCKETS, "each rank fails, because of CCL_TRANSPORT=verbs");
+    let unset = "unset CCL_TRANSPORT: sockets serve then";
+    let change = if change.is_empty() { unset.into() } else { format!("{change}; or {unset}") };
+    (Finding::Bad, found, change)
+}
+
 fn devices(rdma: &Rdma) -> Found {
-    let Rdma { why_none, is_misread, disabled_by, devices, ports, .. } = rdma;
+    let Rdma { why_none, is_misread, disabled_by, devices, ports, unlisted, .. } = rdma;
     if *is_misread {
         return (Finding::Bad, why_none.clone(), "correct it, or unset it".into());
+    }
+    let open = "where /dev/infiniband is absent, in a container: --device=/dev/infiniband; else as root: \
+                chmod a+rw /dev/infiniband/uverbs*";
+    if devices.is_empty() && !unlisted.is_empty() && disabled_by.is_empty() {
+        let provider = "where its provider is absent, as root: apt-get install ibverbs-providers";
+        return (Finding::Warn, format!("{why_none}; {SOCKETS}"), format!("{open}; {provider}"));
     }
     if devices.is_empty() {
         return ok(format!("{why_none}; {SOCKETS}"));
     }
-    let open = "where /dev/infiniband is absent, in a container: --device=/dev/infiniband; else as root: \
-                chmod a+rw /dev/infiniband/uverbs*";
+    if ports.is_empty() && !disabled_by.is_empty() {
+        return ok(format!("{}, none is used: {disabled_by}", count(devices.len(), "device")));
+    }
     if ports.is_empty() {
         let why = if why_none.is_empty() { "their ports cannot be read" } else { why_none };
         return (Finding::Warn, format!("{why}; {SOCKETS}"), open.into());
@@ -347,6 +365,30 @@ mod tests {
                 Rdma { why_none: "CCL_IB_HCA=: is not valid".into(), is_misread: true, ..Rdma::default() };
         };
         assert_eq!(lines(misread, "rdma devices"), ["BAD CCL_IB_HCA=: is not valid"]);
+    }
+
+    #[test]
+    fn without_a_port_it_matters_whether_the_kernel_has_devices_and_a_job_needs_one() {
+        let disabled = |f: &mut Facts| {
+            f.rdma.devices = vec!["rxe0".into()];
+            (f.rdma.ports, f.rdma.why_none) = (vec![], "rxe0 cannot be opened: Permission denied".into());
+            f.rdma.disabled_by = "CCL_IB_DISABLE=1".into();
+        };
+        assert_eq!(lines(disabled, "rdma devices"), ["ok 1 device, none is used: CCL_IB_DISABLE=1"]);
+        let why = "libibverbs finds no device, but the kernel has rxe0";
+        let unlisted = |f: &mut Facts| {
+            let unlisted = vec!["rxe0".to_string()];
+            f.rdma = Rdma { why_none: why.into(), unlisted, ..Rdma::default() };
+        };
+        assert_eq!(lines(unlisted, "rdma devices"), [format!("WARN {why}; sockets serve between hosts")]);
+        let forced = |f: &mut Facts| {
+            unlisted(f);
+            f.rdma.is_forced = true;
+        };
+        assert_eq!(
+            lines(forced, "rdma devices"),
+            [format!("BAD {why}; each rank fails, because of CCL_TRANSPORT=verbs")]
+        );
     }
 
     #[test]

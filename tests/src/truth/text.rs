@@ -97,7 +97,7 @@ const BLOCKED_ON: [(&str, Make); 23] = [
 ];
 
 /// Lines of the first part.
-const LINES: [(&str, Make); 37] = [
+const LINES: [(&str, Make); 38] = [
     ("{} is stopped", stopped),
     ("{} are stopped", stopped),
     ("nobody waits", |_| one(Claim::NobodyWaits)),
@@ -147,11 +147,16 @@ const LINES: [(&str, Make); 37] = [
     ),
     ("no rank that was read lives: the last sign of life is of rank {}, at {}", last_of_all),
     ("all ranks that were read have left or ended: the last sign of life is of rank {}, at {}", last_of_all),
-    ("not read: rank {}: {}", |h| {
-        one(Claim::NotRead { rank: h[0].split(' ').next()?.parse().ok()?, why: h[1].into() })
-    }),
+    ("not read: rank {}: {}", not_read),
+    ("not read: ranks {}: {}", not_read),
     ("", nothing),
 ];
+
+/// Ranks of one place that were not read for one reason.
+fn not_read(h: &[&str]) -> Option<Vec<Claim>> {
+    let of = |rank| Claim::NotRead { rank, why: h[1].into() };
+    Some(ranks(&format!("ranks {}", h[0].split(' ').next()?))?.into_iter().map(of).collect())
+}
 
 /// The last sign of life of a rank that has ended or left.
 fn last_sign(h: &[&str]) -> Option<Vec<Claim>> {

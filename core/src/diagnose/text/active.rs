@@ -6,12 +6,13 @@ use std::fmt::Write as _;
 use super::{duration, shown, unread};
 use crate::diagnose::{call_name, comm_name};
 use crate::snapshot::{
-    CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, Snapshot, Transport, Waits,
+    CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, RankSnapshot, Snapshot, Transport,
+    Waits,
 };
 use crate::types::{ChannelId, ProxyState, Rank};
 
-/// The operations under way of each rank as text; lines end with a newline. Ranks that are gone
-/// have none.
+/// The operations under way of each rank as text, also of ranks that are gone since; lines end with
+/// a newline.
 ///
 /// An operation has the links of its channels that were used; the counters of a link count its
 /// messages since it is up.
@@ -19,8 +20,7 @@ use crate::types::{ChannelId, ProxyState, Rank};
 pub fn render_active(job: &Snapshot) -> String {
     let mut out = String::new();
     let numbers = job.numbers();
-    let ranks = job.ranks.iter().filter(|rank| !rank.is_gone());
-    for (rank, comm) in ranks.flat_map(|rank| rank.comms.iter().filter(shown).map(move |comm| (rank, comm))) {
+    for (rank, comm) in job.ranks.iter().flat_map(comms) {
         let of_job = |peer: Rank| numbers.get(&(comm.id, peer)).copied().unwrap_or(peer);
         let pairs = comm.p2p.as_ref().map(|op| (op, true));
         for (op, is_pair) in std::iter::once((&comm.op, false)).chain(pairs) {
@@ -34,10 +34,11 @@ pub fn render_active(job: &Snapshot) -> String {
                 continue;
             }
             let call = if is_pair { "sends and receives".into() } else { call_name(&op.kind, op.seq) };
+            let state = if rank.is_gone() { format!(", {}", rank.state) } else { String::new() };
             let waits = op.wait.as_ref().is_some_and(|wait| wait.waits == Waits::Proxy);
             let _ = writeln!(
                 out,
-                "rank {} (pid {} on {}) {}: {call}, under way for {}{}",
+                "rank {} (pid {} on {}{state}) {}: {call}, under way for {}{}",
                 rank.rank,
                 rank.pid,
                 rank.host,
@@ -54,6 +55,10 @@ pub fn render_active(job: &Snapshot) -> String {
     }
     unread(&mut out, job);
     out
+}
+
+fn comms(rank: &RankSnapshot) -> impl Iterator<Item = (&RankSnapshot, &CommSnapshot)> {
+    rank.comms.iter().filter(shown).map(move |comm| (rank, comm))
 }
 
 /// Whether an operation under way may use a link through the proxy: not one that no operation has
@@ -129,8 +134,9 @@ fn state(link: &LinkSnapshot) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::MAX_UNREAD;
     use super::*;
-    use crate::snapshot::{Missing, RankSnapshot, SetUp, State};
+    use crate::snapshot::{Missing, SetUp, State};
     use crate::types::CommId;
 
     const SECOND: u64 = 1_000_000_000;
@@ -237,5 +243,28 @@ rank 0 (pid 70 on a) dp: sends and receives, under way for 4.0 s
         let expected =
             "no operation that was read is moved over the network\nnot read: rank 1: on another host\n";
         assert_eq!(render_active(&part), expected);
+        let mut dead = job(Waits::Peer, vec![link(ChannelId(0), Direction::Recv, 3, Waits::Peer)]);
+        dead.ranks[0].state = State::Dead;
+        let text = render_active(&dead);
+        assert!(
+            text.starts_with("rank 0 (pid 70 on a, dead) dp: AllReduce #7, under way for 4.0 s\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn ranks_that_were_not_read_for_one_reason_share_a_line() {
+        let missing = |rank, host: &str| Missing {
+            rank: Rank(rank),
+            host: host.into(),
+            why: "no permission".into(),
+            ..Missing::default()
+        };
+        let mut lost: Vec<Missing> = (1..60_000).map(|rank| missing(rank, "")).collect();
+        lost.extend((60_000..60_100).map(|rank| missing(rank, &format!("host{rank}"))));
+        let text = render_active(&Snapshot { missing: lost, ..Snapshot::default() });
+        assert_eq!(text.lines().count(), 1 + MAX_UNREAD + 1, "{text}");
+        assert!(text.contains("\nnot read: ranks 1-59999: no permission\n"), "{text}");
+        assert!(text.ends_with("\nnot read: ranks 60063-60099: `--json` says why\n"), "{text}");
     }
 }

@@ -7,10 +7,11 @@ mod pairs;
 mod shrinking;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{CommLine, Held, comm_name};
-use crate::snapshot::{CommSnapshot, OpState, RankSnapshot, Snapshot, Source, State};
+use crate::snapshot::{CommSnapshot, Missing, OpState, RankSnapshot, Snapshot, Source, State};
 use crate::text::harmless;
 use crate::types::{ChannelId, Rank, runs};
 use answer::{answer, silence};
@@ -22,6 +23,8 @@ pub use verdict::{render_next, render_verdict, render_verdicts};
 
 /// The most bytes of a line that quotes the text of others: names of files, hosts, reasons.
 const MAX_LINE: usize = 16 << 10;
+/// The most lines that say why ranks were not read.
+const MAX_UNREAD: usize = 64;
 
 /// The snapshot as text; lines end with a newline.
 #[must_use]
@@ -56,15 +59,22 @@ pub fn render_answer(job: &Snapshot) -> String {
     out
 }
 
-/// The ranks not read, and notes.
+/// The ranks not read, those of one place and reason together, and notes.
 fn unread(out: &mut String, job: &Snapshot) {
-    for missing in &job.missing {
-        let place = match (missing.host.as_str(), missing.pid) {
-            ("", _) => String::new(),
-            (host, pid) => format!(" (pid {pid} on {host})"),
-        };
-        let line = format!("not read: rank {}{place}: {}", missing.rank, missing.why);
+    let mut places: BTreeMap<(&str, u32, &str), Vec<Rank>> = BTreeMap::new();
+    for Missing { rank, host, pid, why } in &job.missing {
+        places.entry((host, *pid, why)).or_default().push(*rank);
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|(_, ranks)| ranks.first().copied());
+    for ((host, pid, why), ranks) in places.iter().take(MAX_UNREAD) {
+        let place = if host.is_empty() { String::new() } else { format!(" (pid {pid} on {host})") };
+        let line = format!("not read: {}{place}: {why}", ranks_text(ranks));
         let _ = writeln!(out, "{}", harmless(&line, MAX_LINE));
+    }
+    let more: Vec<Rank> = places.iter().skip(MAX_UNREAD).flat_map(|(_, ranks)| ranks.clone()).collect();
+    if !more.is_empty() {
+        let _ = writeln!(out, "not read: {}: `--json` says why", ranks_text(&more));
     }
     for note in &job.notes {
         let _ = writeln!(out, "note: {}", harmless(note, MAX_LINE));

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::RawFd;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Once};
 
@@ -25,6 +26,9 @@ pub(super) fn made<T>(result: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(result).ok_or_else(io::Error::last_os_error)
 }
 
+/// Where a kernel with RDMA shows its devices to libibverbs.
+const OF_KERNEL: &str = "/sys/class/infiniband_verbs";
+
 /// The devices that there are; the text says why there are none.
 struct List {
     first: NonNull<*mut ffi::ibv_device>,
@@ -40,7 +44,17 @@ impl List {
         let mut count = 0;
         // SAFETY: `count` may be written.
         let first = made(unsafe { ffi::ibv_get_device_list(&raw mut count) });
-        let first = first.map_err(|e| format!("the devices cannot be listed: {e}"))?;
+        let first = first.map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOSYS) if Path::new(OF_KERNEL).exists() => {
+                "libibverbs cannot list devices: it lacks ibv_get_device_list".to_string()
+            }
+            Some(libc::ENOSYS) => {
+                format!(
+                    "the kernel has no RDMA: its module ib_uverbs is not loaded ({OF_KERNEL} is not there)"
+                )
+            }
+            _ => format!("the devices cannot be listed: {e}"),
+        })?;
         Ok(Self { first, count: count.max(0) as usize })
     }
 

@@ -157,7 +157,12 @@ pub fn scan(settings: &Settings) -> Result<std::result::Result<Vec<Found>, Strin
         Err(why) => return Ok(Err(why)),
     };
     if names.is_empty() {
-        return Ok(Err("libibverbs finds no device".into()));
+        let why = "libibverbs finds no device".to_string();
+        let unlisted = of_kernel();
+        return Ok(Err(match unlisted.is_empty() {
+            true => why,
+            false => format!("{why}, but the kernel has {}", unlisted.join(", ")),
+        }));
     }
     names.sort();
     let mut found = Vec::new();
@@ -247,7 +252,21 @@ fn pci_of(device: &str) -> Option<String> {
 /// Whether the kernel does the work of a device: Linux's `rdma_rxe` names the network interface
 /// below, and may have that one's PCI address.
 fn is_software(device: &str) -> bool {
-    Path::new("/sys/class/infiniband").join(device).join("parent").exists() || pci_of(device).is_none()
+    Path::new(DEVICES).join(device).join("parent").exists() || pci_of(device).is_none()
+}
+
+/// Where the kernel shows its devices.
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// The devices of the kernel, by name. libibverbs lists only those that it has a provider for and
+/// whose file is in `/dev/infiniband`.
+#[must_use]
+pub fn of_kernel() -> Vec<String> {
+    let entries = std::fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }
 
 #[cfg(test)]
