@@ -126,11 +126,19 @@ pub(super) fn begin<T: Element>(
 }
 
 impl<T: Element> Pending<T> {
-    /// Whether it has ended, well or not.
+    /// Whether it has ended, well or not. Who asks waits for it from now on, as a task that polls.
     ///
     /// True in a forked child, where waiting for it fails at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
+        let has_ended = self.has_ended();
+        if !has_ended {
+            self.attended.set(Attention::Task);
+        }
+        has_ended
+    }
+
+    fn has_ended(&self) -> bool {
         self.is_stale() || lock(&self.place).has_ended()
     }
 
@@ -143,13 +151,13 @@ impl<T: Element> Pending<T> {
         self.own()?;
         self.attended.set(Attention::Thread);
         let place = Arc::clone(&self.place);
-        if let (false, Some(inner)) = (self.is_done(), self.inner.upgrade()) {
+        if let (false, Some(inner)) = (self.has_ended(), self.inner.upgrade()) {
             let mut driver = inner.driver()?;
             // A failure of the communicator is this call's result too, unless the call had ended
             // before.
             let driven = inner.drive(&mut driver, &mut |_| lock(&place).has_ended());
             drop(driver);
-            if let (Err(error), false) = (driven, self.is_done()) {
+            if let (Err(error), false) = (driven, self.has_ended()) {
                 return Err(error);
             }
         }

@@ -27,10 +27,12 @@ pub(super) fn queue_pairs(words: &[AtomicU64], clock: &Clock, comms: &mut Comms)
             link.queue_pairs.push(seen);
         }
     }
-    for link in comms.iter_mut().flatten().flat_map(|(_, comm)| &mut comm.links) {
-        link.queue_pairs.sort_by_key(|pair| pair.nth);
-        if !link.queue_pairs.is_empty() && link.set_up.is_none() {
-            link.set_up = Some(SetUp::Connected);
+    for (_, comm) in comms.iter_mut().flatten() {
+        for link in &mut comm.links {
+            link.queue_pairs.sort_by_key(|pair| pair.nth);
+            if !link.queue_pairs.is_empty() && link.set_up.is_none() && !comm.ended {
+                link.set_up = Some(SetUp::Connected);
+            }
         }
     }
 }

@@ -97,7 +97,7 @@ const BLOCKED_ON: [(&str, Make); 23] = [
 ];
 
 /// Lines of the first part.
-const LINES: [(&str, Make); 38] = [
+const LINES: [(&str, Make); 39] = [
     ("{} is stopped", stopped),
     ("{} are stopped", stopped),
     ("nobody waits", |_| one(Claim::NobodyWaits)),
@@ -105,6 +105,7 @@ const LINES: [(&str, Make); 38] = [
     ("nobody that was read waits", |_| one(Claim::NobodyWaits)),
     ("running: nobody has waited for 100 ms", |_| one(Claim::NobodyWaits)),
     ("running: nobody that was read has waited for 100 ms", |_| one(Claim::NobodyWaits)),
+    ("running: links wait for up to {}, and nobody is known to hold them up", nothing),
     ("init is under way, and nobody is known to be missing", |_| one(Claim::NobodyMissing)),
     ("  rank {} waits for message {} from rank {} on channel {} ({}), {}, for {}", waits_for),
     ("  rank {} waited for message {} from rank {} on channel {} ({}), {}, for {}", waited_for),

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::calm::calm;
 use super::gone::render_gone;
 use super::shrinking::not_coming;
 use super::{duration, plural, ranks_text};
@@ -146,7 +147,7 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
 /// What the reader of a lane has of its writer in that state of the set-up, and what it has not.
 const fn awaited(state: SetUp) -> &'static str {
     match state {
-        SetUp::Accept => ": no connection from it",
+        SetUp::Accept => ": no connection on which it named itself",
         SetUp::Recv => ": connected, no offer of queue pairs read",
         SetUp::Connecting => ": its offer answered, no word that it is ready",
         SetUp::Start | SetUp::Connect | SetUp::Send | SetUp::Connected | SetUp::Unknown => "",
@@ -182,45 +183,6 @@ fn stopped(out: &mut String, job: &Snapshot) {
     if !ranks.is_empty() {
         let _ = writeln!(out, "{} stopped", plural(&ranks, "is", "are"));
     }
-}
-
-/// The answer if there is nothing to report.
-fn calm(job: &Snapshot) -> String {
-    // The ranks in init, by phase.
-    let mut in_init: BTreeMap<&str, Vec<Rank>> = BTreeMap::new();
-    let all_gone = job.is_over();
-    for rank in job.ranks.iter().filter(|rank| all_gone || !rank.is_gone()) {
-        let mut makes = rank.comms.iter().filter(|comm| comm.init.is_some() && !comm.ended);
-        if let Some(phase) = makes.find_map(|comm| comm.phase.as_ref()) {
-            in_init.entry(phase.phase.as_str()).or_default().push(rank.rank);
-        }
-    }
-    if all_gone && !in_init.is_empty() {
-        let were = |(phase, ranks): (&&str, &Vec<Rank>)| {
-            format!(
-                "{} in init ({phase}) when {} ended",
-                plural(ranks, "was", "were"),
-                if ranks.len() == 1 { "it" } else { "they" }
-            )
-        };
-        return in_init.iter().map(were).collect::<Vec<_>>().join("\n");
-    }
-    let is_in_init = || !in_init.is_empty();
-    let has_unseen = job.complete && !job.is_all_seen();
-    match (job.blocked_on.is_empty(), job.complete) {
-        _ if all_gone => "nobody waited",
-        _ if is_in_init() && !job.verdicts.is_empty() => "",
-        _ if is_in_init() => "init is under way, and nobody is known to be missing",
-        (true, _) if has_unseen => "nobody waits in the communicators that were read",
-        (false, _) if has_unseen => {
-            "running: nobody has waited for 100 ms in the communicators that were read"
-        }
-        (true, true) => "nobody waits",
-        (true, false) => "nobody that was read waits",
-        (false, true) => "running: nobody has waited for 100 ms",
-        (false, false) => "running: nobody that was read has waited for 100 ms",
-    }
-    .into()
 }
 
 /// `failed after that, where these ranks were left: data (ranks 1,3), world (ranks 0-7)`.

@@ -2,6 +2,7 @@
 
 mod active;
 mod answer;
+mod calm;
 mod gone;
 mod pairs;
 mod shrinking;

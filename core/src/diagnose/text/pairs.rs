@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::{comm_name, duration, shown};
 use crate::snapshot::{
-    CommSnapshot, LinkSnapshot, PortSnapshot, PortStanding, RankSnapshot, Snapshot, WorkFailure,
+    CommSnapshot, Direction, LinkSnapshot, PortSnapshot, PortStanding, RankSnapshot, Snapshot, WorkFailure,
 };
 use crate::sys::verbs::words::cause;
 use crate::types::{ChannelId, Rank};
@@ -15,21 +15,20 @@ use crate::types::{ChannelId, Rank};
 const MAX_LINKS: usize = 64;
 
 /// `queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2): RTS, 12 writes, 3 unanswered, last
-/// completion 2.1 s ago`, and on a line of its own why it failed.
+/// completion 2.1 s ago`, and on a line of its own why it failed. Nobody awaits the answer to what a
+/// reader writes.
 pub(super) fn queue_pairs(out: &mut String, link: &LinkSnapshot) {
     for pair in &link.queue_pairs {
         let last = match pair.completed_ns {
             None => "nothing completed yet".to_string(),
             Some(ns) => format!("last completion {} ago", duration(ns)),
         };
-        let _ = writeln!(
-            out,
-            "    {}: {}, {} writes, {} unanswered, {last}",
-            pair.ends(),
-            pair.state,
-            pair.posted,
-            pair.outstanding()
-        );
+        let unanswered = match link.direction {
+            Direction::Recv => String::new(),
+            Direction::Send | Direction::Unknown => format!(", {} unanswered", pair.outstanding()),
+        };
+        let (ends, state, posted) = (pair.ends(), pair.state, pair.posted);
+        let _ = writeln!(out, "    {ends}: {state}, {posted} writes{unanswered}, {last}");
         if let Some(WorkFailure { status, name, vendor, ago_ns }) = &pair.error {
             let ago = duration(*ago_ns);
             let why = cause(*status);
@@ -43,7 +42,8 @@ fn has_failed(link: &LinkSnapshot) -> bool {
     link.queue_pairs.iter().any(|pair| pair.error.is_some())
 }
 
-/// The queue pairs of links that do not wait; those that failed come first.
+/// The queue pairs of links that do not wait; those that failed come first. Of a communicator that
+/// has ended only these are told: the others are gone.
 pub(super) fn others(out: &mut String, job: &Snapshot) {
     let numbers = job.numbers();
     let comms =
@@ -51,7 +51,7 @@ pub(super) fn others(out: &mut String, job: &Snapshot) {
     let links = comms.flat_map(|(rank, comm)| comm.links.iter().map(move |link| (rank, comm, link)));
     let is_other = |link: &LinkSnapshot| link.long_wait_ns().is_none() && !link.queue_pairs.is_empty();
     let mut links: Vec<(&RankSnapshot, &CommSnapshot, &LinkSnapshot)> =
-        links.filter(|(.., link)| is_other(link)).collect();
+        links.filter(|(_, comm, link)| is_other(link) && (!comm.ended || has_failed(link))).collect();
     if links.is_empty() {
         return;
     }
@@ -73,13 +73,16 @@ pub(super) fn others(out: &mut String, job: &Snapshot) {
     }
 }
 
-/// The ports that queue pairs are on, each once per host, as the first rank there has read it.
+/// The ports that queue pairs are on, each once per host, as the last rank there has read it.
 pub(super) fn ports(out: &mut String, job: &Snapshot) {
     let mut all: BTreeMap<(&str, &str, u8), &PortSnapshot> = BTreeMap::new();
     for rank in &job.ranks {
         let host = if rank.host_id.is_empty() { &rank.host } else { &rank.host_id };
         for port in &rank.ports {
-            all.entry((host, &port.device, port.port)).or_insert(port);
+            let known = all.entry((host, &port.device, port.port)).or_insert(port);
+            if port.age_ns < known.age_ns {
+                *known = port;
+            }
         }
     }
     if all.is_empty() {

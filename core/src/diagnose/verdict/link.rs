@@ -8,7 +8,8 @@ use crate::diagnose::standing::SUSPECT_NS;
 use crate::diagnose::{call_name, comm_name, duration, ranks_text};
 use crate::snapshot::{
     BlockedOn, Class, CommSnapshot, Confidence, Culprit, Direction, LinkSnapshot, OpState, QueuePairSnapshot,
-    RankSnapshot, Reason, Side, Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WorkFailure,
+    RankSnapshot, Reason, Side, Snapshot, SocketSnapshot, Standing, State, TcpState, Verdict, WaitingLink,
+    WorkFailure,
 };
 use crate::sys::verbs::words::cause;
 use crate::types::{CommId, Rank};
@@ -73,6 +74,22 @@ pub(super) fn bad<'a>(job: &'a Snapshot, one: &BlockedOn) -> Option<Bad<'a>> {
         Reason::Lossy => 1,
         _ => 2,
     })
+}
+
+/// All are inside an operation, and one of the lanes between them is not up.
+pub(super) fn not_set_up(
+    job: &Snapshot,
+    one: &BlockedOn,
+    link: &WaitingLink,
+    (op, is_past): (&str, bool),
+) -> String {
+    let [rank, peer] = [link.rank, link.peer].map(|rank| job.job_rank(one.comm, rank));
+    let [from, to] = if link.direction == Direction::Recv { [peer, rank] } else { [rank, peer] };
+    let (are, wait, is) = if is_past { ("were", "waited", "was") } else { ("are", "wait", "is") };
+    let channel = link.channel;
+    format!(
+        "all ranks {are} inside {op} and {wait} for each other: the lane from rank {from} to rank {to} on channel {channel} {is} not set up"
+    )
 }
 
 /// For how long a queue pair has failed, or what it was to write stands, where its rank has waited
@@ -250,4 +267,20 @@ fn failure(pair: &QueuePairSnapshot, error: &WorkFailure) -> String {
     let WorkFailure { status, name, ago_ns, .. } = error;
     let ago = duration(*ago_ns);
     format!("{} failed {ago} ago with {name} ({status}): {}", pair.ends(), cause(*status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_that_is_not_set_up_is_named_by_who_writes_it() {
+        let text = |direction| {
+            let link = WaitingLink { rank: Rank(3), peer: Rank(1), direction, ..WaitingLink::default() };
+            not_set_up(&Snapshot::default(), &BlockedOn::default(), &link, ("AllReduce #1 of dp", false))
+        };
+        let all = "all ranks are inside AllReduce #1 of dp and wait for each other: the lane from";
+        assert_eq!(text(Direction::Recv), format!("{all} rank 1 to rank 3 on channel 0 is not set up"));
+        assert_eq!(text(Direction::Send), format!("{all} rank 3 to rank 1 on channel 0 is not set up"));
+    }
 }

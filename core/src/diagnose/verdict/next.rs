@@ -134,7 +134,7 @@ const fn table(class: Class, reason: Reason) -> &'static [Step] {
             ("tc -s qdisc show", "shows limits and drops of the interfaces"),
         ],
         Reason::Unreachable | Reason::Lost => &[
-            ("ss -tino state established", "shows retransmits and windows of the streams"),
+            ("ss -tino state connected", "shows the states, retransmits and windows of the streams"),
             ("ip -s link", "shows errors and drops of the interfaces"),
         ],
         Reason::Kind

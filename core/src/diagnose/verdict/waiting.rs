@@ -315,6 +315,12 @@ fn verdict(
     let lacked = first_lacked(job, one, &culprits, &op);
     let (side, confidence, text) = match reason {
         Reason::Cycle => (Side::Application, Confidence::Certain, circle.text(is_past)),
+        Reason::Lost
+            if let Some(link) = &one.link
+                && link.waits == Waits::Connect =>
+        {
+            (Side::Network, Confidence::Possible, link::not_set_up(job, one, link, (&op, is_past)))
+        }
         Reason::Unreachable
             if let Some(text) = link::bad(job, one).and_then(|bad| bad.text(job, one.comm)) =>
         {
@@ -410,13 +416,17 @@ fn evidence(job: &Snapshot, one: &BlockedOn, culprits: &[Culprit]) -> Vec<String
     if let Some(link) = &one.link {
         let [rank, peer] = [link.rank, link.peer].map(|rank| job.job_rank(one.comm, rank));
         let way = if link.direction == Direction::Recv { "from" } else { "to" };
-        lines.push(format!(
-            "rank {rank}: message {} {way} rank {peer} on channel {} ({}) {due} {}",
-            link.step.saturating_add(1),
-            link.channel,
-            link.transport,
-            duration(link.since_ns)
-        ));
+        let (channel, since) = (link.channel, duration(link.since_ns));
+        lines.push(match link.waits {
+            Waits::Connect => {
+                format!("rank {rank}: its lane {way} rank {peer} on channel {channel} {has} been awaited for {since}")
+            }
+            _ => format!(
+                "rank {rank}: message {} {way} rank {peer} on channel {channel} ({}) {due} {since}",
+                link.step.saturating_add(1),
+                link.transport
+            ),
+        });
     }
     lines
 }

@@ -492,3 +492,26 @@ fn who_reported_a_failed_link_is_undecided_until_it_hears_what_all_fail_with() {
     assert!(ring.ranks.iter().all(|news| !news.is_undecided()));
     assert_eq!(ring.decisions().iter().map(|decision| decision.about).collect::<Vec<_>>(), [Rank(2)]);
 }
+
+#[test]
+fn a_rank_that_gives_up_because_a_link_failed_is_not_the_cause() {
+    let (one, two) = (Rank(1), Rank(2));
+    let failed = Report::new(Trouble::LinkFailed, one, two, "rank 2 refuses queue pairs");
+    for end in [Trouble::Aborted, Trouble::Died] {
+        for round in 0..50 {
+            let mut ring = Ring::new(4);
+            ring.seed = Seed(round);
+            let now = ring.now;
+            ring.ranks[1].found(failed.clone(), now);
+            (0..round % 4).for_each(|_| ring.step());
+            let finder = if end == Trouble::Aborted { one } else { two };
+            ring.ranks[finder.index()].found(Report::new(end, finder, one, "it is gone"), now);
+            ring.settle();
+            let all = ring.decisions();
+            let is_it = |decision: &Decision| {
+                (decision.trouble, decision.text.as_str()) == (Trouble::LinkFailed, failed.text.as_str())
+            };
+            assert!(!all.is_empty() && all.iter().all(is_it), "{end:?} {round}: {all:?}");
+        }
+    }
+}

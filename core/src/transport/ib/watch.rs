@@ -100,6 +100,8 @@ impl Reports {
         };
         if let Some(recorder) = Recorder::of_process() {
             recorder.port_event(name, port, code, clock::raw());
+            // What was sampled before is not so any more.
+            sample(&recorder);
             let device = DeviceName::of(name);
             publish(&mut recorder.events(), || Event::PortChanged { port, code, device });
         }
