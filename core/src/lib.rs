@@ -95,6 +95,8 @@ pub use comm::group::Group;
 pub use comm::{Communicator, Config, Invitation, Joining, Pending};
 pub use config::{Key, Settings};
 pub use error::{At, Error, ErrorKind, Result};
+pub use float8::{F8E4M3, F8E5M2};
+pub use half::{bf16, f16};
 pub use memory::{Element, Region};
 pub use observer::{Call, CallObserver};
 pub use types::{ChannelId, CollKind, CommId, Datatype, JobId, Phase, Rank, ReduceOp};

@@ -133,7 +133,8 @@ macro_rules! element {
         }
     )+};
 }
-element!(f32 => F32, f64 => F64, i32 => I32, i64 => I64, u8 => U8);
+element!(i8 => I8, i32 => I32, i64 => I64, u8 => U8, u32 => U32, u64 => U64, f32 => F32, f64 => F64);
+element!(half::f16 => F16, half::bf16 => BF16, float8::F8E4M3 => F8E4M3, float8::F8E5M2 => F8E5M2);
 
 /// A view of a slice, for an operation that ends before the borrow does.
 pub(crate) fn view_of<T: Element>(slice: &[T]) -> View {

@@ -10,8 +10,15 @@
 //! for AVX2, and selected at run time. Both give the same bits (except for the bits of a NaN),
 //! so that ranks on different machines agree. Only streaming stores are written by hand. They
 //! bypass the caches because another core reads the bytes next.
+//!
+//! Floats of 16 and 8 bits are combined in 32 bits ([`small`]).
+
+mod small;
 
 use std::mem::MaybeUninit;
+
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
 
 use crate::memory::{View, ViewMut};
 use crate::types::{Datatype, ReduceOp};
@@ -61,9 +68,16 @@ pub fn combine(op: ReduceOp, dtype: Datatype, sources: &[View], destinations: &[
     match dtype {
         Datatype::F32 => choose::<f32>(op, len, sources, destinations),
         Datatype::F64 => choose::<f64>(op, len, sources, destinations),
+        Datatype::I8 => choose::<i8>(op, len, sources, destinations),
         Datatype::I32 => choose::<i32>(op, len, sources, destinations),
         Datatype::I64 => choose::<i64>(op, len, sources, destinations),
         Datatype::U8 => choose::<u8>(op, len, sources, destinations),
+        Datatype::U32 => choose::<u32>(op, len, sources, destinations),
+        Datatype::U64 => choose::<u64>(op, len, sources, destinations),
+        Datatype::F16 => small::combine::<f16>(op, len, sources, destinations),
+        Datatype::BF16 => small::combine::<bf16>(op, len, sources, destinations),
+        Datatype::F8E4M3 => small::combine::<F8E4M3>(op, len, sources, destinations),
+        Datatype::F8E5M2 => small::combine::<F8E5M2>(op, len, sources, destinations),
     }
 }
 
@@ -83,6 +97,7 @@ fn check(dtype: Datatype, sources: &[View], destinations: &[(ViewMut, Store)]) -
 fn choose<T: Number>(op: ReduceOp, len: usize, sources: &[View], destinations: &[(ViewMut, Store)]) {
     match op {
         ReduceOp::Sum => blocks::<T, Sum>(len, sources, destinations),
+        ReduceOp::Prod => blocks::<T, Prod>(len, sources, destinations),
         ReduceOp::Min => blocks::<T, Min>(len, sources, destinations),
         ReduceOp::Max => blocks::<T, Max>(len, sources, destinations),
     }
@@ -139,6 +154,7 @@ fn blocks<T: Number, O: Operation>(len: usize, sources: &[View], destinations: &
 /// An element type that can be reduced.
 trait Number: Copy {
     fn sum(self, other: Self) -> Self;
+    fn product(self, other: Self) -> Self;
     fn min(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
 }
@@ -149,6 +165,7 @@ trait Operation {
 }
 
 struct Sum;
+struct Prod;
 struct Min;
 struct Max;
 
@@ -156,6 +173,12 @@ impl Operation for Sum {
     #[inline(always)]
     fn of<T: Number>(a: T, b: T) -> T {
         a.sum(b)
+    }
+}
+impl Operation for Prod {
+    #[inline(always)]
+    fn of<T: Number>(a: T, b: T) -> T {
+        a.product(b)
     }
 }
 impl Operation for Min {
@@ -172,12 +195,17 @@ impl Operation for Max {
 }
 
 macro_rules! number {
-    ($t:ty, |$a:ident, $b:ident| $sum:expr, $nan:expr) => {
+    ($t:ty, |$a:ident, $b:ident| $sum:expr, $product:expr, $nan:expr) => {
         impl Number for $t {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 let ($a, $b) = (self, other);
                 $sum
+            }
+            #[inline(always)]
+            fn product(self, other: Self) -> Self {
+                let ($a, $b) = (self, other);
+                $product
             }
             // Not `f32::min`, so that the choice between -0.0 and 0.0 is the same in every build.
             #[inline(always)]
@@ -193,11 +221,12 @@ macro_rules! number {
         }
     };
 }
-number!(f32, |a, b| a + b, f32::is_nan);
-number!(f64, |a, b| a + b, f64::is_nan);
-number!(i32, |a, b| a.wrapping_add(b), |_| false);
-number!(i64, |a, b| a.wrapping_add(b), |_| false);
-number!(u8, |a, b| a.wrapping_add(b), |_| false);
+number!(f32, |a, b| a + b, a * b, f32::is_nan);
+number!(f64, |a, b| a + b, a * b, f64::is_nan);
+macro_rules! integers {
+    ($($t:ty),+) => {$(number!($t, |a, b| a.wrapping_add(b), a.wrapping_mul(b), |_| false);)+};
+}
+integers!(i8, i32, i64, u8, u32, u64);
 
 /// Stores the result of `O` on the elements at `a` and `b`, `len` bytes each, to `to`.
 ///
@@ -372,210 +401,4 @@ unsafe fn by_vectors<const STREAM: bool>(to: *mut u8, from: *const u8, len: usiz
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::Element;
-
-    /// Bytes with room for misalignment, and guard bytes around them.
-    struct Buffer {
-        bytes: Vec<u8>,
-        at: usize,
-        len: usize,
-    }
-
-    const GUARD: u8 = 0xa5;
-
-    impl Buffer {
-        fn new(len: usize, misaligned: usize) -> Self {
-            let mut bytes = vec![GUARD; len + 192];
-            let at = bytes.as_ptr().align_offset(64) + 64 + misaligned;
-            bytes[at..at + len].fill(0);
-            Self { bytes, at, len }
-        }
-        fn of<T: Element>(values: &[T], misaligned: usize) -> Self {
-            let len = size_of_val(values);
-            let mut buffer = Self::new(len, misaligned);
-            // SAFETY: any element type is readable as bytes.
-            let raw = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), len) };
-            buffer.bytes[buffer.at..buffer.at + len].copy_from_slice(raw);
-            buffer
-        }
-        fn view(&mut self) -> ViewMut {
-            // SAFETY: the tests keep the buffer while they use the view, and access it only through
-            // the view in that time.
-            unsafe { ViewMut::new(self.bytes.as_mut_ptr().add(self.at), self.len) }
-        }
-        fn check<T: Element + Bits>(&self, expected: &[T], what: &str) {
-            let found: Vec<T> = self.bytes[self.at..self.at + self.len]
-                .chunks_exact(size_of::<T>())
-                // SAFETY: a chunk has the bytes of one element, and any bytes are a valid element.
-                .map(|c| unsafe { c.as_ptr().cast::<T>().read_unaligned() })
-                .collect();
-            assert_eq!(found.len(), expected.len(), "{what}");
-            for (i, (f, e)) in found.iter().zip(expected).enumerate() {
-                assert_eq!(f.bits(), e.bits(), "{what}: element {i}");
-            }
-            let around = self.bytes[..self.at].iter().chain(&self.bytes[self.at + self.len..]);
-            assert!(around.copied().all(|b| b == GUARD), "{what}: written outside");
-        }
-    }
-
-    /// Creates, compares and (slowly) reduces the element types in tests.
-    trait Bits: Element {
-        fn bits(self) -> u64;
-        fn make(n: u64) -> Self;
-        fn reduce(op: ReduceOp, a: Self, b: Self) -> Self;
-    }
-    macro_rules! bits_int {
-        ($($t:ty),+) => {$(impl Bits for $t {
-            fn bits(self) -> u64 { self as u64 }
-            fn make(n: u64) -> Self { n.wrapping_mul(0x9e37_79b9_7f4a_7c15) as Self }
-            fn reduce(op: ReduceOp, a: Self, b: Self) -> Self {
-                match op { ReduceOp::Sum => a.wrapping_add(b), ReduceOp::Min => Ord::min(a, b), ReduceOp::Max => Ord::max(a, b) }
-            }
-        })+};
-    }
-    macro_rules! bits_float {
-        ($($t:ty),+) => {$(impl Bits for $t {
-            fn bits(self) -> u64 { if self.is_nan() { u64::MAX } else { u64::from(self.to_bits()) } }
-            fn make(n: u64) -> Self {
-                if n % 11 == 3 { Self::NAN } else { (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as Self * 0.37 - 2e6 }
-            }
-            fn reduce(op: ReduceOp, a: Self, b: Self) -> Self {
-                match op { ReduceOp::Sum => a + b, ReduceOp::Min => a.min(b), ReduceOp::Max => a.max(b) }
-            }
-        })+};
-    }
-    bits_int!(i32, i64, u8);
-    bits_float!(f32, f64);
-
-    fn case<T: Bits>(
-        op: ReduceOp,
-        count: usize,
-        nsources: usize,
-        misaligned: usize,
-        in_place: Option<usize>,
-    ) {
-        let what =
-            format!("{:?} {op} x{count}, {nsources} sources, +{misaligned}, in place {in_place:?}", T::DTYPE);
-        let values: Vec<Vec<T>> = (0..nsources as u64)
-            .map(|s| (0..count as u64).map(|i| T::make(s * 1_000_003 + i)).collect())
-            .collect();
-        let expected: Vec<T> = (0..count)
-            .map(|i| values[1..].iter().fold(values[0][i], |a, v| T::reduce(op, a, v[i])))
-            .collect();
-        let mut sources: Vec<Buffer> =
-            values.iter().enumerate().map(|(s, v)| Buffer::of(v, (misaligned * (s + 1)) % 64)).collect();
-        let views: Vec<View> = sources.iter_mut().map(|b| b.view().read()).collect();
-        let mut first = Buffer::new(count * size_of::<T>(), misaligned);
-        let mut second = Buffer::new(count * size_of::<T>(), 0);
-        let to = in_place.map_or_else(|| first.view(), |k| sources[k].view());
-        let how = if misaligned.is_multiple_of(2) { Store::Plain } else { Store::Streaming };
-        combine(op, T::DTYPE, &views, &[(to, how), (second.view(), Store::Streaming)]);
-        second.check(&expected, &what);
-        in_place.map_or(&first, |k| &sources[k]).check(&expected, &what);
-        for (s, buffer) in sources.iter().enumerate().filter(|(s, _)| in_place != Some(*s)) {
-            buffer.check(&values[s], &what);
-        }
-    }
-
-    fn all_ops<T: Bits>() {
-        let counts: &[usize] = if cfg!(miri) { &[0, 19] } else { &[0, 1, 2, 61, 1021, 5_003] };
-        let misalignments: &[usize] = if cfg!(miri) { &[3] } else { &[0, 1, 4, 7, 31] };
-        for &op in ReduceOp::ALL {
-            for &count in counts {
-                for &misaligned in misalignments {
-                    for nsources in (1..=8).step_by(if cfg!(miri) { 3 } else { 1 }) {
-                        case::<T>(op, count, nsources, misaligned, None);
-                        case::<T>(op, count, nsources, misaligned, Some(nsources / 2));
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn f32_agrees_with_the_reference() {
-        all_ops::<f32>();
-    }
-    #[test]
-    fn f64_agrees_with_the_reference() {
-        all_ops::<f64>();
-    }
-    #[test]
-    fn i32_agrees_with_the_reference() {
-        all_ops::<i32>();
-    }
-    #[test]
-    fn i64_agrees_with_the_reference() {
-        all_ops::<i64>();
-    }
-    #[test]
-    fn u8_agrees_with_the_reference() {
-        all_ops::<u8>();
-    }
-
-    #[test]
-    fn the_portable_kernel_gives_the_same_bits_as_the_best_one() {
-        fn both<T: Bits + Number, O: Operation>() {
-            let make = |s: u64| (0..203).map(|i| T::make(s + i)).collect::<Vec<_>>();
-            let (a, b) = (make(1), make(5_000));
-            let bytes = size_of_val(&a[..]);
-            let mut results = [make(0), make(0)];
-            for (kernel, result) in [two::<T, O> as Kernel, kernel::<T, O>()].into_iter().zip(&mut results) {
-                // SAFETY: three disjoint buffers of `bytes` bytes.
-                unsafe { kernel(result.as_mut_ptr().cast(), a.as_ptr().cast(), b.as_ptr().cast(), bytes) };
-            }
-            let [portable, best] = results.map(|r| r.into_iter().map(T::bits).collect::<Vec<_>>());
-            assert_eq!(portable, best);
-        }
-        fn ops<T: Bits + Number>() {
-            both::<T, Sum>();
-            both::<T, Min>();
-            both::<T, Max>();
-        }
-        ops::<f32>();
-        ops::<f64>();
-        ops::<i32>();
-        ops::<i64>();
-        ops::<u8>();
-    }
-
-    #[test]
-    fn of_two_floats_the_one_that_is_not_nan() {
-        for op in [ReduceOp::Min, ReduceOp::Max] {
-            let mut a = Buffer::of(&[f64::NAN, 1.0, f64::NAN, -0.0], 0);
-            let mut b = Buffer::of(&[2.0, f64::NAN, f64::NAN, 0.0], 0);
-            let mut to = Buffer::new(32, 0);
-            combine(op, Datatype::F64, &[a.view().read(), b.view().read()], &[(to.view(), Store::Plain)]);
-            to.check(&[2.0, 1.0, f64::NAN, -0.0], "NaN");
-        }
-    }
-
-    #[test]
-    fn a_copy_arrives_however_it_is_stored_and_whatever_the_alignment() {
-        let lengths: &[usize] =
-            if cfg!(miri) { &[0, 1, 4099] } else { &[0, 1, 63, 4095, 4096, 4099, 100_003] };
-        for &len in lengths {
-            for how in [Store::Plain, Store::Streaming] {
-                for (from_at, to_at) in [(0, 0), (1, 0), (0, 1), (5, 37)] {
-                    let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256) as u8).collect();
-                    let mut from = Buffer::of(&bytes, from_at);
-                    let mut to = Buffer::new(len, to_at);
-                    copy(to.view(), from.view().read(), how);
-                    to.check(&bytes, "copy");
-                    let same = to.view();
-                    copy(same, same.read(), how);
-                    to.check(&bytes, "copy to itself");
-                }
-            }
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "no whole number")]
-    fn a_part_of_an_element_is_refused() {
-        let (mut a, mut b) = (Buffer::new(6, 0), Buffer::new(6, 0));
-        combine(ReduceOp::Sum, Datatype::F32, &[a.view().read()], &[(b.view(), Store::Plain)]);
-    }
-}
+mod tests;

@@ -203,6 +203,23 @@ closed_set! {
         I64 = 3,
         /// 8-bit unsigned integer, wrapping.
         U8 = 4,
+        /// 8-bit signed integer, wrapping.
+        I8 = 5,
+        /// 32-bit unsigned integer, wrapping.
+        U32 = 6,
+        /// 64-bit unsigned integer, wrapping.
+        U64 = 7,
+        /// 16-bit IEEE float. It and the types after it are combined in 32 bits, and rounded to
+        /// nearest, ties to even, where a message or the result is stored.
+        F16 = 8,
+        /// The upper half of a 32-bit IEEE float.
+        BF16 = 9,
+        /// 8-bit float of the Open Compute Project with 4 bits of exponent and no infinities; what
+        /// is too large becomes 448.
+        F8E4M3 = 10,
+        /// 8-bit float of the Open Compute Project with 5 bits of exponent; what is too large
+        /// becomes 57344, infinities that are combined as well.
+        F8E5M2 = 11,
     }
 }
 closed_set! {
@@ -214,6 +231,8 @@ closed_set! {
         Min = 1,
         /// Maximum; if one of two floats is NaN, the other one.
         Max = 2,
+        /// Product; integers wrap.
+        Prod = 3,
     }
 }
 closed_set! {
@@ -372,9 +391,10 @@ impl Datatype {
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
-            Self::F32 | Self::I32 => 4,
-            Self::F64 | Self::I64 => 8,
-            Self::U8 => 1,
+            Self::F64 | Self::I64 | Self::U64 => 8,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F16 | Self::BF16 => 2,
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
         }
     }
 }

@@ -13,24 +13,26 @@ use std::fmt::Debug;
 
 use ccl::comm::Communicator;
 use ccl::config::{Key, environment};
-use ccl::{Element, Rank, ReduceOp};
+use ccl::{Element, F8E4M3, F8E5M2, Rank, ReduceOp, bf16, f16};
 
 /// An element whose reference results are exact: small integers.
 trait Number: Element + PartialEq + Debug {
-    fn from(n: i64) -> Self;
-    fn to(self) -> i64;
+    /// As many different numbers are given: the sum of nine of them is exact, or wraps.
+    const GIVEN: u64;
+    fn of(n: i64) -> Self;
 }
 macro_rules! number {
-    ($($t:ty),+) => {$(
+    ($given:literal, |$n:ident| $from:expr, $($t:ty),+) => {$(
         impl Number for $t {
-            fn from(n: i64) -> Self { n as Self }
-            fn to(self) -> i64 { self as i64 }
+            const GIVEN: u64 = $given;
+            fn of($n: i64) -> Self { $from }
         }
     )+};
 }
-number!(f32, f64, i32, i64, u8);
+number!(17, |n| n as Self, f32, f64, i8, i32, i64, u8, u32, u64);
+number!(17, |n| Self::from_f32(n as f32), f16, bf16);
+number!(2, |n| Self::from_f32(n as f32), F8E4M3, F8E5M2);
 
-const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
 /// Nothing, one, a prime, more than a slot of a pair lane (for 8-byte elements), and many more,
 /// odd.
 const SIZES: [usize; 5] = [0, 1, 97, 4_100, 33_331];
@@ -43,16 +45,22 @@ fn is_long() -> bool {
     environment("TEST_SIZE").is_some_and(|size| size == "long")
 }
 
-/// The element `index` that `rank` contributes in iteration `round`: 0 to 16, so that the sum of
-/// nine of them fits in a byte.
-fn given(rank: u32, index: usize, round: u64) -> i64 {
-    ((u64::from(rank) * 31 + index as u64 * 7 + round * 3) % 17) as i64
+/// The element `index` that `rank` contributes in iteration `round`: 0 and more.
+fn given<T: Number>(rank: u32, index: usize, round: u64) -> i64 {
+    ((u64::from(rank) * 31 + index as u64 * 7 + round * 3) % T::GIVEN) as i64
 }
 
-fn reduced(nranks: u32, index: usize, round: u64, op: ReduceOp) -> i64 {
-    let all = (0..nranks).map(|rank| given(rank, index, round));
+/// The same, of a call that combines: 1 or 2 where it multiplies.
+fn term<T: Number>(op: ReduceOp, rank: u32, index: usize, round: u64) -> i64 {
+    let given = given::<T>(rank, index, round);
+    if op == ReduceOp::Prod { 1 + given % 2 } else { given }
+}
+
+fn reduced<T: Number>(nranks: u32, index: usize, round: u64, op: ReduceOp) -> i64 {
+    let all = (0..nranks).map(|rank| term::<T>(op, rank, index, round));
     match op {
         ReduceOp::Sum => all.sum(),
+        ReduceOp::Prod => all.product(),
         ReduceOp::Min => all.min().unwrap(),
         ReduceOp::Max => all.max().unwrap(),
     }
@@ -66,8 +74,8 @@ const GUARD: usize = 5;
 
 impl<T: Number> Guarded<T> {
     fn new(len: usize, at: impl Fn(usize) -> i64) -> Self {
-        let guard = || (0..GUARD).map(|n| T::from(100 + n as i64));
-        Self(guard().chain((0..len).map(|n| T::from(at(n)))).chain(guard()).collect())
+        let guard = || (0..GUARD).map(|n| T::of(100 + n as i64));
+        Self(guard().chain((0..len).map(|n| T::of(at(n)))).chain(guard()).collect())
     }
     fn all(&mut self) -> &mut [T] {
         let len = self.0.len();
@@ -76,47 +84,47 @@ impl<T: Number> Guarded<T> {
     fn check(&self, what: &str, at: impl Fn(usize) -> i64) {
         let len = self.0.len() - 2 * GUARD;
         for n in 0..GUARD {
-            let guard = T::from(100 + n as i64);
+            let guard = T::of(100 + n as i64);
             assert_eq!((self.0[n], self.0[GUARD + len + n]), (guard, guard), "guard {n} of {what}");
         }
         for n in 0..len {
-            assert_eq!(self.0[GUARD + n].to(), at(n), "element {n} of {len} of {what}");
+            assert_eq!(self.0[GUARD + n], T::of(at(n)), "element {n} of {len} of {what}");
         }
     }
 }
 
 fn reductions<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &mut u64) {
     let (me, n) = (comm.rank().0, comm.nranks());
-    for op in OPS {
+    for &op in ReduceOp::ALL {
         let what = format!("{} {op} count {count} rank {me} of {n} round {round}", T::DTYPE);
-        let mut input = Guarded::<T>::new(count, |i| given(me, i, round));
+        let mut input = Guarded::<T>::new(count, |i| term::<T>(op, me, i, round));
         let mut output = Guarded::<T>::new(count, |_| 99);
         comm.all_reduce(input.all(), output.all(), op).unwrap();
-        output.check(&format!("all_reduce {what}"), |i| reduced(n, i, round, op));
-        input.check(&format!("input of all_reduce {what}"), |i| given(me, i, round));
+        output.check(&format!("all_reduce {what}"), |i| reduced::<T>(n, i, round, op));
+        input.check(&format!("input of all_reduce {what}"), |i| term::<T>(op, me, i, round));
         comm.all_reduce_in_place(input.all(), op).unwrap();
-        input.check(&format!("all_reduce_in_place {what}"), |i| reduced(n, i, round, op));
+        input.check(&format!("all_reduce_in_place {what}"), |i| reduced::<T>(n, i, round, op));
 
-        let mut input = Guarded::<T>::new(count * n as usize, |i| given(me, i, round));
+        let mut input = Guarded::<T>::new(count * n as usize, |i| term::<T>(op, me, i, round));
         let mut output = Guarded::<T>::new(count, |_| 99);
         let at = |i: usize| me as usize * count + i;
         comm.reduce_scatter(input.all(), output.all(), op).unwrap();
-        output.check(&format!("reduce_scatter {what}"), |i| reduced(n, at(i), round, op));
+        output.check(&format!("reduce_scatter {what}"), |i| reduced::<T>(n, at(i), round, op));
         comm.reduce_scatter_in_place(input.all(), op).unwrap();
         input.check(&format!("reduce_scatter_in_place {what}"), |i| {
             let is_own = (at(0)..at(count)).contains(&i);
-            if is_own { reduced(n, i, round, op) } else { given(me, i, round) }
+            if is_own { reduced::<T>(n, i, round, op) } else { term::<T>(op, me, i, round) }
         });
 
         let root = Rank((round % u64::from(n)) as u32);
         let is_root = comm.rank() == root;
-        let mut input = Guarded::<T>::new(count, |i| given(me, i, round));
+        let mut input = Guarded::<T>::new(count, |i| term::<T>(op, me, i, round));
         let mut output = Guarded::<T>::new(count, |_| 99);
         comm.reduce(input.all(), output.all(), op, root).unwrap();
-        output.check(&format!("reduce {what}"), |i| if is_root { reduced(n, i, round, op) } else { 99 });
+        output.check(&format!("reduce {what}"), |i| if is_root { reduced::<T>(n, i, round, op) } else { 99 });
         comm.reduce_in_place(input.all(), op, root).unwrap();
         input.check(&format!("reduce_in_place {what}"), |i| {
-            if is_root { reduced(n, i, round, op) } else { given(me, i, round) }
+            if is_root { reduced::<T>(n, i, round, op) } else { term::<T>(op, me, i, round) }
         });
         *cases += 6;
     }
@@ -125,8 +133,8 @@ fn reductions<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &
 fn movements<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &mut u64) {
     let (me, n) = (comm.rank().0, comm.nranks());
     let what = format!("{} count {count} rank {me} of {n} round {round}", T::DTYPE);
-    let gathered = |i: usize| given((i / count.max(1)) as u32, i % count.max(1), round);
-    let mut input = Guarded::<T>::new(count, |i| given(me, i, round));
+    let gathered = |i: usize| given::<T>((i / count.max(1)) as u32, i % count.max(1), round);
+    let mut input = Guarded::<T>::new(count, |i| given::<T>(me, i, round));
     let mut output = Guarded::<T>::new(count * n as usize, |_| 99);
     comm.all_gather(input.all(), output.all()).unwrap();
     output.check(&format!("all_gather {what}"), gathered);
@@ -136,9 +144,9 @@ fn movements<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &m
     all.check(&format!("all_gather_in_place {what}"), gathered);
 
     for root in 0..n {
-        let mut buffer = Guarded::<T>::new(count, |i| given(me, i, round));
+        let mut buffer = Guarded::<T>::new(count, |i| given::<T>(me, i, round));
         comm.broadcast(buffer.all(), Rank(root)).unwrap();
-        buffer.check(&format!("broadcast from {root} {what}"), |i| given(root, i, round));
+        buffer.check(&format!("broadcast from {root} {what}"), |i| given::<T>(root, i, round));
         *cases += 1;
     }
     comm.barrier().unwrap();
@@ -147,12 +155,12 @@ fn movements<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &m
     // deadlock.
     if n > 1 {
         let (next, previous) = (Rank((me + 1) % n), Rank((me + n - 1) % n));
-        let mut sent = Guarded::<T>::new(count, |i| given(me, i, round));
+        let mut sent = Guarded::<T>::new(count, |i| given::<T>(me, i, round));
         let mut received = Guarded::<T>::new(count, |_| 97);
         let mut group = comm.group();
         group.send(sent.all(), next).recv(received.all(), previous);
         group.run().unwrap();
-        received.check(&format!("send and receive {what}"), |i| given(previous.0, i, round));
+        received.check(&format!("send and receive {what}"), |i| given::<T>(previous.0, i, round));
         *cases += 1;
     }
     *cases += 3;
@@ -160,28 +168,50 @@ fn movements<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &m
 
 fn all<T: Number>(comm: &Communicator, cases: &mut u64) {
     let long = is_long().then_some(LONG);
-    for (round, count) in SIZES.into_iter().chain(long).enumerate() {
+    sizes::<T>(comm, SIZES.into_iter().chain(long), cases);
+}
+
+fn sizes<T: Number>(comm: &Communicator, sizes: impl Iterator<Item = usize>, cases: &mut u64) {
+    for (round, count) in sizes.enumerate() {
         reductions::<T>(comm, count, round as u64, cases);
         movements::<T>(comm, count, round as u64, cases);
     }
 }
 
+/// The types that differ from others in how they are combined only: fewer sizes are enough, unless
+/// the test is long.
+fn others(comm: &Communicator, cases: &mut u64) {
+    fn one<T: Number>(comm: &Communicator, cases: &mut u64) {
+        if is_long() {
+            return all::<T>(comm, cases);
+        }
+        sizes::<T>(comm, [97, 4_100].into_iter(), cases);
+    }
+    one::<i8>(comm, cases);
+    one::<u32>(comm, cases);
+    one::<u64>(comm, cases);
+    one::<f16>(comm, cases);
+    one::<bf16>(comm, cases);
+    one::<F8E4M3>(comm, cases);
+    one::<F8E5M2>(comm, cases);
+}
+
 /// An all-reduce, a broadcast, and a send and a receive, as long as buffers get here.
 fn largest(comm: &Communicator) {
     let (me, n) = (comm.rank().0, comm.nranks());
-    let mut input = Guarded::<f32>::new(LARGEST, |i| given(me, i, 1));
+    let mut input = Guarded::<f32>::new(LARGEST, |i| given::<f32>(me, i, 1));
     comm.all_reduce_in_place(input.all(), ReduceOp::Sum).unwrap();
-    input.check("the largest all_reduce", |i| reduced(n, i, 1, ReduceOp::Sum));
-    let mut buffer = Guarded::<i32>::new(LARGEST, |i| given(me, i, 2));
+    input.check("the largest all_reduce", |i| reduced::<f32>(n, i, 1, ReduceOp::Sum));
+    let mut buffer = Guarded::<i32>::new(LARGEST, |i| given::<i32>(me, i, 2));
     comm.broadcast(buffer.all(), Rank(1)).unwrap();
-    buffer.check("the largest broadcast", |i| given(1, i, 2));
+    buffer.check("the largest broadcast", |i| given::<i32>(1, i, 2));
     let (next, previous) = (Rank((me + 1) % n), Rank((me + n - 1) % n));
-    let mut sent = Guarded::<f32>::new(LARGEST, |i| given(me, i, 3));
+    let mut sent = Guarded::<f32>::new(LARGEST, |i| given::<f32>(me, i, 3));
     let mut received = Guarded::<f32>::new(LARGEST, |_| 97);
     let mut group = comm.group();
     group.send(sent.all(), next).recv(received.all(), previous);
     group.run().unwrap();
-    received.check("the largest send and receive", |i| given(previous.0, i, 3));
+    received.check("the largest send and receive", |i| given::<f32>(previous.0, i, 3));
 }
 
 fn check(transport: &str, algorithm: &str, ranks: impl IntoIterator<Item = u32>) {
@@ -199,6 +229,7 @@ fn check(transport: &str, algorithm: &str, ranks: impl IntoIterator<Item = u32>)
             all::<i32>(&comm, &mut cases);
             all::<i64>(&comm, &mut cases);
             all::<u8>(&comm, &mut cases);
+            others(&comm, &mut cases);
             if is_long() && n > 1 {
                 largest(&comm);
                 cases += 3;
