@@ -509,8 +509,7 @@ impl Gossip {
     /// The report that becomes the decision: the first that is not a consequence of another one.
     /// For a mismatch, a report of both sides is preferred.
     fn cause(&self) -> Option<&Report> {
-        let mut reports = self.reports.iter().enumerate();
-        let cause = reports.find(|(at, report)| !self.is_consequence(*at, report)).map(|(_, report)| report);
+        let cause = self.reports.iter().find(|report| !self.is_consequence(report));
         let first = cause.or_else(|| self.reports.first())?;
         let says_all = |report: &&Report| report.trouble == first.trouble && report.open.is_none();
         match first.trouble {
@@ -520,12 +519,12 @@ impl Gossip {
     }
 
     /// Whether a report is likely to follow from another one: the end of a link always, and the end
-    /// of a rank that has itself reported such an end before, and then given up.
-    fn is_consequence(&self, at: usize, report: &Report) -> bool {
-        let gave_up = |before: &Report| (before.trouble, before.from) == (Trouble::LinkFailed, report.about);
+    /// of a rank that has itself reported such an end, before it gave up.
+    fn is_consequence(&self, report: &Report) -> bool {
+        let gave_up = |other: &Report| (other.trouble, other.from) == (Trouble::LinkFailed, report.about);
         match report.trouble {
             Trouble::LinkFailed => true,
-            Trouble::Aborted | Trouble::Died => self.reports[..at].iter().any(gave_up),
+            Trouble::Aborted | Trouble::Died => self.reports.iter().any(gave_up),
             _ => false,
         }
     }

@@ -44,7 +44,7 @@ macro_rules! byte_sized {
 
         fn widen(to: &mut [f32], from: &[Self]) {
             /// The values of all bytes.
-            static VALUES: [f32; 256] = {
+            const VALUES: &[f32; 256] = &{
                 let mut values = [0.0; 256];
                 let mut bits = 0;
                 while bits < values.len() {

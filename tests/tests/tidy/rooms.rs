@@ -213,6 +213,8 @@ const FACE: &[&str] = &[
     "Element",
     "Error",
     "ErrorKind",
+    "F8E4M3",
+    "F8E5M2",
     "Group",
     "Invitation",
     "JobId",
@@ -228,7 +230,9 @@ const FACE: &[&str] = &[
     "RootHandle",
     "Settings",
     "UniqueId",
+    "bf16",
     "create_id",
+    "f16",
 ];
 
 #[test]

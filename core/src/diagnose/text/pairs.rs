@@ -15,8 +15,8 @@ use crate::types::{ChannelId, Rank};
 const MAX_LINKS: usize = 64;
 
 /// `queue pair 17 on rxe0 port 1 (10.89.0.1) to 18 (10.89.0.2): RTS, 12 writes, 3 unanswered, last
-/// completion 2.1 s ago`, and on a line of its own why it failed. Nobody awaits the answer to what a
-/// reader writes.
+/// completion 2.1 s ago`, and on a line of its own why it failed. Nobody awaits the answer to what
+/// a reader writes.
 pub(super) fn queue_pairs(out: &mut String, link: &LinkSnapshot) {
     for pair in &link.queue_pairs {
         let last = match pair.completed_ns {

@@ -504,8 +504,11 @@ fn a_rank_that_gives_up_because_a_link_failed_is_not_the_cause() {
             let now = ring.now;
             ring.ranks[1].found(failed.clone(), now);
             (0..round % 4).for_each(|_| ring.step());
-            let finder = if end == Trouble::Aborted { one } else { two };
-            ring.ranks[finder.index()].found(Report::new(end, finder, one, "it is gone"), now);
+            if end == Trouble::Aborted {
+                ring.ranks[1].found(Report::new(end, one, one, "it dropped the communicator"), now);
+            } else {
+                ring.close(1);
+            }
             ring.settle();
             let all = ring.decisions();
             let is_it = |decision: &Decision| {
