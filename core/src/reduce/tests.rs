@@ -246,8 +246,9 @@ fn rounded<T: Rounded>(value: f64) -> f64 {
     if value.is_nan() || value == 0.0 {
         return value;
     }
-    let exponent = if value.is_finite() { value.abs().log2().floor() as i32 } else { 0 };
-    let unit = (f64::from(Ord::max(exponent, smallest) - bits)).exp2();
+    // The exponent of a number that is a normal one in 64 bits, and the power of two of one.
+    let exponent = if value.is_finite() { (value.to_bits() >> 52 & 0x7ff) as i32 - 1023 } else { 0 };
+    let unit = f64::from_bits(((Ord::max(exponent, smallest) - bits + 1023) as u64) << 52);
     let near = (value / unit).round_ties_even() * unit;
     match (near.abs() > largest, T::SATURATES) {
         (true, true) => largest.copysign(value),
