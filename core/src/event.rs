@@ -2,7 +2,7 @@
 //!
 //! [`Event`] is a plain `Copy` enum without strings. The level decides which events are kept: 0
 //! none, 1 one event per operation and all rare ones (bootstrap, connections, errors), 2 every
-//! step. Level 3 is for network work requests, which do not exist yet. `publish` is generic over a
+//! step. Level 3 keeps nothing more yet. `publish` is generic over a
 //! [`Subscriber`] with a constant `WANTS`, so that publishing to `()` compiles to nothing. The
 //! product publishes to the recorder, tests to a [`Script`].
 

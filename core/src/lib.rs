@@ -15,7 +15,7 @@
 //! | [`engine`] | executes steps over links; no I/O and no clock of its own |
 //! | [`simulate`] | many ranks in one process: plan and engine over simulated links |
 //! | [`proxy`] | moves the messages of links over the network, on behalf of the engine |
-//! | [`transport`] | memory, sockets, the simulator, and fault injection around any of them |
+//! | [`transport`] | memory, sockets, queue pairs, the simulator, and fault injection around them |
 //! | [`reduce`] | the element-wise kernels |
 //! | [`event`] | events as data |
 //! | [`observer`] | the callback that runs inline when a call begins and ends |

@@ -17,7 +17,8 @@ use ccl::{Element, F8E4M3, F8E5M2, Rank, ReduceOp, bf16, f16};
 
 /// An element whose reference results are exact: small integers.
 trait Number: Element + PartialEq + Debug {
-    /// As many different numbers are given: the sum of nine of them is exact, or wraps.
+    /// As many different numbers are given. The sum of those of nine ranks is exact, or wraps: of
+    /// 0 and 1, which ranks give in turn, it is at most 5.
     const GIVEN: u64;
     fn of(n: i64) -> Self;
 }

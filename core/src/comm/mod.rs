@@ -321,7 +321,8 @@ impl Communicator {
         crate::comm::group::Group::new(&self.inner)
     }
 
-    /// Ends the communicator on all ranks: every current or next call fails with `reason`.
+    /// Ends the communicator on all ranks: every current or next call fails with `reason`, or with
+    /// why the communicator was ending already.
     ///
     /// It takes bounded time and never waits for peers.
     pub fn abort(&self, reason: &str) {

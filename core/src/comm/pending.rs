@@ -133,7 +133,7 @@ impl<T: Element> Pending<T> {
     pub fn is_done(&self) -> bool {
         let has_ended = self.has_ended();
         if !has_ended {
-            self.attended.set(Attention::Task);
+            self.attended.poll();
         }
         has_ended
     }

@@ -52,6 +52,11 @@ impl WaitedFor {
     pub fn set(&self, who: Attention) {
         self.0.store(who as u8, Ordering::Relaxed);
     }
+    /// A task does, unless somebody does already.
+    pub fn poll(&self) {
+        let [nobody, task] = [Attention::Nobody as u8, Attention::Task as u8];
+        let _ = self.0.compare_exchange(nobody, task, Ordering::Relaxed, Ordering::Relaxed);
+    }
     fn get(&self) -> Attention {
         match self.0.load(Ordering::Relaxed) {
             0 => Attention::Nobody,

@@ -488,7 +488,8 @@ impl Gossip {
             return true;
         }
         if self.arbiter() == self.me {
-            let lives = |one: &Report| self.reports.iter().any(|other| other.from == one.about);
+            let fails = |other: &&Report| other.trouble == Trouble::LinkFailed;
+            let lives = |one: &Report| self.reports.iter().filter(fails).any(|other| other.from == one.about);
             match self.cause().map(|cause| (cause.trouble, cause.open.is_some())) {
                 Some((Trouble::Mismatch, true)) if is_first => self.due = Some(now.after(OTHER_SIDE)),
                 Some((Trouble::Mismatch, true)) => {}
@@ -543,7 +544,9 @@ impl Gossip {
     fn decide(&mut self) {
         let Some(first) = self.cause() else { return };
         // The rank that answered is no more to blame than the rank that reported first.
-        let earliest = self.reports.iter().find(|report| report.trouble == first.trouble);
+        let is_earliest =
+            |report: &&Report| (report.trouble, first.trouble) == (Trouble::Mismatch, Trouble::Mismatch);
+        let earliest = self.reports.iter().find(is_earliest);
         let decision = Decision {
             trouble: first.trouble,
             by: self.me,

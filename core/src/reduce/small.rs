@@ -9,7 +9,8 @@ use super::{Max, Min, Operation, Prod, Store, Sum, fence, store, streams};
 use crate::memory::{View, ViewMut};
 use crate::types::ReduceOp;
 
-/// Elements of a block. Three blocks of 32 bits each leave room in the L1 cache.
+/// Elements of a block. Two blocks of 32 bits and one of the stored type leave room in the L1
+/// cache.
 const BLOCK: usize = 1024;
 
 /// A float of fewer than 32 bits.

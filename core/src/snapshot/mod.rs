@@ -353,7 +353,8 @@ pub struct LinkSnapshot {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<SocketSnapshot>,
     /// How far its set-up is, of a link over queue pairs. That of a reader is shown from the first
-    /// call on that may need the link. A link that has rows of queue pairs has been connected.
+    /// call on that may need the link. A link that has rows of queue pairs is connected, unless its
+    /// communicator has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set_up: Option<SetUp>,
     /// Its queue pairs; absent if it has none.

@@ -33,10 +33,12 @@ fn place(port: &RdmaPort) -> String {
 
 /// The same, where a job would fail without a port: no sockets serve.
 fn forced(rdma: &Rdma, (verdict, found, change): Found) -> Found {
-    if !rdma.is_forced || rdma.is_misread || rdma.ports.iter().any(RdmaPort::is_used) {
+    let is_used = rdma.disabled_by.is_empty() && rdma.ports.iter().any(RdmaPort::is_used);
+    if !rdma.is_forced || rdma.is_misread || is_used {
         return (verdict, found, change);
     }
-    let found = found.replace(SOCKETS, "each rank fails, because of CCL_TRANSPORT=verbs");
+    let found = found.trim_end_matches(SOCKETS).trim_end_matches("; ").to_string();
+    let found = format!("{found}; each rank fails, because of CCL_TRANSPORT=verbs");
     let unset = "unset CCL_TRANSPORT: sockets serve then";
     let change = if change.is_empty() { unset.into() } else { format!("{change}; or {unset}") };
     (Finding::Bad, found, change)
@@ -381,14 +383,18 @@ mod tests {
             f.rdma = Rdma { why_none: why.into(), unlisted, ..Rdma::default() };
         };
         assert_eq!(lines(unlisted, "rdma devices"), [format!("WARN {why}; sockets serve between hosts")]);
+        let fails = "each rank fails, because of CCL_TRANSPORT=verbs";
+        let ignored = |f: &mut Facts| {
+            f.rdma.disabled_by = "CCL_IB_DISABLE=1".into();
+            f.rdma.is_forced = true;
+        };
+        let found = format!("2 ports of 2 devices, none is used: CCL_IB_DISABLE=1; {fails}");
+        assert_eq!(lines(ignored, "rdma devices"), [format!("BAD {found}")]);
         let forced = |f: &mut Facts| {
             unlisted(f);
             f.rdma.is_forced = true;
         };
-        assert_eq!(
-            lines(forced, "rdma devices"),
-            [format!("BAD {why}; each rank fails, because of CCL_TRANSPORT=verbs")]
-        );
+        assert_eq!(lines(forced, "rdma devices"), [format!("BAD {why}; {fails}")]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ const SCHEMAS: &[(&str, &str, &[&str])] = &[
             "core/src/snapshot/failure.rs",
             "core/src/snapshot/words.rs",
             "core/src/snapshot/socket.rs",
+            "core/src/snapshot/verbs.rs",
             "core/src/snapshot/process.rs",
         ],
     ),

@@ -14,8 +14,8 @@ use crate::types::{ChannelId, ProxyState, Rank};
 /// The operations under way of each rank as text, also of ranks that are gone since; lines end with
 /// a newline.
 ///
-/// An operation has the links of its channels that were used; the counters of a link count its
-/// messages since it is up.
+/// An operation has the links of its channels that were used or are set up; the counters of a link
+/// count its messages since it is up.
 #[must_use]
 pub fn render_active(job: &Snapshot) -> String {
     let mut out = String::new();
@@ -50,7 +50,7 @@ pub fn render_active(job: &Snapshot) -> String {
         }
     }
     if out.is_empty() {
-        let read = if job.complete { "" } else { " that was read" };
+        let read = if job.complete && job.is_all_seen() { "" } else { " that was read" };
         let _ = writeln!(out, "no operation{read} is moved over the network");
     }
     unread(&mut out, job);
@@ -61,8 +61,8 @@ fn comms(rank: &RankSnapshot) -> impl Iterator<Item = (&RankSnapshot, &CommSnaps
     rank.comms.iter().filter(shown).map(move |comm| (rank, comm))
 }
 
-/// Whether an operation under way may use a link through the proxy: not one that no operation has
-/// used, and one of a send or receive only while messages of it are under way.
+/// Whether an operation under way may use a link through the proxy: not one that is up and that no
+/// operation has used, and one of a send or receive only while messages of it are under way.
 fn is_used(link: &LinkSnapshot, op: &OpSnapshot, is_pair: bool) -> bool {
     let has_messages = match link.direction {
         Direction::Send => link.moved < link.posted,

@@ -36,6 +36,11 @@ pub(super) fn calm(job: &Snapshot) -> String {
     }
     let is_in_init = || !in_init.is_empty();
     let has_unseen = job.complete && !job.is_all_seen();
+    let is_running = !all_gone && !is_in_init() && !job.blocked_on.is_empty();
+    if let Some(ns) = longest_wait(job).filter(|_| is_running) {
+        let longest = duration(ns);
+        return format!("running: links wait for up to {longest}, and nobody is known to hold them up");
+    }
     match (job.blocked_on.is_empty(), job.complete) {
         _ if all_gone => "nobody waited",
         _ if is_in_init() && !job.verdicts.is_empty() => "",
@@ -46,12 +51,6 @@ pub(super) fn calm(job: &Snapshot) -> String {
         }
         (true, true) => "nobody waits",
         (true, false) => "nobody that was read waits",
-        _ if let Some(ns) = longest_wait(job) => {
-            return format!(
-                "running: links wait for up to {}, and nobody is known to hold them up",
-                duration(ns)
-            );
-        }
         (false, true) => "running: nobody has waited for 100 ms",
         (false, false) => "running: nobody that was read has waited for 100 ms",
     }

@@ -313,20 +313,20 @@ fn verdict(
     let waits = format!("{} {wait} for {it} in {op} for {}", ranks_text(&by), duration(one.since_ns));
     let waits = if by.is_empty() { String::new() } else { format!("; {waits}") };
     let lacked = first_lacked(job, one, &culprits, &op);
-    let (side, confidence, text) = match reason {
-        Reason::Cycle => (Side::Application, Confidence::Certain, circle.text(is_past)),
-        Reason::Lost
-            if let Some(link) = &one.link
-                && link.waits == Waits::Connect =>
-        {
-            (Side::Network, Confidence::Possible, link::not_set_up(job, one, link, (&op, is_past)))
+    let network = match (reason, &one.link) {
+        (Reason::Lost, Some(link)) if link.waits == Waits::Connect => {
+            Some((Confidence::Possible, link::not_set_up(job, one, link, (&op, is_past))))
         }
-        Reason::Unreachable
-            if let Some(text) = link::bad(job, one).and_then(|bad| bad.text(job, one.comm)) =>
-        {
-            (Side::Network, Confidence::Probable, text)
+        (Reason::Unreachable, _) => {
+            let text = link::bad(job, one).and_then(|bad| bad.text(job, one.comm));
+            text.map(|text| (Confidence::Probable, text))
         }
-        _ => told(reason, &culprits, &lacked, is_past),
+        _ => None,
+    };
+    let (side, confidence, text) = match (reason, network) {
+        (Reason::Cycle, _) => (Side::Application, Confidence::Certain, circle.text(is_past)),
+        (_, Some((confidence, text))) => (Side::Network, confidence, text),
+        (_, None) => told(reason, &culprits, &lacked, is_past),
     };
     let mut verdict = Verdict {
         class,

@@ -1,6 +1,6 @@
 //! Lanes over queue pairs of InfiniBand or RoCE, between hosts.
 //!
-//! Row 17 of the mission; after NCCL's transport of this kind (its `net_ib`), whose names are kept:
+//! After NCCL's transport of this kind (its `net_ib`), whose names are kept:
 //! RDMA WRITE with an immediate number, clear-to-send entries that the reader writes, several queue
 //! pairs per connection.
 //!

@@ -76,9 +76,16 @@ impl Task for Reports {
     }
 
     fn turn(&mut self, _: Ns) -> Turn {
+        let mut events = Vec::new();
         while let Some(event) = self.context.event() {
-            self.tell(&event);
+            events.push(event);
         }
+        // What was sampled before may not be so any more. A sample ends rows that it leaves out,
+        // which an event may have.
+        if let Some(recorder) = Recorder::of_process().filter(|_| !events.is_empty()) {
+            sample(&recorder);
+        }
+        events.iter().for_each(|event| self.tell(event));
         Turn::Again(None)
     }
 }
@@ -100,8 +107,6 @@ impl Reports {
         };
         if let Some(recorder) = Recorder::of_process() {
             recorder.port_event(name, port, code, clock::raw());
-            // What was sampled before is not so any more.
-            sample(&recorder);
             let device = DeviceName::of(name);
             publish(&mut recorder.events(), || Event::PortChanged { port, code, device });
         }

@@ -92,9 +92,10 @@ impl Edge<'_> {
         let waits = |link: &LinkSnapshot| link.waits_for.is_none_or(|peer| peer == self.to);
         self.send.is_some_and(|link| link.long_wait_ns().is_some() && waits(link))
     }
-    /// Whether neither end has a link.
+    /// Whether neither end has a link, or one is being set up.
     fn is_missing(&self) -> bool {
-        self.at.is_none()
+        let mut ends = [self.send, self.recv].into_iter().flatten();
+        self.at.is_none() || ends.any(|link| link.sets_up().is_some())
     }
     fn since_ns(&self) -> u64 {
         let waiting = [self.recv.filter(|_| self.starves()), self.send.filter(|_| self.is_full())];
