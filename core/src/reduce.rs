@@ -11,7 +11,7 @@
 //! so that ranks on different machines agree. Only streaming stores are written by hand. They
 //! bypass the caches because another core reads the bytes next.
 //!
-//! Floats of 16 and 8 bits are combined in 32 bits ([`small`]).
+//! Floats of 16 and 8 bits are combined in 32 bits (`reduce/small.rs`).
 
 mod small;
 
