@@ -15,7 +15,7 @@ use crate::recorder::Events;
 use crate::transport::carrier::{Carrier, Outgoing, Up};
 use crate::transport::meet::Peer;
 use crate::transport::shm::memory::{CALLS_KEPT, RankMemory};
-use crate::types::{ChannelId, Direction, Rank, TransportKind, TransportReason};
+use crate::types::{Direction, Rank, TransportKind, TransportReason};
 
 /// The peers of one rank and the links made to them so far.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Links {
                 if up.is_none() && !engine.has_receiver(lane) {
                     let cell = |chosen| {
                         let cell = engine.read_cell(lane, chosen);
-                        cell.op(if lane.id.channel == ChannelId::P2P { seq } else { 0 });
+                        cell.set_up_for(lane.id.channel, seq);
                         cell
                     };
                     self.carriers.iter_mut().for_each(|carrier| carrier.expect(lane, &cell));

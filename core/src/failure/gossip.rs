@@ -544,13 +544,12 @@ impl Gossip {
     fn decide(&mut self) {
         let Some(first) = self.cause() else { return };
         // The rank that answered is no more to blame than the rank that reported first.
-        let is_earliest =
-            |report: &&Report| (report.trouble, first.trouble) == (Trouble::Mismatch, Trouble::Mismatch);
-        let earliest = self.reports.iter().find(is_earliest);
+        let mut mismatches = self.reports.iter().filter(|report| report.trouble == Trouble::Mismatch);
+        let blamed = if first.trouble == Trouble::Mismatch { mismatches.next() } else { None };
         let decision = Decision {
             trouble: first.trouble,
             by: self.me,
-            about: earliest.map_or(first.about, |report| report.about),
+            about: blamed.unwrap_or(first).about,
             text: match first.trouble {
                 Trouble::LinkFailed if self.has_left(first.about) => {
                     let (rank, by) = (first.about, first.from);

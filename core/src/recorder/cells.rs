@@ -81,6 +81,10 @@ impl LinkCell {
     pub fn op(&self, seq: u64) {
         self.words[link::OP].store(seq, Ordering::Relaxed);
     }
+    /// Records for which call the link is set up.
+    pub fn set_up_for(&self, channel: ChannelId, seq: u64) {
+        self.op(if channel == ChannelId::P2P { seq } else { 0 });
+    }
     /// Records that the link waits for `peer` since `since`.
     ///
     /// Call it only once the wait has lasted longer than a message takes.

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{duration, shown, unread};
+use super::{channel_name, duration, shown, unread};
 use crate::diagnose::{call_name, comm_name};
 use crate::snapshot::{
     CommSnapshot, Direction, LinkSnapshot, OpSnapshot, OpState, OpWait, RankSnapshot, Snapshot, Transport,
@@ -77,10 +77,6 @@ fn is_used(link: &LinkSnapshot, op: &OpSnapshot, is_pair: bool) -> bool {
         && (link.is_waiting() || has_messages || link.sets_up().is_some() || !is_pair && link.moved > 0)
 }
 
-fn channel_name(channel: ChannelId) -> String {
-    if channel == ChannelId::P2P { "p2p".into() } else { format!("channel {channel}") }
-}
-
 const fn way(direction: Direction) -> &'static str {
     match direction {
         Direction::Send => "send to",
@@ -123,12 +119,12 @@ fn state(link: &LinkSnapshot) -> Option<String> {
     if let Some(set_up) = link.sets_up() {
         return Some(format!("set-up: {set_up}"));
     }
-    match (link.waits, link.direction) {
-        (Waits::Proxy, _) => Some("waits for a slot".into()),
-        (Waits::Credit, _) => named(ProxyState::SendPeerWait),
-        (Waits::Kernel, _) => named(ProxyState::SendWait),
-        (Waits::Peer, _) => named(ProxyState::RecvWait),
-        (Waits::Nothing | Waits::Connect | Waits::Unknown, _) => None,
+    match link.waits {
+        Waits::Proxy => Some("waits for a slot".into()),
+        Waits::Credit => named(ProxyState::SendPeerWait),
+        Waits::Kernel => named(ProxyState::SendWait),
+        Waits::Peer => named(ProxyState::RecvWait),
+        Waits::Nothing | Waits::Connect | Waits::Unknown => None,
     }
 }
 

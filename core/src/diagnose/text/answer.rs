@@ -144,7 +144,7 @@ fn link_line(job: &Snapshot, blocked_on: &BlockedOn, link: &WaitingLink) -> Stri
     )
 }
 
-/// What the reader of a lane has of its writer in that state of the set-up, and what it has not.
+/// Describes how far a lane's reader is with the set-up: what it has received from the writer.
 const fn awaited(state: SetUp) -> &'static str {
     match state {
         SetUp::Accept => ": no connection on which it named itself",

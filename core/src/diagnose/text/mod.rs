@@ -201,6 +201,11 @@ fn row(rank: &RankSnapshot, comm: Option<&CommSnapshot>) -> [String; 11] {
     std::array::from_fn(|_| cells.next().unwrap_or_default())
 }
 
+/// The channel as sentences name it.
+fn channel_name(channel: ChannelId) -> String {
+    if channel == ChannelId::P2P { channel.to_string() } else { format!("channel {channel}") }
+}
+
 /// The links that wait long, with the ranks of the job.
 fn waiting_links(out: &mut String, job: &Snapshot) {
     let mut first = true;
@@ -217,10 +222,7 @@ fn waiting_links(out: &mut String, job: &Snapshot) {
                 let whom = |peer: Option<Rank>, none: &str| {
                     peer.map_or_else(|| none.into(), |peer| format!("rank {}", of_job(peer)))
                 };
-                let channel = match link.channel {
-                    ChannelId::P2P => "p2p".to_string(),
-                    channel => format!("channel {channel}"),
-                };
+                let channel = channel_name(link.channel);
                 let _ = writeln!(
                     out,
                     "  {} rank {} {channel} {} {} ({}{}): posted {} moved {} done {}, {} for {} ({}) for {}{}",

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{comm_name, duration, shown};
+use super::{channel_name, comm_name, duration, shown};
 use crate::snapshot::{
     CommSnapshot, Direction, LinkSnapshot, PortSnapshot, PortStanding, RankSnapshot, Snapshot, WorkFailure,
 };
 use crate::sys::verbs::words::cause;
-use crate::types::{ChannelId, Rank};
+use crate::types::Rank;
 
 /// The most links whose queue pairs are listed beside those that wait: those that failed come
 /// first.
@@ -60,10 +60,7 @@ pub(super) fn others(out: &mut String, job: &Snapshot) {
     for (rank, comm, link) in links.iter().take(MAX_LINKS) {
         let of_job = |peer: Rank| numbers.get(&(comm.id, peer)).copied().unwrap_or(peer);
         let peer = link.peer.map_or_else(|| "all".into(), |peer| format!("rank {}", of_job(peer)));
-        let channel = match link.channel {
-            ChannelId::P2P => "p2p".to_string(),
-            channel => format!("channel {channel}"),
-        };
+        let channel = channel_name(link.channel);
         let name = comm_name(&comm.name, comm.id);
         let _ = writeln!(out, "  {name} rank {} {channel} {} {peer}:", rank.rank, link.direction);
         queue_pairs(out, link);

@@ -27,7 +27,7 @@ use crate::transport::shm::memory::RankMemory;
 use crate::transport::socket::arrivals::Arrivals;
 use crate::transport::socket::connect::{Connecting, Target};
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{ChannelId, CommId, JobId, Rank, SetupState, TransportKind, TransportReason, WaitReason};
+use crate::types::{CommId, JobId, Rank, SetupState, TransportKind, TransportReason, WaitReason};
 
 /// The pause before a connection that ended is made again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -136,7 +136,7 @@ impl Carrier for VerbsCarrier {
 
     fn connect(&mut self, Outgoing { id, readers, seq, why, cell }: Outgoing<'_>) -> Option<Up> {
         let to = *readers.first()?;
-        cell.op(if id.channel == ChannelId::P2P { seq } else { 0 });
+        cell.set_up_for(id.channel, seq);
         cell.waits(WaitReason::Connect, to, clock::raw());
         let (state, watch) = (State::Waiting(Ns(0)), Stopwatch::start(clock::now()));
         cell.sets_up(SetupState::Start);

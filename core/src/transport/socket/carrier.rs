@@ -21,7 +21,7 @@ use crate::sys::shortage::Shortage;
 use crate::transport::carrier::{Carrier, Outgoing, Up};
 use crate::transport::meet::{Peer, Reach};
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{ChannelId, CommId, JobId, Rank, TransportKind, TransportReason, WaitReason};
+use crate::types::{CommId, JobId, Rank, TransportKind, TransportReason, WaitReason};
 
 /// The terms on which a rank connects lanes to other hosts.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Carrier for SocketCarrier {
         let Terms { me, job, comm, ref key, streams, bind, limit } = self.terms;
         let hello = Hello { channel, ..Hello::new(Purpose::Data, job, comm, me, to) };
         let target = Target { address, bind, key: key.clone(), hello, streams };
-        cell.op(if channel == ChannelId::P2P { seq } else { 0 });
+        cell.set_up_for(channel, seq);
         cell.waits(WaitReason::Connect, to, clock::raw());
         let connecting = Connecting::new(target, clock::now(), limit);
         self.under_way.push(Dial { id, why, connecting, cell, opened: 0 });
