@@ -1,6 +1,10 @@
 //! A request as data: the call, the sizes that follow from it, and the 32 bytes that show whether
 //! two ranks made the same call.
 
+mod terms;
+
+pub use terms::{Blocks, OwnTerms, Terms};
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -17,11 +21,15 @@ pub struct Request {
     pub dtype: Datatype,
     /// How elements are combined; `Sum` if the operation combines nothing.
     pub op: ReduceOp,
-    /// The root of broadcast and reduce, the peer of send and receive; otherwise rank 0.
+    /// The root of broadcast, reduce, gather and scatter, the peer of send and receive; otherwise
+    /// rank 0.
     pub root: Rank,
     /// The number of elements: of the whole buffer for all-reduce, broadcast, reduce, send and
-    /// receive; of one rank's block for all-gather and reduce-scatter (the convention of `nccl.h`).
+    /// receive; of one rank's block for the others (the convention of `nccl.h`). If the blocks
+    /// differ, of all together; 0 for an all-to-all, whose ranks need not know all counts.
     pub count: u64,
+    /// Whether the blocks differ.
+    pub uneven: bool,
 }
 
 /// The bytes that one rank reads and writes.
@@ -37,7 +45,14 @@ impl Request {
     /// A barrier: a request of no bytes.
     #[must_use]
     pub const fn barrier() -> Self {
-        Self { kind: CollKind::Barrier, dtype: Datatype::U8, op: ReduceOp::Sum, root: Rank(0), count: 0 }
+        Self {
+            kind: CollKind::Barrier,
+            dtype: Datatype::U8,
+            op: ReduceOp::Sum,
+            root: Rank(0),
+            count: 0,
+            uneven: false,
+        }
     }
 
     /// The bytes of `count` elements.
@@ -46,7 +61,7 @@ impl Request {
         self.count * self.dtype.size() as u64
     }
 
-    /// The bytes that `me`, one of `nranks`, reads and writes.
+    /// The bytes that `me`, one of `nranks`, reads and writes if the blocks are equal.
     #[must_use]
     pub fn sizes(&self, nranks: u32, me: Rank) -> Sizes {
         let bytes = self.bytes();
@@ -56,6 +71,9 @@ impl Request {
             CollKind::AllReduce => Sizes { input: bytes, output: bytes },
             CollKind::AllGather => Sizes { input: bytes, output: all },
             CollKind::ReduceScatter => Sizes { input: all, output: bytes },
+            CollKind::AllToAll => Sizes { input: all, output: all },
+            CollKind::Gather => Sizes { input: bytes, output: at_root(all) },
+            CollKind::Scatter => Sizes { input: at_root(all), output: bytes },
             CollKind::Broadcast => Sizes { input: at_root(bytes), output: bytes },
             CollKind::Reduce => Sizes { input: bytes, output: at_root(bytes) },
             CollKind::Barrier => Sizes { input: 0, output: 0 },
@@ -102,6 +120,27 @@ pub struct Descriptor {
     pub seq: u64,
     /// The hash of everything that the plan was made from.
     pub plan: u64,
+    /// Whether the blocks of the ranks differ.
+    pub uneven: bool,
+}
+
+/// By how much the messages of pairs with a count of 1 and of 0 differ: odd, so that it has an
+/// inverse. (2^64 divided by the square root of 2.)
+const PAIR: u64 = 0xb504_f333_f9de_6485;
+/// More elements than a pair of ranks exchanges. What another call left would pass for a count with
+/// a probability of 2^-16.
+const MOST_PAIRED: u64 = 1 << 48;
+
+/// The number that gives 1 if it is multiplied by an odd one.
+const fn inverse(odd: u64) -> u64 {
+    // Newton's method: each turn doubles the bits that are right, of which the first three are.
+    let mut found = odd;
+    let mut bits = 3;
+    while bits < 64 {
+        found = found.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(found)));
+        bits *= 2;
+    }
+    found
 }
 
 /// A call of which all-gathers are parts. They carry it as an operator, which those of a program
@@ -122,7 +161,7 @@ impl PartOf {
             Self::Split => ReduceOp::Max,
             Self::Invite => ReduceOp::Min,
         };
-        Request { kind: CollKind::AllGather, dtype, op, root: Rank(0), count }
+        Request { kind: CollKind::AllGather, dtype, op, root: Rank(0), count, uneven: false }
     }
 }
 
@@ -149,12 +188,13 @@ impl Descriptor {
         self.count * self.dtype.size() as u64
     }
 
-    /// The 32 bytes, little-endian; byte 3 is zero.
+    /// The 32 bytes, little-endian.
     #[must_use]
     pub fn encode(&self) -> [u64; 4] {
         let first = u64::from(self.kind as u8)
             | u64::from(self.dtype as u8) << 8
             | u64::from(self.op as u8) << 16
+            | u64::from(self.uneven) << 24
             | u64::from(self.root.0) << 32;
         [first, self.count, self.seq, self.plan]
     }
@@ -171,6 +211,7 @@ impl Descriptor {
             count,
             seq,
             plan,
+            uneven: [false, true].get((first >> 24) as u8 as usize).copied()?,
         })
     }
 
@@ -188,6 +229,20 @@ impl Descriptor {
     /// By how much the hashes of calls differ that are alike and follow each other: a number whose
     /// small multiples are far apart in all bits, 2^64 divided by the golden ratio.
     pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// What a message between two ranks of an uneven all-to-all carries: the `check` of its call,
+    /// made to tell the elements that this pair of ranks exchanges.
+    #[must_use]
+    pub const fn paired(check: u64, count: u64) -> u64 {
+        check.wrapping_add(count.wrapping_mul(PAIR))
+    }
+
+    /// The elements that the other rank has for this pair, if what came is of the same call.
+    #[must_use]
+    pub const fn unpaired(check: u64, came: u64) -> Option<u64> {
+        let count = came.wrapping_sub(check).wrapping_mul(inverse(PAIR));
+        if count < MOST_PAIRED { Some(count) } else { None }
+    }
 
     /// The fields in which two descriptors differ, for people: `count 4 / 8, op Sum / Max`.
     #[must_use]
@@ -209,11 +264,17 @@ impl Descriptor {
             compare("op", self.op.to_string(), other.op.to_string());
         }
         compare("root", self.root.to_string(), other.root.to_string());
-        compare("count", self.count.to_string(), other.count.to_string());
+        let blocks = |uneven| if uneven { "uneven" } else { "equal" }.to_string();
+        compare("blocks", blocks(self.uneven), blocks(other.uneven));
+        if self.uneven == other.uneven {
+            compare("count", self.count.to_string(), other.count.to_string());
+        }
         compare("seq", self.seq.to_string(), other.seq.to_string());
-        // `plan` follows from the other fields, unless the ranks are configured differently.
+        // `plan` follows from the other fields, unless the ranks are configured differently, or the
+        // counts of their blocks are shared out differently.
         if found.is_empty() && self.plan != other.plan {
-            found.push(format!("plan {:016x} / {:016x}", self.plan, other.plan));
+            let what = if self.uneven { "counts of ranks" } else { "plan" };
+            found.push(format!("{what} {:016x} / {:016x}", self.plan, other.plan));
         }
         found.join(", ")
     }
@@ -294,8 +355,8 @@ impl Numbering {
                 (kind, request.root, self.last)
             }
         };
-        let Request { dtype, op, count, .. } = *request;
-        Descriptor { kind, dtype, op, root, count, seq, plan }
+        let Request { dtype, op, count, uneven, .. } = *request;
+        Descriptor { kind, dtype, op, root, count, seq, plan, uneven }
     }
 
     /// Adds a collective to the hash; `check` is the hash of its descriptor.
@@ -331,6 +392,7 @@ mod tests {
             count: 77,
             seq: 9,
             plan: 0xfeed,
+            uneven: false,
         };
         assert_eq!(Descriptor::decode(base.encode()), Some(base));
         for other in [
@@ -341,6 +403,7 @@ mod tests {
             Descriptor { count: 78, ..base },
             Descriptor { seq: 10, ..base },
             Descriptor { plan: 1, ..base },
+            Descriptor { uneven: true, ..base },
         ] {
             assert_ne!(base.hash(), other.hash());
             assert!(base.differences(&other).contains(" / "), "{}", base.differences(&other));
@@ -354,6 +417,14 @@ mod tests {
         assert_eq!(split.differences(&base), "kind split() / Reduce");
         let gather = Descriptor { op: ReduceOp::Sum, ..split };
         assert_eq!(gather.differences(&split), "kind AllGather / split()");
+    }
+
+    #[test]
+    fn a_message_of_a_pair_tells_its_count() {
+        for (check, count) in [(0, 0), (7, 1), (u64::MAX, 12_345), (1 << 63, MOST_PAIRED - 1)] {
+            assert_eq!(Descriptor::unpaired(check, Descriptor::paired(check, count)), Some(count));
+        }
+        assert_eq!(Descriptor::unpaired(1, 2), None);
     }
 
     #[test]
@@ -404,8 +475,14 @@ mod tests {
 
     #[test]
     fn sizes_follow_the_convention_of_nccl() {
-        let request =
-            |kind| Request { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(1), count: 5 };
+        let request = |kind| Request {
+            kind,
+            dtype: Datatype::F32,
+            op: ReduceOp::Sum,
+            root: Rank(1),
+            count: 5,
+            uneven: false,
+        };
         assert_eq!(request(CollKind::AllGather).sizes(3, Rank(0)), Sizes { input: 20, output: 60 });
         assert_eq!(request(CollKind::ReduceScatter).sizes(3, Rank(0)), Sizes { input: 60, output: 20 });
         assert_eq!(request(CollKind::Reduce).sizes(3, Rank(0)), Sizes { input: 20, output: 0 });

@@ -115,6 +115,41 @@ impl ViewMut {
     }
 }
 
+/// A value of the caller's that an operation reads until it ends.
+#[derive(Debug)]
+pub struct Borrowed<T: ?Sized>(NonNull<T>);
+
+impl<T: ?Sized> Copy for Borrowed<T> {}
+impl<T: ?Sized> Clone for Borrowed<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+// SAFETY: it gives shared access only, and the promise made at its creation holds for every thread.
+unsafe impl<T: Sync + ?Sized> Send for Borrowed<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync + ?Sized> Sync for Borrowed<T> {}
+
+impl<T: ?Sized> Borrowed<T> {
+    /// Borrows a value.
+    ///
+    /// # Safety
+    /// It stays valid, and nobody changes it, until the operation that received this has ended.
+    #[must_use]
+    pub const unsafe fn new(value: &T) -> Self {
+        Self(NonNull::from_ref(value))
+    }
+}
+
+impl<T: ?Sized> std::ops::Deref for Borrowed<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the promise of `new`.
+        unsafe { self.0.as_ref() }
+    }
+}
+
 /// An element of a typed call: maps a Rust type to its [`Datatype`](crate::Datatype). Sealed.
 pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
     /// The datatype of `Self`.
@@ -122,19 +157,52 @@ pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
 }
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait Sealed {
+        /// As a factor of a pre-multiplied sum: its bits; of fewer bits than 32, those of the
+        /// same value as an `f32`.
+        fn factor(self) -> u64;
+    }
+}
+
+/// An element as the factor of a pre-multiplied sum.
+pub(crate) fn factor<T: Element>(element: T) -> u64 {
+    element.factor()
 }
 
 macro_rules! element {
-    ($($t:ty => $d:ident),+) => {$(
-        impl sealed::Sealed for $t {}
+    ($($t:ty => $d:ident, |$x:ident| $factor:expr;)+) => {$(
+        impl sealed::Sealed for $t {
+            fn factor(self) -> u64 {
+                let $x = self;
+                $factor
+            }
+        }
         impl Element for $t {
             const DTYPE: crate::types::Datatype = crate::types::Datatype::$d;
         }
     )+};
 }
-element!(i8 => I8, i32 => I32, i64 => I64, u8 => U8, u32 => U32, u64 => U64, f32 => F32, f64 => F64);
-element!(half::f16 => F16, half::bf16 => BF16, float8::F8E4M3 => F8E4M3, float8::F8E5M2 => F8E5M2);
+element! {
+    i8 => I8, |x| x as u64;
+    i32 => I32, |x| x as u64;
+    i64 => I64, |x| x as u64;
+    u8 => U8, |x| u64::from(x);
+    u32 => U32, |x| u64::from(x);
+    u64 => U64, |x| x;
+    f32 => F32, |x| u64::from(x.to_bits());
+    f64 => F64, |x| x.to_bits();
+    half::f16 => F16, |x| u64::from(x.to_f32().to_bits());
+    half::bf16 => BF16, |x| u64::from(x.to_f32().to_bits());
+    float8::F8E4M3 => F8E4M3, |x| u64::from(x.to_f32().to_bits());
+    float8::F8E5M2 => F8E5M2, |x| u64::from(x.to_f32().to_bits());
+}
+
+/// A value of the caller's, for an operation that ends before the borrow does.
+pub(crate) const fn borrowed<T: ?Sized>(value: &T) -> Borrowed<T> {
+    // SAFETY: as of `view_of`: the blocking calls of `comm` hold the borrow until the operation has
+    // ended. An asynchronous call keeps the value where its driver keeps the region.
+    unsafe { Borrowed::new(value) }
+}
 
 /// A view of a slice, for an operation that ends before the borrow does.
 pub(crate) fn view_of<T: Element>(slice: &[T]) -> View {

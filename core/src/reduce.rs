@@ -11,8 +11,10 @@
 //! so that ranks on different machines agree. Only streaming stores are written by hand. They
 //! bypass the caches because another core reads the bytes next.
 //!
-//! Floats of 16 and 8 bits are combined in 32 bits (`reduce/small.rs`).
+//! Floats of 16 and 8 bits are combined in 32 bits (`reduce/small.rs`). Averages and pre-multiplied
+//! sums are sums with a factor or a divisor (`reduce/scaled.rs`).
 
+mod scaled;
 mod small;
 
 use std::mem::MaybeUninit;
@@ -22,6 +24,8 @@ use half::{bf16, f16};
 
 use crate::memory::{View, ViewMut};
 use crate::types::{Datatype, ReduceOp};
+
+pub use scaled::Scaling;
 
 /// How bytes are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,15 +60,21 @@ pub fn copy(to: ViewMut, from: View, how: Store) {
     }
 }
 
-/// Reduces `sources` element by element, in their order, and stores the result to every
-/// destination. A destination may be identical to a source. Any other overlap, with a source or
+/// Reduces `sources` element by element, in their order, scaled as told, and stores the result to
+/// every destination. A destination may be identical to a source. Any other overlap, with a source or
 /// with another destination, is not allowed.
 ///
 /// # Panics
 /// Unless there are 1 to 8 sources and 1 to 2 destinations, all of one length, which is a whole
 /// number of elements.
-pub fn combine(op: ReduceOp, dtype: Datatype, sources: &[View], destinations: &[(ViewMut, Store)]) {
+pub fn combine(
+    (op, scaling): (ReduceOp, Scaling),
+    dtype: Datatype,
+    sources: &[View],
+    destinations: &[(ViewMut, Store)],
+) {
     let len = check(dtype, sources, destinations);
+    let op = (op, scaling);
     match dtype {
         Datatype::F32 => choose::<f32>(op, len, sources, destinations),
         Datatype::F64 => choose::<f64>(op, len, sources, destinations),
@@ -94,9 +104,15 @@ fn check(dtype: Datatype, sources: &[View], destinations: &[(ViewMut, Store)]) -
     len
 }
 
-fn choose<T: Number>(op: ReduceOp, len: usize, sources: &[View], destinations: &[(ViewMut, Store)]) {
+fn choose<T: Number>(
+    (op, scaling): (ReduceOp, Scaling),
+    len: usize,
+    sources: &[View],
+    destinations: &[(ViewMut, Store)],
+) {
     match op {
-        ReduceOp::Sum => blocks::<T, Sum>(len, sources, destinations),
+        _ if !scaling.is_none() => scaled::combine::<T>(scaling, len, sources, destinations),
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum => blocks::<T, Sum>(len, sources, destinations),
         ReduceOp::Prod => blocks::<T, Prod>(len, sources, destinations),
         ReduceOp::Min => blocks::<T, Min>(len, sources, destinations),
         ReduceOp::Max => blocks::<T, Max>(len, sources, destinations),
@@ -157,6 +173,10 @@ trait Number: Copy {
     fn product(self, other: Self) -> Self;
     fn min(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
+    /// Multiplied by the element with these bits.
+    fn times(self, factor: u64) -> Self;
+    /// Divided by a number of ranks; integers are truncated toward zero.
+    fn over(self, ranks: u32) -> Self;
 }
 
 /// The reduction of two elements.
@@ -195,7 +215,7 @@ impl Operation for Max {
 }
 
 macro_rules! number {
-    ($t:ty, |$a:ident, $b:ident| $sum:expr, $product:expr, $nan:expr) => {
+    ($t:ty, |$a:ident, $b:ident| $sum:expr, $product:expr, $nan:expr, $of:expr, $over:expr) => {
         impl Number for $t {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
@@ -218,15 +238,30 @@ macro_rules! number {
                 let most = if other > self { other } else { self };
                 if $nan(self) { other } else { most }
             }
+            #[inline(always)]
+            fn times(self, factor: u64) -> Self {
+                self.product($of(factor))
+            }
+            #[inline(always)]
+            fn over(self, ranks: u32) -> Self {
+                $over(self, ranks)
+            }
         }
     };
 }
-number!(f32, |a, b| a + b, a * b, f32::is_nan);
-number!(f64, |a, b| a + b, a * b, f64::is_nan);
+number!(f32, |a, b| a + b, a * b, f32::is_nan, |f: u64| Self::from_bits(f as u32), |a, n: u32| a / n as f32);
+number!(f64, |a, b| a + b, a * b, f64::is_nan, Self::from_bits, |a, n| a / f64::from(n));
 macro_rules! integers {
-    ($($t:ty),+) => {$(number!($t, |a, b| a.wrapping_add(b), a.wrapping_mul(b), |_| false);)+};
+    ($($t:ty, $wide:ty);+) => {$(number!(
+        $t,
+        |a, b| a.wrapping_add(b),
+        a.wrapping_mul(b),
+        |_| false,
+        |factor: u64| factor as Self,
+        |a, n| (a as $wide / n as $wide) as Self
+    );)+};
 }
-integers!(i8, i32, i64, u8, u32, u64);
+integers!(i8, i64; i32, i64; i64, i64; u8, u64; u32, u64; u64, u64);
 
 /// Stores the result of `O` on the elements at `a` and `b`, `len` bytes each, to `to`.
 ///

@@ -188,6 +188,12 @@ closed_set! {
         Send = 6,
         /// This rank receives data from one peer.
         Recv = 7,
+        /// Every rank sends a block to each rank, and gets one from each.
+        AllToAll = 8,
+        /// The root gets the concatenation of all ranks' data.
+        Gather = 9,
+        /// Rank r gets block r of the root's data.
+        Scatter = 10,
     }
 }
 closed_set! {
@@ -233,6 +239,13 @@ closed_set! {
         Max = 2,
         /// Product; integers wrap.
         Prod = 3,
+        /// The sum, divided by the number of ranks. Integers wrap while they are summed, and the
+        /// quotient is truncated toward zero. `F16`, `F8E4M3` and `F8E5M2`, whose sums are soon too
+        /// large, are multiplied by 1 / ranks before they are summed.
+        Avg = 4,
+        /// The sum of what each rank has multiplied by a factor of its own, of the elements' type;
+        /// products are rounded to that type.
+        PreMulSum = 5,
     }
 }
 closed_set! {
@@ -358,6 +371,8 @@ closed_set! {
         Pair = 3,
         /// Sums go up a binary tree of ranks, and the result comes down.
         Tree = 4,
+        /// Every rank sends its blocks straight to the ranks that they are for.
+        Pairwise = 5,
     }
 }
 closed_set! {
@@ -408,7 +423,7 @@ impl CollKind {
     /// Whether the call names a root.
     #[must_use]
     pub const fn has_root(self) -> bool {
-        matches!(self, Self::Broadcast | Self::Reduce)
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
     /// Whether the call concerns one pair of ranks only.
     #[must_use]

@@ -7,7 +7,7 @@ mod common;
 
 use ccl::comm::Communicator;
 use ccl::config::Key;
-use ccl::{ErrorKind, Rank, ReduceOp, Result};
+use ccl::{ErrorKind, Rank, ReduceOp, Reduction, Result};
 
 const RANKS: u32 = 9;
 
@@ -45,4 +45,93 @@ fn a_reduction_among_others_is_found_although_they_run_ahead() {
         // No rank is blocked on the victim here: the others are one call further when they wait.
         check(victim, |comm| reduce(comm, 0), |comm| comm.broadcast(&mut [0_u8; 3], Rank(8)));
     }
+}
+
+/// All ranks have the same true error.
+fn check_text(
+    its: impl Fn(&Communicator) -> Result<()> + Send + Sync,
+    others: impl Fn(&Communicator) -> Result<()> + Send + Sync,
+    wanted: &[&str],
+) {
+    for transport in ["shm", "socket"] {
+        let settings =
+            common::settings(&[(Key::Timeout, "60"), (Key::Observe, "0"), (Key::Transport, transport)]);
+        let began = ccl::clock::now();
+        let errors = common::with_ranks(4, &settings, |comm| {
+            let first = if comm.rank().0 == 2 { its(&comm) } else { others(&comm) };
+            first.and_then(|()| comm.barrier()).unwrap_err()
+        });
+        let took = ccl::clock::now().since(began);
+        assert!(errors.iter().all(|error| error.what == errors[0].what), "{errors:?}");
+        for error in &errors {
+            assert_eq!(error.kind, ErrorKind::Mismatch, "{error}");
+            assert!(wanted.iter().all(|wanted| error.what.contains(wanted)), "{error}");
+        }
+        // It takes no time limit; connecting is a part of it.
+        assert!(took.as_secs() < 30, "{took:?}");
+    }
+}
+
+#[test]
+fn counts_of_blocks_that_differ_are_told_by_all_ranks() {
+    let gather = |counts: [usize; 4]| {
+        move |comm: &Communicator| {
+            let own = counts[comm.rank().index()];
+            comm.all_gather_uneven(&vec![1_u8; own], &mut [0; 10], &counts)
+        }
+    };
+    let wanted = ["rank 2 called AllGather #1 (count 10, U8, uneven ", "differ in counts of ranks "];
+    check_text(gather([1, 2, 4, 3]), gather([1, 2, 3, 4]), &wanted);
+    let scatter = |counts: [usize; 4]| {
+        move |comm: &Communicator| {
+            let mut own = vec![0_f32; counts[comm.rank().index()]];
+            comm.reduce_scatter_uneven(&[1.0; 10], &mut own, &counts, ReduceOp::Sum)
+        }
+    };
+    let wanted = ["rank 2 called ReduceScatter #1 (count 10, F32, Sum, root 0, uneven ", "counts of ranks "];
+    check_text(scatter([1, 2, 4, 3]), scatter([1, 2, 3, 4]), &wanted);
+    // Equal blocks by another call.
+    let equal = |comm: &Communicator| comm.all_gather(&[1_u8; 3], &mut [0; 12]);
+    let wanted = ["rank 2 called AllGather #1 (count 3, U8)", "blocks "];
+    check_text(equal, |comm| comm.all_gather_uneven(&[1_u8; 3], &mut [0; 12], &[3; 4]), &wanted);
+}
+
+#[test]
+fn the_count_of_one_pair_is_told_by_all_ranks() {
+    let exchange = |sent: [usize; 4]| {
+        move |comm: &Communicator| {
+            let all: usize = sent.iter().sum();
+            comm.all_to_all_uneven((&vec![1.0_f32; all], &sent), (&mut vec![0.0_f32; 12], &[3; 4]))
+        }
+    };
+    let wanted = "rank 2 called AllToAll #1 (count 7, F32) to rank 1; rank 1 called AllToAll #1 (count 3, F32) \
+        from rank 2; rank 2 / rank 1 differ in count 7 / 3";
+    check_text(exchange([3, 7, 3, 3]), exchange([3; 4]), &[wanted]);
+}
+
+#[test]
+fn types_of_factors_and_operators_that_differ_are_told_by_all_ranks() {
+    let (one, other) = (Reduction::pre_mul_sum(2.0_f32), Reduction::pre_mul_sum(2_i32));
+    let wanted = ["rank 2 called AllReduce #1 (count 2, I32, PreMulSum, root 0)", "differ in dtype "];
+    check_text(
+        move |comm| comm.all_reduce_in_place(&mut [1, 2], other),
+        move |comm| comm.all_reduce_in_place(&mut [1.0, 2.0], one),
+        &wanted,
+    );
+    let wanted = ["rank 2 called AllReduce #1 (count 2, F32, Avg, root 0)", "differ in op "];
+    check_text(
+        |comm| comm.all_reduce_in_place(&mut [1.0_f32, 2.0], ReduceOp::Avg),
+        move |comm| comm.all_reduce_in_place(&mut [1.0, 2.0], one),
+        &wanted,
+    );
+    // A factor belongs to its rank.
+    let settings = common::settings(&[(Key::Observe, "0")]);
+    common::with_ranks(3, &settings, |comm| {
+        let mut all = [1_i64];
+        comm.all_reduce_in_place(&mut all, Reduction::pre_mul_sum(10_i64.pow(comm.rank().0))).unwrap();
+        assert_eq!(all, [111]);
+        let error = comm.all_reduce_in_place(&mut all, ReduceOp::PreMulSum).unwrap_err();
+        assert!(error.kind == ErrorKind::Usage && error.hint.contains("pre_mul_sum(factor)"), "{error}");
+        comm.finish().unwrap();
+    });
 }

@@ -16,7 +16,7 @@ use ccl::config::{Key, environment};
 use ccl::diagnose::{Given, merge};
 use ccl::recorder::Reader;
 use ccl::snapshot::Source;
-use ccl::{ErrorKind, Rank, ReduceOp, clock};
+use ccl::{ErrorKind, Rank, ReduceOp, Reduction, clock};
 
 /// More elements than a link or the kernel holds.
 const LARGE: usize = 4 << 20;
@@ -69,6 +69,36 @@ fn what_is_waited_for_or_awaited_comes_back_with_its_result() {
         assert!(sum.iter().all(|n| *n == 5));
         let told = block_on(comm.broadcast_async(vec![me; 10], Rank(1)).unwrap()).unwrap();
         assert_eq!(told.into_vec(), vec![1; 10]);
+    });
+}
+
+#[test]
+fn calls_with_blocks_and_factors_own_what_they_read() {
+    each("20", |comm| {
+        let (me, own) = (comm.rank().index(), u64::from(comm.rank().0));
+        // All are begun before any is waited for: each keeps its own counts and factor.
+        let to_all = comm.all_to_all_async(vec![own; 6]).unwrap();
+        let uneven = comm.all_to_all_uneven_async(vec![own; 5], &[2 + me, 3 - me]).unwrap();
+        let gathered = comm.all_gather_uneven_async(vec![own; 7], &[3, 4]).unwrap();
+        let blocks = vec![10.0_f32; 7];
+        let scattered = comm.reduce_scatter_uneven_async(blocks, &[3, 4], ReduceOp::Avg).unwrap();
+        let scaled = comm.all_reduce_async(vec![2_i64; 9], Reduction::pre_mul_sum(me as i64 + 1)).unwrap();
+        let root = Rank(1);
+        let to_root = comm.gather_async(vec![own; 3 * (me + 1)], root).unwrap();
+        let from_root = comm.scatter_async(vec![own; 3 * (me + 1)], root).unwrap();
+        assert_eq!(to_all.wait().unwrap().into_vec(), [0, 0, 0, 1, 1, 1]);
+        let uneven = uneven.wait().unwrap().into_vec();
+        assert_eq!(uneven, if me == 0 { [0, 0, 1, 1, 1] } else { [0, 0, 0, 1, 1] });
+        assert_eq!(gathered.wait().unwrap().into_vec(), [0, 0, 0, 1, 1, 1, 1]);
+        assert_eq!(scattered.wait().unwrap().into_vec(), [10.0; 7]);
+        assert_eq!(scaled.wait().unwrap().into_vec(), [6; 9]);
+        let to_root = to_root.wait().unwrap().into_vec();
+        assert_eq!(to_root, if me == 1 { vec![0, 0, 0, 1, 1, 1] } else { vec![0; 3] });
+        assert_eq!(from_root.wait().unwrap().into_vec(), vec![1; 3 * (me + 1)]);
+        let error = comm.all_to_all_async(vec![0_u8; 3]).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Usage);
+        let error = comm.all_gather_uneven_async(vec![0_u8; 3], &[1, 1, 1]).unwrap_err();
+        assert!(error.to_string().contains("3 counts for 2 ranks"), "{error}");
     });
 }
 

@@ -31,7 +31,7 @@ const MOST_ROUNDS: usize = 1_000;
 const MOST_SENDS: usize = 4;
 
 fn request(kind: CollKind, root: u32, count: u64) -> Request {
-    Request { kind, dtype: Datatype::I64, op: ReduceOp::Sum, root: Rank(root), count }
+    Request { kind, dtype: Datatype::I64, op: ReduceOp::Sum, root: Rank(root), count, uneven: false }
 }
 
 fn bytes(values: impl Iterator<Item = i64>) -> Vec<u8> {

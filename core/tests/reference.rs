@@ -13,26 +13,40 @@ use std::fmt::Debug;
 
 use ccl::comm::Communicator;
 use ccl::config::{Key, environment};
-use ccl::{Element, F8E4M3, F8E5M2, Rank, ReduceOp, bf16, f16};
+use ccl::{Element, F8E4M3, F8E5M2, Rank, ReduceOp, Reduction, bf16, f16};
 
 /// An element whose reference results are exact: small integers.
 trait Number: Element + PartialEq + Debug {
     /// As many different numbers are given. The sum of those of nine ranks is exact, or wraps: of
     /// 0 and 1, which ranks give in turn, it is at most 5.
     const GIVEN: u64;
+    /// Whether averages of any number of ranks are known exactly, else only those of a power of two.
+    const AVERAGES: bool = true;
     fn of(n: i64) -> Self;
+    /// This sum, divided by a number of ranks.
+    fn average(sum: i64, ranks: u32) -> Self;
 }
 macro_rules! number {
-    ($given:literal, |$n:ident| $from:expr, $($t:ty),+) => {$(
+    ($given:literal, $averages:literal, |$n:ident| $from:expr, |$sum:ident, $ranks:ident| $average:expr, $($t:ty),+) => {$(
         impl Number for $t {
             const GIVEN: u64 = $given;
+            const AVERAGES: bool = $averages;
             fn of($n: i64) -> Self { $from }
+            fn average($sum: i64, $ranks: u32) -> Self { $average }
         }
     )+};
 }
-number!(17, |n| n as Self, f32, f64, i8, i32, i64, u8, u32, u64);
-number!(17, |n| Self::from_f32(n as f32), f16, bf16);
-number!(2, |n| Self::from_f32(n as f32), F8E4M3, F8E5M2);
+number!(17, true, |n| n as Self, |sum, n| sum as Self / n as Self, f32, f64, i8, i32, i64, u8, u32, u64);
+number!(17, true, |n| Self::from_f32(n as f32), |sum, n| Self::from_f32(sum as f32 / n as f32), bf16);
+number!(17, false, |n| Self::from_f32(n as f32), |sum, n| Self::from_f32(sum as f32 / n as f32), f16);
+number!(
+    2,
+    false,
+    |n| Self::from_f32(n as f32),
+    |sum, n| Self::from_f32(sum as f32 / n as f32),
+    F8E4M3,
+    F8E5M2
+);
 
 /// Nothing, one, a prime, more than a slot of a pair lane (for 8-byte elements), and many more,
 /// odd.
@@ -57,14 +71,32 @@ fn term<T: Number>(op: ReduceOp, rank: u32, index: usize, round: u64) -> i64 {
     if op == ReduceOp::Prod { 1 + given % 2 } else { given }
 }
 
-fn reduced<T: Number>(nranks: u32, index: usize, round: u64, op: ReduceOp) -> i64 {
+/// The factor of a rank, of a pre-multiplied sum.
+const fn factor(rank: u32) -> i64 {
+    1 + rank as i64 % 2
+}
+
+/// How a rank passes an operator.
+fn reduction<T: Number>(op: ReduceOp, rank: u32) -> Reduction<T> {
+    if op == ReduceOp::PreMulSum { Reduction::pre_mul_sum(T::of(factor(rank))) } else { op.into() }
+}
+
+/// The operators whose results are known exactly.
+fn operators<T: Number>(nranks: u32) -> impl Iterator<Item = ReduceOp> {
+    let is_exact = T::AVERAGES || nranks.is_power_of_two();
+    ReduceOp::ALL.iter().copied().filter(move |op| is_exact || *op != ReduceOp::Avg)
+}
+
+fn reduced<T: Number>(nranks: u32, index: usize, round: u64, op: ReduceOp) -> T {
     let all = (0..nranks).map(|rank| term::<T>(op, rank, index, round));
-    match op {
+    T::of(match op {
         ReduceOp::Sum => all.sum(),
         ReduceOp::Prod => all.product(),
         ReduceOp::Min => all.min().unwrap(),
         ReduceOp::Max => all.max().unwrap(),
-    }
+        ReduceOp::PreMulSum => (0..).zip(all).map(|(rank, term)| factor(rank) * term).sum(),
+        ReduceOp::Avg => return T::average(all.sum(), nranks),
+    })
 }
 
 /// A buffer with guard elements around it, which the calls must not touch. Its start is aligned to
@@ -83,52 +115,189 @@ impl<T: Number> Guarded<T> {
         &mut self.0[GUARD..len - GUARD]
     }
     fn check(&self, what: &str, at: impl Fn(usize) -> i64) {
+        self.is(what, |index| T::of(at(index)));
+    }
+    fn is(&self, what: &str, at: impl Fn(usize) -> T) {
         let len = self.0.len() - 2 * GUARD;
         for n in 0..GUARD {
             let guard = T::of(100 + n as i64);
             assert_eq!((self.0[n], self.0[GUARD + len + n]), (guard, guard), "guard {n} of {what}");
         }
         for n in 0..len {
-            assert_eq!(self.0[GUARD + n], T::of(at(n)), "element {n} of {len} of {what}");
+            assert_eq!(self.0[GUARD + n], at(n), "element {n} of {len} of {what}");
         }
     }
 }
 
 fn reductions<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &mut u64) {
     let (me, n) = (comm.rank().0, comm.nranks());
-    for &op in ReduceOp::ALL {
+    for op in operators::<T>(n) {
+        let how = reduction::<T>(op, me);
         let what = format!("{} {op} count {count} rank {me} of {n} round {round}", T::DTYPE);
         let mut input = Guarded::<T>::new(count, |i| term::<T>(op, me, i, round));
         let mut output = Guarded::<T>::new(count, |_| 99);
-        comm.all_reduce(input.all(), output.all(), op).unwrap();
-        output.check(&format!("all_reduce {what}"), |i| reduced::<T>(n, i, round, op));
+        comm.all_reduce(input.all(), output.all(), how).unwrap();
+        output.is(&format!("all_reduce {what}"), |i| reduced::<T>(n, i, round, op));
         input.check(&format!("input of all_reduce {what}"), |i| term::<T>(op, me, i, round));
-        comm.all_reduce_in_place(input.all(), op).unwrap();
-        input.check(&format!("all_reduce_in_place {what}"), |i| reduced::<T>(n, i, round, op));
+        comm.all_reduce_in_place(input.all(), how).unwrap();
+        input.is(&format!("all_reduce_in_place {what}"), |i| reduced::<T>(n, i, round, op));
 
         let mut input = Guarded::<T>::new(count * n as usize, |i| term::<T>(op, me, i, round));
         let mut output = Guarded::<T>::new(count, |_| 99);
         let at = |i: usize| me as usize * count + i;
-        comm.reduce_scatter(input.all(), output.all(), op).unwrap();
-        output.check(&format!("reduce_scatter {what}"), |i| reduced::<T>(n, at(i), round, op));
-        comm.reduce_scatter_in_place(input.all(), op).unwrap();
-        input.check(&format!("reduce_scatter_in_place {what}"), |i| {
-            let is_own = (at(0)..at(count)).contains(&i);
-            if is_own { reduced::<T>(n, i, round, op) } else { term::<T>(op, me, i, round) }
-        });
+        comm.reduce_scatter(input.all(), output.all(), how).unwrap();
+        output.is(&format!("reduce_scatter {what}"), |i| reduced::<T>(n, at(i), round, op));
+        comm.reduce_scatter_in_place(input.all(), how).unwrap();
+        let in_own = |own: std::ops::Range<usize>, i: usize| {
+            if own.contains(&i) { reduced::<T>(n, i, round, op) } else { T::of(term::<T>(op, me, i, round)) }
+        };
+        input.is(&format!("reduce_scatter_in_place {what}"), |i| in_own(at(0)..at(count), i));
+
+        let counts = uneven(n, count, round);
+        let (from, total) = (counts[..me as usize].iter().sum::<usize>(), counts.iter().sum());
+        let own = counts[me as usize];
+        let mut input = Guarded::<T>::new(total, |i| term::<T>(op, me, i, round));
+        let mut output = Guarded::<T>::new(own, |_| 99);
+        comm.reduce_scatter_uneven(input.all(), output.all(), &counts, how).unwrap();
+        output.is(&format!("reduce_scatter_uneven {what}"), |i| reduced::<T>(n, from + i, round, op));
+        comm.reduce_scatter_uneven_in_place(input.all(), &counts, how).unwrap();
+        input.is(&format!("reduce_scatter_uneven_in_place {what}"), |i| in_own(from..from + own, i));
 
         let root = Rank((round % u64::from(n)) as u32);
         let is_root = comm.rank() == root;
         let mut input = Guarded::<T>::new(count, |i| term::<T>(op, me, i, round));
         let mut output = Guarded::<T>::new(count, |_| 99);
-        comm.reduce(input.all(), output.all(), op, root).unwrap();
-        output.check(&format!("reduce {what}"), |i| if is_root { reduced::<T>(n, i, round, op) } else { 99 });
-        comm.reduce_in_place(input.all(), op, root).unwrap();
-        input.check(&format!("reduce_in_place {what}"), |i| {
-            if is_root { reduced::<T>(n, i, round, op) } else { term::<T>(op, me, i, round) }
-        });
-        *cases += 6;
+        comm.reduce(input.all(), output.all(), how, root).unwrap();
+        let or = |other, i| if is_root { reduced::<T>(n, i, round, op) } else { T::of(other) };
+        output.is(&format!("reduce {what}"), |i| or(99, i));
+        comm.reduce_in_place(input.all(), how, root).unwrap();
+        input.is(&format!("reduce_in_place {what}"), |i| or(term::<T>(op, me, i, round), i));
+        *cases += 8;
     }
+}
+
+/// Counts of blocks that differ, around `count`: one is 0, and one the double.
+fn uneven(nranks: u32, count: usize, round: u64) -> Vec<usize> {
+    let n = nranks as usize;
+    let zero = round as usize % n;
+    let count = |rank: usize| match (rank + n - zero) % n {
+        0 => 0,
+        1 => 2 * count,
+        ahead => count / ahead + ahead,
+    };
+    (0..n).map(count).collect()
+}
+
+/// The elements that one rank sends another in an uneven all-to-all.
+fn pair_count(from: u32, to: u32, count: usize, round: u64) -> usize {
+    match (u64::from(from) * 5 + u64::from(to) * 3 + round) % 4 {
+        0 => 0,
+        1 => count,
+        2 => 2 * count + 1,
+        _ => count / 3,
+    }
+}
+
+/// The calls with a block for each rank that combine nothing.
+fn exchanges<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &mut u64) {
+    let (me, n) = (comm.rank().0, comm.nranks());
+    let what = format!("{} count {count} rank {me} of {n} round {round}", T::DTYPE);
+    let (me_at, ranks) = (me as usize, n as usize);
+    // What `from` gives as its element `at`.
+    let given = |from: usize, at: usize| given::<T>(from as u32, at, round);
+
+    let counts = uneven(n, count, round);
+    let starts: Vec<usize> = (0..=ranks).map(|rank| counts[..rank].iter().sum()).collect();
+    let gathered = |i: usize| {
+        let from = (0..ranks).rfind(|rank| starts[*rank] <= i && counts[*rank] > 0).unwrap();
+        given(from, i - starts[from])
+    };
+    let mut input = Guarded::<T>::new(counts[me_at], |i| given(me_at, i));
+    let mut output = Guarded::<T>::new(starts[ranks], |_| 99);
+    comm.all_gather_uneven(input.all(), output.all(), &counts).unwrap();
+    output.check(&format!("all_gather_uneven {what}"), gathered);
+    let own = starts[me_at]..starts[me_at + 1];
+    let mut all = Guarded::<T>::new(starts[ranks], |i| if own.contains(&i) { gathered(i) } else { 98 });
+    comm.all_gather_uneven_in_place(all.all(), &counts).unwrap();
+    all.check(&format!("all_gather_uneven_in_place {what}"), gathered);
+
+    let block = count.max(1);
+    let mut input = Guarded::<T>::new(count * ranks, |i| given(me_at, i));
+    let mut output = Guarded::<T>::new(count * ranks, |_| 99);
+    let exchanged = |i: usize| given(i / block, me_at * count + i % block);
+    comm.all_to_all(input.all(), output.all()).unwrap();
+    output.check(&format!("all_to_all {what}"), exchanged);
+    comm.all_to_all_in_place(input.all()).unwrap();
+    input.check(&format!("all_to_all_in_place {what}"), exchanged);
+
+    let sent: Vec<usize> = (0..n).map(|to| pair_count(me, to, count, round)).collect();
+    let received: Vec<usize> = (0..n).map(|from| pair_count(from, me, count, round)).collect();
+    let mut input = Guarded::<T>::new(sent.iter().sum(), |i| given(me_at, i));
+    let mut output = Guarded::<T>::new(received.iter().sum(), |_| 99);
+    comm.all_to_all_uneven((input.all(), &sent), (output.all(), &received)).unwrap();
+    let wanted: Vec<i64> = (0..n)
+        .flat_map(|from| {
+            let before: usize = (0..me).map(|to| pair_count(from, to, count, round)).sum();
+            (0..pair_count(from, me, count, round)).map(move |i| given(from as usize, before + i))
+        })
+        .collect();
+    output.check(&format!("all_to_all_uneven {what}"), |i| wanted[i]);
+    // In place, two ranks exchange as much.
+    let counts: Vec<usize> = (0..n).map(|to| pair_count(me.min(to), me.max(to), count, round)).collect();
+    let mut buffer = Guarded::<T>::new(counts.iter().sum(), |i| given(me_at, i));
+    comm.all_to_all_uneven_in_place(buffer.all(), &counts).unwrap();
+    let wanted: Vec<i64> = (0..n)
+        .flat_map(|from| {
+            let pair = move |to: u32| pair_count(from.min(to), from.max(to), count, round);
+            let before: usize = (0..me).map(pair).sum();
+            (0..pair(me)).map(move |i| given(from as usize, before + i))
+        })
+        .collect();
+    buffer.check(&format!("all_to_all_uneven_in_place {what}"), |i| wanted[i]);
+    *cases += 6;
+    for root in 0..n {
+        rooted::<T>(comm, (count, root), round, cases);
+    }
+}
+
+fn rooted<T: Number>(comm: &Communicator, (count, root): (usize, u32), round: u64, cases: &mut u64) {
+    let (me, n) = (comm.rank().0, comm.nranks() as usize);
+    let what = format!("root {root} {} count {count} rank {me} of {n} round {round}", T::DTYPE);
+    let (block, is_root) = (count.max(1), me == root);
+    let given = |from: usize, at: usize| given::<T>(from as u32, at, round);
+    let gathered = |i: usize| given(i / block, i % block);
+    let whole = if is_root { count * n } else { 0 };
+    let mut input = Guarded::<T>::new(count, |i| given(me as usize, i));
+    let mut output = Guarded::<T>::new(whole, |_| 99);
+    comm.gather(input.all(), output.all(), Rank(root)).unwrap();
+    output.check(&format!("gather {what}"), gathered);
+    let own = me as usize * count..(me as usize + 1) * count;
+    let mut all = Guarded::<T>::new(if is_root { whole } else { count }, |i| match is_root {
+        true if own.contains(&i) => gathered(i),
+        true => 98,
+        false => given(me as usize, i),
+    });
+    comm.gather_in_place(all.all(), Rank(root)).unwrap();
+    all.check(
+        &format!("gather_in_place {what}"),
+        |i| {
+            if is_root { gathered(i) } else { given(me as usize, i) }
+        },
+    );
+
+    let mut input = Guarded::<T>::new(whole, |i| given(root as usize, i));
+    let mut output = Guarded::<T>::new(count, |_| 99);
+    comm.scatter(input.all(), output.all(), Rank(root)).unwrap();
+    let scattered = |i: usize| given(root as usize, me as usize * count + i);
+    output.check(&format!("scatter {what}"), scattered);
+    let mut all = Guarded::<T>::new(if is_root { whole } else { count }, |i| {
+        if is_root { given(root as usize, i) } else { 98 }
+    });
+    comm.scatter_in_place(all.all(), Rank(root)).unwrap();
+    all.check(&format!("scatter_in_place {what}"), |i| {
+        if is_root { given(root as usize, i) } else { scattered(i) }
+    });
+    *cases += 4;
 }
 
 fn movements<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &mut u64) {
@@ -176,6 +345,7 @@ fn sizes<T: Number>(comm: &Communicator, sizes: impl Iterator<Item = usize>, cas
     for (round, count) in sizes.enumerate() {
         reductions::<T>(comm, count, round as u64, cases);
         movements::<T>(comm, count, round as u64, cases);
+        exchanges::<T>(comm, count, round as u64, cases);
     }
 }
 
@@ -202,7 +372,7 @@ fn largest(comm: &Communicator) {
     let (me, n) = (comm.rank().0, comm.nranks());
     let mut input = Guarded::<f32>::new(LARGEST, |i| given::<f32>(me, i, 1));
     comm.all_reduce_in_place(input.all(), ReduceOp::Sum).unwrap();
-    input.check("the largest all_reduce", |i| reduced::<f32>(n, i, 1, ReduceOp::Sum));
+    input.is("the largest all_reduce", |i| reduced::<f32>(n, i, 1, ReduceOp::Sum));
     let mut buffer = Guarded::<i32>::new(LARGEST, |i| given::<i32>(me, i, 2));
     comm.broadcast(buffer.all(), Rank(1)).unwrap();
     buffer.check("the largest broadcast", |i| given::<i32>(1, i, 2));

@@ -20,7 +20,7 @@ use ccl::types::Algorithm;
 use ccl::{ChannelId, CollKind, Datatype, Rank, ReduceOp, Request};
 
 fn request(kind: CollKind, root: u32, count: u64) -> Request {
-    Request { kind, dtype: Datatype::I64, op: ReduceOp::Sum, root: Rank(root), count }
+    Request { kind, dtype: Datatype::I64, op: ReduceOp::Sum, root: Rank(root), count, uneven: false }
 }
 
 /// One host for all, or one each.

@@ -46,6 +46,46 @@ fn calls_of_several_threads_run_one_after_another() {
 }
 
 #[test]
+fn a_rank_sends_to_itself_in_a_group() {
+    let settings = common::settings(&[(Key::Observe, "0")]);
+    common::with_ranks(3, &settings, |comm| {
+        let (me, n) = (comm.rank().0, comm.nranks());
+        let sent: Vec<Vec<u32>> = (0..n).map(|to| vec![me * 10 + to; 100_000]).collect();
+        let mut received = vec![vec![0; 100_000]; n as usize];
+        let mut empty = [0_u8; 0];
+        let mut group = comm.group();
+        for (to, buffer) in (0..).map(Rank).zip(&sent) {
+            group.send(buffer, to);
+        }
+        for (from, buffer) in (0..).map(Rank).zip(&mut received) {
+            group.recv(buffer, from);
+        }
+        group.send::<u8>(&[], comm.rank()).recv(&mut empty, comm.rank());
+        group.run().unwrap();
+        for (from, received) in (0..).zip(&received) {
+            assert!(received.iter().all(|it| *it == from * 10 + me), "from {from} to {me}");
+        }
+        // Refused before anything is sent.
+        let refused = |group: ccl::Group<'_>, wanted: &str| {
+            let error = group.run().unwrap_err();
+            assert!(error.to_string().contains(wanted), "{error}");
+        };
+        let (one, mut two) = ([1_u8], [0_u8; 2]);
+        let mut group = comm.group();
+        group.send(&one, comm.rank());
+        refused(group, "no receive for what this rank sends to itself");
+        let mut group = comm.group();
+        group.recv(&mut two, comm.rank());
+        refused(group, "no send for what this rank receives from itself");
+        let mut group = comm.group();
+        group.send(&one, comm.rank()).recv(&mut two, comm.rank());
+        refused(group, "this rank sends itself 1 U8 and receives 2 U8");
+        assert!(comm.send(&one, comm.rank()).unwrap_err().hint.contains("group"));
+        comm.finish().unwrap();
+    });
+}
+
+#[test]
 fn what_must_progress_together_goes_into_a_group() {
     common::with_ranks(2, &common::settings(&[]), |comm| {
         let other = Rank(1 - comm.rank().0);

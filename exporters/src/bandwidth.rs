@@ -5,10 +5,14 @@
 use ccl::types::CollKind;
 
 /// The bytes that count: of all ranks together if each has its own block. `bytes` is the size of
-/// the request, as in events.
+/// the request, as in events; where blocks differ, that of a mean block.
 pub(crate) const fn size(kind: CollKind, ranks: u32, bytes: u64) -> u64 {
     match kind {
-        CollKind::AllGather | CollKind::ReduceScatter => bytes.saturating_mul(ranks as u64),
+        CollKind::AllGather
+        | CollKind::ReduceScatter
+        | CollKind::AllToAll
+        | CollKind::Gather
+        | CollKind::Scatter => bytes.saturating_mul(ranks as u64),
         CollKind::AllReduce
         | CollKind::Broadcast
         | CollKind::Reduce
@@ -35,7 +39,11 @@ fn factor(kind: CollKind, ranks: u32) -> f64 {
     let n = f64::from(ranks.max(1));
     match kind {
         CollKind::AllReduce => 2.0 * (n - 1.0) / n,
-        CollKind::AllGather | CollKind::ReduceScatter => (n - 1.0) / n,
+        CollKind::AllGather
+        | CollKind::ReduceScatter
+        | CollKind::AllToAll
+        | CollKind::Gather
+        | CollKind::Scatter => (n - 1.0) / n,
         CollKind::Broadcast | CollKind::Reduce | CollKind::Barrier | CollKind::Send | CollKind::Recv => 1.0,
     }
 }
@@ -53,8 +61,15 @@ mod tests {
         };
         check(CollKind::AllReduce, 2.0, 3.0);
         // The request has the size of one rank's block, of which there are four.
-        check(CollKind::AllGather, 8.0, 6.0);
-        check(CollKind::ReduceScatter, 8.0, 6.0);
+        for kind in [
+            CollKind::AllGather,
+            CollKind::ReduceScatter,
+            CollKind::AllToAll,
+            CollKind::Gather,
+            CollKind::Scatter,
+        ] {
+            check(kind, 8.0, 6.0);
+        }
         for kind in [CollKind::Broadcast, CollKind::Reduce, CollKind::Send, CollKind::Recv] {
             check(kind, 2.0, 2.0);
         }

@@ -194,7 +194,7 @@ fn of_operation(out: &mut String, told: &Explained) {
     if ["AllReduce", "Reduce", "ReduceScatter"].contains(&told.kind.as_str()) && !told.op.is_empty() {
         what += &format!(", {}", told.op);
     }
-    if ["Broadcast", "Reduce"].contains(&told.kind.as_str()) {
+    if ["Broadcast", "Reduce", "Gather", "Scatter"].contains(&told.kind.as_str()) {
         what += &format!(", root {}", told.root);
     }
     if !told.algorithm.is_empty() {

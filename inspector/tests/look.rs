@@ -60,6 +60,7 @@ fn stand_in() {
         count: 100,
         seq,
         plan: 0,
+        uneven: false,
     };
     row.called(&descriptor(6), None, clock::raw());
     row.completed(&descriptor(6), Times::between(clock::raw(), clock::raw()));

@@ -87,6 +87,7 @@ impl Death {
             CollKind::AllGather,
             CollKind::ReduceScatter,
             CollKind::Barrier,
+            CollKind::AllToAll,
             CollKind::Send,
         ];
         let orders = Orders {

@@ -102,6 +102,7 @@ fn request(at: u64, rank: u32, drawn: &Drawn) -> Option<Request> {
         op: ReduceOp::Sum,
         root: Rank(if matches!(drawn.kind, CollKind::Broadcast | CollKind::Reduce) { drawn.root } else { 0 }),
         count: if drawn.kind == CollKind::Barrier { 0 } else { orders.count as u64 },
+        uneven: false,
     };
     if at != drawn.at || rank != drawn.victim {
         return Some(usual);
@@ -150,7 +151,7 @@ fn judge_failure(drawn: &Drawn, (rank, failure): &(Rank, Failure)) -> Outcome {
     let kind = match &failure.cause {
         Cause::External(error) => format!("{:?}", error.kind),
         Cause::Link(_) => "Peer".into(),
-        Cause::Mismatch { .. } | Cause::Finished(_) => "Mismatch".into(),
+        Cause::Mismatch { .. } | Cause::Differs(_) => "Mismatch".into(),
     };
     let op = failure.op.map(|(kind, seq)| format!("{kind} #{seq}"));
     let text = format!(

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use crate::clock::{self, Stopwatch};
-use crate::collective::Request;
+use crate::collective::{Request, Terms};
 use crate::comm::ending::first_channel;
 use crate::comm::exclusive::{Locked, Own};
 use crate::comm::report;
@@ -19,10 +19,32 @@ use crate::comm::wait::{SLEEP, Waited};
 use crate::engine::{Begun, Cause, Failure, Op, OpId, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
-use crate::memory::{View, ViewMut};
+use crate::memory::{Borrowed, View, ViewMut, borrowed};
 use crate::observer::{Call, Observed, Together};
 use crate::plan::{Plan, Shape, Topology, select};
 use crate::proxy;
+use crate::types::ReduceOp;
+
+/// A call as its thread makes it: what is to be done, with which memory of the caller's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) request: Request,
+    /// What it says beside the request, if anything.
+    pub(super) terms: Option<Borrowed<Terms>>,
+    pub(super) input: View,
+    pub(super) output: ViewMut,
+}
+
+impl Asked {
+    pub(super) const fn new(request: Request, input: View, output: ViewMut) -> Self {
+        Self { request, terms: None, input, output }
+    }
+
+    /// The same, on terms of its own.
+    pub(super) const fn on(self, terms: &Terms) -> Self {
+        Self { terms: Some(borrowed(terms)), ..self }
+    }
+}
 
 /// Guards the buffers lent to the engine: if a panic (of an observer, say) unwinds the call, the
 /// engine lets go of them.
@@ -44,28 +66,25 @@ impl Drop for Unwinding<'_> {
 }
 
 impl Inner {
-    /// Carries out one request and returns when it has ended.
-    pub(crate) fn call(&self, request: Request, input: View, output: ViewMut) -> Result<()> {
-        let own = self.check(&request)?;
+    /// Carries out one call and returns when it has ended.
+    pub(super) fn call(&self, asked: Asked) -> Result<()> {
+        let own = self.check(&asked)?;
         let _guard = Unwinding(self);
         let mut driver = self.locked(own);
         let mut observed = Observed::default();
-        let id = self.submit(&mut driver, request, (input, output), None, &mut observed)?;
+        let id = self.submit(&mut driver, asked, None, &mut observed)?;
         self.drive(&mut driver, &mut |driver| driver.engine.is_done(id))
     }
 
-    /// Carries out several requests side by side and returns when all have ended.
-    pub(super) fn call_all(&self, calls: &[(Request, (View, ViewMut))]) -> Result<()> {
-        for (request, _) in calls {
-            self.check(request)?;
-        }
+    /// Carries out several calls side by side and returns when all have ended.
+    pub(super) fn call_all(&self, calls: impl ExactSizeIterator<Item = Asked>) -> Result<()> {
         let _guard = Unwinding(self);
         let mut driver = self.driver()?;
         let mut ids: Vec<OpId> = Vec::with_capacity(calls.len());
         let mut together = Together::default();
-        for &(request, views) in calls {
+        for asked in calls {
             let mut observed = Observed::default();
-            ids.push(self.submit(&mut driver, request, views, None, &mut observed)?);
+            ids.push(self.submit(&mut driver, asked, None, &mut observed)?);
             together.push(observed);
         }
         // Operations that have ended are not checked again.
@@ -76,14 +95,27 @@ impl Inner {
         })
     }
 
-    /// Refuses a request that cannot be carried out, before it is counted.
-    pub(super) fn check(&self, request: &Request) -> Result<Own> {
+    /// Refuses a call that cannot be carried out, before it is counted.
+    pub(super) fn check(&self, asked: &Asked) -> Result<Own> {
+        if asked.request.kind.is_p2p() && asked.request.root == self.rank {
+            let error = Error::new(ErrorKind::Usage, "a rank that sends to itself waits for itself")
+                .hint("put the send and the receive into one group");
+            return Err(error.in_comm(&self.name, self.rank).in_op(asked.request.kind, 0));
+        }
+        self.check_in_group(asked)
+    }
+
+    /// The same of a call of a group, where a rank may send to itself.
+    pub(super) fn check_in_group(&self, Asked { request, terms, .. }: &Asked) -> Result<Own> {
         let here = |error: Error| error.in_comm(&self.name, self.rank).in_op(request.kind, 0);
         let own = self.own().map_err(here)?;
         request.check(self.nranks).map_err(here)?;
-        if request.kind.is_p2p() && request.root == self.rank {
-            let error = Error::new(ErrorKind::Usage, "a rank does not send to itself")
-                .hint("copy the buffer instead");
+        if let Some(terms) = terms {
+            terms.check(request, self.nranks).map_err(here)?;
+        }
+        if request.op == ReduceOp::PreMulSum && terms.is_none_or(|terms| terms.factor.is_none()) {
+            let error = Error::new(ErrorKind::Usage, "a pre-multiplied sum without a factor")
+                .hint("pass Reduction::pre_mul_sum(factor)");
             return Err(here(error));
         }
         Ok(own)
@@ -95,8 +127,7 @@ impl Inner {
     pub(super) fn submit(
         &self,
         driver: &mut Driver,
-        request: Request,
-        (input, output): (View, ViewMut),
+        Asked { request, terms, input, output }: Asked,
         begun: Option<Begun>,
         observed: &mut Observed,
     ) -> Result<OpId> {
@@ -106,9 +137,13 @@ impl Inner {
             error.at.channel = error.at.channel.or_else(|| Some(first_channel(request.kind)));
             return Err(error);
         }
-        let shape = select::select(&self.topology, self.rank, &request, self.forced);
-        let plan = Plan::Generated { request, shape, me: self.rank };
-        let hash = driver.hash_of(shape, &self.topology);
+        let sizing = if request.uneven { terms.map(|terms| terms.sizing(&request)) } else { None };
+        let shape = select::select(&self.topology, self.rank, &sizing.unwrap_or(request), self.forced);
+        let plan = Plan::Generated { request, shape, me: self.rank, terms };
+        let mut hash = driver.hash_of(shape, &self.topology);
+        if request.uneven {
+            hash ^= terms.map_or(0, |terms| terms.hash(&request));
+        }
         let descriptor = driver.numbers.describe(self.rank, &request, hash);
         driver.links.describe(&descriptor);
         driver.still = None;
@@ -120,7 +155,7 @@ impl Inner {
         // An observer may have forked: its child also gets here.
         self.own()?;
         let started = clock::raw();
-        let op = Op::new(request, plan, descriptor, input, output);
+        let op = Op::new(plan, descriptor, input, output);
         if !request.kind.is_p2p() {
             driver.numbers.add(op.check());
         }

@@ -41,7 +41,7 @@ impl Inner {
         driver.engine.stop(failure.clone());
         let (failure, decision) = match &failure.cause {
             Cause::External(_) => (failure, lock(&self.shared.decision).clone()),
-            Cause::Link(_) | Cause::Mismatch { .. } | Cause::Finished(_) => {
+            Cause::Link(_) | Cause::Mismatch { .. } | Cause::Differs(_) => {
                 let report = self.report(driver, &failure);
                 let gossip = lock(&self.gossip).clone();
                 let decision = gossip.and_then(|gossip| gossip.report(report, DECISION));
@@ -127,7 +127,7 @@ impl Inner {
                 let (text, open) = driver.sides(ours, *theirs, peer);
                 (Trouble::Mismatch, text, open)
             }
-            Cause::Finished(text) => (Trouble::Mismatch, text.clone(), None),
+            Cause::Differs(text) => (Trouble::Mismatch, text.clone(), None),
             Cause::External(error) => (Trouble::Aborted, error.what.clone(), None),
         };
         let Failure { op, channel, .. } = *failure;
@@ -190,9 +190,9 @@ impl Inner {
                 error.at = at;
                 error
             }
-            Cause::Mismatch { .. } | Cause::Finished(_) => {
+            Cause::Mismatch { .. } | Cause::Differs(_) => {
                 let text = match &failure.cause {
-                    Cause::Finished(text) => text,
+                    Cause::Differs(text) => text,
                     _ => "the peer called something else",
                 };
                 let mut error = Error::new(ErrorKind::Mismatch, text).hint(CALL_THE_SAME);

@@ -8,6 +8,7 @@ use crate::bootstrap::driver::Bootstrap;
 use crate::bootstrap::frame::printable;
 use crate::collective::PartOf;
 use crate::comm::cards::Exchange;
+use crate::comm::driver::Asked;
 use crate::comm::state::{Inner, lock};
 use crate::diagnose::ranks_text;
 use crate::error::{Error, ErrorKind, Result};
@@ -259,7 +260,7 @@ impl Inner {
         padded.resize(longest, 0);
         let mut all = vec![0_u8; longest * self.nranks as usize];
         let request = call.gathers(Datatype::U8, longest as u64);
-        self.call(request, view_of(&padded), view_of_mut(&mut all))?;
+        self.call(Asked::new(request, view_of(&padded), view_of_mut(&mut all)))?;
         let blocks = all.chunks(longest.max(1)).zip(lengths);
         Ok(blocks.map(|(block, length)| block[..length].to_vec()).collect())
     }
@@ -268,7 +269,7 @@ impl Inner {
     pub(super) fn gather_words(&self, call: PartOf, own: &[i64]) -> Result<Vec<i64>> {
         let mut all = vec![0_i64; own.len() * self.nranks as usize];
         let request = call.gathers(Datatype::I64, own.len() as u64);
-        self.call(request, view_of(own), view_of_mut(&mut all))?;
+        self.call(Asked::new(request, view_of(own), view_of_mut(&mut all)))?;
         Ok(all)
     }
 

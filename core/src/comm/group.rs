@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::clock;
 use crate::collective::Request;
 use crate::comm::Communicator;
-use crate::comm::driver::Unwinding;
+use crate::comm::driver::{Asked, Unwinding};
 use crate::comm::state::Inner;
 use crate::engine::OpId;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, View, ViewMut, view_of, view_of_mut};
 use crate::observer::{Observed, Together};
 use crate::types::{CollKind, Rank, ReduceOp};
@@ -40,8 +40,7 @@ pub struct Group<'a> {
 #[derive(Debug)]
 struct GroupCall<'a> {
     inner: &'a Inner,
-    request: Request,
-    views: (View, ViewMut),
+    asked: Asked,
 }
 
 impl<'a> Group<'a> {
@@ -90,8 +89,9 @@ impl<'a> Group<'a> {
         )
     }
 
-    fn add(&mut self, inner: &'a Inner, request: Request, views: (View, ViewMut)) -> &mut Self {
-        self.calls.push(GroupCall { inner, request, views });
+    fn add(&mut self, inner: &'a Inner, request: Request, (input, output): (View, ViewMut)) -> &mut Self {
+        let asked = Asked::new(request, input, output);
+        self.calls.push(GroupCall { inner, asked });
         self
     }
 
@@ -102,14 +102,14 @@ impl<'a> Group<'a> {
     ///
     /// # Errors
     /// As [`Communicator::send`](crate::comm::Communicator::send): the first, of several.
-    pub fn run(self) -> Result<()> {
+    pub fn run(mut self) -> Result<()> {
+        for call in &self.calls {
+            call.inner.check_in_group(&call.asked)?;
+        }
+        self.join_own()?;
         let first = self.calls.first().map_or(self.inner, |call| call.inner);
         if self.calls.iter().all(|call| std::ptr::eq(call.inner, first)) {
-            let calls: Vec<_> = self.calls.iter().map(|call| (call.request, call.views)).collect();
-            return first.call_all(&calls);
-        }
-        for call in &self.calls {
-            call.inner.check(&call.request)?;
+            return first.call_all(self.calls.iter().map(|call| call.asked));
         }
         let mut parts: Vec<Part<'_>> = Vec::new();
         for call in self.calls {
@@ -123,6 +123,50 @@ impl<'a> Group<'a> {
         drive(&mut parts);
         parts.into_iter().try_for_each(|part| part.error.map_or(Ok(()), Err))
     }
+
+    /// Gives each send of a rank to itself the output of the receive that it meets, which is the
+    /// next one of this communicator.
+    ///
+    /// # Errors
+    /// `Usage` for one without the other, `Mismatch` where they differ.
+    fn join_own(&mut self) -> Result<()> {
+        let is_own = |call: &GroupCall<'_>, kind| {
+            let Request { kind: its, root, .. } = call.asked.request;
+            its == kind && root == call.inner.rank
+        };
+        let own = |calls: &[GroupCall<'_>], kind| -> Vec<usize> {
+            (0..calls.len()).filter(|at| is_own(&calls[*at], kind)).collect()
+        };
+        let sends = own(&self.calls, CollKind::Send);
+        let mut receives = own(&self.calls, CollKind::Recv);
+        for send in sends {
+            let GroupCall { inner, asked } = &self.calls[send];
+            let is_its = |at: &usize| std::ptr::eq(self.calls[*at].inner, *inner);
+            let Some(met) = receives.iter().position(|at| is_its(at)) else {
+                return Err(alone(inner, &asked.request, "no receive for what this rank sends to itself"));
+            };
+            let receive = &self.calls[receives.remove(met)].asked;
+            let (ours, theirs) = (asked.request, receive.request);
+            if (ours.count, ours.dtype) != (theirs.count, theirs.dtype) {
+                let what = format!(
+                    "this rank sends itself {} {} and receives {} {}",
+                    ours.count, ours.dtype, theirs.count, theirs.dtype
+                );
+                let error = Error::new(ErrorKind::Mismatch, what).hint("make both alike");
+                return Err(error.in_comm(&inner.name, inner.rank).in_op(CollKind::Send, 0));
+            }
+            self.calls[send].asked.output = receive.output;
+        }
+        let left = receives.first().map(|at| &self.calls[*at]);
+        left.map_or(Ok(()), |call| {
+            Err(alone(call.inner, &call.asked.request, "no send for what this rank receives from itself"))
+        })
+    }
+}
+
+fn alone(inner: &Inner, request: &Request, what: &str) -> Error {
+    let error = Error::new(ErrorKind::Usage, format!("the group has {what}"));
+    error.hint("add the other one").in_comm(&inner.name, inner.rank).in_op(request.kind, 0)
 }
 
 /// The calls of one communicator in a group of several.
@@ -144,7 +188,7 @@ impl<'a> Part<'a> {
         let begun = self.inner.driver().and_then(|mut driver| {
             for call in &self.calls {
                 let mut observed = Observed::default();
-                let id = self.inner.submit(&mut driver, call.request, call.views, None, &mut observed)?;
+                let id = self.inner.submit(&mut driver, call.asked, None, &mut observed)?;
                 self.under_way.push(id);
                 together.push(observed);
             }
@@ -209,5 +253,5 @@ fn drive(parts: &mut [Part<'_>]) {
 }
 
 const fn request<T: Element>(kind: CollKind, peer: Rank, len: usize) -> Request {
-    Request { kind, dtype: T::DTYPE, op: ReduceOp::Sum, root: peer, count: len as u64 }
+    Request { kind, dtype: T::DTYPE, op: ReduceOp::Sum, root: peer, count: len as u64, uneven: false }
 }

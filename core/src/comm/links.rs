@@ -9,7 +9,7 @@ use crate::collective::{Descriptor, Request};
 use crate::diagnose::ranks_text;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::plan::{LaneId, LaneSet, Readers, Shape, Topology};
+use crate::plan::{Lane, LaneId, LaneSet, Readers, Shape, Topology};
 use crate::reactor::Interest;
 use crate::recorder::Events;
 use crate::transport::carrier::{Carrier, Outgoing, Up};
@@ -29,8 +29,10 @@ pub(super) struct Links {
     no_ports: String,
     /// Whether a carrier is connecting a lane.
     is_connecting: bool,
-    /// The lanes that were made, and those of the latest request.
+    /// The sets of lanes that were made, the lanes of all of them, which may share some, and the set
+    /// of the latest request.
     made: BTreeSet<LaneSet>,
+    lanes: BTreeSet<Lane>,
     latest: Option<LaneSet>,
     /// Kept so that a turn allocates nothing.
     up: Vec<Up>,
@@ -44,8 +46,9 @@ impl Links {
         carriers: Vec<Box<dyn Carrier>>,
         no_ports: String,
     ) -> Self {
-        let (made, latest, up) = (BTreeSet::new(), None, Vec::new());
-        Self { me, memory, peers, carriers, no_ports, is_connecting: false, made, latest, up }
+        let (made, lanes) = (BTreeSet::new(), BTreeSet::new());
+        let (is_connecting, latest, up) = (false, None, Vec::new());
+        Self { me, memory, peers, carriers, no_ports, is_connecting, made, lanes, latest, up }
     }
 
     /// Publishes this rank's latest call for peers that wait for it.
@@ -108,6 +111,9 @@ impl Links {
         }
         if self.made.insert(set) {
             for lane in set.read_by(topology, self.me) {
+                if !self.lanes.insert(lane) {
+                    continue;
+                }
                 let up = self.carriers.iter_mut().find_map(|carrier| carrier.accept(lane));
                 if up.is_none() && !engine.has_receiver(lane) {
                     let cell = |chosen| {
@@ -120,7 +126,9 @@ impl Links {
                 self.up.extend(up);
             }
             for lane in set.written_by(topology, self.me) {
-                self.send(engine, topology, (lane.id, seq))?;
+                if self.lanes.insert(lane) {
+                    self.send(engine, topology, (lane.id, seq))?;
+                }
             }
             self.attach(engine);
         }

@@ -8,6 +8,8 @@
 //! | part | what it holds |
 //! |---|---|
 //! | `mod` | the calls |
+//! | `blocks` | the calls with a block for each rank |
+//! | `reduction` | how a call combines elements |
 //! | `asynchronous` | the calls that own their buffers |
 //! | `pending`, `parking` | what such calls give, and the progress thread; where that sleeps |
 //! | `owned` | what the driver keeps of such calls |
@@ -32,6 +34,7 @@
 
 mod asynchronous;
 mod begun;
+mod blocks;
 mod cards;
 mod child;
 mod driver;
@@ -48,6 +51,7 @@ mod owned;
 mod parking;
 mod pending;
 mod phases;
+mod reduction;
 mod report;
 mod services;
 mod state;
@@ -57,7 +61,8 @@ mod watched;
 
 use std::sync::Arc;
 
-use crate::collective::Request;
+use crate::collective::{Request, Terms};
+use crate::comm::driver::Asked;
 use crate::config::Settings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Element, View, ViewMut, view_of, view_of_mut};
@@ -66,6 +71,7 @@ use crate::types::{CollKind, CommId, JobId, Rank, ReduceOp};
 pub use child::Invitation;
 pub use joining::Joining;
 pub use pending::Pending;
+pub use reduction::Reduction;
 pub(crate) use state::Inner;
 
 /// The options of one communicator.
@@ -179,71 +185,31 @@ impl Communicator {
     /// # Errors
     /// `Usage` if the lengths differ; otherwise the failure of the communicator, which takes no
     /// further calls after it.
-    pub fn all_reduce<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        let request = request::<T>(CollKind::AllReduce, op, Rank(0), input.len());
+    pub fn all_reduce<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: impl Into<Reduction<T>>,
+    ) -> Result<()> {
+        let op = op.into();
+        let request = request::<T>(CollKind::AllReduce, op.op(), Rank(0), input.len());
         self.inner.equal("output", output.len(), input.len(), &request)?;
-        self.inner.call(request, view_of(input), view_of_mut(output))
+        self.combine(request, op, (view_of(input), view_of_mut(output)))
     }
 
     /// Every rank's `buffer` becomes the reduction of all ranks' buffers.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
-    pub fn all_reduce_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let request = request::<T>(CollKind::AllReduce, op, Rank(0), buffer.len());
+    pub fn all_reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut [T],
+        op: impl Into<Reduction<T>>,
+    ) -> Result<()> {
+        let op = op.into();
+        let request = request::<T>(CollKind::AllReduce, op.op(), Rank(0), buffer.len());
         let view = view_of_mut(buffer);
-        self.inner.call(request, view.read(), view)
-    }
-
-    /// Every rank's `output` becomes all ranks' `input`, in rank order.
-    ///
-    /// `output` is `nranks` times as long as `input`.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce).
-    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let request = request::<T>(CollKind::AllGather, ReduceOp::Sum, Rank(0), input.len());
-        self.inner.equal("output", output.len(), input.len() * self.nranks() as usize, &request)?;
-        self.inner.call(request, view_of(input), view_of_mut(output))
-    }
-
-    /// Like [`all_gather`](Self::all_gather), with this rank's input in its block of `buffer`.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); `Usage` if `buffer` has no equal blocks.
-    pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<()> {
-        let block = buffer.len() / self.nranks() as usize;
-        let request = request::<T>(CollKind::AllGather, ReduceOp::Sum, Rank(0), block);
-        self.inner.equal("buffer", buffer.len(), block * self.nranks() as usize, &request)?;
-        let (all, own) = self.blocks(buffer, block);
-        self.inner.call(request, own.read(), all)
-    }
-
-    /// Rank r's `output` becomes block r of the reduction of all ranks' `input`.
-    ///
-    /// `input` is `nranks` times as long as `output`.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce).
-    pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
-        let request = request::<T>(CollKind::ReduceScatter, op, Rank(0), output.len());
-        self.inner.equal("input", input.len(), output.len() * self.nranks() as usize, &request)?;
-        self.inner.call(request, view_of(input), view_of_mut(output))
-    }
-
-    /// Like [`reduce_scatter`](Self::reduce_scatter), with the result in this rank's block of
-    /// `buffer`.
-    ///
-    /// The other blocks are left as they were.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); `Usage` if `buffer` has no equal blocks.
-    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let block = buffer.len() / self.nranks() as usize;
-        let request = request::<T>(CollKind::ReduceScatter, op, Rank(0), block);
-        self.inner.equal("buffer", buffer.len(), block * self.nranks() as usize, &request)?;
-        let (all, own) = self.blocks(buffer, block);
-        self.inner.call(request, all.read(), own)
+        self.combine(request, op, (view.read(), view))
     }
 
     /// Every rank's `buffer` becomes the `buffer` of `root`.
@@ -254,7 +220,7 @@ impl Communicator {
         let request = request::<T>(CollKind::Broadcast, ReduceOp::Sum, root, buffer.len());
         let view = view_of_mut(buffer);
         let input = if self.rank() == root { view.read() } else { View::EMPTY };
-        self.inner.call(request, input, view)
+        self.inner.call(Asked::new(request, input, view))
     }
 
     /// `root`'s `output` becomes the reduction of all ranks' `input`.
@@ -263,13 +229,20 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is not a rank.
-    pub fn reduce<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
-        let request = request::<T>(CollKind::Reduce, op, root, input.len());
+    pub fn reduce<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: impl Into<Reduction<T>>,
+        root: Rank,
+    ) -> Result<()> {
+        let op = op.into();
+        let request = request::<T>(CollKind::Reduce, op.op(), root, input.len());
         if self.rank() != root {
-            return self.inner.call(request, view_of(input), ViewMut::EMPTY);
+            return self.combine(request, op, (view_of(input), ViewMut::EMPTY));
         }
         self.inner.equal("output", output.len(), input.len(), &request)?;
-        self.inner.call(request, view_of(input), view_of_mut(output))
+        self.combine(request, op, (view_of(input), view_of_mut(output)))
     }
 
     /// `root`'s `buffer` becomes the reduction of all ranks' buffers.
@@ -278,11 +251,17 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`reduce`](Self::reduce).
-    pub fn reduce_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
-        let request = request::<T>(CollKind::Reduce, op, root, buffer.len());
+    pub fn reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut [T],
+        op: impl Into<Reduction<T>>,
+        root: Rank,
+    ) -> Result<()> {
+        let op = op.into();
+        let request = request::<T>(CollKind::Reduce, op.op(), root, buffer.len());
         let view = view_of_mut(buffer);
         let output = if self.rank() == root { view } else { ViewMut::EMPTY };
-        self.inner.call(request, view.read(), output)
+        self.combine(request, op, (view.read(), output))
     }
 
     /// Returns when every rank has called it.
@@ -290,7 +269,7 @@ impl Communicator {
     /// # Errors
     /// The failure of the communicator.
     pub fn barrier(&self) -> Result<()> {
-        self.inner.call(Request::barrier(), View::EMPTY, ViewMut::EMPTY)
+        self.inner.call(Asked::new(Request::barrier(), View::EMPTY, ViewMut::EMPTY))
     }
 
     /// Sends `buffer` to `peer`, which receives as many elements.
@@ -300,10 +279,11 @@ impl Communicator {
     /// [`group`](Self::group).
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); `Usage` if `peer` is this rank or not a rank.
+    /// As [`all_reduce`](Self::all_reduce); `Usage` if `peer` is not a rank, or is this rank, which
+    /// sends to itself in a [`group`](Self::group) only.
     pub fn send<T: Element>(&self, buffer: &[T], peer: Rank) -> Result<()> {
         let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
-        self.inner.call(request, view_of(buffer), ViewMut::EMPTY)
+        self.inner.call(Asked::new(request, view_of(buffer), ViewMut::EMPTY))
     }
 
     /// Receives `buffer` from `peer`, which sends as many elements.
@@ -312,7 +292,7 @@ impl Communicator {
     /// As [`send`](Self::send).
     pub fn recv<T: Element>(&self, buffer: &mut [T], peer: Rank) -> Result<()> {
         let request = request::<T>(CollKind::Recv, ReduceOp::Sum, peer, buffer.len());
-        self.inner.call(request, View::EMPTY, view_of_mut(buffer))
+        self.inner.call(Asked::new(request, View::EMPTY, view_of_mut(buffer)))
     }
 
     /// Sends and receives that progress together.
@@ -346,11 +326,18 @@ impl Communicator {
         self.inner.finish()
     }
 
-    /// The blocks of an in-place buffer: the whole, and this rank's own block.
-    fn blocks<T: Element>(&self, buffer: &mut [T], block: usize) -> (ViewMut, ViewMut) {
-        let bytes = block * T::DTYPE.size();
-        let all = view_of_mut(buffer);
-        (all, all.part(self.rank().index() * bytes, bytes))
+    /// A call that combines elements.
+    fn combine<T: Element>(
+        &self,
+        request: Request,
+        op: Reduction<T>,
+        (input, output): (View, ViewMut),
+    ) -> Result<()> {
+        let asked = Asked::new(request, input, output);
+        match op.factor() {
+            None => self.inner.call(asked),
+            factor => self.inner.call(asked.on(&Terms { factor, ..Terms::default() })),
+        }
     }
 }
 
@@ -375,7 +362,7 @@ impl Drop for Communicator {
 }
 
 const fn request<T: Element>(kind: CollKind, op: ReduceOp, root: Rank, count: usize) -> Request {
-    Request { kind, dtype: T::DTYPE, op, root, count: count as u64 }
+    Request { kind, dtype: T::DTYPE, op, root, count: count as u64, uneven: false }
 }
 
 impl Inner {
@@ -386,6 +373,11 @@ impl Inner {
         let error =
             Error::new(ErrorKind::Usage, format!("{what} has {has} elements where {needs} are needed"))
                 .hint("make the lengths fit");
-        Err(error.in_comm(&self.name, self.rank).in_op(request.kind, 0))
+        Err(self.refused(request, error))
+    }
+
+    /// The error of a call that was refused before it had a number.
+    fn refused(&self, request: &Request, error: Error) -> Error {
+        error.in_comm(&self.name, self.rank).in_op(request.kind, 0)
     }
 }

@@ -13,7 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::clock::{self, Ns, Stopwatch};
-use crate::collective::Request;
+use crate::collective::{OwnTerms, Request};
+use crate::comm::driver::Asked;
 use crate::comm::exclusive::{Locked, of_a_parent};
 use crate::comm::parking;
 use crate::comm::state::{Driver, Inner, lock};
@@ -21,7 +22,7 @@ use crate::comm::wait::MESSAGE;
 use crate::engine::{Begun, Cause, Failure, Progress, WaitedFor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
-use crate::memory::{Element, Region, View, ViewMut};
+use crate::memory::{Element, Region, View, ViewMut, borrowed};
 use crate::observer::Observed;
 use crate::recorder::Attention;
 use crate::sys;
@@ -84,14 +85,18 @@ impl Driver {
     }
 }
 
-/// Submits a request whose buffer the operation owns; `views` are what it reads and writes of it.
+/// Submits a request whose buffer and terms the operation owns; `views` are what it reads and writes
+/// of the buffer.
 pub(super) fn begin<T: Element>(
     inner: &Arc<Inner>,
-    request: Request,
+    (request, terms): (Request, Option<OwnTerms>),
     region: Region<T>,
     views: impl FnOnce(ViewMut) -> (View, ViewMut),
 ) -> Result<Pending<T>> {
-    inner.check(&request)?;
+    let terms = terms.map(Arc::new);
+    let lent = terms.as_ref().map(|terms| borrowed(terms.terms()));
+    let asked = Asked { request, terms: lent, input: View::EMPTY, output: ViewMut::EMPTY };
+    inner.check(&asked)?;
     let place = Arc::new(Mutex::new(CallState { region: Some(region), result: None, waker: None }));
     // A vector's buffer keeps its address when the vector moves; only the operation touches it
     // until it has ended.
@@ -102,6 +107,7 @@ pub(super) fn begin<T: Element>(
     };
     let shared = Arc::clone(&place);
     let settle = Box::new(move |result: Result<()>| {
+        drop(terms);
         let mut place = lock(&shared);
         place.result = Some(result);
         place.waker.take()
@@ -114,7 +120,8 @@ pub(super) fn begin<T: Element>(
     // The input is read through the same pointer: another borrow of the buffer would invalidate
     // this one. The observed call ends when this function returns.
     let mut observed = Observed::default();
-    let submitted = inner.submit(&mut driver, request, views(buffer), Some(begun), &mut observed);
+    let (input, output) = views(buffer);
+    let submitted = inner.submit(&mut driver, Asked { input, output, ..asked }, Some(begun), &mut observed);
     if submitted.is_err() {
         // The engine did not take it.
         driver.owned.take(ticket);

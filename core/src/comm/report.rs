@@ -57,15 +57,18 @@ fn reaches(inner: &Inner) -> String {
 /// Reports that an operation is called.
 pub(super) fn call(inner: &Inner, request: &Request, seq: u64, shape: &Shape) {
     let Inner { name, rank, .. } = inner;
-    let Request { kind, dtype, op, root, count } = request;
+    let Request { kind, dtype, op, root, count, uneven } = request;
     let what = match kind {
+        CollKind::AllToAll if *uneven => format!(" of {dtype}, counts of its own"),
         CollKind::Barrier => String::new(),
         CollKind::AllReduce | CollKind::ReduceScatter => format!(" of {count} {dtype} ({op})"),
         CollKind::Reduce => format!(" of {count} {dtype} ({op}) to root {root}"),
         CollKind::Broadcast => format!(" of {count} {dtype} from root {root}"),
         CollKind::Send => format!(" of {count} {dtype} to rank {root}"),
         CollKind::Recv => format!(" of {count} {dtype} from rank {root}"),
-        CollKind::AllGather => format!(" of {count} {dtype}"),
+        CollKind::AllGather | CollKind::AllToAll => format!(" of {count} {dtype}"),
+        CollKind::Gather => format!(" of {count} {dtype} to root {root}"),
+        CollKind::Scatter => format!(" of {count} {dtype} from root {root}"),
     };
     let (bytes, algorithm) = (request.bytes(), shape.algorithm);
     notice::print(&format!("rank {rank} of {name} calls {kind} #{seq}{what}, {bytes} bytes, by {algorithm}"));

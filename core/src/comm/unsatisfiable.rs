@@ -66,7 +66,7 @@ impl Driver {
         let me = self.links.me;
         let (rank, found) = unfit(me, &self.numbers, &self.finished, || self.links.own_calls().collect())?;
         let cause = match found.differs(me, rank) {
-            Some(text) => Cause::Finished(text),
+            Some(text) => Cause::Differs(text),
             None => Cause::Mismatch { ours: self.latest()?, theirs: 0 },
         };
         let wait = self.engine.waits().iter().find(|wait| wait.peer == rank);
@@ -215,6 +215,6 @@ pub(super) fn lost(failure: &Failure, decision: Option<&Decision>) -> Option<Ran
             matches!(decision.trouble, Trouble::Died | Trouble::Unreachable).then_some(decision.about)
         }
         (None, Cause::Link(LinkFault::Gone)) => failure.peer,
-        (None, Cause::Link(_) | Cause::Mismatch { .. } | Cause::Finished(_) | Cause::External(_)) => None,
+        (None, Cause::Link(_) | Cause::Mismatch { .. } | Cause::Differs(_) | Cause::External(_)) => None,
     }
 }

@@ -35,8 +35,8 @@ pub enum Cause {
         /// The hash in the message.
         theirs: u64,
     },
-    /// A rank has called `finish()`, but not the same as this rank; the text names both sides.
-    Finished(String),
+    /// A rank has called something else than this one; the text names both sides.
+    Differs(String),
     /// Decided elsewhere: an abort, a deadline, or failure gossip of a peer's death or mismatch.
     External(crate::error::Error),
 }
@@ -48,7 +48,7 @@ impl Failure {
         match &self.cause {
             Cause::Link(LinkFault::Gone) => ErrorKind::Peer,
             Cause::Link(_) => ErrorKind::System,
-            Cause::Mismatch { .. } | Cause::Finished(_) => ErrorKind::Mismatch,
+            Cause::Mismatch { .. } | Cause::Differs(_) => ErrorKind::Mismatch,
             Cause::External(error) => error.kind,
         }
     }
@@ -61,7 +61,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         if self.failure.is_some() {
             return;
         }
-        if let (Cause::Mismatch { .. } | Cause::Finished(_), Some(peer), Some((_, seq))) =
+        if let (Cause::Mismatch { .. } | Cause::Differs(_), Some(peer), Some((_, seq))) =
             (&failure.cause, failure.peer, failure.op)
         {
             publish(&mut self.events, || Event::MismatchFound { peer, seq });

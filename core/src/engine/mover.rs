@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::memory::{View, ViewMut};
 use crate::plan::Action;
-use crate::reduce::{self, Store};
+use crate::reduce::{self, Scaling, Store};
 use crate::transport::LinkFault;
 use crate::types::{Datatype, ReduceOp};
 
@@ -21,6 +21,8 @@ pub struct Work<'a> {
     pub dtype: Datatype,
     /// How they are reduced.
     pub op: ReduceOp,
+    /// What is done to them beside.
+    pub scaling: Scaling,
     /// In the order of reduction.
     pub sources: &'a [View],
     /// Where the result goes, and how.
@@ -70,11 +72,15 @@ impl Work<'_> {
     #[inline(always)]
     pub fn run(&self) {
         match self.action {
-            Action::Reduce => reduce::combine(self.op, self.dtype, self.sources, self.destinations),
-            Action::Copy => {
+            Action::Copy if self.scaling.is_none() => {
                 for (to, how) in self.destinations {
                     reduce::copy(*to, self.sources[0], *how);
                 }
+            }
+            // A copy of what is scaled reduces one source.
+            Action::Copy | Action::Reduce | Action::ReduceLast => {
+                let Self { op, dtype, scaling, sources, destinations, .. } = *self;
+                reduce::combine((op, scaling), dtype, sources, destinations);
             }
         }
     }

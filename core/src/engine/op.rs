@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::clock::Raw;
-use crate::collective::{Descriptor, Request};
+use crate::collective::{Blocks, Descriptor, Request, Terms};
 use crate::engine::mover::WorkId;
 use crate::event::{Event, Subscriber, publish_at};
 use crate::memory::{Lendable, View, ViewMut};
-use crate::plan::{Plan, Step, Topology};
+use crate::plan::{Plan, Readers, Step, Topology};
 use crate::recorder::Attention;
-use crate::types::{Algorithm, CollKind, Direction, Outline, Rank};
+use crate::reduce::Scaling;
+use crate::types::{Algorithm, CollKind, Direction, Outline, Rank, ReduceOp};
 
 /// Identifies an operation of one engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,10 +118,7 @@ impl Program {
 #[derive(Debug)]
 pub struct Op {
     number: u64,
-    /// The call; for a pair, this tells which side.
-    kind: CollKind,
-    /// The other rank of a pair.
-    peer: Rank,
+    /// Its request tells which side of a pair it is.
     plan: Plan,
     descriptor: Descriptor,
     check: u64,
@@ -134,10 +132,9 @@ const _: () = assert!(size_of::<Op>() <= 128);
 impl Op {
     /// An operation that reads `input` and writes `output`; `descriptor.seq` is its number.
     #[must_use]
-    pub fn new(request: Request, plan: Plan, descriptor: Descriptor, input: View, output: ViewMut) -> Self {
+    pub fn new(plan: Plan, descriptor: Descriptor, input: View, output: ViewMut) -> Self {
         let check = descriptor.hash();
-        let Request { kind, root: peer, .. } = request;
-        Self { number: 0, kind, peer, plan, descriptor, check, input, output, began: Raw(0) }
+        Self { number: 0, plan, descriptor, check, input, output, began: Raw(0) }
     }
 
     pub(super) const fn called(&mut self, number: u64, now: Raw) {
@@ -153,11 +150,16 @@ impl Op {
     pub(super) const fn began(&self) -> Raw {
         self.began
     }
-    pub(super) const fn kind(&self) -> CollKind {
-        self.kind
+    pub(super) fn kind(&self) -> CollKind {
+        self.plan.request().kind
     }
-    pub(super) const fn bytes(&self) -> u64 {
-        self.descriptor.bytes()
+    /// The bytes of its `count` elements; where blocks differ, of a mean block.
+    pub(super) fn bytes(&self) -> u64 {
+        let blocks = Blocks::of(self.plan.request(), self.plan.terms());
+        match blocks {
+            Blocks::Equal(bytes) => bytes,
+            Blocks::Uneven(counts, _) => blocks.all(counts.len() as u32) / counts.len().max(1) as u64,
+        }
     }
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan
@@ -165,6 +167,52 @@ impl Op {
     /// The hash of the descriptor, which all messages of the operation carry.
     pub(crate) const fn check(&self) -> u64 {
         self.check
+    }
+    /// What the messages to one rank carry.
+    #[inline(always)]
+    pub(super) fn check_to(&self, to: Readers) -> u64 {
+        match to {
+            Readers::One(to) if self.is_paired() => self.paired(Blocks::of, to),
+            _ => self.check,
+        }
+    }
+    /// What the messages of one rank must carry.
+    #[inline(always)]
+    pub(super) fn check_from(&self, from: Rank) -> u64 {
+        if self.is_paired() { self.paired(Blocks::received, from) } else { self.check }
+    }
+    /// Whether each pair of ranks compares its own count.
+    #[inline(always)]
+    fn is_paired(&self) -> bool {
+        self.descriptor.uneven && self.descriptor.kind == CollKind::AllToAll
+    }
+    #[cold]
+    fn paired<'a>(&'a self, of: fn(&Request, Option<&'a Terms>) -> Blocks<'a>, peer: Rank) -> u64 {
+        let (request, terms) = (self.plan.request(), self.plan.terms());
+        Descriptor::paired(self.check, of(request, terms).len(peer) / request.dtype.size() as u64)
+    }
+    /// How this rank's call and that of a rank whose message carries another check differ, where
+    /// that tells it: in the count of their pair.
+    pub(super) fn differs(&self, me: Rank, from: Rank, came: u64) -> Option<String> {
+        let size = self.descriptor.dtype.size() as u64;
+        let ours = Blocks::received(self.plan.request(), self.plan.terms()).len(from) / size;
+        let theirs = Descriptor::unpaired(self.check, came).filter(|_| self.is_paired())?;
+        let Descriptor { kind, dtype, seq, .. } = self.descriptor;
+        Some(format!(
+            "rank {from} called {kind} #{seq} (count {theirs}, {dtype}) to rank {me}; rank {me} called {kind} #{seq} \
+             (count {ours}, {dtype}) from rank {from}; rank {from} / rank {me} differ in count {theirs} / {ours}"
+        ))
+    }
+    /// What is done to elements beside combining them.
+    #[inline(always)]
+    pub(super) fn scaling(&self, nranks: u32) -> Scaling {
+        let Descriptor { op, dtype, .. } = self.descriptor;
+        match op {
+            ReduceOp::Avg | ReduceOp::PreMulSum => {
+                Scaling::of(op, dtype, self.plan.terms().and_then(|terms| terms.factor), nranks)
+            }
+            ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Min | ReduceOp::Max => Scaling::NONE,
+        }
     }
     /// The fields that must be equal on all ranks.
     pub(super) const fn descriptor(&self) -> &Descriptor {
@@ -186,20 +234,20 @@ impl Op {
     }
     /// The direction of a pair.
     pub(super) fn direction(&self) -> Direction {
-        if self.kind == CollKind::Recv { Direction::Recv } else { Direction::Send }
+        if self.kind() == CollKind::Recv { Direction::Recv } else { Direction::Send }
     }
     /// The bytes of a pair, and how many of them each message has, but for the last.
     pub(super) fn messages(&self, topology: &Topology) -> (ViewMut, usize) {
         (self.output, self.plan.step(topology, 0, 0).len as usize)
     }
     /// The other rank of a pair.
-    pub(super) const fn peer(&self) -> Rank {
-        self.peer
+    pub(super) fn peer(&self) -> Rank {
+        self.plan.request().root
     }
 
     pub(super) fn publish_completed<S: Subscriber>(&self, events: &mut S, now: Raw) {
         publish_at(events, now, || Event::OpCompleted {
-            kind: self.kind,
+            kind: self.kind(),
             dtype: self.descriptor.dtype,
             op: self.descriptor.op,
             algorithm: self.algorithm(),
@@ -216,7 +264,7 @@ impl Op {
         now: Raw,
     ) {
         publish_at(events, now, || Event::OpFailed {
-            kind: self.kind,
+            kind: self.kind(),
             seq: self.descriptor.seq,
             error,
             peer,
@@ -227,6 +275,6 @@ impl Op {
     }
     /// The other rank of a pair; the root of an operation that has one.
     fn other(&self) -> Option<Rank> {
-        (self.kind.is_p2p() || self.kind.has_root()).then_some(self.peer)
+        (self.kind().is_p2p() || self.kind().has_root()).then_some(self.peer())
     }
 }

@@ -8,9 +8,9 @@ use crate::engine::op::{Op, Program};
 use crate::engine::{Cause, Failure, Wait};
 use crate::event::{Event, Subscriber, publish, publish_at};
 use crate::memory::{View, ViewMut};
-use crate::plan::{MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Step, Topology};
+use crate::plan::{Action, MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Step, Topology};
 use crate::proxy::Claim;
-use crate::reduce::Store;
+use crate::reduce::{Scaling, Store};
 use crate::transport::LinkFault;
 use crate::types::{Algorithm, ChannelId, Direction, Rank, WaitReason};
 
@@ -129,10 +129,13 @@ fn run_step<S: Subscriber, M: Mover>(
     }
     // From here on only its mover can stop the step.
     let descriptor = op.descriptor();
+    let scaling = op.scaling(context.topology.nranks());
+    let scaling = if scaling.is_none() { scaling } else { scaled(scaling, step) };
     let work = Work {
         action: step.action,
         dtype: descriptor.dtype,
         op: descriptor.op,
+        scaling,
         sources: &sources,
         destinations: &destinations,
     };
@@ -144,6 +147,13 @@ fn run_step<S: Subscriber, M: Mover>(
     }
     finish(step, op, channel, lanes, events);
     Ok(None)
+}
+
+/// What a step of an average or a pre-multiplied sum does to elements beside combining them.
+fn scaled(scaling: Scaling, step: &Step) -> Scaling {
+    let is_input = |source: &Operand| matches!(source, Operand::Input { .. });
+    let inputs = step.sources.iter().enumerate().map(|(nth, source)| u8::from(is_input(source)) << nth).sum();
+    scaling.of_step(inputs, step.action == Action::ReduceLast)
 }
 
 /// As [`finish`], of a step whose work took its time: its call is not worth inlining.
@@ -183,8 +193,8 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
             // publishing the message and publishing the event.
             let at = if S::WANTS { events.stamp(Event::STEPS) } else { None };
             match &mut lane.sub {
-                None => lane.link.publish(op.check()),
-                Some(sub) => sub.publish(&mut lane.link, op.check(), events),
+                None => lane.link.publish(op.check_to(to)),
+                Some(sub) => sub.publish(&mut lane.link, op.check_to(to), events),
             }
             lanes_needs_notify = true;
             lane.bytes += u64::from(total);
@@ -197,6 +207,13 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
         }
     }
     lanes.needs_notify |= lanes_needs_notify;
+}
+
+/// Why a message that carries another check ends the operation.
+#[cold]
+fn differs(op: &Op, me: Rank, from: Rank, theirs: u64) -> Cause {
+    let ours = *op.descriptor();
+    op.differs(me, from, theirs).map_or(Cause::Mismatch { ours, theirs }, Cause::Differs)
 }
 
 #[inline(always)]
@@ -233,9 +250,8 @@ fn source<S: Subscriber>(
                 Ok(None) => return Err(wait(WaitReason::Peer)),
                 Err(fault) => return Err(Stop::Fail(Cause::Link(fault), from)),
             };
-            if message.check != op.check() {
-                let cause = Cause::Mismatch { ours: *op.descriptor(), theirs: message.check };
-                return Err(Stop::Fail(cause, from));
+            if message.check != op.check_from(from) {
+                return Err(Stop::Fail(differs(op, context.me, from, message.check), from));
             }
             let at = at as usize;
             if message.data.len() < at + len {

@@ -59,13 +59,14 @@ fn begin(
         op: ReduceOp::Sum,
         root: Rank(peer),
         count: buffer.len() as u64,
+        uneven: false,
     };
     let shape = select::select(&engine.topology, Rank(0), &request, None);
     let descriptor = numbers.describe(Rank(0), &request, 0);
     // SAFETY: the tests keep their buffers longer than their engines.
     let input = unsafe { View::new(buffer.as_ptr(), buffer.len()) };
-    let plan = Plan::Generated { request, shape, me: Rank(0) };
-    engine.submit_owned(Op::new(request, plan, descriptor, input, ViewMut::EMPTY), begun, Raw(0)).unwrap()
+    let plan = Plan::Generated { request, shape, me: Rank(0), terms: None };
+    engine.submit_owned(Op::new(plan, descriptor, input, ViewMut::EMPTY), begun, Raw(0)).unwrap()
 }
 
 fn settle(engine: &mut Engine<Script>) {

@@ -96,7 +96,10 @@ impl Operation {
             | CollKind::ReduceScatter
             | CollKind::Broadcast
             | CollKind::Reduce
-            | CollKind::Barrier => message.channel != ChannelId::P2P,
+            | CollKind::Barrier
+            | CollKind::AllToAll
+            | CollKind::Gather
+            | CollKind::Scatter => message.channel != ChannelId::P2P,
         };
         is_of_kind && (message.seq == 0 || message.seq == self.seq)
     }

@@ -31,11 +31,9 @@
 use arrayvec::ArrayVec;
 
 use super::layout::{Round, Rounds, Span, piece};
-use super::{
-    GroupId, MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Shape, Step, Topology, local, one_shot,
-};
-use crate::collective::Request;
-use crate::types::{Algorithm, CollKind, Rank};
+use super::{GroupId, MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Shape, Step, Topology};
+use crate::collective::{Blocks, Request, Terms};
+use crate::types::{CollKind, Rank};
 
 /// The readers of every shared lane: on one host there is one group.
 pub(super) const ALL: Readers = Readers::Group(GroupId(0));
@@ -45,26 +43,20 @@ pub(super) const MOST_TO_ROOT: u32 = MAX_SOURCES as u32;
 
 /// The number of steps.
 #[inline]
-pub(super) fn len(topology: &Topology, request: &Request, shape: &Shape, me: Rank) -> u64 {
-    if topology.nranks() == 1 {
-        return local::len(request);
-    }
-    if shape.algorithm == Algorithm::OneShot {
-        return one_shot::len(request, shape);
-    }
-    Direct::new(topology, request, shape, me).stages.len()
+pub(super) fn len(topology: &Topology, call: (&Request, Option<&Terms>), shape: &Shape, me: Rank) -> u64 {
+    Direct::new(topology, call, shape, me).stages.len()
 }
 
 /// Step `index`.
 #[inline]
-pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Rank, index: u64) -> Step {
-    if topology.nranks() == 1 {
-        return local::step(request, index);
-    }
-    if shape.algorithm == Algorithm::OneShot {
-        return one_shot::step(topology, request, shape, me, index);
-    }
-    Direct::new(topology, request, shape, me).step(index)
+pub(super) fn step(
+    topology: &Topology,
+    call: (&Request, Option<&Terms>),
+    shape: &Shape,
+    me: Rank,
+    index: u64,
+) -> Step {
+    Direct::new(topology, call, shape, me).step(index)
 }
 
 /// Position of a step in the pipeline.
@@ -135,16 +127,25 @@ impl Stages {
 /// The values from which the steps of one rank are generated.
 struct Direct<'a> {
     request: &'a Request,
+    /// Those of a call that has a block per rank.
+    blocks: Blocks<'a>,
     me: Rank,
     n: u32,
+    /// Of the bytes of a rank; where blocks differ, of the longest.
     rounds: Rounds,
     stages: Stages,
 }
 
 impl<'a> Direct<'a> {
-    fn new(topology: &Topology, request: &'a Request, shape: &Shape, me: Rank) -> Self {
+    fn new(
+        topology: &Topology,
+        (request, terms): (&'a Request, Option<&'a Terms>),
+        shape: &Shape,
+        me: Rank,
+    ) -> Self {
         let n = topology.nranks();
-        let (bytes, at_root) = (request.bytes(), request.root == me);
+        let blocks = Blocks::of(request, terms);
+        let (bytes, at_root) = (blocks.most(), request.root == me);
         let whole = |pieces| piece(shape.chunk, pieces, request.dtype);
         // Numbers of steps that read the messages of all others, and that reduce all ranks' data.
         let takes = (n - 1).div_ceil(MAX_SOURCES as u32);
@@ -164,9 +165,15 @@ impl<'a> Direct<'a> {
             CollKind::Broadcast => {
                 (Rounds::new(bytes, 1, whole(1)), if at_root { [1, 0, 0] } else { [0, 1, 0] }, 0)
             }
-            CollKind::Barrier | CollKind::Send | CollKind::Recv => (Rounds::new(0, 1, 1), [1, takes, 0], 0),
+            // The others have plans of other kinds.
+            CollKind::Barrier
+            | CollKind::Send
+            | CollKind::Recv
+            | CollKind::AllToAll
+            | CollKind::Gather
+            | CollKind::Scatter => (Rounds::new(0, 1, 1), [1, takes, 0], 0),
         };
-        Self { request, me, n, rounds, stages: Stages { rounds: rounds.count, steps, calls } }
+        Self { request, blocks, me, n, rounds, stages: Stages { rounds: rounds.count, steps, calls } }
     }
 
     fn step(&self, index: u64) -> Step {
@@ -200,9 +207,22 @@ impl<'a> Direct<'a> {
         Rank((self.me.0 + 1 + ahead) % self.n)
     }
 
-    /// Offset of one rank's block in a buffer that holds one block per rank.
-    fn block(&self, rank: Rank) -> u64 {
-        u64::from(rank.0) * self.request.bytes()
+    /// The part of a rank's block that belongs to a round: as long as the round, unless the blocks
+    /// differ.
+    fn chunk(&self, round: Round, rank: Rank) -> Span {
+        let len = self.blocks.len(rank);
+        let at = round.at.min(len);
+        Span { at, len: (len - at).min(round.len) as u32 }
+    }
+
+    /// The bytes of the blocks of the first `ahead` ranks after `rank` in a round.
+    fn chunks(&self, round: Round, rank: Rank, ahead: u32) -> u32 {
+        match self.blocks {
+            Blocks::Equal(_) => ahead * round.len as u32,
+            Blocks::Uneven(..) => {
+                (1..=ahead).map(|ahead| self.chunk(round, Rank((rank.0 + ahead) % self.n)).len).sum()
+            }
+        }
     }
 
     /// Stage A of a reduction in slices: the bytes before the own slice, then the bytes after it.
@@ -222,15 +242,17 @@ impl<'a> Direct<'a> {
 
     /// Stage A of reduce-scatter: copies the chunk of each other rank's block in turn.
     fn fill_block(&self, round: Round, at: u32) -> Step {
-        let (len, others) = (round.len as u32, self.n - 1);
-        let to = Operand::Send { to: ALL, at: at * len, total: others * len, last: at + 1 == others };
-        Step::copy(len, Operand::Input { at: self.block(self.other(at)) + round.at }, &[to])
+        let (rank, others) = (self.other(at), self.n - 1);
+        let (filled, total) = (self.chunks(round, self.me, at), self.chunks(round, self.me, others));
+        let to = Operand::Send { to: ALL, at: filled, total, last: at + 1 == others };
+        let Span { at, len } = self.chunk(round, rank);
+        Step::copy(len, Operand::Input { at: self.blocks.at(rank) + at }, &[to])
     }
 
     /// Offset of the own slice in the A message of `from`.
     fn slice_from(&self, round: Round, from: Rank) -> u32 {
         if self.request.kind == CollKind::ReduceScatter {
-            return (self.me.0 + self.n - from.0 - 1) % self.n * round.len as u32;
+            return self.chunks(round, from, (self.me.0 + self.n - from.0 - 1) % self.n);
         }
         let left_out = if from < self.me { round.part(from.0).len } else { 0 };
         round.part(self.me.0).at as u32 - left_out
@@ -241,7 +263,8 @@ impl<'a> Direct<'a> {
         let (n, me, kind) = (self.n, self.me, self.request.kind);
         let own = round.part(me.0);
         let (input, output, len) = if kind == CollKind::ReduceScatter {
-            (self.block(me) + round.at, round.at, round.len as u32)
+            let Span { at, len } = self.chunk(round, me);
+            (self.blocks.at(me) + at, at, len)
         } else {
             (round.at + own.at, round.at + own.at, own.len)
         };
@@ -268,7 +291,11 @@ impl<'a> Direct<'a> {
         let kept = keeps.then_some(Operand::Output { at: output });
         let published = publishes.then_some(Operand::Send { to: ALL, at: 0, total: len, last: true });
         let destinations: ArrayVec<Operand, MAX_DESTINATIONS> = kept.into_iter().chain(published).collect();
-        Step::reduce(len, sources, &destinations)
+        if to == n {
+            Step::reduce_last(len, sources, &destinations)
+        } else {
+            Step::reduce(len, sources, &destinations)
+        }
     }
 
     /// Stage C of a reduction: reads the result of another rank's slice.
@@ -281,12 +308,11 @@ impl<'a> Direct<'a> {
 
     /// Stage A where a message is a chunk of the input.
     fn publish(&self, round: Round) -> Step {
-        let len = round.len as u32;
+        let Span { at, len } = self.chunk(round, self.me);
         let to = Operand::Send { to: ALL, at: 0, total: len, last: true };
-        let output = Operand::Output { at: round.at };
-        let destinations = [output, to];
+        let destinations = [Operand::Output { at }, to];
         let kept = usize::from(self.request.kind != CollKind::Broadcast);
-        Step::copy(len, Operand::Input { at: round.at }, &destinations[kept..])
+        Step::copy(len, Operand::Input { at }, &destinations[kept..])
     }
 
     /// Stage B where a message is a chunk of the input.
@@ -294,16 +320,20 @@ impl<'a> Direct<'a> {
     /// A broadcast reads the chunk of the root. An all-gather reads the chunk of each other rank,
     /// and copies the own chunk last.
     fn gather(&self, round: Round, at: u32) -> Step {
-        let len = round.len as u32;
-        let (source, to) = if self.request.kind == CollKind::Broadcast {
-            (Operand::Recv { from: self.request.root, shared: true, at: 0, last: true }, 0)
-        } else if at + 1 < self.n {
-            let from = self.other(at);
-            (Operand::Recv { from, shared: true, at: 0, last: true }, self.block(from))
-        } else {
-            (Operand::Input { at: round.at }, self.block(self.me))
+        let is_broadcast = self.request.kind == CollKind::Broadcast;
+        let from = match at {
+            _ if is_broadcast => self.request.root,
+            at if at + 1 < self.n => self.other(at),
+            _ => self.me,
         };
-        Step::copy(len, source, &[Operand::Output { at: to + round.at }])
+        let Span { at, len } = self.chunk(round, from);
+        let source = if from == self.me {
+            Operand::Input { at }
+        } else {
+            Operand::Recv { from, shared: true, at: 0, last: true }
+        };
+        let to = if is_broadcast { 0 } else { self.blocks.at(from) };
+        Step::copy(len, source, &[Operand::Output { at: to + at }])
     }
 }
 

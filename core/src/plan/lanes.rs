@@ -72,6 +72,12 @@ pub enum LaneSet {
     /// On the first channel from each rank to its parent, from each leader to the leaders below it
     /// and to its group.
     Tree,
+    /// On the first channel from each rank to each other.
+    All,
+    /// On the first channel from each rank to this one.
+    To(Rank),
+    /// On the first channel from this rank to each other.
+    From(Rank),
     /// From one rank to another.
     Pair {
         /// The sender.
@@ -143,6 +149,11 @@ impl LaneSet {
             Algorithm::Ring => Self::Ring,
             Algorithm::Direct | Algorithm::OneShot => Self::Shared,
             Algorithm::Tree => Self::Tree,
+            Algorithm::Pairwise => match request.kind {
+                CollKind::Gather => Self::To(request.root),
+                CollKind::Scatter => Self::From(request.root),
+                _ => Self::All,
+            },
             Algorithm::Pair => match request.kind {
                 CollKind::Send => Self::Pair { from: me, to: request.root },
                 _ => Self::Pair { from: request.root, to: me },
@@ -157,14 +168,19 @@ impl LaneSet {
             return Vec::new();
         }
         let ring = |channel: u16| LaneId::pair(ChannelId(channel), topology.graph(channel).after(rank, 1));
+        let first = |to| LaneId::pair(ChannelId(0), to);
+        let others = || (0..topology.nranks()).map(Rank).filter(|other| *other != rank);
         let group = topology.group(rank);
         let has_group = topology.members(group).len() > 1;
         let ids: Vec<LaneId> = match self {
             Self::Ring => (0..topology.channels()).map(ring).collect(),
             Self::Shared => has_group.then(|| LaneId::shared(group)).into_iter().collect(),
             Self::Tree => tree::written_by(topology, rank),
+            Self::All => others().map(first).collect(),
+            Self::To(root) => (rank != root).then(|| first(root)).into_iter().collect(),
+            Self::From(root) => others().filter(|_| rank == root).map(first).collect(),
             Self::Pair { from, to } => {
-                (from == rank).then(|| LaneId::pair(ChannelId::P2P, to)).into_iter().collect()
+                (from == rank && to != rank).then(|| LaneId::pair(ChannelId::P2P, to)).into_iter().collect()
             }
         };
         ids.into_iter().map(|id| Lane { from: rank, id }).collect()
@@ -177,7 +193,8 @@ impl LaneSet {
             Self::Ring => (0..topology.channels()).map(|c| topology.graph(c).before(rank)).collect(),
             Self::Shared => topology.members(topology.group(rank)).to_vec(),
             Self::Tree => tree::writers_to(topology, rank),
-            Self::Pair { from, .. } => vec![from],
+            Self::All | Self::To(_) => (0..topology.nranks()).map(Rank).collect(),
+            Self::From(from) | Self::Pair { from, .. } => vec![from],
         };
         writers.sort_unstable();
         writers.dedup();
@@ -212,8 +229,14 @@ mod tests {
                             let kind = if kind.is_p2p() { pair(me) } else { kind };
                             let root = if kind.is_p2p() { Rank(1 - me) } else { Rank(n - 1) };
                             let count = if kind == CollKind::Barrier { 0 } else { count };
-                            let request =
-                                Request { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root, count };
+                            let request = Request {
+                                kind,
+                                dtype: Datatype::F32,
+                                op: ReduceOp::Sum,
+                                root,
+                                count,
+                                uneven: false,
+                            };
                             check(&topology, &request, forced, Rank(me));
                             cases += 1;
                         }
@@ -230,7 +253,7 @@ mod tests {
         let written: Vec<Lane> = set.written_by(topology, me);
         let read = set.read_by(topology, me);
         assert!(read.iter().all(|lane| lane.is_read_by(topology, me) && lane.from != me));
-        let plan = Plan::Generated { request: *request, shape, me };
+        let plan = Plan::Generated { request: *request, shape, me, terms: None };
         for program in 0..shape.channels {
             let channel = if request.kind.is_p2p() { ChannelId::P2P } else { ChannelId(program) };
             for index in 0..plan.len(topology, program).min(200) {

@@ -26,6 +26,8 @@
 //!    either identical or disjoint.
 //! 3. `last` sources free their messages, `last` destinations publish theirs.
 //!
+//! Of a pre-multiplied sum, what a step reads of the input it multiplies by the rank's factor first.
+//!
 //! It is a fault to fill a message with another total length than its first fill stated, or to read
 //! beyond a message's end. A step without sources and destinations completes at once. A step
 //! without destinations moves no bytes, whatever its `len` and action.
@@ -44,6 +46,7 @@ mod layout;
 mod local;
 mod one_shot;
 pub mod pair;
+mod pairwise;
 pub mod ring;
 pub mod select;
 mod topology;
@@ -61,7 +64,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
-use crate::collective::Request;
+use crate::collective::{Request, Terms};
+use crate::memory::Borrowed;
 pub use crate::types::Shape;
 use crate::types::{Algorithm, Rank};
 
@@ -132,6 +136,8 @@ pub enum Action {
     Copy,
     /// The sources are reduced in order, by the request's dtype and operation.
     Reduce,
+    /// The same. The result has the contributions of all ranks: an average is divided here.
+    ReduceLast,
 }
 
 /// One step: all sources and destinations are `len` bytes long.
@@ -188,6 +194,12 @@ impl Step {
         to.iter().for_each(|&destination| step.destinations.push(destination));
         step
     }
+    /// The same, where the result has the contributions of all ranks.
+    #[inline]
+    #[must_use]
+    pub fn reduce_last(len: u32, from: impl IntoIterator<Item = Operand>, to: &[Operand]) -> Self {
+        Self { action: Action::ReduceLast, ..Self::reduce(len, from, to) }
+    }
 }
 
 impl Shape {
@@ -211,19 +223,21 @@ pub struct Verified {
     programs: Vec<Vec<Step>>,
     /// Bytes of scratch memory that they use.
     scratch: u64,
+    /// What they carry out.
+    request: Request,
 }
 
 impl Verified {
     /// Accepted programs.
-    pub(in crate::plan) fn new(programs: Vec<Vec<Step>>) -> Self {
+    pub(in crate::plan) fn new(request: Request, programs: Vec<Vec<Step>>) -> Self {
         let scratch = verify::scratch(&programs);
-        Self { programs, scratch }
+        Self { programs, scratch, request }
     }
 
     /// Programs that nobody has verified: what must go wrong in a test.
     #[cfg(test)]
-    pub(crate) fn unverified(programs: Vec<Vec<Step>>) -> Self {
-        Self::new(programs)
+    pub(crate) fn unverified(request: Request, programs: Vec<Vec<Step>>) -> Self {
+        Self::new(request, programs)
     }
 }
 
@@ -238,12 +252,34 @@ pub enum Plan {
         shape: Shape,
         /// The rank that runs the plan.
         me: Rank,
+        /// What the call says beside its request, if it says anything.
+        terms: Option<Borrowed<Terms>>,
     },
     /// Came from outside and passed `verify`.
     Given(Arc<Verified>),
 }
 
 impl Plan {
+    /// What it carries out.
+    #[inline]
+    #[must_use]
+    pub fn request(&self) -> &Request {
+        match self {
+            Self::Generated { request, .. } => request,
+            Self::Given(given) => &given.request,
+        }
+    }
+
+    /// What the call says beside its request, if it says anything.
+    #[inline]
+    #[must_use]
+    pub fn terms(&self) -> Option<&Terms> {
+        match self {
+            Self::Generated { terms, .. } => terms.as_deref(),
+            Self::Given(_) => None,
+        }
+    }
+
     /// The number of programs.
     #[must_use]
     pub fn channels(&self) -> u16 {
@@ -271,12 +307,24 @@ impl Plan {
     #[must_use]
     pub fn len(&self, topology: &Topology, channel: u16) -> u64 {
         match self {
-            Self::Generated { request, shape, me } => match shape.algorithm {
-                Algorithm::Ring => ring::len(topology, request, shape, *me, channel),
-                Algorithm::Direct | Algorithm::OneShot => direct::len(topology, request, shape, *me),
-                Algorithm::Pair => pair::len(request, shape),
-                Algorithm::Tree => tree::len(topology, request, shape, *me),
-            },
+            Self::Generated { request, shape, me, terms } => {
+                let call = (request, terms.as_deref());
+                match shape.algorithm {
+                    Algorithm::Pair => pair::len(request, shape, *me),
+                    _ if topology.nranks() == 1 => {
+                        if channel == 0 {
+                            local::len(call)
+                        } else {
+                            0
+                        }
+                    }
+                    Algorithm::Ring => ring::len(topology, call, shape, *me, channel),
+                    Algorithm::Direct => direct::len(topology, call, shape, *me),
+                    Algorithm::OneShot => one_shot::len(request, shape),
+                    Algorithm::Tree => tree::len(topology, request, shape, *me),
+                    Algorithm::Pairwise => pairwise::len(topology, call, shape, *me),
+                }
+            }
             Self::Given(given) => given.programs[usize::from(channel)].len() as u64,
         }
     }
@@ -286,12 +334,18 @@ impl Plan {
     #[must_use]
     pub fn step(&self, topology: &Topology, channel: u16, index: u64) -> Step {
         match self {
-            Self::Generated { request, shape, me } => match shape.algorithm {
-                Algorithm::Ring => ring::step(topology, request, shape, *me, channel, index),
-                Algorithm::Direct | Algorithm::OneShot => direct::step(topology, request, shape, *me, index),
-                Algorithm::Pair => pair::step(request, shape, index),
-                Algorithm::Tree => tree::step(topology, request, shape, *me, index),
-            },
+            Self::Generated { request, shape, me, terms } => {
+                let call = (request, terms.as_deref());
+                match shape.algorithm {
+                    Algorithm::Pair => pair::step(request, shape, *me, index),
+                    _ if topology.nranks() == 1 => local::step(call, index),
+                    Algorithm::Ring => ring::step(topology, call, shape, *me, channel, index),
+                    Algorithm::Direct => direct::step(topology, call, shape, *me, index),
+                    Algorithm::OneShot => one_shot::step(topology, request, shape, *me, index),
+                    Algorithm::Tree => tree::step(topology, request, shape, *me, index),
+                    Algorithm::Pairwise => pairwise::step(topology, call, shape, *me, index),
+                }
+            }
             Self::Given(given) => given.programs[usize::from(channel)][index as usize].clone(),
         }
     }

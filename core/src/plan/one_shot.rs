@@ -37,7 +37,7 @@ pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Ra
         }
     }
     if !barrier {
-        (step.len, step.action) = (len, Action::Reduce);
+        (step.len, step.action) = (len, Action::ReduceLast);
         step.destinations.push(Operand::Output { at });
     }
     step

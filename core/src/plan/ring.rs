@@ -26,44 +26,47 @@
 //! is free for the first rank that continues.
 
 use super::layout::{LINE, Rounds, Span, piece, share};
-use super::{Graph, Operand, PAIR_SLOTS, Readers, Shape, Step, Topology, local};
-use crate::collective::Request;
+use super::{Graph, Operand, PAIR_SLOTS, Readers, Shape, Step, Topology};
+use crate::collective::{Blocks, Request, Terms};
 use crate::types::{CollKind, Rank};
 
 /// The most messages of a chunk.
 const DEPTH: u32 = PAIR_SLOTS - 1;
 
 /// The number of steps of program `channel`.
-pub(super) fn len(topology: &Topology, request: &Request, shape: &Shape, me: Rank, channel: u16) -> u64 {
-    if topology.nranks() == 1 {
-        return if channel == 0 { local::len(request) } else { 0 };
-    }
-    Ring::new(topology, request, shape, me, channel).map_or(0, |ring| ring.len())
+pub(super) fn len(
+    topology: &Topology,
+    call: (&Request, Option<&Terms>),
+    shape: &Shape,
+    me: Rank,
+    channel: u16,
+) -> u64 {
+    Ring::new(topology, call, shape, me, channel).map_or(0, |ring| ring.len())
 }
 
 /// Step `index` of program `channel`.
 pub(super) fn step(
     topology: &Topology,
-    request: &Request,
+    call: (&Request, Option<&Terms>),
     shape: &Shape,
     me: Rank,
     channel: u16,
     index: u64,
 ) -> Step {
-    if topology.nranks() == 1 {
-        return local::step(request, index);
-    }
-    Ring::new(topology, request, shape, me, channel).expect("a channel that has steps").step(index)
+    Ring::new(topology, call, shape, me, channel).expect("a channel that has steps").step(index)
 }
 
 /// The values from which the steps of one rank on one channel are generated.
 struct Ring<'a> {
     graph: &'a Graph,
     request: &'a Request,
+    /// Those of a call that has a block per rank.
+    blocks: Blocks<'a>,
     me: Rank,
     n: u32,
     /// Offset of this channel's share, in the buffer or in every block.
     from: u64,
+    /// Of that share; where blocks differ, of the longest one's.
     rounds: Rounds,
     /// Messages of a chunk.
     messages: u32,
@@ -82,15 +85,17 @@ impl<'a> Ring<'a> {
     /// `None` if this channel has no share of the data.
     fn new(
         topology: &'a Topology,
-        request: &'a Request,
+        (request, terms): (&'a Request, Option<&'a Terms>),
         shape: &Shape,
         me: Rank,
         channel: u16,
     ) -> Option<Self> {
         let n = topology.nranks();
-        let (from, bytes) = share(request.bytes(), shape.channels, channel);
+        let blocks = Blocks::of(request, terms);
+        let most_bytes = blocks.most();
+        let (from, bytes) = share(most_bytes, shape.channels, channel);
         // If the request has no elements, channel 0 still announces it.
-        if bytes == 0 && (request.count > 0 || channel > 0) {
+        if bytes == 0 && (most_bytes > 0 || channel > 0) {
             return None;
         }
         let most = piece(shape.chunk, 1, request.dtype);
@@ -99,10 +104,16 @@ impl<'a> Ring<'a> {
             CollKind::ReduceScatter => (Rounds::new(bytes, 1, most * u64::from(DEPTH)), n),
             CollKind::AllGather => (Rounds::new(bytes, 1, most * u64::from(DEPTH)), n + 1),
             CollKind::Broadcast | CollKind::Reduce => (Rounds::new(bytes, 1, most), 1),
-            CollKind::Barrier | CollKind::Send | CollKind::Recv => (Rounds::new(0, 1, 1), n),
+            // The others have plans of other kinds.
+            CollKind::Barrier
+            | CollKind::Send
+            | CollKind::Recv
+            | CollKind::AllToAll
+            | CollKind::Gather
+            | CollKind::Scatter => (Rounds::new(0, 1, 1), n),
         };
         let messages = rounds.most().div_ceil(most).max(1) as u32;
-        Some(Self { graph: topology.graph(channel), request, me, n, from, rounds, messages, stages })
+        Some(Self { graph: topology.graph(channel), request, blocks, me, n, from, rounds, messages, stages })
     }
 
     fn len(&self) -> u64 {
@@ -119,7 +130,7 @@ impl<'a> Ring<'a> {
             CollKind::AllGather => self.all_gather(stage, |chunk| self.block(round, chunk, message)),
             CollKind::Broadcast => self.broadcast(round),
             CollKind::Reduce => self.reduce(round),
-            CollKind::Barrier | CollKind::Send | CollKind::Recv => self.barrier(stage),
+            _ => self.barrier(stage),
         }
     }
 
@@ -133,7 +144,7 @@ impl<'a> Ring<'a> {
         let p = piece(stage - (n - 1));
         let (output, next) = (Operand::Output { at: p.at }, self.next(p.len));
         match stage - (n - 1) {
-            0 => Step::reduce(p.len, [self.before(), Operand::Input { at: p.at }], &[output, next]),
+            0 => Step::reduce_last(p.len, [self.before(), Operand::Input { at: p.at }], &[output, next]),
             ahead if ahead < n - 1 => Step::copy(p.len, self.before(), &[output, next]),
             _ => Step::copy(p.len, self.before(), &[output]),
         }
@@ -146,7 +157,7 @@ impl<'a> Ring<'a> {
         }
         let (p, in_blocks) = piece(0);
         let sources = [self.before(), Operand::Input { at: in_blocks }];
-        Step::reduce(p.len, sources, &[Operand::Output { at: p.at }])
+        Step::reduce_last(p.len, sources, &[Operand::Output { at: p.at }])
     }
 
     fn all_gather(&self, stage: u32, piece: impl Fn(u32) -> (Piece, u64)) -> Step {
@@ -196,7 +207,7 @@ impl<'a> Ring<'a> {
             return self.pass_on_sum(&p, p.at, after_root > 1);
         }
         let sources = [self.before(), Operand::Input { at: p.at }];
-        Step::reduce(p.len, sources, &[Operand::Output { at: p.at }])
+        Step::reduce_last(p.len, sources, &[Operand::Output { at: p.at }])
     }
 
     /// Sends this rank's data, added to the previous rank's data if that rank `sent` any.
@@ -224,8 +235,11 @@ impl<'a> Ring<'a> {
         let round = self.rounds.round(round);
         let owner = self.graph.after(self.me, self.n - behind);
         let span = self.message(round.part(0), message);
-        let at = self.from + round.at + span.at;
-        (Piece { at, len: span.len }, u64::from(owner.0) * self.request.bytes() + at)
+        // A block that is shorter than the longest ends before.
+        let block = self.blocks.len(owner);
+        let at = (self.from + round.at + span.at).min(block);
+        let len = (block - at).min(u64::from(span.len)) as u32;
+        (Piece { at, len }, self.blocks.at(owner) + at)
     }
 
     /// Message `message` of a chunk.

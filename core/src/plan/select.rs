@@ -41,7 +41,9 @@ pub fn select(topology: &Topology, me: Rank, request: &Request, forced: Option<A
         Algorithm::Pair if topology.group(me) != topology.group(request.root) => {
             (1, chunk(bytes, 1, CHAIN_CHUNK_LEAST, WIRE_SLOT_BYTES))
         }
-        Algorithm::Pair | Algorithm::Tree => {
+        // Ranks that do not know each other's counts choose the same.
+        Algorithm::Pairwise if request.uneven => (1, PAIR_SLOT_BYTES),
+        Algorithm::Pair | Algorithm::Tree | Algorithm::Pairwise => {
             (1, chunk(bytes, MESSAGES_WANTED, CHAIN_CHUNK_LEAST, PAIR_SLOT_BYTES))
         }
     };
@@ -52,6 +54,9 @@ pub fn select(topology: &Topology, me: Rank, request: &Request, forced: Option<A
 fn algorithm(topology: &Topology, request: &Request, forced: Option<Algorithm>) -> Algorithm {
     if request.kind.is_p2p() {
         return Algorithm::Pair;
+    }
+    if matches!(request.kind, CollKind::AllToAll | CollKind::Gather | CollKind::Scatter) {
+        return Algorithm::Pairwise;
     }
     let n = topology.nranks();
     let one_shot = topology.one_host()
@@ -108,7 +113,7 @@ mod tests {
     use crate::types::{Datatype, Rank, ReduceOp};
 
     fn request(kind: CollKind, count: u64) -> Request {
-        Request { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(0), count }
+        Request { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(0), count, uneven: false }
     }
 
     #[test]
@@ -121,12 +126,12 @@ mod tests {
             assert_eq!(shape.algorithm, expect, "{kind} {count} {forced:?}");
             assert!(shape.chunk.is_multiple_of(64) && shape.chunk > 0 && shape.channels >= 1);
             let most = match shape.algorithm {
-                Algorithm::Ring | Algorithm::Pair | Algorithm::Tree => PAIR_SLOT_BYTES,
+                Algorithm::Ring | Algorithm::Pair | Algorithm::Tree | Algorithm::Pairwise => PAIR_SLOT_BYTES,
                 Algorithm::Direct | Algorithm::OneShot => SHARED_SLOT_BYTES,
             };
             assert!(shape.chunk <= most);
         };
-        use Algorithm::{Direct, OneShot, Pair, Ring, Tree};
+        use Algorithm::{Direct, OneShot, Pair, Pairwise, Ring, Tree};
         check(&one, CollKind::AllReduce, 512, None, OneShot);
         check(&one, CollKind::AllReduce, 513, None, Direct);
         check(&one, CollKind::AllReduce, 513, Some(OneShot), OneShot);
@@ -145,6 +150,9 @@ mod tests {
         check(&one, CollKind::AllReduce, 1, Some(Tree), Tree);
         check(&two, CollKind::Barrier, 0, Some(Tree), Ring);
         check(&two, CollKind::Send, 5, Some(Ring), Pair);
+        check(&one, CollKind::AllToAll, 5, Some(Direct), Pairwise);
+        check(&two, CollKind::Gather, 5, None, Pairwise);
+        check(&two, CollKind::Scatter, 5, Some(Ring), Pairwise);
     }
 
     #[test]

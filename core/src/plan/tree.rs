@@ -22,7 +22,7 @@
 use arrayvec::ArrayVec;
 
 use super::layout::{Rounds, piece};
-use super::{LaneId, MAX_DESTINATIONS, Operand, Readers, Shape, Step, Topology, local};
+use super::{LaneId, MAX_DESTINATIONS, Operand, Readers, Shape, Step, Topology};
 use crate::collective::Request;
 use crate::types::{ChannelId, Rank};
 
@@ -33,14 +33,11 @@ const CHANNEL: u16 = 0;
 
 /// The number of steps.
 pub(super) fn len(topology: &Topology, request: &Request, shape: &Shape, me: Rank) -> u64 {
-    if topology.nranks() == 1 { local::len(request) } else { Tree::new(topology, request, shape, me).len() }
+    Tree::new(topology, request, shape, me).len()
 }
 
 /// Step `index`.
 pub(super) fn step(topology: &Topology, request: &Request, shape: &Shape, me: Rank, index: u64) -> Step {
-    if topology.nranks() == 1 {
-        return local::step(request, index);
-    }
     Tree::new(topology, request, shape, me).step(index)
 }
 
@@ -158,6 +155,9 @@ impl Tree {
         let Some(child) = children.get(at as usize) else { return Step::copy(len, input, &[to]) };
         let child = Operand::Recv { from: *child, shared: false, at: 0, last: true };
         let so_far = if at == 0 { input } else { scratch };
+        if is_last && parent.is_none() {
+            return Step::reduce_last(len, [so_far, child], &[to]);
+        }
         Step::reduce(len, [so_far, child], &[to])
     }
 

@@ -31,6 +31,8 @@ pub(crate) mod mutate;
 mod steps;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod uneven_tests;
 
 use std::fmt;
 
@@ -155,8 +157,8 @@ pub fn verify(
     programs: &[Vec<Vec<Step>>],
     slots: Slots,
 ) -> Result<Vec<Verified>, Rejection> {
-    check(&Goal { topology, request, sender: None }, programs, slots)?;
-    Ok(programs.iter().map(|p| Verified::new(p.clone())).collect())
+    check(&Goal { topology, request, sender: None, counts: &[] }, programs, slots)?;
+    Ok(programs.iter().map(|p| Verified::new(*request, p.clone())).collect())
 }
 
 /// Bytes of scratch memory that programs of one rank use.

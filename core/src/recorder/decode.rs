@@ -249,7 +249,7 @@ fn operation(row: &[AtomicU64], cell: usize, clock: &Clock, tag: &str, me: Rank,
             seen.dtype = noted.dtype.to_string();
             seen.op = noted.op.to_string();
             seen.root = noted.root;
-            seen.count = noted.count;
+            (seen.count, seen.uneven) = (noted.count, noted.uneven);
             seen.bytes = noted.count.saturating_mul(noted.dtype.size() as u64);
             seen.plan = format!("{:016x}", noted.plan);
         }

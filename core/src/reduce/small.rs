@@ -1,11 +1,12 @@
 //! Floats of 16 and 8 bits. All sources of one call are combined in 32 bits, and the result is
-//! rounded once, to nearest, ties to even. Between ranks it has the stored type.
+//! rounded once, to nearest, ties to even. Between ranks it has the stored type, and so has what was
+//! multiplied by a factor.
 
 use float8::{F8E4M3, F8E5M2};
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
 
-use super::{Max, Min, Operation, Prod, Store, Sum, fence, store, streams};
+use super::{Max, Min, Operation, Prod, Scaling, Store, Sum, fence, store, streams};
 use crate::memory::{View, ViewMut};
 use crate::types::ReduceOp;
 
@@ -65,20 +66,28 @@ byte_sized!(F8E4M3, F8E5M2);
 
 /// As [`combine`](super::combine), which has checked the arguments.
 pub(super) fn combine<T: Small>(
-    op: ReduceOp,
+    (op, scaling): (ReduceOp, Scaling),
     len: usize,
     sources: &[View],
     destinations: &[(ViewMut, Store)],
 ) {
     match op {
-        ReduceOp::Sum => blocks::<T, Sum>(len, sources, destinations),
-        ReduceOp::Prod => blocks::<T, Prod>(len, sources, destinations),
-        ReduceOp::Min => blocks::<T, Min>(len, sources, destinations),
-        ReduceOp::Max => blocks::<T, Max>(len, sources, destinations),
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum => {
+            blocks::<T, Sum>(scaling, len, sources, destinations);
+        }
+        ReduceOp::Prod => blocks::<T, Prod>(scaling, len, sources, destinations),
+        ReduceOp::Min => blocks::<T, Min>(scaling, len, sources, destinations),
+        ReduceOp::Max => blocks::<T, Max>(scaling, len, sources, destinations),
     }
 }
 
-fn blocks<T: Small, O: Operation>(len: usize, sources: &[View], destinations: &[(ViewMut, Store)]) {
+fn blocks<T: Small, O: Operation>(
+    scaling: Scaling,
+    len: usize,
+    sources: &[View],
+    destinations: &[(ViewMut, Store)],
+) {
+    let is_moved = sources.len() == 1 && scaling.is_none();
     let (mut stored, mut result, mut next) = ([T::ZERO; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
     let count = len / size_of::<T>();
     for first in (0..count).step_by(BLOCK) {
@@ -89,17 +98,28 @@ fn blocks<T: Small, O: Operation>(len: usize, sources: &[View], destinations: &[
             // SAFETY: `at + bytes <= len`, the length of the view. `stored` has as many bytes, is
             // this function's own, and any bytes are an element.
             unsafe { store(stored.as_mut_ptr().cast(), source.as_ptr().add(at), bytes, false) };
-            match (nth, sources.len()) {
+            if is_moved {
                 // It is stored as it is.
-                (_, 1) => {}
-                (0, _) => T::widen(result, stored),
-                _ => {
-                    T::widen(next, stored);
-                    result.iter_mut().zip(&*next).for_each(|(a, b)| *a = O::of(*a, *b));
-                }
+                break;
+            }
+            if let Some(factor) = scaling.factor_of(nth) {
+                let factor = f32::from_bits(factor as u32);
+                T::widen(next, stored);
+                next.iter_mut().for_each(|element| *element *= factor);
+                T::narrow(stored, next);
+            }
+            if nth == 0 {
+                T::widen(result, stored);
+            } else {
+                T::widen(next, stored);
+                result.iter_mut().zip(&*next).for_each(|(a, b)| *a = O::of(*a, *b));
             }
         }
-        if sources.len() > 1 {
+        if scaling.divisor > 1 {
+            let divisor = scaling.divisor as f32;
+            result.iter_mut().for_each(|element| *element /= divisor);
+        }
+        if !is_moved {
             T::narrow(stored, result);
         }
         for &(to, how) in destinations {

@@ -59,7 +59,7 @@ macro_rules! bits_int {
         fn bits(self) -> u64 { self as u64 }
         fn make(n: u64) -> Self { n.wrapping_mul(0x9e37_79b9_7f4a_7c15) as Self }
         fn reduce(op: ReduceOp, a: Self, b: Self) -> Self {
-            match op { ReduceOp::Sum => a.wrapping_add(b), ReduceOp::Prod => a.wrapping_mul(b), ReduceOp::Min => Ord::min(a, b), ReduceOp::Max => Ord::max(a, b) }
+            match op { ReduceOp::Prod => a.wrapping_mul(b), ReduceOp::Min => Ord::min(a, b), ReduceOp::Max => Ord::max(a, b), _ => a.wrapping_add(b) }
         }
     })+};
 }
@@ -70,7 +70,7 @@ macro_rules! bits_float {
             if n % 11 == 3 { Self::NAN } else { (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as Self * 0.37 - 2e6 }
         }
         fn reduce(op: ReduceOp, a: Self, b: Self) -> Self {
-            match op { ReduceOp::Sum => a + b, ReduceOp::Prod => a * b, ReduceOp::Min => a.min(b), ReduceOp::Max => a.max(b) }
+            match op { ReduceOp::Prod => a * b, ReduceOp::Min => a.min(b), ReduceOp::Max => a.max(b), _ => a + b }
         }
     })+};
 }
@@ -92,7 +92,7 @@ fn case<T: Bits>(op: ReduceOp, count: usize, nsources: usize, misaligned: usize,
     let mut second = Buffer::new(count * size_of::<T>(), 0);
     let to = in_place.map_or_else(|| first.view(), |k| sources[k].view());
     let how = if misaligned.is_multiple_of(2) { Store::Plain } else { Store::Streaming };
-    combine(op, T::DTYPE, &views, &[(to, how), (second.view(), Store::Streaming)]);
+    combine((op, Scaling::NONE), T::DTYPE, &views, &[(to, how), (second.view(), Store::Streaming)]);
     second.check(&expected, &what);
     in_place.map_or(&first, |k| &sources[k]).check(&expected, &what);
     for (s, buffer) in sources.iter().enumerate().filter(|(s, _)| in_place != Some(*s)) {
@@ -184,7 +184,12 @@ fn of_two_floats_the_one_that_is_not_nan() {
         let mut a = Buffer::of(&[f64::NAN, 1.0, f64::NAN, -0.0], 0);
         let mut b = Buffer::of(&[2.0, f64::NAN, f64::NAN, 0.0], 0);
         let mut to = Buffer::new(32, 0);
-        combine(op, Datatype::F64, &[a.view().read(), b.view().read()], &[(to.view(), Store::Plain)]);
+        combine(
+            (op, Scaling::NONE),
+            Datatype::F64,
+            &[a.view().read(), b.view().read()],
+            &[(to.view(), Store::Plain)],
+        );
         to.check(&[2.0, 1.0, f64::NAN, -0.0], "NaN");
     }
 }
@@ -212,7 +217,7 @@ fn a_copy_arrives_however_it_is_stored_and_whatever_the_alignment() {
 #[should_panic(expected = "no whole number")]
 fn a_part_of_an_element_is_refused() {
     let (mut a, mut b) = (Buffer::new(6, 0), Buffer::new(6, 0));
-    combine(ReduceOp::Sum, Datatype::F32, &[a.view().read()], &[(b.view(), Store::Plain)]);
+    combine((ReduceOp::Sum, Scaling::NONE), Datatype::F32, &[a.view().read()], &[(b.view(), Store::Plain)]);
 }
 
 /// What a float of fewer than 32 bits is, from its definition.
@@ -266,9 +271,9 @@ fn small_case<T: Rounded>(op: ReduceOp, values: &[Vec<T>], misaligned: usize, in
     let (mut first, mut second) =
         (Buffer::new(count * size_of::<T>(), misaligned), Buffer::new(count * size_of::<T>(), 0));
     let to = in_place.map_or_else(|| first.view(), |k| sources[k].view());
-    combine(op, T::DTYPE, &views, &[(to, Store::Plain), (second.view(), Store::Streaming)]);
+    combine((op, Scaling::NONE), T::DTYPE, &views, &[(to, Store::Plain), (second.view(), Store::Streaming)]);
     let combined = |a: f32, b: f32| match op {
-        ReduceOp::Sum => a + b,
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum => a + b,
         ReduceOp::Prod => a * b,
         ReduceOp::Min if a.is_nan() || b < a => b,
         ReduceOp::Max if a.is_nan() || b > a => b,
@@ -323,4 +328,109 @@ fn floats_of_8_bits_are_combined_in_32_and_rounded_once() {
     small_ops::<F8E5M2>();
     each_pair::<F8E4M3>();
     each_pair::<F8E5M2>();
+}
+
+/// Combines with a scaling, column by column, and compares with `expected` of the columns.
+fn scaled_case<T: Element + PartialEq + std::fmt::Debug>(
+    (op, scaling): (ReduceOp, Scaling),
+    values: &[Vec<T>],
+    in_place: Option<usize>,
+    expected: impl Fn(&[T]) -> T,
+) {
+    let bytes = size_of_val(&values[0][..]);
+    let mut sources: Vec<Buffer> = values.iter().map(|source| Buffer::of(source, 3)).collect();
+    let views: Vec<View> = sources.iter_mut().map(|buffer| buffer.view().read()).collect();
+    let (mut first, mut second) = (Buffer::new(bytes, 3), Buffer::new(bytes, 0));
+    let to = in_place.map_or_else(|| first.view(), |k| sources[k].view());
+    combine((op, scaling), T::DTYPE, &views, &[(to, Store::Plain), (second.view(), Store::Streaming)]);
+    for buffer in [in_place.map_or(&first, |k| &sources[k]), &second] {
+        for (at, found) in buffer.elements::<T>().into_iter().enumerate() {
+            let column: Vec<T> = values.iter().map(|source| source[at]).collect();
+            assert_eq!(found, expected(&column), "{op} {scaling:?} of {column:?}, {in_place:?}");
+        }
+    }
+}
+
+/// Values of so many sources, which `make` makes of a number.
+fn columns<T>(sources: usize, make: impl Fn(i64) -> T) -> Vec<Vec<T>> {
+    let count = if cfg!(miri) { 9 } else { 5_003 };
+    let value = |source: usize, at: usize| make((at * 7 + source * 31) as i64 % 101 - 50);
+    (0..sources).map(|source| (0..count).map(|at| value(source, at)).collect()).collect()
+}
+
+#[test]
+fn an_average_of_integers_is_truncated_toward_zero_after_the_sum_has_wrapped() {
+    let average = |dtype, ranks| Scaling::of(ReduceOp::Avg, dtype, None, ranks).of_step(0, true);
+    for sources in [1, 2, 3, 8] {
+        for in_place in [None, Some(0), Some(sources - 1)] {
+            let op = |dtype| (ReduceOp::Avg, average(dtype, 3));
+            scaled_case(op(Datatype::I8), &columns(sources, |n| n as i8), in_place, |all| {
+                (i64::from(all.iter().fold(0_i8, |sum, x| sum.wrapping_add(*x))) / 3) as i8
+            });
+            scaled_case(op(Datatype::U64), &columns(sources, |n| n as u64), in_place, |all| {
+                all.iter().fold(0_u64, |sum, x| sum.wrapping_add(*x)) / 3
+            });
+            scaled_case(op(Datatype::I64), &columns(sources, |n| n << 40), in_place, |all| {
+                all.iter().sum::<i64>() / 3
+            });
+            scaled_case(op(Datatype::F32), &columns(sources, |n| n as f32), in_place, |all| {
+                all[1..].iter().fold(all[0], |sum, x| sum + x) / 3.0
+            });
+            scaled_case(
+                op(Datatype::BF16),
+                &columns(sources, |n| bf16::from_f32(n as f32)),
+                in_place,
+                |all| bf16::from_f32(all.iter().map(|x| x.to_f32()).sum::<f32>() / 3.0),
+            );
+        }
+    }
+    // More ranks than the type can count.
+    scaled_case((ReduceOp::Avg, average(Datatype::I8, 300)), &columns(1, |n| n as i8), None, |_| 0);
+    // What is not the sum of all is not divided.
+    let partial = Scaling::of(ReduceOp::Avg, Datatype::I32, None, 3).of_step(1, false);
+    assert!(partial.is_none());
+}
+
+#[test]
+fn an_average_of_short_floats_does_not_overflow() {
+    let scaling = Scaling::of(ReduceOp::Avg, Datatype::F16, None, 4).of_step(0b11, false);
+    scaled_case((ReduceOp::Avg, scaling), &columns(2, |_| f16::MAX), None, |_| f16::from_f32(32752.0));
+    let scaling = Scaling::of(ReduceOp::Avg, Datatype::F8E4M3, None, 2).of_step(0b11, true);
+    scaled_case((ReduceOp::Avg, scaling), &columns(2, |_| F8E4M3::MAX), None, |_| F8E4M3::MAX);
+}
+
+#[test]
+fn only_what_a_rank_contributes_is_multiplied_and_rounded_to_its_type() {
+    fn check<T: Element + PartialEq + std::fmt::Debug>(
+        factor: T,
+        make: impl Fn(i64) -> T + Copy,
+        sum: impl Fn(T, T) -> T,
+        times: impl Fn(T) -> T,
+    ) {
+        let scaling = Scaling::of(ReduceOp::PreMulSum, T::DTYPE, Some(crate::memory::factor(factor)), 3);
+        for sources in [1, 2, 3, 8] {
+            for own in [0, sources - 1] {
+                for in_place in [None, Some(own)] {
+                    let op = (ReduceOp::PreMulSum, scaling.of_step(1 << own, true));
+                    scaled_case(op, &columns(sources, make), in_place, |all| {
+                        let scaled = |at: usize| if at == own { times(all[at]) } else { all[at] };
+                        (1..all.len()).fold(scaled(0), |so_far, at| sum(so_far, scaled(at)))
+                    });
+                }
+            }
+        }
+    }
+    check(-3_i8, |n| n as i8, i8::wrapping_add, |x| x.wrapping_mul(-3));
+    check(7_u32, |n| n as u32, u32::wrapping_add, |x| x.wrapping_mul(7));
+    check(i64::MAX, |n| n, i64::wrapping_add, |x| x.wrapping_mul(i64::MAX));
+    check(0.1_f32, |n| n as f32, |a, b| a + b, |x| x * 0.1);
+    check(0.1_f64, |n| n as f64, |a, b| a + b, |x| x * 0.1);
+    // Sums of these are exact in 32 bits and in 16; products are not.
+    let tenth = f16::from_f32(0.1);
+    let times = |x: f16| f16::from_f32(x.to_f32() * tenth.to_f32());
+    let (op, make) = (ReduceOp::PreMulSum, |n| f16::from_f32(n as f32));
+    let scaling = Scaling::of(op, Datatype::F16, Some(crate::memory::factor(tenth)), 2).of_step(1, true);
+    scaled_case((op, scaling), &columns(2, make), None, |all| {
+        f16::from_f32(times(all[0]).to_f32() + all[1].to_f32())
+    });
 }

@@ -15,12 +15,12 @@ pub use processes::Processes;
 use std::sync::Arc;
 
 use crate::clock::Raw;
-use crate::collective::{Numbering, Request};
+use crate::collective::{Blocks, Numbering, OwnTerms, Request};
 use crate::diagnose;
 use crate::diagnose::Given;
 use crate::engine::{Engine, Failure, Mover, Op, Processor, Progress, Wait};
 use crate::event::Subscriber;
-use crate::memory::{Slot, View, ViewMut};
+use crate::memory::{Slot, View, ViewMut, borrowed};
 use crate::plan::{Lane, LaneId, LaneSet, LaneTerms, Plan, Shape, Topology, longest};
 use crate::proxy::Pool;
 use crate::recorder::reader::Reader;
@@ -30,7 +30,7 @@ use crate::snapshot::{ProcessSnapshot, Snapshot, Source};
 use crate::transport::faulty::{self, Fault};
 use crate::transport::sim::{Net, Receiver, Sender};
 use crate::transport::{RecvLink, SendLink};
-use crate::types::{Algorithm, ChannelId, CollKind, CommId, JobId, Rank, TransportReason};
+use crate::types::{ChannelId, CollKind, CommId, JobId, Rank, TransportReason};
 
 /// The transport reason that all links report here.
 const WHY: TransportReason = TransportReason::Simulated;
@@ -78,6 +78,8 @@ pub struct Cluster<S: Subscriber, M: Mover = Processor> {
     net: Net,
     engines: Vec<Engine<S, M>>,
     buffers: Vec<Vec<Buffers>>,
+    /// What calls said beside their requests: operations read it until they have ended.
+    terms: Vec<Arc<OwnTerms>>,
     numbers: Vec<Numbering>,
     faults: Vec<LaneFault>,
     draw: Seed,
@@ -173,6 +175,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             net,
             engines,
             buffers: (0..n).map(|_| Vec::new()).collect(),
+            terms: Vec::new(),
             numbers: vec![Numbering::default(); n as usize],
             faults: faults.to_vec(),
             draw: Seed(seed).part(u64::MAX),
@@ -241,12 +244,25 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
 
     /// Makes `rank` call `request` with `input`, by a plan of `shape`, in place if `in_place`.
     pub fn call(&mut self, rank: Rank, request: Request, shape: Shape, input: &[u8], in_place: bool) {
-        if shape.algorithm == Algorithm::Tree {
-            let all = LaneSet::Tree.written_by(&self.topology, rank);
-            all.into_iter().for_each(|lane| self.connect_lane(lane));
+        self.call_on_terms((rank, request), shape, OwnTerms::new(None, [&[], &[]]), input, in_place);
+    }
+
+    /// As [`call`](Self::call), on terms of its own.
+    pub fn call_on_terms(
+        &mut self,
+        (rank, request): (Rank, Request),
+        shape: Shape,
+        terms: OwnTerms,
+        input: &[u8],
+        in_place: bool,
+    ) {
+        for lane in LaneSet::of(&request, &shape, rank).written_by(&self.topology, rank) {
+            self.connect_lane(lane);
         }
-        let plan = Plan::Generated { request, shape, me: rank };
-        let hash = shape.hash(&self.topology);
+        let terms = Arc::new(terms);
+        self.terms.push(Arc::clone(&terms));
+        let hash = shape.hash(&self.topology) ^ terms.terms().hash(&request);
+        let plan = Plan::Generated { request, shape, me: rank, terms: Some(borrowed(terms.terms())) };
         self.call_plan(rank, request, plan, hash, input, in_place);
     }
 
@@ -260,12 +276,13 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         input: &[u8],
         in_place: bool,
     ) {
-        let sizes = request.sizes(self.topology.nranks(), rank);
+        let terms = plan.terms().copied().unwrap_or_default();
+        let sizes = terms.sizes(&request, self.topology.nranks(), rank);
         assert_eq!(input.len() as u64, sizes.input, "input of {request:?} at rank {rank}");
         let whole = if in_place { sizes.input.max(sizes.output) } else { sizes.output };
         let mut buffers = Buffers { input: Slot::new(input.len()), output: Slot::new(whole as usize) };
         let (from, to) = if in_place {
-            buffers.views_in_place(request, rank, input)
+            buffers.views_in_place(Blocks::of(&request, Some(&terms)), request, rank, input)
         } else {
             buffers.input.bytes_mut().copy_from_slice(input);
             (buffers.input.view(input.len()), buffers.output.view_mut(sizes.output as usize))
@@ -276,7 +293,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             self.connect_lane(Lane { from, id: LaneId::pair(ChannelId::P2P, to) });
         }
         let descriptor = self.numbers[rank.index()].describe(rank, &request, hash);
-        let op = Op::new(request, plan, descriptor, from, to);
+        let op = Op::new(plan, descriptor, from, to);
         self.buffers[rank.index()].push(buffers);
         // An engine that has failed accepts no more operations: `run` reports its failure.
         let _ = self.engines[rank.index()].submit(op, Raw(self.net.now().0));
@@ -436,22 +453,29 @@ fn snapshot_of(recorders: &[Arc<Recorder>]) -> crate::Result<Snapshot> {
 impl Buffers {
     /// One buffer for input and output, laid out as callers of in-place operations do (the
     /// convention of `nccl.h`).
-    fn views_in_place(&mut self, request: Request, me: Rank, input: &[u8]) -> (View, ViewMut) {
-        let block = request.bytes() as usize;
+    fn views_in_place(
+        &mut self,
+        blocks: Blocks<'_>,
+        request: Request,
+        me: Rank,
+        input: &[u8],
+    ) -> (View, ViewMut) {
         let whole = self.output.bytes().len();
-        let own = me.index() * block;
-        let at = if request.kind == CollKind::AllGather { own } else { 0 };
+        let (own, block) = (blocks.at(me) as usize, blocks.len(me) as usize);
+        let is_root = request.root == me;
+        let has_own_input = match request.kind {
+            CollKind::AllGather => true,
+            CollKind::Gather => is_root,
+            _ => false,
+        };
+        let at = if has_own_input { own } else { 0 };
         self.output.bytes_mut()[at..at + input.len()].copy_from_slice(input);
         let all = self.output.view_mut(whole);
         match request.kind {
-            CollKind::AllGather => (all.read().part(own, block), all),
+            _ if has_own_input => (all.read().part(own, block), all),
             CollKind::ReduceScatter => (all.read(), all.part(own, block)),
-            CollKind::AllReduce
-            | CollKind::Broadcast
-            | CollKind::Reduce
-            | CollKind::Barrier
-            | CollKind::Send
-            | CollKind::Recv => (all.read().part(0, input.len()), all),
+            CollKind::Scatter if is_root => (all.read(), all.part(own, block)),
+            _ => (all.read().part(0, input.len()), all),
         }
     }
 }

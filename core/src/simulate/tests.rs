@@ -42,7 +42,7 @@ impl Case {
         ]);
         let count = if kind == CollKind::Barrier { 0 } else { numbers.one_of(&[1, 5, 17, 40]) };
         let root = Rank(numbers.place(n) as u32);
-        let request = Request { kind, dtype: Datatype::I64, op: ReduceOp::Sum, root, count };
+        let request = Request { kind, dtype: Datatype::I64, op: ReduceOp::Sum, root, count, uneven: false };
         let algorithm = numbers.one_of(&[Algorithm::Ring, Algorithm::Direct]);
         if algorithm == Algorithm::Direct && !one_host {
             return None;
@@ -50,7 +50,7 @@ impl Case {
         let channels = if algorithm == Algorithm::Ring { 1 + numbers.place(2) as u16 } else { 1 };
         let shape = Shape { algorithm, channels, chunk: numbers.one_of(&[64, 128]) };
         let steps = |me| {
-            let plan = Plan::Generated { request, shape, me };
+            let plan = Plan::Generated { request, shape, me, terms: None };
             let program = |channel| {
                 (0..plan.len(&topology, channel)).map(|i| plan.step(&topology, channel, i)).collect()
             };
@@ -67,7 +67,8 @@ impl Case {
     fn call(&self, cluster: &mut Cluster<()>, rank: Rank, in_place: bool) {
         let elements = self.request.sizes(self.topology.nranks(), rank).input / 8;
         let input: Vec<u8> = (0..elements).flat_map(|i| given(rank.0, i).to_le_bytes()).collect();
-        let plan = Plan::Given(Arc::new(Verified::unverified(self.programs[rank.index()].clone())));
+        let plan =
+            Plan::Given(Arc::new(Verified::unverified(self.request, self.programs[rank.index()].clone())));
         cluster.call_plan(rank, self.request, plan, 1, &input, in_place);
     }
 

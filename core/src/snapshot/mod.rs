@@ -239,10 +239,13 @@ pub struct OpSnapshot {
     pub op: String,
     /// The root; for a send or receive, the sender.
     pub root: Rank,
-    /// The number of elements.
+    /// The number of elements; of all blocks together if they differ, 0 of such an all-to-all.
     pub count: u64,
-    /// The number of bytes.
+    /// The number of bytes of these.
     pub bytes: u64,
+    /// Whether the blocks of the ranks differ; absent if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub uneven: bool,
     /// Hash of the plan's parameters, in hex.
     pub plan: String,
     /// How it is shared out: `Ring`, `Direct`, ...; absent if not recorded, as the next three.

@@ -199,7 +199,10 @@ impl Fact {
                     | CollKind::ReduceScatter
                     | CollKind::Broadcast
                     | CollKind::Reduce
-                    | CollKind::Barrier => SpanKind::Internal,
+                    | CollKind::Barrier
+                    | CollKind::AllToAll
+                    | CollKind::Gather
+                    | CollKind::Scatter => SpanKind::Internal,
                 };
                 shape.link = (operation.kind == CollKind::Recv).then(|| ids::span(trace, Role::Root));
                 shape.status = operation.status();

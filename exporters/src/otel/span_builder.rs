@@ -80,7 +80,10 @@ impl SpanBuilder {
                 | CollKind::ReduceScatter
                 | CollKind::Broadcast
                 | CollKind::Reduce
-                | CollKind::Barrier,
+                | CollKind::Barrier
+                | CollKind::AllToAll
+                | CollKind::Gather
+                | CollKind::Scatter,
                 _,
             ) => About::Collective(seq),
         }

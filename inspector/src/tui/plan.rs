@@ -56,6 +56,7 @@ impl Planned {
             op: named(ReduceOp::ALL, &op.op, ReduceOp::name)?,
             root: op.root,
             count: op.count,
+            uneven: false,
         };
         // Snapshots may hold anything.
         if nranks > RANKS_MAX || request.check(nranks).is_err() {
@@ -63,9 +64,13 @@ impl Planned {
         }
         let hash = |text: &str| u64::from_str_radix(text, 16).ok();
         let (plan, wanted) = (hash(&op.plan)?, hash(&op.topology)?);
-        // Of a tree no places are known: its ranks write several lanes on one channel.
         let algorithm = named(Algorithm::ALL, &op.algorithm, Algorithm::name)?;
-        let groups = groups(members, nranks).filter(|_| algorithm != Algorithm::Tree)?;
+        // Of these no places are known: their ranks write several lanes on one channel. The counts
+        // of blocks that differ are in no cell.
+        if matches!(algorithm, Algorithm::Tree | Algorithm::Pairwise) || op.uneven {
+            return None;
+        }
+        let groups = groups(members, nranks)?;
         let mut topologies = (1..=CHANNELS_MAX).map(|channels| Topology::new(&groups, channels));
         let topology = topologies.find(|topology| topology.hash() == wanted)?;
         let shape = select(&topology, Rank(0), &request, Some(algorithm));
@@ -73,7 +78,7 @@ impl Planned {
     }
 
     fn of_rank(&self, me: Rank) -> Plan {
-        Plan::Generated { request: self.request, shape: self.shape, me }
+        Plan::Generated { request: self.request, shape: self.shape, me, terms: None }
     }
 
     fn is_ring(&self) -> bool {

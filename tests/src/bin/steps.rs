@@ -108,6 +108,22 @@ impl Taker {
                 self.comm().reduce_in_place(&mut mine, ReduceOp::Sum, Rank(root))?;
                 self.check("reduce", &mine, |_| if me == root { sum } else { value(me) });
             }
+            CollKind::AllToAll => {
+                let mut all = vec![value(me); count * n as usize];
+                self.comm().all_to_all_in_place(&mut all)?;
+                self.check("all-to-all", &all, |at| value((at / count) as u32));
+            }
+            CollKind::Gather => {
+                let mut all = vec![0.0; if me == root { count * n as usize } else { 0 }];
+                self.comm().gather(&mine, &mut all, Rank(root))?;
+                self.check("gather", &all, |at| value((at / count) as u32));
+            }
+            CollKind::Scatter => {
+                let whole = if me == root { count * n as usize } else { 0 };
+                let all: Vec<f32> = (0..whole).map(|at| value((at / count) as u32) + 1.0).collect();
+                self.comm().scatter(&all, &mut mine, Rank(root))?;
+                self.check("scatter", &mine, |_| value(me) + 1.0);
+            }
             CollKind::Barrier | CollKind::Send | CollKind::Recv => self.comm().barrier()?,
         }
         Ok(())

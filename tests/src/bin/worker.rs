@@ -60,6 +60,9 @@ fn call(comm: &Communicator, orders: &Orders, count: usize, kind: ccl::CollKind)
         ccl::CollKind::Broadcast => comm.broadcast(&mut mine(), root),
         ccl::CollKind::Reduce => comm.reduce_in_place(&mut mine(), ReduceOp::Sum, root),
         ccl::CollKind::Barrier => comm.barrier(),
+        ccl::CollKind::AllToAll => comm.all_to_all_in_place(&mut vec![1.0_f32; count * n]),
+        ccl::CollKind::Gather => comm.gather(&mine(), &mut vec![0.0; count * n], root),
+        ccl::CollKind::Scatter => comm.scatter(&vec![0.0; count * n], &mut mine(), root),
         ccl::CollKind::Send | ccl::CollKind::Recv => pairs(comm, count),
     }
 }

@@ -213,5 +213,5 @@ impl<'a> Grid<'a> {
 }
 
 fn request(kind: CollKind, root: u32, count: u64) -> Request {
-    Request { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(root), count }
+    Request { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(root), count, uneven: false }
 }

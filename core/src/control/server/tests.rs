@@ -472,6 +472,7 @@ fn a_subscriber_hears_what_changed_and_only_that() {
         count: 0,
         seq: 7,
         plan: 0,
+        uneven: false,
     };
     process.row.called(&called, None, clock::raw());
     until(|| ours.next(PATIENT).unwrap().comms[0].op.called == 7);

@@ -117,11 +117,12 @@ fn can_complete(members: &Members<'_>, known: &Known, rank: Rank, op: &OpSnapsho
     };
     match op.kind.as_str() {
         // The root hears from nobody; but who waits for it in that call has nothing from it.
-        "Broadcast" if rank == op.root => {
+        "Broadcast" | "Scatter" if rank == op.root => {
             !known.keys().any(|other| has_called(*other) == Some(true) && waits_for(other))
         }
         "Broadcast" => has_called(op.root) != Some(false) && !is_without(members, known, rank, op),
-        "Reduce" => rank != op.root,
+        "Scatter" => has_called(op.root) != Some(false),
+        "Reduce" | "Gather" => rank != op.root,
         // All of these end with what all ranks have sent.
         _ => false,
     }
@@ -170,10 +171,14 @@ fn has_finished(comm: &CommSnapshot) -> bool {
 
 /// The text of a call: `Reduce of 100 F32, Sum, root 2`.
 fn call(op: &OpSnapshot) -> String {
-    let OpSnapshot { kind, dtype, op, root, count, .. } = op;
+    let OpSnapshot { kind, dtype, op, root, count, uneven, plan, .. } = op;
     match kind.as_str() {
+        "AllToAll" if *uneven => format!("{kind} of {dtype}, uneven"),
+        // Only the hash tells which counts the blocks have.
+        "AllGather" if *uneven => format!("{kind} of {count} {dtype}, uneven ({plan})"),
+        "ReduceScatter" if *uneven => format!("{kind} of {count} {dtype}, {op}, uneven ({plan})"),
         "Barrier" | "split()" | "invite()" => kind.clone(),
-        "Broadcast" => format!("{kind} of {count} {dtype}, root {root}"),
+        "Broadcast" | "Gather" | "Scatter" => format!("{kind} of {count} {dtype}, root {root}"),
         "Reduce" => format!("{kind} of {count} {dtype}, {op}, root {root}"),
         "AllReduce" | "ReduceScatter" => format!("{kind} of {count} {dtype}, {op}"),
         _ => format!("{kind} of {count} {dtype}"),
@@ -190,12 +195,15 @@ fn said(text: &str) -> Vec<(Rank, OpSnapshot)> {
     }
 }
 
-/// `rank 6 called Broadcast #18 (count 1, F32, Sum, root 7)`
+/// `rank 6 called Broadcast #18 (count 1, F32, Sum, root 7)`, `... AllGather #18 (count 9, F32,
+/// uneven 5f...)`
 fn side(text: &str) -> Option<(Rank, OpSnapshot)> {
     let (rank, rest) = text.strip_prefix("rank ")?.split_once(" called ")?;
     let (kind, rest) = rest.split_once(" #")?;
     let (seq, rest) = rest.split_once(" (count ")?;
-    let mut facts = rest.strip_suffix(')')?.split(", ");
+    let facts = rest.strip_suffix(')')?;
+    let (facts, plan) = facts.split_once(", uneven ").map_or((facts, None), |(it, plan)| (it, Some(plan)));
+    let mut facts = facts.split(", ");
     let (count, dtype) = (facts.next()?, facts.next()?);
     let (op, root) = match (facts.next(), facts.next()) {
         (Some(op), Some(root)) => (op, root.strip_prefix("root ")?),
@@ -209,13 +217,16 @@ fn side(text: &str) -> Option<(Rank, OpSnapshot)> {
         dtype: dtype.into(),
         op: op.into(),
         root: Rank(root.parse().ok()?),
+        uneven: plan.is_some(),
+        plan: plan.unwrap_or_default().into(),
         ..OpSnapshot::default()
     };
     Some((Rank(rank.parse().ok()?), op))
 }
 
 /// The two calls that the message of a mismatch between a sender and a receiver names: the cells
-/// hold only the later one of a send and a receive that run side by side.
+/// hold only the later one of a send and a receive that run side by side. Those of an all-to-all,
+/// whose cells do not have the counts of its pairs, begin with the sender.
 pub(in crate::diagnose) fn pair(text: &str) -> Option<[(Rank, OpSnapshot); 2]> {
     let side = |text: &str| {
         let (call, peer) = text.rsplit_once(" to rank ").or_else(|| text.rsplit_once(" from rank "))?;
@@ -225,18 +236,20 @@ pub(in crate::diagnose) fn pair(text: &str) -> Option<[(Rank, OpSnapshot); 2]> {
     let mut sides = text.split("; ").map(side);
     let [one, other] = [sides.next()??, sides.next()??];
     let is_pair = |a: &str, b: &str| (one.1.kind.as_str(), other.1.kind.as_str()) == (a, b);
-    (is_pair("Send", "Recv") || is_pair("Recv", "Send")).then_some([one, other])
+    let is_told = is_pair("Send", "Recv") || is_pair("Recv", "Send") || is_pair("AllToAll", "AllToAll");
+    is_told.then_some([one, other])
 }
 
 /// The same as calls of their ranks.
 pub(super) fn of_pair(text: &str) -> Vec<Called> {
-    let called = |(rank, op): (Rank, OpSnapshot)| {
-        let way = if op.kind == "Send" { "to" } else { "from" };
+    let called = |(nth, (rank, op)): (usize, (Rank, OpSnapshot))| {
+        let is_sender = op.kind == "Send" || op.kind == "AllToAll" && nth == 0;
+        let way = if is_sender { "to" } else { "from" };
         let peer = op.peer.unwrap_or_default();
         let call = format!("{} #{} of {} {} {way} rank {peer}", op.kind, op.seq, op.count, op.dtype);
         Called { ranks: vec![rank], call }
     };
-    pair(text).into_iter().flatten().map(called).collect()
+    pair(text).into_iter().flatten().enumerate().map(called).collect()
 }
 
 #[cfg(test)]

@@ -8,15 +8,18 @@ use crate::types::{CollKind, Rank};
 /// receive is that of the send that it matches.
 #[must_use]
 pub(super) fn say(call: &Descriptor, by: Rank) -> String {
-    let Descriptor { kind, dtype, op, root, count, seq, .. } = call;
+    let Descriptor { kind, dtype, op, root, count, seq, plan, uneven } = call;
+    let blocks = if *uneven { format!(", uneven {plan:016x}") } else { String::new() };
     match kind {
         CollKind::Send | CollKind::Recv => {
             let kind = if *root == by { CollKind::Send } else { CollKind::Recv };
             format!("{kind} #{seq} (count {count}, {dtype})")
         }
         CollKind::AllGather if call.is_part() => call.name().into(),
-        CollKind::AllGather => format!("{} #{seq} (count {count}, {dtype})", call.name()),
-        kind => format!("{kind} #{seq} (count {count}, {dtype}, {op}, root {root})"),
+        CollKind::AllGather | CollKind::AllToAll => {
+            format!("{} #{seq} (count {count}, {dtype}{blocks})", call.name())
+        }
+        kind => format!("{kind} #{seq} (count {count}, {dtype}, {op}, root {root}{blocks})"),
     }
 }
 
@@ -158,7 +161,16 @@ mod tests {
     use crate::types::{Datatype, ReduceOp};
 
     fn call(kind: CollKind, seq: u64, root: u32, count: u64) -> Descriptor {
-        Descriptor { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(root), count, seq, plan: 1 }
+        Descriptor {
+            kind,
+            dtype: Datatype::F32,
+            op: ReduceOp::Sum,
+            root: Rank(root),
+            count,
+            seq,
+            plan: 1,
+            uneven: false,
+        }
     }
 
     #[test]

@@ -180,7 +180,16 @@ impl Ring {
 }
 
 fn call(kind: CollKind, seq: u64, root: u32, count: u64) -> Descriptor {
-    Descriptor { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(root), count, seq, plan: 1 }
+    Descriptor {
+        kind,
+        dtype: Datatype::F32,
+        op: ReduceOp::Sum,
+        root: Rank(root),
+        count,
+        seq,
+        plan: 1,
+        uneven: false,
+    }
 }
 
 fn open(ours: Descriptor, theirs: &Descriptor, calls: &[Descriptor]) -> Option<Open> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::goal::{Buffers, Goal, Value};
 use super::{Fault, Rejection, Slots, StuckOn, Turn};
-use crate::plan::{Lane, LaneId, Operand, Readers, Step, Topology};
+use crate::plan::{Action, Lane, LaneId, Operand, Readers, Step, Topology};
 use crate::types::{ChannelId, Rank};
 
 /// Runs the programs until all have ended, and checks the final state.
@@ -275,7 +275,11 @@ impl<'a> Machine<'a> {
                 Some(sum) => sum.iter_mut().zip(values).for_each(|(s, v)| *s = s.plus(*v)),
             }
         }
-        Ok(sum.unwrap_or_default())
+        let mut sum = sum.unwrap_or_default();
+        if step.action == Action::ReduceLast {
+            sum.iter_mut().for_each(|value| *value = value.last(self.goal.everyone()));
+        }
+        Ok(sum)
     }
 
     fn store(&mut self, turn: Turn, p: usize, step: &Step, values: &[Value]) -> Result<(), Fault> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::goal::Goal;
 use super::{Slots, Turn};
-use crate::plan::{Lane, LaneId, Operand, Readers, Step, Topology};
+use crate::plan::{Action, Lane, LaneId, Operand, Readers, Step, Topology};
 use crate::seed::Seed;
 use crate::types::{ChannelId, CollKind, Rank};
 
@@ -59,6 +59,11 @@ pub(super) fn execute(
     let mut model = Model { goal, programs, slots, in_place, memories, lanes, at, began };
     model.run(order)?;
     model.check()
+}
+
+/// What the step that has all contributions makes of a sum, as it would divide an average.
+const fn finished(sum: i64) -> i64 {
+    sum.wrapping_mul(0x5851_f42d)
 }
 
 fn number(rank: Rank, at: u64) -> i64 {
@@ -186,6 +191,9 @@ impl Model<'_> {
                 sum.iter_mut().zip(&words[at..at + len]).for_each(|(s, v)| *s = s.wrapping_add(*v));
             }
         }
+        if step.action == Action::ReduceLast {
+            sum.iter_mut().for_each(|sum| *sum = finished(*sum));
+        }
         for destination in &step.destinations {
             match *destination {
                 Operand::Output { at } => {
@@ -244,12 +252,22 @@ impl Model<'_> {
     /// The result that the request requires, computed from its definition.
     fn wanted(&self, rank: Rank, at: u64) -> i64 {
         let request = self.goal.request;
-        let sum =
-            |at| (0..self.goal.topology.nranks()).fold(0i64, |s, r| s.wrapping_add(number(Rank(r), at)));
+        let n = self.goal.topology.nranks();
+        let sum = |at| {
+            let sum = (0..n).fold(0i64, |s, r| s.wrapping_add(number(Rank(r), at)));
+            if n > 1 { finished(sum) } else { sum }
+        };
         match request.kind {
             CollKind::AllReduce | CollKind::Reduce => sum(at),
             CollKind::ReduceScatter => sum(u64::from(rank.0) * request.count + at),
-            CollKind::AllGather => number(Rank((at / request.count) as u32), at % request.count),
+            CollKind::AllGather | CollKind::Gather => {
+                number(Rank((at / request.count) as u32), at % request.count)
+            }
+            CollKind::AllToAll => {
+                let from = Rank((at / request.count) as u32);
+                number(from, u64::from(rank.0) * request.count + at % request.count)
+            }
+            CollKind::Scatter => number(request.root, u64::from(rank.0) * request.count + at),
             CollKind::Broadcast => number(request.root, at),
             CollKind::Send | CollKind::Recv => number(self.goal.sender.unwrap_or_default(), at),
             CollKind::Barrier => unreachable!("no output"),

@@ -7,28 +7,33 @@ use crate::plan::{LaneSet, Operand, Plan, Shape};
 use crate::seed::Seed;
 use crate::types::{Algorithm, CollKind, Datatype, ReduceOp};
 
-const COLLECTIVES: [CollKind; 6] = [
+const COLLECTIVES: [CollKind; 9] = [
     CollKind::AllReduce,
     CollKind::AllGather,
     CollKind::ReduceScatter,
     CollKind::Broadcast,
     CollKind::Reduce,
     CollKind::Barrier,
+    CollKind::AllToAll,
+    CollKind::Gather,
+    CollKind::Scatter,
 ];
 
 fn request(kind: CollKind, dtype: Datatype, root: u32, count: u64) -> Request {
     let (dtype, count) = if kind == CollKind::Barrier { (Datatype::U8, 0) } else { (dtype, count) };
     let root = Rank(if kind.has_root() { root } else { 0 });
-    Request { kind, dtype, op: ReduceOp::Sum, root, count }
+    Request { kind, dtype, op: ReduceOp::Sum, root, count, uneven: false }
 }
 
 /// The programs that the generators create, as explicit steps.
 fn generate(topology: &Topology, request: &Request, shape: Shape) -> Vec<Vec<Vec<Step>>> {
     let ranks = (0..topology.nranks()).map(Rank);
-    ranks.map(|me| steps_of(&Plan::Generated { request: *request, shape, me }, topology)).collect()
+    ranks
+        .map(|me| steps_of(&Plan::Generated { request: *request, shape, me, terms: None }, topology))
+        .collect()
 }
 
-fn steps_of(plan: &Plan, topology: &Topology) -> Vec<Vec<Step>> {
+pub(super) fn steps_of(plan: &Plan, topology: &Topology) -> Vec<Vec<Step>> {
     let steps = |c| (0..plan.len(topology, c)).map(|i| plan.step(topology, c, i)).collect();
     (0..plan.channels()).map(steps).collect()
 }
@@ -66,7 +71,8 @@ fn must_pass(topology: &Topology, request: &Request, shape: Shape, slots: Slots)
     steps
 }
 
-const ALGORITHMS: [Algorithm; 4] = [Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree];
+const ALGORITHMS: [Algorithm; 5] =
+    [Algorithm::OneShot, Algorithm::Direct, Algorithm::Ring, Algorithm::Tree, Algorithm::Pairwise];
 
 /// Checks the generated programs of one topology: all kinds, several sizes, roots, chunks,
 /// channels.
@@ -165,9 +171,10 @@ fn send_and_receive_are_right() {
         let send = Request { root: Rank(2), ..send };
         for chunk in [64, select(&topology, Rank(1), &send, None).chunk] {
             let shape = Shape { algorithm: Algorithm::Pair, channels: 1, chunk };
-            let steps = |request, me| steps_of(&Plan::Generated { request, shape, me }, &topology);
+            let steps =
+                |request, me| steps_of(&Plan::Generated { request, shape, me, terms: None }, &topology);
             let programs = vec![vec![vec![]], steps(send, Rank(1)), steps(recv, Rank(2))];
-            let goal = Goal { topology: &topology, request: &send, sender: Some(Rank(1)) };
+            let goal = Goal { topology: &topology, request: &send, sender: Some(Rank(1)), counts: &[] };
             check(&goal, &programs, Slots::default()).unwrap();
             assert!(programs[1][0].len() == programs[2][0].len() && !programs[1][0].is_empty());
         }
@@ -215,10 +222,10 @@ fn no_output_changes_before_the_first_messages_are_there() {
                         }
                     }
                     let wanted = match (kind, algorithm) {
-                        (CollKind::Broadcast, _) if me == request.root => 0,
-                        (CollKind::Broadcast, _) | (_, Algorithm::Ring) => 1,
+                        (CollKind::Broadcast | CollKind::Scatter, _) if me == request.root => 0,
+                        (CollKind::Broadcast | CollKind::Scatter, _) | (_, Algorithm::Ring) => 1,
                         (_, Algorithm::Tree) => LaneSet::Tree.read_by(&topology, me).len(),
-                        (CollKind::Reduce, _) if me != request.root => 0,
+                        (CollKind::Reduce | CollKind::Gather, _) if me != request.root => 0,
                         _ => n - 1,
                     };
                     let enough = heard.len() >= wanted || !program[0].iter().any(stores);
@@ -233,7 +240,7 @@ fn no_output_changes_before_the_first_messages_are_there() {
 fn what_is_verified_can_be_executed_as_given() {
     let (topology, request, programs) = one_shot();
     let verified = verify(&topology, &request, &programs, Slots::default()).expect("right");
-    assert_eq!(verified[1], Verified::unverified(programs[1].clone()));
+    assert_eq!(verified[1], Verified::unverified(request, programs[1].clone()));
     let plan = Plan::Given(std::sync::Arc::new(verified[1].clone()));
     assert_eq!(steps_of(&plan, &topology), programs[1]);
 }
@@ -267,6 +274,9 @@ fn lanes_have_more_slots_than_plans_need() {
             (CollKind::AllGather, Algorithm::Ring, if n == 2 { 3 } else { 4 }),
             (CollKind::Broadcast, Algorithm::Ring, 1),
             (CollKind::Reduce, Algorithm::Ring, 1),
+            (CollKind::AllToAll, Algorithm::Pairwise, 1),
+            (CollKind::Gather, Algorithm::Pairwise, 1),
+            (CollKind::Scatter, Algorithm::Pairwise, 1),
         ];
         for (kind, algorithm, fewest) in table {
             assert_eq!(needs(kind, algorithm, n), fewest, "{kind} {algorithm} {n}");
@@ -364,11 +374,11 @@ fn a_step_that_finds_its_input_overwritten_is_refused_in_place_only() {
             let output = [Operand::Output { at: 0 }];
             vec![vec![
                 Step::copy(32, input, &[to(true)]),
-                Step::reduce(32, [input, theirs(true)], &output),
+                Step::reduce_last(32, [input, theirs(true)], &output),
                 Step::copy(32, input, &[to(true)]),
                 Step::pass([theirs(true)]),
                 Step::copy(32, input, &[to(true)]),
-                Step::reduce(32, [input, theirs(true)], &output),
+                Step::reduce_last(32, [input, theirs(true)], &output),
             ]]
         })
         .collect();
@@ -441,7 +451,7 @@ fn verify_agrees_with_execution_on_mutated_plans() {
         let Some(shape) = shaped(&topology, &request, algorithm, channels, chunk) else { continue };
         let mut programs = generate(&topology, &request, shape);
         let mutation = mutate(&mut programs, numbers.bits());
-        let goal = Goal { topology: &topology, request: &request, sender: None };
+        let goal = Goal { topology: &topology, request: &request, sender: None, counts: &[] };
         let context = format!("seed {seed}: {mutation:?} of {request:?} {shape:?} {n} ranks");
         let run = |in_place, order| execute(&goal, &programs, Slots::default(), in_place, order);
         match verify(&topology, &request, &programs, Slots::default()) {

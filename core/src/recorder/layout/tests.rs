@@ -48,7 +48,6 @@ fn tables_are_aligned_to_lines_and_fit_their_budget() {
         assert!(socket::SAMPLE + 2 * socket::SAMPLE_WORDS <= socket::WORDS);
         assert!(comm::TAG + 2 * comm::TAG_WORDS <= comm::WORDS);
         assert!(crate::types::Phase::ALL.len() <= comm::PHASES_WORDS);
-        assert!(crate::types::CollKind::ALL.len() <= histogram::KINDS);
         assert!(history::OPS_COUNT == crate::snapshot::bounds::MAX_PAST_OPS);
     }
 }

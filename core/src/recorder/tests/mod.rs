@@ -38,7 +38,16 @@ const INFO: CommInfo<'static> =
 const SHM: (TransportKind, TransportReason) = (TransportKind::Shm, TransportReason::SameHost);
 
 fn descriptor(kind: CollKind, seq: u64) -> Descriptor {
-    Descriptor { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(0), count: 256, seq, plan: 0xabc }
+    Descriptor {
+        kind,
+        dtype: Datatype::F32,
+        op: ReduceOp::Sum,
+        root: Rank(0),
+        count: 256,
+        seq,
+        plan: 0xabc,
+        uneven: false,
+    }
 }
 
 /// A raw time `ms` milliseconds ago.

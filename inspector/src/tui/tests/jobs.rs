@@ -90,7 +90,7 @@ fn link(at: u32, channel: u16, direction: Direction, does: Does) -> LinkSnapshot
 fn plan() -> [String; 2] {
     let topology = Topology::new(&[0, 0, 1, 1], 2);
     let (kind, dtype, op) = (CollKind::AllReduce, Datatype::F32, ReduceOp::Sum);
-    let request = Request { kind, dtype, op, root: Rank(0), count: 1 << 20 };
+    let request = Request { kind, dtype, op, root: Rank(0), count: 1 << 20, uneven: false };
     [select(&topology, Rank(0), &request, None).hash(&topology), topology.hash()]
         .map(|hash| format!("{hash:016x}"))
 }

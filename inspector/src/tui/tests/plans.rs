@@ -40,6 +40,7 @@ impl Simulated {
             request: self.request,
             shape: select(&self.topology, Rank(0), &self.request, self.forced),
             me,
+            terms: None,
         }
     }
 
@@ -198,7 +199,14 @@ fn every_rank_is_placed_where_it_stands_in_every_plan() {
         for (hosts, count) in [(vec![0; 4], 3), (vec![0; 5], 1 << 20), (vec![0, 1, 0, 1, 0], 300_000)] {
             let topology = Topology::new(&hosts, 2);
             let count = if kind == CollKind::Barrier { 0 } else { count };
-            let request = Request { kind, dtype: Datatype::F32, op: ReduceOp::Sum, root: Rank(1), count };
+            let request = Request {
+                kind,
+                dtype: Datatype::F32,
+                op: ReduceOp::Sum,
+                root: Rank(1),
+                count,
+                uneven: false,
+            };
             for outside in [vec![2], vec![0, 3]] {
                 let outside: BTreeSet<Rank> = outside.into_iter().map(Rank).collect();
                 let (published, taken, at) = Default::default();
@@ -245,8 +253,14 @@ fn the_ways_of_a_plan_are_those_of_its_steps() {
         for forced in [None, Some(Ring), Some(Direct)] {
             for hosts in [vec![0; 4], vec![0, 1, 0]] {
                 let topology = Topology::new(&hosts, 2);
-                let request =
-                    Request { kind, dtype: Datatype::I32, op: ReduceOp::Max, root: Rank(1), count: 50_000 };
+                let request = Request {
+                    kind,
+                    dtype: Datatype::I32,
+                    op: ReduceOp::Max,
+                    root: Rank(1),
+                    count: 50_000,
+                    uneven: false,
+                };
                 let (published, taken, at) = Default::default();
                 let all = Simulated { topology, request, forced, published, taken, at };
                 let mut expect = BTreeSet::new();
@@ -327,6 +341,7 @@ fn a_plan_is_drawn_before_its_links_are_up() {
         op: ReduceOp::Sum,
         root: Rank(0),
         count: 9,
+        uneven: false,
     };
     let topology = Topology::new(&[0, 0, 1, 1], 2);
     let plan = select(&topology, Rank(0), &little, None).hash(&topology);
@@ -336,7 +351,7 @@ fn a_plan_is_drawn_before_its_links_are_up() {
     assert!(screen.contains("ch0") && !screen.contains("ch1  "), "a column for what is not used: {screen}");
     // A broadcast from rank 1 is a chain: no rank writes to the root.
     let (kind, dtype, op) = (CollKind::Broadcast, Datatype::F32, ReduceOp::Sum);
-    let request = Request { kind, dtype, op, root: Rank(1), count: 1 << 20 };
+    let request = Request { kind, dtype, op, root: Rank(1), count: 1 << 20, uneven: false };
     let plan = select(&topology, Rank(0), &request, None).hash(&topology);
     comms(&mut job, &|comm| {
         (comm.op.kind, comm.op.root, comm.op.plan) = ("Broadcast".into(), Rank(1), format!("{plan:016x}"));

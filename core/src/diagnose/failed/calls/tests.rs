@@ -8,7 +8,7 @@ const RANKS: u32 = 8;
 
 fn descriptor(kind: CollKind, root: u32) -> Descriptor {
     let (dtype, op) = (Datatype::F32, ReduceOp::Sum);
-    Descriptor { kind, dtype, op, root: Rank(root), count: 1, seq: 18, plan: 0 }
+    Descriptor { kind, dtype, op, root: Rank(root), count: 1, seq: 18, plan: 0, uneven: false }
 }
 
 fn broadcast(root: u32) -> OpSnapshot {
