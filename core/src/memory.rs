@@ -136,8 +136,8 @@ impl<T: ?Sized> Borrowed<T> {
     /// # Safety
     /// It stays valid, and nobody changes it, until the operation that received this has ended.
     #[must_use]
-    pub const unsafe fn new(value: &T) -> Self {
-        Self(NonNull::from_ref(value))
+    pub unsafe fn new(value: &T) -> Self {
+        Self(NonNull::from(value))
     }
 }
 
@@ -198,7 +198,7 @@ element! {
 }
 
 /// A value of the caller's, for an operation that ends before the borrow does.
-pub(crate) const fn borrowed<T: ?Sized>(value: &T) -> Borrowed<T> {
+pub(crate) fn borrowed<T: ?Sized>(value: &T) -> Borrowed<T> {
     // SAFETY: as of `view_of`: the blocking calls of `comm` hold the borrow until the operation has
     // ended. An asynchronous call keeps the value where its driver keeps the region.
     unsafe { Borrowed::new(value) }

@@ -41,7 +41,7 @@ impl Asked {
     }
 
     /// The same, on terms of its own.
-    pub(super) const fn on(self, terms: &Terms) -> Self {
+    pub(super) fn on(self, terms: &Terms) -> Self {
         Self { terms: Some(borrowed(terms)), ..self }
     }
 }

@@ -142,7 +142,7 @@ impl<'a> Group<'a> {
         for send in sends {
             let GroupCall { inner, asked } = &self.calls[send];
             let is_its = |at: &usize| std::ptr::eq(self.calls[*at].inner, *inner);
-            let Some(met) = receives.iter().position(|at| is_its(at)) else {
+            let Some(met) = receives.iter().position(is_its) else {
                 return Err(alone(inner, &asked.request, "no receive for what this rank sends to itself"));
             };
             let receive = &self.calls[receives.remove(met)].asked;
