@@ -92,7 +92,7 @@ pub use bootstrap::id::UniqueId;
 pub use bootstrap::root_task::{RootHandle, create as create_id};
 pub use collective::Request;
 pub use comm::group::Group;
-pub use comm::{Communicator, Config, Invitation, Joining, Pending, Reduction};
+pub use comm::{Collective, Communicator, Config, Invitation, Joining, Pending, Prepared, Reduction};
 pub use config::{Key, Settings};
 pub use error::{At, Error, ErrorKind, Result};
 pub use float8::{F8E4M3, F8E5M2};

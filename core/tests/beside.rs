@@ -6,7 +6,7 @@
 mod common;
 
 use ccl::config::Key;
-use ccl::{Communicator, Config, Pending, Rank, ReduceOp, clock};
+use ccl::{Collective, Communicator, Config, Pending, Rank, ReduceOp, clock};
 
 /// Elements of many messages: more than a link holds.
 const COUNT: usize = 1 << 20;
@@ -74,11 +74,11 @@ fn a_group_over_several_communicators_deadlocks_in_no_order() {
             let mut group = first.group();
             // Each sends first where the other does not receive yet.
             if me == 0 {
-                group.send(&mine, other).recv_on(&second, &mut a, other);
-                group.send_on(&second, &mine, other).recv(&mut b, other);
+                group.send(&mine, other).add_on(&second, Collective::recv(&mut a, other));
+                group.add_on(&second, Collective::send(&mine, other)).recv(&mut b, other);
             } else {
-                group.send_on(&second, &mine, other).recv(&mut a, other);
-                group.send(&mine, other).recv_on(&second, &mut b, other);
+                group.add_on(&second, Collective::send(&mine, other)).recv(&mut a, other);
+                group.send(&mine, other).add_on(&second, Collective::recv(&mut b, other));
             }
             group.run().unwrap();
             let expect = other.0 as i32;
@@ -99,7 +99,7 @@ fn a_communicator_that_fails_does_not_keep_the_rest_of_a_group() {
             second.abort("the test asks for it");
         }
         let mut group = first.group();
-        group.send(&mine, other).recv_on(&second, &mut a, other).recv(&mut b, other);
+        group.send(&mine, other).add_on(&second, Collective::recv(&mut a, other)).recv(&mut b, other);
         let error = group.run().unwrap_err().to_string();
         assert!(error.contains("the test asks for it"), "{error}");
         assert!(b.iter().all(|one| *one == other.0 as i32));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ccl::config::Key;
 use ccl::types::CollKind;
-use ccl::{Config, ErrorKind, Rank, ReduceOp, clock};
+use ccl::{Collective, Config, ErrorKind, Rank, ReduceOp, clock};
 
 const THREADS: i32 = 4;
 const CALLS: usize = 25;
@@ -184,7 +184,7 @@ fn a_group_of_several_communicators_ends_while_another_thread_drives_one_of_them
                     scope.spawn(|| comm.barrier().unwrap());
                     clock::sleep(Duration::from_millis(5));
                     let mut group = comm.group();
-                    group.recv(&mut got.0, other).recv_on(&second, &mut got.1, other);
+                    group.recv(&mut got.0, other).add_on(&second, Collective::recv(&mut got.1, other));
                     group.run().unwrap();
                     comm.send(&[0], other).unwrap();
                 });
@@ -192,7 +192,7 @@ fn a_group_of_several_communicators_ends_while_another_thread_drives_one_of_them
             } else {
                 clock::sleep(Duration::from_millis(20));
                 let mut group = comm.group();
-                group.send(&[1; 50], other).send_on(&second, &[2; 60], other);
+                group.send(&[1; 50], other).add_on(&second, Collective::send(&[2; 60], other));
                 group.run().unwrap();
                 // Only after the group has ended there does this rank come to the barrier.
                 comm.recv(&mut [0], other).unwrap();

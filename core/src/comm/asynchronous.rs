@@ -3,13 +3,27 @@
 //! Each has one buffer, which is input and output. All begin without waiting for peers; the first
 //! call that needs a connection to another host has it made while it is under way.
 
-use crate::collective::{OwnTerms, Request};
-use crate::comm::{Communicator, Pending, Reduction, pending, request};
+use crate::comm::call::Owning;
+use crate::comm::{Collective, Communicator, Pending, Reduction, pending};
 use crate::error::Result;
-use crate::memory::{Element, Region, View, ViewMut};
-use crate::types::{CollKind, Rank, ReduceOp};
+use crate::memory::{Element, Region};
+use crate::types::Rank;
 
 impl Communicator {
+    /// Begins the call that `make` makes of a buffer, which it owns until it has ended.
+    ///
+    /// # Errors
+    /// The failure of the communicator; `Usage` for what could not be carried out.
+    pub fn begin<'c, T: Element>(
+        &self,
+        buffer: impl Into<Region<T>>,
+        make: impl for<'b> FnOnce(&'b mut [T]) -> Collective<'b, 'c>,
+    ) -> Result<Pending<T>> {
+        let mut region = buffer.into();
+        let call = Owning::of(&self.inner, &mut region, make)?;
+        pending::begin(&self.inner, &call, None, region)
+    }
+
     /// Begins an all-reduce: the buffer becomes the reduction of all ranks' buffers.
     ///
     /// # Errors
@@ -19,10 +33,7 @@ impl Communicator {
         buffer: impl Into<Region<T>>,
         op: impl Into<Reduction<T>>,
     ) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let op = op.into();
-        let request = request::<T>(CollKind::AllReduce, op.op(), Rank(0), buffer.len());
-        pending::begin(&self.inner, (request, factor(op)), buffer, whole)
+        self.begin(buffer, |all| Collective::all_reduce_in_place(all, op))
     }
 
     /// Begins an all-gather. The buffer has one block per rank, in rank order; that of this rank is
@@ -31,10 +42,7 @@ impl Communicator {
     /// # Errors
     /// The failure of the communicator; `Usage` if the buffer has no equal blocks.
     pub fn all_gather_async<T: Element>(&self, buffer: impl Into<Region<T>>) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = self.in_blocks::<T>(CollKind::AllGather, ReduceOp::Sum, Rank(0), buffer.len())?;
-        let own = self.own_block::<T>(&request);
-        pending::begin(&self.inner, (request, None), buffer, |all| (own(all).read(), all))
+        self.begin(buffer, |all| Collective::all_gather_in_place(all))
     }
 
     /// Like [`all_gather_async`](Self::all_gather_async), of blocks that have these counts.
@@ -46,12 +54,7 @@ impl Communicator {
         buffer: impl Into<Region<T>>,
         counts: &[usize],
     ) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let (request, _) = self.uneven::<T>(CollKind::AllGather, ReduceOp::Sum, counts, None)?;
-        self.inner.equal("buffer", buffer.len(), request.count as usize, &request)?;
-        let terms = Some(OwnTerms::new(None, [counts, &[]]));
-        let views = |all| (self.own_of::<T>(all, counts).read(), all);
-        pending::begin(&self.inner, (request, terms), buffer, views)
+        self.begin(buffer, |all| Collective::all_gather_uneven_in_place(all, counts))
     }
 
     /// Begins a reduce-scatter. The buffer has one block per rank, in rank order; that of this rank
@@ -64,11 +67,7 @@ impl Communicator {
         buffer: impl Into<Region<T>>,
         op: impl Into<Reduction<T>>,
     ) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let op = op.into();
-        let request = self.in_blocks::<T>(CollKind::ReduceScatter, op.op(), Rank(0), buffer.len())?;
-        let own = self.own_block::<T>(&request);
-        pending::begin(&self.inner, (request, factor(op)), buffer, |all| (all.read(), own(all)))
+        self.begin(buffer, |all| Collective::reduce_scatter_in_place(all, op))
     }
 
     /// Like [`reduce_scatter_async`](Self::reduce_scatter_async), with blocks that have these counts.
@@ -81,12 +80,7 @@ impl Communicator {
         counts: &[usize],
         op: impl Into<Reduction<T>>,
     ) -> Result<Pending<T>> {
-        let (buffer, op) = (buffer.into(), op.into());
-        let (request, _) = self.uneven::<T>(CollKind::ReduceScatter, op.op(), counts, op.factor())?;
-        self.inner.equal("buffer", buffer.len(), request.count as usize, &request)?;
-        let terms = Some(OwnTerms::new(op.factor(), [counts, &[]]));
-        let views = |all: ViewMut| (all.read(), self.own_of::<T>(all, counts));
-        pending::begin(&self.inner, (request, terms), buffer, views)
+        self.begin(buffer, |all| Collective::reduce_scatter_uneven_in_place(all, counts, op))
     }
 
     /// Begins an all-to-all. The buffer has a block for each rank; in its place comes the block that
@@ -95,9 +89,7 @@ impl Communicator {
     /// # Errors
     /// The failure of the communicator; `Usage` if the buffer has no equal blocks.
     pub fn all_to_all_async<T: Element>(&self, buffer: impl Into<Region<T>>) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = self.in_blocks::<T>(CollKind::AllToAll, ReduceOp::Sum, Rank(0), buffer.len())?;
-        pending::begin(&self.inner, (request, None), buffer, whole)
+        self.begin(buffer, |all| Collective::all_to_all_in_place(all))
     }
 
     /// Like [`all_to_all_async`](Self::all_to_all_async), with blocks that have these counts: as many
@@ -110,12 +102,7 @@ impl Communicator {
         buffer: impl Into<Region<T>>,
         counts: &[usize],
     ) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let (request, terms) = self.exchange::<T>(counts, counts)?;
-        let needs = terms.sizes(&request, self.nranks(), self.rank()).input as usize / T::DTYPE.size();
-        self.inner.equal("buffer", buffer.len(), needs, &request)?;
-        let terms = Some(OwnTerms::new(None, [counts, counts]));
-        pending::begin(&self.inner, (request, terms), buffer, whole)
+        self.begin(buffer, |all| Collective::all_to_all_uneven_in_place(all, counts))
     }
 
     /// Begins a gather. The buffer of `root` has a block for each rank, of which its own is the input;
@@ -125,14 +112,7 @@ impl Communicator {
     /// The failure of the communicator; `Usage` if `root` is not a rank, or its buffer has no equal
     /// blocks.
     pub fn gather_async<T: Element>(&self, buffer: impl Into<Region<T>>, root: Rank) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        if self.rank() != root {
-            let request = request::<T>(CollKind::Gather, ReduceOp::Sum, root, buffer.len());
-            return pending::begin(&self.inner, (request, None), buffer, |all| (all.read(), ViewMut::EMPTY));
-        }
-        let request = self.in_blocks::<T>(CollKind::Gather, ReduceOp::Sum, root, buffer.len())?;
-        let own = self.own_block::<T>(&request);
-        pending::begin(&self.inner, (request, None), buffer, |all| (own(all).read(), all))
+        self.begin(buffer, |all| Collective::gather_in_place(all, root))
     }
 
     /// Begins a scatter. The buffer of `root` has a block for each rank, and is left as it was; that
@@ -141,14 +121,7 @@ impl Communicator {
     /// # Errors
     /// As [`gather_async`](Self::gather_async).
     pub fn scatter_async<T: Element>(&self, buffer: impl Into<Region<T>>, root: Rank) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        if self.rank() != root {
-            let request = request::<T>(CollKind::Scatter, ReduceOp::Sum, root, buffer.len());
-            return pending::begin(&self.inner, (request, None), buffer, |all| (View::EMPTY, all));
-        }
-        let request = self.in_blocks::<T>(CollKind::Scatter, ReduceOp::Sum, root, buffer.len())?;
-        let own = self.own_block::<T>(&request);
-        pending::begin(&self.inner, (request, None), buffer, |all| (all.read(), own(all)))
+        self.begin(buffer, |all| Collective::scatter_in_place(all, root))
     }
 
     /// Begins a broadcast: the buffer becomes that of `root`.
@@ -160,9 +133,7 @@ impl Communicator {
         buffer: impl Into<Region<T>>,
         root: Rank,
     ) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = request::<T>(CollKind::Broadcast, ReduceOp::Sum, root, buffer.len());
-        pending::begin(&self.inner, (request, None), buffer, whole)
+        self.begin(buffer, |all| Collective::broadcast(all, root))
     }
 
     /// Begins a reduce: the buffer of `root` becomes the reduction of all ranks' buffers. The
@@ -176,12 +147,7 @@ impl Communicator {
         op: impl Into<Reduction<T>>,
         root: Rank,
     ) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let op = op.into();
-        let request = request::<T>(CollKind::Reduce, op.op(), root, buffer.len());
-        let is_root = self.rank() == root;
-        let views = |all: ViewMut| (all.read(), if is_root { all } else { ViewMut::EMPTY });
-        pending::begin(&self.inner, (request, factor(op)), buffer, views)
+        self.begin(buffer, |all| Collective::reduce_in_place(all, op, root))
     }
 
     /// Begins a barrier: it ends when every rank has called it. The buffer that it gives is empty.
@@ -189,8 +155,7 @@ impl Communicator {
     /// # Errors
     /// The failure of the communicator.
     pub fn barrier_async(&self) -> Result<Pending<u8>> {
-        let views = |_: ViewMut| (View::EMPTY, ViewMut::EMPTY);
-        pending::begin(&self.inner, (Request::barrier(), None), Region::from(Vec::new()), views)
+        self.begin(Region::from(Vec::new()), |_| Collective::barrier())
     }
 
     /// Begins to send a buffer.
@@ -198,9 +163,7 @@ impl Communicator {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_async<T: Element>(&self, buffer: impl Into<Region<T>>, peer: Rank) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
-        pending::begin(&self.inner, (request, None), buffer, whole)
+        self.begin(buffer, |all| Collective::send(all, peer))
     }
 
     /// Begins to receive into a buffer.
@@ -208,25 +171,6 @@ impl Communicator {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn recv_async<T: Element>(&self, buffer: impl Into<Region<T>>, peer: Rank) -> Result<Pending<T>> {
-        let buffer = buffer.into();
-        let request = request::<T>(CollKind::Recv, ReduceOp::Sum, peer, buffer.len());
-        pending::begin(&self.inner, (request, None), buffer, whole)
+        self.begin(buffer, |all| Collective::recv(all, peer))
     }
-
-    /// This rank's block of a buffer that has an equal one for each rank.
-    fn own_block<T: Element>(&self, request: &Request) -> impl Fn(ViewMut) -> ViewMut + use<T> {
-        let bytes = request.count as usize * T::DTYPE.size();
-        let at = self.rank().index() * bytes;
-        move |all| all.part(at, bytes)
-    }
-}
-
-/// The terms of a call that combines elements so.
-fn factor<T: Element>(op: Reduction<T>) -> Option<OwnTerms> {
-    op.factor().map(|factor| OwnTerms::new(Some(factor), [&[], &[]]))
-}
-
-/// A buffer that is input and output.
-const fn whole(all: ViewMut) -> (View, ViewMut) {
-    (all.read(), all)
 }

@@ -19,7 +19,7 @@ use crate::comm::wait::{SLEEP, Waited};
 use crate::engine::{Begun, Cause, Failure, Op, OpId, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
-use crate::memory::{Borrowed, View, ViewMut, borrowed};
+use crate::memory::{Borrowed, View, ViewMut};
 use crate::observer::{Call, Observed, Together};
 use crate::plan::{Plan, Shape, Topology, select};
 use crate::proxy;
@@ -33,16 +33,13 @@ pub(super) struct Asked {
     pub(super) terms: Option<Borrowed<Terms>>,
     pub(super) input: View,
     pub(super) output: ViewMut,
+    /// How it is shared out, and the hash of that, if it was planned before.
+    pub(super) planned: Option<(Shape, u64)>,
 }
 
 impl Asked {
     pub(super) const fn new(request: Request, input: View, output: ViewMut) -> Self {
-        Self { request, terms: None, input, output }
-    }
-
-    /// The same, on terms of its own.
-    pub(super) fn on(self, terms: &Terms) -> Self {
-        Self { terms: Some(borrowed(terms)), ..self }
+        Self { request, terms: None, input, output, planned: None }
     }
 }
 
@@ -121,13 +118,22 @@ impl Inner {
         Ok(own)
     }
 
+    /// How a request is shared out, and the hash of all that its plan is made from.
+    #[inline]
+    pub(super) fn plan(&self, driver: &mut Driver, request: &Request, terms: Option<&Terms>) -> (Shape, u64) {
+        let sizing = terms.filter(|_| request.uneven).map(|terms| terms.sizing(request));
+        let shape = select::select(&self.topology, self.rank, &sizing.unwrap_or(*request), self.forced);
+        let counts = terms.filter(|_| request.uneven).map_or(0, |terms| terms.hash(request));
+        (shape, driver.hash_of(shape, &self.topology) ^ counts)
+    }
+
     /// Numbers a request, plans it, brings its links up and hands it to the engine, with the ticket
     /// of the owner of its buffers. For an observer the operation ends when the caller drops
     /// `observed`, which is not returned, since moving it costs as much as a short step.
     pub(super) fn submit(
         &self,
         driver: &mut Driver,
-        Asked { request, terms, input, output }: Asked,
+        Asked { request, terms, input, output, planned }: Asked,
         begun: Option<Begun>,
         observed: &mut Observed,
     ) -> Result<OpId> {
@@ -137,13 +143,8 @@ impl Inner {
             error.at.channel = error.at.channel.or_else(|| Some(first_channel(request.kind)));
             return Err(error);
         }
-        let sizing = if request.uneven { terms.map(|terms| terms.sizing(&request)) } else { None };
-        let shape = select::select(&self.topology, self.rank, &sizing.unwrap_or(request), self.forced);
+        let (shape, hash) = planned.unwrap_or_else(|| self.plan(driver, &request, terms.as_deref()));
         let plan = Plan::Generated { request, shape, me: self.rank, terms };
-        let mut hash = driver.hash_of(shape, &self.topology);
-        if request.uneven {
-            hash ^= terms.map_or(0, |terms| terms.hash(&request));
-        }
         let descriptor = driver.numbers.describe(self.rank, &request, hash);
         driver.links.describe(&descriptor);
         driver.still = None;

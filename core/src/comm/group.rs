@@ -1,18 +1,18 @@
-//! Sends and receives that progress together, so that no order of calls on the ranks can deadlock:
-//! of one communicator, or of several.
+//! Calls that progress together, so that no order of calls on the ranks can deadlock: of one
+//! communicator, or of several.
 
 use std::time::Duration;
 
 use crate::clock;
-use crate::collective::Request;
-use crate::comm::Communicator;
+use crate::collective::{Request, Terms};
 use crate::comm::driver::{Asked, Unwinding};
 use crate::comm::state::Inner;
+use crate::comm::{Collective, Communicator};
 use crate::engine::OpId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{Element, View, ViewMut, view_of, view_of_mut};
+use crate::memory::Element;
 use crate::observer::{Observed, Together};
-use crate::types::{CollKind, Rank, ReduceOp};
+use crate::types::{CollKind, Rank};
 
 /// How long a thread that drives several communicators spins while none moves: as long as a driver
 /// of one does.
@@ -25,143 +25,148 @@ const DOZE: Duration = Duration::from_micros(100);
 /// gives up the lock for a moment; the end of a call that it has moved is noticed as late as this.
 const ASK: Duration = Duration::from_millis(1);
 
-/// Collects sends and receives; [`run`](Self::run) carries all of them out side by side.
+/// Calls that [`run`](Self::run) carries out side by side: of one communicator, or of several of this
+/// process.
+///
+/// The calls of each communicator begin in the order in which they were added, and all have begun
+/// before the first one moves. To other ranks they are the same calls as without a group: these need
+/// not use one.
 ///
 /// If the group is dropped without `run`, none is carried out.
 #[derive(Debug)]
 pub struct Group<'a> {
     inner: &'a Inner,
     calls: Vec<GroupCall<'a>>,
-    // The views borrow the callers' buffers until `run` has returned.
-    buffers: std::marker::PhantomData<&'a mut ()>,
 }
 
 /// One call of a group.
 #[derive(Debug)]
 struct GroupCall<'a> {
     inner: &'a Inner,
+    call: Collective<'a, 'a>,
+    /// Where its operation reads them.
+    terms: Option<Terms>,
+}
+
+/// A call of a group, ready to begin.
+struct Ready<'a> {
+    inner: &'a Inner,
     asked: Asked,
 }
 
 impl<'a> Group<'a> {
     pub(crate) const fn new(inner: &'a Inner) -> Self {
-        Self { inner, calls: Vec::new(), buffers: std::marker::PhantomData }
+        Self { inner, calls: Vec::new() }
+    }
+
+    /// Adds a call.
+    pub fn add(&mut self, call: Collective<'a, 'a>) -> &mut Self {
+        self.push(self.inner, call)
+    }
+
+    /// Adds a call of another communicator of this process.
+    pub fn add_on(&mut self, comm: &'a Communicator, call: Collective<'a, 'a>) -> &mut Self {
+        self.push(&comm.inner, call)
+    }
+
+    /// Adds all calls of another group, behind those of this one.
+    pub fn append(&mut self, other: Self) -> &mut Self {
+        self.calls.extend(other.calls);
+        self
     }
 
     /// Adds a send.
     pub fn send<T: Element>(&mut self, buffer: &'a [T], peer: Rank) -> &mut Self {
-        self.add(
-            self.inner,
-            request::<T>(CollKind::Send, peer, buffer.len()),
-            (view_of(buffer), ViewMut::EMPTY),
-        )
+        self.add(Collective::send(buffer, peer))
     }
 
     /// Adds a receive.
     pub fn recv<T: Element>(&mut self, buffer: &'a mut [T], peer: Rank) -> &mut Self {
-        self.add(
-            self.inner,
-            request::<T>(CollKind::Recv, peer, buffer.len()),
-            (View::EMPTY, view_of_mut(buffer)),
-        )
+        self.add(Collective::recv(buffer, peer))
     }
 
-    /// Adds a send over another communicator of this process.
-    pub fn send_on<T: Element>(&mut self, comm: &'a Communicator, buffer: &'a [T], peer: Rank) -> &mut Self {
-        self.add(
-            &comm.inner,
-            request::<T>(CollKind::Send, peer, buffer.len()),
-            (view_of(buffer), ViewMut::EMPTY),
-        )
-    }
-
-    /// Adds a receive over another communicator of this process.
-    pub fn recv_on<T: Element>(
-        &mut self,
-        comm: &'a Communicator,
-        buffer: &'a mut [T],
-        peer: Rank,
-    ) -> &mut Self {
-        self.add(
-            &comm.inner,
-            request::<T>(CollKind::Recv, peer, buffer.len()),
-            (View::EMPTY, view_of_mut(buffer)),
-        )
-    }
-
-    fn add(&mut self, inner: &'a Inner, request: Request, (input, output): (View, ViewMut)) -> &mut Self {
-        let asked = Asked::new(request, input, output);
-        self.calls.push(GroupCall { inner, asked });
+    fn push(&mut self, inner: &'a Inner, call: Collective<'a, 'a>) -> &mut Self {
+        let terms = call.terms();
+        self.calls.push(GroupCall { inner, call, terms });
         self
     }
 
-    /// Carries out all sends and receives; returns when all have ended.
+    /// Carries out all calls; returns when all have ended.
     ///
     /// Where one of several communicators fails, the calls of the others are carried out all the
     /// same.
     ///
     /// # Errors
-    /// As [`Communicator::send`](crate::comm::Communicator::send): the first, of several.
-    pub fn run(mut self) -> Result<()> {
-        for call in &self.calls {
-            call.inner.check_in_group(&call.asked)?;
+    /// As the methods of [`Communicator`]: the first, of several. What cannot be carried out is
+    /// refused before any call begins.
+    pub fn run(self) -> Result<()> {
+        let calls = self.ready()?;
+        let first = calls.first().map_or(self.inner, |call| call.inner);
+        if calls.iter().all(|call| std::ptr::eq(call.inner, first)) {
+            return first.call_all(calls.iter().map(|call| call.asked));
         }
-        self.join_own()?;
-        let first = self.calls.first().map_or(self.inner, |call| call.inner);
-        if self.calls.iter().all(|call| std::ptr::eq(call.inner, first)) {
-            return first.call_all(self.calls.iter().map(|call| call.asked));
-        }
-        let mut parts: Vec<Part<'_>> = Vec::new();
-        for call in self.calls {
-            match parts.iter_mut().find(|part| std::ptr::eq(part.inner, call.inner)) {
-                Some(part) => part.calls.push(call),
-                None => parts.push(Part::of(call)),
-            }
-        }
-        let mut together = Together::default();
-        parts.iter_mut().for_each(|part| part.begin(&mut together));
-        drive(&mut parts);
-        parts.into_iter().try_for_each(|part| part.error.map_or(Ok(()), Err))
+        side_by_side(&calls, &mut || None)
     }
 
-    /// Gives each send of a rank to itself the output of the receive that it meets, which is the
-    /// next one of this communicator.
+    /// The same, for a thread that has other work: `work` is called again and again until all calls
+    /// have ended, and the calls move in between.
     ///
     /// # Errors
-    /// `Usage` for one without the other, `Mismatch` where they differ.
-    fn join_own(&mut self) -> Result<()> {
-        let is_own = |call: &GroupCall<'_>, kind| {
-            let Request { kind: its, root, .. } = call.asked.request;
-            its == kind && root == call.inner.rank
-        };
-        let own = |calls: &[GroupCall<'_>], kind| -> Vec<usize> {
-            (0..calls.len()).filter(|at| is_own(&calls[*at], kind)).collect()
-        };
-        let sends = own(&self.calls, CollKind::Send);
-        let mut receives = own(&self.calls, CollKind::Recv);
-        for send in sends {
-            let GroupCall { inner, asked } = &self.calls[send];
-            let is_its = |at: &usize| std::ptr::eq(self.calls[*at].inner, *inner);
-            let Some(met) = receives.iter().position(is_its) else {
-                return Err(alone(inner, &asked.request, "no receive for what this rank sends to itself"));
-            };
-            let receive = &self.calls[receives.remove(met)].asked;
-            let (ours, theirs) = (asked.request, receive.request);
-            if (ours.count, ours.dtype) != (theirs.count, theirs.dtype) {
-                let what = format!(
-                    "this rank sends itself {} {} and receives {} {}",
-                    ours.count, ours.dtype, theirs.count, theirs.dtype
-                );
-                let error = Error::new(ErrorKind::Mismatch, what).hint("make both alike");
-                return Err(error.in_comm(&inner.name, inner.rank).in_op(CollKind::Send, 0));
-            }
-            self.calls[send].asked.output = receive.output;
-        }
-        let left = receives.first().map(|at| &self.calls[*at]);
-        left.map_or(Ok(()), |call| {
-            Err(alone(call.inner, &call.asked.request, "no send for what this rank receives from itself"))
-        })
+    /// As [`run`](Self::run).
+    pub fn run_while(self, mut work: impl FnMut()) -> Result<()> {
+        side_by_side(&self.ready()?, &mut || Some(work()))
     }
+
+    /// What is to be carried out.
+    fn ready(&self) -> Result<Vec<Ready<'a>>> {
+        let ready = |GroupCall { inner, call, terms }: &GroupCall<'a>| {
+            let asked = call.asked(inner, terms.as_ref())?;
+            inner.check_in_group(&asked)?;
+            Ok(Ready { inner, asked })
+        };
+        let mut calls = self.calls.iter().map(ready).collect::<Result<Vec<_>>>()?;
+        join_own(&mut calls)?;
+        Ok(calls)
+    }
+}
+
+/// Gives each send of a rank to itself the output of the receive that it meets, which is the
+/// next one of this communicator.
+///
+/// # Errors
+/// `Usage` for one without the other, `Mismatch` where they differ.
+fn join_own(calls: &mut [Ready<'_>]) -> Result<()> {
+    let is_own = |call: &Ready<'_>, kind| {
+        let Request { kind: its, root, .. } = call.asked.request;
+        its == kind && root == call.inner.rank
+    };
+    let own = |calls: &[Ready<'_>], kind| -> Vec<usize> {
+        (0..calls.len()).filter(|at| is_own(&calls[*at], kind)).collect()
+    };
+    let sends = own(calls, CollKind::Send);
+    let mut receives = own(calls, CollKind::Recv);
+    for send in sends {
+        let Ready { inner, asked } = &calls[send];
+        let is_its = |at: &usize| std::ptr::eq(calls[*at].inner, *inner);
+        let Some(met) = receives.iter().position(is_its) else {
+            return Err(alone(inner, &asked.request, "no receive for what this rank sends to itself"));
+        };
+        let receive = &calls[receives.remove(met)].asked;
+        let (ours, theirs) = (asked.request, receive.request);
+        if (ours.count, ours.dtype) != (theirs.count, theirs.dtype) {
+            let what = format!(
+                "this rank sends itself {} {} and receives {} {}",
+                ours.count, ours.dtype, theirs.count, theirs.dtype
+            );
+            let error = Error::new(ErrorKind::Mismatch, what).hint("make both alike");
+            return Err(error.in_comm(&inner.name, inner.rank).in_op(CollKind::Send, 0));
+        }
+        calls[send].asked.output = receive.output;
+    }
+    let left = receives.first().map(|at| &calls[*at]);
+    left.map_or(Ok(()), |call| {
+        Err(alone(call.inner, &call.asked.request, "no send for what this rank receives from itself"))
+    })
 }
 
 fn alone(inner: &Inner, request: &Request, what: &str) -> Error {
@@ -169,26 +174,41 @@ fn alone(inner: &Inner, request: &Request, what: &str) -> Error {
     error.hint("add the other one").in_comm(&inner.name, inner.rank).in_op(request.kind, 0)
 }
 
+/// Begins all, and drives them until they have ended. Between two looks that find nothing new it does
+/// some `work`, if there is any, else it sleeps.
+fn side_by_side(calls: &[Ready<'_>], work: &mut dyn FnMut() -> Option<()>) -> Result<()> {
+    let mut parts: Vec<Part<'_>> = Vec::new();
+    for Ready { inner, asked } in calls {
+        match parts.iter_mut().find(|part| std::ptr::eq(part.inner, *inner)) {
+            Some(part) => part.calls.push(*asked),
+            None => parts.push(Part::of(inner, *asked)),
+        }
+    }
+    let mut together = Together::default();
+    parts.iter_mut().for_each(|part| part.begin(&mut together));
+    drive(&mut parts, work);
+    parts.into_iter().try_for_each(|part| part.error.map_or(Ok(()), Err))
+}
+
 /// The calls of one communicator in a group of several.
 struct Part<'a> {
     inner: &'a Inner,
     _guard: Unwinding<'a>,
-    calls: Vec<GroupCall<'a>>,
+    calls: Vec<Asked>,
     under_way: Vec<OpId>,
     error: Option<Error>,
 }
 
 impl<'a> Part<'a> {
-    fn of(call: GroupCall<'a>) -> Self {
-        let (inner, _guard) = (call.inner, Unwinding(call.inner));
-        Self { inner, _guard, calls: vec![call], under_way: Vec::new(), error: None }
+    fn of(inner: &'a Inner, call: Asked) -> Self {
+        Self { inner, _guard: Unwinding(inner), calls: vec![call], under_way: Vec::new(), error: None }
     }
 
     fn begin(&mut self, together: &mut Together) {
         let begun = self.inner.driver().and_then(|mut driver| {
-            for call in &self.calls {
+            for asked in &self.calls {
                 let mut observed = Observed::default();
-                let id = self.inner.submit(&mut driver, call.asked, None, &mut observed)?;
+                let id = self.inner.submit(&mut driver, *asked, None, &mut observed)?;
                 self.under_way.push(id);
                 together.push(observed);
             }
@@ -223,7 +243,7 @@ impl<'a> Part<'a> {
 }
 
 /// Drives all until their calls have ended. It locks one driver at a time.
-fn drive(parts: &mut [Part<'_>]) {
+fn drive(parts: &mut [Part<'_>], work: &mut dyn FnMut() -> Option<()>) {
     let mut still = None;
     let mut asked = clock::now();
     loop {
@@ -239,6 +259,9 @@ fn drive(parts: &mut [Part<'_>]) {
         if parts.iter().all(|part| part.under_way.is_empty()) {
             return;
         }
+        if work().is_some() {
+            continue;
+        }
         if moved {
             still = None;
             continue;
@@ -250,8 +273,4 @@ fn drive(parts: &mut [Part<'_>]) {
             clock::sleep(DOZE);
         }
     }
-}
-
-const fn request<T: Element>(kind: CollKind, peer: Rank, len: usize) -> Request {
-    Request { kind, dtype: T::DTYPE, op: ReduceOp::Sum, root: peer, count: len as u64, uneven: false }
 }

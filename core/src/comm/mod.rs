@@ -8,12 +8,14 @@
 //! | part | what it holds |
 //! |---|---|
 //! | `mod` | the calls |
+//! | `call` | a call as a value |
 //! | `blocks` | the calls with a block for each rank |
 //! | `reduction` | how a call combines elements |
 //! | `asynchronous` | the calls that own their buffers |
+//! | `prepared` | calls that are prepared once and carried out again and again |
 //! | `pending`, `parking` | what such calls give, and the progress thread; where that sleeps |
 //! | `owned` | what the driver keeps of such calls |
-//! | `group` | sends and receives that progress together |
+//! | `group` | calls that progress together |
 //! | `init` | init: rendezvous, bootstrap, memory, listeners, peers |
 //! | `begun` | init before the ranks have met |
 //! | `child` | communicators made from another one |
@@ -35,6 +37,7 @@
 mod asynchronous;
 mod begun;
 mod blocks;
+mod call;
 mod cards;
 mod child;
 mod driver;
@@ -51,6 +54,7 @@ mod owned;
 mod parking;
 mod pending;
 mod phases;
+mod prepared;
 mod reduction;
 mod report;
 mod services;
@@ -61,16 +65,16 @@ mod watched;
 
 use std::sync::Arc;
 
-use crate::collective::{Request, Terms};
-use crate::comm::driver::Asked;
 use crate::config::Settings;
-use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{Element, View, ViewMut, view_of, view_of_mut};
-use crate::types::{CollKind, CommId, JobId, Rank, ReduceOp};
+use crate::error::Result;
+use crate::memory::Element;
+use crate::types::{CommId, JobId, Rank};
 
+pub use call::Collective;
 pub use child::Invitation;
 pub use joining::Joining;
 pub use pending::Pending;
+pub use prepared::Prepared;
 pub use reduction::Reduction;
 pub(crate) use state::Inner;
 
@@ -180,6 +184,15 @@ impl Communicator {
         self.inner.tag(text);
     }
 
+    /// Carries out a call that was made as a value.
+    ///
+    /// # Errors
+    /// As the method of its name.
+    pub fn run(&self, call: Collective<'_, '_>) -> Result<()> {
+        let terms = call.terms();
+        self.inner.call(call.asked(&self.inner, terms.as_ref())?)
+    }
+
     /// Every rank's `output` becomes the reduction of all ranks' `input`.
     ///
     /// # Errors
@@ -191,10 +204,7 @@ impl Communicator {
         output: &mut [T],
         op: impl Into<Reduction<T>>,
     ) -> Result<()> {
-        let op = op.into();
-        let request = request::<T>(CollKind::AllReduce, op.op(), Rank(0), input.len());
-        self.inner.equal("output", output.len(), input.len(), &request)?;
-        self.combine(request, op, (view_of(input), view_of_mut(output)))
+        self.run(Collective::all_reduce(input, output, op))
     }
 
     /// Every rank's `buffer` becomes the reduction of all ranks' buffers.
@@ -206,10 +216,7 @@ impl Communicator {
         buffer: &mut [T],
         op: impl Into<Reduction<T>>,
     ) -> Result<()> {
-        let op = op.into();
-        let request = request::<T>(CollKind::AllReduce, op.op(), Rank(0), buffer.len());
-        let view = view_of_mut(buffer);
-        self.combine(request, op, (view.read(), view))
+        self.run(Collective::all_reduce_in_place(buffer, op))
     }
 
     /// Every rank's `buffer` becomes the `buffer` of `root`.
@@ -217,10 +224,7 @@ impl Communicator {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is not a rank.
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<()> {
-        let request = request::<T>(CollKind::Broadcast, ReduceOp::Sum, root, buffer.len());
-        let view = view_of_mut(buffer);
-        let input = if self.rank() == root { view.read() } else { View::EMPTY };
-        self.inner.call(Asked::new(request, input, view))
+        self.run(Collective::broadcast(buffer, root))
     }
 
     /// `root`'s `output` becomes the reduction of all ranks' `input`.
@@ -236,13 +240,7 @@ impl Communicator {
         op: impl Into<Reduction<T>>,
         root: Rank,
     ) -> Result<()> {
-        let op = op.into();
-        let request = request::<T>(CollKind::Reduce, op.op(), root, input.len());
-        if self.rank() != root {
-            return self.combine(request, op, (view_of(input), ViewMut::EMPTY));
-        }
-        self.inner.equal("output", output.len(), input.len(), &request)?;
-        self.combine(request, op, (view_of(input), view_of_mut(output)))
+        self.run(Collective::reduce(input, output, op, root))
     }
 
     /// `root`'s `buffer` becomes the reduction of all ranks' buffers.
@@ -257,11 +255,7 @@ impl Communicator {
         op: impl Into<Reduction<T>>,
         root: Rank,
     ) -> Result<()> {
-        let op = op.into();
-        let request = request::<T>(CollKind::Reduce, op.op(), root, buffer.len());
-        let view = view_of_mut(buffer);
-        let output = if self.rank() == root { view } else { ViewMut::EMPTY };
-        self.combine(request, op, (view.read(), output))
+        self.run(Collective::reduce_in_place(buffer, op, root))
     }
 
     /// Returns when every rank has called it.
@@ -269,7 +263,7 @@ impl Communicator {
     /// # Errors
     /// The failure of the communicator.
     pub fn barrier(&self) -> Result<()> {
-        self.inner.call(Asked::new(Request::barrier(), View::EMPTY, ViewMut::EMPTY))
+        self.run(Collective::barrier())
     }
 
     /// Sends `buffer` to `peer`, which receives as many elements.
@@ -282,8 +276,7 @@ impl Communicator {
     /// As [`all_reduce`](Self::all_reduce); `Usage` if `peer` is not a rank, or is this rank, which
     /// sends to itself in a [`group`](Self::group) only.
     pub fn send<T: Element>(&self, buffer: &[T], peer: Rank) -> Result<()> {
-        let request = request::<T>(CollKind::Send, ReduceOp::Sum, peer, buffer.len());
-        self.inner.call(Asked::new(request, view_of(buffer), ViewMut::EMPTY))
+        self.run(Collective::send(buffer, peer))
     }
 
     /// Receives `buffer` from `peer`, which sends as many elements.
@@ -291,8 +284,7 @@ impl Communicator {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn recv<T: Element>(&self, buffer: &mut [T], peer: Rank) -> Result<()> {
-        let request = request::<T>(CollKind::Recv, ReduceOp::Sum, peer, buffer.len());
-        self.inner.call(Asked::new(request, View::EMPTY, view_of_mut(buffer)))
+        self.run(Collective::recv(buffer, peer))
     }
 
     /// Sends and receives that progress together.
@@ -325,20 +317,6 @@ impl Communicator {
         self.finished = true;
         self.inner.finish()
     }
-
-    /// A call that combines elements.
-    fn combine<T: Element>(
-        &self,
-        request: Request,
-        op: Reduction<T>,
-        (input, output): (View, ViewMut),
-    ) -> Result<()> {
-        let asked = Asked::new(request, input, output);
-        match op.factor() {
-            None => self.inner.call(asked),
-            factor => self.inner.call(asked.on(&Terms { factor, ..Terms::default() })),
-        }
-    }
 }
 
 impl Drop for Communicator {
@@ -358,26 +336,5 @@ impl Drop for Communicator {
             });
         }
         self.inner.close();
-    }
-}
-
-const fn request<T: Element>(kind: CollKind, op: ReduceOp, root: Rank, count: usize) -> Request {
-    Request { kind, dtype: T::DTYPE, op, root, count: count as u64, uneven: false }
-}
-
-impl Inner {
-    fn equal(&self, what: &str, has: usize, needs: usize, request: &Request) -> Result<()> {
-        if has == needs {
-            return Ok(());
-        }
-        let error =
-            Error::new(ErrorKind::Usage, format!("{what} has {has} elements where {needs} are needed"))
-                .hint("make the lengths fit");
-        Err(self.refused(request, error))
-    }
-
-    /// The error of a call that was refused before it had a number.
-    fn refused(&self, request: &Request, error: Error) -> Error {
-        error.in_comm(&self.name, self.rank).in_op(request.kind, 0)
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::clock::{self, Ns, Stopwatch};
-use crate::collective::{OwnTerms, Request};
+use crate::comm::call::Owning;
 use crate::comm::driver::Asked;
 use crate::comm::exclusive::{Locked, of_a_parent};
 use crate::comm::parking;
@@ -22,8 +22,9 @@ use crate::comm::wait::MESSAGE;
 use crate::engine::{Begun, Cause, Failure, Progress, WaitedFor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::failure::gossip::{Report, Trouble};
-use crate::memory::{Element, Region, View, ViewMut, borrowed};
+use crate::memory::{Element, Region};
 use crate::observer::Observed;
+use crate::plan::Shape;
 use crate::recorder::Attention;
 use crate::sys;
 
@@ -85,29 +86,28 @@ impl Driver {
     }
 }
 
-/// Submits a request whose buffer and terms the operation owns; `views` are what it reads and writes
-/// of the buffer.
+/// Submits a call that owns its buffer.
 pub(super) fn begin<T: Element>(
     inner: &Arc<Inner>,
-    (request, terms): (Request, Option<OwnTerms>),
-    region: Region<T>,
-    views: impl FnOnce(ViewMut) -> (View, ViewMut),
+    call: &Owning,
+    planned: Option<(Shape, u64)>,
+    mut region: Region<T>,
 ) -> Result<Pending<T>> {
-    let terms = terms.map(Arc::new);
-    let lent = terms.as_ref().map(|terms| borrowed(terms.terms()));
-    let asked = Asked { request, terms: lent, input: View::EMPTY, output: ViewMut::EMPTY };
-    inner.check(&asked)?;
+    inner.check(&call.asked(region.view_mut()))?;
     let place = Arc::new(Mutex::new(CallState { region: Some(region), result: None, waker: None }));
     // A vector's buffer keeps its address when the vector moves; only the operation touches it
     // until it has ended.
-    let lends = request.kind.is_p2p();
+    let lends = call.request.kind.is_p2p();
     let of = |region: &mut Region<T>| (region.lendable().filter(|_| lends), region.view_mut());
     let Some((lendable, buffer)) = lock(&place).region.as_mut().map(of) else {
         unreachable!("the region was just put there")
     };
+    let call = call.clone();
+    let asked = Asked { planned, ..call.asked(buffer) };
     let shared = Arc::clone(&place);
     let settle = Box::new(move |result: Result<()>| {
-        drop(terms);
+        // It holds the terms.
+        drop(call);
         let mut place = lock(&shared);
         place.result = Some(result);
         place.waker.take()
@@ -120,8 +120,7 @@ pub(super) fn begin<T: Element>(
     // The input is read through the same pointer: another borrow of the buffer would invalidate
     // this one. The observed call ends when this function returns.
     let mut observed = Observed::default();
-    let (input, output) = views(buffer);
-    let submitted = inner.submit(&mut driver, Asked { input, output, ..asked }, Some(begun), &mut observed);
+    let submitted = inner.submit(&mut driver, asked, Some(begun), &mut observed);
     if submitted.is_err() {
         // The engine did not take it.
         driver.owned.take(ticket);
