@@ -91,6 +91,8 @@ settings! {
         "Forces an algorithm where it can carry the call; empty: direct where all ranks share a host (a reduce to a root: eight ranks at most), else ring. Tree carries all-reduce.";
     Channels, "CCL_CHANNELS", Some("NCCL_MIN_NCHANNELS"), Kind::Number(1, 16), "2",
         "Channels of a ring.";
+    Checksum, "CCL_CHECKSUM", None, Kind::Number(0, 1), "0",
+        "1 sends a CRC32C with each message and compares it: bytes that change on the way are an error that names both ranks.";
     Streams, "CCL_SOCKET_STREAMS", Some("NCCL_NSOCKS_PERTHREAD"), Kind::Number(1, 8), "2",
         "TCP streams per link between hosts.";
     IbDisable, "CCL_IB_DISABLE", Some("NCCL_IB_DISABLE"), Kind::Number(0, 1), "0",

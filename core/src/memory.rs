@@ -204,6 +204,19 @@ pub(crate) fn borrowed<T: ?Sized>(value: &T) -> Borrowed<T> {
     unsafe { Borrowed::new(value) }
 }
 
+/// Folds the bytes of a view, in parts that are copied first: other processes may write them, so no
+/// reference to them is made.
+pub(crate) fn fold<A>(bytes: View, first: A, mut next: impl FnMut(A, &[u8]) -> A) -> A {
+    let mut part = [0_u8; 4096];
+    (0..bytes.len()).step_by(part.len()).fold(first, |so_far, at| {
+        let len = part.len().min(bytes.len() - at);
+        let from = bytes.part(at, len);
+        // SAFETY: `len` bytes at both; the part is this function's own.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), part.as_mut_ptr(), len) };
+        next(so_far, &part[..len])
+    })
+}
+
 /// A view of a slice, for an operation that ends before the borrow does.
 pub(crate) fn view_of<T: Element>(slice: &[T]) -> View {
     // SAFETY: only the blocking calls of `comm` use this. They hold the borrow until the operation

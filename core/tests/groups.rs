@@ -173,3 +173,22 @@ fn a_prepared_call_that_fails_keeps_no_buffer_and_says_so() {
         assert!(error.to_string().contains("a run of this call has failed"), "{error}");
     });
 }
+
+/// What may go to other threads, and what may be shared between them.
+#[test]
+fn what_threads_may_share_is_proven() {
+    fn sends<T: Send>() {}
+    fn shares<T: Send + Sync>() {}
+    shares::<Communicator>();
+    shares::<Config>();
+    shares::<ccl::Error>();
+    shares::<ccl::UniqueId>();
+    shares::<ccl::Region<f32>>();
+    shares::<Reduction<f32>>();
+    sends::<Collective<'_, '_>>();
+    sends::<ccl::Group<'_>>();
+    sends::<ccl::Pending<f32>>();
+    sends::<ccl::Prepared<f32>>();
+    sends::<ccl::Joining>();
+    sends::<ccl::Invitation>();
+}

@@ -144,6 +144,10 @@ fn given(rank: usize, at: usize) -> i64 {
 
 fn run<S: Subscriber + Default>(case: &Case, seed: u64, faults: &[LaneFault]) -> (Cluster<S>, Outcome) {
     let mut cluster = Cluster::new(case.topology.clone(), seed, (500, 40_000), faults);
+    // A flipped bit is noticed by a checksum only.
+    if seed.is_multiple_of(2) || faults.iter().any(|one| matches!(one.fault, Fault::Flip { .. })) {
+        cluster.use_checksums();
+    }
     (0..case.topology.nranks()).map(Rank).for_each(|rank| case.call(&mut cluster, rank));
     let outcome = cluster.run();
     (cluster, outcome)
@@ -168,7 +172,7 @@ fn every_kind_gives_its_result_whatever_the_schedule() {
 /// seed replays.
 #[test]
 fn a_thousand_seeds_of_faults_over_every_kind() {
-    let mut ended = [0_u32; 3];
+    let (mut ended, mut flipped) = ([0_u32; 3], 0);
     for seed in 0.. {
         if ended.iter().sum::<u32>() == 1_000 {
             break;
@@ -181,10 +185,11 @@ fn a_thousand_seeds_of_faults_over_every_kind() {
         let lanes = set.written_by(&case.topology, from);
         let Some((lane, to)) = lanes.iter().find_map(|lane| Some((lane, lane.reader()?))) else { continue };
         let at = 1 + draw.below(3);
-        let fault = match draw.below(4) {
+        let fault = match draw.below(5) {
             0 => Fault::Hold { at, looks: 1 + draw.below(50) as u32 },
             1 => Fault::Cut { at },
             2 => Fault::Close { at },
+            3 => Fault::Flip { at },
             _ => Fault::Corrupt { at },
         };
         let channel = lane.id.channel;
@@ -211,6 +216,13 @@ fn a_thousand_seeds_of_faults_over_every_kind() {
                 assert_eq!(failure.cause, Cause::Link(LinkFault::Gone));
                 ended[2] += 1;
             }
+            (Fault::Flip { .. }, Outcome::Failed(rank, failure)) => {
+                assert_eq!((*rank, failure.peer), (to, Some(from)), "seed {seed}");
+                let is_changed = matches!(failure.cause, Cause::Link(LinkFault::Changed(_)));
+                assert!(is_changed, "seed {seed}: {failure:?}");
+                flipped += 1;
+                ended[2] += 1;
+            }
             (Fault::Corrupt { .. }, Outcome::Failed(rank, failure)) => {
                 assert_eq!((*rank, failure.peer), (to, Some(from)), "seed {seed}");
                 let is_mismatch = matches!(failure.cause, Cause::Mismatch { .. } | Cause::Differs(_));
@@ -222,10 +234,10 @@ fn a_thousand_seeds_of_faults_over_every_kind() {
     }
     let [finished, stuck, failed] = ended;
     println!(
-        "cases: kinds-with-faults {} ({finished} finished, {stuck} stuck, {failed} failed)",
+        "cases: kinds-with-faults {} ({finished} finished, {stuck} stuck, {failed} failed, {flipped} of them flipped)",
         finished + stuck + failed
     );
-    assert!(finished > 100 && stuck > 50 && failed > 50);
+    assert!(finished > 100 && stuck > 50 && failed > 50 && flipped > 20);
 }
 
 #[test]

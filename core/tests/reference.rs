@@ -434,6 +434,26 @@ fn ring_over_shared_memory() {
 }
 
 #[test]
+fn checksums_change_no_result() {
+    for (transport, algorithm) in [("in-process", ""), ("shm", "ring"), ("socket", "")] {
+        let settings = common::settings(&[
+            (Key::Transport, transport),
+            (Key::Algorithm, algorithm),
+            (Key::Observe, "0"),
+            (Key::Checksum, "1"),
+        ]);
+        let counted = common::with_ranks(3, &settings, |comm| {
+            let mut cases = 0;
+            sizes::<f32>(&comm, SIZES.into_iter(), &mut cases);
+            sizes::<u8>(&comm, SIZES.into_iter(), &mut cases);
+            comm.finish().unwrap();
+            cases
+        });
+        println!("cases: checksums-{transport} {}", counted.iter().sum::<u64>());
+    }
+}
+
+#[test]
 fn ring_over_queue_pairs() {
     let settings = common::settings(&[(Key::Transport, "verbs")]);
     if !ccl::transport::ib::port::scan(&settings)

@@ -6,8 +6,8 @@ use crate::config::{Key, ROWS, Settings};
 use crate::error::ErrorKind;
 use crate::types::Rank;
 
-/// The settings on which the plans of all ranks depend.
-const AGREED: &[Key] = &[Key::Algorithm, Key::Channels, Key::Transport, Key::Streams];
+/// The settings on which the plans and messages of all ranks depend.
+const AGREED: &[Key] = &[Key::Algorithm, Key::Channels, Key::Transport, Key::Streams, Key::Checksum];
 
 /// This rank's values in lower case: case does not matter, as NCCL writes values differently.
 pub(crate) fn own_settings(settings: &Settings) -> Vec<(String, String)> {

@@ -105,7 +105,7 @@ impl<'a> Group<'a> {
         if calls.iter().all(|call| std::ptr::eq(call.inner, first)) {
             return first.call_all(calls.iter().map(|call| call.asked));
         }
-        side_by_side(&calls, &mut || None)
+        side_by_side(&calls, &mut || false)
     }
 
     /// The same, for a thread that has other work: `work` is called again and again until all calls
@@ -114,7 +114,11 @@ impl<'a> Group<'a> {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_while(self, mut work: impl FnMut()) -> Result<()> {
-        side_by_side(&self.ready()?, &mut || Some(work()))
+        let mut turn = || {
+            work();
+            true
+        };
+        side_by_side(&self.ready()?, &mut turn)
     }
 
     /// What is to be carried out.
@@ -174,9 +178,9 @@ fn alone(inner: &Inner, request: &Request, what: &str) -> Error {
     error.hint("add the other one").in_comm(&inner.name, inner.rank).in_op(request.kind, 0)
 }
 
-/// Begins all, and drives them until they have ended. Between two looks that find nothing new it does
-/// some `work`, if there is any, else it sleeps.
-fn side_by_side(calls: &[Ready<'_>], work: &mut dyn FnMut() -> Option<()>) -> Result<()> {
+/// Begins all, and drives them until they have ended. Between two looks it does some `work`; where
+/// there is none, it returns false, and the thread sleeps while nothing moves.
+fn side_by_side(calls: &[Ready<'_>], work: &mut dyn FnMut() -> bool) -> Result<()> {
     let mut parts: Vec<Part<'_>> = Vec::new();
     for Ready { inner, asked } in calls {
         match parts.iter_mut().find(|part| std::ptr::eq(part.inner, *inner)) {
@@ -243,7 +247,7 @@ impl<'a> Part<'a> {
 }
 
 /// Drives all until their calls have ended. It locks one driver at a time.
-fn drive(parts: &mut [Part<'_>], work: &mut dyn FnMut() -> Option<()>) {
+fn drive(parts: &mut [Part<'_>], work: &mut dyn FnMut() -> bool) {
     let mut still = None;
     let mut asked = clock::now();
     loop {
@@ -259,7 +263,7 @@ fn drive(parts: &mut [Part<'_>], work: &mut dyn FnMut() -> Option<()>) {
         if parts.iter().all(|part| part.under_way.is_empty()) {
             return;
         }
-        if work().is_some() {
+        if work() {
             continue;
         }
         if moved {

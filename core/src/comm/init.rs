@@ -206,7 +206,10 @@ pub(super) fn assemble(
     let carriers = carriers(&base, (&memory, &shared), &peers, (inbox, &data, ports))?;
     let links = Links::new(rank, Arc::clone(&memory), peers, carriers, no_ports);
     let watched = row.events();
-    let engine = Engine::new(rank, Arc::clone(&topology), Pool::of_process(), row, events);
+    let mut engine = Engine::new(rank, Arc::clone(&topology), Pool::of_process(), row, events);
+    if settings.number(Key::Checksum) == 1 {
+        engine.use_checksums();
+    }
     let driver = Driver::new(engine, links, Waiter::new(Arc::clone(&memory), pace));
     let inner = Arc::new(Inner {
         id: comm,

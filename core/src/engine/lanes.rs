@@ -41,6 +41,9 @@ pub(super) struct In {
     pub(super) bytes: u64,
     /// The size of the message last peeked by a step that releases it.
     pub(super) head: u32,
+    /// The check of the oldest message without its checksum, and the number of that message, once it
+    /// was compared.
+    pub(super) unsealed: (u64, u64),
 }
 
 /// What has become of a queue pair, and of which link it is.
@@ -64,6 +67,8 @@ pub(super) struct Lanes {
     /// The links of collectives that must be pumped: they do not carry bytes through memory.
     pumped_outs: Vec<u32>,
     pumped_ins: Vec<u32>,
+    /// Whether messages carry checksums.
+    pub(super) has_checksums: bool,
     /// Whether anything was published or released since the last `notify`.
     pub(super) needs_notify: bool,
 }
@@ -83,6 +88,7 @@ impl Lanes {
             in_pair: vec![NONE; cells],
             pumped_outs: Vec::new(),
             pumped_ins: Vec::new(),
+            has_checksums: false,
             needs_notify: false,
         }
     }
@@ -122,7 +128,7 @@ impl Lanes {
         if sub.is_some() && channel != ChannelId::P2P {
             self.pumped_ins.push(index);
         }
-        self.ins.push(In { link, cell, sub, channel, from, bytes: 0, head: 0 });
+        self.ins.push(In { link, cell, sub, channel, from, bytes: 0, head: 0, unsealed: (0, 0) });
         if shared {
             self.in_shared[from.index()] = index;
         } else {

@@ -19,11 +19,13 @@
 //! | `pairs` | sends and receives under way: a queue per peer and direction |
 //! | `step` | running the programs of one operation until each waits or has ended |
 //! | `mover` | what moves and combines the bytes of a step |
+//! | `checksum` | checksums of messages |
 //! | `lanes` | the links of the rank by channel and peer, each with its cell |
 //! | `failure` | why an engine stopped |
 //! | `slots` | the slots of the proxy that the operations under way hold or wait for |
 //! | `waits` | what programs wait for, and its record in the cells |
 
+mod checksum;
 mod failure;
 mod lanes;
 mod mover;
@@ -159,6 +161,11 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             events,
             mover,
         }
+    }
+
+    /// Messages carry checksums from now on: those of all ranks must.
+    pub const fn use_checksums(&mut self) {
+        self.lanes.has_checksums = true;
     }
 
     /// The cell of a link of this lane, for one that is not up yet: see

@@ -2,7 +2,8 @@
 
 use arrayvec::ArrayVec;
 
-use crate::engine::lanes::Lanes;
+use crate::engine::checksum;
+use crate::engine::lanes::{In, Lanes};
 use crate::engine::mover::{Mover, Work, WorkId};
 use crate::engine::op::{Op, Program};
 use crate::engine::{Cause, Failure, Wait};
@@ -11,7 +12,7 @@ use crate::memory::{View, ViewMut};
 use crate::plan::{Action, MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Step, Topology};
 use crate::proxy::Claim;
 use crate::reduce::{Scaling, Store};
-use crate::transport::LinkFault;
+use crate::transport::{LinkFault, Message};
 use crate::types::{Algorithm, ChannelId, Direction, Rank, WaitReason};
 
 /// Where steps run: the rank, its topology, and the scratch memory of the operation.
@@ -187,14 +188,19 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
         if let Operand::Send { to, last: true, total, .. } = *operand
             && let Some(index) = lanes.sender(channel, to)
         {
+            let has_checksums = lanes.has_checksums;
             let lane = lanes.out(index);
-            lane.filling = None;
+            let filled = lane.filling.take();
+            let check = match filled.filter(|_| has_checksums) {
+                Some(message) => checksum::sealed(op.check_to(to), message.read()),
+                None => op.check_to(to),
+            };
             // Read before a peer can receive the message, because this rank may be delayed between
             // publishing the message and publishing the event.
             let at = if S::WANTS { events.stamp(Event::STEPS) } else { None };
             match &mut lane.sub {
-                None => lane.link.publish(op.check_to(to)),
-                Some(sub) => sub.publish(&mut lane.link, op.check_to(to), events),
+                None => lane.link.publish(check),
+                Some(sub) => sub.publish(&mut lane.link, check, events),
             }
             lanes_needs_notify = true;
             lane.bytes += u64::from(total);
@@ -207,6 +213,16 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
         }
     }
     lanes.needs_notify |= lanes_needs_notify;
+}
+
+/// The check of the oldest message of a lane, whose bytes are compared once.
+#[cold]
+fn unseal(lane: &mut In, message: &Message, due: u64) -> Result<u64, LinkFault> {
+    let number = lane.link.done() + 1;
+    if lane.unsealed.1 != number {
+        lane.unsealed = (checksum::unsealed(message.check, message.data, due)?, number);
+    }
+    Ok(lane.unsealed.0)
 }
 
 /// Why a message that carries another check ends the operation.
@@ -236,6 +252,7 @@ fn source<S: Subscriber>(
             let Some(index) = lanes.receiver(channel, from, shared) else {
                 return Err(wait(WaitReason::Connect));
             };
+            let has_checksums = lanes.has_checksums;
             let lane = lanes.input(index);
             let peeked = match &mut lane.sub {
                 None => lane.link.peek(),
@@ -250,8 +267,13 @@ fn source<S: Subscriber>(
                 Ok(None) => return Err(wait(WaitReason::Peer)),
                 Err(fault) => return Err(Stop::Fail(Cause::Link(fault), from)),
             };
-            if message.check != op.check_from(from) {
-                return Err(Stop::Fail(differs(op, context.me, from, message.check), from));
+            let due = op.check_from(from);
+            let check = match has_checksums {
+                true => unseal(lane, &message, due).map_err(|fault| Stop::Fail(Cause::Link(fault), from))?,
+                false => message.check,
+            };
+            if check != due {
+                return Err(Stop::Fail(differs(op, context.me, from, check), from));
             }
             let at = at as usize;
             if message.data.len() < at + len {

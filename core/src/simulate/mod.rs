@@ -225,9 +225,10 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
     }
 
     fn sending(&self, channel: ChannelId, from: Rank, to: Rank, sender: Sender) -> SendLink {
-        // A closed link is closed on both sides. Every other fault shows at the reader only.
+        // A closed link is closed on both sides, and a flipped bit is what was sent. Every other fault
+        // shows at the reader only.
         match self.fault(channel, from, to) {
-            Some(fault @ Fault::Close { .. }) => {
+            Some(fault @ (Fault::Close { .. } | Fault::Flip { .. })) => {
                 SendLink::Faulty(Box::new(faulty::Sender::new(SendLink::Sim(sender), fault)))
             }
             Some(_) | None => SendLink::Sim(sender),
@@ -240,6 +241,11 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             Some(fault) => RecvLink::Faulty(Box::new(faulty::Receiver::new(link, fault))),
             None => link,
         }
+    }
+
+    /// Messages of all ranks carry checksums from now on.
+    pub fn use_checksums(&mut self) {
+        self.engines.iter_mut().for_each(Engine::use_checksums);
     }
 
     /// Makes `rank` call `request` with `input`, by a plan of `shape`, in place if `in_place`.
@@ -364,7 +370,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
             let clock = || Raw(net.now().0);
             let looks = self.faults.iter().map(|f| match f.fault {
                 Fault::Hold { looks, .. } => looks,
-                Fault::Cut { .. } | Fault::Close { .. } | Fault::Corrupt { .. } => 0,
+                Fault::Cut { .. } | Fault::Close { .. } | Fault::Corrupt { .. } | Fault::Flip { .. } => 0,
             });
             let most = looks.max().unwrap_or(0);
             let engines = &mut self.engines;

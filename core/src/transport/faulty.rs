@@ -2,13 +2,14 @@
 //!
 //! A fault names the message at which it begins (counted from 1). `Hold` hides one message for a
 //! number of looks. `Cut` silently lets nothing through from that message on. `Close` ends the
-//! link. `Corrupt` changes the check of one message.
+//! link. `Corrupt` changes the check of one message, `Flip` a bit of its bytes.
 
 use std::sync::Weak;
 
-use crate::memory::ViewMut;
+use crate::memory::{ViewMut, view_of, view_of_mut};
 use crate::reactor::Interest;
 use crate::recorder::LinkCell;
+use crate::reduce::{self, Store};
 use crate::sys::fds::Fd;
 use crate::transport::{Change, LinkFault, Message, RecvLink, SendLink};
 use crate::types::{Rank, TransportKind};
@@ -38,6 +39,11 @@ pub enum Fault {
         /// The message, counted from 1.
         at: u64,
     },
+    /// A bit of the first byte of message `at` is another one, if the message has any. At a sender.
+    Flip {
+        /// The message, counted from 1.
+        at: u64,
+    },
 }
 
 /// A writing end with a fault.
@@ -46,6 +52,8 @@ pub struct Sender {
     inner: SendLink,
     fault: Fault,
     looks: u32,
+    /// The message that is being filled.
+    filling: ViewMut,
 }
 
 /// A reading end with a fault.
@@ -60,7 +68,7 @@ impl Sender {
     /// Wraps a link.
     #[must_use]
     pub const fn new(inner: SendLink, fault: Fault) -> Self {
-        Self { inner, fault, looks: 0 }
+        Self { inner, fault, looks: 0, filling: ViewMut::EMPTY }
     }
     pub(crate) fn reserve(&mut self, total: u32) -> Result<Option<ViewMut>, LinkFault> {
         let message = self.inner.posted() + 1;
@@ -71,13 +79,26 @@ impl Sender {
             }
             Fault::Close { at } if message >= at => Err(LinkFault::Gone),
             Fault::Cut { at } if message >= at => Ok(None),
-            Fault::Hold { .. } | Fault::Cut { .. } | Fault::Close { .. } | Fault::Corrupt { .. } => {
-                self.inner.reserve(total)
+            Fault::Hold { .. }
+            | Fault::Cut { .. }
+            | Fault::Close { .. }
+            | Fault::Corrupt { .. }
+            | Fault::Flip { .. } => {
+                let slot = self.inner.reserve(total)?;
+                self.filling = slot.unwrap_or(self.filling);
+                Ok(slot)
             }
         }
     }
     pub(crate) fn publish(&mut self, check: u64) {
-        let hit = self.fault == (Fault::Corrupt { at: self.inner.posted() + 1 });
+        let at = self.inner.posted() + 1;
+        if self.fault == (Fault::Flip { at }) && !self.filling.is_empty() {
+            let (byte, mut other) = (self.filling.part(0, 1), [0_u8]);
+            reduce::copy(view_of_mut(&mut other), byte.read(), Store::Plain);
+            other[0] ^= 0x10;
+            reduce::copy(byte, view_of(&other), Store::Plain);
+        }
+        let hit = self.fault == (Fault::Corrupt { at });
         self.inner.publish(if hit { !check } else { check });
     }
     pub(crate) fn notify(&mut self) {
@@ -136,9 +157,11 @@ impl Receiver {
             Fault::Corrupt { at } if message == at => {
                 Ok(self.inner.peek()?.map(|m| Message { check: !m.check, ..m }))
             }
-            Fault::Hold { .. } | Fault::Cut { .. } | Fault::Close { .. } | Fault::Corrupt { .. } => {
-                self.inner.peek()
-            }
+            Fault::Hold { .. }
+            | Fault::Cut { .. }
+            | Fault::Close { .. }
+            | Fault::Corrupt { .. }
+            | Fault::Flip { .. } => self.inner.peek(),
         }
     }
     pub(crate) fn release(&mut self) {

@@ -61,6 +61,8 @@ pub enum LinkFault {
     Gone,
     /// The bytes that arrived break the protocol.
     Corrupt(String),
+    /// The bytes that arrived are not those that were sent.
+    Changed(String),
     /// The operating system refused an operation.
     System(String),
 }
@@ -70,6 +72,12 @@ impl fmt::Display for LinkFault {
         match self {
             Self::Gone => f.write_str("the peer is gone"),
             Self::Corrupt(what) => write!(f, "what arrived breaks the protocol: {what}"),
+            Self::Changed(what) => {
+                write!(
+                    f,
+                    "bytes changed on the way: {what}; look at the memory of both hosts and what is between them"
+                )
+            }
             Self::System(what) => f.write_str(what),
         }
     }
