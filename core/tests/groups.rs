@@ -174,6 +174,35 @@ fn a_prepared_call_that_fails_keeps_no_buffer_and_says_so() {
     });
 }
 
+/// One communicator of a group fails: its calls end with an error that names who is missing, and the
+/// calls of the other one are carried out.
+#[test]
+fn a_group_ends_at_the_deadline_of_one_and_carries_out_the_other() {
+    let settings = common::settings(&[(Key::Observe, "0"), (Key::Timeout, "1")]);
+    common::with_ranks(2, &settings, |first| {
+        let second = first.split(Some(0), 0, Config::default()).unwrap().unwrap();
+        let (mut a, mut b) = (vec![1_i32; 100_000], vec![1_i32; 100_000]);
+        if first.rank().0 == 0 {
+            let began = ccl::clock::now();
+            let mut group = first.group();
+            group.add_on(&second, Collective::all_to_all_in_place(&mut b));
+            group.add(Collective::all_reduce_in_place(&mut a, ReduceOp::Sum));
+            let error = group.run().unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
+            assert!(error.to_string().contains("AllToAll #") && error.at.peer == Some(Rank(1)), "{error}");
+            assert!(ccl::clock::now().since(began).as_secs() < 5);
+        } else {
+            first.all_reduce_in_place(&mut a, ReduceOp::Sum).unwrap();
+            // It hears of the failure at its next call.
+            ccl::clock::sleep(std::time::Duration::from_secs(2));
+            let error = second.barrier().unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Timeout, "{error}");
+        }
+        assert!(a.iter().all(|it| *it == 2));
+        first.finish().unwrap();
+    });
+}
+
 /// What may go to other threads, and what may be shared between them.
 #[test]
 fn what_threads_may_share_is_proven() {

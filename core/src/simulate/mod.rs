@@ -382,6 +382,12 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         }
     }
 
+    /// Ends what a rank has under way, for what was decided elsewhere.
+    pub fn fail(&mut self, rank: Rank, failure: Failure) {
+        let now = Raw(self.net.now().0);
+        self.engines[rank.index()].fail(failure, now);
+    }
+
     /// The output of the `nth` call of `rank`, from 0.
     #[must_use]
     pub fn output(&self, rank: Rank, nth: usize) -> &[u8] {
