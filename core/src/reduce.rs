@@ -61,8 +61,8 @@ pub fn copy(to: ViewMut, from: View, how: Store) {
 }
 
 /// Reduces `sources` element by element, in their order, scaled as told, and stores the result to
-/// every destination. A destination may be identical to a source. Any other overlap, with a source or
-/// with another destination, is not allowed.
+/// every destination. A destination may be identical to a source. Any other overlap, with a source
+/// or with another destination, is not allowed.
 ///
 /// # Panics
 /// Unless there are 1 to 8 sources and 1 to 2 destinations, all of one length, which is a whole

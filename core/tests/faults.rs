@@ -1,6 +1,6 @@
-//! Faults of every link at every message of every kind, on simulated ranks: the call ends in the right
-//! result, in an error that names both ends of the link, or stands, and then its waits name them. And
-//! golden event scripts of each failure.
+//! Faults of every link at every message of every kind, on simulated ranks: the call ends in the
+//! right result, in an error that names both ends of the link, or stands, and then its waits name
+//! them. And golden event scripts of each failure.
 
 #![allow(
     clippy::unwrap_used,

@@ -174,8 +174,8 @@ fn a_prepared_call_that_fails_keeps_no_buffer_and_says_so() {
     });
 }
 
-/// One communicator of a group fails: its calls end with an error that names who is missing, and the
-/// calls of the other one are carried out.
+/// One communicator of a group fails: its calls end with an error that names who is missing, and
+/// the calls of the other one are carried out.
 #[test]
 fn a_group_ends_at_the_deadline_of_one_and_carries_out_the_other() {
     let settings = common::settings(&[(Key::Observe, "0"), (Key::Timeout, "1")]);

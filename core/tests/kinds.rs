@@ -21,6 +21,31 @@ use ccl::transport::faulty::Fault;
 use ccl::types::Algorithm;
 use ccl::{CollKind, Datatype, Rank, ReduceOp, Request};
 
+impl Case {
+    fn drawn(draw: &mut Seed, kind: CollKind) -> Self {
+        let n = 2 + draw.place(8);
+        let hosts = [vec![1; n], (0..n as u64).collect(), (0..n as u64).map(|rank| rank % 3).collect()];
+        let topology = Topology::new(&draw.one_of(&hosts), 2);
+        let forced =
+            draw.one_of(&[None, Some(Algorithm::Ring), Some(Algorithm::Direct), Some(Algorithm::Tree)]);
+        let can_differ = matches!(kind, CollKind::AllGather | CollKind::ReduceScatter | CollKind::AllToAll);
+        let uneven = can_differ && draw.place(2) == 0;
+        let most = draw.one_of(&[1_usize, 40, 6_000]);
+        let rows = if kind == CollKind::AllToAll { n } else { 1 };
+        let mut row = || (0..n).map(|_| draw.place(most + 1)).collect::<Vec<usize>>();
+        let counts: Vec<Vec<usize>> = if uneven { (0..rows).map(|_| row()).collect() } else { Vec::new() };
+        let count = match (kind, uneven) {
+            (CollKind::Barrier, _) => 0,
+            (CollKind::AllToAll, true) => 0,
+            (_, true) => counts[0].iter().sum(),
+            _ => draw.place(most + 1),
+        };
+        let root = if kind.has_root() { Rank(draw.place(n) as u32) } else { Rank(0) };
+        let (dtype, op, count) = (Datatype::I64, ReduceOp::Sum, count as u64);
+        Self { topology, forced, request: Request { kind, dtype, op, root, count, uneven }, counts }
+    }
+}
+
 fn digest(cluster: &Cluster<Digest>, n: u32) -> u64 {
     (0..n).fold(0, |hash: u64, rank| hash.rotate_left(7) ^ cluster.engine(Rank(rank)).events().value())
 }

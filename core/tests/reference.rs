@@ -20,7 +20,8 @@ trait Number: Element + PartialEq + Debug {
     /// As many different numbers are given. The sum of those of nine ranks is exact, or wraps: of
     /// 0 and 1, which ranks give in turn, it is at most 5.
     const GIVEN: u64;
-    /// Whether averages of any number of ranks are known exactly, else only those of a power of two.
+    /// Whether averages of any number of ranks are known exactly, else only those of a power of
+    /// two.
     const AVERAGES: bool = true;
     fn of(n: i64) -> Self;
     /// This sum, divided by a number of ranks.

@@ -27,8 +27,8 @@ pub struct OwnTerms {
 }
 
 impl OwnTerms {
-    /// A factor, and the counts of blocks, if there are any: those that are sent, and those that are
-    /// received.
+    /// A factor, and the counts of blocks, if there are any: those that are sent, and those that
+    /// are received.
     #[must_use]
     pub fn new(factor: Option<u64>, counts: [&[usize]; 2]) -> Self {
         let counts = counts.map(<[usize]>::to_vec);

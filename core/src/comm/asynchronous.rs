@@ -70,7 +70,8 @@ impl Communicator {
         self.begin(buffer, |all| Collective::reduce_scatter_in_place(all, op))
     }
 
-    /// Like [`reduce_scatter_async`](Self::reduce_scatter_async), with blocks that have these counts.
+    /// Like [`reduce_scatter_async`](Self::reduce_scatter_async), with blocks that have these
+    /// counts.
     ///
     /// # Errors
     /// As [`reduce_scatter_uneven`](Self::reduce_scatter_uneven).
@@ -83,8 +84,8 @@ impl Communicator {
         self.begin(buffer, |all| Collective::reduce_scatter_uneven_in_place(all, counts, op))
     }
 
-    /// Begins an all-to-all. The buffer has a block for each rank; in its place comes the block that
-    /// this rank has for this one.
+    /// Begins an all-to-all. The buffer has a block for each rank; in its place comes the block
+    /// that this rank has for this one.
     ///
     /// # Errors
     /// The failure of the communicator; `Usage` if the buffer has no equal blocks.
@@ -92,8 +93,8 @@ impl Communicator {
         self.begin(buffer, |all| Collective::all_to_all_in_place(all))
     }
 
-    /// Like [`all_to_all_async`](Self::all_to_all_async), with blocks that have these counts: as many
-    /// elements as are sent to a rank are received from it.
+    /// Like [`all_to_all_async`](Self::all_to_all_async), with blocks that have these counts: as
+    /// many elements as are sent to a rank are received from it.
     ///
     /// # Errors
     /// As [`all_to_all_uneven`](Self::all_to_all_uneven).
@@ -105,8 +106,8 @@ impl Communicator {
         self.begin(buffer, |all| Collective::all_to_all_uneven_in_place(all, counts))
     }
 
-    /// Begins a gather. The buffer of `root` has a block for each rank, of which its own is the input;
-    /// that of another rank is its input, and left as it was.
+    /// Begins a gather. The buffer of `root` has a block for each rank, of which its own is the
+    /// input; that of another rank is its input, and left as it was.
     ///
     /// # Errors
     /// The failure of the communicator; `Usage` if `root` is not a rank, or its buffer has no equal
@@ -115,8 +116,8 @@ impl Communicator {
         self.begin(buffer, |all| Collective::gather_in_place(all, root))
     }
 
-    /// Begins a scatter. The buffer of `root` has a block for each rank, and is left as it was; that
-    /// of another rank becomes its block.
+    /// Begins a scatter. The buffer of `root` has a block for each rank, and is left as it was;
+    /// that of another rank becomes its block.
     ///
     /// # Errors
     /// As [`gather_async`](Self::gather_async).

@@ -156,8 +156,8 @@ impl Communicator {
 
     /// `root`'s `output` becomes all ranks' `input`, in rank order.
     ///
-    /// There it is `nranks` times as long as `input`. That of the other ranks is not touched and may
-    /// be empty.
+    /// There it is `nranks` times as long as `input`. That of the other ranks is not touched and
+    /// may be empty.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Usage` if `root` is not a rank.
@@ -185,8 +185,8 @@ impl Communicator {
         self.run(Collective::scatter(input, output, root))
     }
 
-    /// Like [`scatter`](Self::scatter): at `root`, `buffer` has a block for each rank, and is left as
-    /// it was; at the other ranks it becomes their block.
+    /// Like [`scatter`](Self::scatter): at `root`, `buffer` has a block for each rank, and is left
+    /// as it was; at the other ranks it becomes their block.
     ///
     /// # Errors
     /// As `scatter`; `Usage` if the buffer of `root` has no equal blocks.

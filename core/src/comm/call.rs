@@ -260,8 +260,8 @@ impl<'a, 'c> Collective<'a, 'c> {
         Err(Error::new(ErrorKind::Usage, what).hint("make both counts of the own rank alike"))
     }
 
-    /// What it reads and writes, which are so many bytes; in a buffer that has a block for each rank,
-    /// that of this rank begins at `own`.
+    /// What it reads and writes, which are so many bytes; in a buffer that has a block for each
+    /// rank, that of this rank begins at `own`.
     fn views(&self, Sizes { input, output }: Sizes, own: usize, me: Rank) -> Result<(View, ViewMut)> {
         let equal = |what: &str, has: usize, needs: u64| {
             let size = self.dtype.size() as u64;
@@ -304,7 +304,8 @@ impl<'a, 'c> Collective<'a, 'c> {
     }
 }
 
-/// A call whose one buffer its operation owns: what it reads and writes of that, as ranges of bytes.
+/// A call whose one buffer its operation owns: what it reads and writes of that, as ranges of
+/// bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Owning {
     pub(super) request: Request,

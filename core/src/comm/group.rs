@@ -25,12 +25,12 @@ const DOZE: Duration = Duration::from_micros(100);
 /// gives up the lock for a moment; the end of a call that it has moved is noticed as late as this.
 const ASK: Duration = Duration::from_millis(1);
 
-/// Calls that [`run`](Self::run) carries out side by side: of one communicator, or of several of this
-/// process.
+/// Calls that [`run`](Self::run) carries out side by side: of one communicator, or of several of
+/// this process.
 ///
 /// The calls of each communicator begin in the order in which they were added, and all have begun
-/// before the first one moves. To other ranks they are the same calls as without a group: these need
-/// not use one.
+/// before the first one moves. To other ranks they are the same calls as without a group: these
+/// need not use one.
 ///
 /// If the group is dropped without `run`, none is carried out.
 #[derive(Debug)]

@@ -29,8 +29,8 @@ pub(super) struct Links {
     no_ports: String,
     /// Whether a carrier is connecting a lane.
     is_connecting: bool,
-    /// The sets of lanes that were made, the lanes of all of them, which may share some, and the set
-    /// of the latest request.
+    /// The sets of lanes that were made, the lanes of all of them, which may share some, and the
+    /// set of the latest request.
     made: BTreeSet<LaneSet>,
     lanes: BTreeSet<Lane>,
     latest: Option<LaneSet>,

@@ -1,5 +1,5 @@
-//! Calls that are prepared once and carried out again and again: their lengths are checked and their
-//! plan is chosen once. Between two runs the buffer is the caller's.
+//! Calls that are prepared once and carried out again and again: their lengths are checked and
+//! their plan is chosen once. Between two runs the buffer is the caller's.
 
 use std::sync::{Arc, Weak};
 
@@ -32,8 +32,8 @@ impl Communicator {
     /// # fn main() -> ccl::Result<()> {
     /// # let comm = ccl::Communicator::from_env()?;
     /// use ccl::{Collective, ReduceOp};
-    /// let mut sum = comm.prepare(vec![0.0_f32; 1000], |all| Collective::all_reduce_in_place(all, ReduceOp::Sum))?;
-    /// for step in 0..100 {
+    /// let mut sum = comm.prepare(vec![0.0_f32; 1000], |all| Collective::all_reduce_in_place(all,
+    /// ReduceOp::Sum))?; for step in 0..100 {
     ///     sum.buffer().fill(step as f32);
     ///     sum.run()?;
     /// }

@@ -1,8 +1,9 @@
 //! Checksums of messages (`CCL_CHECKSUM=1`): what a message carries tells its bytes too.
 //!
-//! The CRC32C of a message changes the upper half of the check that it carries. A receiver that finds
-//! another check takes the CRC of what has arrived out again: if the rest is the check of its call, or
-//! its lower half is, bytes have changed on the way. Otherwise the peer has called something else.
+//! The CRC32C of a message changes the upper half of the check that it carries. A receiver that
+//! finds another check takes the CRC of what has arrived out again: if the rest is the check of its
+//! call, or its lower half is, bytes have changed on the way. Otherwise the peer has called
+//! something else.
 
 use crate::memory::View;
 use crate::transport::LinkFault;

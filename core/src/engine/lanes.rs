@@ -41,8 +41,8 @@ pub(super) struct In {
     pub(super) bytes: u64,
     /// The size of the message last peeked by a step that releases it.
     pub(super) head: u32,
-    /// The check of the oldest message without its checksum, and the number of that message, once it
-    /// was compared.
+    /// The check of the oldest message without its checksum, and the number of that message, once
+    /// it was compared.
     pub(super) unsealed: (u64, u64),
 }
 

@@ -26,7 +26,8 @@
 //!    either identical or disjoint.
 //! 3. `last` sources free their messages, `last` destinations publish theirs.
 //!
-//! Of a pre-multiplied sum, what a step reads of the input it multiplies by the rank's factor first.
+//! Of a pre-multiplied sum, what a step reads of the input it multiplies by the rank's factor
+//! first.
 //!
 //! It is a fault to fill a message with another total length than its first fill stated, or to read
 //! beyond a message's end. A step without sources and destinations completes at once. A step

@@ -1,9 +1,9 @@
-//! All-to-all, gather and scatter, for any topology: every rank sends its blocks straight to the ranks
-//! that they are for.
+//! All-to-all, gather and scatter, for any topology: every rank sends its blocks straight to the
+//! ranks that they are for.
 //!
-//! In each round a rank sends a message to each of its receivers, and then reads one from each of its
-//! senders. The next rank is the first receiver and the previous one the first sender, so that not
-//! all ranks send to one. The own block is copied at the end of a round.
+//! In each round a rank sends a message to each of its receivers, and then reads one from each of
+//! its senders. The next rank is the first receiver and the previous one the first sender, so that
+//! not all ranks send to one. The own block is copied at the end of a round.
 //!
 //! ```text
 //!   round 0    send to all | all senders' messages have arrived | read all | copy the own block

@@ -113,8 +113,8 @@ pub(super) fn combine<T: Number>(
 unsafe fn each<T: Number>(to: *mut u8, from: *const u8, len: usize, of: impl Fn(T) -> T) {
     let (to, from) = (to.cast::<T>(), from.cast::<T>());
     for i in 0..len / size_of::<T>() {
-        // SAFETY: element `i` lies inside the `len` bytes that the caller promises; any alignment is
-        // allowed.
+        // SAFETY: element `i` lies inside the `len` bytes that the caller promises; any alignment
+        // is allowed.
         unsafe { to.add(i).write_unaligned(of(from.add(i).read_unaligned())) };
     }
 }

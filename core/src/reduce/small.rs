@@ -1,6 +1,6 @@
 //! Floats of 16 and 8 bits. All sources of one call are combined in 32 bits, and the result is
-//! rounded once, to nearest, ties to even. Between ranks it has the stored type, and so has what was
-//! multiplied by a factor.
+//! rounded once, to nearest, ties to even. Between ranks it has the stored type, and so has what
+//! was multiplied by a factor.
 
 use float8::{F8E4M3, F8E5M2};
 use half::slice::HalfFloatSliceExt as _;

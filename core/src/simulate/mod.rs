@@ -225,8 +225,8 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
     }
 
     fn sending(&self, channel: ChannelId, from: Rank, to: Rank, sender: Sender) -> SendLink {
-        // A closed link is closed on both sides, and a flipped bit is what was sent. Every other fault
-        // shows at the reader only.
+        // A closed link is closed on both sides, and a flipped bit is what was sent. Every other
+        // fault shows at the reader only.
         match self.fault(channel, from, to) {
             Some(fault @ (Fault::Close { .. } | Fault::Flip { .. })) => {
                 SendLink::Faulty(Box::new(faulty::Sender::new(SendLink::Sim(sender), fault)))

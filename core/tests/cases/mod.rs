@@ -1,7 +1,5 @@
 //! Calls of every kind on simulated ranks: drawn, made, and compared with their definition.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::fmt::Write as _;
 
 use ccl::collective::OwnTerms;
@@ -10,7 +8,7 @@ use ccl::plan::{Shape, Topology, select};
 use ccl::seed::Seed;
 use ccl::simulate::{Cluster, LaneFault, Outcome};
 use ccl::types::Algorithm;
-use ccl::{CollKind, Datatype, Rank, ReduceOp, Request};
+use ccl::{CollKind, Rank, Request};
 
 pub(crate) const KINDS: [CollKind; 9] = [
     CollKind::AllReduce,
@@ -35,29 +33,6 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn drawn(draw: &mut Seed, kind: CollKind) -> Self {
-        let n = 2 + draw.place(8);
-        let hosts = [vec![1; n], (0..n as u64).collect(), (0..n as u64).map(|rank| rank % 3).collect()];
-        let topology = Topology::new(&draw.one_of(&hosts), 2);
-        let forced =
-            draw.one_of(&[None, Some(Algorithm::Ring), Some(Algorithm::Direct), Some(Algorithm::Tree)]);
-        let can_differ = matches!(kind, CollKind::AllGather | CollKind::ReduceScatter | CollKind::AllToAll);
-        let uneven = can_differ && draw.place(2) == 0;
-        let most = draw.one_of(&[1_usize, 40, 6_000]);
-        let rows = if kind == CollKind::AllToAll { n } else { 1 };
-        let mut row = || (0..n).map(|_| draw.place(most + 1)).collect::<Vec<usize>>();
-        let counts: Vec<Vec<usize>> = if uneven { (0..rows).map(|_| row()).collect() } else { Vec::new() };
-        let count = match (kind, uneven) {
-            (CollKind::Barrier, _) => 0,
-            (CollKind::AllToAll, true) => 0,
-            (_, true) => counts[0].iter().sum(),
-            _ => draw.place(most + 1),
-        };
-        let root = if kind.has_root() { Rank(draw.place(n) as u32) } else { Rank(0) };
-        let (dtype, op, count) = (Datatype::I64, ReduceOp::Sum, count as u64);
-        Self { topology, forced, request: Request { kind, dtype, op, root, count, uneven }, counts }
-    }
-
     fn terms(&self, me: Rank) -> OwnTerms {
         match &self.counts[..] {
             [] => OwnTerms::new(None, [&[], &[]]),

@@ -194,15 +194,7 @@ impl Fact {
                 shape.kind = match operation.kind {
                     CollKind::Send => SpanKind::Producer,
                     CollKind::Recv => SpanKind::Consumer,
-                    CollKind::AllReduce
-                    | CollKind::AllGather
-                    | CollKind::ReduceScatter
-                    | CollKind::Broadcast
-                    | CollKind::Reduce
-                    | CollKind::Barrier
-                    | CollKind::AllToAll
-                    | CollKind::Gather
-                    | CollKind::Scatter => SpanKind::Internal,
+                    _ => SpanKind::Internal,
                 };
                 shape.link = (operation.kind == CollKind::Recv).then(|| ids::span(trace, Role::Root));
                 shape.status = operation.status();

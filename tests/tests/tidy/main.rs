@@ -340,7 +340,8 @@ fn only_generated_or_verified_plans_are_executable() {
     }
     let plan = std::fs::read_to_string(source::root().join("core/src/plan/mod.rs")).unwrap();
     let is_private = plan.contains("pub struct Verified {\n    programs: Vec<Vec<Step>>,")
-        && plan.contains("    pub(in crate::plan) fn new(programs: Vec<Vec<Step>>) -> Self {");
+        && plan
+            .contains("    pub(in crate::plan) fn new(request: Request, programs: Vec<Vec<Step>>) -> Self {");
     if !is_private {
         findings.push(
             "core/src/plan/mod.rs: the programs of Verified can be filled in from outside plan/".into(),
