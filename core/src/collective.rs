@@ -128,8 +128,8 @@ pub struct Descriptor {
 /// inverse. (2^64 divided by the square root of 2.)
 const PAIR: u64 = 0xb504_f333_f9de_6485;
 /// More elements than a pair of ranks exchanges. What another call left would pass for a count with
-/// a probability of 2^-16.
-const MOST_PAIRED: u64 = 1 << 48;
+/// a probability of 2^-24.
+const MOST_PAIRED: u64 = 1 << 40;
 
 /// The number that gives 1 if it is multiplied by an odd one.
 const fn inverse(odd: u64) -> u64 {

@@ -148,11 +148,11 @@ impl Drawn {
         let needed = match (self.scenario.inject.fault, self.kind) {
             (Fault::StoppedInside, _) => true,
             // The victim is alone: does it need another rank?
-            (Fault::KilledInside, CollKind::Broadcast) => !is_root,
-            (Fault::KilledInside, CollKind::Reduce) => is_root,
+            (Fault::KilledInside, CollKind::Broadcast | CollKind::Scatter) => !is_root,
+            (Fault::KilledInside, CollKind::Reduce | CollKind::Gather) => is_root,
             // The victim is absent: does another rank need it?
-            (_, CollKind::Broadcast) => is_root,
-            (_, CollKind::Reduce) => !is_root,
+            (_, CollKind::Broadcast | CollKind::Scatter) => is_root,
+            (_, CollKind::Reduce | CollKind::Gather) => !is_root,
             _ => true,
         };
         if needed { vec![first] } else { vec![first, behind] }

@@ -100,7 +100,7 @@ fn request(at: u64, rank: u32, drawn: &Drawn) -> Option<Request> {
         kind: drawn.kind,
         dtype: Datatype::F32,
         op: ReduceOp::Sum,
-        root: Rank(if matches!(drawn.kind, CollKind::Broadcast | CollKind::Reduce) { drawn.root } else { 0 }),
+        root: Rank(if drawn.kind.has_root() { drawn.root } else { 0 }),
         count: if drawn.kind == CollKind::Barrier { 0 } else { orders.count as u64 },
         uneven: false,
     };
