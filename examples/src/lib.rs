@@ -17,6 +17,7 @@
 //! | [`trainer`] | which rank sees which images, and one step of training |
 //! | [`calls`] | one collective of any kind, its result checked |
 //! | [`grid`] | which ranks are in which groups, and their communicators |
+//! | [`perf`] | the parts of `ccl-perf` |
 //! | [`drawn`] | the late rank, as the caller drew it |
 //! | [`readings`] | the sum of many snapshots of a running job |
 //!
@@ -28,6 +29,7 @@ pub mod digits;
 pub mod drawn;
 pub mod grid;
 pub mod network;
+pub mod perf;
 pub mod readings;
 pub mod trainer;
 
