@@ -8,6 +8,7 @@
 //! | `straggler` | one rank is late at every step; only the caller knows which |
 //! | `hang` | one rank does not make a call; only the caller knows which rank and call |
 //! | `grid` | tensor, data and pipeline groups; one rank deviates in one of them |
+//! | `ccl-perf` | measures collectives and checks their results, with the options of nccl-tests |
 //! | `demo` | runs `train_digits` on two hosts with a random straggler, and finds it from outside |
 //!
 //! | module | what it holds |
