@@ -5,7 +5,7 @@ use std::ops::Range;
 use ccl::{Communicator, ReduceOp, Result, clock};
 
 use super::buffers::{Buffer, unwritten};
-use super::collectives::{BeginInPlace, BeginOutOfPlace, Collective, InPlace, Origin, OutOfPlace, Place};
+use super::collectives::{BeginInPlace, BeginOutOfPlace, Caller, Collective, InPlace, Origin, OutOfPlace};
 use super::datum::Datum;
 use super::expected::{Expected, reduction};
 use super::inputs::{Family, Inputs};
@@ -54,7 +54,7 @@ pub(super) struct Case<'a, T: Datum> {
     pub(super) comm: &'a Communicator,
     pub(super) options: &'a Options,
     pub(super) collective: &'a Collective<T>,
-    pub(super) place: Place,
+    pub(super) caller: Caller,
 }
 
 impl<T: Datum> Case<'_, T> {
@@ -99,10 +99,10 @@ impl<T: Datum> Case<'_, T> {
     }
 
     fn layout(&self, role: Role) -> Layout {
-        let input = self.collective.input.elements(&self.place);
-        let output = self.collective.output.elements(&self.place);
+        let input = self.collective.input.elements(&self.caller);
+        let output = self.collective.output.elements(&self.caller);
         // In one buffer, a single block is the rank's own of all blocks.
-        let own = self.place.rank as usize * self.place.count;
+        let own = self.caller.rank as usize * self.caller.count;
         let inside = |part, whole| if part < whole { own..own + part } else { 0..part };
         match role {
             Role::Input => Layout { len: input, input: 0..input, output: 0..0 },
@@ -115,23 +115,23 @@ impl<T: Datum> Case<'_, T> {
 
     /// Makes all calls of one iteration, and waits for them.
     fn make(&self, call: &Call<T>, buffers: &mut [(Role, Buffer<T>)]) -> Result<()> {
-        let (comm, place) = (self.comm, &self.place);
+        let (comm, caller) = (self.comm, &self.caller);
         let mut pending = Vec::new();
         match call {
             Call::TwoBuffers(call) => {
                 let (input, output) = buffers.split_at_mut(1);
-                return call(comm, input[0].1.data(), output[0].1.data_mut(), place);
+                return call(comm, input[0].1.data(), output[0].1.data_mut(), caller);
             }
-            Call::OneBuffer(call) => return call(comm, buffers[0].1.data_mut(), place),
+            Call::OneBuffer(call) => return call(comm, buffers[0].1.data_mut(), caller),
             Call::BeginTwo(begin) => {
                 for pair in buffers.chunks_exact_mut(2) {
                     let lent = [pair[0].1.lend(), pair[1].1.lend()];
-                    pending.extend(begin(comm, lent, place)?);
+                    pending.extend(begin(comm, lent, caller)?);
                 }
             }
             Call::BeginOne(begin) => {
                 for (_, buffer) in &mut *buffers {
-                    pending.push(begin(comm, buffer.lend(), place)?);
+                    pending.push(begin(comm, buffer.lend(), caller)?);
                 }
             }
         }
@@ -155,7 +155,7 @@ impl<T: Datum> Case<'_, T> {
         let took_ns = clock::now().since(begin).as_nanos() as f64;
         let mut sum_ns = [took_ns / (self.options.iters * self.options.agg_iters) as f64];
         self.comm.all_reduce_in_place(&mut sum_ns, ReduceOp::Sum)?;
-        Ok(sum_ns[0] / f64::from(self.place.nranks))
+        Ok(sum_ns[0] / f64::from(self.caller.nranks))
     }
 
     /// Makes the calls of one iteration with fresh inputs; returns what is wrong on this rank.
@@ -169,7 +169,7 @@ impl<T: Datum> Case<'_, T> {
     ) -> Result<u64> {
         self.fill(buffers, family, iteration);
         self.make(call, buffers)?;
-        if *plant && self.place.rank == self.place.root {
+        if *plant && self.caller.rank == self.caller.root {
             *plant = !self.plant(buffers);
         }
         let wrong = buffers.iter().enumerate().map(|(at, (role, buffer))| {
@@ -183,7 +183,7 @@ impl<T: Datum> Case<'_, T> {
 
     /// The inputs of the operation that a buffer belongs to, others for each one in flight.
     fn inputs(&self, buffer: usize, buffers: usize, family: Family, iteration: u64) -> Inputs<T> {
-        let Place { nranks, op, .. } = self.place;
+        let Caller { nranks, op, .. } = self.caller;
         let operation = buffer as u64 * self.options.agg_iters / buffers as u64;
         let op = Some(op).filter(|_| self.collective.kind.reduces());
         Inputs::new(family, op, nranks, self.options.seed, iteration * self.options.agg_iters + operation)
@@ -203,7 +203,7 @@ impl<T: Datum> Case<'_, T> {
         if !layout.input.contains(&index) {
             return unwritten();
         }
-        inputs.datum(self.place.rank, (index - layout.input.start) as u64)
+        inputs.datum(self.caller.rank, (index - layout.input.start) as u64)
     }
 
     /// What must be in it after the call.
@@ -212,8 +212,8 @@ impl<T: Datum> Case<'_, T> {
         if !layout.output.contains(&index) {
             return kept();
         }
-        match (self.collective.origin)(&self.place, index - layout.output.start) {
-            Origin::Reduced(index) => reduction(inputs, self.place.op, index as u64),
+        match (self.collective.origin)(&self.caller, index - layout.output.start) {
+            Origin::Reduced(index) => reduction(inputs, self.caller.op, index as u64),
             Origin::Copied(rank, index) => Expected::Bits(inputs.datum(rank, index as u64).bits()),
             Origin::Kept => kept(),
         }

@@ -6,7 +6,7 @@ use ccl::{CollKind, Communicator, Element, Pending, Rank, ReduceOp, Region, Resu
 
 /// Who calls what, and with how much.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Caller {
     /// The calling rank.
     pub rank: u32,
     /// The number of ranks.
@@ -40,13 +40,13 @@ pub enum Origin {
 }
 
 /// A call with an input and an output.
-pub type OutOfPlace<T> = fn(&Communicator, &[T], &mut [T], &Place) -> Result<()>;
+pub type OutOfPlace<T> = fn(&Communicator, &[T], &mut [T], &Caller) -> Result<()>;
 /// A call with one buffer for both.
-pub type InPlace<T> = fn(&Communicator, &mut [T], &Place) -> Result<()>;
+pub type InPlace<T> = fn(&Communicator, &mut [T], &Caller) -> Result<()>;
 /// Begins a call with two buffers that it owns.
-pub type BeginOutOfPlace<T> = fn(&Communicator, [Region<T>; 2], &Place) -> Result<[Pending<T>; 2]>;
+pub type BeginOutOfPlace<T> = fn(&Communicator, [Region<T>; 2], &Caller) -> Result<[Pending<T>; 2]>;
 /// Begins a call with one buffer that it owns.
-pub type BeginInPlace<T> = fn(&Communicator, Region<T>, &Place) -> Result<Pending<T>>;
+pub type BeginInPlace<T> = fn(&Communicator, Region<T>, &Caller) -> Result<Pending<T>>;
 
 /// One entry of the table.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub struct Collective<T: Element> {
     /// How long its output is.
     pub output: Extent,
     /// Where an element of a rank's output comes from.
-    pub origin: fn(&Place, usize) -> Origin,
+    pub origin: fn(&Caller, usize) -> Origin,
     /// Its calls; `None` where ccl has none.
     pub out_of_place: Option<OutOfPlace<T>>,
     /// As above.
@@ -76,15 +76,15 @@ pub struct Collective<T: Element> {
 impl Extent {
     /// The number of elements.
     #[must_use]
-    pub const fn elements(self, place: &Place) -> usize {
+    pub const fn elements(self, caller: &Caller) -> usize {
         match self {
-            Self::One => place.count,
-            Self::Each => place.count * place.nranks as usize,
+            Self::One => caller.count,
+            Self::Each => caller.count * caller.nranks as usize,
         }
     }
 }
 
-impl Place {
+impl Caller {
     const fn root(&self) -> Rank {
         Rank(self.root)
     }

@@ -6,11 +6,15 @@
 //! too. With *n* ranks, values *x* and the unit roundoff *u* of the stored type, a result may
 //! differ from that by
 //!
-//! | | at most | since |
-//! |---|---|---|
-//! | exact inputs, minimum, maximum, copies | 0 | nothing is rounded |
-//! | sum | *(n - 1) u (sum of \|x\|)* | it holds for each order of n - 1 additions, however large n is (Jeannerod and Rump 2013) |
-//! | product | *((1 + u)^(n - 1) - 1) \|product\|* | each of n - 1 multiplications rounds once, and no part of the product is subnormal |
+//! | | at most |
+//! |---|---|
+//! | exact inputs, minimum, maximum, copies | 0 |
+//! | sum | *(n - 1) u (sum of \|x\|)* |
+//! | product | *((1 + u)^(n - 1) - 1) \|product\|* |
+//!
+//! The bound of the sum holds for each order of n - 1 additions, however large n is (Jeannerod and
+//! Rump 2013). That of the product does since each of n - 1 multiplications rounds once, and no
+//! part of the product is subnormal.
 //!
 //! ccl combines small floats in 32 bits and rounds what it stores. It rounds to the stored type less
 //! often than n - 1 times then; or each time, and two values are rounded twice: first to the 24 bits

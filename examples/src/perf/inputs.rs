@@ -5,12 +5,12 @@
 //! number of the type: nothing is ever rounded, and the result must be right bit by bit. The idea
 //! is that of nccl-tests. A *budget* is divided among the ranks:
 //!
-//! | | the inputs of all ranks for one element | why nothing is rounded |
-//! |---|---|---|
-//! | sum of floats | multiples of one power of two; their magnitudes add up to no more than the significand holds | so does each part of the sum |
-//! | product of floats | powers of two, whose exponents add up to no more than the span; one rank has an odd significand | each part is that significand, or 1, times a power of two |
-//! | integers | any bits; odd ones for a product, which would soon be 0 otherwise | they wrap |
-//! | minimum, maximum, copies | any bits but NaN, infinities and -0 | nothing is computed |
+//! - Sum of floats: multiples of one power of two, whose magnitudes add up to no more than the
+//!   significand holds. So do those of each part of the sum.
+//! - Product of floats: powers of two, whose exponents add up to no more than the span; one rank
+//!   has an odd significand. Each part is that significand, or 1, times a power of two.
+//! - Integers: any bits, since they wrap; odd ones for a product, which would soon be 0 otherwise.
+//! - Minimum, maximum and copies: any bits but NaN, infinities and -0.
 //!
 //! Where there are more ranks than budget, as with floats of 8 bits, some have the neutral element:
 //! which ones changes from element to element.

@@ -13,7 +13,7 @@
 //! | `case` | one row: its calls are timed, then made again and checked |
 //! | [`report`] | the table and the JSON document |
 //! | `progress` | a line that shows how far it is |
-//! | `bandwidth` | the formulas of nccl-tests: the file of `ccl-exporters`, whose module is private |
+//! | `bandwidth` | the formulas of nccl-tests: a file of `ccl-exporters` |
 
 #[path = "../../../exporters/src/bandwidth.rs"]
 mod bandwidth;
@@ -35,7 +35,7 @@ use std::fmt;
 use ccl::{Communicator, Datatype, ReduceOp};
 
 use case::{Case, Placement};
-use collectives::{Collective, Place};
+use collectives::{Caller, Collective};
 use datum::{Datum, TypeVisitor, with_type};
 use options::Options;
 use progress::Progress;
@@ -72,17 +72,18 @@ pub fn run(options: &Options) -> Outcome<Report> {
 fn run_rank(comm: Communicator, options: &Options) -> Outcome<Report> {
     let shows = comm.rank().0 == 0;
     let report = measure(&comm, options, shows);
+    // Before the others end: a launcher may end this process once one has found something wrong.
+    let written = match (&report, &options.json) {
+        (Ok(report), Some(file)) if shows => report.write_json(file),
+        _ => Ok(()),
+    };
     // All ranks find the same fault in the options; after any other error there is nothing to
     // finish.
     if report.as_ref().err().is_none_or(|error| error.is::<Usage>()) {
         comm.finish()?;
     }
-    let report = report?;
-    match &options.json {
-        Some(file) if shows => report.write_json(file)?,
-        _ => {}
-    }
-    Ok(report)
+    written?;
+    report
 }
 
 /// Measures as one rank. All ranks get the same report; one that `shows` it prints the table
@@ -171,20 +172,20 @@ impl TypeVisitor for OneRow<'_, '_> {
         let (collective, rank, nranks) =
             (&collectives::table::<T>()[at], run.comm.rank().0, run.comm.nranks());
         let count = bytes / element_and_blocks::<T>(collective, nranks);
-        let place = Place { rank, nranks, root: run.options.root, op, count: count as usize };
+        let caller = Caller { rank, nranks, root: run.options.root, op, count: count as usize };
         let row = |out_of_place, in_place| Row {
             name: collective.name,
             size: bandwidth::size(collective.kind, nranks, count * size_of::<T>() as u64),
             count,
             dtype: T::DTYPE,
             op: Some(op).filter(|_| collective.kind.reduces()),
-            root: Some(place.root).filter(|_| collective.kind.has_root()),
+            root: Some(caller.root).filter(|_| collective.kind.has_root()),
             out_of_place,
             in_place,
         };
         run.progress.begin(&doing(collective.name, T::DTYPE, op, bytes));
         run.comm.tag(&doing(collective.name, T::DTYPE, op, bytes));
-        let case = Case { comm: run.comm, options: run.options, collective, place };
+        let case = Case { comm: run.comm, options: run.options, collective, caller };
         let plant = &mut run.plant;
         let mut figures = |placement| {
             let measured = case.run(placement, plant)?;
