@@ -16,10 +16,10 @@
 //! Rump 2013). That of the product does since each of n - 1 multiplications rounds once, and no
 //! part of the product is subnormal.
 //!
-//! ccl combines small floats in 32 bits and rounds what it stores. It rounds to the stored type less
-//! often than n - 1 times then; or each time, and two values are rounded twice: first to the 24 bits
-//! of a float. That gives the same as once, since 24 is at least 2 * 11 + 2, for the 11 bits of a
-//! half.
+//! ccl combines small floats in 32 bits and rounds what it stores. It rounds to the stored type
+//! less often than n - 1 times then; or each time, and two values are rounded twice: first to the
+//! 24 bits of a float. That gives the same as once, since 24 is at least 2 * 11 + 2, for the 11
+//! bits of a half.
 
 use ccl::ReduceOp;
 

@@ -21,9 +21,9 @@ const ALL: &str = "all";
 /// its own threads (ccl-perf all_reduce -t 4).
 ///
 /// TIME: after warm-up calls and a barrier, every rank makes all calls of a row one after the other
-/// and divides the time by their number; shown is the mean of all ranks. algbw is the size over that
-/// time, and busbw what a link between ranks had to carry, as nccl-tests defines them. The size is
-/// that of all ranks' blocks together where each rank has its own.
+/// and divides the time by their number; shown is the mean of all ranks. algbw is the size over
+/// that time, and busbw what a link between ranks had to carry, as nccl-tests defines them. The
+/// size is that of all ranks' blocks together where each rank has its own.
 ///
 /// CHECK: then the calls are made again with fresh inputs, which are a function of rank, index,
 /// iteration and seed. #wrong counts, over all ranks, elements of results that are wrong, inputs
