@@ -32,7 +32,7 @@ pub mod sizes;
 use std::error::Error;
 use std::fmt;
 
-use ccl::{Communicator, Datatype, ReduceOp};
+use ccl::{Communicator, ReduceOp};
 
 use case::{Case, Placement};
 use collectives::{Caller, Collective};
@@ -169,30 +169,30 @@ impl TypeVisitor for OneRow<'_, '_> {
 
     fn visit<T: Datum>(self) -> Outcome<()> {
         let Self { run, at, op, bytes } = self;
-        let (collective, rank, nranks) =
-            (&collectives::table::<T>()[at], run.comm.rank().0, run.comm.nranks());
+        let (comm, options) = (run.comm, run.options);
+        let (collective, nranks) = (&collectives::table::<T>()[at], comm.nranks());
         let count = bytes / element_and_blocks::<T>(collective, nranks);
-        let caller = Caller { rank, nranks, root: run.options.root, op, count: count as usize };
-        let row = |out_of_place, in_place| Row {
+        let block_bytes = count * size_of::<T>() as u64;
+        let caller = Caller { rank: comm.rank().0, nranks, root: options.root, op, count: count as usize };
+        let mut row = Row {
             name: collective.name,
-            size: bandwidth::size(collective.kind, nranks, count * size_of::<T>() as u64),
+            size: bandwidth::size(collective.kind, nranks, block_bytes),
             count,
             dtype: T::DTYPE,
             op: Some(op).filter(|_| collective.kind.reduces()),
-            root: Some(caller.root).filter(|_| collective.kind.has_root()),
-            out_of_place,
-            in_place,
+            root: Some(options.root).filter(|_| collective.kind.has_root()),
+            out_of_place: None,
+            in_place: None,
         };
-        run.progress.begin(&doing(collective.name, T::DTYPE, op, bytes));
-        run.comm.tag(&doing(collective.name, T::DTYPE, op, bytes));
-        let case = Case { comm: run.comm, options: run.options, collective, caller };
-        let plant = &mut run.plant;
-        let mut figures = |placement| {
-            let measured = case.run(placement, plant)?;
-            let bytes = count * size_of::<T>() as u64;
-            Ok::<_, ccl::Error>(measured.map(|it| Figures::of(&it, collective.kind, nranks, bytes)))
+        run.progress.begin(&row.what());
+        comm.tag(&row.what());
+        let case = Case { comm, options, collective, caller };
+        let mut figures = |placement| -> ccl::Result<Option<Figures>> {
+            let measured = case.run(placement, &mut run.plant)?;
+            Ok(measured.map(|it| Figures::of(&it, collective.kind, nranks, block_bytes)))
         };
-        let row = row(figures(Placement::OutOfPlace)?, figures(Placement::InPlace)?);
+        row.out_of_place = figures(Placement::OutOfPlace)?;
+        row.in_place = figures(Placement::InPlace)?;
         run.progress.clear();
         Ok(run.report.add(row)?)
     }
@@ -201,10 +201,6 @@ impl TypeVisitor for OneRow<'_, '_> {
 /// The bytes of one element of each block of the size.
 fn element_and_blocks<T: Datum>(collective: &Collective<T>, nranks: u32) -> u64 {
     bandwidth::size(collective.kind, nranks, size_of::<T>() as u64)
-}
-
-fn doing(name: &str, dtype: Datatype, op: ReduceOp, bytes: u64) -> String {
-    format!("{name} {} {} of {bytes} bytes", datum::name(dtype), options::op_name(op))
 }
 
 #[cfg(test)]

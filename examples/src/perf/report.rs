@@ -76,6 +76,13 @@ impl Row {
         self.root.map_or(-1, i64::from)
     }
 
+    /// What is measured: `all_reduce float sum of 1024 bytes`.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let op = self.op.map_or_else(String::new, |op| format!(" {}", op_name(op)));
+        format!("{} {}{op} of {} bytes", self.name, datum::name(self.dtype), self.size)
+    }
+
     /// The row as a line of the table.
     #[must_use]
     pub fn line(&self) -> String {
@@ -242,6 +249,7 @@ mod tests {
         assert_eq!(line, expect);
         let heading = HEADING.lines().nth(1).unwrap();
         assert_eq!(heading.len(), line.len());
+        assert_eq!(row(None).what(), "all_reduce float sum of 1000 bytes");
         for word in ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"] {
             let end = heading.find(word).unwrap() + word.len();
             assert!(line.is_char_boundary(end) && !line[..end].ends_with(' '), "{word}");
