@@ -15,6 +15,15 @@ pub trait Datum: Element {
     fn bits(self) -> u64;
     /// The element with these bits; higher bits are dropped.
     fn from_bits(bits: u64) -> Self;
+
+    /// A small whole number.
+    #[must_use]
+    fn whole(number: u32) -> Self {
+        Self::from_bits(match Self::FORM {
+            Form::Integer { .. } => number.into(),
+            Form::Float(format) => format.encode(number.into()),
+        })
+    }
 }
 
 /// What the bits of a type mean.
@@ -29,6 +38,15 @@ pub enum Form {
     Float(Format),
 }
 
+impl Form {
+    /// Whether it is a float of few bits of exponent: sums are soon too large, and averages are
+    /// divided first.
+    #[must_use]
+    pub const fn is_short(self) -> bool {
+        matches!(self, Self::Float(format) if format.exponent < Format::FLOAT.0)
+    }
+}
+
 /// A binary float: a sign, an exponent, a mantissa.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Format {
@@ -37,7 +55,7 @@ pub struct Format {
     /// Bits of the mantissa that are stored: the significand has one more.
     pub mantissa: u32,
     /// The inputs use powers of two from `-span` to `span`. A significand times `2^span` is still
-    /// below the largest number, and `2^-span` is a number without loss.
+    /// below the largest number, and `2^-span` is not subnormal.
     pub span: i32,
 }
 
@@ -133,6 +151,12 @@ impl Format {
     #[must_use]
     pub const fn unit_roundoff(self) -> f64 {
         power(-(self.precision() as i32))
+    }
+
+    /// The smallest number above zero of a short float.
+    #[must_use]
+    pub const fn smallest(self) -> f64 {
+        power(1 - self.bias() - self.mantissa as i32)
     }
 
     const fn bias(self) -> i32 {
@@ -236,16 +260,18 @@ mod tests {
 
     #[test]
     fn the_span_fits_into_the_format() {
-        fn fits<T: Datum>(largest: f64, smallest: f64) {
+        fn fits<T: Datum>(largest: f64, normal: f64) {
             let Format { span, .. } = format::<T>();
+            let smallest = format::<T>().decode(1);
+            assert!(!T::FORM.is_short() || format::<T>().smallest() == smallest, "{:?}", T::DTYPE);
             let significand = (1_u64 << format::<T>().precision()) as f64;
-            assert!(significand * power(span) <= largest && power(-span) >= smallest, "{:?}", T::DTYPE);
+            assert!(significand * power(span) <= largest && power(-span) >= normal, "{:?}", T::DTYPE);
         }
-        fits::<F8E4M3>(448.0, power(-9));
-        fits::<F8E5M2>(57_344.0, power(-16));
-        fits::<f16>(65_504.0, power(-24));
-        fits::<bf16>(f64::from(f32::MAX), power(-133));
-        fits::<f32>(f64::from(f32::MAX), power(-149));
+        fits::<F8E4M3>(448.0, power(-6));
+        fits::<F8E5M2>(57_344.0, power(-14));
+        fits::<f16>(65_504.0, power(-14));
+        fits::<bf16>(f64::from(f32::MAX), power(-126));
+        fits::<f32>(f64::from(f32::MAX), power(-126));
         fits::<f64>(f64::MAX, f64::MIN_POSITIVE);
     }
 
@@ -255,5 +281,6 @@ mod tests {
         assert_eq!(integer::<u64>(u64::MAX, false), i128::from(u64::MAX));
         assert_eq!((i32::from_bits(u64::MAX).bits(), (-2_i8).bits()), (0xffff_ffff, 0xfe));
         assert_eq!(TYPES.len(), Datatype::ALL.len());
+        assert_eq!((u8::whole(2), bf16::whole(2).to_f32(), F8E5M2::whole(2).to_f32()), (2, 2.0, 2.0));
     }
 }

@@ -1,31 +1,22 @@
-//! The collectives, as a table: what each reads and writes, what its result is, and the calls.
+//! The table of what is measured: what each entry reads and writes, what its result is, and its
+//! calls.
 //!
 //! Another one is another entry.
 
-use ccl::{CollKind, Communicator, Element, Pending, Rank, ReduceOp, Region, Result};
+use ccl::{CollKind, Collective};
 
-/// Who calls what, and with how much.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller {
-    /// The calling rank.
-    pub rank: u32,
-    /// The number of ranks.
-    pub nranks: u32,
-    /// The root, where there is one.
-    pub root: u32,
-    /// How elements are combined, where they are.
-    pub op: ReduceOp,
-    /// Elements of one block.
-    pub count: usize,
-}
+use super::caller::{BlockList, Caller, Sharing};
+use super::datum::Datum;
 
 /// How long a buffer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// One block.
+    /// The rank's own block.
     One,
     /// One block for each rank. In one buffer with a single block, that is the rank's own of these.
     Each,
+    /// The same at the root; nothing elsewhere.
+    AtRoot,
 }
 
 /// Where an element of a result comes from.
@@ -39,24 +30,22 @@ pub enum Origin {
     Kept,
 }
 
-/// A call with an input and an output.
-pub type OutOfPlace<T> = fn(&Communicator, &[T], &mut [T], &Caller) -> Result<()>;
-/// A call with one buffer for both.
-pub type InPlace<T> = fn(&Communicator, &mut [T], &Caller) -> Result<()>;
-/// Begins a call with two buffers that it owns.
-pub type BeginOutOfPlace<T> = fn(&Communicator, [Region<T>; 2], &Caller) -> Result<[Pending<T>; 2]>;
-/// Begins a call with one buffer that it owns.
-pub type BeginInPlace<T> = fn(&Communicator, Region<T>, &Caller) -> Result<Pending<T>>;
+/// One call, or two that end only together.
+pub type Calls<'a, 'c> = [Option<Collective<'a, 'c>>; 2];
+/// Makes the calls with an input and an output.
+pub type TwoBuffers<T> = for<'a, 'c> fn(&'c Caller, &'a [T], &'a mut [T]) -> Calls<'a, 'c>;
+/// Makes the call with one buffer for both.
+pub type OneBuffer<T> = for<'a, 'c> fn(&'c Caller, &'a mut [T]) -> Collective<'a, 'c>;
 
 /// One entry of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Collective<T: Element> {
+pub struct Entry<T: Datum> {
     /// Its name in nccl-tests, in words.
     pub name: &'static str,
     /// What its bandwidth and its columns follow from.
     pub kind: CollKind,
-    /// The fewest ranks that it works with.
-    pub least_ranks: u32,
+    /// How long its blocks are.
+    pub sharing: Sharing,
     /// How long its input is.
     pub input: Extent,
     /// How long its output is.
@@ -64,128 +53,206 @@ pub struct Collective<T: Element> {
     /// Where an element of a rank's output comes from.
     pub origin: fn(&Caller, usize) -> Origin,
     /// Its calls; `None` where ccl has none.
-    pub out_of_place: Option<OutOfPlace<T>>,
+    pub two: Option<TwoBuffers<T>>,
     /// As above.
-    pub in_place: Option<InPlace<T>>,
-    /// As above.
-    pub begin_out_of_place: Option<BeginOutOfPlace<T>>,
-    /// As above.
-    pub begin_in_place: Option<BeginInPlace<T>>,
+    pub one: Option<OneBuffer<T>>,
 }
 
 impl Extent {
-    /// The number of elements.
+    /// The number of elements, of these blocks.
     #[must_use]
-    pub const fn elements(self, caller: &Caller) -> usize {
+    pub fn elements(self, caller: &Caller, blocks: &BlockList) -> usize {
         match self {
-            Self::One => caller.count,
-            Self::Each => caller.count * caller.nranks as usize,
+            Self::One => blocks.counts()[caller.rank as usize],
+            Self::AtRoot if !caller.is_root() => 0,
+            Self::Each | Self::AtRoot => blocks.all(),
         }
     }
 }
 
-impl Caller {
-    const fn root(&self) -> Rank {
-        Rank(self.root)
-    }
-    const fn next(&self) -> Rank {
-        Rank((self.rank + 1) % self.nranks)
-    }
-    const fn previous(&self) -> Rank {
-        Rank((self.rank + self.nranks - 1) % self.nranks)
-    }
-    /// What only the root gets.
-    const fn at_root(&self, origin: Origin) -> Origin {
-        if self.rank == self.root { origin } else { Origin::Kept }
-    }
+/// A block of each rank's input, one behind the other.
+fn gathered(caller: &Caller, index: usize) -> Origin {
+    let (rank, index) = caller.received.find(index);
+    Origin::Copied(rank, index)
+}
+
+/// Of each rank's input the block for this rank.
+fn exchanged(caller: &Caller, index: usize) -> Origin {
+    let (rank, index) = caller.received.find(index);
+    Origin::Copied(rank, caller.offered[rank as usize] + index)
+}
+
+/// The rank's block of the reduction.
+fn reduced_block(caller: &Caller, index: usize) -> Origin {
+    Origin::Reduced(caller.sent.start(caller.rank) + index)
+}
+
+const fn one<'a, 'c>(call: Collective<'a, 'c>) -> Calls<'a, 'c> {
+    [Some(call), None]
 }
 
 /// The names of all.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    table::<u8>().into_iter().map(|collective| collective.name)
+    table::<u8>().into_iter().map(|entry| entry.name)
 }
 
 /// All, for elements of one type.
 #[must_use]
-pub fn table<T: Element>() -> [Collective<T>; 6] {
+pub fn table<T: Datum>() -> Vec<Entry<T>> {
+    [&even()[..], &rooted(), &pairwise(), &uneven()].concat()
+}
+
+fn even<T: Datum>() -> [Entry<T>; 3] {
     [
-        Collective {
+        Entry {
             name: "all_reduce",
             kind: CollKind::AllReduce,
-            least_ranks: 1,
+            sharing: Sharing::Even,
             input: Extent::One,
             output: Extent::One,
             origin: |_, index| Origin::Reduced(index),
-            out_of_place: Some(|comm, input, output, at| comm.all_reduce(input, output, at.op)),
-            in_place: Some(|comm, buffer, at| comm.all_reduce_in_place(buffer, at.op)),
-            begin_out_of_place: None,
-            begin_in_place: Some(|comm, buffer, at| comm.all_reduce_async(buffer, at.op)),
+            two: Some(|at, input, output| one(Collective::all_reduce(input, output, at.reduction::<T>()))),
+            one: Some(|at, buffer| Collective::all_reduce_in_place(buffer, at.reduction::<T>())),
         },
-        Collective {
+        Entry {
             name: "all_gather",
             kind: CollKind::AllGather,
-            least_ranks: 1,
+            sharing: Sharing::Even,
             input: Extent::One,
             output: Extent::Each,
-            origin: |at, index| Origin::Copied((index / at.count) as u32, index % at.count),
-            out_of_place: Some(|comm, input, output, _| comm.all_gather(input, output)),
-            in_place: Some(|comm, buffer, _| comm.all_gather_in_place(buffer)),
-            begin_out_of_place: None,
-            begin_in_place: Some(|comm, buffer, _| comm.all_gather_async(buffer)),
+            origin: gathered,
+            two: Some(|_, input, output| one(Collective::all_gather(input, output))),
+            one: Some(|_, buffer| Collective::all_gather_in_place(buffer)),
         },
-        Collective {
+        Entry {
             name: "reduce_scatter",
             kind: CollKind::ReduceScatter,
-            least_ranks: 1,
+            sharing: Sharing::Even,
             input: Extent::Each,
             output: Extent::One,
-            origin: |at, index| Origin::Reduced(at.rank as usize * at.count + index),
-            out_of_place: Some(|comm, input, output, at| comm.reduce_scatter(input, output, at.op)),
-            in_place: Some(|comm, buffer, at| comm.reduce_scatter_in_place(buffer, at.op)),
-            begin_out_of_place: None,
-            begin_in_place: Some(|comm, buffer, at| comm.reduce_scatter_async(buffer, at.op)),
+            origin: reduced_block,
+            two: Some(|at, input, output| {
+                one(Collective::reduce_scatter(input, output, at.reduction::<T>()))
+            }),
+            one: Some(|at, buffer| Collective::reduce_scatter_in_place(buffer, at.reduction::<T>())),
         },
-        Collective {
+    ]
+}
+
+fn rooted<T: Datum>() -> [Entry<T>; 4] {
+    [
+        Entry {
             name: "broadcast",
             kind: CollKind::Broadcast,
-            least_ranks: 1,
+            sharing: Sharing::Even,
             input: Extent::One,
             output: Extent::One,
             origin: |at, index| Origin::Copied(at.root, index),
-            out_of_place: None,
-            in_place: Some(|comm, buffer, at| comm.broadcast(buffer, at.root())),
-            begin_out_of_place: None,
-            begin_in_place: Some(|comm, buffer, at| comm.broadcast_async(buffer, at.root())),
+            two: None,
+            one: Some(|at, buffer| Collective::broadcast(buffer, at.root())),
         },
-        Collective {
+        Entry {
             name: "reduce",
             kind: CollKind::Reduce,
-            least_ranks: 1,
+            sharing: Sharing::Even,
             input: Extent::One,
             output: Extent::One,
-            origin: |at, index| at.at_root(Origin::Reduced(index)),
-            out_of_place: Some(|comm, input, output, at| comm.reduce(input, output, at.op, at.root())),
-            in_place: Some(|comm, buffer, at| comm.reduce_in_place(buffer, at.op, at.root())),
-            begin_out_of_place: None,
-            begin_in_place: Some(|comm, buffer, at| comm.reduce_async(buffer, at.op, at.root())),
+            origin: |at, index| if at.is_root() { Origin::Reduced(index) } else { Origin::Kept },
+            two: Some(|at, input, output| {
+                one(Collective::reduce(input, output, at.reduction::<T>(), at.root()))
+            }),
+            one: Some(|at, buffer| Collective::reduce_in_place(buffer, at.reduction::<T>(), at.root())),
         },
-        Collective {
+        Entry {
+            name: "gather",
+            kind: CollKind::Gather,
+            sharing: Sharing::Even,
+            input: Extent::One,
+            output: Extent::AtRoot,
+            origin: gathered,
+            two: Some(|at, input, output| one(Collective::gather(input, output, at.root()))),
+            one: Some(|at, buffer| Collective::gather_in_place(buffer, at.root())),
+        },
+        Entry {
+            name: "scatter",
+            kind: CollKind::Scatter,
+            sharing: Sharing::Even,
+            input: Extent::AtRoot,
+            output: Extent::One,
+            origin: |at, index| Origin::Copied(at.root, at.sent.start(at.rank) + index),
+            two: Some(|at, input, output| one(Collective::scatter(input, output, at.root()))),
+            one: Some(|at, buffer| Collective::scatter_in_place(buffer, at.root())),
+        },
+    ]
+}
+
+fn pairwise<T: Datum>() -> [Entry<T>; 2] {
+    [
+        Entry {
             name: "send_recv",
             kind: CollKind::Send,
-            least_ranks: 2,
+            sharing: Sharing::Even,
             input: Extent::One,
             output: Extent::One,
             origin: |at, index| Origin::Copied(at.previous().0, index),
-            out_of_place: Some(|comm, input, output, at| {
-                let mut group = comm.group();
-                group.send(input, at.next()).recv(output, at.previous());
-                group.run()
+            two: Some(|at, input, output| {
+                [Collective::send(input, at.next()), Collective::recv(output, at.previous())].map(Some)
             }),
-            in_place: None,
-            begin_out_of_place: Some(|comm, [input, output], at| {
-                Ok([comm.send_async(input, at.next())?, comm.recv_async(output, at.previous())?])
+            one: None,
+        },
+        Entry {
+            name: "alltoall",
+            kind: CollKind::AllToAll,
+            sharing: Sharing::Even,
+            input: Extent::Each,
+            output: Extent::Each,
+            origin: exchanged,
+            two: Some(|_, input, output| one(Collective::all_to_all(input, output))),
+            one: Some(|_, buffer| Collective::all_to_all_in_place(buffer)),
+        },
+    ]
+}
+
+fn uneven<T: Datum>() -> [Entry<T>; 3] {
+    [
+        Entry {
+            name: "all_gatherv",
+            kind: CollKind::AllGather,
+            sharing: Sharing::ByRank,
+            input: Extent::One,
+            output: Extent::Each,
+            origin: gathered,
+            two: Some(|at, input, output| {
+                one(Collective::all_gather_uneven(input, output, at.received.counts()))
             }),
-            begin_in_place: None,
+            one: Some(|at, buffer| Collective::all_gather_uneven_in_place(buffer, at.received.counts())),
+        },
+        Entry {
+            name: "reduce_scatterv",
+            kind: CollKind::ReduceScatter,
+            sharing: Sharing::ByRank,
+            input: Extent::Each,
+            output: Extent::One,
+            origin: reduced_block,
+            two: Some(|at, input, output| {
+                one(Collective::reduce_scatter_uneven(input, output, at.sent.counts(), at.reduction::<T>()))
+            }),
+            one: Some(|at, buffer| {
+                Collective::reduce_scatter_uneven_in_place(buffer, at.sent.counts(), at.reduction::<T>())
+            }),
+        },
+        Entry {
+            name: "alltoallv",
+            kind: CollKind::AllToAll,
+            sharing: Sharing::ByPair,
+            input: Extent::Each,
+            output: Extent::Each,
+            origin: exchanged,
+            two: Some(|at, input, output| {
+                let (sent, received) = (at.sent.counts(), at.received.counts());
+                one(Collective::all_to_all_uneven((input, sent), (output, received)))
+            }),
+            one: Some(|at, buffer| Collective::all_to_all_uneven_in_place(buffer, at.sent.counts())),
         },
     ]
 }

@@ -6,7 +6,11 @@
 //! is that of nccl-tests. A *budget* is divided among the ranks:
 //!
 //! - Sum of floats: multiples of one power of two, whose magnitudes add up to no more than the
-//!   significand holds. So do those of each part of the sum.
+//!   significand holds. So do those of each part of the sum. Half of that where each input is
+//!   multiplied by 1 or 2 first.
+//! - Average of floats: the same, so that only the quotient is rounded. Short floats (16 or 8 bits,
+//!   but not bfloat16) are divided first: their quotients are such multiples, if the number of ranks
+//!   is a power of two. If not, they are rounded whatever the inputs are, and these are random.
 //! - Product of floats: powers of two, whose exponents add up to no more than the span; one rank
 //!   has an odd significand. Each part is that significand, or 1, times a power of two.
 //! - Integers: any bits, since they wrap; odd ones for a product, which would soon be 0 otherwise.
@@ -39,6 +43,10 @@ pub enum Family {
 pub struct Inputs<T: Datum> {
     family: Family,
     op: Option<ReduceOp>,
+    /// How many powers of two there are, of which all addends are multiples.
+    units: u64,
+    /// By what the inputs are divided before they are summed.
+    divisor: f64,
     /// What is divided among the ranks at each element, and how much each rank gets.
     budget: u64,
     each: u64,
@@ -58,6 +66,13 @@ pub struct Column<'a, T: Datum> {
     first: u64,
     /// The power of two that all addends are multiples of.
     unit: f64,
+}
+
+/// What a rank multiplies its inputs by in a pre-multiplied sum, as in nccl-tests. Powers of two:
+/// products are exact.
+#[must_use]
+pub const fn multiplier(rank: u32) -> u32 {
+    1 + rank % 2
 }
 
 /// 64 random bits, for each pair of numbers other ones.
@@ -80,14 +95,25 @@ impl<T: Datum> Inputs<T> {
     #[must_use]
     pub fn new(family: Family, op: Option<ReduceOp>, nranks: u32, seed: u64, iteration: u64) -> Self {
         let key = mix(mix(seed, 1), iteration);
-        let budget = match (T::FORM, op) {
-            (Form::Float(format), Some(ReduceOp::Sum)) => 1 << format.precision(),
-            (Form::Float(format), Some(ReduceOp::Prod)) => format.span as u64,
-            _ => 0,
+        let (budget, span) = match (T::FORM, op) {
+            (Form::Float(format), Some(ReduceOp::Sum | ReduceOp::Avg)) => {
+                (1 << format.precision(), format.span)
+            }
+            (Form::Float(format), Some(ReduceOp::PreMulSum)) => (1 << (format.precision() - 1), format.span),
+            (Form::Float(format), Some(ReduceOp::Prod)) => (format.span as u64, format.span),
+            _ => (0, 0),
         };
+        let is_divided_first = op == Some(ReduceOp::Avg) && T::FORM.is_short();
+        let divisor = if is_divided_first { nranks } else { 1 };
+        // An input has a part of the budget, at least 1, and must not be too large before it is
+        // divided.
+        let excess = u64::from(divisor).checked_div(budget).and_then(u64::checked_ilog2).unwrap_or(0) as i32;
+        let is_rounded = !divisor.is_power_of_two() || excess > 2 * span;
         Self {
-            family,
+            family: if is_rounded { Family::Random } else { family },
             op,
+            units: (2 * span - excess).max(0) as u64 + 1,
+            divisor: divisor.into(),
             budget,
             each: budget / u64::from(nranks),
             common: mix(key, 0),
@@ -107,7 +133,7 @@ impl<T: Datum> Inputs<T> {
     pub fn column(&self, index: u64) -> Column<'_, T> {
         let common = mix(self.common, index);
         let unit = match T::FORM {
-            Form::Float(format) => power(within(common.rotate_left(32), format.span as u64) as i32),
+            Form::Float(format) => power(below(common.rotate_left(32), self.units) as i32 - format.span),
             Form::Integer { .. } => 1.0,
         };
         Column { inputs: self, index, first: below(common, self.ranks.len() as u64), unit }
@@ -126,6 +152,12 @@ impl<T: Datum> Column<'_, T> {
         (0..self.inputs.ranks.len() as u32).map(|rank| self.datum(rank))
     }
 
+    /// How many they are.
+    #[must_use]
+    pub const fn nranks(&self) -> u32 {
+        self.inputs.ranks.len() as u32
+    }
+
     /// The input of a rank.
     #[must_use]
     pub fn datum(&self, rank: u32) -> T {
@@ -134,7 +166,9 @@ impl<T: Datum> Column<'_, T> {
         T::from_bits(match (self.inputs.family, T::FORM) {
             (Family::Exact, Form::Integer { .. }) => random | u64::from(is_product),
             (Family::Exact, Form::Float(format)) => match self.inputs.op {
-                Some(ReduceOp::Sum) => format.encode(self.part(rank, random) as f64 * self.unit),
+                Some(ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum) => {
+                    format.encode(self.part(rank, random) as f64 * self.unit * self.inputs.divisor)
+                }
                 Some(ReduceOp::Prod) => format.encode(self.factor(format, rank, random)),
                 Some(ReduceOp::Min | ReduceOp::Max) | None => any_number(format, random),
             },

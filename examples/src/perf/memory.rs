@@ -1,4 +1,6 @@
-//! Buffers for calls: some have guards before and behind them, which no call may write.
+//! The memory of a call: its buffers, and between them guards that no call may write.
+
+use std::ops::Range;
 
 use ccl::Region;
 
@@ -10,57 +12,73 @@ const UNWRITTEN: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 /// Bytes of a guard, and of a cache line.
 const LINE: usize = 64;
 
-/// A buffer of a call, inside the memory that it lies in.
-#[derive(Debug)]
-pub(super) struct Buffer<T: Datum> {
-    memory: Region<T>,
-    at: usize,
-    len: usize,
-}
-
 /// What an element is before a call writes it.
 pub(super) fn unwritten<T: Datum>() -> T {
     T::from_bits(UNWRITTEN)
 }
 
-impl<T: Datum> Buffer<T> {
-    /// `len` elements between guards, `shift` elements behind the beginning of a cache line.
-    pub(super) fn guarded(len: usize, shift: usize) -> Self {
+/// Where the buffers of a call lie in its memory, in elements from the beginning of a cache line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct MemoryMap {
+    line: usize,
+    /// The one buffer, or the input.
+    first: Range<usize>,
+    /// The output, if there are two buffers.
+    second: Range<usize>,
+    /// What is read.
+    pub(super) input: Range<usize>,
+    /// What is written.
+    pub(super) output: Range<usize>,
+}
+
+impl MemoryMap {
+    /// Of an input and an output of so many elements, in a buffer each. These begin `shift`
+    /// elements behind the beginning of a cache line.
+    pub(super) fn two<T: Datum>([input, output]: [usize; 2], shift: usize) -> Self {
         let line = LINE / size_of::<T>();
-        let memory = vec![unwritten::<T>(); len + shift + 3 * line];
-        let at = line + memory[line..].as_ptr().align_offset(LINE).min(line) + shift;
-        Self { memory: memory.into(), at, len }
+        let first = line + shift..line + shift + input;
+        let start = (first.end + line).next_multiple_of(line) + shift;
+        let second = start..start + output;
+        Self { line, input: first.clone(), output: second.clone(), first, second }
     }
 
-    /// `len` elements without guards, for calls that own the whole memory.
-    pub(super) fn bare(len: usize) -> Self {
-        Self { memory: vec![unwritten(); len].into(), at: 0, len }
+    /// The same in one buffer, which is as long as the longer of them. The other one begins at
+    /// `own`.
+    pub(super) fn one<T: Datum>([input, output]: [usize; 2], own: usize, shift: usize) -> Self {
+        let line = LINE / size_of::<T>();
+        let start = line + shift;
+        let first = start..start + input.max(output);
+        let part = |len| {
+            if len == first.len() || len == 0 { start..start + len } else { start + own..start + own + len }
+        };
+        Self { line, input: part(input), output: part(output), second: first.end..first.end, first }
     }
 
-    /// The elements.
-    pub(super) fn data(&self) -> &[T] {
-        &self.memory[self.at..self.at + self.len]
+    /// Memory for it, with nothing written.
+    pub(super) fn allocate<T: Datum>(&self) -> Region<T> {
+        vec![unwritten::<T>(); self.len() + self.line].into()
     }
 
-    /// The elements, to be changed.
-    pub(super) fn data_mut(&mut self) -> &mut [T] {
-        &mut self.memory[self.at..self.at + self.len]
+    /// Elements, with a guard at each end.
+    const fn len(&self) -> usize {
+        self.second.end + self.line
     }
 
-    /// The number of elements of the guards that were written.
-    pub(super) fn damage(&self) -> u64 {
-        let around = self.memory[..self.at].iter().chain(&self.memory[self.at + self.len..]);
-        around.filter(|guard| guard.bits() != unwritten::<T>().bits()).count() as u64
+    /// What the positions are counted in: the memory from the beginning of a cache line on.
+    pub(super) fn elements<'a, T: Datum>(&self, memory: &'a mut [T]) -> &'a mut [T] {
+        let at = memory.as_ptr().align_offset(LINE).min(self.line);
+        &mut memory[at..at + self.len()]
     }
 
-    /// Hands its memory to a call, until it is given back.
-    pub(super) fn lend(&mut self) -> Region<T> {
-        std::mem::replace(&mut self.memory, Region::new(Vec::new()))
+    /// The one buffer.
+    pub(super) fn buffer<'a, T: Datum>(&self, memory: &'a mut [T]) -> &'a mut [T] {
+        &mut self.elements(memory)[self.first.clone()]
     }
 
-    /// Has its memory again.
-    pub(super) fn take_back(&mut self, memory: Region<T>) {
-        self.memory = memory;
+    /// Input and output.
+    pub(super) fn buffers<'a, T: Datum>(&self, memory: &'a mut [T]) -> (&'a [T], &'a mut [T]) {
+        let (input, output) = self.elements(memory).split_at_mut(self.second.start);
+        (&input[self.first.clone()], &mut output[..self.second.len()])
     }
 }
 
@@ -69,20 +87,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guards_lie_on_both_sides() {
+    fn guards_lie_around_each_buffer() {
         for shift in [0, 1, 3, 70] {
-            let mut buffer = Buffer::<f64>::guarded(5, shift);
-            assert_eq!(buffer.data().as_ptr().align_offset(LINE), (LINE / 8 - shift % 8) % 8);
-            assert!(buffer.at >= 8 && buffer.memory.len() - buffer.at - 5 >= 8);
-            buffer.data_mut().fill(1.0);
-            assert_eq!(buffer.damage(), 0);
-            let (before, behind) = (buffer.at - 1, buffer.at + 5);
-            (buffer.memory[before], buffer.memory[behind]) = (1.0, 1.0);
-            assert_eq!(buffer.damage(), 2);
+            let map = MemoryMap::two::<f64>([5, 9], shift);
+            let mut memory = map.allocate::<f64>();
+            let (input, output) = map.buffers(&mut memory);
+            assert_eq!((input.len(), output.len()), (5, 9));
+            for buffer in [input, &*output] {
+                assert_eq!(buffer.as_ptr().align_offset(LINE), (LINE / 8 - shift % 8) % 8);
+            }
+            output.fill(1.0);
+            let elements = map.elements(&mut memory);
+            let written = |range: Range<usize>| elements[range].iter().filter(|x| **x == 1.0).count();
+            assert!(map.input.start >= 8 && map.output.start >= map.input.end + 8);
+            assert_eq!((written(0..map.output.start), written(map.output.clone())), (0, 9));
+            assert_eq!((written(map.output.end..elements.len()), elements.len() - map.output.end), (0, 8));
         }
-        let mut bare = Buffer::<u8>::bare(3);
-        let memory = bare.lend();
-        bare.take_back(memory);
-        assert_eq!((bare.data().len(), bare.damage()), (3, 0));
+    }
+
+    #[test]
+    fn in_one_buffer_the_own_block_is_a_part() {
+        let check = |sizes, own, expect: [Range<usize>; 2]| {
+            let map = MemoryMap::one::<u8>(sizes, own, 1);
+            assert_eq!([map.input.clone(), map.output.clone()], expect);
+            let mut memory = map.allocate::<u8>();
+            assert_eq!(map.buffer(&mut memory).len(), sizes[0].max(sizes[1]));
+        };
+        check([4, 12], 8, [73..77, 65..77]);
+        check([12, 4], 4, [65..77, 69..73]);
+        check([6, 6], 3, [65..71, 65..71]);
+        check([6, 0], 12, [65..71, 65..65]);
     }
 }

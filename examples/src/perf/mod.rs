@@ -5,24 +5,25 @@
 //! | [`options`] | the options, and what follows from them |
 //! | [`sizes`] | which sizes are measured |
 //! | [`ranks`] | the ranks: processes of a launcher, or threads |
-//! | [`collectives`] | the table of collectives: a new one is a new entry |
+//! | [`entries`] | the table of what is measured: a new one is a new entry |
+//! | [`caller`] | a rank that makes a call, and the blocks that it sends and receives |
 //! | [`datum`] | the types of elements: their names, their bits, their numbers |
 //! | [`inputs`] | the inputs of the checks, as functions of rank and index |
 //! | [`expected`] | what results must be, computed without ccl |
-//! | `buffers` | buffers with guards |
-//! | `case` | one row: its calls are timed, then made again and checked |
+//! | `memory` | where buffers lie, with guards |
+//! | `operations` | the calls of an iteration: called together, or prepared once |
+//! | `case` | one way to call: it is timed, then called again and checked |
 //! | [`report`] | the table and the JSON document |
 //! | `progress` | a line that shows how far it is |
-//! | `bandwidth` | the formulas of nccl-tests: a file of `ccl-exporters` |
 
-#[path = "../../../exporters/src/bandwidth.rs"]
-mod bandwidth;
-mod buffers;
+pub mod caller;
 mod case;
-pub mod collectives;
 pub mod datum;
+pub mod entries;
 pub mod expected;
 pub mod inputs;
+mod memory;
+mod operations;
 pub mod options;
 mod progress;
 pub mod ranks;
@@ -33,10 +34,12 @@ use std::error::Error;
 use std::fmt;
 
 use ccl::{Communicator, ReduceOp};
+use ccl_exporters::bandwidth;
 
-use case::{Case, Placement};
-use collectives::{Caller, Collective};
+use caller::{Caller, Placement};
+use case::Case;
 use datum::{Datum, TypeVisitor, with_type};
+use entries::Entry;
 use options::Options;
 use progress::Progress;
 use report::{Figures, Report, Row};
@@ -101,13 +104,13 @@ pub fn measure(comm: &Communicator, options: &Options, shows: bool) -> Outcome<R
         comm,
         options,
         report: Report::begin(options, nranks, has_table)?,
-        progress: Progress::new(shows, rows(options, nranks)),
+        progress: Progress::new(shows, rows(options)),
         plant: options.plant,
     };
     // The names are the same for each type.
-    for (at, collective) in collectives::table::<u8>().iter().enumerate() {
-        if options.wants(collective.name) {
-            run.collective(at, collective)?;
+    for (at, entry) in entries::table::<u8>().iter().enumerate() {
+        if options.wants(entry.name) {
+            run.entry(at, entry)?;
         }
     }
     run.report.end()?;
@@ -115,11 +118,16 @@ pub fn measure(comm: &Communicator, options: &Options, shows: bool) -> Outcome<R
 }
 
 /// The number of rows to come.
-fn rows(options: &Options, nranks: u32) -> usize {
-    let table = collectives::table::<u8>();
-    let wanted = table.iter().filter(|it| options.wants(it.name) && it.least_ranks <= nranks);
-    let ops = |it: &Collective<u8>| if it.kind.reduces() { options.ops().count() } else { 1 };
+fn rows(options: &Options) -> usize {
+    let table = entries::table::<u8>();
+    let wanted = table.iter().filter(|it| options.wants(it.name) && !is_left_out(it, options));
+    let ops = |it: &Entry<u8>| if it.kind.reduces() { options.ops().count() } else { 1 };
     wanted.map(ops).sum::<usize>() * options.types().count() * options.sizes().count()
+}
+
+/// Whether it cannot be measured so: a call is prepared by itself, not with its counterpart.
+const fn is_left_out(entry: &Entry<u8>, options: &Options) -> bool {
+    options.persistent > 0 && entry.kind.is_p2p()
 }
 
 /// What a rank measures with.
@@ -133,10 +141,10 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The rows of the collective `at` of the table.
-    fn collective(&mut self, at: usize, entry: &Collective<u8>) -> Outcome<()> {
-        if self.comm.nranks() < entry.least_ranks {
-            let why = format!("{} needs {} ranks", entry.name, entry.least_ranks);
+    /// The rows of the entry `at` of the table.
+    fn entry(&mut self, at: usize, entry: &Entry<u8>) -> Outcome<()> {
+        if is_left_out(entry, self.options) {
+            let why = format!("-G: {} is a group of two calls, and groups are not prepared", entry.name);
             return match self.options.wants_all() {
                 true => Ok(self.report.leave_out(&why)?),
                 false => Err(Usage(why).into()),
@@ -170,37 +178,35 @@ impl TypeVisitor for OneRow<'_, '_> {
     fn visit<T: Datum>(self) -> Outcome<()> {
         let Self { run, at, op, bytes } = self;
         let (comm, options) = (run.comm, run.options);
-        let (collective, nranks) = (&collectives::table::<T>()[at], comm.nranks());
-        let count = bytes / element_and_blocks::<T>(collective, nranks);
+        let (entry, nranks) = (&entries::table::<T>()[at], comm.nranks());
+        // The bytes of one element of each block of the size.
+        let step = bandwidth::size(entry.kind, nranks, size_of::<T>() as u64);
+        let count = bytes / step;
         let block_bytes = count * size_of::<T>() as u64;
-        let caller = Caller { rank: comm.rank().0, nranks, root: options.root, op, count: count as usize };
         let mut row = Row {
-            name: collective.name,
-            size: bandwidth::size(collective.kind, nranks, block_bytes),
+            name: entry.name,
+            size: bandwidth::size(entry.kind, nranks, block_bytes),
             count,
             dtype: T::DTYPE,
-            op: Some(op).filter(|_| collective.kind.reduces()),
-            root: Some(options.root).filter(|_| collective.kind.has_root()),
+            op: Some(op).filter(|_| entry.kind.reduces()),
+            root: Some(options.root).filter(|_| entry.kind.has_root()),
             out_of_place: None,
             in_place: None,
         };
         run.progress.begin(&row.what());
         comm.tag(&row.what());
-        let case = Case { comm, options, collective, caller };
         let mut figures = |placement| -> ccl::Result<Option<Figures>> {
-            let measured = case.run(placement, &mut run.plant)?;
-            Ok(measured.map(|it| Figures::of(&it, collective.kind, nranks, block_bytes)))
+            let own = Caller::new(entry.sharing, placement, comm.rank().0, nranks, count as usize);
+            let caller = Caller { root: options.root, op, ..own };
+            let Some(case) = Case::new(comm, options, entry, placement, caller) else { return Ok(None) };
+            let measured = case.run(&mut run.plant)?;
+            Ok(Some(Figures::of(&measured, entry.kind, nranks, block_bytes)))
         };
         row.out_of_place = figures(Placement::OutOfPlace)?;
         row.in_place = figures(Placement::InPlace)?;
         run.progress.clear();
         Ok(run.report.add(row)?)
     }
-}
-
-/// The bytes of one element of each block of the size.
-fn element_and_blocks<T: Datum>(collective: &Collective<T>, nranks: u32) -> u64 {
-    bandwidth::size(collective.kind, nranks, size_of::<T>() as u64)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use ccl::{Datatype, ReduceOp};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Parser, ValueEnum, value_parser};
 
-use super::collectives;
 use super::datum::TYPES;
+use super::entries;
 use super::inputs::Family;
 use super::report::STDOUT;
 use super::sizes::{Step, bytes, sizes};
@@ -23,21 +23,24 @@ const ALL: &str = "all";
 /// TIME: after warm-up calls and a barrier, every rank makes all calls of a row one after the other
 /// and divides the time by their number; shown is the mean of all ranks. algbw is the size over
 /// that time, and busbw what a link between ranks had to carry, as nccl-tests defines them. The
-/// size is that of all ranks' blocks together where each rank has its own.
+/// size is that of all ranks' blocks together where each rank has its own. In the uneven ones
+/// (all_gatherv, reduce_scatterv, alltoallv) count is the mean block: one is empty, another one has
+/// twice as many elements.
 ///
 /// CHECK: then the calls are made again with fresh inputs, which are a function of rank, index,
 /// iteration and seed. #wrong counts, over all ranks, elements of results that are wrong, inputs
 /// and other elements that were changed and must not be, and guards around the buffers that were
-/// written. Half of these calls have inputs whose reduction is exact in each order, and must be
-/// right bit by bit; the others have random inputs, and floats must be as near to a reference as
-/// rounding explains.
+/// written. Every other one of these calls, out of place the first and in place the second, has
+/// inputs whose reduction is exact in each order, and must be right bit by bit; the others have
+/// random inputs, and floats must be as near to a reference as rounding explains. So must averages
+/// of half and of 8 bits, unless the number of ranks is a power of two.
 ///
 /// The exit status is 1 if anything is wrong or fails, and 2 if the options are.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "ccl-perf", version)]
 pub struct Options {
     /// What to measure.
-    #[arg(value_name = "COLLECTIVE", value_parser = choice(collectives::names()))]
+    #[arg(value_name = "COLLECTIVE", value_parser = choice(entries::names()))]
     collective: String,
     /// The smallest size in bytes; K, M and G are powers of 1024.
     #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = bytes)]
@@ -57,20 +60,23 @@ pub struct Options {
     /// Iterations before them that are not timed (1 in nccl-tests).
     #[arg(short = 'w', long, default_value_t = 5)]
     pub warmup_iters: u64,
-    /// Check every n-th iteration; 0: none. (In nccl-tests the number of checked iterations.)
+    /// Checked iterations, which are not timed; 0: nothing is checked.
     #[arg(short = 'c', long, default_value_t = 1, value_name = "N")]
     pub check: u64,
-    /// Operations in flight together in each iteration. From 2 on the buffers are those of the
-    /// asynchronous calls, which have no guards, and of which most are in place only.
+    /// Operations in flight together in each iteration, each with buffers of its own.
     #[arg(short = 'm', long, default_value_t = 1, value_name = "M", value_parser = value_parser!(u64).range(1..=4096))]
     pub agg_iters: u64,
-    /// How elements are combined.
+    /// Prepare the calls once, and replay the iterations so many times; 0: call them anew each time.
+    /// Not for send_recv.
+    #[arg(short = 'G', long, default_value_t = 0, value_name = "TIMES")]
+    pub persistent: u64,
+    /// How elements are combined. In mulsum the ranks multiply by 1 and 2 in turns.
     #[arg(short = 'o', long, default_value = "sum", value_parser = choice(op_names()))]
     op: String,
     /// The type of elements.
     #[arg(short = 'd', long, default_value = "float", value_parser = choice(TYPES.iter().map(|(name, _)| *name)))]
     datatype: String,
-    /// The root of broadcast and reduce.
+    /// The root of broadcast, reduce, gather and scatter.
     #[arg(short = 'r', long, default_value_t = 0)]
     pub root: u32,
     /// Ranks, each a thread of this process. Under a launcher, 1.
@@ -121,6 +127,8 @@ pub const fn op_name(op: ReduceOp) -> &'static str {
         ReduceOp::Prod => "prod",
         ReduceOp::Min => "min",
         ReduceOp::Max => "max",
+        ReduceOp::Avg => "avg",
+        ReduceOp::PreMulSum => "mulsum",
     }
 }
 
@@ -139,9 +147,6 @@ impl Options {
             _ if launched && self.nthreads > 1 => {
                 let why = "a launcher has started this process as one rank (RANK or WORLD_SIZE is set)";
                 Err(format!("-t {}: {why}: leave -t out, or start it by itself", self.nthreads))
-            }
-            _ if self.agg_iters > 1 && self.unalign > 0 => {
-                Err("-u and -m: the buffers of asynchronous calls begin where their allocation does".into())
             }
             _ => Ok(()),
         }
@@ -184,10 +189,10 @@ impl Options {
         TYPES.iter().filter(move |(name, _)| wanted(name)).map(|(_, dtype)| *dtype)
     }
 
-    /// The iterations to check.
-    pub fn checked(&self) -> impl Iterator<Item = u64> + use<> {
-        let every = self.check;
-        (0..self.iters).filter(move |iteration| every > 0 && iteration.is_multiple_of(every))
+    /// The iterations that are timed.
+    #[must_use]
+    pub const fn timed(&self) -> u64 {
+        self.iters.saturating_mul(if self.persistent > 0 { self.persistent } else { 1 })
     }
 
     /// The inputs of the `nth` check of a row.
@@ -210,7 +215,7 @@ impl Options {
         serde_json::json!({
             "collective": self.collective, "minbytes": self.minbytes, "maxbytes": self.maxbytes,
             step.0: step.1, "warmup_iters": self.warmup_iters, "iters": self.iters,
-            "agg_iters": self.agg_iters, "check": self.check, "op": self.op, "datatype": self.datatype,
+            "agg_iters": self.agg_iters, "persistent": self.persistent, "check": self.check, "op": self.op, "datatype": self.datatype,
             "root": self.root, "nthreads": self.nthreads, "unalign": self.unalign,
             "family": format!("{:?}", self.family).to_lowercase(), "seed": self.seed,
         })
@@ -231,10 +236,11 @@ mod tests {
     #[test]
     fn the_letters_are_those_of_nccl_tests() {
         let options =
-            options("all_reduce -b 1K -e 4K -f 2 -n 7 -w 2 -c 3 -o max -d half -r 1 -t 2 -u 1").unwrap();
+            options("all_reduce -b 1K -e 4K -f 2 -n 7 -w 2 -c 3 -o mulsum -d half -r 1 -t 2 -u 1 -m 4 -G 5")
+                .unwrap();
         assert_eq!(options.sizes().collect::<Vec<_>>(), [1024, 2048, 4096]);
-        assert_eq!(options.checked().collect::<Vec<_>>(), [0, 3, 6]);
-        assert_eq!(options.ops().collect::<Vec<_>>(), [ReduceOp::Max]);
+        assert_eq!((options.check, options.agg_iters, options.persistent, options.timed()), (3, 4, 5, 35));
+        assert_eq!(options.ops().collect::<Vec<_>>(), [ReduceOp::PreMulSum]);
         assert_eq!(options.types().collect::<Vec<_>>(), [Datatype::F16]);
         assert!(options.wants("all_reduce") && !options.wants("reduce"));
         assert_eq!((options.iters, options.warmup_iters, options.root, options.nthreads), (7, 2, 1, 2));
@@ -245,8 +251,8 @@ mod tests {
         let options = options("all -d all -o all -i 8 -e 16 -c 0").unwrap();
         assert_eq!(options.ops().count(), ReduceOp::ALL.len());
         assert_eq!(options.types().count(), Datatype::ALL.len());
-        assert!(collectives::names().all(|name| options.wants(name)));
-        assert_eq!((options.checked().count(), options.sizes().count()), (0, 2));
+        assert!(entries::names().all(|name| options.wants(name)));
+        assert_eq!((options.check, options.timed(), options.sizes().count()), (0, 20, 2));
         assert_eq!(options.settings()["stepbytes"], 8);
     }
 
@@ -265,7 +271,6 @@ mod tests {
             ("all_reduce -i 0", "-i 0 never comes to an end"),
             ("all_reduce -i 8 -f 2", "cannot be used with"),
             ("all_reduce -f 1", "1 is not in 2.."),
-            ("all_reduce -m 2 -u 1", "-u and -m"),
             ("all_reduce -d int7", "[possible values: int8"),
             ("allreduce", "[possible values: all_reduce"),
             ("", "COLLECTIVE"),

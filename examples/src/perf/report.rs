@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use ccl::{CollKind, Datatype, ReduceOp};
+use ccl_exporters::bandwidth;
 use serde_json::{Value, json};
 
-use super::bandwidth;
 use super::case::Measured;
 use super::datum;
 use super::options::{Options, op_name};
