@@ -9,8 +9,9 @@
 //!   significand holds. So do those of each part of the sum. Half of that where each input is
 //!   multiplied by 1 or 2 first.
 //! - Average of floats: the same, so that only the quotient is rounded. Short floats (16 or 8 bits,
-//!   but not bfloat16) are divided first: their quotients are such multiples, if the number of ranks
-//!   is a power of two. If not, they are rounded whatever the inputs are, and these are random.
+//!   but not bfloat16) are divided first: their quotients are such multiples, if the number of
+//!   ranks is a power of two. If not, they are rounded whatever the inputs are, and these are
+//!   random.
 //! - Product of floats: powers of two, whose exponents add up to no more than the span; one rank
 //!   has an odd significand. Each part is that significand, or 1, times a power of two.
 //! - Integers: any bits, since they wrap; odd ones for a product, which would soon be 0 otherwise.

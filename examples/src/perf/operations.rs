@@ -80,7 +80,7 @@ impl<T: Datum> Operation<T> {
         call
     }
 
-    /// Carries all out, and waits for them: more than one call begin together.
+    /// Carries all out, and returns when all have ended: several calls are a group.
     ///
     /// # Errors
     /// As [`Communicator::run`].
@@ -88,14 +88,16 @@ impl<T: Datum> Operation<T> {
         match operations {
             Operations::Called(memory) => {
                 let mut calls = memory.iter_mut().flat_map(|memory| self.calls(memory)).flatten();
-                let first = calls.next().unwrap_or_else(Collective::barrier);
-                let Some(second) = calls.next() else { return comm.run(first) };
-                let mut group = comm.group();
-                group.add(first).add(second);
-                calls.for_each(|call| {
-                    group.add(call);
-                });
-                group.run()
+                match (calls.next(), calls.next()) {
+                    (Some(only), None) => comm.run(only),
+                    (first, second) => {
+                        let mut group = comm.group();
+                        first.into_iter().chain(second).chain(calls).for_each(|call| {
+                            group.add(call);
+                        });
+                        group.run()
+                    }
+                }
             }
             Operations::Prepared(prepared) => {
                 if let [one] = &mut prepared[..] {

@@ -24,8 +24,8 @@ const ALL: &str = "all";
 /// and divides the time by their number; shown is the mean of all ranks. algbw is the size over
 /// that time, and busbw what a link between ranks had to carry, as nccl-tests defines them. The
 /// size is that of all ranks' blocks together where each rank has its own. In the uneven ones
-/// (all_gatherv, reduce_scatterv, alltoallv) count is the mean block: one is empty, another one has
-/// twice as many elements.
+/// (all_gatherv, reduce_scatterv, alltoallv) count is the mean block: if there are several, one is
+/// empty, and another one has twice as many elements.
 ///
 /// CHECK: then the calls are made again with fresh inputs, which are a function of rank, index,
 /// iteration and seed. #wrong counts, over all ranks, elements of results that are wrong, inputs
@@ -66,8 +66,8 @@ pub struct Options {
     /// Operations in flight together in each iteration, each with buffers of its own.
     #[arg(short = 'm', long, default_value_t = 1, value_name = "M", value_parser = value_parser!(u64).range(1..=4096))]
     pub agg_iters: u64,
-    /// Prepare the calls once, and replay the iterations so many times; 0: call them anew each time.
-    /// Not for send_recv.
+    /// Prepare the calls once, and replay the iterations so many times; 0: call them anew each
+    /// time. Not for send_recv.
     #[arg(short = 'G', long, default_value_t = 0, value_name = "TIMES")]
     pub persistent: u64,
     /// How elements are combined. In mulsum the ranks multiply by 1 and 2 in turns.
