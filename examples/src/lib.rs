@@ -8,6 +8,7 @@
 //! | `straggler` | one rank is late at every step; only the caller knows which |
 //! | `hang` | one rank does not make a call; only the caller knows which rank and call |
 //! | `grid` | tensor, data and pipeline groups; one rank deviates in one of them |
+//! | `ccl-perf` | measures collectives and checks their results, with the options of nccl-tests |
 //! | `demo` | runs `train_digits` on two hosts with a random straggler, and finds it from outside |
 //!
 //! | module | what it holds |
@@ -17,6 +18,7 @@
 //! | [`trainer`] | which rank sees which images, and one step of training |
 //! | [`calls`] | one collective of any kind, its result checked |
 //! | [`grid`] | which ranks are in which groups, and their communicators |
+//! | [`perf`] | the parts of `ccl-perf` |
 //! | [`drawn`] | the late rank, as the caller drew it |
 //! | [`readings`] | the sum of many snapshots of a running job |
 //!
@@ -28,6 +30,7 @@ pub mod digits;
 pub mod drawn;
 pub mod grid;
 pub mod network;
+pub mod perf;
 pub mod readings;
 pub mod trainer;
 

@@ -6,7 +6,8 @@ use ccl::types::CollKind;
 
 /// The bytes that count: of all ranks together if each has its own block. `bytes` is the size of
 /// the request, as in events; where blocks differ, that of a mean block.
-pub(crate) const fn size(kind: CollKind, ranks: u32, bytes: u64) -> u64 {
+#[must_use]
+pub const fn size(kind: CollKind, ranks: u32, bytes: u64) -> u64 {
     match kind {
         CollKind::AllGather
         | CollKind::ReduceScatter
@@ -24,13 +25,15 @@ pub(crate) const fn size(kind: CollKind, ranks: u32, bytes: u64) -> u64 {
 
 /// Algorithm bandwidth in GB/s (bytes per nanosecond); `None` if no bytes were moved, or in no
 /// time.
-pub(crate) fn algbw(kind: CollKind, ranks: u32, bytes: u64, ns: u64) -> Option<f64> {
+#[must_use]
+pub fn algbw(kind: CollKind, ranks: u32, bytes: u64, ns: u64) -> Option<f64> {
     let size = size(kind, ranks, bytes);
     (size > 0 && ns > 0).then(|| size as f64 / ns as f64)
 }
 
 /// Bus bandwidth in GB/s; `None` as for [`algbw`].
-pub(crate) fn busbw(kind: CollKind, ranks: u32, bytes: u64, ns: u64) -> Option<f64> {
+#[must_use]
+pub fn busbw(kind: CollKind, ranks: u32, bytes: u64, ns: u64) -> Option<f64> {
     Some(algbw(kind, ranks, bytes, ns)? * factor(kind, ranks))
 }
 

@@ -7,7 +7,7 @@
 //! | [`trace`] | Chrome traces: what ccl records and the program's own `tracing` spans |
 //! | [`otel`] | OpenTelemetry: phases, collectives and messages as spans, sent as OTLP |
 //! | `nvtx` | every call and phase of init, as ranges of the calling thread; feature `nvtx` |
-//! | `bandwidth` | the bandwidth of an operation, as nccl-tests defines it |
+//! | [`bandwidth`] | the bandwidth of an operation, as nccl-tests defines it |
 //! | `exportable` | which events describe a rank's work, for all of these |
 //!
 //! | the environment says | what is switched on |
@@ -26,7 +26,7 @@
 //! is. `ccl-inspect` reads what ccl records from outside, and exports it for programs that do not
 //! call `init_from_env`.
 
-mod bandwidth;
+pub mod bandwidth;
 mod exportable;
 #[cfg(feature = "nvtx")]
 mod nvtx;
