@@ -82,10 +82,10 @@ impl Hosts {
         &self.names[host]
     }
 
-    /// The words that run the following command on the first host.
+    /// The words that run the following command on a host.
     #[must_use]
-    pub fn on_first(&self) -> Vec<String> {
-        ["ip", "netns", "exec", &self.names[0]].map(String::from).to_vec()
+    pub fn on(&self, host: usize) -> Vec<String> {
+        ["ip", "netns", "exec", &self.names[host]].map(String::from).to_vec()
     }
 
     /// Starts ranks as containers of one host that share no folder, half in each network namespace.

@@ -234,7 +234,8 @@ pub struct Job {
 /// A port that was free a moment ago, below those that the kernel gives to connections.
 ///
 /// So none of the many connections of other jobs has taken it when a rank begins to listen at it.
-fn free_port() -> u16 {
+#[must_use]
+pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(97);
     let next = || 15_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 15_000) as u16;

@@ -14,6 +14,7 @@
 //! | [`groups`] | the same for jobs of several communicators, in the simulator and on processes |
 //! | [`scripts`], [`steps`] | scenarios with the steps of every rank: the files, and the steps |
 //! | [`conduct`], [`said`] | running them on processes; what a rank said, and what it must say |
+//! | [`covering`] | covering arrays: few rows of settings that have all pairs of them |
 //! | [`deaths`] | rounds of `kill -9`: errors of the survivors, how soon, what remains |
 //! | [`life`] | communicators made from one another, shrunk, grown and revoked |
 //! | [`fault_table`] | one fault of each kind on two hosts, and what is said of it |
@@ -32,6 +33,7 @@ pub mod apart;
 pub mod blocked;
 pub mod cgroup;
 pub mod conduct;
+pub mod covering;
 pub mod deaths;
 pub mod drawn;
 pub mod fault_table;

@@ -92,7 +92,7 @@ fn another_user_who_crowds_doors_stalls_no_job() {
     // In a network namespace of its own, so that it does not disturb jobs of other tests.
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(hosts) = Hosts::for_test(NAME) else { return };
-    let words = [hosts.on_first(), other.words("stranger")].concat();
+    let words = [hosts.on(0), other.words("stranger")].concat();
     let mut crowd = Command::new(&words[0]);
     let crowd = crowd.args(&words[1..]).args(["stranger", "crowd"]);
     let mut crowd = crowd.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -100,7 +100,7 @@ fn another_user_who_crowds_doors_stalls_no_job() {
     assert_eq!(said.next().unwrap().unwrap(), "crowds");
     for _ in 0..8 {
         let mut setting = Setting::new(4, Transport::Shm, short());
-        setting.wrap = vec![hosts.on_first(); 4];
+        setting.wrap = vec![hosts.on(0); 4];
         // This rank opens its socket late.
         setting.wrap[3].extend(["nice", "-n", "19"].map(String::from));
         let mut job = setting.start();

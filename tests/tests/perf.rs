@@ -1,0 +1,211 @@
+//! `ccl-perf` on rows of settings that cover all pairs of them: every kind, type and operator, ranks
+//! as processes, over shared memory, sockets, and sockets between two namespaces. Nothing is wrong;
+//! a planted fault is. The long size has every kind with every type and operator, and larger sizes.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that says what it ran")]
+
+use std::process::{Command, Output, Stdio};
+
+use ccl::config::environment;
+use ccl_tests::covering;
+use ccl_tests::hosts::Hosts;
+use ccl_tests::job::free_port;
+use ccl_tests::programs::{program, text};
+
+const KINDS: [&str; 12] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "send_recv",
+    "alltoall",
+    "gather",
+    "scatter",
+    "all_gatherv",
+    "reduce_scatterv",
+    "alltoallv",
+];
+const TYPES: [&str; 12] = [
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "f8e4m3",
+    "f8e5m2",
+];
+const OPS: [&str; 6] = ["sum", "prod", "min", "max", "avg", "mulsum"];
+const RANKS: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+const NETWORKS: [&str; 3] = ["shm", "socket", "namespaces"];
+const ALGORITHMS: [&str; 3] = ["", "ring", "tree"];
+/// Odd and even, from nothing to 1 MiB.
+const SIZES: [&str; 4] =
+    ["-b 1 -e 5000 -f 17", "-b 0 -e 64 -i 21", "-b 99991 -e 300K -f 3", "-b 1M -e 1M -f 2"];
+const LONG_SIZES: [&str; 4] =
+    ["-b 8 -e 4M -f 2", "-b 0 -e 512 -i 21", "-b 99991 -e 8M -f 3", "-b 8 -e 128M -f 64"];
+/// Buffers that are shifted, calls in flight together, calls that were prepared.
+const MODES: [&str; 5] = ["", "-u 1", "-m 3", "-m 2 -u 3", "-G 2"];
+const CHECKSUMS: [&str; 2] = ["0", "1"];
+const ROOTS: [&str; 2] = ["first", "last"];
+
+/// What one run has of each.
+struct Run {
+    kind: &'static str,
+    dtype: &'static str,
+    op: &'static str,
+    nranks: u32,
+    network: &'static str,
+    algorithm: &'static str,
+    sizes: &'static str,
+    mode: &'static str,
+    checksum: &'static str,
+    root: &'static str,
+}
+
+/// So many levels has each of its settings.
+const LEVELS: [usize; 10] = [
+    KINDS.len(),
+    TYPES.len(),
+    OPS.len(),
+    RANKS.len(),
+    NETWORKS.len(),
+    ALGORITHMS.len(),
+    SIZES.len(),
+    MODES.len(),
+    CHECKSUMS.len(),
+    ROOTS.len(),
+];
+
+fn is_long() -> bool {
+    environment("TEST_SIZE").is_some_and(|size| size == "long")
+}
+
+impl Run {
+    fn of(row: &covering::Row) -> Self {
+        Self {
+            kind: KINDS[row[0]],
+            dtype: TYPES[row[1]],
+            op: OPS[row[2]],
+            nranks: RANKS[row[3]],
+            network: NETWORKS[row[4]],
+            algorithm: ALGORITHMS[row[5]],
+            sizes: if is_long() { LONG_SIZES[row[6]] } else { SIZES[row[6]] },
+            mode: MODES[row[7]],
+            checksum: CHECKSUMS[row[8]],
+            root: ROOTS[row[9]],
+        }
+    }
+
+    /// The options of `ccl-perf`.
+    fn line(&self) -> String {
+        let Self { kind, dtype, op, sizes, mode, .. } = self;
+        let root = if self.root == "last" { self.nranks - 1 } else { 0 };
+        format!("{kind} -d {dtype} -o {op} {sizes} {mode} -r {root} -n 2 -w 0 -c 2")
+    }
+
+    fn what(&self) -> String {
+        let Self { nranks, network, algorithm, checksum, .. } = self;
+        let settings = format!("CCL_ALGO={algorithm} CCL_CHECKSUM={checksum}");
+        format!("{nranks} ranks, {network}, {settings}: ccl-perf {}", self.line())
+    }
+
+    /// Runs it as processes; what each rank wrote and how it ended, rank 0 first.
+    fn carry_out(&self, more: &str, hosts: Option<&Hosts>) -> Vec<Output> {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let port = free_port();
+        let hosts = hosts.filter(|_| self.network == "namespaces");
+        let start = |rank: u32| {
+            // Rank 0 is on the first host, at its address.
+            let host = usize::from(rank >= self.nranks.div_ceil(2));
+            let words = hosts.map_or_else(Vec::new, |hosts| hosts.on(host));
+            let mut command = match words.split_first() {
+                None => Command::new(program("ccl-perf")),
+                Some((first, words)) => {
+                    let mut command = Command::new(first);
+                    command.args(words).arg(program("ccl-perf"));
+                    command.env("CCL_HOSTID", ["a", "b"][host]).env("CCL_JOB_SECRET", "of this test");
+                    command.env("MASTER_ADDR", "10.231.7.1").env("MASTER_PORT", port.to_string());
+                    command
+                }
+            };
+            if hosts.is_none() {
+                command.env("CCL_RENDEZVOUS_FILE", folder.path().join("id"));
+            }
+            if self.network == "socket" {
+                command.env("CCL_TRANSPORT", "socket");
+            }
+            command.args(self.line().split_whitespace()).args(more.split_whitespace());
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", self.nranks.to_string());
+            command.env("CCL_RUNTIME_DIR", folder.path()).env("CCL_DEBUG", "NONE");
+            command.env("CCL_INIT_TIMEOUT", "120").env("CCL_TIMEOUT", "120");
+            command.env("CCL_ALGO", self.algorithm).env("CCL_CHECKSUM", self.checksum);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let ranks: Vec<_> = (0..self.nranks).map(start).collect();
+        ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect()
+    }
+
+    /// What is wrong, if anything is, and the number of rows that were measured.
+    fn check(&self, hosts: Option<&Hosts>) -> Result<usize, String> {
+        let outputs = self.carry_out("", hosts);
+        let said = text(&outputs[0]);
+        let is_fine = said.lines().any(|line| line.starts_with("# Out of bounds values : 0 OK"));
+        let rows =
+            said.lines().filter(|line| !line.trim_start().is_empty() && !line.starts_with('#')).count();
+        if is_fine && rows > 0 && outputs.iter().all(|output| output.status.success()) {
+            return Ok(rows);
+        }
+        let all: Vec<String> = outputs.iter().map(text).collect();
+        Err(format!("{}\n{}", self.what(), all.join("\n")))
+    }
+}
+
+/// The rows of the long size have each kind with each type and operator, as far as it has one.
+fn triples() -> Vec<covering::Row> {
+    let reduces = |kind: &str| ["all_reduce", "reduce_scatter", "reduce", "reduce_scatterv"].contains(&kind);
+    let ops = |kind: usize| if reduces(KINDS[kind]) { OPS.len() } else { 1 };
+    let kinds = (0..KINDS.len()).flat_map(|kind| (0..ops(kind)).map(move |op| (kind, op)));
+    kinds.flat_map(|(kind, op)| (0..TYPES.len()).map(move |dtype| vec![kind, dtype, op])).collect()
+}
+
+#[test]
+fn all_pairs_of_settings_are_right() {
+    let hosts = Hosts::for_test("all_pairs_of_settings_are_right");
+    let first = if is_long() { triples() } else { Vec::new() };
+    let runs: Vec<Run> = covering::rows(&LEVELS, &first, 1).iter().map(Run::of).collect();
+    let (mut rows, mut wrong, mut left_out) = (0, Vec::new(), 0);
+    for run in &runs {
+        if run.network == "namespaces" && hosts.is_none() {
+            left_out += 1;
+            continue;
+        }
+        match run.check(hosts.as_ref()) {
+            Ok(measured) => rows += measured,
+            Err(text) => wrong.push(text),
+        }
+    }
+    println!("cases: perf-rows {rows} of {} runs, {left_out} left out", runs.len());
+    assert!(wrong.is_empty(), "{} of {} runs are wrong:\n{}", wrong.len(), runs.len(), wrong.join("\n"));
+}
+
+#[test]
+fn buffers_of_16_mib_are_right() {
+    for (kind, dtype, network, nranks) in [
+        ("all_reduce", "float", "shm", 4),
+        ("alltoall", "int32", "socket", 3),
+        ("all_gatherv", "bfloat16", "shm", 3),
+    ] {
+        let (op, algorithm, mode, checksum, root) = ("avg", "", "", "0", "first");
+        let sizes = "-b 16M -e 16M -f 2";
+        let run = Run { kind, dtype, op, nranks, network, algorithm, sizes, mode, checksum, root };
+        run.check(None).unwrap();
+    }
+}
+
+/// The check can fail.
+#[test]
+fn a_planted_fault_is_found_by_all_ranks() {
+    for kind in ["all_reduce", "alltoallv", "scatter"] {
+        let (dtype, op, nranks, network, algorithm) = ("float", "sum", 3, "shm", "");
+        let (sizes, mode, checksum, root) = ("-b 1K -e 1K -f 2", "", "0", "first");
+        let run = Run { kind, dtype, op, nranks, network, algorithm, sizes, mode, checksum, root };
+        let outputs = run.carry_out("--plant", None);
+        assert!(text(&outputs[0]).contains("# Out of bounds values : 1 FAILED"), "{}", text(&outputs[0]));
+        assert!(outputs.iter().all(|output| output.status.code() == Some(1)));
+    }
+}
