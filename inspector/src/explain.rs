@@ -9,7 +9,8 @@ use ccl::diagnose::{
 use ccl::event::Event;
 use ccl::recorder::reader::Cursor;
 use ccl::snapshot::{Called, RankSnapshot, Snapshot, Verdict};
-use ccl::types::{CommId, JobId, Rank};
+use ccl::types::{CollKind, CommId, JobId, Rank};
+use ccl_exporters::bandwidth::{algbw, busbw};
 use serde::{Deserialize, Serialize};
 
 use crate::choose::no_comm;
@@ -205,6 +206,7 @@ fn of_operation(out: &mut String, told: &Explained) {
         let chunk = words::bytes(f64::from(told.chunk_bytes));
         what += &format!(", {} channel{plural}, chunks of {chunk}", told.channels);
     }
+    what += &bandwidths(told);
     if !told.tag.is_empty() {
         what += &format!(" (at \"{}\")", words::line(&told.tag));
     }
@@ -247,10 +249,44 @@ fn of_operation(out: &mut String, told: &Explained) {
     out.push_str(&table(head, &told.ranks.iter().map(row).collect::<Vec<_>>()));
 }
 
+/// The bandwidths of a call that has ended on all ranks, by the time of the rank that it took
+/// longest; empty if it has not, or of blocks that differ.
+fn bandwidths(told: &Explained) -> String {
+    let took = told.ranks.iter().map(|rank| rank.ended_ns?.checked_sub(rank.called_ns?));
+    let longest = took.collect::<Option<Vec<u64>>>().and_then(|took| took.into_iter().max());
+    let kind = CollKind::ALL.iter().find(|kind| kind.name() == told.kind);
+    let (Some(ns), Some(kind), false) = (longest, kind, told.uneven || !told.unseen.is_empty()) else {
+        return String::new();
+    };
+    let of =
+        |bandwidth: fn(CollKind, u32, u64, u64) -> Option<f64>| bandwidth(*kind, told.nranks, told.bytes, ns);
+    of(algbw)
+        .zip(of(busbw))
+        .map_or_else(String::new, |(alg, bus)| format!("; algbw {alg:.2} GB/s, busbw {bus:.2} GB/s"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ccl::diagnose::Stage;
+
+    #[test]
+    fn bandwidths_are_told_of_what_has_ended_on_all_ranks() {
+        let rank = |called_ns, ended_ns| ExplainedRank { called_ns, ended_ns, ..ExplainedRank::default() };
+        let (kind, bytes, nranks) = ("AllReduce".to_string(), 1_000_000, 4);
+        let ranks = vec![rank(Some(0), Some(900_000)), rank(Some(100_000), Some(1_100_000))];
+        let told = Explained { kind, bytes, nranks, ranks, ..Explained::default() };
+        assert_eq!(bandwidths(&told), "; algbw 1.00 GB/s, busbw 1.50 GB/s");
+        let without = |change: fn(&mut Explained)| {
+            let mut told = told.clone();
+            change(&mut told);
+            assert_eq!(bandwidths(&told), "");
+        };
+        without(|told| told.ranks[1].ended_ns = None);
+        without(|told| told.unseen = vec![Rank(2)]);
+        without(|told| told.uneven = true);
+        without(|told| told.kind = "split()".into());
+    }
 
     #[test]
     fn the_operation_its_path_and_each_rank_are_told() {

@@ -1,7 +1,8 @@
 //! Covering arrays: few rows of settings among which each pair of settings occurs.
 //!
-//! A *factor* is a setting; its *levels* are numbered. Rows are drawn one after another. Each takes,
-//! factor by factor in a drawn order, the level that brings the most pairs that no row has yet.
+//! A *factor* is a setting; its *levels* are numbered. Rows are drawn one after another. Each
+//! takes, factor by factor in a drawn order, the level that brings the most pairs that no row has
+//! yet.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +51,9 @@ pub fn rows(levels: &[usize], first: &[Row], seed: u64) -> Vec<Row> {
         let row: Row = row.into_iter().flatten().collect();
         for (factor, level) in row.iter().enumerate() {
             let whole: Vec<Option<usize>> = row[..factor].iter().map(|level| Some(*level)).collect();
-            pairs_with(&whole, (factor, *level)).for_each(|pair| drop(open.remove(&pair)));
+            for pair in pairs_with(&whole, (factor, *level)) {
+                open.remove(&pair);
+            }
         }
         rows.push(row);
     }

@@ -38,6 +38,9 @@ pub struct Explained {
     pub count: u64,
     /// The number of bytes.
     pub bytes: u64,
+    /// Whether the blocks of the ranks differ; absent if not, or if it is over.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub uneven: bool,
     /// How it is shared out: `Ring`, `Direct`, ...
     pub algorithm: String,
     /// The number of its channels.
@@ -297,10 +300,9 @@ fn of_rank(
 impl Explained {
     /// Says what was called, as the cell of a rank does.
     fn describe(&mut self, comm: &CommSnapshot) {
-        let OpSnapshot { kind, dtype, op, root, count, bytes, algorithm, channels, chunk_bytes, tag, .. } =
-            comm.op.clone();
+        let OpSnapshot { kind, dtype, op, root, algorithm, channels, chunk_bytes, tag, .. } = comm.op.clone();
         (self.kind, self.dtype, self.op, self.root) = (kind, dtype, op, root);
-        (self.count, self.bytes) = (count, bytes);
+        (self.count, self.bytes, self.uneven) = (comm.op.count, comm.op.bytes, comm.op.uneven);
         // The program has set its tag anew since it came out, or has called more.
         let is_in = comm.op.state != OpState::Idle && comm.op.called <= comm.op.seq;
         self.tag = if is_in { tag } else { String::new() };
