@@ -3,7 +3,7 @@
 
 mod terms;
 
-pub use terms::{Blocks, OwnTerms, Terms};
+pub use terms::{Blocks, CallTerms, OwnedTerms};
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,8 @@ impl Request {
         let all =
             self.count.checked_mul(self.dtype.size() as u64).and_then(|b| b.checked_mul(u64::from(nranks)));
         if all.is_none_or(|b| b > i64::MAX as u64) {
-            return Err(Error::new(ErrorKind::Usage, format!("{} elements are too many", self.count)));
+            return Err(Error::new(ErrorKind::Usage, format!("{} elements are too many", self.count))
+                .hint("make several calls of fewer elements"));
         }
         Ok(())
     }

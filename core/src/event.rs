@@ -69,7 +69,7 @@ pub enum Event {
         seq: u64,
         /// Its algorithm.
         algorithm: Algorithm,
-        /// Bytes of the request.
+        /// Bytes of the request; where blocks differ, of a mean block.
         bytes: u64,
         /// All that its plan is made from; `None` in recordings of layouts before 6.
         outline: Option<Outline>,
@@ -86,11 +86,11 @@ pub enum Event {
         algorithm: Algorithm,
         /// Its sequence number.
         seq: u64,
-        /// Bytes of the request.
+        /// Bytes of the request; where blocks differ, of a mean block.
         bytes: u64,
         /// The time from the call to this event, in ticks of the raw counter.
         duration_ticks: u64,
-        /// The rank on the other side of a send or receive; the root of a broadcast or reduce.
+        /// The rank on the other side of a send or receive; the root, where there is one.
         other: Option<Rank>,
     },
     /// An operation failed on this rank.
@@ -103,11 +103,11 @@ pub enum Event {
         error: u8,
         /// The rank to blame, if there is one.
         peer: Option<Rank>,
-        /// Bytes of the request.
+        /// Bytes of the request; where blocks differ, of a mean block.
         bytes: u64,
         /// The time from the call to this event, in ticks of the raw counter.
         duration_ticks: u64,
-        /// The rank on the other side of a send or receive; the root of a broadcast or reduce.
+        /// The rank on the other side of a send or receive; the root, where there is one.
         other: Option<Rank>,
     },
     /// A message was published on a lane.

@@ -219,8 +219,9 @@ pub(crate) fn fold<A>(bytes: View, first: A, mut next: impl FnMut(A, &[u8]) -> A
 
 /// A view of a slice, for an operation that ends before the borrow does.
 pub(crate) fn view_of<T: Element>(slice: &[T]) -> View {
-    // SAFETY: only the blocking calls of `comm` use this. They hold the borrow until the operation
-    // has ended, or until its engine is poisoned and detached from the buffer.
+    // SAFETY: only `comm` uses this for operations. Its calls, groups and prepared calls hold the
+    // borrow until the operation has ended, or until its engine is poisoned and detached from the
+    // buffer; calls that own their buffers make views anew of what they own.
     unsafe { View::new(slice.as_ptr().cast(), std::mem::size_of_val(slice)) }
 }
 

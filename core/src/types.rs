@@ -244,7 +244,8 @@ closed_set! {
         /// large, are multiplied by 1 / ranks before they are summed.
         Avg = 4,
         /// The sum of what each rank has multiplied by a factor of its own, of the elements' type;
-        /// products are rounded to that type.
+        /// products are rounded to that type. Without a factor a call is refused: see
+        /// [`Reduction::pre_mul_sum`](crate::Reduction::pre_mul_sum).
         PreMulSum = 5,
     }
 }
@@ -424,6 +425,11 @@ impl CollKind {
     #[must_use]
     pub const fn has_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    }
+    /// Whether a buffer of the call has a block for each rank.
+    #[must_use]
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Self::AllGather | Self::ReduceScatter | Self::AllToAll | Self::Gather | Self::Scatter)
     }
     /// Whether the call concerns one pair of ranks only.
     #[must_use]

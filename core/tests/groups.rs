@@ -91,7 +91,7 @@ fn what_cannot_be_carried_out_is_refused_before_the_group_begins() {
         group.add(Collective::all_to_all_in_place(&mut short));
         let error = group.run().unwrap_err();
         assert_eq!(error.kind, ErrorKind::Usage);
-        assert!(error.to_string().contains("buffer has 3 elements where 2 are needed"), "{error}");
+        assert!(error.to_string().contains("buffer has 3 elements, which are no 2 equal blocks"), "{error}");
         // Nothing of it was called.
         assert_eq!(sum, [1; 3]);
         comm.barrier().unwrap();
@@ -156,6 +156,9 @@ fn a_prepared_call_that_fails_keeps_no_buffer_and_says_so() {
     common::with_ranks(2, &settings, |comm| {
         let odd = comm.prepare(vec![0_u8; 3], |all| Collective::all_to_all_in_place(all)).unwrap_err();
         assert_eq!(odd.kind, ErrorKind::Usage);
+        let other: &'static mut [u8] = vec![0; 4].leak();
+        let odd = comm.prepare(vec![0_u8; 4], |_| Collective::send(&*other, Rank(0))).unwrap_err();
+        assert!(odd.to_string().contains("of another buffer"), "{odd}");
         let mut call: ccl::Prepared<u8> =
             comm.prepare(vec![1; 4], |all| Collective::all_to_all_in_place(all)).unwrap();
         call.run().unwrap();

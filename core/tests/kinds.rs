@@ -10,7 +10,7 @@
 mod cases;
 
 use cases::{Case, KINDS, golden_of, run};
-use ccl::collective::OwnTerms;
+use ccl::collective::OwnedTerms;
 use ccl::engine::Cause;
 use ccl::event::{Digest, Script};
 use ccl::plan::{LaneSet, Topology, select};
@@ -152,7 +152,7 @@ fn a_pair_whose_counts_differ_is_told_before_any_output_changes() {
             cluster.call_on_terms(
                 (me, request),
                 shape,
-                OwnTerms::new(None, [&sent, &received]),
+                OwnedTerms::new(None, [Some(&sent), Some(&received)]),
                 &input,
                 false,
             );
@@ -180,12 +180,12 @@ fn blocks_that_ranks_share_out_differently_do_not_match() {
                 let differs = me.0 == 2;
                 let counts: [usize; 3] = if differs && its_own == 0 { [4, 3, 2] } else { [3, 3, 3] };
                 let (request, terms) = if differs && its_own == 1 {
-                    (Request { count: 3, uneven: false, ..request }, OwnTerms::new(None, [&[], &[]]))
+                    (Request { count: 3, uneven: false, ..request }, OwnedTerms::new(None, [None, None]))
                 } else {
-                    let received: &[usize] = if kind == CollKind::AllToAll { &counts } else { &[] };
-                    (request, OwnTerms::new(None, [&counts, received]))
+                    let received = (kind == CollKind::AllToAll).then_some(&counts[..]);
+                    (request, OwnedTerms::new(None, [Some(&counts), received]))
                 };
-                let sizing = if request.uneven { terms.terms().sizing(&request) } else { request };
+                let sizing = terms.terms().sizing(&request);
                 let shape = select::select(&topology, me, &sizing, None);
                 let bytes = terms.terms().sizes(&request, 3, me).input as usize;
                 cluster.call_on_terms((me, request), shape, terms, &vec![7; bytes], false);

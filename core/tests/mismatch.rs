@@ -101,7 +101,7 @@ fn the_count_of_one_pair_is_told_by_all_ranks() {
     let exchange = |sent: [usize; 4]| {
         move |comm: &Communicator| {
             let all: usize = sent.iter().sum();
-            comm.all_to_all_uneven((&vec![1.0_f32; all], &sent), (&mut [0.0_f32; 12], &[3; 4]))
+            comm.all_to_all_uneven(&vec![1.0_f32; all], &sent, &mut [0.0_f32; 12], &[3; 4])
         }
     };
     let wanted = "rank 2 called AllToAll #1 (count 7, F32) to rank 1; rank 1 called AllToAll #1 (count 3, F32) \

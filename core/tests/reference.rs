@@ -235,7 +235,7 @@ fn exchanges<T: Number>(comm: &Communicator, count: usize, round: u64, cases: &m
     let received: Vec<usize> = (0..n).map(|from| pair_count(from, me, count, round)).collect();
     let mut input = Guarded::<T>::new(sent.iter().sum(), |i| given(me_at, i));
     let mut output = Guarded::<T>::new(received.iter().sum(), |_| 99);
-    comm.all_to_all_uneven((input.all(), &sent), (output.all(), &received)).unwrap();
+    comm.all_to_all_uneven(input.all(), &sent, output.all(), &received).unwrap();
     let wanted: Vec<i64> = (0..n)
         .flat_map(|from| {
             let before: usize = (0..me).map(|to| pair_count(from, to, count, round)).sum();

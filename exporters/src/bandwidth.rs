@@ -8,19 +8,7 @@ use ccl::types::CollKind;
 /// the request, as in events; where blocks differ, that of a mean block.
 #[must_use]
 pub const fn size(kind: CollKind, ranks: u32, bytes: u64) -> u64 {
-    match kind {
-        CollKind::AllGather
-        | CollKind::ReduceScatter
-        | CollKind::AllToAll
-        | CollKind::Gather
-        | CollKind::Scatter => bytes.saturating_mul(ranks as u64),
-        CollKind::AllReduce
-        | CollKind::Broadcast
-        | CollKind::Reduce
-        | CollKind::Barrier
-        | CollKind::Send
-        | CollKind::Recv => bytes,
-    }
+    if kind.has_blocks() { bytes.saturating_mul(ranks as u64) } else { bytes }
 }
 
 /// Algorithm bandwidth in GB/s (bytes per nanosecond); `None` if no bytes were moved, or in no
@@ -42,12 +30,8 @@ fn factor(kind: CollKind, ranks: u32) -> f64 {
     let n = f64::from(ranks.max(1));
     match kind {
         CollKind::AllReduce => 2.0 * (n - 1.0) / n,
-        CollKind::AllGather
-        | CollKind::ReduceScatter
-        | CollKind::AllToAll
-        | CollKind::Gather
-        | CollKind::Scatter => (n - 1.0) / n,
-        CollKind::Broadcast | CollKind::Reduce | CollKind::Barrier | CollKind::Send | CollKind::Recv => 1.0,
+        _ if kind.has_blocks() => (n - 1.0) / n,
+        _ => 1.0,
     }
 }
 

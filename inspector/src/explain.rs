@@ -192,10 +192,11 @@ fn of_operation(out: &mut String, told: &Explained) {
     if !told.dtype.is_empty() {
         what += &format!(": {} {}, {}", told.count, told.dtype, words::bytes(told.bytes as f64));
     }
-    if ["AllReduce", "Reduce", "ReduceScatter"].contains(&told.kind.as_str()) && !told.op.is_empty() {
+    let kind = kind_of(told);
+    if kind.is_some_and(CollKind::reduces) && !told.op.is_empty() {
         what += &format!(", {}", told.op);
     }
-    if ["Broadcast", "Reduce", "Gather", "Scatter"].contains(&told.kind.as_str()) {
+    if kind.is_some_and(CollKind::has_root) {
         what += &format!(", root {}", told.root);
     }
     if !told.algorithm.is_empty() {
@@ -249,17 +250,22 @@ fn of_operation(out: &mut String, told: &Explained) {
     out.push_str(&table(head, &told.ranks.iter().map(row).collect::<Vec<_>>()));
 }
 
+/// `None` of a part of another call.
+fn kind_of(told: &Explained) -> Option<CollKind> {
+    CollKind::ALL.iter().copied().find(|kind| kind.name() == told.kind)
+}
+
 /// The bandwidths of a call that has ended on all ranks, by the time of the rank that it took
-/// longest; empty if it has not, or of blocks that differ.
+/// longest; empty if it has not, or if only cells tell of blocks that differ.
 fn bandwidths(told: &Explained) -> String {
     let took = told.ranks.iter().map(|rank| rank.ended_ns?.checked_sub(rank.called_ns?));
     let longest = took.collect::<Option<Vec<u64>>>().and_then(|took| took.into_iter().max());
-    let kind = CollKind::ALL.iter().find(|kind| kind.name() == told.kind);
-    let (Some(ns), Some(kind), false) = (longest, kind, told.uneven || !told.unseen.is_empty()) else {
+    let (Some(ns), Some(kind), false) = (longest, kind_of(told), told.uneven || !told.unseen.is_empty())
+    else {
         return String::new();
     };
     let of =
-        |bandwidth: fn(CollKind, u32, u64, u64) -> Option<f64>| bandwidth(*kind, told.nranks, told.bytes, ns);
+        |bandwidth: fn(CollKind, u32, u64, u64) -> Option<f64>| bandwidth(kind, told.nranks, told.bytes, ns);
     of(algbw)
         .zip(of(busbw))
         .map_or_else(String::new, |(alg, bus)| format!("; algbw {alg:.2} GB/s, busbw {bus:.2} GB/s"))

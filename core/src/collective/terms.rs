@@ -1,14 +1,15 @@
-//! What a call says beside its request: the factor of a pre-multiplied sum, and the counts of
-//! blocks that differ.
+//! What a call says in addition to its request: the factor of a pre-multiplied sum, and the counts
+//! of blocks that differ.
 
 use super::{Request, Sizes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Borrowed, borrowed};
 use crate::types::{CollKind, Rank};
 
-/// What a call says beside its request. The caller lends it to the operation, like its buffers.
+/// What a call says in addition to its request. The caller lends it to the operation, like its
+/// buffers.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Terms {
+pub struct CallTerms {
     /// This rank's factor of a pre-multiplied sum; [`Element`](crate::Element) says in which bits.
     pub factor: Option<u64>,
     /// Of an uneven call, the elements of each rank's block: of an all-to-all, of those that this
@@ -18,28 +19,28 @@ pub struct Terms {
     pub received: Option<Borrowed<[usize]>>,
 }
 
-/// Terms whose counts an operation owns. They stay where they are until it has ended.
+/// CallTerms whose counts an operation owns. They stay where they are until it has ended.
 #[derive(Debug)]
-pub struct OwnTerms {
-    terms: Terms,
+pub struct OwnedTerms {
+    terms: CallTerms,
     // What `terms` points to. Moving a vector does not move its elements.
-    _counts: [Vec<usize>; 2],
+    _counts: [Option<Vec<usize>>; 2],
 }
 
-impl OwnTerms {
+impl OwnedTerms {
     /// A factor, and the counts of blocks, if there are any: those that are sent, and those that
     /// are received.
     #[must_use]
-    pub fn new(factor: Option<u64>, counts: [&[usize]; 2]) -> Self {
-        let counts = counts.map(<[usize]>::to_vec);
-        let lend = |counts: &Vec<usize>| (!counts.is_empty()).then(|| borrowed(&counts[..]));
-        let terms = Terms { factor, counts: lend(&counts[0]), received: lend(&counts[1]) };
+    pub fn new(factor: Option<u64>, counts: [Option<&[usize]>; 2]) -> Self {
+        let counts = counts.map(|counts| counts.map(<[usize]>::to_vec));
+        let lend = |counts: &Option<Vec<usize>>| counts.as_ref().map(|counts| borrowed(&counts[..]));
+        let terms = CallTerms { factor, counts: lend(&counts[0]), received: lend(&counts[1]) };
         Self { terms, _counts: counts }
     }
 
     /// The terms.
     #[must_use]
-    pub const fn terms(&self) -> &Terms {
+    pub const fn terms(&self) -> &CallTerms {
         &self.terms
     }
 }
@@ -97,14 +98,14 @@ impl<'a> Blocks<'a> {
     /// The blocks of a call with a block per rank; of an all-to-all, those that this rank sends.
     #[inline]
     #[must_use]
-    pub fn of(request: &Request, terms: Option<&'a Terms>) -> Self {
+    pub fn of(request: &Request, terms: Option<&'a CallTerms>) -> Self {
         Self::new(request, terms.and_then(|terms| terms.counts.as_ref()))
     }
 
     /// The blocks of an all-to-all that this rank receives.
     #[inline]
     #[must_use]
-    pub fn received(request: &Request, terms: Option<&'a Terms>) -> Self {
+    pub fn received(request: &Request, terms: Option<&'a CallTerms>) -> Self {
         Self::new(request, terms.and_then(|terms| terms.received.as_ref()))
     }
 
@@ -116,7 +117,7 @@ impl<'a> Blocks<'a> {
     }
 }
 
-impl Terms {
+impl CallTerms {
     /// The bytes that `me`, one of `nranks`, reads and writes.
     #[must_use]
     pub fn sizes(&self, request: &Request, nranks: u32, me: Rank) -> Sizes {
@@ -132,16 +133,20 @@ impl Terms {
         }
     }
 
-    /// The request that decides how an uneven one is shared out: that of equal blocks, as long as
-    /// the longest. Of an all-to-all, whose ranks do not know each other's counts, it has none.
+    /// The request that decides how a call is shared out: of an uneven one that of equal blocks, as
+    /// long as the longest. Of an all-to-all, whose ranks do not know each other's counts, it has
+    /// none.
     #[must_use]
     pub fn sizing(&self, request: &Request) -> Request {
-        let most = self.counts.as_ref().and_then(|counts| counts.iter().max()).map_or(0, |most| *most as u64);
-        let count = if request.kind == CollKind::AllToAll { 0 } else { most };
+        let count = match (request.uneven, request.kind) {
+            (false, _) => request.count,
+            (true, CollKind::AllToAll) => 0,
+            (true, _) => Blocks::of(request, Some(self)).most() / request.dtype.size() as u64,
+        };
         Request { count, ..*request }
     }
 
-    /// The hash of what all ranks must have said alike.
+    /// The hash of what must be equal on all ranks.
     #[must_use]
     pub fn hash(&self, request: &Request) -> u64 {
         let Some(counts) = self.counts.filter(|_| request.kind != CollKind::AllToAll) else { return 0 };
@@ -163,7 +168,8 @@ impl Terms {
             let all = counts.iter().try_fold(0_u64, |all, count| all.checked_add(*count as u64));
             let bytes = all.and_then(|all| all.checked_mul(request.dtype.size() as u64));
             if bytes.is_none_or(|bytes| bytes > i64::MAX as u64) {
-                return Err(Error::new(ErrorKind::Usage, "the counts together are too many elements"));
+                return Err(Error::new(ErrorKind::Usage, "the counts together are too many elements")
+                    .hint("make several calls of fewer elements"));
             }
         }
         Ok(())
@@ -177,7 +183,7 @@ mod tests {
     #[test]
     fn blocks_lie_one_after_another() {
         let counts = [3, 0, 5];
-        let terms = Terms { counts: Some(borrowed(&counts[..])), ..Terms::default() };
+        let terms = CallTerms { counts: Some(borrowed(&counts[..])), ..CallTerms::default() };
         let request = Request { kind: CollKind::AllGather, uneven: true, count: 8, ..Request::barrier() };
         let blocks = Blocks::of(&request, Some(&terms));
         assert_eq!([0, 1, 2, 3].map(|rank| blocks.at(Rank(rank))), [0, 3, 3, 8]);
@@ -190,13 +196,13 @@ mod tests {
         assert!(terms.check(&request, 3).is_ok());
         assert!(terms.check(&request, 2).is_err());
         let most = [usize::MAX, 1, 1];
-        assert!(Terms { counts: Some(borrowed(&most[..])), ..terms }.check(&request, 3).is_err());
+        assert!(CallTerms { counts: Some(borrowed(&most[..])), ..terms }.check(&request, 3).is_err());
     }
 
     #[test]
     fn only_what_all_ranks_say_alike_is_hashed() {
         let (one, other) = ([3, 4], [4, 3]);
-        let terms = |counts: &[usize]| Terms { counts: Some(borrowed(counts)), ..Terms::default() };
+        let terms = |counts: &[usize]| CallTerms { counts: Some(borrowed(counts)), ..CallTerms::default() };
         let request = Request { kind: CollKind::AllGather, uneven: true, count: 7, ..Request::barrier() };
         assert_ne!(terms(&one).hash(&request), terms(&other).hash(&request));
         let all_to_all = Request { kind: CollKind::AllToAll, count: 0, ..request };

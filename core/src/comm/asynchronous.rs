@@ -13,7 +13,8 @@ impl Communicator {
     /// Begins the call that `make` makes of a buffer, which it owns until it has ended.
     ///
     /// # Errors
-    /// The failure of the communicator; `Usage` for what could not be carried out.
+    /// The failure of the communicator; `Usage` for what could not be carried out, and for a call of
+    /// another buffer than the one that `make` is given.
     pub fn begin<'c, T: Element>(
         &self,
         buffer: impl Into<Region<T>>,
@@ -84,8 +85,8 @@ impl Communicator {
         self.begin(buffer, |all| Collective::reduce_scatter_uneven_in_place(all, counts, op))
     }
 
-    /// Begins an all-to-all. The buffer has a block for each rank; in its place comes the block
-    /// that this rank has for this one.
+    /// Begins an all-to-all. The buffer has a block for each rank: that for rank r is replaced by
+    /// the one that rank r has for this rank.
     ///
     /// # Errors
     /// The failure of the communicator; `Usage` if the buffer has no equal blocks.

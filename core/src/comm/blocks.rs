@@ -2,7 +2,10 @@
 //!
 //! Blocks lie one after another, in rank order. The uneven calls are told how many elements each
 //! has: an all-gather and a reduce-scatter the counts of all ranks, which all ranks give alike; an
-//! all-to-all what this rank sends to each rank and gets from each.
+//! all-to-all what this rank sends to each rank and gets from each. A block of rank r has `counts[r]`
+//! elements, and the buffer with all blocks their sum. What does not fit is refused as `Usage`: a
+//! length, another number of counts than ranks, and in an all-to-all another count of what a rank
+//! sends to itself than of what it receives.
 
 use crate::comm::{Collective, Communicator, Reduction};
 use crate::error::Result;
@@ -122,8 +125,8 @@ impl Communicator {
         self.run(Collective::all_to_all(input, output))
     }
 
-    /// Like [`all_to_all`](Self::all_to_all): what rank r sends takes the place of what was sent to
-    /// it.
+    /// Like [`all_to_all`](Self::all_to_all): the block for rank r is replaced by the one that rank r
+    /// has for this rank.
     ///
     /// # Errors
     /// As `all_to_all`.
@@ -139,10 +142,12 @@ impl Communicator {
     /// elements than this one expects from it.
     pub fn all_to_all_uneven<T: Element>(
         &self,
-        (input, sent): (&[T], &[usize]),
-        (output, received): (&mut [T], &[usize]),
+        input: &[T],
+        sent: &[usize],
+        output: &mut [T],
+        received: &[usize],
     ) -> Result<()> {
-        self.run(Collective::all_to_all_uneven((input, sent), (output, received)))
+        self.run(Collective::all_to_all_uneven(input, sent, output, received))
     }
 
     /// Like [`all_to_all_in_place`](Self::all_to_all_in_place), with blocks of different lengths:

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::collective::{Blocks, OwnTerms, Request, Sizes, Terms};
+use crate::collective::{Blocks, CallTerms, OwnedTerms, Request, Sizes};
 use crate::comm::Reduction;
 use crate::comm::driver::Asked;
 use crate::comm::state::Inner;
@@ -160,8 +160,10 @@ impl<'a, 'c> Collective<'a, 'c> {
     }
     /// See [`all_to_all_uneven`](crate::Communicator::all_to_all_uneven).
     pub fn all_to_all_uneven<T: Element>(
-        (input, sent): (&'a [T], &'c [usize]),
-        (output, received): (&'a mut [T], &'c [usize]),
+        input: &'a [T],
+        sent: &'c [usize],
+        output: &'a mut [T],
+        received: &'c [usize],
     ) -> Self {
         Self { received: Some(received), ..Self::two(CollKind::AllToAll, input, output).uneven(sent) }
     }
@@ -194,11 +196,11 @@ impl<'a, 'c> Collective<'a, 'c> {
         Self::new::<T>(CollKind::Recv, Buffers::Two(View::EMPTY, view_of_mut(buffer))).at(peer)
     }
 
-    /// What it says beside its request, if it says anything.
-    pub(super) fn terms(&self) -> Option<Terms> {
+    /// What it says in addition to its request, if it says anything.
+    pub(super) fn terms(&self) -> Option<CallTerms> {
         let Self { factor, .. } = *self;
         let (counts, received) = (self.counts.map(borrowed), self.received.map(borrowed));
-        (factor.is_some() || counts.is_some()).then_some(Terms { factor, counts, received })
+        (factor.is_some() || counts.is_some()).then_some(CallTerms { factor, counts, received })
     }
 
     /// The call of this rank of a communicator, on its `terms`, which stay where they are until it
@@ -206,13 +208,14 @@ impl<'a, 'c> Collective<'a, 'c> {
     ///
     /// # Errors
     /// `Usage` for lengths and counts that do not fit.
-    pub(super) fn asked(&self, inner: &Inner, terms: Option<&Terms>) -> Result<Asked> {
+    pub(super) fn asked(&self, inner: &Inner, terms: Option<&CallTerms>) -> Result<Asked> {
         let request = self.request(inner);
         let refuse = |error: Error| error.in_comm(&inner.name, inner.rank).in_op(self.kind, 0);
         if let Some(terms) = terms {
             terms.check(&request, inner.nranks).map_err(refuse)?;
         }
         request.check(inner.nranks).map_err(refuse)?;
+        self.equal_blocks(&request, inner).map_err(refuse)?;
         self.own_counts(inner).map_err(refuse)?;
         let sizes = match terms {
             Some(terms) => terms.sizes(&request, inner.nranks, inner.rank),
@@ -230,15 +233,13 @@ impl<'a, 'c> Collective<'a, 'c> {
         let is_root = inner.rank == root;
         let count = match (self.counts, self.buffers) {
             (Some(_), _) if kind == CollKind::AllToAll => 0,
-            // What is too large is refused by `Terms::check`.
+            // What is too large is refused by `CallTerms::check`.
             (Some(counts), _) => counts.iter().fold(0, |all: usize, count| all.saturating_add(*count)),
-            (None, Buffers::One(buffer)) => match kind {
-                CollKind::AllGather | CollKind::ReduceScatter | CollKind::AllToAll => {
-                    elements(buffer.len()) / n
-                }
-                CollKind::Gather | CollKind::Scatter if is_root => elements(buffer.len()) / n,
-                _ => elements(buffer.len()),
-            },
+            // Of a gather and a scatter only the buffer of the root has a block for each rank.
+            (None, Buffers::One(buffer)) if kind.has_blocks() && (is_root || !kind.has_root()) => {
+                elements(buffer.len()) / n
+            }
+            (None, Buffers::One(buffer)) => elements(buffer.len()),
             (None, Buffers::Two(input, output)) => match kind {
                 CollKind::ReduceScatter | CollKind::Scatter | CollKind::Recv => elements(output.len()),
                 CollKind::AllToAll => elements(input.len()) / n,
@@ -246,6 +247,23 @@ impl<'a, 'c> Collective<'a, 'c> {
             },
         };
         Request { kind, dtype, op, root, count: count as u64, uneven: self.counts.is_some() }
+    }
+
+    /// Refuses a buffer that has no equal blocks.
+    fn equal_blocks(&self, request: &Request, inner: &Inner) -> Result<()> {
+        let of = |what, len: usize| (what, len / self.dtype.size());
+        let is_root = inner.rank == self.root || !self.kind.has_root();
+        let (what, has) = match self.buffers {
+            Buffers::One(buffer) if self.kind.has_blocks() && is_root => of("buffer", buffer.len()),
+            Buffers::Two(input, _) if self.kind == CollKind::AllToAll => of("input", input.len()),
+            Buffers::One(_) | Buffers::Two(..) => return Ok(()),
+        };
+        if request.uneven || has.is_multiple_of(inner.nranks as usize) {
+            return Ok(());
+        }
+        let what = format!("{what} has {has} elements, which are no {} equal blocks", inner.nranks);
+        Err(Error::new(ErrorKind::Usage, what)
+            .hint("pass a multiple of the number of ranks, or make the uneven call"))
     }
 
     /// What a rank sends to itself, it receives.
@@ -257,7 +275,8 @@ impl<'a, 'c> Collective<'a, 'c> {
         }
         let what =
             format!("{} elements are sent to this rank itself, and {} received", sent[own], received[own]);
-        Err(Error::new(ErrorKind::Usage, what).hint("make both counts of the own rank alike"))
+        Err(Error::new(ErrorKind::Usage, what)
+            .hint("make the counts that it sends to and receives from itself equal"))
     }
 
     /// What it reads and writes, which are so many bytes; in a buffer that has a block for each
@@ -298,9 +317,9 @@ impl<'a, 'c> Collective<'a, 'c> {
     }
 
     /// The same, with copies of its counts.
-    fn own_terms(&self) -> Option<OwnTerms> {
-        let counts = [self.counts, self.received].map(Option::unwrap_or_default);
-        (self.factor.is_some() || self.counts.is_some()).then(|| OwnTerms::new(self.factor, counts))
+    fn own_terms(&self) -> Option<OwnedTerms> {
+        let counts = [self.counts, self.received];
+        (self.factor.is_some() || self.counts.is_some()).then(|| OwnedTerms::new(self.factor, counts))
     }
 }
 
@@ -309,7 +328,7 @@ impl<'a, 'c> Collective<'a, 'c> {
 #[derive(Clone, Debug)]
 pub(super) struct Owning {
     pub(super) request: Request,
-    terms: Option<Arc<OwnTerms>>,
+    terms: Option<Arc<OwnedTerms>>,
     input: Range<usize>,
     output: Range<usize>,
 }
@@ -324,17 +343,25 @@ impl Owning {
         region: &mut Region<T>,
         make: impl for<'b> FnOnce(&'b mut [T]) -> Collective<'b, 'c>,
     ) -> Result<Self> {
-        let base = region.as_ptr().addr();
+        let (base, all) = (region.as_ptr().addr(), size_of_val::<[T]>(region));
         let call = make(region);
         let terms = call.own_terms().map(Arc::new);
         let Asked { request, input, output, .. } =
-            call.asked(inner, terms.as_deref().map(OwnTerms::terms))?;
-        // What is empty may lie anywhere.
+            call.asked(inner, terms.as_deref().map(OwnedTerms::terms))?;
         let range = |at: *const u8, len: usize| {
-            let at = if len == 0 { 0 } else { at.addr() - base };
-            at..at + len
+            // What is empty may lie anywhere.
+            let from = if len == 0 { Some(0) } else { at.addr().checked_sub(base) };
+            let from = from.filter(|from| all.checked_sub(*from).is_some_and(|rest| len <= rest));
+            from.map(|from| from..from + len).ok_or_else(|| {
+                let error =
+                    Error::new(ErrorKind::Usage, "the call is of another buffer than the one it is given");
+                error
+                    .hint("make it of what the closure gets")
+                    .in_comm(&inner.name, inner.rank)
+                    .in_op(request.kind, 0)
+            })
         };
-        let (input, output) = (range(input.as_ptr(), input.len()), range(output.as_ptr(), output.len()));
+        let (input, output) = (range(input.as_ptr(), input.len())?, range(output.as_ptr(), output.len())?);
         Ok(Self { request, terms, input, output })
     }
 
@@ -345,5 +372,31 @@ impl Owning {
         let input = all.read().part(input.start, input.len());
         let output = all.part(output.start, output.len());
         Asked { request: self.request, terms, input, output, planned: None }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use crate::comm::{Communicator, Config};
+    use crate::config::{Key, Settings};
+
+    #[test]
+    fn a_communicator_has_checksums_if_the_setting_says_so() {
+        for (value, expect) in [("0", false), ("1", true)] {
+            let mut settings = Settings::default();
+            for (key, value) in [(Key::Observe, "0"), (Key::Log, "NONE"), (Key::Checksum, value)] {
+                settings.set(key, value).unwrap();
+            }
+            let (id, _root) = crate::bootstrap::root_task::create(&settings).unwrap();
+            let config = Config { name: "test".into(), settings: Some(settings) };
+            let comm = Communicator::init(&id, 0, 1, config).unwrap();
+            assert_eq!(comm.inner.driver().unwrap().engine.has_checksums(), expect);
+            // A child has them, too.
+            let child = comm.split(Some(0), 0, Config::default()).unwrap().unwrap();
+            assert_eq!(child.inner.driver().unwrap().engine.has_checksums(), expect);
+            child.finish().unwrap();
+            comm.finish().unwrap();
+        }
     }
 }

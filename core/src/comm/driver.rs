@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use crate::clock::{self, Stopwatch};
-use crate::collective::{Request, Terms};
+use crate::collective::{CallTerms, Request};
 use crate::comm::ending::first_channel;
 use crate::comm::exclusive::{Locked, Own};
 use crate::comm::report;
@@ -30,7 +30,7 @@ use crate::types::ReduceOp;
 pub(super) struct Asked {
     pub(super) request: Request,
     /// What it says beside the request, if anything.
-    pub(super) terms: Option<Borrowed<Terms>>,
+    pub(super) terms: Option<Borrowed<CallTerms>>,
     pub(super) input: View,
     pub(super) output: ViewMut,
     /// How it is shared out, and the hash of that, if it was planned before.
@@ -120,8 +120,13 @@ impl Inner {
 
     /// How a request is shared out, and the hash of all that its plan is made from.
     #[inline]
-    pub(super) fn plan(&self, driver: &mut Driver, request: &Request, terms: Option<&Terms>) -> (Shape, u64) {
-        let sizing = terms.filter(|_| request.uneven).map(|terms| terms.sizing(request));
+    pub(super) fn plan(
+        &self,
+        driver: &mut Driver,
+        request: &Request,
+        terms: Option<&CallTerms>,
+    ) -> (Shape, u64) {
+        let sizing = terms.map(|terms| terms.sizing(request));
         let shape = select::select(&self.topology, self.rank, &sizing.unwrap_or(*request), self.forced);
         let counts = terms.filter(|_| request.uneven).map_or(0, |terms| terms.hash(request));
         (shape, driver.hash_of(shape, &self.topology) ^ counts)

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::clock;
-use crate::collective::{Request, Terms};
+use crate::collective::{CallTerms, Request};
 use crate::comm::driver::{Asked, Unwinding};
 use crate::comm::state::Inner;
 use crate::comm::{Collective, Communicator};
@@ -45,7 +45,7 @@ struct GroupCall<'a> {
     inner: &'a Inner,
     call: Collective<'a, 'a>,
     /// Where its operation reads them.
-    terms: Option<Terms>,
+    terms: Option<CallTerms>,
 }
 
 /// A call of a group, ready to begin.
@@ -162,7 +162,7 @@ fn join_own(calls: &mut [Ready<'_>]) -> Result<()> {
                 "this rank sends itself {} {} and receives {} {}",
                 ours.count, ours.dtype, theirs.count, theirs.dtype
             );
-            let error = Error::new(ErrorKind::Mismatch, what).hint("make both alike");
+            let error = Error::new(ErrorKind::Mismatch, what).hint("give both the same type and length");
             return Err(error.in_comm(&inner.name, inner.rank).in_op(CollKind::Send, 0));
         }
         calls[send].asked.output = receive.output;
@@ -175,7 +175,10 @@ fn join_own(calls: &mut [Ready<'_>]) -> Result<()> {
 
 fn alone(inner: &Inner, request: &Request, what: &str) -> Error {
     let error = Error::new(ErrorKind::Usage, format!("the group has {what}"));
-    error.hint("add the other one").in_comm(&inner.name, inner.rank).in_op(request.kind, 0)
+    error
+        .hint("add the send or receive of this rank that matches it")
+        .in_comm(&inner.name, inner.rank)
+        .in_op(request.kind, 0)
 }
 
 /// Begins all, and drives them until they have ended. Between two looks it does some `work`; where

@@ -196,7 +196,7 @@ impl Communicator {
     /// Every rank's `output` becomes the reduction of all ranks' `input`.
     ///
     /// # Errors
-    /// `Usage` if the lengths differ; otherwise the failure of the communicator, which takes no
+    /// `Usage` if the lengths differ, or for a pre-multiplied sum without a factor; otherwise the failure of the communicator, which takes no
     /// further calls after it.
     pub fn all_reduce<T: Element>(
         &self,
@@ -287,7 +287,7 @@ impl Communicator {
         self.run(Collective::recv(buffer, peer))
     }
 
-    /// Sends and receives that progress together.
+    /// Calls that progress together.
     #[must_use]
     pub fn group(&self) -> crate::comm::group::Group<'_> {
         crate::comm::group::Group::new(&self.inner)

@@ -32,8 +32,9 @@ impl Communicator {
     /// # fn main() -> ccl::Result<()> {
     /// # let comm = ccl::Communicator::from_env()?;
     /// use ccl::{Collective, ReduceOp};
-    /// let mut sum = comm.prepare(vec![0.0_f32; 1000], |all| Collective::all_reduce_in_place(all,
-    /// ReduceOp::Sum))?; for step in 0..100 {
+    /// let zeros = vec![0.0_f32; 1000];
+    /// let mut sum = comm.prepare(zeros, |all| Collective::all_reduce_in_place(all, ReduceOp::Sum))?;
+    /// for step in 0..100 {
     ///     sum.buffer().fill(step as f32);
     ///     sum.run()?;
     /// }
@@ -42,7 +43,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// `Usage` for what could not be carried out.
+    /// `Usage` for what could not be carried out, and for a call of another buffer than the one that
+    /// `make` is given.
     pub fn prepare<'c, T: Element>(
         &self,
         buffer: impl Into<Region<T>>,
@@ -108,7 +110,8 @@ impl<T: Element> Prepared<T> {
         Ok(())
     }
 
-    /// Gives the buffer back, between two runs.
+    /// Gives the buffer back, between two runs. `None`: a run is under way, or has failed; then the
+    /// buffer is lost.
     #[must_use]
     pub fn into_buffer(self) -> Option<Region<T>> {
         self.region
@@ -117,8 +120,8 @@ impl<T: Element> Prepared<T> {
     fn ready(&mut self) -> Result<(Arc<Inner>, Region<T>)> {
         let unfit = |what: &str, hint: &str| Error::new(ErrorKind::Usage, what).hint(hint);
         let inner = self.inner.upgrade();
-        let inner =
-            inner.ok_or_else(|| unfit("the communicator of this call has ended", "prepare it anew"))?;
+        let inner = inner
+            .ok_or_else(|| unfit("the communicator of this call has ended", "prepare it on another one"))?;
         let here = |error: Error| error.in_comm(&inner.name, inner.rank).in_op(self.call.request.kind, 0);
         match self.region.take() {
             Some(region) => Ok((inner, region)),

@@ -9,15 +9,15 @@ use crate::memory::View;
 use crate::transport::LinkFault;
 
 /// The check of a message with these bytes.
-pub(super) fn sealed(check: u64, bytes: View) -> u64 {
+pub(super) fn with_checksum(check: u64, bytes: View) -> u64 {
     check ^ u64::from(crc(bytes)) << 32
 }
 
-/// The check that a message with these bytes was sealed with, if they are what was sent.
+/// The check of the call that a message with these bytes is of, if they are what was sent.
 ///
 /// # Errors
-/// Bytes have changed: of what it must be, the lower half is there.
-pub(super) fn unsealed(came: u64, bytes: View, due: u64) -> Result<u64, LinkFault> {
+/// The lower half of the check is right: the bytes have changed.
+pub(super) fn without_checksum(came: u64, bytes: View, due: u64) -> Result<u64, LinkFault> {
     let arrived = crc(bytes);
     let check = came ^ u64::from(arrived) << 32;
     if check == due || check as u32 != due as u32 {
@@ -45,13 +45,13 @@ mod tests {
         for len in [0, 1, 7, 5_000] {
             let mut bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let (due, other) = (0x1234_5678_9abc_def0, 0x1234_5678_9abc_def1);
-            let came = sealed(due, view_of(&bytes));
-            assert_eq!(unsealed(came, view_of(&bytes), due), Ok(due));
+            let came = with_checksum(due, view_of(&bytes));
+            assert_eq!(without_checksum(came, view_of(&bytes), due), Ok(due));
             // The peer has called something else.
-            assert_eq!(unsealed(came, view_of(&bytes), other), Ok(due));
+            assert_eq!(without_checksum(came, view_of(&bytes), other), Ok(due));
             if let Some(byte) = bytes.last_mut() {
                 *byte ^= 4;
-                let changed = unsealed(came, view_of(&bytes), due).unwrap_err().to_string();
+                let changed = without_checksum(came, view_of(&bytes), due).unwrap_err().to_string();
                 assert!(changed.contains(&format!("{len} bytes with CRC32C")), "{changed}");
             }
         }

@@ -43,7 +43,7 @@ pub(super) struct In {
     pub(super) head: u32,
     /// The check of the oldest message without its checksum, and the number of that message, once
     /// it was compared.
-    pub(super) unsealed: (u64, u64),
+    pub(super) compared: (u64, u64),
 }
 
 /// What has become of a queue pair, and of which link it is.
@@ -128,7 +128,7 @@ impl Lanes {
         if sub.is_some() && channel != ChannelId::P2P {
             self.pumped_ins.push(index);
         }
-        self.ins.push(In { link, cell, sub, channel, from, bytes: 0, head: 0, unsealed: (0, 0) });
+        self.ins.push(In { link, cell, sub, channel, from, bytes: 0, head: 0, compared: (0, 0) });
         if shared {
             self.in_shared[from.index()] = index;
         } else {

@@ -168,6 +168,12 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
         self.lanes.has_checksums = true;
     }
 
+    /// Whether they do.
+    #[must_use]
+    pub const fn has_checksums(&self) -> bool {
+        self.lanes.has_checksums
+    }
+
     /// The cell of a link of this lane, for one that is not up yet: see
     /// [`attach_sender`](Self::attach_sender).
     #[must_use]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::clock::Raw;
-use crate::collective::{Blocks, Descriptor, Request, Terms};
+use crate::collective::{Blocks, CallTerms, Descriptor, Request};
 use crate::engine::mover::WorkId;
 use crate::event::{Event, Subscriber, publish_at};
 use crate::memory::{Lendable, View, ViewMut};
@@ -187,7 +187,7 @@ impl Op {
         self.descriptor.uneven && self.descriptor.kind == CollKind::AllToAll
     }
     #[cold]
-    fn paired<'a>(&'a self, of: fn(&Request, Option<&'a Terms>) -> Blocks<'a>, peer: Rank) -> u64 {
+    fn paired<'a>(&'a self, of: fn(&Request, Option<&'a CallTerms>) -> Blocks<'a>, peer: Rank) -> u64 {
         let (request, terms) = (self.plan.request(), self.plan.terms());
         Descriptor::paired(self.check, of(request, terms).len(peer) / request.dtype.size() as u64)
     }

@@ -192,7 +192,7 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
             let lane = lanes.out(index);
             let filled = lane.filling.take();
             let check = match filled.filter(|_| has_checksums) {
-                Some(message) => checksum::sealed(op.check_to(to), message.read()),
+                Some(message) => checksum::with_checksum(op.check_to(to), message.read()),
                 None => op.check_to(to),
             };
             // Read before a peer can receive the message, because this rank may be delayed between
@@ -217,12 +217,12 @@ fn finish<S: Subscriber>(step: &Step, op: &Op, channel: ChannelId, lanes: &mut L
 
 /// The check of the oldest message of a lane, whose bytes are compared once.
 #[cold]
-fn unseal(lane: &mut In, message: &Message, due: u64) -> Result<u64, LinkFault> {
+fn compared(lane: &mut In, message: &Message, due: u64) -> Result<u64, LinkFault> {
     let number = lane.link.done() + 1;
-    if lane.unsealed.1 != number {
-        lane.unsealed = (checksum::unsealed(message.check, message.data, due)?, number);
+    if lane.compared.1 != number {
+        lane.compared = (checksum::without_checksum(message.check, message.data, due)?, number);
     }
-    Ok(lane.unsealed.0)
+    Ok(lane.compared.0)
 }
 
 /// Why a message that carries another check ends the operation.
@@ -269,7 +269,9 @@ fn source<S: Subscriber>(
             };
             let due = op.check_from(from);
             let check = match has_checksums {
-                true => unseal(lane, &message, due).map_err(|fault| Stop::Fail(Cause::Link(fault), from))?,
+                true => {
+                    compared(lane, &message, due).map_err(|fault| Stop::Fail(Cause::Link(fault), from))?
+                }
                 false => message.check,
             };
             if check != due {

@@ -32,7 +32,7 @@ use arrayvec::ArrayVec;
 
 use super::layout::{Round, Rounds, Span, piece};
 use super::{GroupId, MAX_DESTINATIONS, MAX_SOURCES, Operand, Readers, Shape, Step, Topology};
-use crate::collective::{Blocks, Request, Terms};
+use crate::collective::{Blocks, CallTerms, Request};
 use crate::types::{CollKind, Rank};
 
 /// The readers of every shared lane: on one host there is one group.
@@ -43,7 +43,7 @@ pub(super) const MOST_TO_ROOT: u32 = MAX_SOURCES as u32;
 
 /// The number of steps.
 #[inline]
-pub(super) fn len(topology: &Topology, call: (&Request, Option<&Terms>), shape: &Shape, me: Rank) -> u64 {
+pub(super) fn len(topology: &Topology, call: (&Request, Option<&CallTerms>), shape: &Shape, me: Rank) -> u64 {
     Direct::new(topology, call, shape, me).stages.len()
 }
 
@@ -51,7 +51,7 @@ pub(super) fn len(topology: &Topology, call: (&Request, Option<&Terms>), shape: 
 #[inline]
 pub(super) fn step(
     topology: &Topology,
-    call: (&Request, Option<&Terms>),
+    call: (&Request, Option<&CallTerms>),
     shape: &Shape,
     me: Rank,
     index: u64,
@@ -139,7 +139,7 @@ struct Direct<'a> {
 impl<'a> Direct<'a> {
     fn new(
         topology: &Topology,
-        (request, terms): (&'a Request, Option<&'a Terms>),
+        (request, terms): (&'a Request, Option<&'a CallTerms>),
         shape: &Shape,
         me: Rank,
     ) -> Self {

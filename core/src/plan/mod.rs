@@ -26,8 +26,7 @@
 //!    either identical or disjoint.
 //! 3. `last` sources free their messages, `last` destinations publish theirs.
 //!
-//! Of a pre-multiplied sum, what a step reads of the input it multiplies by the rank's factor
-//! first.
+//! In a pre-multiplied sum a step multiplies what it reads of the input by the rank's factor.
 //!
 //! It is a fault to fill a message with another total length than its first fill stated, or to read
 //! beyond a message's end. A step without sources and destinations completes at once. A step
@@ -65,7 +64,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
-use crate::collective::{Request, Terms};
+use crate::collective::{CallTerms, Request};
 use crate::memory::Borrowed;
 pub use crate::types::Shape;
 use crate::types::{Algorithm, Rank};
@@ -253,8 +252,8 @@ pub enum Plan {
         shape: Shape,
         /// The rank that runs the plan.
         me: Rank,
-        /// What the call says beside its request, if it says anything.
-        terms: Option<Borrowed<Terms>>,
+        /// What the call says in addition to its request, if it says anything.
+        terms: Option<Borrowed<CallTerms>>,
     },
     /// Came from outside and passed `verify`.
     Given(Arc<Verified>),
@@ -271,10 +270,10 @@ impl Plan {
         }
     }
 
-    /// What the call says beside its request, if it says anything.
+    /// What the call says in addition to its request, if it says anything.
     #[inline]
     #[must_use]
-    pub fn terms(&self) -> Option<&Terms> {
+    pub fn terms(&self) -> Option<&CallTerms> {
         match self {
             Self::Generated { terms, .. } => terms.as_deref(),
             Self::Given(_) => None,

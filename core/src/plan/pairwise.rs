@@ -21,18 +21,18 @@
 
 use super::layout::piece;
 use super::{MAX_SOURCES, Operand, Readers, Shape, Step, Topology};
-use crate::collective::{Blocks, Request, Terms};
+use crate::collective::{Blocks, CallTerms, Request};
 use crate::types::{CollKind, Rank};
 
 /// The number of steps.
-pub(super) fn len(topology: &Topology, call: (&Request, Option<&Terms>), shape: &Shape, me: Rank) -> u64 {
+pub(super) fn len(topology: &Topology, call: (&Request, Option<&CallTerms>), shape: &Shape, me: Rank) -> u64 {
     Pairwise::new(topology, call, shape, me).len()
 }
 
 /// Step `index`.
 pub(super) fn step(
     topology: &Topology,
-    call: (&Request, Option<&Terms>),
+    call: (&Request, Option<&CallTerms>),
     shape: &Shape,
     me: Rank,
     index: u64,
@@ -59,7 +59,7 @@ struct Pairwise<'a> {
 impl<'a> Pairwise<'a> {
     fn new(
         topology: &Topology,
-        (request, terms): (&'a Request, Option<&'a Terms>),
+        (request, terms): (&'a Request, Option<&'a CallTerms>),
         shape: &Shape,
         me: Rank,
     ) -> Self {

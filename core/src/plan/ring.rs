@@ -27,7 +27,7 @@
 
 use super::layout::{LINE, Rounds, Span, piece, share};
 use super::{Graph, Operand, PAIR_SLOTS, Readers, Shape, Step, Topology};
-use crate::collective::{Blocks, Request, Terms};
+use crate::collective::{Blocks, CallTerms, Request};
 use crate::types::{CollKind, Rank};
 
 /// The most messages of a chunk.
@@ -36,7 +36,7 @@ const DEPTH: u32 = PAIR_SLOTS - 1;
 /// The number of steps of program `channel`.
 pub(super) fn len(
     topology: &Topology,
-    call: (&Request, Option<&Terms>),
+    call: (&Request, Option<&CallTerms>),
     shape: &Shape,
     me: Rank,
     channel: u16,
@@ -47,7 +47,7 @@ pub(super) fn len(
 /// Step `index` of program `channel`.
 pub(super) fn step(
     topology: &Topology,
-    call: (&Request, Option<&Terms>),
+    call: (&Request, Option<&CallTerms>),
     shape: &Shape,
     me: Rank,
     channel: u16,
@@ -85,7 +85,7 @@ impl<'a> Ring<'a> {
     /// `None` if this channel has no share of the data.
     fn new(
         topology: &'a Topology,
-        (request, terms): (&'a Request, Option<&'a Terms>),
+        (request, terms): (&'a Request, Option<&'a CallTerms>),
         shape: &Shape,
         me: Rank,
         channel: u16,
@@ -130,7 +130,12 @@ impl<'a> Ring<'a> {
             CollKind::AllGather => self.all_gather(stage, |chunk| self.block(round, chunk, message)),
             CollKind::Broadcast => self.broadcast(round),
             CollKind::Reduce => self.reduce(round),
-            _ => self.barrier(stage),
+            CollKind::Barrier
+            | CollKind::Send
+            | CollKind::Recv
+            | CollKind::AllToAll
+            | CollKind::Gather
+            | CollKind::Scatter => self.barrier(stage),
         }
     }
 

@@ -15,7 +15,7 @@ pub use processes::Processes;
 use std::sync::Arc;
 
 use crate::clock::Raw;
-use crate::collective::{Blocks, Numbering, OwnTerms, Request};
+use crate::collective::{Blocks, Numbering, OwnedTerms, Request};
 use crate::diagnose;
 use crate::diagnose::Given;
 use crate::engine::{Engine, Failure, Mover, Op, Processor, Progress, Wait};
@@ -79,7 +79,7 @@ pub struct Cluster<S: Subscriber, M: Mover = Processor> {
     engines: Vec<Engine<S, M>>,
     buffers: Vec<Vec<Buffers>>,
     /// What calls said beside their requests: operations read it until they have ended.
-    terms: Vec<Arc<OwnTerms>>,
+    terms: Vec<Arc<OwnedTerms>>,
     numbers: Vec<Numbering>,
     faults: Vec<LaneFault>,
     draw: Seed,
@@ -250,7 +250,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
 
     /// Makes `rank` call `request` with `input`, by a plan of `shape`, in place if `in_place`.
     pub fn call(&mut self, rank: Rank, request: Request, shape: Shape, input: &[u8], in_place: bool) {
-        self.call_on_terms((rank, request), shape, OwnTerms::new(None, [&[], &[]]), input, in_place);
+        self.call_on_terms((rank, request), shape, OwnedTerms::new(None, [None, None]), input, in_place);
     }
 
     /// As [`call`](Self::call), on terms of its own.
@@ -258,7 +258,7 @@ impl<S: Subscriber + Default, M: Mover> Cluster<S, M> {
         &mut self,
         (rank, request): (Rank, Request),
         shape: Shape,
-        terms: OwnTerms,
+        terms: OwnedTerms,
         input: &[u8],
         in_place: bool,
     ) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ccl::collective::OwnTerms;
+use ccl::collective::OwnedTerms;
 use ccl::event::{Script, Subscriber};
 use ccl::plan::{Shape, Topology, select};
 use ccl::seed::Seed;
@@ -33,21 +33,20 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    fn terms(&self, me: Rank) -> OwnTerms {
+    fn terms(&self, me: Rank) -> OwnedTerms {
         match &self.counts[..] {
-            [] => OwnTerms::new(None, [&[], &[]]),
-            [all] => OwnTerms::new(None, [all, &[]]),
+            [] => OwnedTerms::new(None, [None, None]),
+            [all] => OwnedTerms::new(None, [Some(all), None]),
             rows => {
                 let received: Vec<usize> = rows.iter().map(|row| row[me.index()]).collect();
-                OwnTerms::new(None, [&rows[me.index()], &received])
+                OwnedTerms::new(None, [Some(&rows[me.index()]), Some(&received)])
             }
         }
     }
 
     pub(crate) fn shape(&self, me: Rank) -> Shape {
         let terms = self.terms(me);
-        let sizing = if self.request.uneven { terms.terms().sizing(&self.request) } else { self.request };
-        select::select(&self.topology, me, &sizing, self.forced)
+        select::select(&self.topology, me, &terms.terms().sizing(&self.request), self.forced)
     }
 
     /// The elements of the block of `to`; of an all-to-all, those that `from` sends it.

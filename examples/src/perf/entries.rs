@@ -250,7 +250,7 @@ fn uneven<T: Datum>() -> [Entry<T>; 3] {
             origin: exchanged,
             two: Some(|at, input, output| {
                 let (sent, received) = (at.sent.counts(), at.received.counts());
-                one(Collective::all_to_all_uneven((input, sent), (output, received)))
+                one(Collective::all_to_all_uneven(input, sent, output, received))
             }),
             one: Some(|at, buffer| Collective::all_to_all_uneven_in_place(buffer, at.sent.counts())),
         },

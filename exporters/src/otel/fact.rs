@@ -194,6 +194,7 @@ impl Fact {
                 shape.kind = match operation.kind {
                     CollKind::Send => SpanKind::Producer,
                     CollKind::Recv => SpanKind::Consumer,
+                    // Without a pair.
                     _ => SpanKind::Internal,
                 };
                 shape.link = (operation.kind == CollKind::Recv).then(|| ids::span(trace, Role::Root));

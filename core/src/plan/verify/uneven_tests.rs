@@ -3,7 +3,7 @@
 use super::goal::Goal;
 use super::tests::steps_of;
 use super::*;
-use crate::collective::OwnTerms;
+use crate::collective::OwnedTerms;
 use crate::memory::borrowed;
 use crate::plan::Plan;
 use crate::plan::select::select;
@@ -18,12 +18,12 @@ fn must_pass(
     (forced, chunk): (Algorithm, Option<u32>),
 ) {
     let n = topology.nranks();
-    let terms: Vec<OwnTerms> = (0..n as usize)
+    let terms: Vec<OwnedTerms> = (0..n as usize)
         .map(|rank| match counts {
-            [all] => OwnTerms::new(None, [all, &[]]),
+            [all] => OwnedTerms::new(None, [Some(all), None]),
             rows => {
                 let received: Vec<usize> = rows.iter().map(|row| row[rank]).collect();
-                OwnTerms::new(None, [&rows[rank], &received])
+                OwnedTerms::new(None, [Some(&rows[rank]), Some(&received)])
             }
         })
         .collect();
