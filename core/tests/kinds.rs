@@ -185,9 +185,9 @@ fn blocks_that_ranks_share_out_differently_do_not_match() {
                     let received = (kind == CollKind::AllToAll).then_some(&counts[..]);
                     (request, OwnedTerms::new(None, [Some(&counts), received]))
                 };
-                let sizing = terms.terms().sizing(&request);
+                let sizing = terms.sizing(&request);
                 let shape = select::select(&topology, me, &sizing, None);
-                let bytes = terms.terms().sizes(&request, 3, me).input as usize;
+                let bytes = terms.sizes(&request, 3, me).input as usize;
                 cluster.call_on_terms((me, request), shape, terms, &vec![7; bytes], false);
             }
             let Outcome::Failed(_, failure) = cluster.run() else { panic!("{kind} {its_own} went through") };

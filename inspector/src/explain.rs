@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ccl::diagnose::{
-    Explained, ExplainedRank, call_name, comm_name, comms_named, duration, explain, is_pair, kernel_clock,
-    ranks_text, render_verdict,
+    Explained, ExplainedRank, Stage, call_name, comm_name, comms_named, duration, explain, is_pair,
+    kernel_clock, ranks_text, render_verdict,
 };
 use ccl::event::Event;
 use ccl::recorder::reader::Cursor;
@@ -258,7 +258,10 @@ fn kind_of(told: &Explained) -> Option<CollKind> {
 /// The bandwidths of a call that has ended on all ranks, by the time of the rank that it took
 /// longest; empty if it has not, or if only cells tell of blocks that differ.
 fn bandwidths(told: &Explained) -> String {
-    let took = told.ranks.iter().map(|rank| rank.ended_ns?.checked_sub(rank.called_ns?));
+    let took = told.ranks.iter().map(|rank| match rank.stage {
+        Stage::Ended => rank.ended_ns?.checked_sub(rank.called_ns?),
+        _ => None,
+    });
     let longest = took.collect::<Option<Vec<u64>>>().and_then(|took| took.into_iter().max());
     let (Some(ns), Some(kind), false) = (longest, kind_of(told), told.uneven || !told.unseen.is_empty())
     else {
@@ -274,11 +277,12 @@ fn bandwidths(told: &Explained) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccl::diagnose::Stage;
 
     #[test]
     fn bandwidths_are_told_of_what_has_ended_on_all_ranks() {
-        let rank = |called_ns, ended_ns| ExplainedRank { called_ns, ended_ns, ..ExplainedRank::default() };
+        let stage = Stage::Ended;
+        let rank =
+            |called_ns, ended_ns| ExplainedRank { called_ns, ended_ns, stage, ..ExplainedRank::default() };
         let (kind, bytes, nranks) = ("AllReduce".to_string(), 1_000_000, 4);
         let ranks = vec![rank(Some(0), Some(900_000)), rank(Some(100_000), Some(1_100_000))];
         let told = Explained { kind, bytes, nranks, ranks, ..Explained::default() };
@@ -290,6 +294,7 @@ mod tests {
         };
         without(|told| told.ranks[1].ended_ns = None);
         without(|told| told.unseen = vec![Rank(2)]);
+        without(|told| told.ranks[0].stage = Stage::Failed);
         without(|told| told.uneven = true);
         without(|told| told.kind = "split()".into());
     }

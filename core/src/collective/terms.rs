@@ -38,10 +38,21 @@ impl OwnedTerms {
         Self { terms, _counts: counts }
     }
 
-    /// The terms.
-    #[must_use]
-    pub const fn terms(&self) -> &CallTerms {
+    /// The terms. What they borrow lives as long as this value.
+    pub(crate) const fn terms(&self) -> &CallTerms {
         &self.terms
+    }
+
+    /// See [`CallTerms::sizing`].
+    #[must_use]
+    pub fn sizing(&self, request: &Request) -> Request {
+        self.terms.sizing(request)
+    }
+
+    /// See [`CallTerms::sizes`].
+    #[must_use]
+    pub fn sizes(&self, request: &Request, nranks: u32, me: Rank) -> Sizes {
+        self.terms.sizes(request, nranks, me)
     }
 }
 

@@ -368,7 +368,9 @@ impl Owning {
     /// The call with this buffer. The caller keeps it and this value until the operation has ended.
     pub(super) fn asked(&self, all: ViewMut) -> Asked {
         let terms = self.terms.as_deref().map(|terms| borrowed(terms.terms()));
-        let (input, output) = (self.input.clone(), self.output.clone());
+        // Devices read what is sent where it lies, if they can: they are lent the output.
+        let is_send = self.request.kind == CollKind::Send;
+        let (input, output) = (self.input.clone(), if is_send { &self.input } else { &self.output });
         let input = all.read().part(input.start, input.len());
         let output = all.part(output.start, output.len());
         Asked { request: self.request, terms, input, output, planned: None }
@@ -378,6 +380,7 @@ impl Owning {
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests {
+    use super::*;
     use crate::comm::{Communicator, Config};
     use crate::config::{Key, Settings};
 
@@ -392,6 +395,11 @@ mod tests {
             let config = Config { name: "test".into(), settings: Some(settings) };
             let comm = Communicator::init(&id, 0, 1, config).unwrap();
             assert_eq!(comm.inner.driver().unwrap().engine.has_checksums(), expect);
+            // What is sent is lent to devices as a whole.
+            let mut region = Region::from(vec![1_u8; 100]);
+            let send = Owning::of(&comm.inner, &mut region, |all| Collective::send(&all[..60], Rank(0)));
+            let asked = send.unwrap().asked(region.view_mut());
+            assert_eq!((asked.input.len(), asked.output.len()), (60, 60));
             // A child has them, too.
             let child = comm.split(Some(0), 0, Config::default()).unwrap().unwrap();
             assert_eq!(child.inner.driver().unwrap().engine.has_checksums(), expect);

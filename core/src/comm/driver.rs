@@ -92,7 +92,8 @@ impl Inner {
         })
     }
 
-    /// Refuses a call that cannot be carried out, before it is counted.
+    /// Refuses a call that cannot be carried out, before it is counted. `Collective::asked` has
+    /// checked its lengths.
     pub(super) fn check(&self, asked: &Asked) -> Result<Own> {
         if asked.request.kind.is_p2p() && asked.request.root == self.rank {
             let error = Error::new(ErrorKind::Usage, "a rank that sends to itself waits for itself")
@@ -106,10 +107,6 @@ impl Inner {
     pub(super) fn check_in_group(&self, Asked { request, terms, .. }: &Asked) -> Result<Own> {
         let here = |error: Error| error.in_comm(&self.name, self.rank).in_op(request.kind, 0);
         let own = self.own().map_err(here)?;
-        request.check(self.nranks).map_err(here)?;
-        if let Some(terms) = terms {
-            terms.check(request, self.nranks).map_err(here)?;
-        }
         if request.op == ReduceOp::PreMulSum && terms.is_none_or(|terms| terms.factor.is_none()) {
             let error = Error::new(ErrorKind::Usage, "a pre-multiplied sum without a factor")
                 .hint("pass Reduction::pre_mul_sum(factor)");

@@ -236,6 +236,11 @@ impl<'a> Part<'a> {
     /// unless it `asks` that thread to let go.
     fn turn(&mut self, asks: bool) -> bool {
         let inner = self.inner;
+        // A child that was forked meanwhile.
+        if let Err(error) = inner.own() {
+            self.fail(Err(error));
+            return false;
+        }
         let locked = if asks { inner.driver().ok() } else { inner.free_driver() };
         let Some(mut driver) = locked else { return false };
         let moved = inner.turn_once(&mut driver);

@@ -34,7 +34,7 @@ const PAUSE: u64 = 10;
 /// of a kernel that differ by less are equal.
 const SAME_KERNEL_ERROR_NS: u64 = 5_000;
 /// The kinds of which no rank ends before the last rank has called.
-const SYNCHRONIZING: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "Barrier"];
+const SYNCHRONIZING: [&str; 5] = ["AllReduce", "AllGather", "ReduceScatter", "Barrier", "AllToAll"];
 
 /// The lateness of the ranks of one communicator, over its recent operations.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]

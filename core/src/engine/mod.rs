@@ -419,7 +419,7 @@ impl<S: Subscriber, M: Mover> Engine<S, M> {
             let now = clock();
             let (called, began) = (op.began(), self.since);
             let times = Times { called, began, waited_ticks: self.waited[0].take(now), ended: now };
-            self.row.completed(op.descriptor(), times);
+            self.row.completed(&op.counted(), times);
             op.publish_completed(&mut self.events, now);
             self.ended.extend(self.collectives.pop());
             self.begun = false;

@@ -168,6 +168,11 @@ impl Op {
     pub(crate) const fn check(&self) -> u64 {
         self.check
     }
+    /// Its descriptor with the elements of a mean block, which histograms are of.
+    pub(super) fn counted(&self) -> Descriptor {
+        let count = self.bytes() / self.descriptor.dtype.size() as u64;
+        Descriptor { count, ..self.descriptor }
+    }
     /// What the messages to one rank carry.
     #[inline(always)]
     pub(super) fn check_to(&self, to: Readers) -> u64 {

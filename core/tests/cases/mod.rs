@@ -46,7 +46,7 @@ impl Case {
 
     pub(crate) fn shape(&self, me: Rank) -> Shape {
         let terms = self.terms(me);
-        select::select(&self.topology, me, &terms.terms().sizing(&self.request), self.forced)
+        select::select(&self.topology, me, &terms.sizing(&self.request), self.forced)
     }
 
     /// The elements of the block of `to`; of an all-to-all, those that `from` sends it.
@@ -60,7 +60,7 @@ impl Case {
 
     /// The elements of the input of a rank, and of its output.
     fn sizes(&self, me: Rank) -> (usize, usize) {
-        let sizes = self.terms(me).terms().sizes(&self.request, self.topology.nranks(), me);
+        let sizes = self.terms(me).sizes(&self.request, self.topology.nranks(), me);
         (sizes.input as usize / 8, sizes.output as usize / 8)
     }
 

@@ -67,14 +67,19 @@ impl Planned {
         let algorithm = named(Algorithm::ALL, &op.algorithm, Algorithm::name)?;
         // Of these no places are known: their ranks write several lanes on one channel. The counts
         // of blocks that differ are in no cell.
-        if matches!(algorithm, Algorithm::Tree | Algorithm::Pairwise) || op.uneven {
+        let has_places = |algorithm| !matches!(algorithm, Algorithm::Tree | Algorithm::Pairwise);
+        if !has_places(algorithm) || op.uneven {
             return None;
         }
         let groups = groups(members, nranks)?;
         let mut topologies = (1..=CHANNELS_MAX).map(|channels| Topology::new(&groups, channels));
         let topology = topologies.find(|topology| topology.hash() == wanted)?;
         let shape = select(&topology, Rank(0), &request, Some(algorithm));
-        (shape.hash(&topology) == plan).then_some(Self { topology, request, shape })
+        (has_places(shape.algorithm) && shape.hash(&topology) == plan).then_some(Self {
+            topology,
+            request,
+            shape,
+        })
     }
 
     fn of_rank(&self, me: Rank) -> Plan {

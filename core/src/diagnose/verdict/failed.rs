@@ -191,6 +191,8 @@ fn field(job: &Snapshot, failure: &Failure) -> Reason {
         () if differs(|a, b| a.dtype != b.dtype) => Reason::Dtype,
         () if differs(|a, b| a.op != b.op) => Reason::Operator,
         () if differs(|a, b| a.root != b.root) => Reason::Root,
+        // A block is not compared with the sum of all.
+        () if differs(|a, b| a.uneven != b.uneven) => Reason::Calls,
         () if differs(|a, b| a.count != b.count) => Reason::Count,
         () => Reason::Calls,
     }

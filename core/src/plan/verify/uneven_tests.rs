@@ -33,7 +33,7 @@ fn must_pass(
     let request = Request { kind, dtype, op, root, count, uneven: true };
     let shapes: Vec<_> = (0..n)
         .map(|me| {
-            let sizing = terms[me as usize].terms().sizing(&request);
+            let sizing = terms[me as usize].sizing(&request);
             let shape = select(topology, Rank(me), &sizing, Some(forced));
             crate::plan::Shape { chunk: chunk.unwrap_or(shape.chunk), ..shape }
         })
